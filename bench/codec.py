@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from bench.figures import Figure, micros
-from midrun.codec.hash_chain import PLAIN
-from midrun.codec.journal import chain, decode_lines, encode_entry, genesis, line
+from midrun.codec.hash_chain import UNKEYED_CHAIN
+from midrun.codec.journal import decode_lines, encode_entry, format_line, hash_line, hash_run_id
 from midrun.core.entries import CallDone, CallStarted, Entry
 from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.values import Spend
@@ -25,13 +25,13 @@ def figures() -> Sequence[Figure]:
     started = perf_counter()
     bodies = [encode_entry(entry) for entry in entries]
     encoding = perf_counter() - started
-    pairs, link = [], genesis(RUN)
+    pairs, link = [], hash_run_id(RUN)
     for seq, body in enumerate(bodies, start=1):
-        data = line(body, seq=Seq(seq), at=Micros(1), epoch=Epoch(1))
-        link = chain(link, data)
+        data = format_line(body, seq=Seq(seq), at=Micros(1), epoch=Epoch(1))
+        link = hash_line(link, data)
         pairs.append((data, link))
     started = perf_counter()
-    lines = PLAIN.verified(RUN, pairs)
+    lines = UNKEYED_CHAIN.verify_lines(RUN, pairs)
     verifying = perf_counter() - started
     started = perf_counter()
     decode_lines(RUN, lines)

@@ -10,12 +10,12 @@ from midrun.core.controls import Pause
 from midrun.core.decide import decide
 from midrun.core.entries import CallDone, CallStarted, Entry, LeaseTaken, Record, RunStarted
 from midrun.core.evolve import evolve, fold
-from midrun.core.ids import SECOND, Epoch, Micros, RunId, Seq, call_id
-from midrun.core.run_head import head_of
-from midrun.core.scheduler import plan
+from midrun.core.ids import MICROS_PER_SECOND, Epoch, Micros, RunId, Seq, make_call_id
+from midrun.core.run_head import build_head
+from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
 from midrun.core.values import Reply, Spend, Use
-from midrun.driver.journal_writer import load, snapshot_if_due
+from midrun.driver.journal_writer import load_run_state, save_snapshot_if_due
 from midrun.ports.store import Lease
 from midrun.stores.memory import MemoryStore
 
@@ -30,7 +30,7 @@ def figures() -> Sequence[Figure]:
     early, late = fold(RUN, records[:10]), fold(RUN, records)
     folding = _best(lambda: fold(RUN, records), 1)
     first, last = (_best(_evolving(state), 2000) for state in (early, late))
-    deciding = _best(lambda: (plan(late), decide(late, Pause(), late.at)), 2000)
+    deciding = _best(lambda: (plan_effects(late), decide(late, Pause(), late.at)), 2000)
     plain, snapped = anyio.run(_loading, [record.entry for record in records])
     return [
         Figure(name="fold 10,000 entries", value=folding * 1e3, unit="ms", at_most=100),
@@ -47,7 +47,7 @@ def _journal() -> list[Record]:
     while len(entries) < ENTRIES - 1:
         number += 2
         use = Use(tool="search", args={"q": str(number)})
-        model, tool = call_id(number - 1), call_id(number)
+        model, tool = make_call_id(number - 1), make_call_id(number)
         entries += [
             CallStarted(call=model, call_kind="model", attempt=1, seen=Seq(len(entries))),
             CallDone(
@@ -59,13 +59,13 @@ def _journal() -> list[Record]:
             CallDone(call=tool, result={"text": "y" * 500}),
         ]
     return [
-        Record(seq=Seq(seq), at=Micros(seq * SECOND), entry=entry)
+        Record(seq=Seq(seq), at=Micros(seq * MICROS_PER_SECOND), entry=entry)
         for seq, entry in enumerate(entries, start=1)
     ]
 
 
 def _evolving(state: State) -> Callable[[], object]:
-    call = call_id(len(state.calls) + 1)
+    call = make_call_id(len(state.calls) + 1)
     entry = CallStarted(call=call, call_kind="model", attempt=1, seen=state.seq)
     return lambda: evolve(state, entry, state.at)
 
@@ -76,18 +76,20 @@ async def _loading(entries: list[Entry]) -> tuple[float, float]:
     state = State(run=RUN)
     lease = Lease(run=RUN, holder="bench", epoch=E1)
     state = evolve(state, entries[0], Micros(0))
-    await store.create(RUN, entries[:1], head=head_of(state))
+    await store.create(RUN, entries[:1], head=build_head(state))
     taken = evolve(state, entries[1], Micros(0))
-    await store.take(RUN, entries[1:2], after=Seq(1), holder="bench", head=head_of(taken))
+    await store.take_lease(
+        RUN, entries[1:2], after=Seq(1), holder="bench", head=build_head(taken)
+    )
     appended = await store.append(RUN, entries[2:], after=Seq(2), lease=lease, head=None)
     started = perf_counter()
-    state = await load(store, RUN)
+    state = await load_run_state(store, RUN)
     plain = perf_counter() - started
-    await snapshot_if_due(store, state, appended)
+    await save_snapshot_if_due(store, state, appended)
     times = []
     for _ in range(5):
         started = perf_counter()
-        await load(store, RUN)
+        await load_run_state(store, RUN)
         times.append(perf_counter() - started)
     return plain, sorted(times)[2]
 

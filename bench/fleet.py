@@ -14,7 +14,7 @@ from midrun import Agent, Midrun, tool
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 
 STEPS = 20
 
@@ -36,7 +36,7 @@ async def stand() -> None:
 
 
 def _steps(messages: Transcript) -> Line:
-    n = messages.spoken
+    n = messages.assistant_turn_count
     return ["x" * 300, Use("look", n=n)] if n < STEPS else "Done."
 
 
@@ -50,7 +50,7 @@ def agents() -> list[Agent]:
 
 async def main(store: str, lease_s: str) -> None:
     """Drive until killed."""
-    outside = Outside(lease=timedelta(seconds=float(lease_s)))
+    outside = Environment(lease=timedelta(seconds=float(lease_s)))
     async with Midrun(store, agents=agents(), outside=outside):
         print("ready", flush=True)
         await anyio.sleep_forever()

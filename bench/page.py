@@ -81,7 +81,7 @@ async def measured(harness: Harness, entries: int) -> float:
     try:
         return await Cost(page, tap, run, stage).per_entry()
     finally:
-        stage.release_all()
+        stage.open_all_gates()
 
 
 async def _measure() -> tuple[float, float]:

@@ -20,12 +20,12 @@ import psycopg
 from bench.figures import Figure, micros, table
 from bench.fleet import STEPS, agents
 from midrun import Midrun
-from midrun.codec.journal import encode_entry, line
+from midrun.codec.journal import encode_entry, format_line
 from midrun.core.entries import LeaseTaken, MessageReceived, RunStarted
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres, running
 
@@ -53,7 +53,7 @@ class Raw:
         """Commit one line, and return how long it took."""
         self._seq += 1
         at = Micros(1_763_251_200_000_000)
-        data = line(self._body, seq=Seq(self._seq), at=at, epoch=None)
+        data = format_line(self._body, seq=Seq(self._seq), at=at, epoch=None)
         started = perf_counter()
         await self._db.execute(
             "INSERT INTO raw VALUES (%s, %s, %s)", ("run_bench", self._seq, data)
@@ -282,14 +282,14 @@ async def _parked(raw: Raw, store: PostgresStore, url: str) -> list[Figure]:
     looks: list[float] = []
     for _ in range(30):
         started = perf_counter()
-        await store.due(limit=256)
-        await store.drivable(limit=256, agents=["bench"])
-        await store.runs(Query(phases=(Phase.HALTED,), limit=256))
+        await store.list_due(limit=256)
+        await store.list_drivable(limit=256, agents=["bench"])
+        await store.list_runs(RunQuery(phases=(Phase.HALTED,), limit=256))
         looks.append(perf_counter() - started)
     lists: list[float] = []
     for _ in range(10):
         started = perf_counter()
-        await store.runs(Query(attention=True, limit=50))
+        await store.list_runs(RunQuery(attention=True, limit=50))
         lists.append(perf_counter() - started)
     return [
         Figure(
@@ -312,9 +312,9 @@ async def _parked(raw: Raw, store: PostgresStore, url: str) -> list[Figure]:
 
 async def _followed(store: PostgresStore, url: str) -> list[Figure]:
     """Measure a follower that comes to all these runs, and one that has told of them all."""
-    marks = store.marks()
+    marks = store.follower_cursors()
     started = perf_counter()
-    await marks.attend("late", holder="bench", ttl=timedelta(minutes=5))
+    await marks.acquire_leadership("late", holder="bench", ttl=timedelta(minutes=5))
     came = perf_counter() - started
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("SELECT midrun_attend('early', 'bench', 1, NULL)")  # a mark for every run
@@ -322,7 +322,7 @@ async def _followed(store: PostgresStore, url: str) -> list[Figure]:
     looks: dict[str, list[float]] = {"late": [], "early": []}
     for follower in [*looks] * 10:
         started = perf_counter()
-        await marks.behind(follower, limit=256)
+        await marks.list_behind(follower, limit=256)
         looks[follower].append(perf_counter() - started)
     return [
         Figure(name="a follower comes to them", value=came * 1e3, unit="ms", at_most=1000),

@@ -23,7 +23,7 @@ from midrun import Agent, Midrun, Run, tool
 from midrun.core.ids import RunId
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json
-from midrun.driver.redaction import EACH, Vault
+from midrun.driver.redaction import RUN_MAX_SECRETS, SecretRegistry
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 
@@ -65,8 +65,8 @@ def figures() -> Sequence[Figure]:
         "60,000 short texts": [leaves],
     }
     costs = {name: _worst(values) for name, values in {**bounded, **others}.items()}
-    many = f"base64, {EACH} secrets known"
-    costs[many] = _cost(base64[:MB], secrets=EACH)
+    many = f"base64, {RUN_MAX_SECRETS} secrets known"
+    costs[many] = _cost(base64[:MB], secrets=RUN_MAX_SECRETS)
     measured = [
         Figure(
             name=f"search for secrets, {name}",
@@ -97,10 +97,10 @@ def _worst(values: Sequence[Json]) -> Cost:
 def _cost(value: Json, secrets: int = 0) -> Cost:
     rounds: list[Cost] = []
     for _ in range(ROUNDS):
-        vault = Vault(redact=True, key=b"bench").of(RunId("run_bench"))
+        vault = SecretRegistry(redact=True, key=b"bench").get_run(RunId("run_bench"))
         for n in range(secrets):
-            vault.cover(b64encode(Random(n).randbytes(15)).decode())  # noqa: S311 - as above
-        steps = vault.redaction.value(value)
+            vault.redact(b64encode(Random(n).randbytes(15)).decode())  # noqa: S311 - as above
+        steps = vault.redactor.redact_value(value)
         longest, started = 0.0, thread_time()
         last = started
         while next(steps, steps) is None:
@@ -124,7 +124,11 @@ async def _beside(folder: Path) -> list[Figure]:
         await anyio.sleep_forever()
 
     def turn(messages: Transcript) -> Line:
-        return Use("fetch", n=messages.spoken) if messages.spoken < RESULTS else "Done."
+        return (
+            Use("fetch", n=messages.assistant_turn_count)
+            if messages.assistant_turn_count < RESULTS
+            else "Done."
+        )
 
     large = Agent("large", model=ScriptedModel(turn), tools=[fetch])
     small = Agent("small", model=ScriptedModel(lambda _: Use("stand")), tools=[stand])

@@ -21,7 +21,7 @@ from bench.figures import Figure, micros
 from midrun import Agent, Midrun, Run, tool
 from midrun.core.ids import RunId
 from midrun.core.transcript import Transcript
-from midrun.driver.journal_writer import load
+from midrun.driver.journal_writer import load_run_state
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.ports.store import Store
@@ -55,7 +55,7 @@ async def wait(n: int) -> str:
 
 def _steps(name: str, count: int) -> ScriptedModel:
     def turn(messages: Transcript) -> Line:
-        n = messages.spoken
+        n = messages.assistant_turn_count
         return ["x" * 300, Use(name, n=n)] if n < count else "Done."
 
     return ScriptedModel(turn)
@@ -149,7 +149,7 @@ async def _loads(store: Store, run: RunId, path: Path) -> tuple[float, float]:
     for _ in range(5):
         gc.collect()
         started = perf_counter()
-        await load(store, run)
+        await load_run_state(store, run)
         ours.append(perf_counter() - started)
         started = perf_counter()
         db = apsw.Connection(str(path))

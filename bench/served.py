@@ -13,7 +13,7 @@ from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.server import Limits, app
-from midrun.server.serve import Server, bound
+from midrun.server.serve import UvicornServer, open_listener
 
 TOKEN = "a-token-for-the-bench-1234"  # noqa: S105 - of a server that lives for a minute
 STEPS = 500
@@ -33,7 +33,7 @@ async def look(n: int) -> str:
 
 
 def _turn(messages: Transcript) -> Line:
-    n = messages.spoken
+    n = messages.assistant_turn_count
     return ["x" * 300, Use("look", n=n)] if n < STEPS else "Done."
 
 
@@ -44,9 +44,9 @@ async def _main(folder: Path) -> None:
     ]
     mid = Midrun(f"sqlite:///{folder / 'served.db'}", agents=agents)
     made = app(mid, token=TOKEN, limits=Limits(rate=1e6, burst=10**6))
-    with bound("127.0.0.1", 0) as listening:
+    with open_listener("127.0.0.1", 0) as listening:
         print(listening.getsockname()[1], flush=True)
-        await Server(made).serve([listening])
+        await UvicornServer(made).serve([listening])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import anyio.to_thread
 import apsw
 
 from bench.figures import Figure, micros
-from midrun.codec.journal import encode_entry, line
+from midrun.codec.journal import encode_entry, format_line
 from midrun.core.entries import MessageReceived, RunStarted
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head
@@ -45,7 +45,7 @@ class Raw:
     def append(self) -> float:
         """Commit one line, and return how long it took."""
         self._seq += 1
-        data = line(
+        data = format_line(
             self._body, seq=Seq(self._seq), at=Micros(1_763_251_200_000_000), epoch=None
         )
         started = perf_counter()

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.transitions import ACCEPTS, Input
+from midrun.core.transitions import INPUT_TABLE, Input
 from midrun.core.values import Phase
 
 WIDTH, HEIGHT = 1040, 430
@@ -51,8 +51,8 @@ WORDS: Final[dict[type[Input], str]] = {
     c.RetryUndo: "retry undo",
     v.TakeLease: "a driver takes it",
     v.StandDown: "the driver leaves",
-    v.Fail: "fails",
-    v.Settled: "",
+    v.FailRun: "fails",
+    v.SettlePhase: "",
 }
 """What leads from one phase to another → what the arrow says."""
 
@@ -137,9 +137,9 @@ def _arrows() -> dict[tuple[Phase, Phase], str]:
     """Return what the table has of `WORDS`: of several ways the first, at an end all."""
     made: dict[tuple[Phase, Phase], list[str]] = {}
     for kind, words in WORDS.items():
-        for phase, cell in ACCEPTS[kind].items():
-            every = kind is v.Settled and phase is Phase.RUNNING
-            for target in cell.to if every else cell.to[:1]:
+        for phase, cell in INPUT_TABLE[kind].items():
+            every = kind is v.SettlePhase and phase is Phase.RUNNING
+            for target in cell.next_phases if every else cell.next_phases[:1]:
                 if target is not phase and (words or (phase, target) in SETTLING):
                     said = words or SETTLING[phase, target]
                     made.setdefault((phase, target), []).append(said)

@@ -6,8 +6,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from midrun.core.controls import Wish
-from midrun.core.transitions import ACCEPTS, FOLLOWS, GUARDS, Input, enabled, name_of
+from midrun.core.controls import ControlBase
+from midrun.core.transitions import (
+    ENTRY_TABLE,
+    GUARD_REFUSALS,
+    INPUT_TABLE,
+    Input,
+    get_input_name,
+    list_phase_controls,
+)
 from midrun.core.values import Phase
 from tools.draw_phases import picture
 
@@ -39,26 +46,26 @@ def page() -> str:
 def _inputs() -> Iterator[str]:
     yield "## What may be asked, and when\n"
     yield "`→ phase` accepted · `= name` a no-op, it is so already · `✗ name` refused.\n"
-    yield from _grid([kind for kind in ACCEPTS if issubclass(kind, Wish)])
+    yield from _grid([kind for kind in INPUT_TABLE if issubclass(kind, ControlBase)])
     yield "\nThe buttons that are live in a phase:\n"
     for phase in Phase:
-        yield f"- **{phase}**: {', '.join(enabled(phase)) or 'none'}"
+        yield f"- **{phase}**: {', '.join(list_phase_controls(phase)) or 'none'}"
     yield "\n## What a driver, or time, may bring\n"
-    yield from _grid([kind for kind in ACCEPTS if not issubclass(kind, Wish)])
+    yield from _grid([kind for kind in INPUT_TABLE if not issubclass(kind, ControlBase)])
 
 
 def _grid(kinds: list[type[Input]]) -> Iterator[str]:
     yield "| | " + " | ".join(Phase) + " |"
     yield "|---" * (len(Phase) + 1) + "|"
     for kind in kinds:
-        cells = (str(ACCEPTS[kind][phase]) for phase in Phase)
-        yield f"| **{name_of(kind)}** | " + " | ".join(cells) + " |"
+        cells = (str(INPUT_TABLE[kind][phase]) for phase in Phase)
+        yield f"| **{get_input_name(kind)}** | " + " | ".join(cells) + " |"
 
 
 def _guards() -> Iterator[str]:
     yield "\n## Refusals that depend on more than the phase\n"
-    for kind, names in GUARDS.items():
-        yield f"- **{name_of(kind)}**: {', '.join(f'`{name}`' for name in names)}"
+    for kind, names in GUARD_REFUSALS.items():
+        yield f"- **{get_input_name(kind)}**: {', '.join(f'`{name}`' for name in names)}"
     yield (
         "\nA control may also be refused as `request_id_reused` or `stale_revision`;"
         " what a driver brings, as `fenced` or `lease_lost`."
@@ -69,7 +76,7 @@ def _entries() -> Iterator[str]:
     yield "\n## Which entries may stand in a journal\n"
     yield "| entry | in these phases |"
     yield "|---|---|"
-    for entry, row in FOLLOWS.items():
+    for entry, row in ENTRY_TABLE.items():
         ways = (p if p is t else f"{p} → {t}" for p, t in row.items())
         yield f"| `{entry.__name__}` | {', '.join(ways)} |"
 

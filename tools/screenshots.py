@@ -17,7 +17,7 @@ import anyio
 from playwright.async_api import Page, async_playwright, expect
 
 from midrun.core.ids import Micros
-from midrun.ports.environment import Outside, wall
+from midrun.ports.environment import Environment, read_wall_clock
 from midrun.runs.run import Run
 from tests.browser.harness import CHROMIUM_FLAGS, TIMEOUT_S, BrowserProfiles, Harness, Site
 from tests.browser.memo_agent import TASK, memo_agent
@@ -53,7 +53,7 @@ class Studio:
     async def site(self) -> Site:
         """Serve the agents of the pictures."""
         play = self.stage.play
-        outside = Outside(clock=self._clock, lease=timedelta(hours=1))
+        outside = Environment(clock=self._clock, lease=timedelta(hours=1))
         return await self.harness.site(
             memo_agent(self.stage),
             memo_agent(self.stage, name="frugal", steps=3),
@@ -65,7 +65,7 @@ class Studio:
         )
 
     def _clock(self) -> Micros:
-        return Micros(wall() + self._ahead)
+        return Micros(read_wall_clock() + self._ahead)
 
     async def passed(self, name: str, seconds: int) -> None:
         """Wait until the run has come to the gate `name`, and has been there for a while."""
@@ -233,7 +233,7 @@ async def main() -> int:
         for scene, late in SCENES.items():
             async with AsyncExitStack() as stack:
                 studio = Studio(Harness(BrowserProfiles(browser), stack), late)
-                stack.callback(studio.stage.release_all)
+                stack.callback(studio.stage.open_all_gates)
                 await scene(studio)
                 script_errors += studio.harness.script_errors
         await browser.close()

@@ -65,7 +65,7 @@ __all__ = [
     "tool",
 ]
 
-_HOMES = {
+_MODULE_BY_NAME = {
     "Agent": "agents.agent",
     "Call": "agents.tool_context",
     "Checkpoint": "agents.checkpoint",
@@ -92,4 +92,6 @@ sends one control, must start fast and not load everything.
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'midrun' has no attribute {name!r}")
-    return getattr(_importlib.import_module(f"midrun.{_HOMES.get(name, 'errors')}"), name)
+    return getattr(
+        _importlib.import_module(f"midrun.{_MODULE_BY_NAME.get(name, 'errors')}"), name
+    )

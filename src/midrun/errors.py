@@ -103,7 +103,7 @@ _REFUSAL_TEXTS_WITH_BY: Final = {
 }
 """Reason of a refusal → its text, where `by` is not the person who was first."""
 
-LOST_ASK: Final = frozenset({"already_answered", "ask_closed"})
+LOST_ASK_REASONS: Final = frozenset({"already_answered", "ask_closed"})
 """Reasons of a refusal because the ask was closed before, by a decision or by its timeout."""
 
 
@@ -158,7 +158,12 @@ class ControlRefused(MidrunError):
             text = _REFUSAL_TEXTS.get(self.reason) or self.reason.replace("_", " ")
         # `detail` is then the predicate of the person who decided ("approved it"), or a clause
         # of its own ("it was closed: …").
-        if self.reason in LOST_ASK and self.by and self.detail and self.detail[:3] != "it ":
+        if (
+            self.reason in LOST_ASK_REASONS
+            and self.by
+            and self.detail
+            and self.detail[:3] != "it "
+        ):
             return f"{text}: {self.by} {self.detail} at seq {self.seq}"
         if self.detail and not self.detail.endswith("."):
             text = f"{text}: {self.detail}"
@@ -395,7 +400,7 @@ class JournalTooNew(MidrunError):
 
 # Errors between a client and its server.
 
-_ADVICE: Final = {
+_ADVICE_BY_HTTP_STATUS: Final = {
     401: "Pass the token that the server was started with: connect(url, token=…).",
     403: "Use a token whose role allows it.",
     412: "Read the run again, then decide.",
@@ -446,7 +451,7 @@ class ServerRefused(MidrunError):
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
-        advice = _ADVICE.get(self.status, "See docs/guides/client.md.")
+        advice = _ADVICE_BY_HTTP_STATUS.get(self.status, "See docs/guides/client.md.")
         answer = _end(f"{self.status} {self.problem}{detail}")
         return f"Server {self.url} refused the request: {answer} {advice}"
 

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
 from midrun.runs.run import Run
-from midrun.server.serve import bound
+from midrun.server.serve import open_listener
 from tests.browser.harness import Harness, Site
 
 HOSTS: Final = {
@@ -104,7 +104,7 @@ async def serve_attacker(cookies: list[str] | None = None) -> AsyncIterator[int]
 
     page = Starlette(routes=[Route("/", blank)])
     server = uvicorn.Server(uvicorn.Config(page, lifespan="off", log_config=None))
-    with bound("127.0.0.1", 0) as sock:
+    with open_listener("127.0.0.1", 0) as sock:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [sock])
             try:
@@ -134,6 +134,6 @@ class ServerCounts:
     async def read(self) -> tuple[int, int, int]:
         """Return the three numbers."""
         store = self._site.mid.store
-        counts = await store.counts()
-        row = await store.row(self._run.id)
-        return row.seq, sum(counts.values()), len(await store.halts())
+        counts = await store.count_runs_by_phase()
+        row = await store.get_row(self._run.id)
+        return row.seq, sum(counts.values()), len(await store.list_halts())

@@ -8,8 +8,8 @@ from playwright.async_api import Page
 from midrun.core.evolve import fold
 from midrun.core.ids import RunId
 from midrun.ports.store import Store
-from midrun.text.buttons import offers
-from midrun.text.status import UNHEARD, sign
+from midrun.text.buttons import build_buttons
+from midrun.text.status import WORKER_LOST_WORD, build_status_line
 
 _RECORD: Final = """() => {
   const bar = document.querySelector("midrun-run").shadowRoot.querySelector("midrun-controls");
@@ -60,15 +60,15 @@ async def check_recorded(page: Page, store: Store, run: RunId, you: str = "olga"
     records = await store.read(run)
     for one in said:
         state = fold(run, records[: one.seq])
-        meant = sign(state)
+        meant = build_status_line(state)
         word = _YOURS.get(meant.word, meant.word)
         by = f" by {'you' if meant.by == you else meant.by}" if meant.by else ""
         if one.lost:
-            assert one.badge.startswith(UNHEARD), one
-            assert state.leased, one
+            assert one.badge.startswith(WORKER_LOST_WORD), one
+            assert state.is_leased, one
         else:
             what, *more = word.split(" — ")
             assert one.badge == " — ".join([what + by, *more]), one
-        labels = [offer.label for offer in offers(state).values()]
+        labels = [offer.label for offer in build_buttons(state).values()]
         assert one.buttons in ([], labels), one  # none: the run is finished
     return [one.badge for one in said]

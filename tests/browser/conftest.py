@@ -52,4 +52,4 @@ async def stage(harness: Harness) -> AsyncIterator[Stage]:
     del harness  # so that this fixture ends first
     made = Stage()
     yield made
-    made.release_all()
+    made.open_all_gates()

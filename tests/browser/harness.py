@@ -13,10 +13,10 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 from starlette.applications import Starlette
 
 from midrun import Agent, Midrun
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.runs.run import Run
 from midrun.server import App, Tokens, app
-from midrun.server.serve import Server, bound
+from midrun.server.serve import UvicornServer, open_listener
 from tests.support.processes import ROOT
 from tests.unit.server.conftest import PEOPLE, token_of
 
@@ -61,7 +61,7 @@ class Site:
 
     def reopen(self) -> None:
         """Let a closed app answer again, as a restarted server would."""
-        lobby = self.app._lobby
+        lobby = self.app._server
         lobby.closing = type(lobby.closing)()
 
     def anonymous_client(self) -> httpx2.AsyncClient:
@@ -159,9 +159,9 @@ class Harness:
         self._profiles = profiles
         self._stack = stack
 
-    async def site(self, *agents: Agent, outside: Outside | None = None) -> Site:
+    async def site(self, *agents: Agent, outside: Environment | None = None) -> Site:
         """Serve `agents` with a new store in memory."""
-        outside = outside or Outside(lease=timedelta(seconds=TIMEOUT_S))
+        outside = outside or Environment(lease=timedelta(seconds=TIMEOUT_S))
         opened = Midrun("memory://", agents=agents, outside=outside)
         mid = await self._stack.enter_async_context(opened)
         auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
@@ -213,8 +213,8 @@ class Harness:
 @asynccontextmanager
 async def serve_app(made: App, whole: Starlette | None = None) -> AsyncIterator[int]:
     """Serve `made`, or the application `whole` that contains it, on a free loopback port."""
-    with bound("127.0.0.1", 0) as sock:
-        server = Server(made)
+    with open_listener("127.0.0.1", 0) as sock:
+        server = UvicornServer(made)
         if whole is not None:
             server.config.app = whole
         async with anyio.create_task_group() as tasks:

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from playwright.async_api import Locator, Page, expect
 
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.runs.run import Run
 from tests.browser.harness import Harness, Site, advance_clock, wait_until
 from tests.browser.stage import Stage, Turn, Use
@@ -78,7 +78,7 @@ async def open_run_page(
     task: str = "Write a memo",
     bypass_csp: bool = False,
     dark: bool = False,
-    outside: Outside | None = None,
+    outside: Environment | None = None,
     **options: object,
 ) -> RunPage:
     """Start a run that plays `turns`, and open its page."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from playwright.async_api import expect
 
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.stops import MaxSteps
 from tests.browser.harness import TIMEOUT_S, Harness, advance_clock
 from tests.browser.run_page import PLAN, RunPage, open_at_tool, open_run_page
@@ -24,9 +24,9 @@ POLL_INTERVAL_MS: Final = 5_000
 """How often the page loads the view of a run that is driven."""
 
 
-def with_clock(clock: Clock) -> Outside:
+def with_clock(clock: Clock) -> Environment:
     """Return the environment of a server with this clock."""
-    return Outside(lease=LEASE, clock=clock)
+    return Environment(lease=LEASE, clock=clock)
 
 
 async def running(harness: Harness, stage: Stage) -> RunPage:
@@ -193,7 +193,7 @@ async def cancelled(harness: Harness, stage: Stage) -> RunPage:
 
 async def stuck(harness: Harness, stage: Stage) -> RunPage:
     """The report of a cancel whose undo failed."""
-    hurried = Outside(lease=LEASE, chance=lambda: -1.0)  # attempts do not wait
+    hurried = Environment(lease=LEASE, random_unit=lambda: -1.0)  # attempts do not wait
     ui = await open_at_tool(harness, stage, "stuck_draft", bypass_csp=True, outside=hurried)
     await ui.run.cancel(undo="all", actor=PEOPLE["olga"])
     await ui.expect_badge("Cancelled by you — 1 undo failed")

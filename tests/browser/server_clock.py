@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from midrun.core.ids import Micros
-from midrun.ports.environment import wall
+from midrun.ports.environment import read_wall_clock
 
 
 class Clock:
@@ -15,7 +15,9 @@ class Clock:
 
     def __call__(self) -> Micros:
         """Return the time."""
-        return Micros(wall() + self._ahead) if self._stopped is None else self._stopped
+        return (
+            Micros(read_wall_clock() + self._ahead) if self._stopped is None else self._stopped
+        )
 
     def advance(self, by: timedelta) -> None:
         """Move the time forward."""

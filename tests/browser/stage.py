@@ -8,11 +8,11 @@ import anyio
 import msgspec
 
 from midrun import Agent, Call, OutcomeUnknown, Tool, pause_here, tool
-from midrun.core.values import NOTHING, Reply, Spend
+from midrun.core.values import NO_SPEND, Reply, Spend
 from midrun.core.values import Use as ReplyUse
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt
-from tests.unit.runs.stage import Stage as ControllableTools
+from tests.unit.runs.stage import ControllableTools
 
 __all__ = ["Hold", "Stage", "Use"]
 
@@ -107,12 +107,12 @@ class HeldModel:
     def reserve(self, prompt: Prompt) -> Spend:
         """Set nothing aside."""
         del prompt
-        return NOTHING
+        return NO_SPEND
 
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
         """Stream the turn that follows the transcript."""
-        turn = self._turns[prompt.transcript.spoken]
+        turn = self._turns[prompt.transcript.assistant_turn_count]
         yield self._stream_turn([turn] if isinstance(turn, str | Use | Hold) else turn)
 
     async def _stream_turn(self, turn: Sequence[Part]) -> AsyncIterator[Piece | Finished]:

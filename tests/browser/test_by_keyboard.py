@@ -144,5 +144,5 @@ async def test_a_run_is_started_steered_answered_and_cancelled_by_keys_alone(
     await keyboard.tab_to("Read the report")
     await keyboard.press("Enter")
     await keyboard.expect_focus("What happened to the work", "h2")
-    assert (stage.did, stage.stopped) == (["memo", "bo"], ["work"])
+    assert (stage.completed, stage.stopped) == (["memo", "bo"], ["work"])
     assert sorted(stage.undone) == ["memo", "work"]

@@ -58,7 +58,7 @@ async def test_an_answer_and_an_edit_survive_a_reload(harness: Harness, stage: S
     await expect(arguments).to_have_value('{"name": "eve"}')
     await ui.button_named("Approve this").click()
     await ui.expect_badge("Completed")
-    assert stage.did == ["eve"]
+    assert stage.completed == ["eve"]
     await wait_until(lambda: has_no_drafts(ui.page))  # once the reply is there
 
 

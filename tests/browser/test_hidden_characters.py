@@ -4,7 +4,7 @@ from typing import Final
 
 from playwright.async_api import expect
 
-from midrun.codec.hidden_characters import RANGES, escape_hidden, show_hidden
+from midrun.codec.hidden_characters import HIDDEN_RANGES, escape_hidden, show_hidden
 from tests.browser.harness import Harness
 from tests.browser.run_page import open_run_page
 from tests.browser.stage import Stage, Use
@@ -34,7 +34,7 @@ async def test_an_approval_shows_every_hidden_character(harness: Harness, stage:
     await expect(box).to_have_value('{\n  "name": "ACC-\\u202e9876543210"\n}')
     await ui.button_named("Approve this").click()
     await ui.expect_badge("Completed")
-    assert stage.did == [ACCOUNT]
+    assert stage.completed == [ACCOUNT]
 
 
 async def test_words_of_people_and_agents_stay_readable(harness: Harness, stage: Stage) -> None:
@@ -49,13 +49,15 @@ async def test_words_of_people_and_agents_stay_readable(harness: Harness, stage:
 
 async def test_page_and_terminal_show_the_same(harness: Harness, stage: Stage) -> None:
     """For the first and last character of each range, alone and inside a text."""
-    codes = {code for first, last in RANGES for code in (first, last, first - 1, last + 1)}
+    codes = {
+        code for first, last in HIDDEN_RANGES for code in (first, last, first - 1, last + 1)
+    }
     chars = [chr(c) for c in sorted(codes) if c >= 0 and not 0xD800 <= c <= 0xDFFF]
     around = ("{}", "a{}b", "é{}é", "👩{0}{0}🚀", "1{}\u20e3", "❤\ufe0f{}", "🏴{}\U000e007f")
     texts = [form.format(char) for char in chars for form in around]
     page = await harness.page(await harness.site(stage.play("Done.")))
     shown = await page.evaluate(SHOW, texts)
-    assert [tuple(each) for each in shown["ranges"]] == list(RANGES)
+    assert [tuple(each) for each in shown["ranges"]] == list(HIDDEN_RANGES)
     assert shown["exact"] == [show_hidden(text) for text in texts]
     assert shown["prose"] == [show_hidden(text, prose=True) for text in texts]
     assert all(escape_hidden(text) == text for text in shown["edited"])

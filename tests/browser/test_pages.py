@@ -16,7 +16,7 @@ from starlette.routing import Mount
 
 from midrun import Midrun
 from midrun.server import app
-from midrun.server.pages import MEDIA, ours
+from midrun.server.pages import MEDIA_TYPES, read_static_files
 from tests.browser.harness import Harness, find_violations, serve_app
 from tests.browser.stage import Stage
 from tests.support.processes import ROOT
@@ -36,10 +36,10 @@ async def test_files_are_public_and_data_is_not(harness: Harness, stage: Stage) 
     """The files are in the public package."""
     site = await harness.site(stage.play("Done."))
     async with site.anonymous_client() as client:
-        for name, file in ours().items():
+        for name, file in read_static_files().items():
             reply = await client.get(f"/static/{name}")
             assert reply.content == file.body
-            assert reply.headers["content-type"] == MEDIA[name.rpartition(".")[2]]
+            assert reply.headers["content-type"] == MEDIA_TYPES[name.rpartition(".")[2]]
         for path in ("/", "/runs/run_1", "/runs/no-such-run"):
             reply = await client.get(path)
             assert reply.headers["content-type"] == "text/html; charset=utf-8"
@@ -99,7 +99,7 @@ def test_the_wheel_carries_every_file(tmp_path: Path) -> None:
     packed = {
         name.rpartition("/")[2] for name in ZipFile(wheel).namelist() if "/static/" in name
     }
-    assert packed >= {*ours(), "lit.LICENSE.txt", "vendor.json"}
+    assert packed >= {*read_static_files(), "lit.LICENSE.txt", "vendor.json"}
 
 
 def test_vendored_files_match_their_record() -> None:
@@ -113,7 +113,7 @@ def test_vendored_files_match_their_record() -> None:
 
 def test_every_script_is_checked_and_fits_in_one_sitting() -> None:
     """The size limits of modules hold for scripts too."""
-    for name, file in ours().items():
+    for name, file in read_static_files().items():
         if name.endswith(".js") and name != "lit.js":
             lines = file.body.decode().splitlines()
             assert lines[0] == "// @ts-check", name

@@ -36,10 +36,10 @@ async def test_a_call_is_approved(harness: Harness, stage: Stage) -> None:
     ui = await open_with_asks(harness, stage)
     card = ui.page.locator("midrun-asks .card")
     await expect(card).to_contain_text('"name": "bo"')
-    assert stage.did == []
+    assert stage.completed == []
     await ui.button_named("Approve").click()
     await ui.expect_badge("Completed")
-    assert stage.did == ["bo"]
+    assert stage.completed == ["bo"]
 
 
 async def test_an_argument_that_is_hidden_is_named_and_keeps_a_call_from_being_approved(
@@ -54,7 +54,7 @@ async def test_an_argument_that_is_hidden_is_named_and_keeps_a_call_from_being_a
     await expect(card).not_to_contain_text(secret)
     await ui.button_named("Approve").click()
     await expect(ui.page.get_by_role("alert").first).to_contain_text("name is hidden")
-    assert stage.did == []
+    assert stage.completed == []
 
 
 async def test_what_was_decided_is_shown_for_a_while(harness: Harness, stage: Stage) -> None:
@@ -140,7 +140,7 @@ async def test_a_call_is_approved_with_other_arguments(harness: Harness, stage: 
     await box.fill('{"name": "ada"}')
     await ui.button_named("Approve this").click()
     await ui.expect_badge("Completed")
-    assert stage.did == ["ada"]
+    assert stage.completed == ["ada"]
 
 
 async def test_a_call_is_declined(harness: Harness, stage: Stage) -> None:
@@ -158,7 +158,7 @@ async def test_a_call_is_declined(harness: Harness, stage: Stage) -> None:
     await expect(reason).to_have_value("crp")
     await reason.press("Enter")
     await ui.expect_badge("Completed")
-    assert stage.did == []
+    assert stage.completed == []
     await expect(ui.page.locator("midrun-timeline")).to_contain_text("decline: crp")
 
 
@@ -211,7 +211,7 @@ async def test_of_two_people_one_decides_and_the_other_learns_who(
         "Your decision was not used: ann approved it first."
     )
     await expect(asks.get_by_label("Your text")).to_have_value("too early")
-    assert stage.did == ["bo"]
+    assert stage.completed == ["bo"]
 
 
 async def open_in_two_browsers(harness: Harness, stage: Stage) -> tuple[RunPage, Page]:
@@ -300,4 +300,4 @@ async def test_a_pause_keeps_the_question_open(harness: Harness, stage: Stage) -
     await expect(ui.page.locator("midrun-asks .card")).to_have_count(0)
     await ui.press("pause")
     await ui.expect_badge("Completed")
-    assert stage.did == ["bo"]
+    assert stage.completed == ["bo"]

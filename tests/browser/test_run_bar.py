@@ -5,7 +5,7 @@ from playwright.async_api import expect
 
 from midrun import Midrun
 from midrun.core.ids import Micros
-from midrun.ports.environment import wall
+from midrun.ports.environment import read_wall_clock
 from midrun.server import Tokens, app
 from midrun.stops import MaxSteps
 from tests.browser.harness import Harness, Site, advance_clock, serve_app
@@ -43,13 +43,13 @@ async def test_a_run_is_paused_and_goes_on(harness: Harness, stage: Stage) -> No
     await ui.expect_badge("Pausing by you")
     await expect(ui.page.locator(".note")).to_contain_text("finishing slow")
     await expect(pause).to_contain_text("Keep running")
-    assert stage.did == []
+    assert stage.completed == []
     stage.gate("work").set()
     await ui.expect_badge("Paused by you")
     await expect(pause).to_contain_text("Continues at “Look around”; nothing is repeated.")
     await ui.press("pause")
     await ui.expect_badge("Completed")
-    assert stage.did == ["work"]
+    assert stage.completed == ["work"]
 
 
 async def test_a_pause_can_be_taken_back(harness: Harness, stage: Stage) -> None:
@@ -85,7 +85,7 @@ async def test_after_ten_seconds_of_pausing_the_call_can_be_stopped(
     await ui.button("pause").click()
     await ui.expect_badge("Pausing by you")
     await expect(ui.button_named("Stop this call now")).to_have_count(0)
-    monkeypatch.setattr(ui.site.mid, "now", lambda: Micros(wall() + PATIENCE))
+    monkeypatch.setattr(ui.site.mid, "now", lambda: Micros(read_wall_clock() + PATIENCE))
     await advance_clock(ui.page, POLL_INTERVAL_MS)
     await ui.button_named("Stop this call now").click()
     await ui.expect_badge("Paused by you")
@@ -140,7 +140,7 @@ async def test_a_failed_run_is_tried_again_from_its_step(
     await ui.button("pause").click()
     await expect(ui.page.locator("midrun-timeline")).to_contain_text(f"#{before + 1}")
     await ui.expect_badge("Failed at step 1 of 3")
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 async def test_a_halt_says_who_and_why_and_ends_when_lifted(

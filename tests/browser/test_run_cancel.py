@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from playwright.async_api import expect
 
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from tests.browser.harness import Harness, advance_clock
 from tests.browser.run_page import (
     PLAN,
@@ -178,7 +178,9 @@ async def test_what_could_not_be_undone_is_shown_and_tried_again(
 ) -> None:
     """Until an operator accepts it."""
     turns = ([PLAN, Use("stuck_draft", name="work")], "All done.")
-    hurried = Outside(lease=timedelta(seconds=30), chance=lambda: -1.0)  # attempts do not wait
+    hurried = Environment(
+        lease=timedelta(seconds=30), random_unit=lambda: -1.0
+    )  # attempts do not wait
     ui = await open_run_page(harness, stage, *turns, outside=hurried)
     await stage.start("work").wait()
     await ui.button("cancel").click()

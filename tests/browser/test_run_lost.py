@@ -18,10 +18,10 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from playwright.async_api import Locator, Page, expect
 
 from midrun import Midrun
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.runs.run import Run
 from midrun.server import Tokens, app
-from midrun.text.status import UNHEARD
+from midrun.text.status import WORKER_LOST_WORD
 from tests.browser import bar_recorder, worker
 from tests.browser.harness import Harness, Site, advance_clock, find_violations, serve_app
 from tests.browser.run_page import PRESS_DELAY_MS, check_reconnect, check_reload
@@ -78,7 +78,7 @@ class Scene:
     async def expect_lost(self) -> None:
         """Wait until the page says that the worker is silent."""
         await advance_clock(self.page, POLL_INTERVAL_MS)
-        await expect(self.badge).to_contain_text(UNHEARD)
+        await expect(self.badge).to_contain_text(WORKER_LOST_WORD)
         await expect(self.bar.locator("#cancel")).to_contain_text("when the worker returns")
         await expect(self.page.locator("midrun-steps")).not_to_contain_text("Running")
         await expect(self.bar).not_to_contain_text("is still running")
@@ -86,7 +86,7 @@ class Scene:
     @asynccontextmanager
     async def another_worker(self) -> AsyncIterator[None]:
         """Start another worker, which completes its calls."""
-        outside = Outside(lease=timedelta(hours=6), clock=self.clock)
+        outside = Environment(lease=timedelta(hours=6), clock=self.clock)
         async with Midrun(self.address, agents=[worker.poster()], outside=outside):
             yield
 
@@ -109,7 +109,7 @@ async def scene(harness: Harness, tmp_path: Path) -> AsyncIterator[Scene]:
     command = [sys.executable, "-m", "tests.browser.worker", address]
     clock = Clock()
     async with AsyncExitStack() as stack:
-        outside = Outside(clock=clock)
+        outside = Environment(clock=clock)
         opened = Midrun(address, agents=[worker.poster()], engine=None, outside=outside)
         mid = await stack.enter_async_context(opened)
         made = app(mid, auth=Tokens({token_of("olga"): PEOPLE["olga"]}))
@@ -147,7 +147,7 @@ async def test_killed_while_running(scene: Scene) -> None:
         await scene.bar.get_by_role("button", name="It did", exact=True).click()
         await expect(scene.badge).to_contain_text("Completed")
     badges = await scene.check_bar()
-    assert [word for word in badges if not word.startswith(UNHEARD)][-1] == "Completed"
+    assert [word for word in badges if not word.startswith(WORKER_LOST_WORD)][-1] == "Completed"
 
 
 async def test_killed_while_pausing(scene: Scene) -> None:
@@ -180,7 +180,7 @@ async def test_killed_while_paused(scene: Scene) -> None:
     await expect(scene.bar).to_contain_text("no worker is available")
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Completed")
-    assert not any(word.startswith(UNHEARD) for word in await scene.check_bar())
+    assert not any(word.startswith(WORKER_LOST_WORD) for word in await scene.check_bar())
 
 
 async def test_killed_while_cancelling(scene: Scene) -> None:

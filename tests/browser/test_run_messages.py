@@ -22,11 +22,11 @@ async def test_a_redirect_waits_for_its_step_and_then_shows_what_changed(
     bar = ui.page.locator("midrun-controls")
     await expect(bar).to_contain_text(f"Redirect by you waits for the next step: “{TEXT}”")
     await expect(ui.button("redirect")).to_be_focused()
-    assert stage.did == []
+    assert stage.completed == []
     stage.gate("work").set()
     await ui.expect_badge("Completed")
     await expect(ui.page.locator("midrun-timeline")).to_contain_text(f"Look around + {TEXT}")
-    assert stage.did == ["work"]
+    assert stage.completed == ["work"]
 
 
 async def test_a_redirect_can_be_taken_back(harness: Harness, stage: Stage) -> None:
@@ -65,7 +65,7 @@ async def test_now_stops_the_current_call(harness: Harness, stage: Stage) -> Non
     await ui.page.get_by_label("Now — stop the current call").check()
     await ui.button_named("Redirect").last.click()
     await ui.expect_badge("Completed")
-    assert (stage.stopped, stage.did) == (["work"], [])
+    assert (stage.stopped, stage.completed) == (["work"], [])
 
 
 async def test_a_side_question_holds_the_topic_and_returns_to_it(

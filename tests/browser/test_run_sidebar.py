@@ -106,7 +106,7 @@ async def test_a_person_writes_in_the_agents_place_and_hands_back(
     await ui.page.get_by_label("Hand back, with an instruction").fill("Go on from there")
     await ui.page.locator("midrun-takeover").get_by_role("button", name="Hand back").click()
     await ui.expect_badge("Completed")
-    assert stage.did == ["work", "by hand"]
+    assert stage.completed == ["work", "by hand"]
 
 
 async def test_the_other_runs_of_a_conversation_are_linked(

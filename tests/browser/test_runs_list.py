@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import expect
 
 from midrun import Agent
-from midrun.text.status import UNHEARD
+from midrun.text.status import WORKER_LOST_WORD
 from tests.browser.harness import (
     Harness,
     advance_clock,
@@ -118,7 +118,7 @@ async def test_the_quick_button_is_the_next_thing_to_do(harness: Harness, stage:
     await task.get_by_role("button", name="Resume").click()
     await expect(badge(page, "Crawl")).to_contain_text("Completed")
     await expect(task.get_by_role("button")).to_have_count(0)
-    assert stage.did == ["held"]
+    assert stage.completed == ["held"]
 
 
 async def test_a_double_click_is_not_a_pause_and_its_withdrawal(
@@ -253,9 +253,9 @@ async def test_a_run_whose_driver_is_gone_is_not_called_running(
     async def no_holders() -> dict[str, float]:
         return {}
 
-    monkeypatch.setattr(site.mid.store, "holders", no_holders)
+    monkeypatch.setattr(site.mid.store, "list_holders", no_holders)
     await advance_clock(page, POLL_INTERVAL_MS)
-    await expect(badge(page, "Crawl")).to_contain_text(UNHEARD)
+    await expect(badge(page, "Crawl")).to_contain_text(WORKER_LOST_WORD)
     await expect(row(page, "Crawl")).to_contain_text("it was Running")
     monkeypatch.undo()
     await advance_clock(page, POLL_INTERVAL_MS)

@@ -2,7 +2,7 @@
 
 from playwright.async_api import expect
 
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.stops import MaxSteps
 from tests.browser.harness import Harness, Site
 from tests.browser.run_list import badge, row
@@ -11,7 +11,7 @@ from tests.browser.stage import Stage, Use
 
 async def list_started(site: Site) -> list[tuple[str, str]]:
     """Return agent and task of every run."""
-    rows = (await site.mid.store.runs(Query())).items
+    rows = (await site.mid.store.list_runs(RunQuery())).items
     return [(found.head.agent, found.head.task) for found in rows]
 
 

@@ -36,7 +36,7 @@ async def test_every_button_of_many_tabs_gets_through(harness: Harness, stage: S
         await tab.get_by_role("button", name="Pause").click()
         await run.until("pausing")
     assert site.app.streams <= 6
-    stage.release_all()
+    stage.open_all_gates()
     for tab in tabs:
         await expect(tab.locator("midrun-controls .badge")).to_contain_text("Paused by you")
 

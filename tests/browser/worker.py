@@ -7,9 +7,9 @@ import anyio
 
 from midrun import Agent, Call, Midrun, tool
 from midrun.models import ScriptedModel, Use
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 
-LEASE = Outside(lease=timedelta(seconds=30))
+LEASE = Environment(lease=timedelta(seconds=30))
 """Longer than the heartbeat of a worker is ever delayed on a busy machine."""
 
 

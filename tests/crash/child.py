@@ -18,10 +18,10 @@ import anyio
 import apsw
 
 from midrun import Completed, Midrun, Paused, Run
-from midrun.core.ids import call_key
+from midrun.core.ids import make_call_key
 from midrun.driver.live import Delta
-from midrun.ports.environment import Outside
-from midrun.ports.store import Appended, Lease
+from midrun.ports.environment import Environment
+from midrun.ports.store import AppendResult, Lease
 from midrun.stores.sqlite.store import SqliteStore
 from tests.crash.deeds import BYSTANDERS, STORIES, beside, bulky, deeds, parsing, waiting
 from tests.crash.facts import becomes, later
@@ -51,7 +51,7 @@ async def live(folder: str, story: str, case: str, hours: int) -> None:
     """Start a run, or find it, and stay until it has ended."""
     place = Path(folder) / case
     agent = STORIES[story](case, place)
-    outside = Outside(lease=LONG, clock=later(hours=hours))
+    outside = Environment(lease=LONG, clock=later(hours=hours))
     async with Midrun(kept_at(f"{folder}/runs.db"), agents=[agent], outside=outside) as midrun:
         run = await midrun.start(agent, "go", request_id=case)
         if story == "held_up":
@@ -75,7 +75,7 @@ async def answer_it(run: Run, place: Path) -> None:
     while isinstance(outcome := await run.result(), Paused):
         assert outcome.reason == "unsure", str(outcome)
         for ask in outcome.asks:
-            happened = any(deed.key == call_key(run.id, ask.call) for deed in deeds(place))
+            happened = any(deed.key == make_call_key(run.id, ask.call) for deed in deeds(place))
             await run.answer("yes" if happened else "no", ask=ask.id)
     assert isinstance(outcome, Completed), str(outcome)
     assert outcome.output == "Done."
@@ -109,15 +109,17 @@ def arrange_the_end(point: str, number: int) -> None:
 def tell_of_appends(sink: int) -> None:
     """Write a line into `sink` for every append of this process that was acknowledged."""
 
-    def tell(appended: Appended | tuple[Lease, Appended]) -> None:
+    def tell(appended: AppendResult | tuple[Lease, AppendResult]) -> None:
         one = appended[1] if isinstance(appended, tuple) else appended
         os.write(sink, f"{one.seq} {one.hash.hex()}\n".encode())
 
     def telling(
-        method: Callable[P, Awaitable[Appended]]
-        | Callable[P, Awaitable[tuple[Lease, Appended]]],
-    ) -> Callable[P, Awaitable[Appended | tuple[Lease, Appended]]]:
-        async def told(*args: P.args, **kwargs: P.kwargs) -> Appended | tuple[Lease, Appended]:
+        method: Callable[P, Awaitable[AppendResult]]
+        | Callable[P, Awaitable[tuple[Lease, AppendResult]]],
+    ) -> Callable[P, Awaitable[AppendResult | tuple[Lease, AppendResult]]]:
+        async def told(
+            *args: P.args, **kwargs: P.kwargs
+        ) -> AppendResult | tuple[Lease, AppendResult]:
             appended = await method(*args, **kwargs)
             tell(appended)
             return appended
@@ -173,7 +175,7 @@ def kills(live: Live, folder: str, story: str, *ends: str) -> None:
 
 async def drive(folder: str, tool: str, lease_s: str) -> None:
     """Start a run of a waiting agent and drive runs until SIGTERM; then leave in good order."""
-    outside = Outside(lease=timedelta(seconds=float(lease_s)))
+    outside = Environment(lease=timedelta(seconds=float(lease_s)))
     agent = waiting(tool, Path(folder))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async with Midrun(
@@ -192,7 +194,7 @@ async def drive(folder: str, tool: str, lease_s: str) -> None:
 async def parse(folder: str, hours: str) -> None:
     """Start a run of the parser, or find it, and others that are driven beside it."""
     agent, other = parsing(Path(folder)), beside(Path(folder))
-    outside = Outside(lease=LONG, clock=later(hours=int(hours)))
+    outside = Environment(lease=LONG, clock=later(hours=int(hours)))
     async with Midrun(
         kept_at(f"{folder}/runs.db"), agents=[agent, other], outside=outside
     ) as midrun:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import anyio
 
 from midrun.core.ids import Micros
-from midrun.ports.environment import Clock, wall
+from midrun.ports.environment import Clock, read_wall_clock
 
 
 async def becomes(fact: Callable[[], bool]) -> None:
@@ -18,7 +18,7 @@ async def becomes(fact: Callable[[], bool]) -> None:
 def later(*, hours: int) -> Clock:
     """Return a clock by which the leases of all who have been silent are over."""
     ahead = timedelta(hours=hours) // timedelta(microseconds=1)
-    return lambda: Micros(wall() + ahead)
+    return lambda: Micros(read_wall_clock() + ahead)
 
 
 def at_once() -> float:

@@ -7,8 +7,8 @@ import pytest
 
 from midrun import Midrun
 from midrun.core.entries import RunFailed
-from midrun.core.retries import DEATHS, DIED
-from midrun.ports.environment import Outside
+from midrun.core.retries import WORKER_DEATHS_MAX, WORKERS_DIED_CODE
+from midrun.ports.environment import Environment
 from tests.crash.child import LONG
 from tests.crash.conftest import child
 from tests.crash.deeds import BYSTANDERS, deeds, parsing
@@ -29,24 +29,27 @@ async def test_a_safe_call_that_kills_is_not_passed_from_process_to_process(path
     folder = path.parent
     bad = folder / "bad.pdf"
     bad.touch()
-    for number in range(DEATHS):
-        if number == DEATHS - 1:
+    for number in range(WORKER_DEATHS_MAX):
+        if number == WORKER_DEATHS_MAX - 1:
             (folder / "open").touch()  # what the bystanders wait for
         with child("parse", folder, number) as process:
             assert await process.end() == -signal.SIGSEGV
-    with child("parse", folder, DEATHS) as unharmed:
+    with child("parse", folder, WORKER_DEATHS_MAX) as unharmed:
         said = await unharmed.hear_all()
         assert await unharmed.end() == 0
     assert said == [f"failed {SAID}", *["completed"] * BYSTANDERS]
     parsed = [deed for deed in deeds(folder) if deed.what == "parse"]
     assert [deed.attempt for deed in parsed] == [1, 2, 3]
-    assert len({deed.pid for deed in parsed}) == DEATHS
+    assert len({deed.pid for deed in parsed}) == WORKER_DEATHS_MAX
     bad.unlink()
-    agent, outside = parsing(folder), Outside(lease=LONG, clock=later(hours=DEATHS + 1))
+    agent, outside = (
+        parsing(folder),
+        Environment(lease=LONG, clock=later(hours=WORKER_DEATHS_MAX + 1)),
+    )
     async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
         run = await midrun.start(agent, "go", request_id="the file")
         entries = [record.entry for record in await midrun.store.read(run.id)]
-        assert [e.code for e in entries if isinstance(e, RunFailed)] == [DIED]
+        assert [e.code for e in entries if isinstance(e, RunFailed)] == [WORKERS_DIED_CODE]
         assert "resume" in (await run.view()).allowed
         await run.resume()
         assert (await run.until("completed")).output == "Done."

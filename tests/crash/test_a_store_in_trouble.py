@@ -19,7 +19,7 @@ from tests.crash.deeds import deeds
 from tests.crash.facts import becomes
 from tests.crash.troubled import Watched
 from tests.support.store_choice import kept_at
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 pytestmark = pytest.mark.about_sqlite(
     "locks and fills the file; see test_lost_answers.py, test_full_disk.py of stores/postgres"
@@ -39,17 +39,17 @@ def locked(path: Path) -> Iterator[None]:
         db.close()
 
 
-def stubborn(stage: Stage) -> Tool:
+def stubborn(stage: ControllableTools) -> Tool:
     """Return a tool that does not let itself be stopped."""
 
     @tool(name="stubborn")
     async def insist(name: str) -> str:
         """Act when the test says so, whatever else is said."""
-        stage.began.append(name)
+        stage.called.append(name)
         stage.start(name).set()
         with anyio.CancelScope(shield=True):
             await stage.gate(name).wait()
-        stage.did.append(name)
+        stage.completed.append(name)
         return "done all the same"
 
     return insist
@@ -62,7 +62,7 @@ async def entries(store: SqliteStore, run: Run, kind: type) -> int:
 
 async def test_a_result_is_kept_until_the_lock_is_free(path: Path) -> None:
     """The tool has acted: its result is worth waiting for, and the next call waits for it."""
-    stage, store = Stage(), Watched(path)
+    stage, store = ControllableTools(), Watched(path)
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with Midrun(store, agents=[agent]) as midrun:
         run = await midrun.start(agent, "go")
@@ -70,18 +70,18 @@ async def test_a_result_is_kept_until_the_lock_is_free(path: Path) -> None:
         with locked(path):
             stage.gate("a").set()
             await becomes(lambda: store.noes > 0)
-            assert stage.began == ["a"]
+            assert stage.called == ["a"]
             assert await entries(store, run, CallDone) == 1  # the model's
         await run.until("completed")
         assert await entries(store, run, LeaseTaken) == 1
     await store.close()
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
     assert store.noes
 
 
 async def test_a_control_that_could_not_be_written_was_not_applied(path: Path) -> None:
     """Whoever asked is told so, and asks again."""
-    stage, store = Stage(), Watched(path)
+    stage, store = ControllableTools(), Watched(path)
     agent = stage.agent(Use("slow", name="a"), "Done.")
     async with Midrun(store, agents=[agent]) as midrun:
         run = await midrun.start(agent, "go")
@@ -96,7 +96,7 @@ async def test_a_control_that_could_not_be_written_was_not_applied(path: Path) -
 
 async def test_a_run_that_cannot_be_taken_is_taken_later(path: Path) -> None:
     """A process that comes up while the file is locked drives what there is when it is not."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("quick", name="a"), "Done.")
     async with Midrun(kept_at(path), agents=[agent], engine=None) as creating:
         run_id = (await creating.start(agent, "go")).id
@@ -105,16 +105,16 @@ async def test_a_run_that_cannot_be_taken_is_taken_later(path: Path) -> None:
     lock.enter_context(locked(path))
     async with Midrun(store, agents=[agent]) as midrun:
         await becomes(lambda: store.noes > 0)
-        assert not stage.began
+        assert not stage.called
         lock.close()
         await (await midrun.get(run_id)).until("completed")
     await store.close()
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 async def test_an_undo_is_not_forgotten_while_the_lock_is_held(path: Path) -> None:
     """What was undone is said when it can be; until then the run is cancelling."""
-    stage, store = Stage(), Watched(path)
+    stage, store = ControllableTools(), Watched(path)
     agent = stage.agent(Use("draft", name="a"), Use("slow", name="b"), "never")
     async with Midrun(store, agents=[agent]) as midrun:
         run = await midrun.start(agent, "go")
@@ -134,7 +134,7 @@ async def test_leaving_while_the_lock_is_held_ends_in_time_and_loses_nothing(
     path: Path,
 ) -> None:
     """The next process finds the call as an orphan, at worst; here it still gets its end."""
-    stage, store = Stage(), Watched(path)
+    stage, store = ControllableTools(), Watched(path)
     agent = stage.agent(Use("slow", name="a"), "Done.")
     async with Midrun(store, agents=[agent]) as midrun, anyio.create_task_group() as tasks:
         run = await midrun.start(agent, "go")
@@ -152,7 +152,7 @@ async def test_leaving_while_the_lock_is_held_ends_in_time_and_loses_nothing(
     await store.close()
     async with Midrun(kept_at(path), agents=[agent]) as midrun:
         await (await midrun.get(run.id)).until("completed")
-    assert (stage.began, stage.did) == (["a"], ["a"])
+    assert (stage.called, stage.completed) == (["a"], ["a"])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ async def test_a_snapshot_that_cannot_be_kept_changes_nothing(
     path: Path, error: StoreError
 ) -> None:
     """It is a cache: the call that was started along with it is made, under the same lease."""
-    stage, store = Stage(), Watched(path)
+    stage, store = ControllableTools(), Watched(path)
     store.no_snapshots = error
     uses = [Use("quick", name=f"{n}") for n in range(120)]
     agent = stage.agent(*uses, "Done.")
@@ -172,7 +172,7 @@ async def test_a_snapshot_that_cannot_be_kept_changes_nothing(
         assert store.noes
         assert await entries(store, run, LeaseTaken) == 1
     await store.close()
-    assert stage.did == [f"{n}" for n in range(120)]
+    assert stage.completed == [f"{n}" for n in range(120)]
 
 
 async def test_a_drive_that_is_not_answered_reads_what_became_of_its_append(
@@ -182,7 +182,7 @@ async def test_a_drive_that_is_not_answered_reads_what_became_of_its_append(
     lost = 0
     while True:
         lost += 1
-        stage, store = Stage(), Watched(tmp_path / f"{lost}.db")
+        stage, store = ControllableTools(), Watched(tmp_path / f"{lost}.db")
         store.lost_answer = lost
         agent = stage.agent([Use("read", name="a"), Use("lock", name="b")], "Done.")
         stage.gate("a").set()
@@ -190,19 +190,19 @@ async def test_a_drive_that_is_not_answered_reads_what_became_of_its_append(
             async with Midrun(store, agents=[agent]) as midrun:
                 run = await midrun.start(agent, "go")
                 while isinstance(outcome := await run.result(), Paused):
-                    await run.answer("yes" if "b" in stage.did else "no")
+                    await run.answer("yes" if "b" in stage.completed else "no")
                 assert isinstance(outcome, Completed)
                 verdict = await midrun.verify(run.id)
                 assert verdict, str(verdict)
         await store.close()
-        assert stage.did.count("b") == 1
+        assert stage.completed.count("b") == 1
         if store.answers < lost:
             return
 
 
 async def test_late_evidence_that_cannot_be_written_ends_nobody_else(path: Path) -> None:
     """A call of one run comes to its end too late while the file is locked: others go on."""
-    stage, store = Stage(), Watched(path)
+    stage, store = ControllableTools(), Watched(path)
     agent = Agent(
         "actor",
         model=ScriptedModel([Use("stubborn", name="a"), "never"]),
@@ -222,7 +222,7 @@ async def test_late_evidence_that_cannot_be_written_ends_nobody_else(path: Path)
         stage.gate("b").set()
         await second.until("completed")
     await store.close()
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
 
 
 async def test_a_full_disk_holds_a_run_up_until_there_is_room(path: Path) -> None:

@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Call, ControlRefused, Midrun, Report, Run, Tool, tool
 from midrun.core.entries import CallStarted, CancelRequested, PauseRequested, Record, RunResumed
-from midrun.core.ids import CallId, call_key
+from midrun.core.ids import CallId, make_call_key
 from midrun.core.values import Json
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import Store
@@ -198,14 +198,14 @@ def started(records: Sequence[Record], *, after: int) -> list[Record]:
 
 def told(run: Run, report: Report, name: str) -> set[str]:
     """Return the keys of the calls in one list of the report."""
-    return {call_key(run.id, CallId(deed.call)) for deed in getattr(report, name)}
+    return {make_call_key(run.id, CallId(deed.call)) for deed in getattr(report, name)}
 
 
 def told_of(run: Run, report: Report, *tools: str) -> set[str]:
     """Return the keys of the calls of these tools, wherever the report has them."""
     lists = (report.done, report.stopped, report.undone, report.unsure, report.not_undone)
     return {
-        call_key(run.id, CallId(deed.call))
+        make_call_key(run.id, CallId(deed.call))
         for deeds in lists
         for deed in deeds
         if deed.tool in tools

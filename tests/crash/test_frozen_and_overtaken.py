@@ -14,8 +14,8 @@ import pytest
 
 from midrun import Midrun, Run
 from midrun.core.entries import CallUnknown, LateResult, LeaseTaken, Record
-from midrun.core.ids import CallId, call_key
-from midrun.ports.environment import Outside
+from midrun.core.ids import CallId, make_call_key
+from midrun.ports.environment import Environment
 from tests.crash.conftest import Process, child
 from tests.crash.deeds import deeds, waiting
 from tests.crash.facts import becomes, later
@@ -26,11 +26,11 @@ LONG = timedelta(seconds=60)
 SHORT = timedelta(seconds=4)
 """For tests that wait for its end; nobody loses it before because the disk is slow."""
 
-AN_HOUR_LATER = Outside(lease=timedelta(hours=6), clock=later(hours=1))
+AN_HOUR_LATER = Environment(lease=timedelta(hours=6), clock=later(hours=1))
 """For whoever takes over: the frozen one's lease is over, its own is good by both clocks."""
 
 
-def overtaking(path: Path, tool: str, outside: Outside = AN_HOUR_LATER) -> Midrun:
+def overtaking(path: Path, tool: str, outside: Environment = AN_HOUR_LATER) -> Midrun:
     """Return another process's worth of the same agent on the same file."""
     agent = waiting(tool, path.parent)
     return Midrun(kept_at(path), agents=[agent], outside=outside)
@@ -195,7 +195,7 @@ async def test_a_blocking_tool_of_a_frozen_process_is_dead_before_its_run_is_can
         run_id = await process.hear()
         await happened(path, "labour-begun")
         (begun,) = deeds(path.parent)
-        async with overtaking(path, "labour", Outside(lease=LONG)) as midrun:
+        async with overtaking(path, "labour", Environment(lease=LONG)) as midrun:
             run = await midrun.get(run_id)
             process.freeze()
             await run.cancel()
@@ -232,7 +232,7 @@ async def test_a_lease_that_runs_out_is_taken_by_whoever_is_alive(path: Path) ->
     with child("drive", path.parent, "linger", SHORT.total_seconds()) as process:
         run_id = await process.hear()
         await happened(path, "linger-begun")
-        async with overtaking(path, "linger", Outside(lease=LONG)) as midrun:
+        async with overtaking(path, "linger", Environment(lease=LONG)) as midrun:
             run = await midrun.get(run_id)
             process.freeze()
             taken = await until(midrun, run, second_epoch)
@@ -244,7 +244,9 @@ async def test_a_lease_that_runs_out_is_taken_by_whoever_is_alive(path: Path) ->
             records = await midrun.store.read(run.id)
         await left(process)
     assert [r.entry.call for r in records if isinstance(r.entry, CallUnknown)] == ["c2"]
-    assert {deed.key for deed in deeds(path.parent)[:4]} == {call_key(run.id, CallId("c2"))}
+    assert {deed.key for deed in deeds(path.parent)[:4]} == {
+        make_call_key(run.id, CallId("c2"))
+    }
     assert {r.epoch for r in records if r.seq > taken.seq} <= {2, None}
 
 
@@ -259,7 +261,7 @@ async def test_a_process_frozen_past_its_lease_drops_everything_and_takes_it_ane
         async with Midrun(kept_at(path)) as watching:
             run = await watching.get(run_id)
             process.freeze()
-            while await watching.store.holders():  # noqa: ASYNC110 - only its clock tells
+            while await watching.store.list_holders():  # noqa: ASYNC110 - only its clock tells
                 await anyio.sleep(0.01)
             process.thaw()
             await happened(path, "linger-begun", "linger-stopped", "linger-begun")

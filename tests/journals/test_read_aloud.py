@@ -14,16 +14,16 @@ import pytest
 from msgspec import Struct
 
 from midrun.agents.human import ask_human
-from midrun.agents.todo_tool import PLAN
+from midrun.agents.todo_tool import PLAN_TOOL
 from midrun.codec.journal import decode_lines
 from midrun.core import driver_inputs as v
 from midrun.core import entries as e
-from midrun.core.entries import KINDS, Asked, Record
-from midrun.core.ids import SECOND, CallId, Epoch, Micros, Seq
+from midrun.core.entries import ENTRY_TYPES, Record, RequestEntry
+from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, Seq
 from midrun.core.values import Json, Phase, Use
 from midrun.testing.scenario import given
-from midrun.text.entries import SENTENCES, Reader
-from midrun.text.phrases import BUILT_IN, Told
+from midrun.text.entries import DESCRIBE_FUNCTIONS, JournalDescriber
+from midrun.text.phrases import BUILT_IN_TOOL_ARGS, EntryText
 from tests.support.simulate.setup import STRATEGIES, Strategy
 from tests.support.simulate.universe import Universe
 from tools.golden.aloud import read_aloud
@@ -46,17 +46,17 @@ def read(path: Path) -> list[Record]:
     return decode_lines(RUN, path.read_bytes().splitlines())
 
 
-def sentences(records: Iterable[Record]) -> Iterator[tuple[Record, Told]]:
+def sentences(records: Iterable[Record]) -> Iterator[tuple[Record, EntryText]]:
     """Read a journal from its beginning."""
-    reader = Reader(RUN)
+    reader = JournalDescriber(RUN)
     for record in records:
-        yield record, reader.read(record.entry, record.at)
+        yield record, reader.describe_next(record.entry, record.at)
 
 
 def inner_names() -> set[str]:
     """Return what things are called inside: kinds of entries, and fields and values of them."""
-    names = {kind.__name__ for kind in KINDS}
-    todo: list[object] = list(KINDS)
+    names = {kind.__name__ for kind in ENTRY_TYPES}
+    todo: list[object] = list(ENTRY_TYPES)
     seen: set[object] = set()
     while todo:
         one = todo.pop()
@@ -69,13 +69,13 @@ def inner_names() -> set[str]:
             names |= set(one.__struct_fields__)
             todo += get_type_hints(one).values()
         todo += get_args(one)
-    return {name for name in names if "_" in name or name in {k.__name__ for k in KINDS}}
+    return {name for name in names if "_" in name or name in {k.__name__ for k in ENTRY_TYPES}}
 
 
 INNER = re.compile(rf"\b({'|'.join(sorted(inner_names()))})\b")
 
 
-def problems(record: Record, told: Told) -> list[str]:
+def problems(record: Record, told: EntryText) -> list[str]:
     """Return what a person would stumble over."""
     text = str(told)
     found = [
@@ -97,7 +97,7 @@ def test_each_line_begins_with_when_and_who(path: Path) -> None:
     """A number to find it by, a time, and somebody or something with a name."""
     records = read(path)
     tools = {use.tool for record in records for use in _uses(record.entry)}
-    people = {record.entry.by for record in records if isinstance(record.entry, Asked)}
+    people = {record.entry.by for record in records if isinstance(record.entry, RequestEntry)}
     lines = [line for line in read_aloud(records).splitlines() if not DAY.fullmatch(line)]
     assert len(lines) == len(records)
     for line, (record, told) in zip(lines, sentences(records), strict=True):
@@ -138,8 +138,8 @@ def test_no_line_speaks_of_the_inside_or_of_nothing(path: Path) -> None:
 def test_what_a_person_would_stumble_over_is_noticed(what: str) -> None:
     """Or the tests around this one would be at ease with anything."""
     record = read(STORED[0])[0]
-    assert problems(record, Told(who="the run", what=what)) != []
-    assert problems(record, Told(who="the run", what="is paused")) == []
+    assert problems(record, EntryText(who="the run", what=what)) != []
+    assert problems(record, EntryText(who="the run", what="is paused")) == []
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))
@@ -151,7 +151,7 @@ def test_no_two_lines_in_a_row_say_the_same(path: Path) -> None:
 
 def test_every_kind_of_entry_has_its_sentence() -> None:
     """Nothing falls back to how it is written down."""
-    assert SENTENCES.keys() == set(KINDS)
+    assert DESCRIBE_FUNCTIONS.keys() == set(ENTRY_TYPES)
 
 
 def test_nothing_is_told_as_nothing() -> None:
@@ -162,11 +162,11 @@ def test_nothing_is_told_as_nothing() -> None:
     for number, value in enumerate(empty, 2):
         call = CallId(f"c{number}")
         done = e.CallDone(call=call, result=value)
-        run = run.starts(call).after(v.Close(epoch=Epoch(1), outcome=done))
+        run = run.starts(call).after(v.CloseCall(epoch=Epoch(1), outcome=done))
     run = run.replies(Use(tool="look", args={}), Use(tool="look", args=[]), text=" ")
     for number in (len(empty) + 3, len(empty) + 4):
         failed = e.CallFailed(call=CallId(f"c{number}"), error="")
-        run = run.starts(f"c{number}").after(v.Close(epoch=Epoch(1), outcome=failed))
+        run = run.starts(f"c{number}").after(v.CloseCall(epoch=Epoch(1), outcome=failed))
     run = run.replies().advances()
     found = [one for record, told in sentences(run.records) for one in problems(record, told)]
     assert (found, run.state.phase) == ([], Phase.COMPLETED)
@@ -177,11 +177,11 @@ def test_nothing_is_told_as_nothing() -> None:
 
 def test_built_in_tools_are_told_as_what_they_are() -> None:
     """The core cannot see them; their names and arguments are said there once more."""
-    for one in (PLAN, ask_human):
+    for one in (PLAN_TOOL, ask_human):
         taken = one.schema["properties"]
         assert isinstance(taken, dict)
-        assert BUILT_IN[one.name] == taken.keys()
-    assert len(BUILT_IN) == 2
+        assert BUILT_IN_TOOL_ARGS[one.name] == taken.keys()
+    assert len(BUILT_IN_TOOL_ARGS) == 2
 
 
 def test_the_conversations_of_the_examples_are_among_them() -> None:
@@ -214,9 +214,9 @@ def test_whatever_happens_to_a_run_can_be_told(strategy: Strategy) -> None:
     for seed in range(60):
         universe = Universe(seed, strategy)
         universe.run()
-        reader = Reader(RUN)
+        reader = JournalDescriber(RUN)
         for seq, (entry, _) in enumerate(universe.scene.desk.written, 1):
-            record = Record(seq=Seq(seq), at=Micros(seq * SECOND), entry=entry)
-            assert problems(record, reader.read(entry, record.at)) == []
+            record = Record(seq=Seq(seq), at=Micros(seq * MICROS_PER_SECOND), entry=entry)
+            assert problems(record, reader.describe_next(entry, record.at)) == []
         phases.add(reader.state.phase)
     assert {Phase.COMPLETED, Phase.CANCELLED} <= phases

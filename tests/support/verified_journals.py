@@ -12,10 +12,10 @@ import pytest
 
 from midrun.core.ids import RunId
 from midrun.errors import StoreError
-from midrun.ports.store import Query, Store
+from midrun.ports.store import RunQuery, Store
 from midrun.runs import midrun as opening
 from midrun.runs.midrun import Midrun
-from midrun.runs.verification import verdict_on
+from midrun.runs.verification import verify_run
 from midrun.stores.urls import open_store
 
 PATIENCE: Final = 60
@@ -43,10 +43,10 @@ async def look(store: Store) -> None:
     """Verify what the store holds, and keep what is wrong with it."""
     with anyio.CancelScope(shield=True), anyio.move_on_after(PATIENCE):
         try:
-            for row in (await store.runs(Query(limit=1000))).items:
+            for row in (await store.list_runs(RunQuery(limit=1000))).items:
                 if _SEEN.get(row.run, 0) < row.seq:
                     _SEEN[row.run] = row.seq
-                    verdict = await verdict_on(store, row.run)
+                    verdict = await verify_run(store, row.run)
                     PROBLEMS.extend([] if verdict else [str(verdict)])
         except StoreError:
             return  # it is closed, full or broken, which a test wanted
@@ -73,7 +73,7 @@ def _looking(
 
 async def _left(self: Midrun, *error: object) -> bool | None:
     """Leave a `Midrun`; a store that somebody lent it stays open, and is looked into now."""
-    lent = self._address
+    lent = self._store_option
     try:
         return await _LEAVE(self, *error)  # type: ignore[arg-type]  # as they came
     finally:

@@ -3,15 +3,17 @@
 from collections.abc import Iterable
 from datetime import UTC
 
-from midrun.cli.follow import Reading
+from midrun.cli.follow import PlainFeed
 from midrun.core.entries import Record
-from midrun.runs.feed import happened
+from midrun.runs.feed import make_feed_entry
 from tools.golden.facts import RUN
 
 
 def read_aloud(records: Iterable[Record]) -> str:
     """Return the journal as text, a line for each entry and each day."""
-    reading = Reading(RUN, zone=UTC)
+    reading = PlainFeed(RUN, zone=UTC)
     return "".join(
-        f"{line}\n" for record in records for line in reading.lines(happened(record))
+        f"{line}\n"
+        for record in records
+        for line in reading.format_item(make_feed_entry(record))
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from midrun.codec.journal import chain, genesis, line_of
+from midrun.codec.journal import format_record, hash_line, hash_run_id
 from midrun.core.entries import Record
 from midrun.core.evolve import fold
 from midrun.core.ids import RunId
@@ -15,15 +15,15 @@ RUN = RunId("run_1")
 
 def text_of(records: Sequence[Record]) -> bytes:
     """Return the journal as stored: one line per entry."""
-    return b"".join(line_of(record) + b"\n" for record in records)
+    return b"".join(format_record(record) + b"\n" for record in records)
 
 
 def facts_of(records: Sequence[Record]) -> bytes:
     """Return what the journal means, and the hash of its last line."""
     state = fold(RUN, records)
-    head = genesis(RUN)
+    head = hash_run_id(RUN)
     for record in records:
-        head = chain(head, line_of(record))
+        head = hash_line(head, format_record(record))
     facts = {"head": head.hex(), **_facts(state)}
     return msgspec.json.format(msgspec.json.encode(facts, order="sorted"), indent=1) + b"\n"
 
@@ -33,7 +33,7 @@ def _facts(state: State) -> dict[str, object]:
         "phase": state.phase,
         "seq": state.seq,
         "epoch": state.epoch,
-        "leased": state.leased,
+        "leased": state.is_leased,
         "steps": state.meter.steps,
         "tool_calls": state.meter.tool_calls,
         "spent": state.meter.spent,
@@ -42,7 +42,7 @@ def _facts(state: State) -> dict[str, object]:
             for call in state.calls
         },
         "results": {call.id: call.result for call in state.calls if call.result is not None},
-        "asks": {ask.id: ask.closed for ask in state.asks},
+        "asks": {ask.id: ask.close_reason for ask in state.asks},
         "frames": [frame.goal for frame in state.frames],
         "pending": [waiting.text for waiting in state.pending],
         "said": [f"{message.role}: {message.text}" for message in state.messages],

@@ -42,8 +42,8 @@ async def demo() -> Journals:
     with TemporaryDirectory() as folder:
         store = f"sqlite:///{folder}/runs.db"
         shown = Demo(store=store, model="scripted", pace=Pace(inf), actor="ada")
-        async with shown.midrun() as mid:
-            run, _ = await shown.run(mid)
+        async with shown.build_midrun() as mid:
+            run, _ = await shown.find_or_start_run(mid)
             await _reached(run, DEEP)
             await run.pause(actor="ada", reason="it reads on and on")
             await run.until("paused")

@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from midrun.codec.hash_chain import PLAIN
-from midrun.codec.journal import line_of
+from midrun.codec.hash_chain import UNKEYED_CHAIN
+from midrun.codec.journal import format_record
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.entries import (
@@ -16,7 +16,7 @@ from midrun.core.entries import (
     LateResult,
     RunImported,
 )
-from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
+from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.stops import Custom, MaxCost, MaxSteps, MaxToolCalls, TextMention
 from midrun.core.values import Actor, Effect, Item, Reply, Spend, Traits, Use
 from midrun.testing.scenario import Scenario
@@ -52,7 +52,7 @@ def pause_and_resume_with_an_instruction() -> Scenario:
     """The tool in flight finishes; the text is applied at the next boundary."""
     run = begun().replies(LOOK).starts("c2").when(c.Pause(by=ANN, reason="lunch", request="p1"))
     run = run.after(v.SaveProgress(epoch=Epoch(1), call=CallId("c2"), progress={"page": 3}))
-    stopped = v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId("c2")))
+    stopped = v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c2")))
     run = run.after(stopped).advances().when(c.Pause(by=BOB, request="p2"))
     run = run.later(60).when(c.Resume(by=ANN, instruction="Only this year's", request="p3"))
     return taken(run).advances().replies(text="Only this year's, then.").advances()
@@ -64,7 +64,7 @@ def redirect_now() -> Scenario:
     run = run.when(c.Withdraw(by=ANN, seq=Seq(run.state.seq)))
     run = run.when(c.Redirect(by=ANN, text="Answer eve only", when="now"))
     stopped = CallAborted(call=CallId("c3"), spent=Spend(tokens=1))
-    run = run.after(v.Close(epoch=Epoch(1), outcome=stopped)).advances()
+    run = run.after(v.CloseCall(epoch=Epoch(1), outcome=stopped)).advances()
     return run.replies(text="Eve has her answer.").advances()
 
 
@@ -73,7 +73,7 @@ def cancel_undoes_what_is_in_flight() -> Scenario:
     run = ends(ends(begun().replies(LOCK, DRAFT).starts("c2", "c3"), "c2"), "c3")
     run = run.replies(DRAFT, MAIL, text="One more.").starts("c5").when(c.Say(by=ANN, text="?"))
     run = run.when(c.Cancel(by=ANN, reason="wrong inbox"))
-    stopped = v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId("c5")))
+    stopped = v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c5")))
     undo = v.StartUndo(epoch=Epoch(1), call=CallId("c5"))
     return cleaned_up(taken(run.after(stopped, undo).later(30)))
 
@@ -109,12 +109,12 @@ def a_slow_driver_reports_late() -> Scenario:
     """Its evidence settles what nobody knew, and wakes the run."""
     run = taken(begun().replies(MAIL).starts("c2").later(30)).advances()
     late = LateResult(call=CallId("c2"), attempt=1, epoch=Epoch(1), result="sent")
-    return taken(run.after(v.Late(result=late))).replies(text="Sent.").advances()
+    return taken(run.after(v.ReportLateResult(result=late))).replies(text="Sent.").advances()
 
 
 def a_side_question_with_frames() -> Scenario:
     """One is answered and gone back from, one held for too long, one dropped by name."""
-    run = begun(frame_ttl=60 * SECOND).replies(LOOK).starts("c2")
+    run = begun(frame_ttl=60 * MICROS_PER_SECOND).replies(LOOK).starts("c2")
     run = ends(run.when(c.Say(by=ANN, text="What was that paper?")), "c2").advances()
     run = run.replies(text="The one by Lamport.").advances()
     run = run.when(c.Say(by=ANN, text="And the other?")).advances().later(61)
@@ -128,7 +128,7 @@ def messages_wait_their_turn() -> Scenario:
     """A note for later, one that is scheduled, and one that is taken back."""
     run = begun(frame_depth=1).replies(LOOK).starts("c2")
     run = run.when(c.Say(by=ANN, text="Thanks, by the way", urgency="later"))
-    due = Micros(run.now + 5 * SECOND)
+    due = Micros(run.now + 5 * MICROS_PER_SECOND)
     run = run.when(c.Say(by=BOB, text="Standup", due=due), c.Say(by=ANN, text="Too late"))
     run = run.when(c.Withdraw(by=ANN, seq=Seq(run.state.seq)))
     run = ends(run.later(6).when(v.Wake()), "c2").advances()
@@ -150,7 +150,7 @@ def a_paused_run_is_imported() -> Scenario:
     """An approval that came with the checkpoint does not count: the call asks again."""
     gated = replace(MAIL, traits=Traits(approve="block", audience="operator", four_eyes=True))
     run = begun().replies(gated).advances().when(c.Pause(by=ANN), c.Approve(by=BOB, ask=A1))
-    head = PLAIN.head(run.state.run, map(line_of, run.records)).hex()
+    head = UNKEYED_CHAIN.compute_head(run.state.run, map(format_record, run.records)).hex()
     run = run.later(3600).after(
         RunImported(checkpoint=run.state.run, head=head, kid="77ab", by="eve", role="operator")
     )
@@ -163,22 +163,24 @@ def a_paused_run_is_imported() -> Scenario:
 def a_cap_reached_and_raised() -> Scenario:
     """Reaching a cap pauses; a bare resume is refused; a condition of ours never spoke up."""
     run = begun(stop=MaxSteps(1) | MaxCost(usd=0.5) | Custom("checks:enough"))
-    run = run.after(v.GiveVerdict(epoch=Epoch(1), name="checks:enough", met=False))
+    run = run.after(v.RecordStopVerdict(epoch=Epoch(1), name="checks:enough", met=False))
     run = ends(run.replies(LOOK).starts("c2"), "c2")
-    run = run.after(v.GiveVerdict(epoch=Epoch(1), name="checks:enough", met=False)).advances()
+    run = run.after(
+        v.RecordStopVerdict(epoch=Epoch(1), name="checks:enough", met=False)
+    ).advances()
     run = run.when(c.Resume(by=ANN, request="q1"), c.RaiseCap(by=BOB, caps={"steps": 3}))
     run = taken(run.when(c.Resume(by=ANN)))
-    run = run.after(v.GiveVerdict(epoch=Epoch(2), name="checks:enough", met=False))
+    run = run.after(v.RecordStopVerdict(epoch=Epoch(2), name="checks:enough", met=False))
     return run.replies(text="Within bounds.").advances()
 
 
 def a_cap_reached_within_one_reply() -> Scenario:
     """Four calls of one reply and a cap of two: the others wait; one is made, one given up."""
     run = begun(stop=MaxToolCalls(2)).replies(LOOK, DRAFT, LOOK, DRAFT).starts("c2", "c3")
-    run = run.when(v.Start(epoch=Epoch(1), call=CallId("c4"), seen=Seq(run.state.seq)))
+    run = run.when(v.StartCall(epoch=Epoch(1), call=CallId("c4"), seen_seq=Seq(run.state.seq)))
     run = ends(ends(run, "c2"), "c3").advances().when(c.Resume(by=ANN, request="q1"))
     run = taken(run.when(c.Resume(by=BOB, caps={"tool_calls": 3}))).starts("c4")
-    run = run.when(v.Start(epoch=Epoch(2), call=CallId("c5"), seen=Seq(run.state.seq)))
+    run = run.when(v.StartCall(epoch=Epoch(2), call=CallId("c5"), seen_seq=Seq(run.state.seq)))
     run = ends(run, "c4").advances()
     run = run.when(c.Resume(by=BOB, caps={"tool_calls": 9}, instruction="No more drafts"))
     return taken(run).advances().replies(text="Without the draft, then.").advances()
@@ -203,7 +205,7 @@ def a_halt_and_a_lift() -> Scenario:
     run = (
         begun().replies(LOOK).starts("c2").when(c.Halt(by=BOB, reason="incident", scope="all"))
     )
-    stopped = v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId("c2")))
+    stopped = v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c2")))
     run = run.after(stopped, v.StandDown(epoch=Epoch(1), why="halted"))
     run = taken(run.later(600).when(c.Lift(by=BOB))).starts("c2")
     return ends(run, "c2").replies(text="Where was I?").advances()
@@ -222,7 +224,7 @@ def a_child_run_that_asks() -> Scenario:
     """The child's question shows on the parent; it is answered on the child."""
     run = begun().replies(CHILD).starts("c2")
     asked = v.AskPerson(epoch=Epoch(1), call=CallId("c2"), question="Which?", child=True)
-    run = taken(run.after(asked).advances().when(v.AskMoot(ask=A1))).starts("c2")
+    run = taken(run.after(asked).advances().when(v.CloseChildAsk(ask=A1))).starts("c2")
     return ends(run, "c2", {"output": "Read."}).replies(text="It is read.").advances()
 
 
@@ -230,7 +232,7 @@ def a_question_that_nobody_answers() -> Scenario:
     """A tool asks from within and expires; a second one is answered, and that is its result."""
     ask = Use(tool="ask", args={"question": "Blue?"})
     run = begun().replies(ask, ask).starts("c2", "c3")
-    until = Micros(run.now + 60 * SECOND)
+    until = Micros(run.now + 60 * MICROS_PER_SECOND)
     for call, expires in (("c2", until), ("c3", None)):
         question = v.AskPerson(
             epoch=Epoch(1), call=CallId(call), question="Blue?", data=[1], expires=expires
@@ -245,7 +247,9 @@ def a_failure_and_a_forced_pause() -> Scenario:
     """A model fails for good and is resumed; a tool does not respond and is given up on."""
     run = begun(model_attempts=1).starts("c1")
     failed = CallFailed(call=CallId("c1"), error="529", code="overloaded", text="I was")
-    run = run.after(v.Close(epoch=Epoch(1), outcome=failed)).advances().when(c.Resume(by=ANN))
+    run = (
+        run.after(v.CloseCall(epoch=Epoch(1), outcome=failed)).advances().when(c.Resume(by=ANN))
+    )
     run = taken(run).replies(MAIL).starts("c3").when(c.Pause(by=ANN, now=True))
     run = run.later(60).when(c.ForcePause(by=ANN))
     return run.when(c.Pause(by=ANN), c.TakeOver(by=ANN, request="t1"), c.Resume(by=BOB))
@@ -270,9 +274,9 @@ def a_hosted_agent() -> Scenario:
     use = Use(
         tool="fetch", args={"n": 1}, position="1:fetch", traits=Traits(effect=Effect.READ)
     )
-    run = begun(hosted=True).after(v.Propose(epoch=Epoch(1), use=use)).starts("c1")
+    run = begun(hosted=True).after(v.ProposeCall(epoch=Epoch(1), use=use)).starts("c1")
     run = ends(run, "c1", [1, 2])
-    return run.after(v.Finish(epoch=Epoch(1), output="Fetched.")).advances()
+    return run.after(v.FinishHostedAgent(epoch=Epoch(1), output="Fetched.")).advances()
 
 
 def a_long_history_is_condensed() -> Scenario:
@@ -282,7 +286,7 @@ def a_long_history_is_condensed() -> Scenario:
         call, tool = CallId(f"c{2 * number - 1}"), f"c{2 * number}"
         reply = Reply(text=f"Step {number}.", uses=(LOOK,), window=number - 1)
         done = CallDone(call=call, reply=reply)
-        run = run.starts(call).after(v.Close(epoch=Epoch(1), outcome=done))
+        run = run.starts(call).after(v.CloseCall(epoch=Epoch(1), outcome=done))
         run = ends(run.starts(tool), tool)
     return run.replies(text="We looked often.").replies(text="Enough.").advances()
 

@@ -4,8 +4,8 @@ from midrun.core import driver_inputs as v
 from midrun.core.effects import Release, Undo
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted, UndoDone, UndoFailed
 from midrun.core.ids import AskId, CallId, Epoch
-from midrun.core.scheduler import plan
-from midrun.core.values import Action, Actor, Effect, Spend, Traits, Use
+from midrun.core.scheduler import plan_effects
+from midrun.core.values import Actor, CleanupAction, Effect, Spend, Traits, Use
 from midrun.testing.scenario import Scenario, given
 
 ANN = Actor(name="ann")
@@ -44,13 +44,13 @@ def taken(run: Scenario) -> Scenario:
 def ends(run: Scenario, call: str, result: object = "ok") -> Scenario:
     """Let a call return."""
     done = CallDone(call=CallId(call), result=result, spent=Spend(tokens=7, cost=21))
-    return run.after(v.Close(epoch=run.state.epoch, outcome=done))
+    return run.after(v.CloseCall(epoch=run.state.epoch, outcome=done))
 
 
 def cleaned_up(run: Scenario, *, failing: str = "") -> Scenario:
     """Undo and release what is ordered, in order; the undo of `failing` never succeeds."""
     run = run.advances()
-    while orders := [o for o in plan(run.state) if isinstance(o, Undo | Release)]:
+    while orders := [o for o in plan_effects(run.state) if isinstance(o, Undo | Release)]:
         call, action, epoch = orders[0].call, orders[0].action, run.state.epoch
         done = _undo_ending(call, action, failing)
         run = run.after(
@@ -60,7 +60,7 @@ def cleaned_up(run: Scenario, *, failing: str = "") -> Scenario:
     return run
 
 
-def _undo_ending(call: CallId, action: Action, failing: str) -> UndoDone | UndoFailed:
+def _undo_ending(call: CallId, action: CleanupAction, failing: str) -> UndoDone | UndoFailed:
     if call == failing:
         return UndoFailed(call=call, action=action, error="the draft is locked")
     return UndoDone(call=call, action=action)

@@ -3,8 +3,8 @@
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.entries import CallAborted, CallDone, LeaseTaken, RunStarted, UndoFailed
-from midrun.core.history import fork, history
-from midrun.core.ids import SECOND, CallId, Epoch, Micros, RunId
+from midrun.core.history import iter_history, make_fork_entry
+from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, RunId
 from midrun.core.values import Actor, Effect, Item, Message, Origin, Reply, Traits, Use
 from midrun.testing.scenario import Scenario, given
 from tools.golden.telling import A1, ANN, BOB, DRAFT, LOOK, MAIL, begun, cleaned_up, ends, taken
@@ -17,7 +17,7 @@ POST = Use(
     tool="post",
     args={"text": "Hi"},
     why="they asked for it",
-    traits=Traits(approve="queue", undo=True, ask_ttl=60 * SECOND),
+    traits=Traits(approve="queue", undo=True, ask_ttl=60 * MICROS_PER_SECOND),
 )
 SYSTEM = Actor(name="system:calendar", role="system")
 
@@ -25,7 +25,7 @@ SYSTEM = Actor(name="system:calendar", role="system")
 def stopped(run: Scenario, call: str, text: str = "") -> Scenario:
     """Let a call be stopped within its grace."""
     outcome = CallAborted(call=CallId(call), text=text)
-    return run.after(v.Close(epoch=run.state.epoch, outcome=outcome))
+    return run.after(v.CloseCall(epoch=run.state.epoch, outcome=outcome))
 
 
 def side_questions_now_next_and_later() -> Scenario:
@@ -40,7 +40,9 @@ def side_questions_now_next_and_later() -> Scenario:
     run = stopped(run, "c3", "Now I so").advances().starts("c4")
     run = run.when(c.Say(by=BOB, text="And how old?"))
     run = run.after(
-        v.Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c4"), reply=Reply(uses=(LOOK,))))
+        v.CloseCall(
+            epoch=Epoch(1), outcome=CallDone(call=CallId("c4"), reply=Reply(uses=(LOOK,)))
+        )
     )
     run = ends(run.starts("c5"), "c5").advances()
     run = run.replies(text="Forty.").advances().replies(text="A colleague.").advances()
@@ -93,7 +95,7 @@ def a_child_at_its_cap() -> Scenario:
         question="Child run_x is paused at its step cap: raise it there, or answer here.",
         data={"run": "run_x", "ask": "", "data": {"phase": "paused", "cap": "steps"}},
         child=True,
-        of="question",
+        child_ask_kind="question",
     )
     run = run.after(stands).advances().when(c.Answer(by=ANN, ask=A1, value={"steps": 20}))
     return ends(taken(run).starts("c2"), "c2", "Read.").replies(text="It is read.").advances()
@@ -132,12 +134,12 @@ def a_summary_that_was_interrupted() -> Scenario:
     """Paused in the middle of it, then left by a crash: made anew, and held thoughts kept."""
     run = begun(window=5, history=_long_ago())
     done = CallDone(call=CallId("c1"), reply=Reply(text="On.", uses=(LOOK,), window=9))
-    run = run.starts("c1").after(v.Close(epoch=Epoch(1), outcome=done))
+    run = run.starts("c1").after(v.CloseCall(epoch=Epoch(1), outcome=done))
     run = ends(run.starts("c2"), "c2").when(c.Say(by=ANN, text="How far?")).advances()
     run = stopped(run.starts("c3").when(c.Pause(by=ANN)), "c3", "In sh").advances()
     run = taken(taken(run.when(c.Resume(by=ANN))).starts("c4").later(30))
     summary = CallDone(call=CallId("c4"), reply=Reply(text="Much was said."))
-    run = run.starts("c4").after(v.Close(epoch=run.state.epoch, outcome=summary))
+    run = run.starts("c4").after(v.CloseCall(epoch=run.state.epoch, outcome=summary))
     return run.replies(text="Half.").advances().replies(text="All of it.").advances()
 
 
@@ -150,7 +152,7 @@ def a_fork() -> Scenario:
     first = begun(thread="t1").replies(LOOK).starts("c2")
     first = ends(first, "c2", {"found": 3}).replies(DRAFT, text="Three.").starts("c4")
     first = ends(first, "c4").replies(text="Drafted.").advances()
-    entry = fork(first.state, by=BOB, instruction="Shorter, please")
+    entry = make_fork_entry(first.state, by=BOB, instruction="Shorter, please")
     assert isinstance(entry, RunStarted)
     run = given(entry, LeaseTaken(epoch=Epoch(1), holder="here"))
     return run.replies(text="Shorter.").advances()
@@ -160,7 +162,7 @@ def a_thread_after_a_cancelled_run() -> Scenario:
     """The next run is told what was done, undone and left half said, and that it is partial."""
     first = ends(begun(thread="t1").replies(DRAFT, MAIL).starts("c2", "c3"), "c2")
     first = cleaned_up(stopped(first.when(c.Cancel(by=ANN, undo="all")), "c3"))
-    said = tuple(history(first.state))
+    said = tuple(iter_history(first.state))
     return begun(thread="t1", history=said).replies(text="From the start, then.").advances()
 
 
@@ -169,7 +171,7 @@ def a_scheduled_note_wakes_a_run_that_waits() -> Scenario:
     ask = Use(tool="ask", args={"question": "Blue?"}, traits=Traits(effect=Effect.READ))
     run = begun().replies(ask).starts("c2")
     run = run.after(v.AskPerson(epoch=Epoch(1), call=CallId("c2"), question="Blue?")).advances()
-    due = Micros(run.now + 3600 * SECOND)
+    due = Micros(run.now + 3600 * MICROS_PER_SECOND)
     run = run.when(c.Say(by=SYSTEM, text="The shop closes at six", due=due))
     run = taken(run.later(3600).when(v.Wake())).advances()
     run = run.replies(text="I will hurry.").advances()

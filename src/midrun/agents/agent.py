@@ -15,18 +15,18 @@ from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.human import PauseHere
 from midrun.agents.outcome import Outcome
 from midrun.agents.signature import BadArguments, Function
-from midrun.agents.todo_tool import PLAN
-from midrun.agents.tool import Started, Tool, place_of, take_why, tool
+from midrun.agents.todo_tool import PLAN_TOOL
+from midrun.agents.tool import RunSettings, Tool, find_import_path, split_why, tool
 from midrun.agents.tool_environment import EnvironmentOption, declare_environment
 from midrun.codec.safe_repr import safe_repr, safe_str
-from midrun.codec.strict_json import checked
-from midrun.core.stops import Stop, custom_names
+from midrun.codec.strict_json import normalize_json
+from midrun.core.stops import Stop, list_custom_names
 from midrun.core.values import CallKind, Json, Use
 from midrun.errors import Misconfigured, NotJson, TooLarge
 from midrun.ports.model import Model, ToolSpec
 
-NAME_MAX: Final = 100
-NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
+AGENT_NAME_MAX_CHARS: Final = 100
+INVALID_NAME_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Agent:
@@ -92,16 +92,16 @@ class Agent:
         self.frame_ttl: Final = frame_ttl
         self.grace: Final = grace
         self.window: Final = window
-        if problem := _problem(self):
-            raise Misconfigured(f"agent {safe_str(name, NAME_MAX)}", problem)
+        if problem := _find_problem(self):
+            raise Misconfigured(f"agent {safe_str(name, AGENT_NAME_MAX_CHARS)}", problem)
         self.tool_environment: Final = declare_environment(
             f"agent {name}", "tool_env", tool_env
         )
-        self.tools: Final = _by_name(name, tools)
+        self.tools: Final = _index_tools(name, tools)
         self.specs: Final[tuple[ToolSpec, ...]] = tuple(t.spec for t in self.tools.values())
-        self.fingerprint: Final = _fingerprint(self)
+        self.fingerprint: Final = _make_fingerprint(self)
 
-    def spec(self, stop: Stop | None = None) -> Started:
+    def spec(self, stop: Stop | None = None) -> RunSettings:
         """Return the settings that a new run copies into its journal.
 
         `stop` replaces the agent's own, if given.
@@ -118,7 +118,7 @@ class Agent:
                 "Agent(stop=…)."
             )
             raise Misconfigured(f"stop {name}", problem)
-        return Started(
+        return RunSettings(
             agent=self.name,
             agent_print=self.fingerprint,
             stop=self.stop if stop is None else stop,
@@ -129,8 +129,8 @@ class Agent:
 
     def find_undeclared_stop(self, stop: Stop | None) -> str:
         """Return the first custom condition of `stop` that the agent's `stop` lacks, or ""."""
-        declared = custom_names(self.stop)
-        return next((name for name in custom_names(stop) if name not in declared), "")
+        declared = list_custom_names(self.stop)
+        return next((name for name in list_custom_names(stop) if name not in declared), "")
 
     def offered(self, use: Use) -> Use:
         """Complete a proposed use with its traits; if it is not valid, mark it as refused.
@@ -141,14 +141,14 @@ class Agent:
         if use.refused:
             return use
         try:
-            args = checked(use.args, "args")
+            args = normalize_json(use.args, "args")
         except (NotJson, TooLarge) as error:
             return replace(use, args=None, refused=f"the arguments are not JSON: {error}")
         # Some models send null instead of an empty object for a tool without arguments.
-        why, args = take_why({} if args is None else args)
-        return self._decided(replace(use, args=args, why=why or use.why))
+        why, args = split_why({} if args is None else args)
+        return self._complete_traits(replace(use, args=args, why=why or use.why))
 
-    def _decided(self, use: Use) -> Use:
+    def _complete_traits(self, use: Use) -> Use:
         # The texts of refusals are journaled and read by the model.
         tool = self.tools.get(use.tool)
         if tool is None:
@@ -183,7 +183,7 @@ class Agent:
             name: The name of the tool. Default: the name of the agent.
             description: The text that the model reads to decide when to use it.
         """
-        child_tool = tool(_delegate, name=name or NOT_IN_NAMES.sub("_", self.name))
+        child_tool = tool(_delegate, name=name or INVALID_NAME_CHARACTER.sub("_", self.name))
         text = description or f"Have {self.name} do a task of its own, and return its answer."
         # The tool has no undo hook: to undo the call, the child run undoes its own calls.
         traits = replace(child_tool.traits, undo=True)
@@ -211,7 +211,7 @@ class Agent:
         # that a process that only declares agents does not load the driver.
         from midrun.runs import in_memory  # noqa: PLC0415 - see above
 
-        return await in_memory.run(self, task, stop=stop)
+        return await in_memory.run_in_memory(self, task, stop=stop)
 
     async def resume(
         self,
@@ -239,13 +239,13 @@ class Agent:
         """
         from midrun.runs import in_memory  # noqa: PLC0415 - as in `run`
 
-        return await in_memory.resume(
+        return await in_memory.resume_in_memory(
             self, checkpoint, answer, instruction=instruction, caps=caps
         )
 
     def __repr__(self) -> str:
         tools = f"{len(self.tools)} tool{'' if len(self.tools) == 1 else 's'}"
-        return f"<agent {self.name}, {_model_name(self.model)}, {tools}>"
+        return f"<agent {self.name}, {_find_model_name(self.model)}, {tools}>"
 
 
 async def _delegate(task: str) -> NoReturn:
@@ -257,15 +257,18 @@ async def _delegate(task: str) -> NoReturn:
     raise NotImplementedError(f"the driver starts a run for: {task}")
 
 
-def _problem(agent: Agent) -> str:
+def _find_problem(agent: Agent) -> str:
     """Return a description of the first argument that is not valid, or ""."""
     name: object = agent.name
     # Printable: the name is shown in terminals and lists, where a newline would break a row.
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        return f"name must be a str of printable characters, got {safe_repr(name, NAME_MAX)}"
-    if len(name) > NAME_MAX:
-        return f"name must have at most {NAME_MAX} characters, got {len(name)}"
-    if problem := _model_problem(agent.model):
+        return (
+            "name must be a str of printable characters, got "
+            f"{safe_repr(name, AGENT_NAME_MAX_CHARS)}"
+        )
+    if len(name) > AGENT_NAME_MAX_CHARS:
+        return f"name must have at most {AGENT_NAME_MAX_CHARS} characters, got {len(name)}"
+    if problem := _find_model_problem(agent.model):
         return problem
     stop: object = agent.stop
     rules = (
@@ -287,23 +290,26 @@ def _problem(agent: Agent) -> str:
             "must be an int >= 0 (tokens; 0 never summarizes)",
         ),
         (
-            _is_time(agent.frame_ttl),
+            _is_positive_duration(agent.frame_ttl),
             "frame_ttl",
             "must be a positive timedelta, as timedelta(hours=24)",
         ),
         (
-            _is_time(agent.grace),
+            _is_positive_duration(agent.grace),
             "grace",
             "must be a positive timedelta, as timedelta(seconds=5)",
         ),
     )
     for holds, argument, expected in rules:
         if not holds:
-            return f"{argument} {expected}, got {safe_repr(getattr(agent, argument), NAME_MAX)}"
+            return (
+                f"{argument} {expected}, got "
+                f"{safe_repr(getattr(agent, argument), AGENT_NAME_MAX_CHARS)}"
+            )
     return ""
 
 
-def _model_problem(model: object) -> str:
+def _find_model_problem(model: object) -> str:
     if isinstance(model, str):
         provider, _, rest = model.partition(":")
         has_provider = bool(provider and rest)
@@ -316,11 +322,11 @@ def _model_problem(model: object) -> str:
     return f'model must be a model or "provider:model", got {model!r}'
 
 
-def _is_time(value: object) -> bool:
+def _is_positive_duration(value: object) -> bool:
     return isinstance(value, timedelta) and value > timedelta(0)
 
 
-def _by_name(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Tool]:
+def _index_tools(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Tool]:
     """Return the tools by name, with the plan tool.
 
     Some checks are made here and not when a tool is declared: a decorator runs before its
@@ -332,43 +338,43 @@ def _by_name(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Too
         if each.name in by_name:
             problem = f"Two tools have the name {each.name}. Give one of them another name=…."
             raise Misconfigured(f"agent {agent}", problem)
-        if each.in_process is False and place_of(each) is None:
+        if each.in_process is False and find_import_path(each) is None:
             problem = (
                 f"Cannot run tool {each.name} in another process: that process could not "
                 "import it. Move it to the top level of a module, or drop in_process=False."
             )
             raise Misconfigured(f"agent {agent}", problem)
-        if each.timeout is not None and not each.is_async and _threaded(each):
+        if each.timeout is not None and not each.is_async and _runs_in_thread(each):
             problem = (
                 f"Cannot enforce the timeout of tool {each.name}: it blocks a thread, which "
                 "cannot be stopped. Make it async, or move it to the top level of a module, so "
                 "that it runs in a process."
             )
             raise Misconfigured(f"agent {agent}", problem)
-        if each.environment and place_of(each) is None:
+        if each.environment and find_import_path(each) is None:
             problem = (
                 f"Cannot use env of tool {each.name}: it runs in a thread of this process, "
                 "because no other process can import it. Move it to the top level of a module."
             )
             raise Misconfigured(f"agent {agent}", problem)
         by_name[each.name] = each
-    by_name.setdefault(PLAN.name, PLAN)
+    by_name.setdefault(PLAN_TOOL.name, PLAN_TOOL)
     return MappingProxyType(by_name)
 
 
-def _threaded(tool: Tool) -> bool:
-    return bool(tool.in_process) or place_of(tool) is None
+def _runs_in_thread(tool: Tool) -> bool:
+    return bool(tool.in_process) or find_import_path(tool) is None
 
 
-def _fingerprint(agent: Agent) -> str:
+def _make_fingerprint(agent: Agent) -> str:
     # Sorted: the order of the tools does not change the behaviour. Encoded as JSON, and not
     # joined, so that two different agents cannot give the same text.
     versions = sorted((tool.name, tool.traits.version) for tool in agent.tools.values())
-    parts = [agent.name, agent.instructions, _model_name(agent.model), versions]
+    parts = [agent.name, agent.instructions, _find_model_name(agent.model), versions]
     return sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 
-def _model_name(model: object) -> str:
+def _find_model_name(model: object) -> str:
     # In this order: "provider:model", a model of ours, a model of pydantic-ai.
     names = (model, getattr(model, "name", None), getattr(model, "model_name", None))
     return next((name for name in names if isinstance(name, str)), type(model).__name__)

@@ -32,15 +32,15 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from midrun.codec.hash_chain import KEY_MIN, PLAIN, Chain, check_import
-from midrun.codec.journal import decode_line, line_of
+from midrun.codec.hash_chain import KEY_MIN_BYTES, UNKEYED_CHAIN, HashChain, check_import_head
+from midrun.codec.journal import decode_line, format_record
 from midrun.codec.safe_repr import safe_repr, safe_str
-from midrun.codec.strict_json import Limits, parse
-from midrun.core.child_runs import children_of
+from midrun.codec.strict_json import JsonLimits, parse_json
+from midrun.core.child_runs import iter_child_ids
 from midrun.core.evolve import fold
-from midrun.core.ids import SECOND, Micros, RunId, Seq
+from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId, Seq
 from midrun.core.state import State
-from midrun.core.values import DRIVABLE, RESTS, TERMINAL, Phase
+from midrun.core.values import DRIVABLE_PHASES, RESTING_PHASES, TERMINAL_PHASES, Phase
 from midrun.errors import (
     CheckpointRefused,
     JournalCorrupt,
@@ -50,15 +50,15 @@ from midrun.errors import (
     TooLarge,
 )
 
-VERSION: Final = 1
-LIMITS: Final = Limits(depth=4, size=64 * 1024 * 1024)
+FORMAT_VERSION: Final = 1
+ENVELOPE_LIMITS: Final = JsonLimits(max_depth=4, max_bytes=64 * 1024 * 1024)
 """The limits of an envelope: a list of lines, and one list for each child run (depth 4)."""
 
-PARKED: Final = RESTS - TERMINAL
+PARKED_PHASES: Final = RESTING_PHASES - TERMINAL_PHASES
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
-_Id = Annotated[RunId, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+_CheckedRunId = Annotated[RunId, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 
 
 class ChildJournal(
@@ -69,7 +69,7 @@ class ChildJournal(
     Without lines: the parent had journaled the call, but the child run was never created.
     """
 
-    run: _Id
+    run: _CheckedRunId
     head_hash: str = ""
     lines: tuple[str, ...] = ()
 
@@ -85,9 +85,11 @@ class ChildJournal(
             CheckpointRefused: `checkpoint_invalid`: the lines are not a valid journal.
         """
         lines = self.journal
-        if PLAIN.head(self.run, lines).hex() != self.head_hash:
-            raise _invalid(f"the lines of child run {self.run} do not match their head_hash")
-        return _folded(self.run, lines)
+        if UNKEYED_CHAIN.compute_head(self.run, lines).hex() != self.head_hash:
+            raise _make_invalid_error(
+                f"the lines of child run {self.run} do not match their head_hash"
+            )
+        return _fold_lines(self.run, lines)
 
 
 class Checkpoint(
@@ -105,7 +107,7 @@ class Checkpoint(
     the lines are a valid journal that ends at `head_seq` and in `phase`.
     """
 
-    run: _Id
+    run: _CheckedRunId
     agent: str
     agent_print: str
     phase: Phase
@@ -132,7 +134,7 @@ class Checkpoint(
         now: Micros,
         expires: Micros | None = None,
         key: bytes | None = None,
-        chain: Chain = PLAIN,
+        chain: HashChain = UNKEYED_CHAIN,
         children: Iterable[tuple[RunId, Iterable[tuple[bytes, bytes]]]] = (),
     ) -> "Checkpoint":
         """Make the checkpoint of a run in `phase`; sign it if `key` is given.
@@ -148,25 +150,27 @@ class Checkpoint(
             JournalCorrupt: A stored line was changed.
             Misconfigured: The key is too short.
         """
-        stored = chain.verified(run, pairs)
+        stored = chain.verify_lines(run, pairs)
         unsigned = cls(
             run=run,
             agent=agent,
             agent_print=agent_print,
-            phase=_parked(phase),
+            phase=_require_parked(phase),
             head_seq=Seq(len(stored)),
-            head_hash=PLAIN.head(run, stored).hex(),
+            head_hash=UNKEYED_CHAIN.compute_head(run, stored).hex(),
             issued_at=now,
             expires_at=expires,
             lines=tuple(line.decode() for line in stored),
-            children=tuple(_child(run_, chain.verified(run_, of)) for run_, of in children),
+            children=tuple(
+                _make_child_journal(run_, chain.verify_lines(run_, of)) for run_, of in children
+            ),
             signed=key is not None,
-            kid="" if key is None else key_id(key),
-            v=VERSION,
+            kid="" if key is None else make_key_id(key),
+            v=FORMAT_VERSION,
         )
         if key is None:
             return unsigned
-        return replace(unsigned, mac=_mac(key, _ENCODER.encode(unsigned)))
+        return replace(unsigned, mac=_compute_mac(key, _ENCODER.encode(unsigned)))
 
     def to_json(self) -> str:
         """Encode the checkpoint as one line of JSON.
@@ -175,8 +179,8 @@ class Checkpoint(
             TooLarge: It is larger than 64 MiB, which `from_json` would refuse.
         """
         text = _ENCODER.encode(self)
-        if len(text) > LIMITS.size:
-            raise TooLarge("$", len(text), LIMITS.size)
+        if len(text) > ENVELOPE_LIMITS.max_bytes:
+            raise TooLarge("$", len(text), ENVELOPE_LIMITS.max_bytes)
         return text.decode()
 
     @classmethod
@@ -196,9 +200,9 @@ class Checkpoint(
         """
         # The order matters: nothing but JSON syntax is looked at before the signature. The
         # limits of size and depth hold for unsigned input, too.
-        envelope = _parsed(text)
+        envelope = _parse_envelope(text)
         _check_signature(envelope, key)
-        checkpoint = _shaped(envelope)
+        checkpoint = _convert_envelope(envelope)
         checkpoint.family()  # folds all journals, and raises if one is not valid
         return checkpoint
 
@@ -214,12 +218,15 @@ class Checkpoint(
             CheckpointRefused: `checkpoint_invalid`: the lines are not a valid journal.
         """
         lines = self.journal
-        if (len(lines), PLAIN.head(self.run, lines).hex()) != (self.head_seq, self.head_hash):
-            raise _invalid("the lines do not match head_seq and head_hash")
-        state = _folded(self.run, lines)
-        if (state.phase, state.started.agent) != (self.phase, self.agent):
-            actual = f"{state.phase} run of agent {state.started.agent!r}"
-            raise _invalid(f"the lines are the journal of a {actual}")
+        if (len(lines), UNKEYED_CHAIN.compute_head(self.run, lines).hex()) != (
+            self.head_seq,
+            self.head_hash,
+        ):
+            raise _make_invalid_error("the lines do not match head_seq and head_hash")
+        state = _fold_lines(self.run, lines)
+        if (state.phase, state.run_started.agent) != (self.phase, self.agent):
+            actual = f"{state.phase} run of agent {state.run_started.agent!r}"
+            raise _make_invalid_error(f"the lines are the journal of a {actual}")
         return state
 
     def family(self) -> tuple[tuple[ChildJournal, State], ...]:
@@ -231,24 +238,24 @@ class Checkpoint(
         """
         unvisited = {child.run: child for child in self.children}
         if len(unvisited) < len(self.children):
-            raise _invalid("it contains a child run twice")
+            raise _make_invalid_error("it contains a child run twice")
         members: list[tuple[ChildJournal, State]] = []
         # Follow the children that the journals name. Each must be present once; none may be
         # left at the end, or a forger could import journals of unrelated runs.
-        queue = list(children_of(self.state()))
+        queue = list(iter_child_ids(self.state()))
         while queue:
             run = queue.pop(0)
             if (child := unvisited.pop(run, None)) is None:
-                raise _invalid(f"child run {run} is missing")
+                raise _make_invalid_error(f"child run {run} is missing")
             if not child.lines:
                 continue
             state = child.state()
-            if state.phase in DRIVABLE:
-                raise _invalid(f"child run {run} is {state.phase}, and not parked")
-            queue += children_of(state)
+            if state.phase in DRIVABLE_PHASES:
+                raise _make_invalid_error(f"child run {run} is {state.phase}, and not parked")
+            queue += iter_child_ids(state)
             members.append((child, state))
         if unvisited:
-            raise _invalid(f"run {min(unvisited)} is not one of its child runs")
+            raise _make_invalid_error(f"run {min(unvisited)} is not one of its child runs")
         return tuple(members)
 
     def check_signed(self, key: bytes) -> None:
@@ -285,7 +292,7 @@ class Checkpoint(
             CheckpointRefused: `checkpoint_expired` or `agent_mismatch`, in this order.
         """
         if self.expires_at is not None and self.expires_at <= now:
-            late = (now - self.expires_at) // SECOND
+            late = (now - self.expires_at) // MICROS_PER_SECOND
             raise CheckpointRefused("checkpoint_expired", f"it expired {late} s ago")
         if agent != self.agent:
             problem = f"it is of agent {self.agent!r}, got {agent!r}"
@@ -300,37 +307,39 @@ class Checkpoint(
         return f"<checkpoint of run {self.run}, {self.phase} at seq {self.head_seq}, {seal}>"
 
 
-def key_id(key: bytes) -> str:
+def make_key_id(key: bytes) -> str:
     """Return the id of a signing key, as checkpoints name it.
 
     Raises:
         Misconfigured: The key is too short.
     """
-    if len(key) < KEY_MIN:
-        problem = f"must have at least {KEY_MIN} random bytes, got {len(key)}"
+    if len(key) < KEY_MIN_BYTES:
+        problem = f"must have at least {KEY_MIN_BYTES} random bytes, got {len(key)}"
         raise Misconfigured("key", problem)
     # An HMAC over a fixed text. The text differs from the prefix of `_compute_mac`, so that the
     # id cannot be used as a signature.
     return digest(key, b"midrun key id", "sha256").hex()[:16]
 
 
-def _mac(key: bytes, canonical: bytes) -> str:
+def _compute_mac(key: bytes, canonical: bytes) -> str:
     return digest(key, b"midrun checkpoint\n" + canonical, "sha256").hex()
 
 
-def _invalid(detail: str) -> CheckpointRefused:
+def _make_invalid_error(detail: str) -> CheckpointRefused:
     return CheckpointRefused("checkpoint_invalid", detail)
 
 
-def _parsed(text: str | bytes) -> dict[object, object]:
+def _parse_envelope(text: str | bytes) -> dict[object, object]:
     try:
-        envelope = parse(text, LIMITS)
+        envelope = parse_json(text, ENVELOPE_LIMITS)
     except NotJson as refusal:
-        raise _invalid(f"{refusal.path}: {refusal.problem}") from None
+        raise _make_invalid_error(f"{refusal.path}: {refusal.problem}") from None
     except TooLarge as refusal:
-        raise _invalid(f"{refusal.size} bytes, the limit is {refusal.limit}") from None
+        raise _make_invalid_error(
+            f"{refusal.size} bytes, the limit is {refusal.limit}"
+        ) from None
     if not isinstance(envelope, dict):
-        raise _invalid("not a JSON object")
+        raise _make_invalid_error("not a JSON object")
     return envelope
 
 
@@ -339,79 +348,87 @@ def _check_signature(envelope: dict[object, object], key: bytes | None) -> None:
     signed = envelope.get("signed") is True
     if key is None:
         if signed:
-            raise _invalid("it is signed, and no key is given to check the signature")
+            raise _make_invalid_error(
+                "it is signed, and no key is given to check the signature"
+            )
         return
-    expected_kid = key_id(key)
+    expected_kid = make_key_id(key)
     if not signed:
-        raise _invalid("it is not signed, and a key is given")
+        raise _make_invalid_error("it is not signed, and a key is given")
     if envelope.get("kid") != expected_kid:
-        raise _invalid(f"it was signed with another key than {expected_kid}")
+        raise _make_invalid_error(f"it was signed with another key than {expected_kid}")
     mac = envelope.get("mac")
     rest = {name: value for name, value in envelope.items() if name != "mac"}
-    expected_mac = _mac(key, _ENCODER.encode(rest))
+    expected_mac = _compute_mac(key, _ENCODER.encode(rest))
     # Constant time: the duration must not tell a forger how many characters are right.
     if not isinstance(mac, str) or not compare_digest(expected_mac.encode(), mac.encode()):
-        raise _invalid("it was changed after it was signed")
+        raise _make_invalid_error("it was changed after it was signed")
 
 
-def _shaped(envelope: dict[object, object]) -> Checkpoint:
+def _convert_envelope(envelope: dict[object, object]) -> Checkpoint:
     # Before the conversion: a newer format may have fields that would be refused as unknown,
     # with a less helpful text.
     version = envelope.get("v")
-    if isinstance(version, int) and version > VERSION:
-        raise _invalid(f"a newer version of midrun wrote it (format {version}); upgrade midrun")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise _make_invalid_error(
+            f"a newer version of midrun wrote it (format {version}); upgrade midrun"
+        )
     try:
         checkpoint = msgspec.convert(envelope, Checkpoint)
     except msgspec.ValidationError as error:
-        raise _invalid(safe_str(error)) from None
-    if checkpoint.v != VERSION:
-        raise _invalid(f"format {checkpoint.v} does not exist")
+        raise _make_invalid_error(safe_str(error)) from None
+    if checkpoint.v != FORMAT_VERSION:
+        raise _make_invalid_error(f"format {checkpoint.v} does not exist")
     # `signed`, `kid` and `mac` must agree: all present, or all absent.
     if {checkpoint.signed} != {bool(checkpoint.kid), bool(checkpoint.mac)}:
-        raise _invalid("signed, kid and mac contradict each other")
-    _parked(checkpoint.phase)
+        raise _make_invalid_error("signed, kid and mac contradict each other")
+    _require_parked(checkpoint.phase)
     return checkpoint
 
 
-def _parked(phase: Phase) -> Phase:
-    if phase not in PARKED:
-        raise _invalid(f"the run is {phase}; only a parked run has checkpoints")
+def _require_parked(phase: Phase) -> Phase:
+    if phase not in PARKED_PHASES:
+        raise _make_invalid_error(f"the run is {phase}; only a parked run has checkpoints")
     return phase
 
 
-def _child(run: RunId, stored: list[bytes]) -> ChildJournal:
-    head = PLAIN.head(run, stored).hex() if stored else ""
+def _make_child_journal(run: RunId, stored: list[bytes]) -> ChildJournal:
+    head = UNKEYED_CHAIN.compute_head(run, stored).hex() if stored else ""
     return ChildJournal(run=run, head_hash=head, lines=tuple(map(bytes.decode, stored)))
 
 
-def _folded(run: RunId, lines: Iterable[bytes]) -> State:
+def _fold_lines(run: RunId, lines: Iterable[bytes]) -> State:
     """Fold lines from an untrusted source to a state."""
-    state, chain_hash = State(run=run), PLAIN.first(run)
+    state, chain_hash = State(run=run), UNKEYED_CHAIN.make_first_link(run)
     for data in lines:
         where = f"line {state.seq + 1}"
         try:
-            state = _followed(state, data, chain_hash)
+            state = _fold_line(state, data, chain_hash)
         except JournalTooNew as refusal:
             kind = safe_str(refusal.kind)
-            raise _invalid(f"{where}: a newer version of midrun wrote {kind}") from None
+            raise _make_invalid_error(
+                f"{where}: a newer version of midrun wrote {kind}"
+            ) from None
         except JournalCorrupt as refusal:
-            raise _invalid(f"{where}: {safe_str(refusal.problem)}") from None
+            raise _make_invalid_error(f"{where}: {safe_str(refusal.problem)}") from None
         except Exception as error:
             # `evolve` assumes that `decide` made the entries. Entries in an impossible order
             # may make it raise anything, such as an IndexError.
-            raise _invalid(f"{where} is not possible there: {safe_repr(error)}") from error
-        chain_hash = PLAIN.next(chain_hash, data)
-    if state.spec is None:
-        raise _invalid("it has no lines")
+            raise _make_invalid_error(
+                f"{where} is not possible there: {safe_repr(error)}"
+            ) from error
+        chain_hash = UNKEYED_CHAIN.make_next_link(chain_hash, data)
+    if state.started_entry is None:
+        raise _make_invalid_error("it has no lines")
     return state
 
 
-def _followed(state: State, data: bytes, chain_hash: bytes) -> State:
+def _fold_line(state: State, data: bytes, chain_hash: bytes) -> State:
     record = decode_line(data, run=state.run, seq=Seq(state.seq + 1))
     # The same entry could be written in several ways, with other hashes. Only one is allowed.
-    if line_of(record) != data:
+    if format_record(record) != data:
         raise JournalCorrupt(state.run, record.seq, "it is not canonical")
     if record.at < state.at:
         raise JournalCorrupt(state.run, record.seq, "it is older than the one before it")
-    check_import(state.run, record, chain_hash)
+    check_import_head(state.run, record, chain_hash)
     return fold(state.run, [record], state)

@@ -8,7 +8,7 @@ function is not called again, unless `PauseHere` carries a continuation (as MCP 
 from typing import NoReturn
 
 from midrun.agents.tool import tool
-from midrun.codec.strict_json import checked
+from midrun.codec.strict_json import normalize_json
 from midrun.core.values import Json
 
 
@@ -49,8 +49,8 @@ def pause_here(question: str = "", **data: Json) -> NoReturn:
         NotJson, TooLarge: The question or the data cannot be stored. The call fails, and no
             question is asked.
     """
-    checked(question, "question")
-    shown = {name: checked(value, name) for name, value in data.items()}
+    normalize_json(question, "question")
+    shown = {name: normalize_json(value, name) for name, value in data.items()}
     raise PauseHere(question, shown)
 
 

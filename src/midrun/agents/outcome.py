@@ -14,17 +14,17 @@ from typing import Final, Literal, TypeAlias, TypeGuard
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.core.ids import AskId, CallId, Micros, RunId
-from midrun.core.journaled_text import line
+from midrun.core.journaled_text import shorten_to_line
 from midrun.core.placeholders import check_hidden
 from midrun.core.state import Ask, State
 from midrun.core.values import AskKind, Json, Phase, Value
-from midrun.text.report import Report, report
+from midrun.text.report import Report, build_report
 
-Reason: TypeAlias = Literal[
+OutcomeReason: TypeAlias = Literal[
     "user", "cap", "taken_over", "question", "approval", "unsure", "halted"
 ]
 
-_REASONS: Final[dict[AskKind, Reason]] = {
+_REASON_BY_ASK_KIND: Final[dict[AskKind, OutcomeReason]] = {
     "question": "question",
     "approval": "approval",
     "unsure": "unsure",
@@ -51,7 +51,7 @@ class AskView(Value, kw_only=True):
 
     def __str__(self) -> str:
         about = f" {self.tool!r}" if self.tool else ""
-        question = f": {line(self.question)}" if self.question else ""
+        question = f": {shorten_to_line(self.question)}" if self.question else ""
         return f"{self.kind} {self.id}{about}{question}"
 
 
@@ -67,7 +67,9 @@ class Completed(Value, kw_only=True):
         return Phase.COMPLETED
 
     def __str__(self) -> str:
-        return f"run {self.run_id} completed: {line(self.output) or 'it said nothing'}"
+        return (
+            f"run {self.run_id} completed: {shorten_to_line(self.output) or 'it said nothing'}"
+        )
 
 
 class Paused(Value, kw_only=True):
@@ -82,7 +84,7 @@ class Paused(Value, kw_only=True):
 
     run_id: RunId
     checkpoint: Checkpoint
-    reason: Reason
+    reason: OutcomeReason
     asks: tuple[AskView, ...] = ()
 
     @property
@@ -139,7 +141,7 @@ class Failed(Value, kw_only=True):
         return Phase.FAILED
 
     def __str__(self) -> str:
-        return f"run {self.run_id} failed: {line(self.error)}; it can be resumed"
+        return f"run {self.run_id} failed: {shorten_to_line(self.error)}; it can be resumed"
 
 
 Outcome: TypeAlias = Completed | Paused | Cancelled | Failed
@@ -150,7 +152,7 @@ def is_paused(outcome: Outcome) -> TypeGuard[Paused]:
     return isinstance(outcome, Paused)
 
 
-def outcome_of(state: State, checkpoint: Checkpoint | None = None) -> Outcome:
+def make_outcome(state: State, checkpoint: Checkpoint | None = None) -> Outcome:
     """Return the outcome of a run that rests in `state`.
 
     `checkpoint` must be of exactly this state. A run that has ended needs none.
@@ -161,7 +163,7 @@ def outcome_of(state: State, checkpoint: Checkpoint | None = None) -> Outcome:
     if state.phase is Phase.COMPLETED:
         return Completed(run_id=state.run, output=state.output)
     if state.phase is Phase.CANCELLED:
-        return Cancelled(run_id=state.run, report=report(state))
+        return Cancelled(run_id=state.run, report=build_report(state))
     if checkpoint is None or (checkpoint.run, checkpoint.head_seq) != (state.run, state.seq):
         where = f"run {state.run}, {state.phase} at seq {state.seq}"
         raise ValueError(f"{where}: needs its checkpoint, got {checkpoint}")
@@ -173,12 +175,12 @@ def outcome_of(state: State, checkpoint: Checkpoint | None = None) -> Outcome:
     return Paused(
         run_id=state.run,
         checkpoint=checkpoint,
-        reason=paused_reason(state),
-        asks=ask_views(state),
+        reason=find_paused_reason(state),
+        asks=make_ask_views(state),
     )
 
 
-def paused_reason(state: State) -> Reason:
+def find_paused_reason(state: State) -> OutcomeReason:
     """Return the reason why a paused, waiting or halted run does not continue.
 
     Raises:
@@ -186,28 +188,28 @@ def paused_reason(state: State) -> Reason:
     """
     if state.phase is Phase.HALTED:
         return "halted"
-    if state.phase is Phase.PAUSED and state.hold is not None:
-        return state.hold.why  # "user", "cap" or "taken_over"
+    if state.phase is Phase.PAUSED and state.pause is not None:
+        return state.pause.reason  # "user", "cap" or "taken_over"
     if state.phase is Phase.WAITING and state.open_asks:
         # The first ask that blocks the run. If none blocks, the agent has finished, and the run
         # waits for queued approvals (`approve="queue"`).
-        first = next(iter(state.waited_for), state.asks[state.open_asks[0] - 1])
-        return _REASONS[first.kind]
+        first = next(iter(state.blocking_asks), state.asks[state.open_asks[0] - 1])
+        return _REASON_BY_ASK_KIND[first.effective_kind]
     raise ValueError(f"run {state.run} is {state.phase}: it has not come to rest")
 
 
-def ask_views(state: State) -> tuple[AskView, ...]:
+def make_ask_views(state: State) -> tuple[AskView, ...]:
     """Return the open asks of a run in `state`, oldest first."""
-    return tuple(_view(state, state.asks[number - 1]) for number in state.open_asks)
+    return tuple(_make_ask_view(state, state.asks[number - 1]) for number in state.open_asks)
 
 
-def _view(state: State, ask: Ask) -> AskView:
-    call = state.call(ask.call)
+def _make_ask_view(state: State, ask: Ask) -> AskView:
+    call = state.find_call(ask.call)
     assert call is not None, "every ask belongs to a call"
     return AskView(
         id=ask.id,
         kind=ask.ask_kind,
-        of=ask.of,
+        of=ask.child_ask_kind,
         question=ask.question,
         data=ask.data,
         call=ask.call,
@@ -217,5 +219,5 @@ def _view(state: State, ask: Ask) -> AskView:
         hidden=check_hidden(ask, call.use)[0],
         audience=ask.audience,
         expires_at=ask.expires,
-        declinable=ask.declinable,
+        declinable=ask.can_be_declined,
     )

@@ -9,7 +9,7 @@ from midrun.agents.tool import Approve, Tool, tool
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.core.values import Json
 
-OUTPUT_MAX: Final = 64 * 1024
+OUTPUT_MAX_BYTES: Final = 64 * 1024
 """Bytes that are returned of stdout and of stderr. Of a longer output the first and the last
 half of this are returned: errors usually stand at the beginning or at the end."""
 
@@ -56,15 +56,19 @@ def run_command(command: str) -> dict[str, Json]:
             stderr=err,
             check=False,
         )
-        return {"exit_code": done.returncode, "stdout": _kept(out), "stderr": _kept(err)}
+        return {
+            "exit_code": done.returncode,
+            "stdout": _read_bounded(out),
+            "stderr": _read_bounded(err),
+        }
 
 
-def _kept(output: IO[bytes]) -> str:
+def _read_bounded(output: IO[bytes]) -> str:
     size = output.seek(0, 2)
     output.seek(0)
-    if size <= OUTPUT_MAX:
-        return output.read(OUTPUT_MAX).decode(errors="replace")
-    half = OUTPUT_MAX // 2
+    if size <= OUTPUT_MAX_BYTES:
+        return output.read(OUTPUT_MAX_BYTES).decode(errors="replace")
+    half = OUTPUT_MAX_BYTES // 2
     first = output.read(half)
     output.seek(-half, 2)
     last = output.read(half)

@@ -23,7 +23,7 @@ from msgspec.json import schema_components
 from midrun.agents.tool_context import Call
 from midrun.codec.redaction import is_secret_name
 from midrun.codec.safe_repr import safe_str
-from midrun.codec.strict_json import checked
+from midrun.codec.strict_json import normalize_json
 from midrun.core.placeholders import join_path
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, NotJson, TooLarge
@@ -34,14 +34,14 @@ from midrun.errors import Misconfigured, NotJson, TooLarge
 # is left out. No docstring is an error.
 
 
-class Described(NamedTuple):
+class ParsedDocstring(NamedTuple):
     """The text before the first section, and the descriptions of parameters by name."""
 
     text: str
     parameters: dict[str, str]
 
 
-_ARGUMENTS: Final = {
+_ARGUMENT_TITLES: Final = {
     "Args",
     "Arguments",
     "Keyword Args",
@@ -50,38 +50,41 @@ _ARGUMENTS: Final = {
     "Parameters",
     "Params",
 }
-_OTHERS: Final = (
+_OTHER_TITLES: Final = (
     "Attributes|Examples?|Notes?|Raises|References|Returns?|See Also|Todo|Warnings?|Warns"
     "|Yields?"
 )
 _HEADING: Final = re.compile(  # two groups: the title, and its mark: ":" or a line of dashes
-    rf"^({'|'.join(sorted(_ARGUMENTS))}|{_OTHERS})(:|[ \t]*\n-{{3,}})[ \t]*(?:\n|\Z)",
+    rf"^({'|'.join(sorted(_ARGUMENT_TITLES))}|{_OTHER_TITLES})"
+    r"(:|[ \t]*\n-{3,})[ \t]*(?:\n|\Z)",
     re.MULTILINE,
 )
-_FIELD: Final = re.compile(
+_SPHINX_FIELD: Final = re.compile(
     r"^:(?:arg|key|keyword|param|raises?|returns?|rtype|type|yields?)\b", re.MULTILINE
 )
 
 # An entry of a section. Two groups: its name or names, and its text with the indented lines.
-_BELOW: Final = r"(?:\n(?:[ \t]+.*)?)*"
-_GOOGLE: Final = re.compile(rf"^(\w+)(?: *\(.*?\))?:(.*{_BELOW})", re.MULTILINE)
-_NUMPY: Final = re.compile(rf"^(\w+(?:, *\w+)*)(?: *:.*)?({_BELOW})", re.MULTILINE)
-_SPHINX: Final = re.compile(
-    rf"^:(?:arg|key|keyword|param) +(?:[^:\n]+ )?(\w+):(.*{_BELOW})", re.MULTILINE
+_INDENTED_LINES: Final = r"(?:\n(?:[ \t]+.*)?)*"
+_GOOGLE_ENTRY: Final = re.compile(rf"^(\w+)(?: *\(.*?\))?:(.*{_INDENTED_LINES})", re.MULTILINE)
+_NUMPY_ENTRY: Final = re.compile(
+    rf"^(\w+(?:, *\w+)*)(?: *:.*)?({_INDENTED_LINES})", re.MULTILINE
+)
+_SPHINX_ENTRY: Final = re.compile(
+    rf"^:(?:arg|key|keyword|param) +(?:[^:\n]+ )?(\w+):(.*{_INDENTED_LINES})", re.MULTILINE
 )
 
 
-def described(doc: str | None) -> Described:
+def parse_docstring(doc: str | None) -> ParsedDocstring:
     """Parse a docstring; None gives an empty result."""
     # `split` returns the text before the first heading, then for each heading its two groups
     # and the body behind it.
     text, *sections = _HEADING.split(cleandoc(doc or ""))
-    field = _FIELD.search(text)
-    entries = _SPHINX.findall(text)
+    field = _SPHINX_FIELD.search(text)
+    entries = _SPHINX_ENTRY.findall(text)
     for name, mark, body in zip(sections[::3], sections[1::3], sections[2::3], strict=True):
-        if name in _ARGUMENTS:
-            entries += (_GOOGLE if mark == ":" else _NUMPY).findall(dedent(body))
-    return Described(
+        if name in _ARGUMENT_TITLES:
+            entries += (_GOOGLE_ENTRY if mark == ":" else _NUMPY_ENTRY).findall(dedent(body))
+    return ParsedDocstring(
         text=text[: field.start() if field else None].rstrip(),
         parameters={
             name: line
@@ -94,15 +97,15 @@ def described(doc: str | None) -> Described:
 
 Function: TypeAlias = Callable[..., object]  # type: ignore[explicit-any]  # any function at all
 
-REFS: Final = "#/$defs/{name}"
-PROBLEM_MAX: Final = 300
+REF_TEMPLATE: Final = "#/$defs/{name}"
+PROBLEM_MAX_CHARS: Final = 300
 """Characters of the description of one problem, which may quote megabytes that a model sent."""
 
-_ANYTHING: Final[dict[str, Json]] = {"$comment": "anything"}
+_ANY_VALUE_MARKER: Final[dict[str, Json]] = {"$comment": "anything"}
 """Stands for the empty schema `{}` (any value) while the schema is built: msgspec takes an
 empty result of a schema hook for no result. `_remove_markers` removes it."""
 
-_PLACED: Final = re.compile(r"(.*?)(?: - at `(?:key` in `)?\$(.*)`)?", re.DOTALL)
+_MSGSPEC_MESSAGE: Final = re.compile(r"(.*?)(?: - at `(?:key` in `)?\$(.*)`)?", re.DOTALL)
 """A message of msgspec. Two groups: the problem, and the path to the value, if there is one."""
 
 
@@ -120,7 +123,7 @@ class Argument:
     decoder: "msgspec.json.Decoder[object]"
     choices: list[Json]
 
-    def read(self, value: Json) -> object:
+    def decode(self, value: Json) -> object:
         """Convert a JSON value to the annotated type. The result shares nothing with `value`.
 
         Raises:
@@ -134,21 +137,23 @@ class Argument:
             except msgspec.ValidationError:
                 # Second chance: 3.0 for an int. Not done first, or 3.0 for a float would
                 # arrive as an int where the type allows both.
-                return self.decoder.decode(msgspec.json.encode(_wholes_as_ints(value)))
+                return self.decoder.decode(msgspec.json.encode(_convert_integral_floats(value)))
         except msgspec.ValidationError as error:
             text = str(error)
-            raise BadArguments(self._in_words(text[:1].lower() + text[1:])) from None
+            raise BadArguments(self._format_problem(text[:1].lower() + text[1:])) from None
         except Exception as error:  # noqa: BLE001 - a type's own validator may raise anything
-            raise BadArguments(self._in_words(f"{type(error).__name__}: {error}")) from None
+            raise BadArguments(
+                self._format_problem(f"{type(error).__name__}: {error}")
+            ) from None
 
-    def _in_words(self, text: str) -> str:
-        match = _PLACED.fullmatch(text)
+    def _format_problem(self, text: str) -> str:
+        match = _MSGSPEC_MESSAGE.fullmatch(text)
         assert match  # the pattern matches every text
         problem, path = match[1], match[2] or ""
         # msgspec does not list the values that an enum allows.
         if problem.startswith("invalid enum value") and self.choices and not path:
             problem += f", expected one of {msgspec.json.encode(self.choices).decode()}"
-        return safe_str(f"{self.name}{path}: {problem}", PROBLEM_MAX)
+        return safe_str(f"{self.name}{path}: {problem}", PROBLEM_MAX_CHARS)
 
 
 class Arguments:
@@ -157,14 +162,14 @@ class Arguments:
     `takes_call` is True if the function takes a `Call` before them.
     """
 
-    def __init__(self, where: str, fn: Function, described: Mapping[str, str]) -> None:
-        self.takes_call, parameters = _parameters(where, fn)
-        schemas, defs = _schemas(where, parameters)
+    def __init__(self, where: str, fn: Function, descriptions: Mapping[str, str]) -> None:
+        self.takes_call, parameters = _read_parameters(where, fn)
+        schemas, defs = _make_schemas(where, parameters)
         arguments = [
-            _argument(parameter, schema, defs, described.get(parameter.name, ""))
+            _make_argument(parameter, schema, defs, descriptions.get(parameter.name, ""))
             for parameter, schema in zip(parameters, schemas, strict=True)
         ]
-        self._found = {argument.name: argument for argument in arguments}
+        self._by_name = {argument.name: argument for argument in arguments}
         self.schema: dict[str, Json] = {
             "type": "object",
             "properties": {argument.name: argument.schema for argument in arguments},
@@ -185,37 +190,39 @@ class Arguments:
         """
         values = {} if args is None else args
         if not isinstance(values, dict):
-            raise BadArguments(f"expected an object with {self._names()}")
+            raise BadArguments(f"expected an object with {self._format_names()}")
         problems = [
             f"{name}: is required"
-            for name, argument in self._found.items()
+            for name, argument in self._by_name.items()
             if argument.required and name not in values
         ]
         converted: dict[str, object] = {}
         for name, value in values.items():
-            if name not in self._found:
-                problems.append(f"{safe_str(name, 60)}: no such argument, {self._names()}")
+            if name not in self._by_name:
+                problems.append(
+                    f"{safe_str(name, 60)}: no such argument, {self._format_names()}"
+                )
                 continue
             try:
-                converted[name] = self._found[name].read(value)
+                converted[name] = self._by_name[name].decode(value)
             except BadArguments as problem:
                 problems.append(str(problem))
         if problems:
             raise BadArguments("; ".join(problems[:10]))
         return converted
 
-    def _names(self) -> str:
-        return f"the arguments: {', '.join(self._found)}" if self._found else "no arguments"
+    def _format_names(self) -> str:
+        return f"the arguments: {', '.join(self._by_name)}" if self._by_name else "no arguments"
 
 
-def secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
+def find_secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
     """Return the paths of the fields in `schema` whose names stand for secrets.
 
     The author of a tool declares a secret by giving a parameter, or a field of a parameter's
     type, such a name. The keys of a dictionary are not in the schema, because the model chooses
     them.
     """
-    defs = _object(schema.get("$defs", {}))
+    defs = _require_object(schema.get("$defs", {}))
     found: dict[str, None] = {}
 
     def walk(part: Json, path: str, inside: tuple[str, ...]) -> None:
@@ -224,12 +231,12 @@ def secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
                 walk(item, path, inside)
         if not isinstance(part, dict):
             return
-        ref = str(part.get("$ref", "")).removeprefix(REFS.format(name=""))
+        ref = str(part.get("$ref", "")).removeprefix(REF_TEMPLATE.format(name=""))
         if ref in defs and ref not in inside:  # a type may contain itself: enter it once
             walk(defs[ref], path, (*inside, ref))
         for keyword in ("anyOf", "oneOf", "allOf", "items", "prefixItems"):
             walk(part.get(keyword), path, inside)
-        for name, field in _object(part.get("properties", {})).items():
+        for name, field in _require_object(part.get("properties", {})).items():
             if is_secret_name(name):
                 found[join_path(path, name)] = None  # all that is below it is secret, too
             else:
@@ -242,7 +249,7 @@ def secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
 # ── the signature ────────────────────────────────────────────────────────────
 
 
-def _parameters(where: str, fn: Function) -> tuple[bool, list[Parameter]]:
+def _read_parameters(where: str, fn: Function) -> tuple[bool, list[Parameter]]:
     """Return whether `fn` takes a `Call` first, and the parameters that the model fills."""
     try:
         hints = get_type_hints(fn, include_extras=True)
@@ -258,7 +265,7 @@ def _parameters(where: str, fn: Function) -> tuple[bool, list[Parameter]]:
     takes_call = bool(resolved) and _is_call(resolved[0])
     parameters = resolved[takes_call:]
     for parameter in parameters:
-        if problem := _unusable(parameter):
+        if problem := _find_parameter_problem(parameter):
             raise Misconfigured(where, f"parameter {parameter}: {problem}")
     return takes_call, parameters
 
@@ -270,7 +277,7 @@ def _is_call(parameter: Parameter) -> bool:
     return has_call_name or parameter.annotation is Call
 
 
-def _unusable(parameter: Parameter) -> str:
+def _find_parameter_problem(parameter: Parameter) -> str:
     """Return a description of the reason why a model cannot fill the parameter, or ""."""
     if parameter.kind in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
         return "A model needs to know each argument. Name the arguments one by one."
@@ -288,7 +295,7 @@ def _unusable(parameter: Parameter) -> str:
 # ── from a type to its schema ────────────────────────────────────────────────
 
 
-def _schemas(
+def _make_schemas(
     where: str, parameters: list[Parameter]
 ) -> tuple[list[dict[str, Json]], dict[str, Json]]:
     """Return a schema for each parameter, and the definitions that they refer to."""
@@ -297,54 +304,60 @@ def _schemas(
     def make_foreign_schema(kind: object) -> dict[str, Json]:
         """Return the schema of a type that msgspec does not know."""
         if kind is object:
-            return _ANYTHING
+            return _ANY_VALUE_MARKER
         # A pydantic model, recognized by its method: pydantic may not be installed.
         make_schema = getattr(kind, "model_json_schema", None)
         if make_schema is None:
             raise TypeError(f"{kind!r} cannot be expressed in JSON")
-        schema: dict[str, Json] = checked(make_schema(ref_template="#/$defs/{model}"))  # type: ignore[assignment]  # always an object
-        for name, definition in _object(schema.pop("$defs", {})).items():
-            _define(pydantic_defs, name, definition)
+        schema: dict[str, Json] = normalize_json(make_schema(ref_template="#/$defs/{model}"))  # type: ignore[assignment]  # always an object
+        for name, definition in _require_object(schema.pop("$defs", {})).items():
+            _add_definition(pydantic_defs, name, definition)
         return schema
 
     # Each one alone first, only to name the parameter in the error. Then all together, so that
     # two different types with the same name are found.
     for parameter in parameters:
         try:
-            schema_components([_kind(parameter)], schema_hook=make_foreign_schema)
+            schema_components([_find_type(parameter)], schema_hook=make_foreign_schema)
         except Exception as error:
             raise Misconfigured(where, f"parameter {parameter}: {error}") from error
     try:
         schemas, defs = schema_components(
-            map(_kind, parameters), schema_hook=make_foreign_schema, ref_template=REFS
+            map(_find_type, parameters),
+            schema_hook=make_foreign_schema,
+            ref_template=REF_TEMPLATE,
         )
         for name, definition in pydantic_defs.items():
-            _define(defs, name, definition)
+            _add_definition(defs, name, definition)
     except ValueError as error:
         raise Misconfigured(where, str(error)) from error
-    return [_object(_unmarked(schema)) for schema in schemas], _object(_unmarked(defs))
+    return [_require_object(_remove_markers(schema)) for schema in schemas], _require_object(
+        _remove_markers(defs)
+    )
 
 
-def _unmarked(part: Json) -> Json:
+def _remove_markers(part: Json) -> Json:
     match part:
         case list():
-            return [_unmarked(item) for item in part]
+            return [_remove_markers(item) for item in part]
         case dict():
-            return {k: _unmarked(v) for k, v in part.items() if k not in _ANYTHING}
+            return {
+                k: _remove_markers(v) for k, v in part.items() if k not in _ANY_VALUE_MARKER
+            }
         case _:
             return part
 
 
-def _define(defs: dict[str, Json], name: str, definition: Json) -> None:
+def _add_definition(defs: dict[str, Json], name: str, definition: Json) -> None:
     if defs.setdefault(name, definition) != definition:
         raise ValueError(f"Two of its types have the name {name}. Rename one.")
 
 
-def _kind(parameter: Parameter) -> object:
+def _find_type(parameter: Parameter) -> object:
     """Return the annotated type; `object`, which accepts any value, without an annotation."""
     if parameter.annotation is parameter.empty:
         return object
-    for extra in _extras(parameter):
+    for extra in _list_metadata(parameter):
         if not isinstance(extra, str | msgspec.Meta):
             # msgspec would ignore it, and the bound that its author wanted would not hold.
             raise TypeError(f"{extra!r} has no effect here; use msgspec.Meta, or a plain str")
@@ -352,52 +365,52 @@ def _kind(parameter: Parameter) -> object:
     return kind
 
 
-def _extras(parameter: Parameter) -> tuple[object, ...]:
+def _list_metadata(parameter: Parameter) -> tuple[object, ...]:
     kind = parameter.annotation
     return get_args(kind)[1:] if get_origin(kind) is Annotated else ()
 
 
-def _argument(
-    parameter: Parameter, schema: dict[str, Json], defs: dict[str, Json], described: str
+def _make_argument(
+    parameter: Parameter, schema: dict[str, Json], defs: dict[str, Json], doc_description: str
 ) -> Argument:
-    choices = _choices(schema, defs)
-    extras = _extras(parameter)
+    choices = _find_choices(schema, defs)
+    extras = _list_metadata(parameter)
     # A description in the annotation wins over the one in the docstring.
     texts = [extra for extra in extras if isinstance(extra, str)]
     texts += [m.description for m in extras if isinstance(m, msgspec.Meta) and m.description]
-    if description := next(iter(texts), described):
+    if description := next(iter(texts), doc_description):
         schema["description"] = description
-    _say_that_it_is_a_time(parameter, schema)
+    _add_time_format(parameter, schema)
     required = parameter.default is parameter.empty
     if not required:
-        schema.update(_default(parameter.default))
+        schema.update(_make_default(parameter.default))
     return Argument(
         name=parameter.name,
         schema=schema,
         required=required,
-        decoder=msgspec.json.Decoder(_kind(parameter), dec_hook=_read_elsewhere),
+        decoder=msgspec.json.Decoder(_find_type(parameter), dec_hook=_decode_foreign_type),
         choices=choices,
     )
 
 
-def _parts(schema: dict[str, Json]) -> list[dict[str, Json]]:
+def _list_alternatives(schema: dict[str, Json]) -> list[dict[str, Json]]:
     """Return the schema itself, and the alternatives of its `anyOf`."""
     alternatives = schema.get("anyOf", [])
     assert isinstance(alternatives, list)
     return [schema, *alternatives]
 
 
-def _choices(schema: dict[str, Json], defs: dict[str, Json]) -> list[Json]:
+def _find_choices(schema: dict[str, Json], defs: dict[str, Json]) -> list[Json]:
     """Return the values that an enum or a literal allows, for error texts."""
-    for part in _parts(schema):
+    for part in _list_alternatives(schema):
         name = str(part.get("$ref", "")).rpartition("/")[2]
-        values = _object(defs.get(name, part)).get("enum")
+        values = _require_object(defs.get(name, part)).get("enum")
         if isinstance(values, list):
             return values
     return []
 
 
-def _say_that_it_is_a_time(parameter: Parameter, schema: dict[str, Json]) -> None:
+def _add_time_format(parameter: Parameter, schema: dict[str, Json]) -> None:
     """Add the format of dates and times to `schema`.
 
     msgspec leaves it out, because it also accepts times without a zone.
@@ -405,21 +418,21 @@ def _say_that_it_is_a_time(parameter: Parameter, schema: dict[str, Json]) -> Non
     kind = parameter.annotation
     bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     for time_type, format_ in ((datetime, "date-time"), (time, "time")):
-        for part in _parts(schema):
+        for part in _list_alternatives(schema):
             if time_type in (bare, *get_args(bare)) and part.get("type") == "string":
                 part.setdefault("format", format_)
 
 
-def _default(value: object) -> dict[str, Json]:
+def _make_default(value: object) -> dict[str, Json]:
     """Return the keyword `default` of a schema; nothing if JSON cannot express the value."""
     # It only informs the model. The function itself applies its default.
     try:
-        return {"default": checked(msgspec.to_builtins(value))}
+        return {"default": normalize_json(msgspec.to_builtins(value))}
     except (TypeError, ValueError, NotJson, TooLarge):
         return {}
 
 
-def _object(value: Json) -> dict[str, Json]:
+def _require_object(value: Json) -> dict[str, Json]:
     assert isinstance(value, dict)
     return value
 
@@ -427,7 +440,7 @@ def _object(value: Json) -> dict[str, Json]:
 # ── reading values ───────────────────────────────────────────────────────────
 
 
-def _read_elsewhere(kind: type, value: object) -> object:
+def _decode_foreign_type(kind: type, value: object) -> object:
     """Decode a value of a type that msgspec does not know: `object`, or a pydantic model."""
     if kind is object:
         return value
@@ -442,13 +455,13 @@ def _read_elsewhere(kind: type, value: object) -> object:
         raise ValueError("; ".join(lines)) from None
 
 
-def _wholes_as_ints(value: Json) -> Json:
+def _convert_integral_floats(value: Json) -> Json:
     match value:
         case float() if value.is_integer():
             return int(value)
         case list():
-            return [_wholes_as_ints(item) for item in value]
+            return [_convert_integral_floats(item) for item in value]
         case dict():
-            return {key: _wholes_as_ints(item) for key, item in value.items()}
+            return {key: _convert_integral_floats(item) for key, item in value.items()}
         case _:
             return value

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from midrun.agents.tool import Tool, tool
-from midrun.core.journaled_text import place
-from midrun.core.values import Item, Mark
+from midrun.core.journaled_text import format_position
+from midrun.core.values import Item, PlanItemState
 
 
-def revised(
-    plan: Sequence[Item], items: Sequence[Item] | None, marks: Mapping[int, Mark]
+def revise_plan(
+    plan: Sequence[Item], items: Sequence[Item] | None, marks: Mapping[int, PlanItemState]
 ) -> tuple[Item, ...]:
     """Replace the items of `plan` if `items` is given, then set `marks` by number, from 1.
 
@@ -40,7 +40,7 @@ def revised(
     return tuple(new_plan)
 
 
-def planned(plan: tuple[Item, ...], arguments: dict[str, object]) -> tuple[Item, ...]:
+def apply_plan_call(plan: tuple[Item, ...], arguments: dict[str, object]) -> tuple[Item, ...]:
     """Return the plan after a call of the tool with these arguments.
 
     Raises:
@@ -49,21 +49,23 @@ def planned(plan: tuple[Item, ...], arguments: dict[str, object]) -> tuple[Item,
     items, marks = arguments.get("items"), arguments.get("marks") or {}
     assert isinstance(items, list | None)  # checked by the schema of the tool
     assert isinstance(marks, dict)
-    new_items = None if items is None else [_item(item) for item in items]
-    return revised(plan, new_items, {_number(key): mark for key, mark in marks.items()})
+    new_items = None if items is None else [_make_item(item) for item in items]
+    return revise_plan(
+        plan, new_items, {_parse_number(key): mark for key, mark in marks.items()}
+    )
 
 
-def noted(plan: tuple[Item, ...]) -> str:
+def format_plan(plan: tuple[Item, ...]) -> str:
     """Return the plan as text: the result of the call, which the model reads."""
     lines = [f"{number}. [{item.mark}] {item.text}" for number, item in enumerate(plan, 1)]
-    return "\n".join([f"You are at {place(plan, 0)}.", *lines])
+    return "\n".join([f"You are at {format_position(plan, 0)}.", *lines])
 
 
-def _item(item: str | Item) -> Item:
+def _make_item(item: str | Item) -> Item:
     return Item(text=item) if isinstance(item, str) else item
 
 
-def _number(key: str) -> int:
+def _parse_number(key: str) -> int:
     if not key.isdecimal():
         raise ValueError(f"items are marked by number, from 1; {key!r} is none")
     return int(key)
@@ -71,7 +73,7 @@ def _number(key: str) -> int:
 
 @tool(name="plan", read_only=True)
 async def _plan(
-    items: list[str | Item] | None = None, marks: dict[str, Mark] | None = None
+    items: list[str | Item] | None = None, marks: dict[str, PlanItemState] | None = None
 ) -> str:
     """Keep a plan of the task that people can follow. Set it first, then mark what is done.
 
@@ -82,5 +84,5 @@ async def _plan(
     raise NotImplementedError(f"the driver keeps the plan: {items}, {marks}")
 
 
-PLAN: Tool = _plan
+PLAN_TOOL: Tool = _plan
 """The tool. The worker never calls its function; see the module's docstring."""

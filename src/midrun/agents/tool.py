@@ -33,7 +33,7 @@ from typing import (
 import msgspec
 from msgspec.structs import replace
 
-from midrun.agents.signature import Arguments, Function, described, secret_paths
+from midrun.agents.signature import Arguments, Function, find_secret_paths, parse_docstring
 from midrun.agents.tool_environment import (
     NOTHING_DECLARED,
     EnvironmentOption,
@@ -41,12 +41,12 @@ from midrun.agents.tool_environment import (
     declare_environment,
 )
 from midrun.core.stops import Stop
-from midrun.core.values import Effect, Gate, Json, Traits
+from midrun.core.values import ApprovalMode, Effect, Json, Traits
 from midrun.errors import Misconfigured
 from midrun.ports.model import ToolSpec
 
 
-class Started(TypedDict):
+class RunSettings(TypedDict):
     """The fields of the entry `RunStarted` that come from the agent."""
 
     agent: str
@@ -57,7 +57,7 @@ class Started(TypedDict):
     window: int
 
 
-class Delegate(Protocol):
+class ChildAgent(Protocol):
     """The agent of a tool whose calls are child runs. `Agent` implements it."""
 
     @property
@@ -65,7 +65,7 @@ class Delegate(Protocol):
         """The name of the agent."""
         ...
 
-    def spec(self, stop: Stop | None = None) -> Started:
+    def spec(self, stop: Stop | None = None) -> RunSettings:
         """Return the settings of a new run of this agent."""
         ...
 
@@ -75,14 +75,14 @@ R = TypeVar("R")
 
 Approve: TypeAlias = bool | Literal["queue"] | Function
 
-NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+TOOL_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """The names of tools that every provider accepts."""
 
-WHY: Final = {"type": "string", "description": "why you make this call, in a few words"}
+WHY_SCHEMA: Final = {"type": "string", "description": "why you make this call, in a few words"}
 """The schema of `why`, an argument that is added to every tool. The model's reason is journaled
 and shown to people; the function never receives it."""
 
-_HOOKS: Final = {
+_HOOK_PARAMETERS: Final = {
     "undo": "call, args, result",
     "release": "call, args, result",
     "check": "call, args",
@@ -100,7 +100,7 @@ NOT_DONE: Final = _NotDone.NOT_DONE
 """A `check` hook returns this if the call had no effect."""
 
 
-class Options(TypedDict, total=False):
+class ToolOptions(TypedDict, total=False):
     """The keyword arguments of `tool`. All are optional.
 
     Attributes:
@@ -172,21 +172,21 @@ class Tool:
     timeout: timedelta | None = None
     in_process: bool | None = None
     environment: ToolEnvironment = NOTHING_DECLARED  # declared for its process
-    agent: Delegate | None = None  # if set, each call is a child run of this agent
+    agent: ChildAgent | None = None  # if set, each call is a child run of this agent
 
     def __post_init__(self) -> None:
         """Check the declaration, and compute the version."""
-        if problem := _contradiction(self) or _misfit(self):
+        if problem := _find_contradiction(self) or _find_misfit(self):
             raise Misconfigured(f"tool {self.name}", problem)
         # `inspect.signature` and `help` follow these to the function. The dataclass is frozen,
         # so fields are set through `vars`.
         vars(self).update(__wrapped__=self.fn, __doc__=self.fn.__doc__)
-        by_name = secret_paths(self.schema)
+        by_name = find_secret_paths(self.schema)
         # Secret arguments that are found by their names follow from the schema, which is part
         # of the version already. Only the declared ones are added to it.
         declared_paths = tuple(path for path in self.traits.secret if path not in by_name)
         traits = replace(self.traits, version="", secret=declared_paths)
-        declared = [self.name, _shape(self.schema), traits, callable(self.approve)]
+        declared = [self.name, _strip_descriptions(self.schema), traits, callable(self.approve)]
         version = sha256(msgspec.json.encode(declared, order="sorted")).hexdigest()[:12]
         secret = (*declared_paths, *by_name)
         vars(self).update(traits=replace(traits, version=version, secret=secret))
@@ -216,7 +216,7 @@ class Tool:
         """The tool as the model is told of it, with the additional argument `why`."""
         properties = self.schema["properties"]
         assert isinstance(properties, dict)
-        schema = {**self.schema, "properties": {**properties, "why": WHY}}
+        schema = {**self.schema, "properties": {**properties, "why": WHY_SCHEMA}}
         return ToolSpec(name=self.name, description=self.description, schema=schema)
 
     def parse(self, args: Json) -> dict[str, object]:
@@ -237,7 +237,7 @@ class Tool:
                 from a forgotten `return` must not mean that no approval is needed.
         """
         traits = self.traits
-        if not self.is_async and (self.in_process or place_of(self) is None):
+        if not self.is_async and (self.in_process or find_import_path(self) is None):
             traits = replace(traits, unstoppable=True)  # it will block a thread
         if not callable(self.approve):
             return traits
@@ -245,7 +245,7 @@ class Tool:
         if not (isinstance(answer, bool) or answer == "queue"):
             problem = f'approve returned {answer!r}; return True, False or "queue"'
             raise Misconfigured(f"tool {self.name}", problem)
-        return replace(traits, approve=gate_of(answer))
+        return replace(traits, approve=choose_gate(answer))
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
@@ -260,10 +260,10 @@ class ToolFunction(Tool, Generic[P, R]):
 
 
 @overload
-def tool(fn: Callable[P, R], **options: Unpack[Options]) -> ToolFunction[P, R]: ...
+def tool(fn: Callable[P, R], **options: Unpack[ToolOptions]) -> ToolFunction[P, R]: ...
 @overload
 def tool(
-    fn: None = None, **options: Unpack[Options]
+    fn: None = None, **options: Unpack[ToolOptions]
 ) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
 def tool(  # noqa: PLR0913 - one keyword per trait
     fn: Callable[P, R] | None = None,
@@ -299,7 +299,7 @@ def tool(  # noqa: PLR0913 - one keyword per trait
         undo_unknown=undo_unknown,
         release=release is not None,
         check=check is not None,
-        approve=gate_of(approve),
+        approve=choose_gate(approve),
         audience=audience or "",
         four_eyes=four_eyes,
         ask_ttl=0 if expires is None else expires // timedelta(microseconds=1),
@@ -307,8 +307,8 @@ def tool(  # noqa: PLR0913 - one keyword per trait
     )
 
     def declare(fn: Callable[P, R]) -> ToolFunction[P, R]:
-        called = _checked_name(fn, name)
-        doc = described(fn.__doc__)
+        called = _check_name(fn, name)
+        doc = parse_docstring(fn.__doc__)
         return ToolFunction(
             name=called,
             description=doc.text,
@@ -327,7 +327,7 @@ def tool(  # noqa: PLR0913 - one keyword per trait
     return declare if fn is None else declare(fn)
 
 
-def take_why(args: Json) -> tuple[str, Json]:
+def split_why(args: Json) -> tuple[str, Json]:
     """Return the model's reason for a call, and the arguments without it."""
     if not isinstance(args, dict) or "why" not in args:
         return "", args
@@ -341,7 +341,7 @@ def is_async(fn: Function) -> bool:
     return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - asks how it is called, not whether
 
 
-def place_of(tool: Function | Tool) -> str | None:
+def find_import_path(tool: Function | Tool) -> str | None:
     """Return the "module:qualname" by which another process can import this function.
 
     None if it cannot be imported: closures, lambdas, bound methods, functions of an interactive
@@ -366,14 +366,14 @@ def place_of(tool: Function | Tool) -> str | None:
 # ── checks of a declaration ──────────────────────────────────────────────────
 
 
-def gate_of(approve: object) -> Gate:
+def choose_gate(approve: object) -> ApprovalMode:
     """Return the gate for a value of `approve`: "block", "queue" or "" for no approval."""
     if approve == "queue":
         return "queue"
     return "block" if approve else ""
 
 
-def _checked_name(fn: object, name: str | None) -> str:
+def _check_name(fn: object, name: str | None) -> str:
     if isinstance(fn, Tool):
         problem = "It is a tool already. Pass all options in one declaration."
         raise Misconfigured(f"tool {fn.name}", problem)
@@ -381,7 +381,7 @@ def _checked_name(fn: object, name: str | None) -> str:
     if not callable(fn) or isinstance(fn, type) or not tool_name:
         problem = "must be a function; wrap it in one"
         raise Misconfigured(f"tool {tool_name or repr(fn)}", problem)
-    if not NAME.fullmatch(tool_name):
+    if not TOOL_NAME_PATTERN.fullmatch(tool_name):
         problem = (
             "Models accept names of 1 to 64 letters, digits, _ and - only. Set another name=…."
         )
@@ -389,7 +389,7 @@ def _checked_name(fn: object, name: str | None) -> str:
     return tool_name
 
 
-def _contradiction(tool: Tool) -> str:
+def _find_contradiction(tool: Tool) -> str:
     """Return a description of the first two options that exclude each other, or ""."""
     traits = tool.traits
     needs_approval = callable(tool.approve) or bool(traits.approve)
@@ -426,7 +426,7 @@ def _contradiction(tool: Tool) -> str:
     return next((problem for is_broken, problem in rules if is_broken), "")
 
 
-def _misfit(tool: Tool) -> str:
+def _find_misfit(tool: Tool) -> str:
     """Return a description of the first option with a value of the wrong kind, or ""."""
     if isgeneratorfunction(tool.fn) or isasyncgenfunction(tool.fn):
         return (
@@ -442,7 +442,7 @@ def _misfit(tool: Tool) -> str:
     if problem := _find_hook_problem(tool):
         return problem
     if callable(tool.approve):
-        if is_async(tool.approve) or not _takes(tool.approve, 1):
+        if is_async(tool.approve) or not _accepts_positional(tool.approve, 1):
             return "approve must be callable as approve(args), and must not be async"
     elif tool.approve not in (True, False, "queue"):
         expected = 'True, False, "queue" or a function of the arguments'
@@ -455,9 +455,9 @@ def _misfit(tool: Tool) -> str:
 
 def _find_hook_problem(tool: Tool) -> str:
     """Return a description of the first hook that cannot be called, or ""."""
-    for hook, parameters in _HOOKS.items():
+    for hook, parameters in _HOOK_PARAMETERS.items():
         fn = getattr(tool, hook)
-        if fn is not None and not _takes(fn, parameters.count(",") + 1):
+        if fn is not None and not _accepts_positional(fn, parameters.count(",") + 1):
             return f"{hook} must be callable as {hook}({parameters}), got {fn!r}"
         # Calling a generator function only makes a generator; its body would never run.
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):
@@ -465,7 +465,7 @@ def _find_hook_problem(tool: Tool) -> str:
     return ""
 
 
-def _takes(fn: object, count: int) -> bool:
+def _accepts_positional(fn: object, count: int) -> bool:
     if not callable(fn):
         return False
     try:
@@ -475,17 +475,17 @@ def _takes(fn: object, count: int) -> bool:
     return True
 
 
-def _shape(schema: Json) -> Json:
+def _strip_descriptions(schema: Json) -> Json:
     """Return `schema` without descriptions and titles, which do not change its meaning."""
     match schema:
         case list():
-            return [_shape(part) for part in schema]
+            return [_strip_descriptions(part) for part in schema]
         case dict():
             return {
-                key: {name: _shape(part) for name, part in value.items()}
+                key: {name: _strip_descriptions(part) for name, part in value.items()}
                 # Here the keys are names of fields, and a field may be called `title`.
                 if key in {"properties", "$defs"}
-                else _shape(value)
+                else _strip_descriptions(value)
                 for key, value in schema.items()
                 if key not in {"description", "title"}
             }

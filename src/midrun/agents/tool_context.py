@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 
-from midrun.codec.strict_json import checked
+from midrun.codec.strict_json import normalize_json
 from midrun.core.values import Json
 from midrun.errors import Misconfigured
 
 
-class _Finished:
+class _CompletedAwaitable:
     """An awaitable that completes at once, for tools that run in another process."""
 
     def __await__(self) -> Generator[None, None, None]:
@@ -63,13 +63,13 @@ class Call:
             NotJson, TooLarge: `progress` cannot be stored; nothing was saved.
             Misconfigured: It is None, which stands for no progress.
         """
-        plain = checked(progress, "progress")
+        plain = normalize_json(progress, "progress")
         if plain is None:
             raise Misconfigured(
                 "call.save", "None says that nothing is done yet; save a number or an object"
             )
         # In a blocking tool `saver` has done the work when it returns, and returns None.
-        return self.saver(plain) or _Finished()
+        return self.saver(plain) or _CompletedAwaitable()
 
     def note(self, text: str) -> Awaitable[None]:
         """Show a line of progress to all who watch the run; it is not stored.
@@ -78,7 +78,7 @@ class Call:
             Misconfigured: `text` is not a str.
             NotJson: It contains a lone surrogate.
         """
-        plain = checked(text, "text")
+        plain = normalize_json(text, "text")
         if not isinstance(plain, str):
             raise Misconfigured("call.note", "a note is one string; use save for data")
-        return self.noter(plain) or _Finished()
+        return self.noter(plain) or _CompletedAwaitable()

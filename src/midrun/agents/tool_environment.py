@@ -30,7 +30,7 @@ WITHHELD_PREFIX: Final = "MIDRUN_"
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-DECLARE: Final = (
+DECLARE_HINT: Final = (
     "Processes of tools do not inherit the environment: name the variables that they need, as "
     'tool(env=["NAME"]) or Agent(tool_env=["NAME"]); "inherit" passes all but MIDRUN_*'
 )
@@ -58,11 +58,11 @@ class ToolEnvironment:
     def variables(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the variables for a new process; leave out declared names that are not set."""
         return {
-            **{name: value for name, value in environment.items() if self._passes(name)},
+            **{name: value for name, value in environment.items() if self._is_passed(name)},
             **dict(self.values),
         }
 
-    def _passes(self, name: str) -> bool:
+    def _is_passed(self, name: str) -> bool:
         if name.startswith(WITHHELD_PREFIX):
             return False
         is_usual = name in PASSED_NAMES or name.startswith(PASSED_PREFIXES)
@@ -72,30 +72,30 @@ class ToolEnvironment:
 NOTHING_DECLARED: Final = ToolEnvironment()
 
 
-def declare_environment(owner: str, option: str, given: EnvironmentOption) -> ToolEnvironment:
+def declare_environment(owner: str, option: str, value: EnvironmentOption) -> ToolEnvironment:
     """Return the environment that a value of the option `env` or `tool_env` declares.
 
     Raises:
         Misconfigured: `given` is of another type, or has a name that is not allowed.
     """
-    if given is None:
+    if value is None:
         return NOTHING_DECLARED
-    if isinstance(given, str):
-        if given != "inherit":
-            problem = f'{option} must be a list, a dict or "inherit", got {given!r}'
+    if isinstance(value, str):
+        if value != "inherit":
+            problem = f'{option} must be a list, a dict or "inherit", got {value!r}'
             raise Misconfigured(owner, problem)
         return ToolEnvironment(inherits=True)
-    names = list(given)
+    names = list(value)
     for name in cast("list[object]", names):
         if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
             raise Misconfigured(owner, f"{option} must have names of variables, got {name!r}")
-    if isinstance(given, Mapping):
-        if wrong := [name for name in names if not isinstance(given[name], str)]:
+    if isinstance(value, Mapping):
+        if wrong := [name for name in names if not isinstance(value[name], str)]:
             raise Misconfigured(owner, f"{option} must have str values, not for {wrong[0]}")
-        if wrong := [name for name in names if not _can_be_passed(given[name])]:
+        if wrong := [name for name in names if not _can_be_passed(value[name])]:
             problem = f"{option} has a character for {wrong[0]} that no variable can hold"
             raise Misconfigured(owner, problem)
-        return ToolEnvironment(values=frozenset(given.items()))
+        return ToolEnvironment(values=frozenset(value.items()))
     if withheld := [name for name in names if name.startswith(WITHHELD_PREFIX)]:
         problem = (
             f"{option} cannot name {withheld[0]}: with MIDRUN_* a tool could approve its own "

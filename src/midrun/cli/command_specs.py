@@ -13,180 +13,182 @@ from msgspec import Struct
 from midrun.cli import arguments
 
 
-class Command(Struct, frozen=True):
+class CommandSpec(Struct, frozen=True):
     """One command: its summary, its arguments and its examples."""
 
-    text: str  # one line of help; lower case, no period
-    options: Callable[[ArgumentParser], None]  # adds the arguments to the command's parser
+    summary: str  # one line of help; lower case, no period
+    add_arguments: Callable[
+        [ArgumentParser], None
+    ]  # adds the arguments to the command's parser
     examples: tuple[str, ...]
 
 
-GROUPS: Final = {
+COMMAND_GROUPS: Final = {
     "run": {
-        "run": Command(
+        "run": CommandSpec(
             "start a run and show it until it rests; Ctrl-C pauses it",
-            arguments.start,
+            arguments.add_run_command_arguments,
             (
                 'midrun run app.py "Compare the vendors"',
                 'midrun run app:researcher "Find cats" --plain > log.txt',
                 'midrun run researcher "Find cats" --url http://127.0.0.1:8700',
             ),
         ),
-        "attach": Command(
+        "attach": CommandSpec(
             "show an existing run, with its control bar",
-            arguments.attach,
+            arguments.add_attach_arguments,
             (
                 "midrun attach 3f2a                 watch and control; d detaches",
                 "midrun attach 3f2a --app app.py    also drive it here if no worker does",
             ),
         ),
-        "serve": Command(
+        "serve": CommandSpec(
             "serve an app over HTTP with a web page, and drive its runs",
-            arguments.serve,
+            arguments.add_serve_arguments,
             ("midrun serve app.py", "midrun serve app.py --port 0 --store sqlite:///runs.db"),
         ),
-        "worker": Command(
+        "worker": CommandSpec(
             "drive the runs of an app until interrupted",
-            arguments.staff,
+            arguments.add_worker_arguments,
             (
                 "midrun worker app.py",
                 "midrun worker app.py --limit agent:clerk=10 --here all=200 --versions same",
                 "midrun worker app.py --engine temporal --store postgresql://db/midrun",
             ),
         ),
-        "demo": Command(
+        "demo": CommandSpec(
             "try midrun in a minute: no API key, no network",
-            arguments.demo,
+            arguments.add_demo_arguments,
             ("midrun demo", "midrun demo --terminal"),
         ),
     },
     "inspect": {
-        "ls": Command(
+        "ls": CommandSpec(
             "list runs, newest first",
-            arguments.ls,
+            arguments.add_ls_arguments,
             ("midrun ls --phase waiting", "midrun ls --json | jq -r .run_id"),
         ),
-        "show": Command(
+        "show": CommandSpec(
             "show the status of a run and the commands it accepts now",
-            arguments.run,
+            arguments.add_run_argument,
             ("midrun show 3f2a",),
         ),
-        "feed": Command(
+        "feed": CommandSpec(
             "print the history of a run, one sentence per entry",
-            arguments.feed,
+            arguments.add_feed_arguments,
             ("midrun feed 3f2a", "midrun feed 3f2a --follow --after 120 --json"),
         ),
-        "report": Command(
+        "report": CommandSpec(
             "print the outcome of every call: kept, undone or unknown",
-            arguments.run,
+            arguments.add_run_argument,
             ("midrun report 3f2a > report.md",),
         ),
-        "verify": Command(
+        "verify": CommandSpec(
             "check a run's hash chain and its invariants",
-            arguments.run,
+            arguments.add_run_argument,
             ("midrun verify 3f2a",),
         ),
-        "export": Command(
+        "export": CommandSpec(
             "print a run's journal as stored, one entry per line",
-            arguments.run,
+            arguments.add_run_argument,
             ("midrun export 3f2a > journal.jsonl",),
         ),
     },
     "control": {
-        "pause": Command(
+        "pause": CommandSpec(
             "pause a run at its next step; nothing is lost",
-            arguments.pause,
+            arguments.add_pause_arguments,
             ("midrun pause 3f2a", "midrun pause 3f2a --now    also stop the running tools"),
         ),
-        "resume": Command(
+        "resume": CommandSpec(
             "resume a run, optionally with an instruction",
-            arguments.resume,
+            arguments.add_resume_arguments,
             (
                 "midrun resume 3f2a",
                 'midrun resume 3f2a "Only the first three"',
                 "midrun resume 3f2a --cap steps=40    after it paused at a cap",
             ),
         ),
-        "redirect": Command(
+        "redirect": CommandSpec(
             "give a run a new instruction; finished work is kept",
-            arguments.redirect,
+            arguments.add_redirect_arguments,
             ('midrun redirect 3f2a "Only vendor A"', 'midrun redirect 3f2a "Stop that" --now'),
         ),
-        "say": Command(
+        "say": CommandSpec(
             "ask a side question; the run then returns to its task",
-            arguments.say,
+            arguments.add_say_arguments,
             ('midrun say 3f2a "How far are you?"', 'midrun say 3f2a "Thanks" --urgency later'),
         ),
-        "cancel": Command(
+        "cancel": CommandSpec(
             "cancel a run, undo its unfinished work, and report the result",
-            arguments.cancel,
+            arguments.add_cancel_arguments,
             ("midrun cancel 3f2a", 'midrun cancel 3f2a --undo-all --reason "wrong vendor"'),
         ),
     },
     "decide": {
-        "asks": Command(
+        "asks": CommandSpec(
             "list the questions and approvals that runs wait for",
-            arguments.anywhere,
+            arguments.add_target_options,
             ("midrun asks",),
         ),
-        "answer": Command(
+        "answer": CommandSpec(
             "answer a question; the answer becomes the tool's result",
-            arguments.answer,
+            arguments.add_answer_arguments,
             ("midrun answer 3f2a blue", "midrun answer run_3f2a-a2 '{\"amount\": 40}'"),
         ),
-        "approve": Command(
+        "approve": CommandSpec(
             "approve a call, once",
-            arguments.approve,
+            arguments.add_approve_arguments,
             ("midrun approve 3f2a", 'midrun approve run_3f2a-a1 --args \'{"to": "ada"}\''),
         ),
-        "decline": Command(
+        "decline": CommandSpec(
             "decline a call or a question",
-            arguments.decline,
+            arguments.add_decline_arguments,
             ('midrun decline 3f2a "not to all customers"',),
         ),
     },
     "more controls": {
-        "withdraw": Command(
+        "withdraw": CommandSpec(
             "withdraw a request that has not been applied yet",
-            arguments.withdraw,
+            arguments.add_withdraw_arguments,
             (
                 "midrun withdraw 3f2a",
                 "midrun withdraw 3f2a 41    the request that `show` lists at 41",
             ),
         ),
-        "raise-cap": Command(
+        "raise-cap": CommandSpec(
             "raise a cap of a run; if it paused at the cap, use resume --cap",
-            arguments.raise_cap,
+            arguments.add_raise_cap_arguments,
             ("midrun raise-cap 3f2a steps=40 cost=2.50",),
         ),
-        "force-pause": Command(
+        "force-pause": CommandSpec(
             "pause without calls that do not respond; their outcome is unknown",
-            arguments.run,
+            arguments.add_run_argument,
             ("midrun force-pause 3f2a    if a pause does not complete",),
         ),
-        "resume-frame": Command(
+        "resume-frame": CommandSpec(
             "return to the topmost held topic",
-            arguments.frame,
+            arguments.add_frame_arguments,
             ("midrun resume-frame 3f2a",),
         ),
-        "drop-frame": Command(
+        "drop-frame": CommandSpec(
             "drop the topmost held topic",
-            arguments.frame,
+            arguments.add_frame_arguments,
             ("midrun drop-frame 3f2a",),
         ),
-        "retry-undo": Command(
+        "retry-undo": CommandSpec(
             "retry the undos that failed after a cancel",
-            arguments.run,
+            arguments.add_run_argument,
             ("midrun report 3f2a        lists what was not undone", "midrun retry-undo 3f2a"),
         ),
-        "accept-residue": Command(
+        "accept-residue": CommandSpec(
             "accept the effects that could not be undone",
-            arguments.run,
+            arguments.add_run_argument,
             ("midrun accept-residue 3f2a",),
         ),
-        "fork": Command(
+        "fork": CommandSpec(
             "continue in a new run; this run does not change",
-            arguments.fork,
+            arguments.add_fork_arguments,
             (
                 'midrun fork 3f2a "The same for vendor B"',
                 'midrun fork 3f2a "Try it without the table" --at 41',
@@ -194,47 +196,47 @@ GROUPS: Final = {
         ),
     },
     "take over": {
-        "take-over": Command(
+        "take-over": CommandSpec(
             "act in the agent's place, once no call is in flight",
-            arguments.run,
+            arguments.add_run_argument,
             ("midrun take-over 3f2a",),
         ),
-        "write": Command(
+        "write": CommandSpec(
             "write a message in the agent's place",
-            arguments.write,
+            arguments.add_write_arguments,
             ('midrun write 3f2a "Vendor A is out: they closed in May."',),
         ),
-        "use-tool": Command(
+        "use-tool": CommandSpec(
             "call one of the agent's tools in its place",
-            arguments.use_tool,
+            arguments.add_use_tool_arguments,
             (
                 'midrun use-tool 3f2a search \'{"q": "cats"}\' --url http://127.0.0.1:8700',
                 'midrun use-tool 3f2a search \'{"q": "cats"}\' --app app.py    for a store',
             ),
         ),
-        "hand-back": Command(
+        "hand-back": CommandSpec(
             "return the run to its agent, which learns what you did",
-            arguments.hand_back,
+            arguments.add_hand_back_arguments,
             ("midrun hand-back 3f2a", 'midrun hand-back 3f2a "Go on with vendor B"'),
         ),
     },
     "operate": {
-        "halt": Command(
+        "halt": CommandSpec(
             "set a halt: nothing starts until it is lifted",
-            arguments.halt,
+            arguments.add_halt_arguments,
             (
                 'midrun halt "runaway costs"',
                 'midrun halt "bad prompt" --scope agent:researcher',
             ),
         ),
-        "lift": Command(
+        "lift": CommandSpec(
             "lift a halt; the halted runs go on",
-            arguments.lift,
+            arguments.add_lift_arguments,
             ("midrun lift", "midrun lift --scope agent:researcher"),
         ),
-        "completion": Command(
+        "completion": CommandSpec(
             "print a script that completes commands and run ids",
-            arguments.completion,
+            arguments.add_completion_arguments,
             (
                 'eval "$(midrun completion bash)"        in ~/.bashrc',
                 'eval "$(midrun completion zsh)"         in ~/.zshrc',

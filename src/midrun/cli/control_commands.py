@@ -6,59 +6,61 @@ Each function finds its run, calls the method of the same name, and prints the r
 
 from argparse import Namespace
 
-from midrun.cli.hints import say_who_drives, typed
-from midrun.cli.output import Sayer, receipt_line
-from midrun.cli.targets import agents_of, find, find_ask, opened
-from midrun.codec.strict_json import parse
-from midrun.core.stops import CAPS
-from midrun.core.values import Json, UndoSet, When
+from midrun.cli.hints import format_command, print_worker_hint
+from midrun.cli.output import CommandOutput, format_receipt
+from midrun.cli.targets import find_ask, find_run, load_agents, open_target
+from midrun.codec.strict_json import parse_json
+from midrun.core.stops import CAP_TYPES
+from midrun.core.values import Json, RedirectTiming, UndoSet
 from midrun.errors import Misconfigured
 from midrun.runs.protocols import AnyMidrun, AnyRun
-from midrun.runs.validation import Who
+from midrun.runs.validation import ActorLike
 from midrun.runs.values import Receipt
-from midrun.tui.phrases import value_of
+from midrun.tui.phrases import parse_typed_value
 
 
-async def pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def pause(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Pause a run."""
-    run = await find(midrun, args.run)
-    return await told(midrun, args, say, run, await run.pause(now=args.now, actor=args.actor))
+    run = await find_run(midrun, args.run)
+    return await print_receipt(
+        midrun, args, out, run, await run.pause(now=args.now, actor=args.actor)
+    )
 
 
-async def resume(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def resume(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Resume a run."""
-    run = await find(midrun, args.run)
-    caps = dict(map(_cap, args.cap)) if args.cap else None
+    run = await find_run(midrun, args.run)
+    caps = dict(map(_parse_cap, args.cap)) if args.cap else None
     receipt = await run.resume(args.text, caps=caps, actor=args.actor)
-    return await told(midrun, args, say, run, receipt)
+    return await print_receipt(midrun, args, out, run, receipt)
 
 
-async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def redirect(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Redirect a run."""
-    run = await find(midrun, args.run)
-    when: When = "now" if args.now else "next_step"
+    run = await find_run(midrun, args.run)
+    when: RedirectTiming = "now" if args.now else "next_step"
     receipt = await run.redirect(args.text, when=when, actor=args.actor)
-    return await told(midrun, args, say, run, receipt)
+    return await print_receipt(midrun, args, out, run, receipt)
 
 
-async def say_to(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def say_to(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Send a side question to a run."""
-    run = await find(midrun, args.run)
+    run = await find_run(midrun, args.run)
     receipt = await run.say(args.text, urgency=args.urgency, actor=args.actor)
-    return await told(midrun, args, say, run, receipt)
+    return await print_receipt(midrun, args, out, run, receipt)
 
 
-async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def cancel(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Cancel a run."""
-    run = await find(midrun, args.run)
+    run = await find_run(midrun, args.run)
     undo: UndoSet = "all" if args.undo_all else "in_flight"
     receipt = await run.cancel(undo=undo, reason=args.reason, actor=args.actor)
-    return await told(midrun, args, say, run, receipt)
+    return await print_receipt(midrun, args, out, run, receipt)
 
 
-async def withdraw(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def withdraw(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Withdraw a pending request; without a seq, the newest one."""
-    run = await find(midrun, args.run)
+    run = await find_run(midrun, args.run)
     seq = args.seq
     if seq is None:
         pending = (await run.view()).pending
@@ -66,102 +68,113 @@ async def withdraw(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
             problem = "no request is pending; `resume` withdraws a pending pause"
             raise Misconfigured(run.id, problem)
         seq = pending[-1].seq
-    return await told(midrun, args, say, run, await run.withdraw(seq, actor=args.actor))
+    return await print_receipt(
+        midrun, args, out, run, await run.withdraw(seq, actor=args.actor)
+    )
 
 
-async def raise_cap(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def raise_cap(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Raise caps of a run."""
-    run = await find(midrun, args.run)
-    caps: dict[str, float] = dict(map(_cap, args.cap))
+    run = await find_run(midrun, args.run)
+    caps: dict[str, float] = dict(map(_parse_cap, args.cap))
     receipt = await run.raise_cap(actor=args.actor, **caps)  # type: ignore[arg-type]  # caps, by name
-    return await told(midrun, args, say, run, receipt)
+    return await print_receipt(midrun, args, out, run, receipt)
 
 
-async def force_pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def force_pause(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Pause a run without waiting for calls that do not respond."""
-    run = await find(midrun, args.run)
-    return await told(midrun, args, say, run, await run.force_pause(actor=args.actor))
+    run = await find_run(midrun, args.run)
+    return await print_receipt(midrun, args, out, run, await run.force_pause(actor=args.actor))
 
 
-async def resume_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def resume_frame(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Return to a held topic."""
-    run = await find(midrun, args.run)
-    frame = await _frame(run, args)
-    return await told(midrun, args, say, run, await run.resume_frame(frame, actor=args.actor))
+    run = await find_run(midrun, args.run)
+    frame = await _find_frame(run, args)
+    return await print_receipt(
+        midrun, args, out, run, await run.resume_frame(frame, actor=args.actor)
+    )
 
 
-async def drop_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def drop_frame(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Drop a held topic."""
-    run = await find(midrun, args.run)
-    frame = await _frame(run, args)
-    return await told(midrun, args, say, run, await run.drop_frame(frame, actor=args.actor))
+    run = await find_run(midrun, args.run)
+    frame = await _find_frame(run, args)
+    return await print_receipt(
+        midrun, args, out, run, await run.drop_frame(frame, actor=args.actor)
+    )
 
 
-async def retry_undo(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def retry_undo(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Retry the undos that failed."""
-    run = await find(midrun, args.run)
-    return await told(midrun, args, say, run, await run.retry_undo(actor=_operator(args)))
+    run = await find_run(midrun, args.run)
+    return await print_receipt(
+        midrun, args, out, run, await run.retry_undo(actor=_operator_actor(args))
+    )
 
 
-async def accept_residue(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def accept_residue(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Accept the effects that could not be undone."""
-    run = await find(midrun, args.run)
-    return await told(midrun, args, say, run, await run.accept_residue(actor=_operator(args)))
+    run = await find_run(midrun, args.run)
+    return await print_receipt(
+        midrun, args, out, run, await run.accept_residue(actor=_operator_actor(args))
+    )
 
 
-async def fork(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def fork(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Fork a run: continue from a boundary in a new run."""
-    run = await find(midrun, args.run)
+    run = await find_run(midrun, args.run)
     forked = await run.fork(args.at, instruction=args.text, actor=args.actor)
     view = await forked.view()
     shape = {"run_id": forked.id, "control": "fork", "of": run.id, "phase": view.phase}
-    say.say(shape, f"{forked.id}", f"it continues {run.id}, which does not change")
-    await say_who_drives(midrun, view, args, say)
+    out.write(shape, f"{forked.id}", f"it continues {run.id}, which does not change")
+    await print_worker_hint(midrun, view, args, out)
     return 0
 
 
-async def answer(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def answer(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Answer a question."""
     run, ask = await find_ask(midrun, args.ask)
-    receipt = await run.answer(value_of(args.value), ask=ask, actor=args.actor)
-    return await told(midrun, args, say, run, receipt)
+    receipt = await run.answer(parse_typed_value(args.value), ask=ask, actor=args.actor)
+    return await print_receipt(midrun, args, out, run, receipt)
 
 
-async def approve(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def approve(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Approve a call."""
     run, ask = await find_ask(midrun, args.ask)
-    edited = None if args.args is None else parse(args.args)
+    edited = None if args.args is None else parse_json(args.args)
     receipt = await run.approve(ask=ask, args=edited, actor=args.actor)
-    return await told(midrun, args, say, run, receipt)
+    return await print_receipt(midrun, args, out, run, receipt)
 
 
-async def decline(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def decline(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Decline a call."""
     run, ask = await find_ask(midrun, args.ask)
-    return await told(
-        midrun, args, say, run, await run.decline(args.reason, ask=ask, actor=args.actor)
+    return await print_receipt(
+        midrun, args, out, run, await run.decline(args.reason, ask=ask, actor=args.actor)
     )
 
 
-async def halt(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def halt(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Set a halt."""
-    await midrun.halt(args.reason, scope=args.scope, actor=_operator(args))
-    say.say(
+    await midrun.halt(args.reason, scope=args.scope, actor=_operator_actor(args))
+    out.write(
         {"halted": args.scope},
-        f"halted {args.scope}; lift it with: {typed(args, 'lift', '--scope', args.scope)}",
+        f"halted {args.scope}; lift it with: "
+        f"{format_command(args, 'lift', '--scope', args.scope)}",
     )
     return 0
 
 
-async def lift(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def lift(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Lift a halt."""
-    lifted = await midrun.lift(scope=args.scope, actor=_operator(args))
+    lifted = await midrun.lift(scope=args.scope, actor=_operator_actor(args))
     text = f"lifted {args.scope}" if lifted else f"there is no halt of {args.scope}"
-    say.say({"lifted": lifted}, text)
+    out.write({"lifted": lifted}, text)
     return 0 if lifted else 1
 
 
-def _operator(args: Namespace) -> Who:
+def _operator_actor(args: Namespace) -> ActorLike:
     """Return the actor with the role of an operator; None to let a server decide.
 
     A user who can open the store directly can change all of it, so no role is checked there.
@@ -170,24 +183,24 @@ def _operator(args: Namespace) -> Who:
     return f"operator:{args.actor}" if args.actor else None
 
 
-async def told(
-    midrun: AnyMidrun, args: Namespace, say: Sayer, run: AnyRun, receipt: Receipt
+async def print_receipt(
+    midrun: AnyMidrun, args: Namespace, out: CommandOutput, run: AnyRun, receipt: Receipt
 ) -> int:
     """Print the receipt of a control, and a hint if no worker drives the run."""
     name = args.command
-    if say.as_json:
+    if out.as_json:
         control = name.replace("-", "_")
-        say.json({"run_id": run.id, "control": control, **_fields(receipt)})
+        out.write_json({"run_id": run.id, "control": control, **_receipt_fields(receipt)})
         return 0
     # The receipt says whether the control was applied. Only the view says whether the worker
     # that should apply it is alive.
     view = await run.view()
-    say.line(receipt_line(name, receipt, lost=view.sign.look == "lost"))
-    await say_who_drives(midrun, view, args, say)
+    out.write_line(format_receipt(name, receipt, lost=view.sign.look == "lost"))
+    await print_worker_hint(midrun, view, args, out)
     return 0
 
 
-async def _frame(run: AnyRun, args: Namespace) -> str:
+async def _find_frame(run: AnyRun, args: Namespace) -> str:
     """Return the id of the named topic, or of the topmost one."""
     if args.frame:
         return str(args.frame)
@@ -197,38 +210,40 @@ async def _frame(run: AnyRun, args: Namespace) -> str:
     return frames[-1].id
 
 
-def _fields(receipt: Receipt) -> dict[str, Json]:
+def _receipt_fields(receipt: Receipt) -> dict[str, Json]:
     """Return all fields, including empty ones, which msgspec would leave out."""
     return {name: getattr(receipt, name) for name in receipt.__struct_fields__}
 
 
-def _cap(given: str) -> tuple[str, float]:
-    name, equals, amount = given.partition("=")
-    if equals and name not in CAPS:
-        raise Misconfigured(given, f"there is no such cap; the caps are: {', '.join(CAPS)}")
+def _parse_cap(text: str) -> tuple[str, float]:
+    name, equals, amount = text.partition("=")
+    if equals and name not in CAP_TYPES:
+        raise Misconfigured(text, f"there is no such cap; the caps are: {', '.join(CAP_TYPES)}")
     try:
         return name, float(amount)
     except ValueError:
         expected = "the amount must be a number" if equals else "must be NAME=AMOUNT"
-        raise Misconfigured(given, f"{expected}, such as steps=20") from None
+        raise Misconfigured(text, f"{expected}, such as steps=20") from None
 
 
 # Commands of a user who acts in the agent's place.
 
 
-async def take_over(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def take_over(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Take a run over from its agent."""
-    run = await find(midrun, args.run)
-    return await told(midrun, args, say, run, await run.take_over(actor=args.actor))
+    run = await find_run(midrun, args.run)
+    return await print_receipt(midrun, args, out, run, await run.take_over(actor=args.actor))
 
 
-async def write(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def write(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Write a message in the agent's place."""
-    run = await find(midrun, args.run)
-    return await told(midrun, args, say, run, await run.write(args.text, actor=args.actor))
+    run = await find_run(midrun, args.run)
+    return await print_receipt(
+        midrun, args, out, run, await run.write(args.text, actor=args.actor)
+    )
 
 
-async def use_tool(args: Namespace, say: Sayer) -> int:
+async def use_tool(args: Namespace, out: CommandOutput) -> int:
     """Call a tool in the agent's place.
 
     The arguments are checked against the tool's schema, so this process needs the agent's code
@@ -237,14 +252,16 @@ async def use_tool(args: Namespace, say: Sayer) -> int:
     if args.app and args.url:
         problem = "cannot be combined with --url: a server has its own agents; leave --app out"
         raise Misconfigured("--app", problem)
-    agents = agents_of(args.app) if args.app else ()
-    async with opened(args, agents, drive=False) as midrun:
-        run = await find(midrun, args.run)
-        receipt = await run.use_tool(args.tool, parse(args.args), actor=args.actor)
-        return await told(midrun, args, say, run, receipt)
+    agents = load_agents(args.app) if args.app else ()
+    async with open_target(args, agents, drive=False) as midrun:
+        run = await find_run(midrun, args.run)
+        receipt = await run.use_tool(args.tool, parse_json(args.args), actor=args.actor)
+        return await print_receipt(midrun, args, out, run, receipt)
 
 
-async def hand_back(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+async def hand_back(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Return the run to its agent."""
-    run = await find(midrun, args.run)
-    return await told(midrun, args, say, run, await run.hand_back(args.text, actor=args.actor))
+    run = await find_run(midrun, args.run)
+    return await print_receipt(
+        midrun, args, out, run, await run.hand_back(args.text, actor=args.actor)
+    )

@@ -21,24 +21,29 @@ import anyio
 from anyio.abc import TaskStatus
 
 from midrun.agents.outcome import AskView, Cancelled, Completed, Failed, Outcome, Paused
-from midrun.cli.hints import hints, typed
-from midrun.cli.output import CODES, PAUSED, UNWRITABLE, Sayer
-from midrun.core.ids import RunId, date_of
+from midrun.cli.hints import build_hints, format_command
+from midrun.cli.output import (
+    EXIT_CODE_BY_PHASE,
+    PAUSED_EXIT_CODE,
+    UNWRITABLE_ERRNOS,
+    CommandOutput,
+)
+from midrun.core.ids import RunId, micros_to_datetime
 from midrun.driver.live import Delta
 from midrun.errors import ControlRefused, Misconfigured
 from midrun.runs.protocols import AnyRun
 from midrun.runs.values import FeedItem
-from midrun.text.entries import Reader
-from midrun.text.phrases import flat
-from midrun.tui.stderr_capture import Spill
+from midrun.text.entries import JournalDescriber
+from midrun.text.phrases import flatten
+from midrun.tui.stderr_capture import StderrCapture
 
 # The feed as lines: number of the entry, time, sentence.
 
-INDENT: Final = 17
+SENTENCE_INDENT_COLUMNS: Final = 17
 """Columns before the sentence: the number of the entry and its time."""
 
 
-class Reading:
+class PlainFeed:
     """Turns feed items into lines, for the entries after `after`.
 
     The sentence of an entry depends on the entries before it, so all of them must be passed in,
@@ -47,32 +52,36 @@ class Reading:
     """
 
     def __init__(self, run: str, *, after: int = 0, zone: tzinfo | None = None) -> None:
-        self._reader = Reader(RunId(run))
+        self._reader = JournalDescriber(RunId(run))
         self._after = after
         self._zone = zone
         self._day: date | None = None
 
-    def lines(self, item: FeedItem) -> list[str]:
+    def format_item(self, item: FeedItem) -> list[str]:
         """Return the lines of the next item; none for streamed tokens."""
         if isinstance(item, Delta):
-            return [f"{'':{INDENT}}{note}"] if (note := _noted(item)) else []
-        sentence = self._reader.read(item.entry, item.at)
+            return (
+                [f"{'':{SENTENCE_INDENT_COLUMNS}}{note}"]
+                if (note := _format_delta(item))
+                else []
+            )
+        sentence = self._reader.describe_next(item.entry, item.at)
         if item.seq <= self._after:
             return []
-        at = date_of(item.at).astimezone(self._zone)
+        at = micros_to_datetime(item.at).astimezone(self._zone)
         day = [] if at.date() == self._day else [f"{at:%Y-%m-%d}"]
         self._day = at.date()
         return [*day, f"{item.seq:>5}  {at:%H:%M:%S}  {sentence}"]
 
 
-def _noted(delta: Delta) -> str:
+def _format_delta(delta: Delta) -> str:
     tool = delta.tool or "a call"
     if delta.kind == "note":
-        return f"· {tool}: {flat(delta.text)}"
+        return f"· {tool}: {flatten(delta.text)}"
     return f"· {tool} does not respond" if delta.kind == "not_responding" else ""
 
 
-DECIDING: Final = {
+DECISION_COMMANDS: Final = {
     "question": ("answer {} VALUE", ""),
     "approval": ("approve {}", " (or decline)"),
     "unsure": ("answer {} yes", " (or no, unknown)"),
@@ -81,102 +90,108 @@ DECIDING: Final = {
 """Kind of an ask → the command that decides it, and the alternatives."""
 
 
-def has_bar(args: Namespace, say: Sayer) -> bool:
+def has_bar(args: Namespace, out: CommandOutput) -> bool:
     """Tell whether the run gets a control bar: on a terminal, without --plain or --json."""
-    return say.moves and sys.stdin.isatty() and not (args.plain or say.as_json)
+    return out.can_move_cursor and sys.stdin.isatty() and not (args.plain or out.as_json)
 
 
 @contextmanager
-def spilling(args: Namespace, say: Sayer) -> Iterator[Spill | None]:
+def capture_stderr(args: Namespace, out: CommandOutput) -> Iterator[StderrCapture | None]:
     """Capture standard error while a bar is shown; yield None without a bar.
 
     Must be entered before the store is opened and left after it is closed: processes that
     tools start inherit the redirected file descriptor.
     """
-    if not has_bar(args, say):
+    if not has_bar(args, out):
         yield None
         return
-    with Spill() as spill:
+    with StderrCapture() as spill:
         yield spill
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class ShowOptions:
     """Options of `show_run`."""
 
     driven_here: bool  # this process drives the run, so leaving it must pause the run
-    spill: Spill | None = None
-    first: str = ""  # printed before the first entry
+    stderr_capture: StderrCapture | None = None
+    first_text: str = ""  # printed before the first entry
 
 
-async def shown(run: AnyRun, args: Namespace, say: Sayer, watch: Watch) -> int:
+async def show_run(
+    run: AnyRun, args: Namespace, out: CommandOutput, options: ShowOptions
+) -> int:
     """Show a run until it rests or the user leaves; return the exit code."""
-    if not has_bar(args, say):
-        printing = _Printing(run, say, first=watch.first)
-        return await _plainly(printing, args, driven_here=watch.driven_here)
+    if not has_bar(args, out):
+        printing = _FeedPrinter(run, out, first_text=options.first_text)
+        return await _show_plainly(printing, args, driven_here=options.driven_here)
     try:
-        from midrun.tui.controller import Left  # noqa: PLC0415 - needs the extra `tui`
+        from midrun.tui.controller import ExitReason  # noqa: PLC0415 - needs the extra `tui`
         from midrun.tui.session import attend  # noqa: PLC0415 - needs the extra `tui`
     except ImportError as error:
         problem = f"install midrun[tui] for the control bar ({error}), or add --plain"
         raise Misconfigured("midrun", problem) from error
-    if watch.first:
-        say.text(watch.first)
+    if options.first_text:
+        out.write_text(options.first_text)
     reason = await attend(
         run,
         actor=args.actor,
-        driven_here=watch.driven_here,
-        spill=watch.spill,
-        hints=hints(args),
+        driven_here=options.driven_here,
+        stderr_capture=options.stderr_capture,
+        hints=build_hints(args),
     )
-    if reason is Left.ENDED:
-        return _ended(await run.result(), say)
-    if reason is Left.QUIT:
-        return _paused(run, args, say, driven_here=watch.driven_here)
-    if not watch.driven_here:
-        return await _detached(run, args, say)
+    if reason is ExitReason.ENDED:
+        return _print_end(await run.result(), out)
+    if reason is ExitReason.QUIT:
+        return _print_resume_hint(run, args, out, driven_here=options.driven_here)
+    if not options.driven_here:
+        return await _print_detached(run, args, out)
     # The user detached from a run that this process drives. The process must stay, so the run
     # is shown as plain lines from here on.
     first = "detached: the run goes on in this process; Ctrl-C pauses it"
-    printing = _Printing(run, say, after=(await run.view()).seq, first=first)
-    return await _plainly(printing, args, driven_here=True)
+    printing = _FeedPrinter(run, out, after=(await run.view()).seq, first_text=first)
+    return await _show_plainly(printing, args, driven_here=True)
 
 
-async def _detached(run: AnyRun, args: Namespace, say: Sayer) -> int:
+async def _print_detached(run: AnyRun, args: Namespace, out: CommandOutput) -> int:
     """Print that the bar was left, and whether a worker still drives the run."""
     sign = (await run.view()).sign
     stands = " — ".join(filter(None, (sign.word, sign.note)))
     goes_on = sign.look in {"running", "pausing"}
-    say.text("detached: the run goes on" if goes_on else f"detached: {stands}")
-    say.text(f"attach again with: {typed(args, 'attach', run.id)}")
+    out.write_text("detached: the run goes on" if goes_on else f"detached: {stands}")
+    out.write_text(f"attach again with: {format_command(args, 'attach', run.id)}")
     return 0
 
 
-def _ended(outcome: Outcome, say: Sayer) -> int:
+def _print_end(outcome: Outcome, out: CommandOutput) -> int:
     """Return the exit code; print the report of a cancel, which the bar does not show."""
     if isinstance(outcome, Cancelled):
-        say.prose(str(outcome.report))
-    return CODES.get(outcome.phase, PAUSED)
+        out.write_wrapped(str(outcome.report))
+    return EXIT_CODE_BY_PHASE.get(outcome.phase, PAUSED_EXIT_CODE)
 
 
-def _paused(run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool) -> int:
-    say.text(f"resume with: {typed(args, 'resume', run.id)}")
+def _print_resume_hint(
+    run: AnyRun, args: Namespace, out: CommandOutput, *, driven_here: bool
+) -> int:
+    out.write_text(f"resume with: {format_command(args, 'resume', run.id)}")
     if driven_here:
-        say.text(f"and drive it: {typed(args, 'attach', run.id, '--app', args.app)}")
-    return PAUSED
+        out.write_text(
+            f"and drive it: {format_command(args, 'attach', run.id, '--app', args.app)}"
+        )
+    return PAUSED_EXIT_CODE
 
 
 # ── without a terminal ────────────────────────────────────────────────────────────────────
 
 
-async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool) -> int:
+async def _show_plainly(printer: "_FeedPrinter", args: Namespace, *, driven_here: bool) -> int:
     """Print one line per entry until the run rests, and return the exit code.
 
     The first interrupt pauses the run, the second ends the watching. If the output cannot be
     written any more and this process drives the run, the run is paused as well, because its
     driver is about to exit. The remaining messages then go to standard error.
     """
-    run, say = printing.run, printing.say
+    run, say = printer.run, printer.out
     # `outcome` stays None if the watching ended before the run rested. `paused` is then False
     # if the run goes on. `unread`: the output failed.
     outcome: Outcome | None = None
@@ -185,20 +200,20 @@ async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool)
 
         async def leave(*, task_status: TaskStatus[None]) -> None:
             nonlocal paused
-            pausing = _pausing(args, driven_here=driven_here)
-            paused = await _pause_when_told(run, args, pausing, task_status)
+            pausing = _pausing_signals(args, driven_here=driven_here)
+            paused = await _pause_on_signals(run, args, pausing, task_status)
             tasks.cancel_scope.cancel()
 
         async def go_on() -> None:
             nonlocal unread
             try:
-                await printing.go_on()
+                await printer.print_feed()
             except OSError as error:
-                if not driven_here or error.errno not in UNWRITABLE:
+                if not driven_here or error.errno not in UNWRITABLE_ERRNOS:
                     raise
                 unread = True
-                printing.stop()
-                await _pauses(run, args, "nobody takes the output")  # journaled: format
+                printer.stop()
+                await _request_pause(run, args, "nobody takes the output")  # journaled: format
                 # EIO: the terminal is gone, and with it the user who could interrupt a second
                 # time, so leave now. After other errors, wait until the run is paused.
                 if error.errno == EIO:
@@ -211,74 +226,78 @@ async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool)
         outcome = await run.result()
         # The outcome is known before the feed has delivered the last entries. Print those
         # first, so that the outcome comes last.
-        await printing.reached((await run.view()).seq)
+        await printer.wait_until_printed((await run.view()).seq)
         tasks.cancel_scope.cancel()
     if outcome is None:
-        return await _left(run, args, say, paused=paused)
-    following = _next(outcome, args)
+        return await _report_leaving(run, args, say, paused=paused)
+    following = _next_commands(outcome, args)
     if unread and following:
         why = f"midrun: the output cannot be written, so the run is {outcome.phase}"
         sys.stderr.write("\n".join([why, *following, ""]))
-    say.say(_shape(outcome), *_lines(outcome))
+    say.write(_outcome_fields(outcome), *_outcome_lines(outcome))
     if not say.as_json:
         for line in following:
-            say.text(line)
-    return CODES.get(outcome.phase, PAUSED)
+            say.write_text(line)
+    return EXIT_CODE_BY_PHASE.get(outcome.phase, PAUSED_EXIT_CODE)
 
 
-async def _left(run: AnyRun, args: Namespace, say: Sayer, *, paused: bool) -> int:
-    if say.as_json:
-        say.json({"run_id": run.id, "phase": (await run.view()).phase})
-        return PAUSED if paused else 0
+async def _report_leaving(
+    run: AnyRun, args: Namespace, out: CommandOutput, *, paused: bool
+) -> int:
+    if out.as_json:
+        out.write_json({"run_id": run.id, "phase": (await run.view()).phase})
+        return PAUSED_EXIT_CODE if paused else 0
     if paused:
-        return _paused(run, args, say, driven_here=False)
-    return await _detached(run, args, say)
+        return _print_resume_hint(run, args, out, driven_here=False)
+    return await _print_detached(run, args, out)
 
 
-class _Printing:
+class _FeedPrinter:
     """Prints the feed of a run, and lets other tasks wait until an entry is printed."""
 
-    def __init__(self, run: AnyRun, say: Sayer, *, after: int = 0, first: str = "") -> None:
+    def __init__(
+        self, run: AnyRun, out: CommandOutput, *, after: int = 0, first_text: str = ""
+    ) -> None:
         self.run = run
-        self.say = say
-        self._first = first
-        self._seq: float = after
-        self._grew = anyio.Event()
+        self.out = out
+        self._first_text = first_text
+        self._printed_seq: float = after
+        self._progressed = anyio.Event()
 
-    async def go_on(self) -> None:
-        if self._first:
-            self.say.text(self._first)
-        after = int(self._seq)
-        reading = Reading(self.run.id, after=after)
-        async with aclosing(self.run.feed(after=after if self.say.as_json else 0)) as items:
+    async def print_feed(self) -> None:
+        if self._first_text:
+            self.out.write_text(self._first_text)
+        after = int(self._printed_seq)
+        reading = PlainFeed(self.run.id, after=after)
+        async with aclosing(self.run.feed(after=after if self.out.as_json else 0)) as items:
             async for item in items:
-                if not self.say.as_json:
-                    for text in reading.lines(item):
-                        self.say.prose(text, indent=INDENT)
+                if not self.out.as_json:
+                    for text in reading.format_item(item):
+                        self.out.write_wrapped(text, indent=SENTENCE_INDENT_COLUMNS)
                 # Of the live items, only notes are useful in a log; tokens would flood it.
                 elif not isinstance(item, Delta) or item.kind == "note":
-                    self.say.json(item)
+                    self.out.write_json(item)
                 if item.seq is not None:
-                    self._reach(max(self._seq, item.seq))
+                    self._mark_printed(max(self._printed_seq, item.seq))
 
     def stop(self) -> None:
         """Stop printing, and release every task that waits in `wait_until_printed`."""
-        self.say.hush()
-        self._reach(inf)
+        self.out.discard_output()
+        self._mark_printed(inf)
 
-    async def reached(self, seq: int) -> None:
+    async def wait_until_printed(self, seq: int) -> None:
         # An AnyIO event cannot be cleared, so each wait uses a new one.
-        while self._seq < seq:
-            self._grew = anyio.Event()
-            await self._grew.wait()
+        while self._printed_seq < seq:
+            self._progressed = anyio.Event()
+            await self._progressed.wait()
 
-    def _reach(self, seq: float) -> None:
+    def _mark_printed(self, seq: float) -> None:
         # Infinity stands for "as much as will ever be printed": see `stop`.
-        self._seq = seq
-        self._grew.set()
+        self._printed_seq = seq
+        self._progressed.set()
 
 
-def _pausing(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
+def _pausing_signals(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
     """Return the signals that pause the run; the others only end the watching.
 
     Ctrl-C comes from a user and is meant for the run. SIGTERM ends the process: that pauses a
@@ -293,8 +312,11 @@ def _pausing(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
     return pausing
 
 
-async def _pause_when_told(
-    run: AnyRun, args: Namespace, pausing: set[signal.Signals], listening: TaskStatus[None]
+async def _pause_on_signals(
+    run: AnyRun,
+    args: Namespace,
+    pausing_signals: set[signal.Signals],
+    task_status: TaskStatus[None],
 ) -> bool:
     """Pause the run at a signal of `pausing_signals`; return at the next signal.
 
@@ -305,16 +327,18 @@ async def _pause_when_told(
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started by nohup
         received.remove(signal.SIGHUP)
     with anyio.open_signal_receiver(*received) as signals:
-        listening.started()
+        task_status.started()
         async for number in signals:
-            if number not in pausing:
+            if number not in pausing_signals:
                 return False
-            if not await _pauses(run, args, "interrupted at the terminal"):  # journaled: format
+            if not await _request_pause(
+                run, args, "interrupted at the terminal"
+            ):  # journaled: format
                 return True
     return True
 
 
-async def _pauses(run: AnyRun, args: Namespace, reason: str) -> bool:
+async def _request_pause(run: AnyRun, args: Namespace, reason: str) -> bool:
     """Request a pause; return False if the run is paused already or cannot be paused."""
     try:
         receipt = await run.pause(actor=args.actor, reason=reason)
@@ -323,7 +347,7 @@ async def _pauses(run: AnyRun, args: Namespace, reason: str) -> bool:
     return not receipt.already
 
 
-def _shape(outcome: Outcome) -> dict[str, object]:
+def _outcome_fields(outcome: Outcome) -> dict[str, object]:
     """Return the JSON fields of an outcome, without its checkpoint, which is long."""
     fields: dict[str, object] = {"run_id": outcome.run_id, "phase": outcome.phase}
     for name in ("output", "reason", "asks", "report", "error", "code"):
@@ -332,23 +356,23 @@ def _shape(outcome: Outcome) -> dict[str, object]:
     return fields
 
 
-def _lines(outcome: Outcome) -> list[str]:
+def _outcome_lines(outcome: Outcome) -> list[str]:
     if isinstance(outcome, Completed) and outcome.output:
         return [f"run {outcome.run_id} completed:", outcome.output]
     return [str(outcome)]
 
 
-def _next(outcome: Outcome, args: Namespace) -> list[str]:
+def _next_commands(outcome: Outcome, args: Namespace) -> list[str]:
     """Return the commands that let the run go on."""
     run = outcome.run_id
     if isinstance(outcome, Paused) and outcome.phase == "waiting":
-        return [f"decide with: {_deciding(ask, run, args)}" for ask in outcome.asks]
+        return [f"decide with: {_decision_command(ask, run, args)}" for ask in outcome.asks]
     rests = isinstance(outcome, Paused | Failed)
-    return [f"resume with: {typed(args, 'resume', run)}"] if rests else []
+    return [f"resume with: {format_command(args, 'resume', run)}"] if rests else []
 
 
-def _deciding(ask: AskView, run: str, args: Namespace) -> str:
-    words, others = DECIDING[ask.kind]
+def _decision_command(ask: AskView, run: str, args: Namespace) -> str:
+    words, others = DECISION_COMMANDS[ask.kind]
     if ask.kind == "question" and ask.declinable:
         others = " (or decline)"
-    return typed(args, words.format(f"{run}-{ask.id}")) + others
+    return format_command(args, words.format(f"{run}-{ask.id}")) + others

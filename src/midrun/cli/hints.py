@@ -15,87 +15,91 @@ from typing import Final
 
 import anyio
 
-from midrun.cli.output import Sayer, spelt
-from midrun.core.ids import SECOND
-from midrun.core.values import DRIVABLE
+from midrun.cli.output import CommandOutput, command_name
+from midrun.core.ids import MICROS_PER_SECOND
+from midrun.core.values import DRIVABLE_PHASES
 from midrun.errors import ControlRefused
-from midrun.ports.environment import wall
+from midrun.ports.environment import read_wall_clock
 from midrun.runs.protocols import AnyMidrun
 from midrun.runs.values import RunView
 from midrun.tui.phrases import Hints
 
-NAME: Final = "midrun"
+PROGRAM_NAME: Final = "midrun"
 
-NOTICED_S: Final = 1.5
+IDLE_WORKER_PICKUP_S: Final = 1.5
 """Seconds in which an idle worker has taken a run: workers look for runs once a second."""
 
 
-def typed(args: Namespace, *words: str) -> str:
+def format_command(args: Namespace, *words: str) -> str:
     """Return a complete command line: program, `words`, and the store or server.
 
     `words` are not quoted, so that a placeholder such as APP or RUN stays readable. A token is
     never repeated, because terminal output is often shared.
     """
-    return hints(args).typed(*words)
+    return build_hints(args).format_command(*words)
 
 
-def hints(args: Namespace) -> Hints:
+def build_hints(args: Namespace) -> Hints:
     """Return the program and the store or server, for the hints of the control bar."""
     workers = not getattr(args, "url", None)  # a server drives its own runs
-    return Hints(program=program(), where=where(args), workers=workers)
+    return Hints(
+        program=find_program(), target_options=target_options(args), can_start_workers=workers
+    )
 
 
-def program() -> str:
+def find_program() -> str:
     """Return the command that starts this installation of midrun.
 
     This is `midrun` only if the shell's PATH leads to the same file, else the path of the
     script, or `python -m midrun`.
     """
-    installed = Path(sys.executable).with_name(NAME)
+    installed = Path(sys.executable).with_name(PROGRAM_NAME)
     if not installed.exists():
-        return f"{_short(Path(sys.executable))} -m {NAME}"
-    on_path = shutil.which(NAME)
+        return f"{_shorten_path(Path(sys.executable))} -m {PROGRAM_NAME}"
+    on_path = shutil.which(PROGRAM_NAME)
     return (
-        NAME
+        PROGRAM_NAME
         if on_path and Path(on_path).resolve() == installed.resolve()
-        else _short(installed)
+        else _shorten_path(installed)
     )
 
 
-def where(args: Namespace) -> str:
+def target_options(args: Namespace) -> str:
     """Return `--store` or `--url` as typed; nothing if it came from the environment."""
     return join(getattr(args, "where", ()))
 
 
-def demo(*words: str) -> str:
+def demo_command(*words: str) -> str:
     """Return the command that starts the demo again: `make demo` if make started it."""
     if "MAKELEVEL" not in os.environ:
-        return " ".join((program(), "demo", *words))
+        return " ".join((find_program(), "demo", *words))
     return f'make demo ARGS="{join(words)}"' if words else "make demo"
 
 
-def _short(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """Return `path` relative to the working directory if it is inside, else absolute."""
     here = Path.cwd()
     return join([str(path.relative_to(here) if path.is_relative_to(here) else path)])
 
 
-async def say_who_drives(midrun: AnyMidrun, view: RunView, args: Namespace, say: Sayer) -> None:
+async def print_worker_hint(
+    midrun: AnyMidrun, view: RunView, args: Namespace, out: CommandOutput
+) -> None:
     """Print a hint if the run should be driven but no worker drives it."""
-    if say.as_json or view.phase not in DRIVABLE:
+    if out.as_json or view.phase not in DRIVABLE_PHASES:
         return
     lost = view.sign.look == "lost"
     if lost:
         text = f"{view.sign.word}: requests take effect when a worker drives the run again"
-        say.line([("bad", text)])
+        out.write_line([("bad", text)])
     if args.url:  # a server drives its own runs
         return
-    if lost or not await _anybody(midrun, view):
-        worker = typed(args, "worker", "APP")
-        say.line([("dim", f"the run goes on when a worker takes it: {worker}")])
+    if lost or not await _has_worker(midrun, view):
+        worker = format_command(args, "worker", "APP")
+        out.write_line([("dim", f"the run goes on when a worker takes it: {worker}")])
 
 
-async def _anybody(midrun: AnyMidrun, view: RunView) -> bool:
+async def _has_worker(midrun: AnyMidrun, view: RunView) -> bool:
     """Tell whether a worker of this store is alive, or takes this run within a moment.
 
     A worker sends heartbeats only while it drives runs, so an idle one is not in the list of
@@ -103,13 +107,13 @@ async def _anybody(midrun: AnyMidrun, view: RunView) -> bool:
     """
     from midrun.runs.midrun import Midrun  # noqa: PLC0415 - not needed for a server
 
-    if not isinstance(midrun, Midrun) or await midrun.store.holders():
+    if not isinstance(midrun, Midrun) or await midrun.store.list_holders():
         return True
     # The run has waited for longer than an idle worker needs, so there is none.
-    if wall() - view.changed_at > NOTICED_S * SECOND:
+    if read_wall_clock() - view.changed_at > IDLE_WORKER_PICKUP_S * MICROS_PER_SECOND:
         return False
     run = await midrun.get(view.run_id)
-    with anyio.move_on_after(NOTICED_S):
+    with anyio.move_on_after(IDLE_WORKER_PICKUP_S):
         async with aclosing(run.feed(after=view.seq)) as items:
             async for _ in items:
                 return True
@@ -118,7 +122,7 @@ async def _anybody(midrun: AnyMidrun, view: RunView) -> bool:
 
 # Refused controls: the next step for each reason.
 
-_NEXT: Final = {
+_ADVICE_BY_REASON: Final = {
     "not_a_question": "the run asks for an approval: use approve or decline",
     "not_an_approval": "the run asks a question: use answer",
     "not_an_outcome": "answer whether the call happened: yes, no or unknown",
@@ -128,7 +132,7 @@ _NEXT: Final = {
 }
 """Reason of a refusal → advice."""
 
-_TYPE: Final = {
+_COMMAND_BY_REASON: Final = {
     "cap_reached": "raise the cap: resume {run} --cap {by}=AMOUNT",
     "no_such_cap": "list the caps: show {run}",
     "cap_not_raised": "show the current cap: show {run}",
@@ -149,22 +153,22 @@ _TYPE: Final = {
 
 def next_step(error: ControlRefused, args: Namespace) -> str:
     """Return the next step after a refusal; "" if the error's own list of controls says it."""
-    if error.reason not in _TYPE:
-        return _NEXT.get(error.reason, "")
-    advice, command = _TYPE[error.reason].split(": ")
-    fields = {"run": error.run, "by": error.by, "control": spelt(error.control)}
-    return f"{advice}: {typed(args, *command.format_map(fields).split())}"
+    if error.reason not in _COMMAND_BY_REASON:
+        return _ADVICE_BY_REASON.get(error.reason, "")
+    advice, command = _COMMAND_BY_REASON[error.reason].split(": ")
+    fields = {"run": error.run, "by": error.by, "control": command_name(error.control)}
+    return f"{advice}: {format_command(args, *command.format_map(fields).split())}"
 
 
-def as_typed(error: ControlRefused) -> str:
+def format_refusal(error: ControlRefused) -> str:
     """Return the text of a refusal with command names instead of control names."""
     return str(
         ControlRefused(
             error.run,
-            spelt(error.control),
+            command_name(error.control),
             error.reason,
             error.phase,
-            tuple(map(spelt, error.allowed)),
+            tuple(map(command_name, error.allowed)),
             error.by,
             error.seq,
             error.detail,

@@ -17,16 +17,16 @@ from typing import Final, cast
 
 import anyio
 
-from midrun.cli.hints import as_typed, next_step, typed
-from midrun.cli.output import UNWRITABLE, Sayer
-from midrun.cli.parser import Misused, parser
-from midrun.cli.targets import opened, settle
+from midrun.cli.hints import format_command, format_refusal, next_step
+from midrun.cli.output import UNWRITABLE_ERRNOS, CommandOutput
+from midrun.cli.parser import UsageError, build_parser
+from midrun.cli.targets import open_target, resolve_settings
 from midrun.errors import ControlRefused, MidrunError, RunNotFound, ServerRefused
 from midrun.runs.protocols import AnyMidrun
-from midrun.tui.escape import printable
+from midrun.tui.escape import escape_controls
 
-Command = Callable[[AnyMidrun, Namespace, Sayer], Awaitable[int]]
-Driving = Callable[[Namespace, Sayer], Awaitable[int]]
+Command = Callable[[AnyMidrun, Namespace, CommandOutput], Awaitable[int]]
+StandaloneCommand = Callable[[Namespace, CommandOutput], Awaitable[int]]
 
 COMMANDS: Final = {
     "ls": "inspect_commands.ls",
@@ -60,7 +60,7 @@ COMMANDS: Final = {
 }
 """Commands that work on an open store or server: name → `module.function` in this package."""
 
-DRIVING: Final = {
+STANDALONE_COMMANDS: Final = {
     "run": "run_commands.run",
     "attach": "run_commands.attach",
     "serve": "run_commands.serve",
@@ -71,63 +71,63 @@ DRIVING: Final = {
 }
 """Commands that open the store or server themselves, or need neither."""
 
-NEXT: Final = {
+HINT_BY_ERROR_CODE: Final = {
     "store_unreachable": "name the store or the server: --store or --url",
 }
 """Error code → next step, for errors whose text does not name one."""
 
-UNAUTHORIZED: Final = 401
+HTTP_UNAUTHORIZED: Final = 401
 
-MISUSED: Final = 2
-INTERRUPTED: Final = 130
+USAGE_EXIT_CODE: Final = 2
+INTERRUPTED_EXIT_CODE: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command in `arguments` (default: `sys.argv`) and return its exit code."""
     # Not from the parsed arguments: a usage error must be reported as JSON, too.
     as_json = "--json" in (sys.argv if arguments is None else arguments)
-    _see_to_stdout(as_json=as_json)
+    _configure_stdout(as_json=as_json)
     try:
-        args = parser().parse_args(arguments)
-    except Misused as slip:
+        args = build_parser().parse_args(arguments)
+    except UsageError as slip:
         if as_json:
-            Sayer(as_json=True).json({"error": "usage", "text": slip.text})
+            CommandOutput(as_json=True).write_json({"error": "usage", "text": slip.text})
         sys.stderr.write(f"{slip.usage}{slip.text}\n")
-        return MISUSED
-    say = Sayer(as_json=args.json)
+        return USAGE_EXIT_CODE
+    say = CommandOutput(as_json=args.json)
     try:
         # Before the event loop: it removes settings, some of them secret, from the environment.
-        settle(args)
-        return anyio.run(_do, args, say)
+        resolve_settings(args)
+        return anyio.run(_run_command, args, say)
     except (MidrunError, OSError, BaseExceptionGroup) as raised:
-        if not _is_told(_first(raised), args, say):
+        if not _report_error(_first_expected_error(raised), args, say):
             raise
         return 1
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED_EXIT_CODE
 
 
-def _is_told(error: BaseException | None, args: Namespace, say: Sayer) -> bool:
+def _report_error(error: BaseException | None, args: Namespace, out: CommandOutput) -> bool:
     """Report an expected error; return False for one that deserves a traceback.
 
     Expected are a `MidrunError` and an output that cannot be written. Anything else is a bug in
     midrun.
     """
     if isinstance(error, MidrunError):
-        _complain(error, args, say)
+        _print_error(error, args, out)
         return True
-    if not isinstance(error, OSError) or error.errno not in UNWRITABLE:
+    if not isinstance(error, OSError) or error.errno not in UNWRITABLE_ERRNOS:
         return False
     # Standard output is broken. Without this, the interpreter's own flush at exit would fail
     # once more and print a second error.
-    say.hush()
+    out.discard_output()
     # A closed pipe is normal: the reader, such as `head`, has read enough.
     if not isinstance(error, BrokenPipeError):
         sys.stderr.write(f"midrun: Cannot write the output: {error.strerror}\n")
     return True
 
 
-def _see_to_stdout(*, as_json: bool) -> None:
+def _configure_stdout(*, as_json: bool) -> None:
     """Make `sys.stdout` usable for any text that an agent may produce.
 
     A character that the locale's encoding lacks is written as a backslash escape. JSON is
@@ -142,15 +142,17 @@ def _see_to_stdout(*, as_json: bool) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-async def _do(args: Namespace, say: Sayer) -> int:
-    if args.command in DRIVING:
-        return await cast("Driving", _found(DRIVING[args.command]))(args, say)
-    command = cast("Command", _found(COMMANDS[args.command]))
-    async with opened(args) as midrun:
-        return await command(midrun, args, say)
+async def _run_command(args: Namespace, out: CommandOutput) -> int:
+    if args.command in STANDALONE_COMMANDS:
+        return await cast(
+            "StandaloneCommand", _load_function(STANDALONE_COMMANDS[args.command])
+        )(args, out)
+    command = cast("Command", _load_function(COMMANDS[args.command]))
+    async with open_target(args) as midrun:
+        return await command(midrun, args, out)
 
 
-def _first(raised: BaseException) -> BaseException | None:
+def _first_expected_error(raised: BaseException) -> BaseException | None:
     """Return the first exception of a group; None if the group holds an unexpected one.
 
     Concurrent tasks may fail together. If one failure is a bug, the whole group must be raised,
@@ -161,24 +163,26 @@ def _first(raised: BaseException) -> BaseException | None:
     expected, others = raised.split((MidrunError, OSError))
     if expected is None or others is not None:
         return None
-    return _first(expected.exceptions[0])
+    return _first_expected_error(expected.exceptions[0])
 
 
-def _found(place: str) -> object:
-    module, name = place.split(".")
+def _load_function(path: str) -> object:
+    module, name = path.split(".")
     return getattr(importlib.import_module(f"midrun.cli.{module}"), name)
 
 
-def _complain(error: MidrunError, args: Namespace, say: Sayer) -> None:
-    if say.as_json:
-        say.json({"error": error.code, "text": _text(error), **_refusal(error)})
+def _print_error(error: MidrunError, args: Namespace, out: CommandOutput) -> None:
+    if out.as_json:
+        out.write_json(
+            {"error": error.code, "text": _format_error(error), **_refusal_fields(error)}
+        )
         return
-    hint = _hint(error, args)
+    hint = _find_hint(error, args)
     next_line = f"\nmidrun: {hint}" if hint else ""
-    sys.stderr.write(f"midrun: {printable(_text(error))}{next_line}\n")
+    sys.stderr.write(f"midrun: {escape_controls(_format_error(error))}{next_line}\n")
 
 
-def _refusal(error: MidrunError) -> dict[str, object]:
+def _refusal_fields(error: MidrunError) -> dict[str, object]:
     """Return the JSON fields of a refused control; none for other errors."""
     if not isinstance(error, ControlRefused):
         return {}
@@ -186,20 +190,20 @@ def _refusal(error: MidrunError) -> dict[str, object]:
     return {"run_id": error.run, **{name: getattr(error, name) for name in names}}
 
 
-def _hint(error: MidrunError, args: Namespace) -> str:
+def _find_hint(error: MidrunError, args: Namespace) -> str:
     """Return the next step for the user, if the text of `error` does not name one."""
     if isinstance(error, ControlRefused):
         return next_step(error, args)
     if isinstance(error, RunNotFound):
-        return f"list the runs: {typed(args, 'ls')}"
+        return f"list the runs: {format_command(args, 'ls')}"
     if isinstance(error.__cause__, OSError) and error.__cause__.errno == EADDRINUSE:
         return "choose another port: --port N, or --port 0 for any free port"
-    return NEXT.get(error.code, "")
+    return HINT_BY_ERROR_CODE.get(error.code, "")
 
 
-def _text(error: MidrunError) -> str:
+def _format_error(error: MidrunError) -> str:
     """Return the error text, with option names instead of Python arguments."""
-    if isinstance(error, ServerRefused) and error.status == UNAUTHORIZED:
+    if isinstance(error, ServerRefused) and error.status == HTTP_UNAUTHORIZED:
         options = "pass its token: --token-file or $MIDRUN_TOKEN"
         return f"server {error.url}: {error.problem}; {options}"
-    return as_typed(error) if isinstance(error, ControlRefused) else str(error)
+    return format_refusal(error) if isinstance(error, ControlRefused) else str(error)

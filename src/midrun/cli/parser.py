@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn, Self
 
-from midrun.cli.command_specs import GROUPS, Command
+from midrun.cli.command_specs import COMMAND_GROUPS, CommandSpec
 
-TOP: Final = """\
+DESCRIPTION: Final = """\
 Pause, redirect, resume and cancel agents that are already running.
 
 {commands}
@@ -31,7 +31,7 @@ exit codes: 0 completed or done, 1 failed or refused, 2 usage, 3 cancelled, 75 p
 """
 
 
-class Misused(Exception):
+class UsageError(Exception):
     """The arguments cannot be parsed. Holds the usage line and the message."""
 
     def __init__(self, usage: str, text: str) -> None:
@@ -40,18 +40,18 @@ class Misused(Exception):
         self.text = text
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """A parser that suggests corrections and adds its arguments when they are needed.
 
     One process runs one command, so adding the arguments of all others would be wasted time.
     `add_arguments` holds the function that adds them until then.
     """
 
-    fill: Callable[["Parser"], None] | None = None
+    add_arguments: Callable[["CommandParser"], None] | None = None
 
-    def filled(self) -> Self:
+    def with_arguments(self) -> Self:
         """Add the arguments on the first call, and return the parser."""
-        fill, self.fill = self.fill, None
+        fill, self.add_arguments = self.add_arguments, None
         if fill is not None:
             fill(self)
         return self
@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         namespace: argparse.Namespace | None = None,
     ) -> tuple[argparse.Namespace, list[str]]:
         """Add the arguments of this command, then parse."""
-        return argparse.ArgumentParser.parse_known_args(self.filled(), args, namespace)
+        return argparse.ArgumentParser.parse_known_args(self.with_arguments(), args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with the closest known word as a suggestion."""
@@ -71,20 +71,20 @@ class Parser(argparse.ArgumentParser):
         typed = (match[1] or match[2]) if match is not None else ""
         if message.startswith("argument COMMAND: invalid choice"):
             message = f"there is no command {typed!r}"
-        close = difflib.get_close_matches(typed, known_words(self), n=1)
+        close = difflib.get_close_matches(typed, list_known_words(self), n=1)
         hint = f"did you mean {close[0]}?" if close else f"more: {self.prog} --help"
         # The word is spelled correctly, but stands before the command: `midrun --json ls`.
         if close == [typed]:
             hint = f"{typed} comes after the command"
-        raise Misused(self.format_usage(), f"{self.prog}: {message}; {hint}")
+        raise UsageError(self.format_usage(), f"{self.prog}: {message}; {hint}")
 
 
-def parser() -> Parser:
+def build_parser() -> CommandParser:
     """Return the parser of the whole command line."""
-    top = Parser(
+    top = CommandParser(
         prog="midrun",
         usage="midrun COMMAND [--help]",
-        description=TOP.format(commands=_listed()),
+        description=DESCRIPTION.format(commands=_format_command_list()),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -96,57 +96,59 @@ def parser() -> Parser:
         required=True,
         metavar="COMMAND",
         help=argparse.SUPPRESS,
-        parser_class=Parser,
+        parser_class=CommandParser,
     )
-    for commands in GROUPS.values():
+    for commands in COMMAND_GROUPS.values():
         for name, command in commands.items():
             subparser = commands_action.add_parser(
                 name,
-                description=command.text[0].upper() + command.text[1:] + ".",
-                epilog=_examples(command),
+                description=command.summary[0].upper() + command.summary[1:] + ".",
+                epilog=_format_examples(command),
                 formatter_class=argparse.RawDescriptionHelpFormatter,
                 allow_abbrev=False,
             )
-            subparser.fill = command.options
+            subparser.add_arguments = command.add_arguments
     return top
 
 
-def subparsers(top: argparse.ArgumentParser) -> dict[str, Parser]:
+def find_subparsers(root: argparse.ArgumentParser) -> dict[str, CommandParser]:
     """Return the parser of each command, by name."""
-    for action in top._actions:  # noqa: SLF001 - argparse has no public way to list its actions
+    for action in root._actions:  # noqa: SLF001 - argparse has no public way to list its actions
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
             return dict(action.choices)
     return {}
 
 
-def options(made: argparse.ArgumentParser) -> list[argparse.Action]:
+def list_arguments(arg_parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Return the arguments of a parser that its help shows, positional and optional."""
     return [
         action
-        for action in made._actions  # noqa: SLF001 - as above
+        for action in arg_parser._actions  # noqa: SLF001 - as above
         if not isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - as above
         and action.help != argparse.SUPPRESS
     ]
 
 
-def known_words(made: argparse.ArgumentParser) -> list[str]:
+def list_known_words(arg_parser: argparse.ArgumentParser) -> list[str]:
     """Return all options, choices and command names of a parser and its subparsers."""
-    words = [word for action in options(made) for word in action.option_strings]
-    words += [str(word) for action in options(made) for word in action.choices or ()]
-    for name, below in subparsers(made).items():
-        words += [name, *known_words(below)]
+    words = [word for action in list_arguments(arg_parser) for word in action.option_strings]
+    words += [
+        str(word) for action in list_arguments(arg_parser) for word in action.choices or ()
+    ]
+    for name, below in find_subparsers(arg_parser).items():
+        words += [name, *list_known_words(below)]
     return words
 
 
-def _listed() -> str:
+def _format_command_list() -> str:
     lines = []
-    for title, commands in GROUPS.items():
+    for title, commands in COMMAND_GROUPS.items():
         lines.append(f"{title}:")
-        lines += [f"  {name:<16}{command.text}" for name, command in commands.items()]
+        lines += [f"  {name:<16}{command.summary}" for name, command in commands.items()]
     return "\n".join(lines)
 
 
-def _examples(command: Command) -> str:
+def _format_examples(command: CommandSpec) -> str:
     title = "examples:" if len(command.examples) > 1 else "example:"
     return "\n".join([title, *(f"  {example}" for example in command.examples)])
 

@@ -17,40 +17,42 @@ from typing import Final, Literal
 import anyio
 
 from midrun.agents.agent import Agent
-from midrun.cli.follow import Watch, shown, spilling
-from midrun.cli.hints import typed
-from midrun.cli.output import Sayer
-from midrun.cli.targets import agents_of, check_file, find, opened
-from midrun.core.values import DRIVABLE
+from midrun.cli.follow import ShowOptions, capture_stderr, show_run
+from midrun.cli.hints import format_command
+from midrun.cli.output import CommandOutput
+from midrun.cli.targets import check_store_file, find_run, load_agents, open_target
+from midrun.core.values import DRIVABLE_PHASES
 from midrun.driver.user_tasks import list_unfinished
 from midrun.errors import Misconfigured
 from midrun.followers import Follower, following
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.runs import validation
 from midrun.runs.midrun import Midrun
 from midrun.runs.protocols import AnyRun
 from midrun.workers.concurrency_limits import Fleet
-from midrun.workers.placement import Placing
+from midrun.workers.placement import RunPlacement
 
 # Setup of a worker or a server: its engine, its limits, its followers.
 
 
-def staffed(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
+def build_worker(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
     """Return a `Midrun` that drives the runs of `agents`; it is not open yet.
 
     Raises:
         Misconfigured: the engine's package or the folder of the store is missing.
     """
-    check_file(args.store, there=False)
+    check_store_file(args.store, must_exist=False)
     fleet = Fleet(
-        limits=_limits("--limit", args.limit),
-        here=_limits("--here", args.here),
+        limits=_parse_limits("--limit", args.limit),
+        here=_parse_limits("--here", args.here),
         versions=args.versions,
     )
-    return Midrun(args.store, agents=agents, engine=_engine(args), fleet=fleet, **args.keys)
+    return Midrun(
+        args.store, agents=agents, engine=_choose_engine(args), fleet=fleet, **args.keys
+    )
 
 
-def _limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
+def _parse_limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
     """Return the limits by scope, from words such as `agent:clerk=10`.
 
     Raises:
@@ -66,7 +68,7 @@ def _limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
     return limits
 
 
-def _engine(args: Namespace) -> Literal["local"] | Placing | None:
+def _choose_engine(args: Namespace) -> Literal["local"] | RunPlacement | None:
     if args.engine == "none":
         return None
     if args.engine == "local":
@@ -80,18 +82,18 @@ def _engine(args: Namespace) -> Literal["local"] | Placing | None:
 
 
 @asynccontextmanager
-async def followed(args: Namespace, midrun: Midrun) -> AsyncIterator[None]:
+async def open_with_followers(args: Namespace, midrun: Midrun) -> AsyncIterator[None]:
     """Open `midrun` with the followers that the options ask for.
 
     Raises:
         Misconfigured: an address or a secret is invalid, or a package is missing.
     """
-    followers = _followers(args, midrun)
+    followers = _build_followers(args, midrun)
     async with midrun, following(midrun, *followers):
         yield
 
 
-def _followers(args: Namespace, midrun: Midrun) -> list[Follower]:
+def _build_followers(args: Namespace, midrun: Midrun) -> list[Follower]:
     followers: list[Follower] = []
     try:
         if args.webhook:
@@ -108,29 +110,31 @@ def _followers(args: Namespace, midrun: Midrun) -> list[Follower]:
     return followers
 
 
-LOOKED_AT: Final = 200
+WAITING_RUNS_CHECKED_MAX: Final = 200
 """Number of waiting runs that are checked for agents that the app does not define."""
 
 
-async def run(args: Namespace, say: Sayer) -> int:
+async def run(args: Namespace, out: CommandOutput) -> int:
     """Start a run and show it until it rests or the user leaves."""
-    validation.task(args.task)  # first, so that an empty task does not create a store
-    agents: tuple[Agent, ...] = () if args.url else agents_of(args.app)
-    name = (args.agent or args.app) if args.url else _chosen(args, agents)
+    validation.check_task(args.task)  # first, so that an empty task does not create a store
+    agents: tuple[Agent, ...] = () if args.url else load_agents(args.app)
+    name = (args.agent or args.app) if args.url else _choose_agent(args, agents)
     # The capture is the outer context: closing the store stops tool processes, which may still
     # write to standard error.
-    with spilling(args, say) as spill:
-        async with opened(args, agents) as midrun:
+    with capture_stderr(args, out) as spill:
+        async with open_target(args, agents) as midrun:
             started = await midrun.start(
                 name, args.task, thread=args.thread, labels=args.label, actor=args.actor
             )
-            pause = typed(args, "pause", started.id)
-            first = "" if say.as_json else f"{started.id}\npause from any terminal: {pause}"
-            watch = Watch(driven_here=not args.url, spill=spill, first=first)
-            return await shown(started, args, say, watch)
+            pause = format_command(args, "pause", started.id)
+            first = "" if out.as_json else f"{started.id}\npause from any terminal: {pause}"
+            watch = ShowOptions(
+                driven_here=not args.url, stderr_capture=spill, first_text=first
+            )
+            return await show_run(started, args, out, watch)
 
 
-def _chosen(args: Namespace, agents: tuple[Agent, ...]) -> str:
+def _choose_agent(args: Namespace, agents: tuple[Agent, ...]) -> str:
     names = [agent.name for agent in agents]
     if args.agent and args.agent not in names:
         problem = f"has no agent {args.agent}; its agents are: {', '.join(names)}"
@@ -141,62 +145,64 @@ def _chosen(args: Namespace, agents: tuple[Agent, ...]) -> str:
     return args.agent or names[0]
 
 
-async def attach(args: Namespace, say: Sayer) -> int:
+async def attach(args: Namespace, out: CommandOutput) -> int:
     """Show an existing run, and drive it if an app is given."""
     if args.app and args.url:
         problem = "cannot be combined with --url: a server drives its runs; leave --app out"
         raise Misconfigured("--app", problem)
-    agents = agents_of(args.app) if args.app else ()
-    with spilling(args, say) as spill:
-        async with opened(args, agents) as midrun:
-            run = await find(midrun, args.run)
-            if agents and not say.as_json:
-                await _say_if_strange(run, agents, args, say)
-            return await shown(run, args, say, Watch(driven_here=bool(agents), spill=spill))
+    agents = load_agents(args.app) if args.app else ()
+    with capture_stderr(args, out) as spill:
+        async with open_target(args, agents) as midrun:
+            run = await find_run(midrun, args.run)
+            if agents and not out.as_json:
+                await _warn_if_agent_missing(run, agents, args, out)
+            return await show_run(
+                run, args, out, ShowOptions(driven_here=bool(agents), stderr_capture=spill)
+            )
 
 
-async def _say_if_strange(
-    run: AnyRun, agents: tuple[Agent, ...], args: Namespace, say: Sayer
+async def _warn_if_agent_missing(
+    run: AnyRun, agents: tuple[Agent, ...], args: Namespace, out: CommandOutput
 ) -> None:
     """Warn that the run is only watched if the app does not define its agent."""
     agent, names = (await run.view()).agent, [agent.name for agent in agents]
     if agent not in names:
         has = f"which {args.app} does not define (it defines {', '.join(names)})"
-        say.line([("bad", f"{run.id} needs agent {agent}, {has}; it is not driven here")])
+        out.write_line([("bad", f"{run.id} needs agent {agent}, {has}; it is not driven here")])
 
 
-async def _say_who_waits(
-    midrun: Midrun, agents: tuple[Agent, ...], args: Namespace, say: Sayer
+async def _warn_of_waiting_runs(
+    midrun: Midrun, agents: tuple[Agent, ...], args: Namespace, out: CommandOutput
 ) -> None:
     """Warn about undriven runs that wait for agents that this app does not define."""
-    names, alive = [agent.name for agent in agents], await midrun.store.holders()
-    waiting = Query(phases=tuple(sorted(DRIVABLE)), limit=LOOKED_AT)
-    rows = (await midrun.store.runs(waiting)).items
+    names, alive = [agent.name for agent in agents], await midrun.store.list_holders()
+    waiting = RunQuery(phases=tuple(sorted(DRIVABLE_PHASES)), limit=WAITING_RUNS_CHECKED_MAX)
+    rows = (await midrun.store.list_runs(waiting)).items
     # A run whose holder is alive is driven by another process, which knows its agent.
     undriven = [row.head.agent for row in rows if row.holder not in alive]
     missing = [agent for agent in undriven if agent not in names]
-    if missing and not say.as_json:
+    if missing and not out.as_json:
         wait = "1 run waits" if len(missing) == 1 else f"{len(missing)} runs wait"
         agent_names = ", ".join(sorted(set(missing)))
         has = f"which {args.app} does not define (it defines {', '.join(names)})"
-        say.line([("bad", f"{wait} for {agent_names}, {has}")])
+        out.write_line([("bad", f"{wait} for {agent_names}, {has}")])
 
 
-async def serve(args: Namespace, say: Sayer) -> int:
+async def serve(args: Namespace, out: CommandOutput) -> int:
     """Serve an app over HTTP until interrupted."""
     try:
         from midrun.server import Network  # noqa: PLC0415 - needs the extra `server`
         from midrun.server import serve as listen  # noqa: PLC0415 - needs the extra `server`
     except ImportError as error:
         raise Misconfigured("serve", f"install midrun[server] ({error})") from error
-    agents = agents_of(args.app)
-    midrun = staffed(args, agents)
+    agents = load_agents(args.app)
+    midrun = build_worker(args, agents)
     _log_audit_to_stderr()
     # uvicorn raises the signal that stopped it once more. This receiver catches it, so that the
     # process still stands down from its runs.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM):
-        async with followed(args, midrun):
-            await _say_who_waits(midrun, agents, args, say)
+        async with open_with_followers(args, midrun):
+            await _warn_of_waiting_runs(midrun, agents, args, out)
             await listen(
                 midrun,
                 host=args.host,
@@ -213,10 +219,10 @@ async def serve(args: Namespace, say: Sayer) -> int:
                     root_path=args.root_path,
                     drain_s=args.drain,
                 ),
-                say=lambda link: say.say({"url": link}, link),
+                say=lambda link: out.write({"url": link}, link),
             )
-            _end_at_next_signal()
-    _end_if_code_is_left()
+            _exit_at_next_signal()
+    _exit_if_code_still_runs()
     return 0
 
 
@@ -231,34 +237,34 @@ def _log_audit_to_stderr() -> None:
     audit.setLevel(logging.INFO)
 
 
-async def worker(args: Namespace, say: Sayer) -> int:
+async def worker(args: Namespace, out: CommandOutput) -> int:
     """Drive the runs of an app until a signal; then stand down from all of them."""
-    agents = agents_of(args.app)
-    midrun = staffed(args, agents)
+    agents = load_agents(args.app)
+    midrun = build_worker(args, agents)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with followed(args, midrun):
+        async with open_with_followers(args, midrun):
             names = ", ".join(agent.name for agent in agents)
             where = f"driving the runs of {names} in {args.store}; Ctrl-C stops"
-            say.say({"driving": names, "store": args.store}, where)
-            await _say_who_waits(midrun, agents, args, say)
+            out.write({"driving": names, "store": args.store}, where)
+            await _warn_of_waiting_runs(midrun, agents, args, out)
             async for _ in signals:
                 break
             # Leaving the contexts below waits for calls in flight. From here on, another signal
             # ends the process without waiting.
-            _end_at_next_signal()
-            say.say({"leaving": True}, "stopping: calls in flight get their grace period")
-    say.say({"left": True}, "stopped: the runs go on when another worker takes them")
-    _end_if_code_is_left()
+            _exit_at_next_signal()
+            out.write({"leaving": True}, "stopping: calls in flight get their grace period")
+    out.write({"left": True}, "stopped: the runs go on when another worker takes them")
+    _exit_if_code_still_runs()
     return 0
 
 
-def _end_at_next_signal() -> None:
+def _exit_at_next_signal() -> None:
     """End the process at the next SIGINT or SIGTERM, without waiting for calls."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end_at_once)
+        signal.signal(number, _exit_at_once)
 
 
-def _end_at_once(number: int, _: object) -> None:
+def _exit_at_once(number: int, _: object) -> None:
     # A signal handler runs between any two bytecodes, perhaps in the middle of a print. A
     # buffered write would then fail as re-entrant, so this one bypasses the buffers. `os._exit`
     # skips all cleanup, which could wait for a call that does not stop.
@@ -271,7 +277,7 @@ def _end_at_once(number: int, _: object) -> None:
     os._exit(128 + number)
 
 
-def _end_if_code_is_left() -> None:
+def _exit_if_code_still_runs() -> None:
     """End the process if tool code still runs; a normal exit would wait for its threads."""
     unfinished = list_unfinished()
     if not unfinished:

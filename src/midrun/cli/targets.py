@@ -23,7 +23,7 @@ from midrun.runs.token_file import find_token
 # Runs and asks, by their id or the beginning of it.
 
 
-async def find(midrun: AnyMidrun, given: str) -> AnyRun:
+async def find_run(midrun: AnyMidrun, run_id: str) -> AnyRun:
     """Return the run with this id, or the only run whose id begins with it.
 
     Raises:
@@ -31,37 +31,37 @@ async def find(midrun: AnyMidrun, given: str) -> AnyRun:
         Misconfigured: several of the newest runs begin with it, or it is empty.
     """
     # An unset shell variable gives "", which is the beginning of every id.
-    if not given.strip():
+    if not run_id.strip():
         raise Misconfigured("RUN", "the id must not be empty; `midrun ls` lists the runs")
     try:
-        return await midrun.get(given)
+        return await midrun.get(run_id)
     except RunNotFound:
-        matches = await midrun.named(given)
+        matches = await midrun.named(run_id)
         if len(matches) == 1:
             return await midrun.get(matches[0])
         if not matches:
             raise
         examples = ", ".join(matches[:4])
         problem = f"{len(matches)} runs begin with this; type more of the id: {examples}"
-        raise Misconfigured(given, problem) from None
+        raise Misconfigured(run_id, problem) from None
 
 
-async def find_ask(midrun: AnyMidrun, given: str) -> tuple[AnyRun, str | None]:
+async def find_ask(midrun: AnyMidrun, ask_id: str) -> tuple[AnyRun, str | None]:
     """Return the run and the id of the ask; `RUN` alone means its only open ask (None)."""
-    run, dash, ask = given.rpartition("-")
+    run, dash, ask = ask_id.rpartition("-")
     if not dash:
-        return await find(midrun, given), None
-    return await find(midrun, run), ask
+        return await find_run(midrun, ask_id), None
+    return await find_run(midrun, run), ask
 
 
-STORE: Final = "sqlite:///midrun.db"
-TEMPORAL_ADDRESS: Final = "127.0.0.1:7233"
+DEFAULT_STORE: Final = "sqlite:///midrun.db"
+DEFAULT_TEMPORAL_ADDRESS: Final = "127.0.0.1:7233"
 SETTINGS_PREFIX: Final = "MIDRUN_"
 
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-def settle(args: Namespace) -> None:
+def resolve_settings(args: Namespace) -> None:
     """Fill in options that were not typed, from the environment or by default.
 
     All variables `MIDRUN_*` are removed from the environment of this process before the app is
@@ -85,20 +85,20 @@ def settle(args: Namespace) -> None:
         file = args.token_file
         args.token = _read_token(file) if file else setting("MIDRUN_TOKEN")
     if hasattr(args, "temporal_address"):
-        default = setting("MIDRUN_TEMPORAL_ADDRESS") or TEMPORAL_ADDRESS
+        default = setting("MIDRUN_TEMPORAL_ADDRESS") or DEFAULT_TEMPORAL_ADDRESS
         args.temporal_address = args.temporal_address or default
     args.webhook_secret = setting("MIDRUN_WEBHOOK_SECRET", "")
     args.keys = Keys(
         key=setting("MIDRUN_KEY", "").encode() or None,
         chain_key=setting("MIDRUN_CHAIN_KEY", "").encode() or None,
     )
-    args.store = args.store or setting("MIDRUN_STORE") or STORE
+    args.store = args.store or setting("MIDRUN_STORE") or DEFAULT_STORE
     if not getattr(args, "url", None):  # a server takes the actor from the token
         args.actor = args.actor or setting("MIDRUN_ACTOR") or os.environ.get("USER") or "user"
 
 
 @asynccontextmanager
-async def opened(
+async def open_target(
     args: Namespace, agents: tuple[Agent, ...] = (), *, drive: bool = True
 ) -> AsyncIterator[AnyMidrun]:
     """Open the store or server of `args`; drive the runs of `agents` unless `drive` is False.
@@ -114,7 +114,7 @@ async def opened(
         return
     from midrun.runs.midrun import Midrun  # noqa: PLC0415 - not needed for a server
 
-    check_file(args.store, there=not agents)
+    check_store_file(args.store, must_exist=not agents)
     engine: Literal["local"] | None = "local" if agents and drive else None
     async with Midrun(args.store, agents=agents, engine=engine, **args.keys) as near:
         yield near
@@ -127,7 +127,7 @@ class Keys(TypedDict):
     chain_key: bytes | None
 
 
-def check_file(store: str, *, there: bool) -> None:
+def check_store_file(store: str, *, must_exist: bool) -> None:
     """Check that the file of a store exists (`must_exist`) or can be created.
 
     A typo in an address must neither create an empty store nor look like one.
@@ -140,7 +140,7 @@ def check_file(store: str, *, there: bool) -> None:
     if parts is None or parts.path == "/" or ":memory:" in store:
         return
     path = Path(unquote(parts.path[1:]))
-    if there and not path.exists():
+    if must_exist and not path.exists():
         problem = f"there is no store at {path}; check --store, or start a run to create it"
         raise Misconfigured(store, problem)
     if not path.parent.is_dir():
@@ -149,7 +149,7 @@ def check_file(store: str, *, there: bool) -> None:
 
 def _find_token(url: str) -> str | None:
     """Return the token that a server wrote to this folder; only for a local server."""
-    return find_token(Path.cwd()) if urlsplit(url).hostname in LOOPBACK else None
+    return find_token(Path.cwd()) if urlsplit(url).hostname in LOOPBACK_HOSTS else None
 
 
 def _read_token(file: str) -> str:
@@ -172,20 +172,20 @@ def _read_token(file: str) -> str:
 
 # Apps: `module:attribute` or `file.py`, and the agents in them.
 
-RUNS: Final = (
+RUNS_CODE_PROBLEM: Final = (
     "the module runs code when it is imported; put that code under "
     'if __name__ == "__main__": at its end'
 )
 
 
-def agents_of(app: str) -> tuple[Agent, ...]:
+def load_agents(app: str) -> tuple[Agent, ...]:
     """Return the agents of an app: an `Agent`, a list of them, or a `Midrun`.
 
     Raises:
         Misconfigured: the app does not exist, cannot be imported, or has no agent.
     """
     where, _, attribute = app.partition(":")
-    module = _module(where)
+    module = _import_app(where)
     if attribute:
         if not hasattr(module, attribute):
             names = [
@@ -193,40 +193,40 @@ def agents_of(app: str) -> tuple[Agent, ...]:
             ]
             has = f"; it has: {', '.join(names)}" if names else ""
             raise Misconfigured(app, f"{where} has no {attribute}{has}")
-        return _agents(app, getattr(module, attribute))
+        return _extract_agents(app, getattr(module, attribute))
     candidates = [value for value in vars(module).values() if isinstance(value, Agent | Midrun)]
     if not candidates:
         raise Misconfigured(app, "the module has no Agent; name one: file.py:agent")
-    return tuple(agent for value in candidates for agent in _agents(app, value))
+    return tuple(agent for value in candidates for agent in _extract_agents(app, value))
 
 
-def _agents(app: str, value: object) -> tuple[Agent, ...]:
+def _extract_agents(app: str, value: object) -> tuple[Agent, ...]:
     match value:
         case Agent():
             return (value,)
         case Midrun():
             return tuple(value.agents.values())
         case Iterable():
-            return tuple(agent for one in value for agent in _agents(app, one))
+            return tuple(agent for one in value for agent in _extract_agents(app, one))
         case _:
             expected = "must be an Agent, a list of agents or a Midrun"
             raise Misconfigured(app, f"{expected}, got {type(value).__name__}")
 
 
-def _module(where: str) -> ModuleType:
+def _import_app(where: str) -> ModuleType:
     path = Path(where)
     if path.is_dir() and not path.name.isidentifier():
         raise Misconfigured(where, "is a folder; name a file: file.py or file.py:agent")
     if path.suffix != ".py":
-        return _imported(where, where, Path.cwd())
+        return _import_module(where, where, Path.cwd())
     if not path.is_file():
         raise Misconfigured(where, "there is no such file")
     # Import it as a top-level module of its folder, not under an invented name: the zygote
     # process imports blocking tools again by their module name.
-    return _imported(where, path.stem, path.resolve().parent)
+    return _import_module(where, path.stem, path.resolve().parent)
 
 
-def _imported(where: str, name: str, folder: Path) -> ModuleType:
+def _import_module(where: str, name: str, folder: Path) -> ModuleType:
     """Import the app's module; turn any error into one line with its position.
 
     User code can raise anything here. The user needs the position in their own code, not a
@@ -239,23 +239,23 @@ def _imported(where: str, name: str, folder: Path) -> ModuleType:
     except MidrunError:  # names the wrong declaration already
         raise
     except SystemExit as error:
-        raise Misconfigured(where, RUNS) from error
+        raise Misconfigured(where, RUNS_CODE_PROBLEM) from error
     except Exception as error:
-        if isinstance(error, RuntimeError) and _wants_a_loop(error):
-            raise Misconfigured(where, RUNS) from error
-        place = _place(error, folder)
+        if isinstance(error, RuntimeError) and _is_nested_event_loop(error):
+            raise Misconfigured(where, RUNS_CODE_PROBLEM) from error
+        place = _format_position(error, folder)
         problem = f"cannot be imported: {type(error).__name__}: {error}{place}"
         if is_missing_variable(error) and str(error.args[0]).startswith(SETTINGS_PREFIX):
             problem += "; the command removes MIDRUN_* from its environment: use another name"
         raise Misconfigured(where, problem) from error
 
 
-def _wants_a_loop(error: RuntimeError) -> bool:
+def _is_nested_event_loop(error: RuntimeError) -> bool:
     """Tell whether `anyio.run` or `asyncio.run` raised because a loop is running already."""
     return "Already running" in str(error) or "event loop" in str(error)
 
 
-def _place(error: Exception, folder: Path) -> str:
+def _format_position(error: Exception, folder: Path) -> str:
     """Return the innermost position inside the app, else the innermost in any file."""
     if isinstance(error, SyntaxError):  # its text has the position already
         return ""
@@ -265,9 +265,9 @@ def _place(error: Exception, folder: Path) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename not in {__file__, importlib.__file__} and "<" not in frame.filename
     ]
-    ours = [f for f in frames if _is_in(folder, f.filename)] or frames
+    ours = [f for f in frames if _is_in_folder(folder, f.filename)] or frames
     return f" ({ours[-1].filename}:{ours[-1].lineno})" if ours else ""
 
 
-def _is_in(folder: Path, file: str) -> bool:
+def _is_in_folder(folder: Path, file: str) -> bool:
     return Path(file).is_relative_to(folder) and "site-packages" not in file

@@ -17,10 +17,12 @@ from typing import Final
 from midrun.errors import Misconfigured
 from midrun.runs.protocols import AnyMidrun
 
-PATIENCE_S: Final = 30.0
+DEFAULT_PATIENCE_S: Final = 30.0
 
 
-def connect(url: str, *, token: str | None = None, patience: float = PATIENCE_S) -> AnyMidrun:
+def connect(
+    url: str, *, token: str | None = None, patience: float = DEFAULT_PATIENCE_S
+) -> AnyMidrun:
     """Return a handle of a server's runs, with the methods of `Midrun`.
 
         async with connect("http://127.0.0.1:8000", token=token) as midrun:

@@ -14,23 +14,23 @@ from typing import Final, TypeVar, cast, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from midrun.core.entries import KINDS, Entry
-from midrun.core.ids import Epoch, Micros, RunId, Seq, micros_of
+from midrun.core.entries import ENTRY_TYPES, Entry
+from midrun.core.ids import Epoch, Micros, RunId, Seq, datetime_to_micros
 from midrun.core.run_head import Head
 from midrun.core.values import Json, Phase
 from midrun.driver.live import Delta
 from midrun.errors import JournalTooNew
 from midrun.ports.store import RunRow
-from midrun.runs.values import Happened
+from midrun.runs.values import FeedEntry
 
 S = TypeVar("S", bound=Struct)
 
-_KINDS: Final[Mapping[str, type[Entry]]] = {kind.__name__: kind for kind in KINDS}
+_ENTRY_CLASSES: Final[Mapping[str, type[Entry]]] = {kind.__name__: kind for kind in ENTRY_TYPES}
 
-_Mend = Callable[[object], object]
+_Converter = Callable[[object], object]
 
 
-class ShownEvent(Struct, frozen=True, kw_only=True):
+class WireEvent(Struct, frozen=True, kw_only=True):
     """An entry as the server's feed sends it; `data` is the entry itself."""
 
     seq: Seq
@@ -40,7 +40,7 @@ class ShownEvent(Struct, frozen=True, kw_only=True):
     data: dict[str, Json]
 
 
-class RunLine(Struct, frozen=True, kw_only=True):
+class WireRunRow(Struct, frozen=True, kw_only=True):
     """A run as the server's list sends it."""
 
     run_id: RunId
@@ -62,39 +62,39 @@ class RunLine(Struct, frozen=True, kw_only=True):
     changed_at: Micros
 
 
-def read(kind: type[S], data: object) -> S:
+def decode_value(kind: type[S], data: object) -> S:
     """Convert `data`, decoded from JSON, to a value of `kind`.
 
     Raises:
         msgspec.ValidationError: It does not have the form of that type.
     """
-    converter = _mending(kind)
+    converter = _make_converter(kind)
     return msgspec.convert(data if converter is None else converter(data), kind)
 
 
-def happened(data: object) -> Happened:
+def decode_feed_entry(data: object) -> FeedEntry:
     """Convert an event of the feed to a feed item.
 
     Raises:
         JournalTooNew: This version does not know the kind of entry.
     """
-    event = read(ShownEvent, data)
+    event = decode_value(WireEvent, data)
     name = str(event.data.get("kind"))
-    kind = _KINDS.get(name)
+    kind = _ENTRY_CLASSES.get(name)
     if kind is None:
         raise JournalTooNew(event.run_id, event.seq, name)
-    entry = read(cast("type[Struct]", kind), event.data)
-    return Happened(
+    entry = decode_value(cast("type[Struct]", kind), event.data)
+    return FeedEntry(
         seq=event.seq, at=event.ts, kind=name, entry=cast("Entry", entry), epoch=event.epoch
     )
 
 
-def delta(data: object) -> Delta:
+def decode_delta(data: object) -> Delta:
     """Convert an event of the feed to a live delta."""
-    return read(Delta, data)
+    return decode_value(Delta, data)
 
 
-def row(line: RunLine) -> RunRow:
+def make_run_row(line: WireRunRow) -> RunRow:
     """Convert a run of a list to the row that a store would return."""
     head = Head(
         phase=line.phase,
@@ -121,7 +121,7 @@ def row(line: RunLine) -> RunRow:
     )
 
 
-def micros(text: object) -> object:
+def parse_time(text: object) -> object:
     """Convert RFC 3339 text to microseconds; return any other value unchanged.
 
     The validation of the type then refuses it.
@@ -129,42 +129,42 @@ def micros(text: object) -> object:
     if not isinstance(text, str):
         return text
     try:
-        return micros_of(datetime.fromisoformat(text))
+        return datetime_to_micros(datetime.fromisoformat(text))
     except (ValueError, TypeError):
         return text
 
 
 @cache
-def _mending(hint: object) -> _Mend | None:
+def _make_converter(hint: object) -> _Converter | None:
     """Return the function that converts wire data to data of the type `hint`.
 
     None means that no conversion is needed.
     """
     if hint is Micros:
-        return micros
+        return parse_time
     if isinstance(hint, type) and issubclass(hint, Struct):
-        return _struct(hint)
-    inner = [found for arg in get_args(hint) if (found := _mending(arg)) is not None]
+        return _make_struct_converter(hint)
+    inner = [found for arg in get_args(hint) if (found := _make_converter(arg)) is not None]
     if not inner:
         return None
     if get_origin(hint) is tuple:
-        return lambda data: _items(inner[0], data)
+        return lambda data: _convert_items(inner[0], data)
     if get_origin(hint) is dict:
-        return lambda data: _values(inner[0], data)
+        return lambda data: _convert_values(inner[0], data)
     # A union. Of `X | None` there is one converter. In a union of several structs the tag
     # selects the type, which this function does not look at; none of those structs has times.
     return inner[0] if len(inner) == 1 else None
 
 
-def _struct(kind: type[Struct]) -> _Mend:
+def _make_struct_converter(kind: type[Struct]) -> _Converter:
     tag = kind.__struct_config__.tag_field
 
     # Evaluated at the first use, not here: a struct may have a field of its own type, and the
     # recursion would not end.
     @cache
-    def fields() -> dict[str, _Mend | None]:
+    def fields() -> dict[str, _Converter | None]:
         hints = get_type_hints(kind)
-        return {name: _mending(hints[name]) for name in kind.__struct_fields__}
+        return {name: _make_converter(hints[name]) for name in kind.__struct_fields__}
 
     def convert(data: object) -> object:
         if not isinstance(data, dict):
@@ -182,11 +182,11 @@ def _struct(kind: type[Struct]) -> _Mend:
     return convert
 
 
-def _items(convert: _Mend, data: object) -> object:
+def _convert_items(convert: _Converter, data: object) -> object:
     return [convert(item) for item in data] if isinstance(data, list) else data
 
 
-def _values(convert: _Mend, data: object) -> object:
+def _convert_values(convert: _Converter, data: object) -> object:
     if not isinstance(data, dict):
         return data
     return {key: convert(value) for key, value in data.items()}

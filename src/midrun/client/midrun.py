@@ -10,35 +10,35 @@ from msgspec import Struct
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
-from midrun.client.decode import RunLine, read, row
+from midrun.client.decode import WireRunRow, decode_value, make_run_row
 from midrun.client.run import RemoteRun
-from midrun.client.transport import Link
-from midrun.codec.strict_json import checked
+from midrun.client.transport import HttpTransport
+from midrun.codec.strict_json import normalize_json
 from midrun.core.ids import RunId
 from midrun.core.stops import Stop
 from midrun.core.values import Json
 from midrun.errors import Misconfigured
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.ports.store import Page, RunRow
 from midrun.runs import validation
-from midrun.runs.validation import REASON_MAX_CHARS, Who, phase_of
+from midrun.runs.validation import REASON_MAX_CHARS, ActorLike, parse_phase
 from midrun.runs.values import OpenAsk, RunView, Verdict
 
-PAGE_MAX: Final = 200
+PAGE_MAX_RUNS: Final = 200
 """The largest page of runs that a server returns."""
 
-LISTED: Final = 500
+PREFIX_SEARCH_MAX_RUNS: Final = 500
 """`named` looks for a prefix among this many of the newest runs."""
 
 
-class RunPage(Struct, frozen=True, kw_only=True):
+class WireRunPage(Struct, frozen=True, kw_only=True):
     """A page of runs as the server sends it."""
 
-    items: tuple[RunLine, ...]
+    items: tuple[WireRunRow, ...]
     next_cursor: str
 
 
-class AskPage(Struct, frozen=True, kw_only=True):
+class WireAskPage(Struct, frozen=True, kw_only=True):
     """A page of asks as the server sends it."""
 
     items: tuple[OpenAsk, ...]
@@ -53,18 +53,23 @@ class RemoteMidrun:
     """
 
     def __init__(
-        self, url: str, token: str | None, *, patience: float, outside: Outside | None = None
+        self,
+        url: str,
+        token: str | None,
+        *,
+        patience: float,
+        environment: Environment | None = None,
     ) -> None:
-        self._link = Link(url, token, patience, outside or Outside())
-        self._open: AsyncExitStack | None = None
+        self._transport = HttpTransport(url, token, patience, environment or Environment())
+        self._exit_stack: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
-        if self._open is not None:
+        if self._exit_stack is not None:
             problem = "Cannot open it twice: it is open already. Call connect again."
             raise Misconfigured("connect", problem)
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._link.opened())
-            self._open = stack.pop_all()
+            await stack.enter_async_context(self._transport.connect())
+            self._exit_stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -73,11 +78,11 @@ class RemoteMidrun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        opened, self._open = self._open, None
+        opened, self._exit_stack = self._exit_stack, None
         return None if opened is None else await opened.__aexit__(kind, error, trace)
 
     def __repr__(self) -> str:
-        return f"RemoteMidrun({self._link.url!r})"
+        return f"RemoteMidrun({self._transport.url!r})"
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────
 
@@ -90,7 +95,7 @@ class RemoteMidrun:
         labels: Sequence[str] | None = None,
         stop: Stop | None = None,
         request_id: str | None = None,
-        actor: Who = None,
+        actor: ActorLike = None,
     ) -> RemoteRun:
         """Start a run of one of the server's agents, and return its handle.
 
@@ -100,15 +105,15 @@ class RemoteMidrun:
             Misconfigured: The server has no such agent, or the task is empty.
             ControlRefused: `request_id_reused`: the first call had other arguments.
         """
-        self._link.check_actor(actor)
+        self._transport.check_actor(actor)
         body = {
             "agent": agent if isinstance(agent, str) else agent.name,
-            "input": validation.task(task),
-            "thread_id": validation.name("thread", thread or ""),
-            "labels": validation.labels(labels),
+            "input": validation.check_task(task),
+            "thread_id": validation.check_name("thread", thread or ""),
+            "labels": validation.check_labels(labels),
             "stop": msgspec.to_builtins(stop),
         }
-        return await self._made("/v1/runs", body, request_id)
+        return await self._post_for_run("/v1/runs", body, request_id)
 
     async def get(self, run_id: str) -> RemoteRun:
         """Return the handle of an existing run.
@@ -116,7 +121,7 @@ class RemoteMidrun:
         Raises:
             RunNotFound: The server has no run with this id. It is also a `LookupError`.
         """
-        run = RemoteRun(RunId(run_id), self._link)
+        run = RemoteRun(RunId(run_id), self._transport)
         await run.view()
         return run
 
@@ -132,25 +137,27 @@ class RemoteMidrun:
     ) -> Page[RunView]:
         """Return a page of runs, newest first; pass `page.cursor` to get the next page."""
         params = {
-            "phase": "" if phase is None else phase_of(phase),
+            "phase": "" if phase is None else parse_phase(phase),
             "agent": agent or "",
             "label": label or "",
             "thread": thread or "",
         }
-        page = await self._rows(params, limit, cursor or "")
+        page = await self._fetch_rows(params, limit, cursor or "")
         # The list has rows only; the view of each run is a request of its own.
-        views = [await RemoteRun(row.run, self._link).view() for row in page.items]
+        views = [await RemoteRun(row.run, self._transport).view() for row in page.items]
         return Page(items=tuple(views), cursor=page.cursor)
 
-    async def _rows(self, params: dict[str, str], limit: int, cursor: str) -> Page[RunRow]:
+    async def _fetch_rows(
+        self, params: dict[str, str], limit: int, cursor: str
+    ) -> Page[RunRow]:
         # The server limits a page. Ask for more pages until `limit` is reached, but never for
         # more runs than are left, so that the cursor stands right behind the last one.
         rows: tuple[RunRow, ...] = ()
         while True:
-            params |= {"limit": str(min(limit - len(rows), PAGE_MAX)), "cursor": cursor}
-            reply = await self._link.get("/v1/runs", params=params)
-            page = read(RunPage, reply.json())
-            rows, cursor = (*rows, *map(row, page.items)), page.next_cursor
+            params |= {"limit": str(min(limit - len(rows), PAGE_MAX_RUNS)), "cursor": cursor}
+            reply = await self._transport.get("/v1/runs", params=params)
+            page = decode_value(WireRunPage, reply.json())
+            rows, cursor = (*rows, *map(make_run_row, page.items)), page.next_cursor
             if not cursor or len(rows) >= limit:
                 return Page(items=rows, cursor=cursor)
 
@@ -160,7 +167,7 @@ class RemoteMidrun:
         Only the newest 500 runs are searched.
         """
         begins = (beginning, f"run_{beginning}")
-        rows = (await self._rows({}, LISTED, "")).items
+        rows = (await self._fetch_rows({}, PREFIX_SEARCH_MAX_RUNS, "")).items
         return tuple(row.run for row in rows if row.run.startswith(begins))
 
     async def asks(self) -> tuple[OpenAsk, ...]:
@@ -168,8 +175,8 @@ class RemoteMidrun:
         asks: tuple[OpenAsk, ...] = ()
         cursor = ""
         while True:
-            reply = await self._link.get("/v1/asks", params={"cursor": cursor})
-            page = read(AskPage, reply.json())
+            reply = await self._transport.get("/v1/asks", params={"cursor": cursor})
+            page = decode_value(WireAskPage, reply.json())
             asks += page.items
             cursor = page.next_cursor
             if not cursor:
@@ -182,7 +189,7 @@ class RemoteMidrun:
         *,
         instruction: str | None = None,
         caps: dict[str, float] | None = None,
-        actor: Who = None,
+        actor: ActorLike = None,
         request_id: str | None = None,
     ) -> RemoteRun:
         """Continue a run from a checkpoint.
@@ -193,41 +200,48 @@ class RemoteMidrun:
             CheckpointRefused: The run has advanced, or it expired, or the agent differs.
             ControlRefused: The run cannot take the answer or the instruction in its phase.
         """
-        self._link.check_actor(actor)
-        validation.counted(caps or {})  # checked here, sent in dollars and seconds
+        self._transport.check_actor(actor)
+        validation.convert_caps(caps or {})  # checked here, sent in dollars and seconds
         body = {
             # As encoded by the checkpoint itself: the signature is over these very values.
-            "checkpoint": msgspec.Raw(validation.checkpoint(checkpoint).to_json().encode()),
-            "answer": checked(answer),
-            "instruction": validation.text("instruction", instruction or ""),
+            "checkpoint": msgspec.Raw(
+                validation.check_checkpoint(checkpoint).to_json().encode()
+            ),
+            "answer": normalize_json(answer),
+            "instruction": validation.check_text("instruction", instruction or ""),
             "caps": caps or {},
         }
-        return await self._made("/v1/resume", body, request_id)
+        return await self._post_for_run("/v1/resume", body, request_id)
 
     async def verify(self, run_id: str) -> Verdict:
         """Check the hash chain and all invariants of a run's journal; true if clean."""
-        return read(Verdict, (await self._link.get(f"/v1/runs/{run_id}/verify")).json())
+        return decode_value(
+            Verdict, (await self._transport.get(f"/v1/runs/{run_id}/verify")).json()
+        )
 
     # ── halts ─────────────────────────────────────────────────────────────────────────────
 
-    async def halt(self, reason: str, *, scope: str = "all", actor: Who = None) -> None:
+    async def halt(self, reason: str, *, scope: str = "all", actor: ActorLike = None) -> None:
         """Halt all runs in `scope`: no call of them starts until the halt is lifted."""
-        self._link.check_actor(actor)
-        body = {"scope": scope, "reason": validation.name("reason", reason, REASON_MAX_CHARS)}
-        await self._link.change("POST", "/v1/halt", body)
+        self._transport.check_actor(actor)
+        body = {
+            "scope": scope,
+            "reason": validation.check_name("reason", reason, REASON_MAX_CHARS),
+        }
+        await self._transport.send_change("POST", "/v1/halt", body)
 
-    async def lift(self, *, scope: str = "all", actor: Who = None) -> bool:
+    async def lift(self, *, scope: str = "all", actor: ActorLike = None) -> bool:
         """Lift the halt of `scope`; return False if there was no such halt."""
-        self._link.check_actor(actor)
-        reply = await self._link.change("POST", "/v1/lift", {"scope": scope})
+        self._transport.check_actor(actor)
+        reply = await self._transport.send_change("POST", "/v1/lift", {"scope": scope})
         # If the reply to an earlier attempt was lost, that attempt may have lifted the halt,
         # and this one found none. The caller asked once, so count it as lifted.
-        return reply.json().get("lifted") is True or reply.lost
+        return reply.json().get("lifted") is True or reply.reply_was_lost
 
     # ── internals ─────────────────────────────────────────────────────────────────────────
 
-    async def _made(
+    async def _post_for_run(
         self, path: str, body: Mapping[str, object], request_id: str | None
     ) -> RemoteRun:
-        reply = await self._link.change("POST", path, body, request_id=request_id)
-        return RemoteRun(read(RunView, reply.json()).run_id, self._link)
+        reply = await self._transport.send_change("POST", path, body, request_id=request_id)
+        return RemoteRun(decode_value(RunView, reply.json()).run_id, self._transport)

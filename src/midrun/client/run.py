@@ -9,28 +9,42 @@ import msgspec
 from msgspec.structs import replace
 
 from midrun.agents.checkpoint import Checkpoint
-from midrun.agents.outcome import Cancelled, Completed, Outcome, outcome_of
-from midrun.client.decode import read
-from midrun.client.sse import follow
-from midrun.client.transport import Link
-from midrun.codec.strict_json import checked
-from midrun.core.ids import SECOND, RunId
-from midrun.core.stops import CAPS
-from midrun.core.values import RESTS, TERMINAL, Json, Phase, UndoSet, Urgency, When
+from midrun.agents.outcome import Cancelled, Completed, Outcome, make_outcome
+from midrun.client.decode import decode_value
+from midrun.client.sse import follow_feed
+from midrun.client.transport import HttpTransport
+from midrun.codec.strict_json import normalize_json
+from midrun.core.ids import MICROS_PER_SECOND, RunId
+from midrun.core.stops import CAP_TYPES
+from midrun.core.values import (
+    RESTING_PHASES,
+    TERMINAL_PHASES,
+    Json,
+    Phase,
+    RedirectTiming,
+    UndoSet,
+    Urgency,
+)
 from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
 from midrun.runs import validation
-from midrun.runs.validation import Asking, Moment, Who, one_of, phase_of
+from midrun.runs.validation import (
+    ActorLike,
+    ControlOptions,
+    TimeLike,
+    check_choice,
+    parse_phase,
+)
 from midrun.runs.values import FeedItem, Receipt, RunView
 from midrun.text.report import Report
 
-WAIT_S: Final = 25
+LONG_POLL_S: Final = 25
 """Seconds that the server may hold one request of `until` before it answers."""
 
-EARLY_S: Final = 0.2
+EARLY_REPLY_DELAY_S: Final = 0.2
 """Seconds to wait after a long poll that was answered early. A server that is shutting down
 answers all polls at once; without the delay they would be repeated in a tight loop."""
 
-_COUNTED: Final = frozenset(CAPS) - {"cost", "time"}
+_INTEGER_CAPS: Final = frozenset(CAP_TYPES) - {"cost", "time"}
 
 
 class RemoteRun:
@@ -41,13 +55,13 @@ class RemoteRun:
     owner of the token. Every method may also raise `ServerUnreachable` and `ServerRefused`.
     """
 
-    def __init__(self, run_id: RunId, link: Link) -> None:
+    def __init__(self, run_id: RunId, transport: HttpTransport) -> None:
         self.id = run_id
-        self._link = link
+        self._transport = transport
         self._path = f"/v1/runs/{run_id}"
 
     def __repr__(self) -> str:
-        return f"RemoteRun({self.id!r}, {self._link.url!r})"
+        return f"RemoteRun({self.id!r}, {self._transport.url!r})"
 
     # ── controls ──────────────────────────────────────────────────────────────────────────
 
@@ -56,163 +70,180 @@ class RemoteRun:
         *,
         now: bool = False,
         hold: timedelta | None = None,
-        **options: Unpack[Asking],
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Pause the run at the next step boundary, or at once with `now`."""
         body: dict[str, object] = {"mode": "now" if now else "boundary"}
         if hold is not None:
-            body["hold_s"] = validation.span("hold", hold) / SECOND
-        return await self._ask("pause", body, options)
+            body["hold_s"] = validation.convert_duration("hold", hold) / MICROS_PER_SECOND
+        return await self._submit("pause", body, options)
 
     async def resume(
         self,
         instruction: str | None = None,
         *,
         caps: dict[str, float] | None = None,
-        **options: Unpack[Asking],
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Continue a paused or failed run, with an instruction for the agent if given."""
-        instruction = validation.text("instruction", instruction or "")
-        raised = await self._caps("resume", caps or {})
-        return await self._ask("resume", {"instruction": instruction, "caps": raised}, options)
+        instruction = validation.check_text("instruction", instruction or "")
+        raised = await self._convert_caps("resume", caps or {})
+        return await self._submit(
+            "resume", {"instruction": instruction, "caps": raised}, options
+        )
 
     async def redirect(
-        self, text: str, *, when: When = "next_step", **options: Unpack[Asking]
+        self,
+        text: str,
+        *,
+        when: RedirectTiming = "next_step",
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Give the agent a new instruction; keep the work that is finished."""
-        one_of("when", when, get_args(When))
-        body = {"instruction": validation.text("redirect", text), "when": when}
-        return await self._ask("redirect", body, options)
+        check_choice("when", when, get_args(RedirectTiming))
+        body = {"instruction": validation.check_text("redirect", text), "when": when}
+        return await self._submit("redirect", body, options)
 
     async def say(
         self,
         text: str,
         *,
         urgency: Urgency = "next",
-        at: Moment | None = None,
-        **options: Unpack[Asking],
+        at: TimeLike | None = None,
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Send a message to the run; the agent answers it and returns to its task."""
-        one_of("urgency", urgency, get_args(Urgency))
-        body = {"text": validation.text("say", text), "urgency": urgency}
+        check_choice("urgency", urgency, get_args(Urgency))
+        body = {"text": validation.check_text("say", text), "urgency": urgency}
         if at is not None:
-            body["at"] = validation.said(validation.moment("at", at, self._link.now()))
-        return await self._ask("messages", body, options)
+            body["at"] = validation.format_time(
+                validation.convert_time("at", at, self._transport.now())
+            )
+        return await self._submit("messages", body, options)
 
     async def answer(
-        self, value: Json, *, ask: str | None = None, **options: Unpack[Asking]
+        self, value: Json, *, ask: str | None = None, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Answer a question of the run; `value` becomes the result of the call that asked."""
-        body = {"decision": "answer", "value": checked(value)}
-        return await self._decide("answer", ask, body, options)
+        body = {"decision": "answer", "value": normalize_json(value)}
+        return await self._submit_decision("answer", ask, body, options)
 
     async def approve(
-        self, *, ask: str | None = None, args: Json = None, **options: Unpack[Asking]
+        self, *, ask: str | None = None, args: Json = None, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Approve a proposed call: it is made once, with exactly the arguments shown."""
         body: dict[str, object] = {"decision": "approve"}
         if args is not None:
-            body = {"decision": "edit", "args": checked(args)}
-        return await self._decide("approve", ask, body, options)
+            body = {"decision": "edit", "args": normalize_json(args)}
+        return await self._submit_decision("approve", ask, body, options)
 
     async def decline(
         self,
         reason: str = "",
         *,
         ask: str | None = None,
-        actor: Who = None,
+        actor: ActorLike = None,
         request_id: str | None = None,
         seen: int | None = None,
     ) -> Receipt:
         """Decline a proposed call; the agent reads `reason` in place of a result."""
-        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        return await self._decide("decline", ask, {"decision": "decline"}, options)
+        options = ControlOptions(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        return await self._submit_decision("decline", ask, {"decision": "decline"}, options)
 
     async def cancel(
-        self, *, undo: UndoSet = "in_flight", **options: Unpack[Asking]
+        self, *, undo: UndoSet = "in_flight", **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Cancel the run: abort its calls, undo effects, release resources."""
-        one_of("undo", undo, get_args(UndoSet))
-        return await self._ask("cancel", {"undo": undo}, options)
+        check_choice("undo", undo, get_args(UndoSet))
+        return await self._submit("cancel", {"undo": undo}, options)
 
     async def raise_cap(
         self,
         *,
-        actor: Who = None,
+        actor: ActorLike = None,
         reason: str | None = None,
         request_id: str | None = None,
         seen: int | None = None,
         **caps: float,
     ) -> Receipt:
         """Raise caps by name: steps, tokens, cost (dollars), time (seconds), tool_calls."""
-        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        body = {"caps": await self._caps("raise_cap", caps)}
-        return await self._ask("", body, options, method="PATCH")
+        options = ControlOptions(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        body = {"caps": await self._convert_caps("raise_cap", caps)}
+        return await self._submit("", body, options, method="PATCH")
 
-    async def withdraw(self, seq: int, **options: Unpack[Asking]) -> Receipt:
+    async def withdraw(self, seq: int, **options: Unpack[ControlOptions]) -> Receipt:
         """Withdraw the pause, redirect or message at `seq`, if it is not applied yet."""
-        return await self._ask(f"commands/cmd_{seq}", None, options, method="DELETE")
+        return await self._submit(f"commands/cmd_{seq}", None, options, method="DELETE")
 
-    async def force_pause(self, **options: Unpack[Asking]) -> Receipt:
+    async def force_pause(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Finish a pause without the calls that do not respond."""
-        return await self._ask("force_pause", {}, options)
+        return await self._submit("force_pause", {}, options)
 
-    async def retry_undo(self, **options: Unpack[Asking]) -> Receipt:
+    async def retry_undo(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Run the undo hooks again for effects that could not be undone."""
-        return await self._ask("retry_undo", {}, options)
+        return await self._submit("retry_undo", {}, options)
 
-    async def accept_residue(self, **options: Unpack[Asking]) -> Receipt:
+    async def accept_residue(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Accept the effects that could not be undone; they stay in the report."""
-        return await self._ask("accept_residue", {}, options)
+        return await self._submit("accept_residue", {}, options)
 
-    async def resume_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
+    async def resume_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Return to the topic that was suspended last."""
-        return await self._ask(f"frames/{frame}/resume", {}, options)
+        return await self._submit(f"frames/{frame}/resume", {}, options)
 
-    async def drop_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
+    async def drop_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Drop the topic that was suspended last; the agent does not return to it."""
-        return await self._ask(f"frames/{frame}", None, options, method="DELETE")
+        return await self._submit(f"frames/{frame}", None, options, method="DELETE")
 
-    async def take_over(self, **options: Unpack[Asking]) -> Receipt:
+    async def take_over(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Take the agent's place as soon as no call is in flight."""
-        return await self._ask("take_over", {}, options)
+        return await self._submit("take_over", {}, options)
 
-    async def write(self, text: str, **options: Unpack[Asking]) -> Receipt:
+    async def write(self, text: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Write a message as the assistant; allowed after `take_over`."""
-        return await self._ask("write", {"text": validation.text("write", text)}, options)
+        return await self._submit(
+            "write", {"text": validation.check_text("write", text)}, options
+        )
 
-    async def use_tool(self, tool: str, args: Json, **options: Unpack[Asking]) -> Receipt:
+    async def use_tool(
+        self, tool: str, args: Json, **options: Unpack[ControlOptions]
+    ) -> Receipt:
         """Call one of the agent's tools; allowed after `take_over`."""
-        return await self._ask("use_tool", {"tool": tool, "args": checked(args)}, options)
+        return await self._submit(
+            "use_tool", {"tool": tool, "args": normalize_json(args)}, options
+        )
 
     async def hand_back(
-        self, instruction: str | None = None, **options: Unpack[Asking]
+        self, instruction: str | None = None, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Return the run to its agent after `take_over`, with an instruction if given."""
-        instruction = validation.text("instruction", instruction or "")
-        return await self._ask("hand_back", {"instruction": instruction}, options)
+        instruction = validation.check_text("instruction", instruction or "")
+        return await self._submit("hand_back", {"instruction": instruction}, options)
 
     async def fork(
         self,
         seq: int | None = None,
         *,
         instruction: str | None = None,
-        actor: Who = None,
+        actor: ActorLike = None,
         request_id: str | None = None,
     ) -> "RemoteRun":
         """Start a new run that continues from a step boundary of this one."""
-        self._link.check_actor(actor)
-        body = {"seq": seq, "instruction": validation.text("instruction", instruction or "")}
-        reply = await self._link.change(
+        self._transport.check_actor(actor)
+        body = {
+            "seq": seq,
+            "instruction": validation.check_text("instruction", instruction or ""),
+        }
+        reply = await self._transport.send_change(
             "POST", f"{self._path}/fork", body, request_id=request_id
         )
-        return RemoteRun(read(RunView, reply.json()).run_id, self._link)
+        return RemoteRun(decode_value(RunView, reply.json()).run_id, self._transport)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────
 
     async def view(self) -> RunView:
         """Return the current state of the run, with the effect that each control would have."""
-        return read(RunView, (await self._link.get(self._path)).json())
+        return decode_value(RunView, (await self._transport.get(self._path)).json())
 
     async def until(self, *phases: str) -> RunView:
         """Wait until the run is in one of `phases`, and return its view.
@@ -226,26 +257,26 @@ class RemoteRun:
         if not phases:
             problem = 'Cannot wait: no phase was given. Name one: until("paused").'
             raise Misconfigured("until", problem)
-        wanted = {phase_of(p) for p in phases if p != "terminal"}
-        wanted |= TERMINAL if "terminal" in phases else set()
+        wanted = {parse_phase(p) for p in phases if p != "terminal"}
+        wanted |= TERMINAL_PHASES if "terminal" in phases else set()
         while True:
             asked_at = anyio.current_time()
-            reply = await self._link.get(
-                self._path, params={"until": ",".join(sorted(wanted))}, wait=WAIT_S
+            reply = await self._transport.get(
+                self._path, params={"until": ",".join(sorted(wanted))}, wait_s=LONG_POLL_S
             )
-            view = read(RunView, reply.json())
+            view = decode_value(RunView, reply.json())
             if view.phase in wanted:
                 return view
-            if view.phase in TERMINAL:
+            if view.phase in TERMINAL_PHASES:
                 raise RunOver(self.id, view.phase, tuple(sorted(wanted)))
             # The poll ended without result. Normally it took its whole time; see the constant.
-            if anyio.current_time() - asked_at < WAIT_S / 2:
-                await anyio.sleep(EARLY_S)
+            if anyio.current_time() - asked_at < LONG_POLL_S / 2:
+                await anyio.sleep(EARLY_REPLY_DELAY_S)
 
     async def result(self) -> Outcome:
         """Wait until the run has ended or cannot continue by itself; return the outcome."""
         while True:
-            view = await self.until(*RESTS)
+            view = await self.until(*RESTING_PHASES)
             if view.phase is Phase.COMPLETED:
                 return Completed(run_id=self.id, output=view.output)
             if view.phase is Phase.CANCELLED:
@@ -254,13 +285,13 @@ class RemoteRun:
                 checkpoint = await self.checkpoint()
             except CheckpointRefused:
                 # Between the two requests the run was continued, or one of its children.
-                await anyio.sleep(EARLY_S)
+                await anyio.sleep(EARLY_REPLY_DELAY_S)
                 continue
-            return outcome_of(checkpoint.state(), checkpoint)
+            return make_outcome(checkpoint.state(), checkpoint)
 
     async def report(self) -> Report:
         """Return the outcome of every call that had an effect: kept, undone, unknown."""
-        return read(Report, (await self._link.get(f"{self._path}/report")).json())
+        return decode_value(Report, (await self._transport.get(f"{self._path}/report")).json())
 
     async def checkpoint(self, *, expires: timedelta | None = None) -> Checkpoint:
         """Return the run and its child runs as portable JSON; all must be at rest.
@@ -273,15 +304,18 @@ class RemoteRun:
         params = {}
         if expires is not None:
             params["expires_s"] = str(
-                max(1, round(validation.span("expires", expires) / SECOND))
+                max(
+                    1,
+                    round(validation.convert_duration("expires", expires) / MICROS_PER_SECOND),
+                )
             )
-        reply = await self._link.get(f"{self._path}/checkpoint", params=params)
+        reply = await self._transport.get(f"{self._path}/checkpoint", params=params)
         # Not `from_json`, which would refuse a signed checkpoint without the key.
         return msgspec.json.decode(reply.body, type=Checkpoint)
 
     async def export(self) -> tuple[bytes, ...]:
         """Return the journal as stored: one line of JSON per entry, byte for byte."""
-        reply = await self._link.get(f"{self._path}/export")
+        reply = await self._transport.get(f"{self._path}/export")
         return tuple(reply.body.split(b"\n")[:-1])  # every line ends with a newline
 
     def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
@@ -289,22 +323,22 @@ class RemoteRun:
 
         After a broken connection the feed reconnects and continues with the next entry.
         """
-        return follow(self._link, self.id, after)
+        return follow_feed(self._transport, self.id, after)
 
     # ── internals ─────────────────────────────────────────────────────────────────────────
 
-    async def _ask(
+    async def _submit(
         self,
         name: str,
         body: Mapping[str, object] | None,
-        options: Asking,
+        options: ControlOptions,
         *,
         method: str = "POST",
     ) -> Receipt:
         """Send a control and return its receipt."""
         # A DELETE request has no body (None); the reason then goes into the query.
-        reason = self._reason(options)
-        return await self._sent(
+        reason = self._check_options(options)
+        return await self._send_control(
             method,
             f"{self._path}/{name}".rstrip("/"),
             None if body is None else {**body, "reason": reason},
@@ -312,26 +346,26 @@ class RemoteRun:
             params={"reason": reason} if body is None else None,
         )
 
-    async def _decide(
-        self, control: str, ask: str | None, body: Mapping[str, object], options: Asking
+    async def _submit_decision(
+        self, control: str, ask: str | None, body: Mapping[str, object], options: ControlOptions
     ) -> Receipt:
-        path = f"/v1/asks/{self.id}-{await self._which(ask, control)}"
-        decision = {**body, "comment": self._reason(options)}
-        return await self._sent("POST", path, decision, options)
+        path = f"/v1/asks/{self.id}-{await self._resolve_ask(ask, control)}"
+        decision = {**body, "comment": self._check_options(options)}
+        return await self._send_control("POST", path, decision, options)
 
-    def _reason(self, options: Asking) -> str:
+    def _check_options(self, options: ControlOptions) -> str:
         """Check the shared keyword arguments of a control, and return its reason."""
-        if unknown := options.keys() - Asking.__annotations__.keys():
+        if unknown := options.keys() - ControlOptions.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-        self._link.check_actor(options.get("actor"))
-        return validation.text("reason", options.get("reason") or "")
+        self._transport.check_actor(options.get("actor"))
+        return validation.check_text("reason", options.get("reason") or "")
 
-    async def _sent(
+    async def _send_control(
         self,
         method: str,
         path: str,
         body: Mapping[str, object] | None,
-        options: Asking,
+        options: ControlOptions,
         params: Mapping[str, str] | None = None,
     ) -> Receipt:
         """Send a control, and return its receipt."""
@@ -339,31 +373,39 @@ class RemoteRun:
         # The server requires If-Match for PATCH; "*" matches every revision.
         if_match = f'"{seen}"' if seen is not None else "*" if method == "PATCH" else ""
         request_id = options.get("request_id")
-        reply = await self._link.change(
-            method, path, body, request_id=request_id, seen=if_match, params=params
+        reply = await self._transport.send_change(
+            method, path, body, request_id=request_id, if_match=if_match, params=params
         )
         data = reply.json()
         command = data.get("command", data)
-        receipt = read(Receipt, command["receipt"] if isinstance(command, dict) else None)
+        receipt = decode_value(
+            Receipt, command["receipt"] if isinstance(command, dict) else None
+        )
         # If the reply to our own first attempt was lost, the server calls the repeat a no-op
         # (`already`). For the caller it was the first request, so remove that.
-        return replace(receipt, already=None) if reply.lost and reply.replayed else receipt
+        return (
+            replace(receipt, already=None)
+            if reply.reply_was_lost and reply.was_replayed
+            else receipt
+        )
 
-    async def _caps(self, control: str, caps: Mapping[str, float]) -> dict[str, float]:
+    async def _convert_caps(self, control: str, caps: Mapping[str, float]) -> dict[str, float]:
         """Check caps, and return them in the units of the HTTP interface.
 
         Raises:
             ControlRefused: `no_such_cap`: a name is not one of a cap.
         """
-        validation.counted(dict(caps))
+        validation.convert_caps(dict(caps))
         # The server would refuse an unknown field as a bad request. A local `Run` raises
         # ControlRefused, so do the same.
-        if caps.keys() - CAPS.keys():
+        if caps.keys() - CAP_TYPES.keys():
             view = await self.view()
             raise ControlRefused(self.id, control, "no_such_cap", view.phase, view.allowed)
-        return {name: round(cap) if name in _COUNTED else cap for name, cap in caps.items()}
+        return {
+            name: round(cap) if name in _INTEGER_CAPS else cap for name, cap in caps.items()
+        }
 
-    async def _which(self, ask: str | None, control: str) -> str:
+    async def _resolve_ask(self, ask: str | None, control: str) -> str:
         """Return `ask`, or the id of the only open ask if `ask` is None.
 
         Raises:

@@ -11,17 +11,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 import httpx2
 import msgspec
 
-from midrun.client.decode import delta, happened
-from midrun.client.transport import Link
+from midrun.client.decode import decode_delta, decode_feed_entry
+from midrun.client.transport import HttpTransport
 from midrun.core.ids import RunId
 from midrun.runs.values import FeedItem
 
-END = "stream.end"
-RESET = "stream.reset"
-DELTAS = frozenset({"model.delta", "call.note", "call.not_responding"})
+END_EVENT = "stream.end"
+RESET_EVENT = "stream.reset"
+DELTA_EVENTS = frozenset({"model.delta", "call.note", "call.not_responding"})
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class SseEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One server-sent event. Only events that are journal entries have an `id`."""
 
     name: str
@@ -29,40 +29,44 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: str
 
 
-async def follow(link: Link, run: RunId, after: int) -> AsyncGenerator[FeedItem, None]:
+async def follow_feed(
+    transport: HttpTransport, run: RunId, after: int
+) -> AsyncGenerator[FeedItem, None]:
     """Yield the entries of `run` after `after`, and live deltas, until the run has ended.
 
     Raises:
         RunNotFound: The server has no such run.
         ServerUnreachable: The connection broke, and the server did not answer in time.
     """
-    path, last, backoff = f"/v1/runs/{run}/events", after, link.away()
+    path, last, backoff = f"/v1/runs/{run}/events", after, transport.make_backoff()
     while True:
         problem: httpx2.TransportError | None = None
         try:
-            async with link.stream(path, last) as reply:
+            async with transport.open_stream(path, last) as reply:
                 if reply is None:  # the run has ended, and `last` is its last entry
                     return
-                async for event in _events(reply.aiter_bytes()):
-                    backoff.back()  # the server answers: the next break starts a new wait
-                    if event.name == END:
+                async for event in _parse_events(reply.aiter_bytes()):
+                    backoff.reset()  # the server answers: the next break starts a new wait
+                    if event.name == END_EVENT:
                         return
-                    if event.name == RESET:
+                    if event.name == RESET_EVENT:
                         last = 0
-                    elif event.name in DELTAS:
-                        yield delta(msgspec.json.decode(event.data))
+                    elif event.name in DELTA_EVENTS:
+                        yield decode_delta(msgspec.json.decode(event.data))
                     elif event.id and int(event.id) > last:  # else it was received before
-                        item = happened(msgspec.json.decode(event.data))
+                        item = decode_feed_entry(msgspec.json.decode(event.data))
                         last = item.seq
                         yield item
         except httpx2.TransportError as error:
             problem = error
         # A stream that ends without `stream.end` was cut by the server or a proxy: reconnect.
-        if not await backoff.waited():
-            raise link.unreachable(problem or EOFError("the stream ended before the run"))
+        if not await backoff.wait():
+            raise transport.make_unreachable_error(
+                problem or EOFError("the stream ended before the run")
+            )
 
 
-async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
+async def _parse_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[SseEvent]:
     """Yield each complete event. An incomplete one at the end is dropped.
 
     It has not moved `last`, so the next connection gets it again.
@@ -71,14 +75,14 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
     async for chunk in chunks:
         *blocks, buffer = (buffer + chunk).split(b"\n\n")
         for block in blocks:
-            fields = dict(_fields(block.decode()))
+            fields = dict(_parse_fields(block.decode()))
             if "data" in fields:
-                yield Event(
+                yield SseEvent(
                     name=fields.get("event", ""), id=fields.get("id", ""), data=fields["data"]
                 )
 
 
-def _fields(block: str) -> Iterator[tuple[str, str]]:
+def _parse_fields(block: str) -> Iterator[tuple[str, str]]:
     for line in block.split("\n"):
         name, colon, value = line.partition(":")
         if name and colon:

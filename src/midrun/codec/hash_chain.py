@@ -20,18 +20,18 @@ from typing import Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from midrun.codec.journal import chain, genesis
+from midrun.codec.journal import hash_line, hash_run_id
 from midrun.core.entries import Record, RunImported
-from midrun.core.ids import START, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.errors import JournalCorrupt, Misconfigured
 
-KEY_MIN: Final = 16
+KEY_MIN_BYTES: Final = 16
 """The shortest key. An empty one, from an unset variable for example, would prove nothing."""
 
-SEAL: Final = 32
+SEAL_BYTES: Final = 32
 
 
-class Chain(Struct, frozen=True, gc=False):
+class HashChain(Struct, frozen=True, gc=False):
     """Computes the links of one store. All processes that share the store have the same key.
 
     Raises:
@@ -41,41 +41,41 @@ class Chain(Struct, frozen=True, gc=False):
     key: bytes | None = None
 
     def __post_init__(self) -> None:
-        if self.key is not None and len(self.key) < KEY_MIN:
-            problem = f"must have at least {KEY_MIN} random bytes, got {len(self.key)}"
+        if self.key is not None and len(self.key) < KEY_MIN_BYTES:
+            problem = f"must have at least {KEY_MIN_BYTES} random bytes, got {len(self.key)}"
             raise Misconfigured("chain_key", problem)
 
     @property
-    def kid(self) -> str:
+    def key_id(self) -> str:
         """The id of the key, which reveals nothing of the key; empty without a key."""
         return (
             "" if self.key is None else digest(self.key, b"midrun chain", "sha256").hex()[:16]
         )
 
-    def first(self, run: RunId) -> bytes:
+    def make_first_link(self, run: RunId) -> bytes:
         """Return the link before the first line of `run`."""
-        link = genesis(run)
+        link = hash_run_id(run)
         return link if self.key is None else digest(self.key, link, "sha256")
 
-    def next(self, previous: bytes, data: bytes) -> bytes:
+    def make_next_link(self, previous: bytes, data: bytes) -> bytes:
         """Return the link of the line `data`, which follows the line with link `previous`."""
         if self.key is None:
-            return chain(previous, data)
+            return hash_line(previous, data)
         return digest(self.key, previous + data, "sha256")
 
-    def head(self, run: RunId, lines: Iterable[bytes]) -> bytes:
+    def compute_head(self, run: RunId, lines: Iterable[bytes]) -> bytes:
         """Return the link of the last line; `lines` are the whole journal of `run`."""
-        link = self.first(run)
+        link = self.make_first_link(run)
         for data in lines:
-            link = self.next(link, data)
+            link = self.make_next_link(link, data)
         return link
 
-    def verified(
+    def verify_lines(
         self,
         run: RunId,
         pairs: Iterable[tuple[bytes, bytes]],
         *,
-        after: Seq = START,
+        after: Seq = SEQ_ZERO,
         previous: bytes | None = None,
     ) -> list[bytes]:
         """Return the lines of `pairs`, which are stored lines with their stored links.
@@ -86,17 +86,17 @@ class Chain(Struct, frozen=True, gc=False):
         Raises:
             JournalCorrupt: a line does not fit its link; it names the first such seq.
         """
-        link = self.first(run) if previous is None else previous
+        link = self.make_first_link(run) if previous is None else previous
         lines: list[bytes] = []
         for data, stored in pairs:
-            link = self.next(link, data)
+            link = self.make_next_link(link, data)
             if link != stored:
                 seq = after + len(lines) + 1
                 raise JournalCorrupt(run, seq, "the chain of hashes is broken")
             lines.append(data)
         return lines
 
-    def sealed(self, link: bytes, body: bytes) -> bytes:
+    def seal_snapshot(self, link: bytes, body: bytes) -> bytes:
         """Return the stored form of a snapshot taken at `link`; with a key, it has a seal.
 
         A snapshot is not in the chain. Without a seal, an attacker could replace the state that
@@ -104,11 +104,11 @@ class Chain(Struct, frozen=True, gc=False):
         """
         return body if self.key is None else self._seal(link, body) + body
 
-    def opened(self, link: bytes, stored: bytes) -> bytes | None:
+    def open_snapshot(self, link: bytes, stored: bytes) -> bytes | None:
         """Return the snapshot that was sealed at `link`; None if the seal does not fit."""
         if self.key is None:
             return stored
-        seal, body = stored[:SEAL], stored[SEAL:]
+        seal, body = stored[:SEAL_BYTES], stored[SEAL_BYTES:]
         # In constant time: the time of a comparison must not help to guess a seal.
         return body if compare_digest(seal, self._seal(link, body)) else None
 
@@ -119,15 +119,15 @@ class Chain(Struct, frozen=True, gc=False):
 
     def __repr__(self) -> str:
         """Name the id of the key. The key itself must not get into a log."""
-        return f"<chain with key {self.kid}>" if self.kid else "<chain without a key>"
+        return f"<chain with key {self.key_id}>" if self.key_id else "<chain without a key>"
 
 
-PLAIN: Final = Chain()
+UNKEYED_CHAIN: Final = HashChain()
 """The chain without a key. Checkpoints use it, because the receiver of a checkpoint does not
 have the key of the store; a checkpoint has a signature of its own."""
 
 
-def check_import(run: RunId, record: Record, link: bytes) -> None:
+def check_import_head(run: RunId, record: Record, link: bytes) -> None:
     """Check that a `RunImported` entry names `link` as the head of the lines before it.
 
     Raises:
@@ -139,12 +139,12 @@ def check_import(run: RunId, record: Record, link: bytes) -> None:
 
 
 @runtime_checkable
-class Chained(Protocol):
+class HasChain(Protocol):
     """A store with a hash chain of its own."""
 
-    chain: Chain
+    chain: HashChain
 
 
-def chain_of(store: object) -> Chain:
+def get_chain(store: object) -> HashChain:
     """Return the hash chain of `store`; the one without a key if it has none."""
-    return store.chain if isinstance(store, Chained) else PLAIN
+    return store.chain if isinstance(store, HasChain) else UNKEYED_CHAIN

@@ -15,7 +15,7 @@ belong to, and shows them anywhere else.
 import re
 from typing import Final
 
-RANGES: Final = (
+HIDDEN_RANGES: Final = (
     (0x00, 0x08),  # C0, except for tab and line feed
     (0x0B, 0x1F),
     (0x7F, 0x9F),  # delete, and C1
@@ -40,50 +40,50 @@ RANGES: Final = (
     (0xE0000, 0xE0FFF),  # tags, more variation selectors
 )
 
-_CLASS: Final = "".join(
+_HIDDEN_CLASS: Final = "".join(
     f"\\U{first:08x}-\\U{last:08x}" if first != last else f"\\U{first:08x}"
-    for first, last in RANGES
+    for first, last in HIDDEN_RANGES
 )
-HIDDEN: Final = re.compile(f"[{_CLASS}]")
-_IN_PROSE: Final = re.compile(
+HIDDEN_PATTERN: Final = re.compile(f"[{_HIDDEN_CLASS}]")
+_HIDDEN_IN_PROSE: Final = re.compile(
     # The alternatives before `hidden` match a hidden character together with the character
     # that it belongs to; both are kept.
-    f"[^\\x00-\\x7f{_CLASS}](?:\ufe0e|\ufe0f\u200d?|\u200c|\u200d)"
+    f"[^\\x00-\\x7f{_HIDDEN_CLASS}](?:\ufe0e|\ufe0f\u200d?|\u200c|\u200d)"
     "|[0-9#*]\ufe0f\u20e3"  # a keycap
     "|\U0001f3f4[\U000e0020-\U000e007e]{1,16}\U000e007f"  # the flag of a region
     "|\u2800"  # a blank, as drawings use it
-    f"|(?P<hidden>[{_CLASS}])"
+    f"|(?P<hidden>[{_HIDDEN_CLASS}])"
 )
-_SPACE: Final = 0x20
-_PICTURES: Final = 0x2400
+_FIRST_PRINTABLE: Final = 0x20
+_CONTROL_PICTURES_START: Final = 0x2400
 _BMP_END: Final = 0xFFFF
 
 
 def show_hidden(text: str, *, prose: bool = False) -> str:
     """Return `text` with every hidden character as a visible symbol."""
-    if HIDDEN.search(text) is None:
+    if HIDDEN_PATTERN.search(text) is None:
         return text
     text = text.replace("\r\n", "\n")
     if not prose:
-        return HIDDEN.sub(lambda found: _symbol(found[0]), text)
-    return _IN_PROSE.sub(
-        lambda found: _symbol(found["hidden"]) if found["hidden"] else found[0], text
+        return HIDDEN_PATTERN.sub(lambda found: _format_symbol(found[0]), text)
+    return _HIDDEN_IN_PROSE.sub(
+        lambda found: _format_symbol(found["hidden"]) if found["hidden"] else found[0], text
     )
 
 
 def escape_hidden(json_text: str) -> str:
     """Return equivalent JSON in which every hidden character is an escape."""
-    return HIDDEN.sub(_escape, json_text)
+    return HIDDEN_PATTERN.sub(_escape_match, json_text)
 
 
-def _symbol(char: str) -> str:
+def _format_symbol(char: str) -> str:
     code = ord(char)
-    if code < _SPACE:
-        return chr(_PICTURES + code)
+    if code < _FIRST_PRINTABLE:
+        return chr(_CONTROL_PICTURES_START + code)
     return "␡" if char == "\x7f" else f"⟨U+{code:04X}⟩"
 
 
-def _escape(found: "re.Match[str]") -> str:
+def _escape_match(found: "re.Match[str]") -> str:
     char = found[0]
     if ord(char) <= _BMP_END:
         return f"\\u{ord(char):04x}"

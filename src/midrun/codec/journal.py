@@ -50,9 +50,15 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from midrun.codec.safe_repr import safe_str
-from midrun.codec.strict_json import DEFAULT, INTEGER_MAX, Limits, checked, encode_in_steps
-from midrun.core.entries import KINDS, Entry, Record
-from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.codec.strict_json import (
+    DEFAULT_LIMITS,
+    INTEGER_MAX,
+    JsonLimits,
+    encode_in_steps,
+    normalize_json,
+)
+from midrun.core.entries import ENTRY_TYPES, Entry, Record
+from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
 from midrun.core.values import Use
 from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
 
@@ -72,7 +78,7 @@ UPCASTS: Final[Upcasts] = {}
 """The upcasts in force. Empty: there has been one version so far."""
 
 
-def lifted(line: Line, *, version: int, to: int, upcasts: Upcasts) -> Line:
+def upcast_line(line: Line, *, version: int, to: int, upcasts: Upcasts) -> Line:
     """Convert `line` from `version` to version `to`.
 
     Raises:
@@ -83,38 +89,38 @@ def lifted(line: Line, *, version: int, to: int, upcasts: Upcasts) -> Line:
     return line
 
 
-VERSION: Final = 1
+FORMAT_VERSION: Final = 1
 
-_NAMES: Final = frozenset(kind.__name__ for kind in KINDS)
-
-
-_WITHIN: Final = Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)
+_KIND_NAMES: Final = frozenset(kind.__name__ for kind in ENTRY_TYPES)
 
 
-class _Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+_INTEGER_RANGE: Final = Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)
+
+
+class _CurrentLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A line of the current version."""
 
-    seq: Annotated[Seq, _WITHIN]
-    at: Annotated[Micros, _WITHIN]
+    seq: Annotated[Seq, _INTEGER_RANGE]
+    at: Annotated[Micros, _INTEGER_RANGE]
     entry: Entry
-    epoch: Annotated[Epoch, _WITHIN] | None = None
+    epoch: Annotated[Epoch, _INTEGER_RANGE] | None = None
     v: int
 
 
-_FREE: Final = get_type_hints(Use)["args"]
+_USER_DATA_HINT: Final = get_type_hints(Use)["args"]
 """The type hint, at run time, of a field with user data."""
 
-_Checked = TypeVar("_Checked", bound=Struct)
+_StructT = TypeVar("_StructT", bound=Struct)
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
-_LINES: Final = msgspec.json.Decoder(_Line)
-_ENTRIES: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
+_LINE_DECODER: Final = msgspec.json.Decoder(_CurrentLine)
+_ENTRY_DECODER: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The exceptions that decoding of arbitrary bytes can raise."""
 
 
-def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
+def encode_entry(entry: Entry, limits: JsonLimits = DEFAULT_LIMITS) -> bytes:
     """Encode `entry` as canonical JSON, for `format_line`.
 
     All fields are checked, and the bytes are decoded once and compared. msgspec does not
@@ -126,7 +132,7 @@ def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
         TooLarge: the entry is longer than `limits.max_bytes`.
     """
     try:
-        sound = _checked_struct(entry, limits)
+        sound = _normalize_struct(entry, limits)
         body, same = _encode_struct(sound, limits)
     except (NotJson, TooLarge):
         raise
@@ -134,12 +140,14 @@ def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
         raise NotJson("$", f"{type(entry).__name__}: {safe_str(error)}") from error
     if not same:
         raise NotJson("$", f"a field of {type(entry).__name__} has a value of another type")
-    if len(body) > limits.size:
-        raise TooLarge("$", len(body), limits.size)
+    if len(body) > limits.max_bytes:
+        raise TooLarge("$", len(body), limits.max_bytes)
     return body
 
 
-def prepare_entry(entry: Entry, limits: Limits = DEFAULT) -> Generator[None, None, Entry]:
+def prepare_entry(
+    entry: Entry, limits: JsonLimits = DEFAULT_LIMITS
+) -> Generator[None, None, Entry]:
     """Normalize the user data of a large entry in steps, and cache its JSON text.
 
     A store encodes an entry without interruption. For eight megabytes that would block the
@@ -150,26 +158,26 @@ def prepare_entry(entry: Entry, limits: Limits = DEFAULT) -> Generator[None, Non
         NotJson, TooLarge: as `encode_entry` does.
     """
     changes: dict[str, object] = {}
-    for name, usual, free in _fields(type(entry)):
+    for name, usual, free in _list_walked_fields(type(entry)):
         held = getattr(entry, name)
         if not free or held is usual or held is None:
             continue
         plain, text = yield from encode_in_steps(held, f"$.{name}", limits)
         changes[name] = plain
         if len(text) > PREPARED_MIN_BYTES:
-            _PREPARED[id(plain)] = plain, text
-            while len(_PREPARED) > PREPARED_MAX:
-                del _PREPARED[next(iter(_PREPARED))]
+            _PREPARED_TEXTS[id(plain)] = plain, text
+            while len(_PREPARED_TEXTS) > PREPARED_MAX_TEXTS:
+                del _PREPARED_TEXTS[next(iter(_PREPARED_TEXTS))]
     prepared = structs.replace(entry, **changes) if changes else entry
     encode_entry(prepared, limits)  # raises for the other fields here, and not in the store
     return prepared
 
 
 PREPARED_MIN_BYTES: Final = 16_384
-PREPARED_MAX: Final = 4
+PREPARED_MAX_TEXTS: Final = 4
 """The number of cached texts. Each is needed once, soon, and has up to eight megabytes."""
 
-_PREPARED: Final[dict[int, tuple[object, bytes]]] = {}
+_PREPARED_TEXTS: Final[dict[int, tuple[object, bytes]]] = {}
 """`id()` of plain data → the data and its text.
 
 The reference to the data keeps it alive: otherwise a new object could get the same id. Nothing
@@ -177,37 +185,37 @@ changes the data after it was prepared.
 """
 
 
-def _prepared_text(value: object) -> bytes | None:
-    found = _PREPARED.get(id(value))
+def _find_prepared_text(value: object) -> bytes | None:
+    found = _PREPARED_TEXTS.get(id(value))
     return found[1] if found is not None and found[0] is value else None
 
 
-def _encode_struct(sound: Struct, limits: Limits) -> tuple[bytes, bool]:
+def _encode_struct(sound: Struct, limits: JsonLimits) -> tuple[bytes, bool]:
     """Encode a checked struct, and tell whether it reads back equal.
 
     The text of prepared data is inserted unchanged and not read back: it was made from plain
     data. For the comparison these fields are left out.
     """
     ready: dict[str, object] = {}
-    for name, _, free in _fields(type(sound)):
-        if free and (text := _prepared_text(getattr(sound, name))) is not None:
-            if len(text) > limits.size:
-                raise TooLarge("$", len(text), limits.size)
+    for name, _, free in _list_walked_fields(type(sound)):
+        if free and (text := _find_prepared_text(getattr(sound, name))) is not None:
+            if len(text) > limits.max_bytes:
+                raise TooLarge("$", len(text), limits.max_bytes)
             ready[name] = msgspec.Raw(text)
     if not ready:
         body = _ENCODER.encode(sound)
-        return body, _ENTRIES.decode(body) == sound
+        return body, _ENTRY_DECODER.decode(body) == sound
     rest = structs.replace(sound, **dict.fromkeys(ready))
-    same = _ENTRIES.decode(_ENCODER.encode(rest)) == rest
+    same = _ENTRY_DECODER.decode(_ENCODER.encode(rest)) == rest
     return _ENCODER.encode(structs.replace(sound, **ready)), same
 
 
-def checked_entry(entry: Entry) -> Entry:
+def normalize_entry(entry: Entry) -> Entry:
     """Return `entry` with its user data as plain JSON, equal to the entry that is read back."""
-    return _checked_struct(entry, DEFAULT)
+    return _normalize_struct(entry, DEFAULT_LIMITS)
 
 
-def line(body: bytes, *, seq: Seq, at: Micros, epoch: Epoch | None) -> bytes:
+def format_line(body: bytes, *, seq: Seq, at: Micros, epoch: Epoch | None) -> bytes:
     """Return the line of an entry that `encode_entry` has encoded as `body`."""
     # The keys are in canonical order. The version is a literal, for speed: see FORMAT_VERSION.
     if epoch is None:
@@ -215,18 +223,18 @@ def line(body: bytes, *, seq: Seq, at: Micros, epoch: Epoch | None) -> bytes:
     return b'{"at":%d,"entry":%b,"epoch":%d,"seq":%d,"v":1}' % (at, body, epoch, seq)
 
 
-def line_of(record: Record) -> bytes:
+def format_record(record: Record) -> bytes:
     """Return the only valid line of `record`; a stored line that differs was changed."""
     body = encode_entry(record.entry)
-    return line(body, seq=record.seq, at=record.at, epoch=record.epoch)
+    return format_line(body, seq=record.seq, at=record.at, epoch=record.epoch)
 
 
-def genesis(run: RunId) -> bytes:
+def hash_run_id(run: RunId) -> bytes:
     """Return the hash before the first entry of `run`."""
     return sha256(b"midrun journal\n" + run.encode()).digest()
 
 
-def chain(previous: bytes, data: bytes) -> bytes:
+def hash_line(previous: bytes, data: bytes) -> bytes:
     """Return the hash of the line `data` that follows the one hashed as `previous`."""
     return sha256(previous + data).digest()
 
@@ -247,17 +255,17 @@ def decode_line(
     # The fast path decodes a line of the current version in one pass. Everything else takes
     # the slow path, which tells older, newer and corrupt lines apart.
     try:
-        found = _LINES.decode(data)
-    except _UNREADABLE:
-        found = _decode_slowly(data, run, seq or START, upcasts)
-    if found.v != VERSION:
-        found = _decode_slowly(data, run, seq or START, upcasts)
+        found = _LINE_DECODER.decode(data)
+    except _DECODE_ERRORS:
+        found = _decode_with_upcasts(data, run, seq or SEQ_ZERO, upcasts)
+    if found.v != FORMAT_VERSION:
+        found = _decode_with_upcasts(data, run, seq or SEQ_ZERO, upcasts)
     if seq is not None and found.seq != seq:
         raise JournalCorrupt(run, seq, f"the line has seq {found.seq}")
     return Record(seq=found.seq, at=found.at, entry=found.entry, epoch=found.epoch)
 
 
-def decode_lines(run: RunId, lines: Iterable[bytes], *, after: Seq = START) -> list[Record]:
+def decode_lines(run: RunId, lines: Iterable[bytes], *, after: Seq = SEQ_ZERO) -> list[Record]:
     """Decode the consecutive lines that follow `after`."""
     return [
         decode_line(data, run=run, seq=Seq(seq))
@@ -265,19 +273,19 @@ def decode_lines(run: RunId, lines: Iterable[bytes], *, after: Seq = START) -> l
     ]
 
 
-def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
+def _decode_with_upcasts(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _CurrentLine:
     """Decode a line of an older version, or raise for one that cannot be decoded."""
     try:
         raw = msgspec.json.decode(data, type=Line)
-    except _UNREADABLE as error:
+    except _DECODE_ERRORS as error:
         raise JournalCorrupt(run, seq, str(error)) from None
     version = raw.get("v")
     if not isinstance(version, int):
         raise JournalCorrupt(run, seq, "the line has no version")
-    if version > VERSION:
+    if version > FORMAT_VERSION:
         raise JournalTooNew(run, seq, f"format version {version}")
     try:
-        raw = lifted(raw, version=version, to=VERSION, upcasts=upcasts)
+        raw = upcast_line(raw, version=version, to=FORMAT_VERSION, upcasts=upcasts)
     except KeyError as error:
         problem = f"version {version} cannot be read: the upcast from {error} is missing"
         raise JournalCorrupt(run, seq, problem) from None
@@ -285,25 +293,27 @@ def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
     # therefore no corruption.
     entry = raw.get("entry")
     kind = entry.get("kind") if isinstance(entry, dict) else None
-    if isinstance(kind, str) and kind not in _NAMES:
+    if isinstance(kind, str) and kind not in _KIND_NAMES:
         raise JournalTooNew(run, seq, kind)
     try:
-        return msgspec.convert(raw, _Line)
-    except _UNREADABLE as error:
+        return msgspec.convert(raw, _CurrentLine)
+    except _DECODE_ERRORS as error:
         raise JournalCorrupt(run, seq, str(error)) from None
 
 
-def _checked_struct(value: _Checked, limits: Limits) -> _Checked:
+def _normalize_struct(value: _StructT, limits: JsonLimits) -> _StructT:
     """Check every field of `value` and make its user data plain; copy only if that differs."""
     changes: dict[str, object] = {}
-    for name, usual, free in _fields(type(value)):
+    for name, usual, free in _list_walked_fields(type(value)):
         held = getattr(value, name)
         if held is usual or held is None:
             continue
         try:
-            if free and _prepared_text(held) is not None:
+            if free and _find_prepared_text(held) is not None:
                 continue
-            sound = checked(held, limits=limits) if free else _checked_value(held, limits)
+            sound = (
+                normalize_json(held, limits=limits) if free else _normalize_value(held, limits)
+            )
         except NotJson as refusal:
             raise NotJson(f"$.{name}{refusal.path[1:]}", refusal.problem) from None
         if sound is not held:
@@ -311,11 +321,11 @@ def _checked_struct(value: _Checked, limits: Limits) -> _Checked:
     return structs.replace(value, **changes) if changes else value
 
 
-def _checked_value(value: object, limits: Limits) -> object:
+def _normalize_value(value: object, limits: JsonLimits) -> object:
     if isinstance(value, Struct):
-        return _checked_struct(value, limits)
+        return _normalize_struct(value, limits)
     if isinstance(value, tuple) and value:
-        return _checked_items(value, limits)
+        return _normalize_items(value, limits)
     if type(value) is int and not -INTEGER_MAX <= value <= INTEGER_MAX:
         raise NotJson("$", f"integer beyond ±{INTEGER_MAX}")
     if type(value) is float and not isfinite(value):
@@ -323,22 +333,22 @@ def _checked_value(value: object, limits: Limits) -> object:
     # A typed dict, such as `caps`: its values are checked, but it stays the same object, since
     # its type does not allow anything that would have to become plain.
     if type(value) is dict:
-        checked(value, limits=limits)
+        normalize_json(value, limits=limits)
     return value
 
 
-def _checked_items(value: tuple[object, ...], limits: Limits) -> tuple[object, ...]:
+def _normalize_items(value: tuple[object, ...], limits: JsonLimits) -> tuple[object, ...]:
     sound: list[object] = []
     for item in tuple.__iter__(value):
         try:
-            sound.append(_checked_value(item, limits))
+            sound.append(_normalize_value(item, limits))
         except NotJson as refusal:
             raise NotJson(f"$[{len(sound)}]{refusal.path[1:]}", refusal.problem) from None
     return value if all(map(is_, sound, value)) else tuple(sound)
 
 
 @cache
-def _fields(kind: type[Struct]) -> tuple[tuple[str, object, bool], ...]:
+def _list_walked_fields(kind: type[Struct]) -> tuple[tuple[str, object, bool], ...]:
     """Return name, default value and "is user data" of the fields that must be checked.
 
     Fields of type str or bool are left out: the encoder itself refuses lone surrogates, and
@@ -346,7 +356,7 @@ def _fields(kind: type[Struct]) -> tuple[tuple[str, object, bool], ...]:
     """
     hints = get_type_hints(kind)
     return tuple(
-        (field.name, field.default, hints[field.name] is _FREE)
+        (field.name, field.default, hints[field.name] is _USER_DATA_HINT)
         for field in structs.fields(kind)
         if not _is_text(hints[field.name])
     )

@@ -32,12 +32,12 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from midrun.core.placeholders import OPENING, PLACEHOLDER, is_declared, join_path
+from midrun.core.placeholders import PLACEHOLDER, PLACEHOLDER_PREFIX, is_declared, join_path
 from midrun.core.values import Json
 
 T = TypeVar("T")
 
-Find: TypeAlias = Callable[[str, str], Iterable[str]]
+FindSecrets: TypeAlias = Callable[[str, str], Iterable[str]]
 """A user's function: takes the name of a field, or "", and a text; returns the secret parts."""
 
 Steps: TypeAlias = Generator[None, None, T]
@@ -75,7 +75,7 @@ PEM_MAX_CHARS: Final = 16_384
 
 # ── names ────────────────────────────────────────────────────────────────────
 
-ENDINGS: Final = (
+SECRET_NAME_ENDINGS: Final = (
     "access key",
     "access token",
     "account key",
@@ -111,38 +111,48 @@ ENDINGS: Final = (
 )
 """Ends of the names of secrets, in any spelling: `apiKey`, `X-Api-Key`, `OPENAI_API_KEY`."""
 
-LAST_WORDS: Final = ("auth", "cvv", "dsn", "jwt", "otp", "otp code", "pat", "pin", "pin code")
+SECRET_NAME_LAST_WORDS: Final = (
+    "auth",
+    "cvv",
+    "dsn",
+    "jwt",
+    "otp",
+    "otp code",
+    "pat",
+    "pin",
+    "pin code",
+)
 """Last words of the names of secrets: `user_pin` and `userPin`, but not `spin`."""
 
-WHOLE_NAMES: Final = ("bearer", "pwd", "token")
+SECRET_WHOLE_NAMES: Final = ("bearer", "pwd", "token")
 """Names that mean a secret only as the whole name: `next_page_token` does not."""
 
 # Names are compared without separators and case: `X-Api-Key` becomes `xapikey`. The last words
 # need their boundaries, which `_SEGMENTS` finds: `userPin` is `user` and `Pin`.
-_JOINED_ENDINGS: Final = tuple(name.replace(" ", "") for name in ENDINGS)
-_JOINED_WORDS: Final = frozenset(name.replace(" ", "") for name in LAST_WORDS)
-_LETTERS: Final = re.compile(r"[^a-z0-9]")
-_SEGMENTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_JOINED_ENDINGS: Final = tuple(name.replace(" ", "") for name in SECRET_NAME_ENDINGS)
+_JOINED_WORDS: Final = frozenset(name.replace(" ", "") for name in SECRET_NAME_LAST_WORDS)
+_NOT_ALPHANUMERIC: Final = re.compile(r"[^a-z0-9]")
+_NAME_SEGMENTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Tell whether a field of this name holds a secret."""
-    plain = _LETTERS.sub("", name.lower())
-    if plain in WHOLE_NAMES or plain.endswith(_JOINED_ENDINGS):
+    plain = _NOT_ALPHANUMERIC.sub("", name.lower())
+    if plain in SECRET_WHOLE_NAMES or plain.endswith(_JOINED_ENDINGS):
         return True
-    last = [part.lower() for part in _SEGMENTS.findall(name)[-2:]]
+    last = [part.lower() for part in _NAME_SEGMENTS.findall(name)[-2:]]
     return bool(last) and not _JOINED_WORDS.isdisjoint({last[-1], "".join(last)})
 
 
-def may_name_a_secret(text: str) -> bool:
+def may_contain_secret_name(text: str) -> bool:
     """Tell whether the name of a secret may be in `text`, a part of some JSON."""
-    plain = _LETTERS.sub("", text.lower())
+    plain = _NOT_ALPHANUMERIC.sub("", text.lower())
     # An escaped letter could hide one: "pass\u0077ord".
-    names = (*_JOINED_ENDINGS, *WHOLE_NAMES)
+    names = (*_JOINED_ENDINGS, *SECRET_WHOLE_NAMES)
     if "\\u" in text or any(name in plain for name in names):
         return True
-    return not _JOINED_WORDS.isdisjoint(part.lower() for part in _SEGMENTS.findall(text))
+    return not _JOINED_WORDS.isdisjoint(part.lower() for part in _NAME_SEGMENTS.findall(text))
 
 
 # ── a name before a secret, in a text ────────────────────────────────────────
@@ -160,8 +170,8 @@ def _prefix_tree_pattern(words: Iterable[str]) -> str:
     return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
-_ALL_NAMES: Final = (*ENDINGS, *LAST_WORDS, *WHOLE_NAMES)
-_NAMES: Final = tuple(
+_ALL_NAMES: Final = (*SECRET_NAME_ENDINGS, *SECRET_NAME_LAST_WORDS, *SECRET_WHOLE_NAMES)
+_NAME_PATTERNS: Final = tuple(
     (
         mark,
         re.compile(
@@ -183,7 +193,7 @@ NAME_REACH_CHARS: Final = 2 * NAME_MAX_CHARS
 
 # A value after the mark: in double quotes, in single quotes, in escaped quotes (JSON in a JSON
 # text), or bare, perhaps with an opening quote whose end was cut off.
-_VALUE: Final = re.compile(
+_NAMED_VALUE: Final = re.compile(
     rf"""
     [=>]?\s{{0,3}}+
     (?: "((?:[^"\\\r\n]|\\.){{1,{SECRET_MAX_CHARS}}}+)"
@@ -204,7 +214,7 @@ PLAIN_MIN_CHARS: Final = 6
 
 def _find_named_secret(text: str, at: int) -> Span | None:
     """Return the secret whose name ends with the `:` or `=` right before `at`."""
-    if (value := _VALUE.match(text, at)) is None:
+    if (value := _NAMED_VALUE.match(text, at)) is None:
         return None
     group = value.lastindex or 0
     start, end = value.span(group)
@@ -225,11 +235,11 @@ def _find_named_secret(text: str, at: int) -> Span | None:
 # ── shapes ───────────────────────────────────────────────────────────────────
 
 
-def _is_any(_: str, __: "re.Match[str]") -> bool:
+def _accept_any(_: str, __: "re.Match[str]") -> bool:
     return True
 
 
-class Rule(NamedTuple):
+class ShapeRule(NamedTuple):
     """A shape of secrets: `head` matches the beginning, group 1 of `whole` is the secret.
 
     `head` sees at most `HEAD_REACH_CHARS`, so that a slice is not searched far beyond its end.
@@ -238,31 +248,35 @@ class Rule(NamedTuple):
     needles: tuple[bytes, ...]
     head: re.Pattern[str]
     whole: re.Pattern[str]
-    is_right: Callable[[str, "re.Match[str]"], bool] = _is_any
-    first: bytes = b""  # one letter, which `head` begins with and which is rare in most texts
+    is_secret: Callable[[str, "re.Match[str]"], bool] = _accept_any
+    first_letter: bytes = (
+        b""  # one letter, which `head` begins with and which is rare in most texts
+    )
 
-    def may_be_in(self, data: bytes) -> bool:
+    def may_match(self, data: bytes) -> bool:
         """Tell whether a slice needs a search with `head`.
 
         If the first letter of `head` is rare, `re` skips from one to the next, which is faster
         than a search for the needles. If it is frequent, `head` would be tried at each of them,
         so the needles are searched first.
         """
-        if self.first and (count := data.count(self.first)) * RARE_CHARS <= len(data):
+        if self.first_letter and (count := data.count(self.first_letter)) * RARE_CHARS <= len(
+            data
+        ):
             return count > 0
         return any(needle in data for needle in self.needles)
 
 
-def _rule(
+def _make_rule(
     needles: str,
     head: str,
     rest: str,
-    is_right: Callable[[str, "re.Match[str]"], bool] = _is_any,
+    is_right: Callable[[str, "re.Match[str]"], bool] = _accept_any,
     first: bytes = b"",
-) -> Rule:
+) -> ShapeRule:
     """Return the rule for a secret that is a match of `head` followed by one of `rest`."""
     words = tuple(needle.encode() for needle in needles.split("|"))
-    return Rule(words, re.compile(head), re.compile(f"({head}{rest})"), is_right, first)
+    return ShapeRule(words, re.compile(head), re.compile(f"({head}{rest})"), is_right, first)
 
 
 def _has_digit(_: str, match: "re.Match[str]") -> bool:
@@ -275,7 +289,7 @@ def _looks_random(text: str, match: "re.Match[str]") -> bool:
     return _has_digit(text, match) or (not inner.islower() and not inner.isupper())
 
 
-def _is_of_curl(text: str, match: "re.Match[str]") -> bool:
+def _is_after_curl(text: str, match: "re.Match[str]") -> bool:
     return "curl" in text[max(0, match.start() - 256) : match.start()]
 
 
@@ -287,46 +301,46 @@ _CURL_USER: Final = re.compile(
 
 # Each pattern begins with a literal, or a class of two letters, so that `re` finds candidates
 # quickly. For the same reason the lookbehind (no letter before the literal) comes after it.
-SHAPES: Final = (
-    _rule("sk-", r"sk-(?<![\w-]sk-)(?=[\w-]{16})", r"[\w-]{16,512}+", _has_digit),
-    _rule("gh", r"gh[pousr]_(?<!\w....)(?=[A-Za-z0-9]{16})", r"[A-Za-z0-9]{16,512}+"),
-    _rule("github_pat_", r"github_pat_(?=\w{16})", r"\w{16,512}+"),
-    _rule(
+SHAPE_RULES: Final = (
+    _make_rule("sk-", r"sk-(?<![\w-]sk-)(?=[\w-]{16})", r"[\w-]{16,512}+", _has_digit),
+    _make_rule("gh", r"gh[pousr]_(?<!\w....)(?=[A-Za-z0-9]{16})", r"[A-Za-z0-9]{16,512}+"),
+    _make_rule("github_pat_", r"github_pat_(?=\w{16})", r"\w{16,512}+"),
+    _make_rule(
         "xox",
         r"x(?=ox[abeoprs]-[A-Za-z0-9-]{10})(?<!\w.)",
         r"[A-Za-z0-9-]{14,512}+",
         first=b"x",
     ),
-    _rule(
+    _make_rule(
         "AKIA|ASIA|AIza",
         r"A(?=(?:KIA|SIA)[A-Z0-9]{16}(?!\w)|Iza[\w-]{35}(?![\w-]))(?<!\w.)",
         r"[\w-]{19,38}+",
         first=b"A",
     ),
-    _rule(
+    _make_rule(
         "eyJ",
         r"eyJ(?<![\w-]...)(?=[\w-]{6})",
         rf"[\w-]{{6,{SECRET_MAX_CHARS}}}+(?:\.[\w-]{{1,{SECRET_MAX_CHARS}}}+){{1,4}}+",
     ),
-    _rule(
+    _make_rule(
         "-----BEGIN ",
         r"-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----",
         rf"(?:[^-]|-(?!----END)){{0,{PEM_MAX_CHARS}}}+(?:-----END[A-Z0-9 ]{{0,64}}+-----)?",
     ),
-    Rule((b"://",), _USERINFO, _USERINFO),
-    Rule(
+    ShapeRule((b"://",), _USERINFO, _USERINFO),
+    ShapeRule(
         (b"earer", b"asic"),
         re.compile(r"[bB](?<![A-Za-z].)(?:earer|asic)\s{1,3}+(?=[\w.~+/=-]{8})"),
         re.compile(rf"[bB](?:earer|asic)\s{{1,3}}+([\w.~+/=-]{{8,{SECRET_MAX_CHARS}}}+)"),
         _looks_random,
     ),
-    Rule((b"-u",), _CURL_USER, _CURL_USER, _is_of_curl),
+    ShapeRule((b"-u",), _CURL_USER, _CURL_USER, _is_after_curl),
 )
 
 
 # "gh" is in many words; `may_hold_secret` tests for it first, together with the marks.
 _NEEDLES: Final = tuple(
-    needle.decode() for rule in SHAPES for needle in rule.needles if needle != b"gh"
+    needle.decode() for rule in SHAPE_RULES for needle in rule.needles if needle != b"gh"
 )
 
 
@@ -342,27 +356,27 @@ def may_hold_secret(text: str) -> bool:
 # ── the search ───────────────────────────────────────────────────────────────
 
 
-class Cover(Protocol):
+class SecretHider(Protocol):
     """Remembers the secrets of one run and makes their placeholders."""
 
     @property
-    def found(self) -> int:
+    def found_count(self) -> int:
         """The number of known secrets that are hidden everywhere. It only grows."""
         ...
 
-    def may_be_in(self, text: str) -> bool:
+    def may_contain_secret(self, text: str) -> bool:
         """Tell whether a short text may contain one of these secrets."""
         ...
 
-    def cover(self, secret: str, *, spread: bool = True) -> str:
+    def redact(self, secret: str, *, everywhere: bool = True) -> str:
         """Return the placeholder of `secret`; with `everywhere`, hide it in all other texts."""
         ...
 
-    def cover_text(self, secret: str, *, spread: bool = True) -> Steps[str]:
+    def redact_in_steps(self, secret: str, *, everywhere: bool = True) -> Steps[str]:
         """Return the placeholder of a secret of any length, in steps."""
         ...
 
-    def search(self, text: str, since: int = 0) -> Steps[str]:
+    def redact_known(self, text: str, since: int = 0) -> Steps[str]:
         """Return `text` without the known secrets, except for the first `since` of them."""
         ...
 
@@ -376,24 +390,24 @@ class SearchScope(NamedTuple):
     """
 
     names: bool = True
-    spread: bool = True
+    everywhere: bool = True
     json: bool = True
     declared: tuple[str, ...] = ()
 
 
-DATA: Final = SearchScope()
+TOOL_DATA_SCOPE: Final = SearchScope()
 """For results and errors of tools, and for answers of people."""
 
-PEOPLE_WORDS: Final = SearchScope(json=False)
+PERSON_TEXT_SCOPE: Final = SearchScope(json=False)
 
-MODEL_WORDS: Final = SearchScope(names=False, spread=False, json=False)
+MODEL_TEXT_SCOPE: Final = SearchScope(names=False, everywhere=False, json=False)
 """For text of a model. Names are ignored, so that an agent can write about configuration."""
 
-MODEL_DATA: Final = SearchScope(names=False, spread=False)
+MODEL_DATA_SCOPE: Final = SearchScope(names=False, everywhere=False)
 """For the provider's own message: text, and arguments of calls as JSON text."""
 
 
-def drain(steps: Steps[T]) -> T:
+def run_steps(steps: Steps[T]) -> T:
     """Run all steps without interruption and return the result."""
     while True:
         try:
@@ -402,39 +416,48 @@ def drain(steps: Steps[T]) -> T:
             return end.value  # type: ignore[no-any-return]  # as `Steps` says
 
 
-class Redaction:
+class Redactor:
     """Hides secrets in values. A value without secrets is returned as the same object."""
 
-    def __init__(self, cover: Cover, find: Find | None) -> None:
-        self._cover = cover
-        self._find = find
+    def __init__(self, cover: SecretHider, find: FindSecrets | None) -> None:
+        self._hider = cover
+        self._find_secrets = find
 
-    def value(self, value: Json, scope: SearchScope = DATA) -> Steps[Json]:
+    def redact_value(self, value: Json, scope: SearchScope = TOOL_DATA_SCOPE) -> Steps[Json]:
         """Return `value` with a placeholder for each of its secrets."""
         if not value:
             return value
-        search = _Search(self._cover, self._find, scope)
+        search = _Search(self._hider, self._find_secrets, scope)
         try:
             shown = yield from search.walk(value, "", "")
             # A secret that was found near the end may also be near the beginning, which was
             # searched before it was known. Search again for the new ones, until none is new.
-            while search.first is not None and search.first != self._cover.found:
-                search = _KnownSearch(self._cover, self._find, scope, since=search.first)
+            while (
+                search.first_found_count is not None
+                and search.first_found_count != self._hider.found_count
+            ):
+                search = _KnownSearch(
+                    self._hider, self._find_secrets, scope, since=search.first_found_count
+                )
                 shown = yield from search.walk(shown, "", "")
         except RecursionError:  # such a value is too deep for the journal anyway
-            return self._cover.cover("too deep to be looked at", spread=False)
+            return self._hider.redact("too deep to be looked at", everywhere=False)
         return shown
 
 
 class _Search:
     """One walk over one value. Every method yields after about `SLICE_CHARS` of work."""
 
-    def __init__(self, cover: Cover, find: Find | None, scope: SearchScope) -> None:
-        self.cover = cover
-        self.find = find
+    def __init__(
+        self, cover: SecretHider, find: FindSecrets | None, scope: SearchScope
+    ) -> None:
+        self.hider = cover
+        self.find_secrets = find
         self.scope = scope
-        self.left = SLICE_CHARS
-        self.first: int | None = None  # the number of known secrets after the first text
+        self.chars_left = SLICE_CHARS
+        self.first_found_count: int | None = (
+            None  # the number of known secrets after the first text
+        )
 
     def walk(self, value: Json, name: str, path: str) -> Steps[Json]:
         """Return `value`, the field `name` at `path`, without its secrets."""
@@ -459,8 +482,8 @@ class _Search:
                 shown = yield from self.walk(inner, inner_name, below)
                 same = same and shown is inner
             found[key] = shown
-            if self.left < 0:
-                self.left = SLICE_CHARS
+            if self.chars_left < 0:
+                self.chars_left = SLICE_CHARS
                 yield
         return value if same else found
 
@@ -473,8 +496,8 @@ class _Search:
                 shown = yield from self.walk(inner, name, path)
                 same = same and shown is inner
             found.append(shown)
-            if self.left < 0:
-                self.left = SLICE_CHARS
+            if self.chars_left < 0:
+                self.chars_left = SLICE_CHARS
                 yield
         return value if same else found
 
@@ -484,15 +507,19 @@ class _Search:
         Most values are numbers and short texts. A generator for each of them would cost more
         than the search itself.
         """
-        self.left -= LEAF_COST_CHARS
+        self.chars_left -= LEAF_COST_CHARS
         if not isinstance(value, str):
             return not isinstance(value, dict | list | tuple)
-        self.left -= len(value)
+        self.chars_left -= len(value)
         if not value:
             return True
-        if self.first is None:
-            self.first = self.cover.found
-        if len(value) > PLAIN_MAX_CHARS or self.find is not None or self.cover.may_be_in(value):
+        if self.first_found_count is None:
+            self.first_found_count = self.hider.found_count
+        if (
+            len(value) > PLAIN_MAX_CHARS
+            or self.find_secrets is not None
+            or self.hider.may_contain_secret(value)
+        ):
             return False
         if is_secret_name(name) or (
             self.scope.declared and is_declared(path, self.scope.declared)
@@ -505,9 +532,11 @@ class _Search:
         if text[0] == "[" and PLACEHOLDER.fullmatch(text):
             return text  # redacted before: a placeholder must not get a placeholder
         if self.scope.declared and is_declared(path, self.scope.declared):
-            return (yield from self.cover.cover_text(text))
+            return (yield from self.hider.redact_in_steps(text))
         if is_secret_name(name):
-            return (yield from self.cover.cover_text(text, spread=self.scope.spread))
+            return (
+                yield from self.hider.redact_in_steps(text, everywhere=self.scope.everywhere)
+            )
         shown = ""
         if self.scope.json and text[0] in "{[":
             shown = yield from self._hide_in_json(text)
@@ -526,13 +555,13 @@ class _Search:
         # `redact_known` yields: while it does, the search of another value of the same run may
         # find new secrets.
         while True:
-            found = self.cover.found
-            text = yield from self.cover.search(text, since)
-            if self.cover.found == found:
+            found = self.hider.found_count
+            text = yield from self.hider.redact_known(text, since)
+            if self.hider.found_count == found:
                 break
             since = found
-        if self.first is None:
-            self.first = found
+        if self.first_found_count is None:
+            self.first_found_count = found
         return text
 
     def _hide_in_json(self, text: str) -> Steps[str]:
@@ -552,33 +581,35 @@ class _Search:
         end = 0
         for start, stop in spans:
             secret = text[start:stop]
-            if secret.startswith(OPENING):
+            if secret.startswith(PLACEHOLDER_PREFIX):
                 continue  # "token=[redacted:…]" from an earlier result
-            shown = yield from self.cover.cover_text(secret, spread=self.scope.spread)
+            shown = yield from self.hider.redact_in_steps(
+                secret, everywhere=self.scope.everywhere
+            )
             parts += [text[end:start], shown]
             end = stop
-            self.left -= COVER_COST_CHARS
-            if self.left < 0:
-                self.left = SLICE_CHARS
+            self.chars_left -= COVER_COST_CHARS
+            if self.chars_left < 0:
+                self.chars_left = SLICE_CHARS
                 yield
         return "".join([*parts, text[end:]]) if parts else text
 
     def _hide_custom(self, name: str, text: str) -> Steps[str]:
         """Hide the secrets that the user's function finds in the whole text."""
-        if self.find is None:
+        if self.find_secrets is None:
             return text
         try:
             # The longest first: a secret may be a part of another one.
-            parts = sorted(set(self.find(name, text)), key=len, reverse=True)
+            parts = sorted(set(self.find_secrets(name, text)), key=len, reverse=True)
             for part in parts:
                 if part and not PLACEHOLDER.fullmatch(part):
-                    text = text.replace(part, self.cover.cover(part))
-                    self.left -= len(text)
-                    if self.left < 0:
-                        self.left = SLICE_CHARS
+                    text = text.replace(part, self.hider.redact(part))
+                    self.chars_left -= len(text)
+                    if self.chars_left < 0:
+                        self.chars_left = SLICE_CHARS
                         yield
         except Exception:  # noqa: BLE001 - user code: hide a text that it cannot process
-            return self.cover.cover(text)
+            return self.hider.redact(text)
         return text
 
 
@@ -586,7 +617,7 @@ class _KnownSearch(_Search):
     """A walk that hides only known secrets, except for the first `since` of them."""
 
     def __init__(
-        self, cover: Cover, find: Find | None, scope: SearchScope, *, since: int
+        self, cover: SecretHider, find: FindSecrets | None, scope: SearchScope, *, since: int
     ) -> None:
         super().__init__(cover, find, scope)
         self._since = since
@@ -608,12 +639,12 @@ class _LookLimit:
     """
 
     def __init__(self, text: str) -> None:
-        self._left = TEXT_MIN_LOOKS + len(text) // CHARS_PER_LOOK
+        self._looks_left = TEXT_MIN_LOOKS + len(text) // CHARS_PER_LOOK
 
     def spend(self, cost: int = 1) -> bool:
         """Take `cost` looks; return False if fewer are left."""
-        self._left -= cost
-        return self._left >= 0
+        self._looks_left -= cost
+        return self._looks_left >= 0
 
 
 def search_text(text: str, *, names: bool, slice_chars: int = SLICE_CHARS) -> Steps[list[Span]]:
@@ -622,7 +653,7 @@ def search_text(text: str, *, names: bool, slice_chars: int = SLICE_CHARS) -> St
     looks, size = _LookLimit(text), len(text)
     # The end of the last match of each rule; the last item is for names. A match may reach into
     # the next slice, where the rule must not match a part of it again.
-    ends = [0] * (len(SHAPES) + 1)
+    ends = [0] * (len(SHAPE_RULES) + 1)
     for start in range(0, size, slice_chars):
         if start:
             yield
@@ -633,8 +664,8 @@ def search_text(text: str, *, names: bool, slice_chars: int = SLICE_CHARS) -> St
             enough = _search_names(text, (start, end), ends, found, looks)
         # Search bytes: in a str with wide characters, a search takes twice as long.
         data = text[start : end + HEAD_REACH_CHARS].encode("utf-8", "surrogatepass")
-        for number, rule in enumerate(SHAPES):
-            if enough and rule.may_be_in(data):
+        for number, rule in enumerate(SHAPE_RULES):
+            if enough and rule.may_match(data):
                 enough = _search_shape(text, (start, end), number, ends, found, looks)
         spans += found
         if not enough:
@@ -652,7 +683,7 @@ def _search_names(
     part = text[begin:end][::-1]
     stop = begin + len(part)
     names: list[re.Match[str]] = []
-    for mark, pattern in _NAMES:
+    for mark, pattern in _NAME_PATTERNS:
         if mark in part:
             # A ruler ("======") assigns nothing, and each of its marks would cost a try.
             ruled = part.replace(mark * 2, "\0\0") if mark * 4 in part else part
@@ -679,7 +710,7 @@ def _search_shape(
     text: str, where: Span, number: int, ends: list[int], found: list[Span], looks: _LookLimit
 ) -> bool:
     """Find secrets of one shape; return False at the limit of looks."""
-    rule, (start, end) = SHAPES[number], where
+    rule, (start, end) = SHAPE_RULES[number], where
     for head in rule.head.finditer(text, start, end + HEAD_REACH_CHARS):
         at = head.start()
         if at >= end:
@@ -688,7 +719,7 @@ def _search_shape(
             continue
         if not looks.spend():
             return False
-        if (whole := rule.whole.match(text, at)) is not None and rule.is_right(text, whole):
+        if (whole := rule.whole.match(text, at)) is not None and rule.is_secret(text, whole):
             if not looks.spend(SECRET_COST_LOOKS):
                 return False
             ends[number] = whole.end()

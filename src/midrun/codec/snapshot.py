@@ -23,16 +23,16 @@ from midrun.core.state import Ask, Call, State
 from midrun.core.values import Message
 from midrun.core.vector import Vector
 
-MEANING: Final = 4
-DIGEST: Final = 32
-LEVEL: Final = 1
+STATE_MEANING_VERSION: Final = 4
+DIGEST_BYTES: Final = 32
+COMPRESSION_LEVEL: Final = 1
 """The fastest level of compression: states are repetitive, a higher level gains little."""
 
-SMALLEST: Final = 256
+SNAPSHOT_MIN_ENTRIES: Final = 256
 """A shorter journal is folded faster than a snapshot is loaded."""
 
 
-class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+class _StoredState(msgspec.Struct, frozen=True, kw_only=True):
     """A state with its large vectors as plain lists, which decode several times faster."""
 
     layout: str
@@ -43,23 +43,23 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1)
-def layout() -> str:
+def compute_layout() -> str:
     """Return the fingerprint of the schema and the meaning of states."""
-    schema = msgspec.json.schema(_Stored, schema_hook=lambda _: {"type": "array"})
-    shape = msgspec.json.encode([MEANING, schema], order="sorted")
+    schema = msgspec.json.schema(_StoredState, schema_hook=lambda _: {"type": "array"})
+    shape = msgspec.json.encode([STATE_MEANING_VERSION, schema], order="sorted")
     return sha256(shape).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1)
-def _decoder() -> msgspec.json.Decoder[_Stored]:
-    return msgspec.json.Decoder(_Stored, dec_hook=lambda _, raw: Vector(raw))
+def _decoder() -> msgspec.json.Decoder[_StoredState]:
+    return msgspec.json.Decoder(_StoredState, dec_hook=lambda _, raw: Vector(raw))
 
 
-def freeze(state: State) -> bytes:
+def encode_snapshot(state: State) -> bytes:
     """Encode `state`: the digest of the body, then the compressed body."""
     body = msgspec.json.encode(
-        _Stored(
-            layout=layout(),
+        _StoredState(
+            layout=compute_layout(),
             state=replace(state, calls=Vector(), asks=Vector(), messages=Vector()),
             calls=list(state.calls),
             asks=list(state.asks),
@@ -67,20 +67,20 @@ def freeze(state: State) -> bytes:
         ),
         enc_hook=list,  # for `State.cleanup_calls`, the vector that stays in the state
     )
-    body = zlib.compress(body, LEVEL)
+    body = zlib.compress(body, COMPRESSION_LEVEL)
     return sha256(body).digest() + body
 
 
-def thaw(frozen: bytes) -> State | None:
+def decode_snapshot(frozen: bytes) -> State | None:
     """Decode a snapshot; None if it is damaged or of another version of the code."""
-    body = memoryview(frozen)[DIGEST:]
-    if sha256(body).digest() != frozen[:DIGEST]:
+    body = memoryview(frozen)[DIGEST_BYTES:]
+    if sha256(body).digest() != frozen[:DIGEST_BYTES]:
         return None
     try:
         stored = _decoder().decode(zlib.decompress(body))
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    if stored.layout != layout():
+    if stored.layout != compute_layout():
         return None
     return replace(
         stored.state,
@@ -90,10 +90,10 @@ def thaw(frozen: bytes) -> State | None:
     )
 
 
-def due(*, seq: int, snapshot: int) -> bool:
+def is_snapshot_due(*, seq: int, snapshot: int) -> bool:
     """Tell whether a journal at `seq` has outgrown its snapshot at seq `snapshot`.
 
     The distance between two snapshots grows with the journal. Writing snapshots therefore costs
     a constant amount per entry, and loading folds at most about a quarter of the journal.
     """
-    return seq - snapshot >= max(SMALLEST, snapshot // 4)
+    return seq - snapshot >= max(SNAPSHOT_MIN_ENTRIES, snapshot // 4)

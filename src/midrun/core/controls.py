@@ -9,11 +9,11 @@ from typing import dataclass_transform
 from msgspec import Struct, field
 
 from midrun.core.ids import AskId, FrameId, Micros, Seq
-from midrun.core.values import Actor, Json, UndoSet, Urgency, Use, When
+from midrun.core.values import Actor, Json, RedirectTiming, UndoSet, Urgency, Use
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Wish(
+class ControlBase(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, tag_field="control"
 ):
     """Base of every control: sender, reason and request id.
@@ -29,28 +29,28 @@ class Wish(
     seen: Seq | None = None
 
 
-class Pause(Wish, kw_only=True):
+class Pause(ControlBase, kw_only=True):
     """Stop at the next boundary; with `now`, abort the calls in flight."""
 
     now: bool = False
     until: Micros | None = None
 
 
-class Resume(Wish, kw_only=True):
+class Resume(ControlBase, kw_only=True):
     """Continue, with an instruction or raised caps if given; withdraws a pending pause."""
 
     instruction: str = ""
     caps: dict[str, int] = {}
 
 
-class Redirect(Wish, kw_only=True):
+class Redirect(ControlBase, kw_only=True):
     """Give the agent a new instruction at the next step, or now; finished work stays."""
 
     text: str
-    when: When = "next_step"
+    when: RedirectTiming = "next_step"
 
 
-class Say(Wish, kw_only=True):
+class Say(ControlBase, kw_only=True):
     """Send a message to a working run: a side question, a notice, a scheduled note."""
 
     text: str
@@ -58,95 +58,95 @@ class Say(Wish, kw_only=True):
     due: Micros | None = None
 
 
-class Answer(Wish, kw_only=True):
+class Answer(ControlBase, kw_only=True):
     """Answer a question, or settle an unknown call with "yes", "no" or "unknown"."""
 
     ask: AskId
     value: Json = None
 
 
-class Approve(Wish, kw_only=True):
+class Approve(ControlBase, kw_only=True):
     """Permit a call, with other arguments if given."""
 
     ask: AskId
     args: Json = None
 
 
-class Decline(Wish, kw_only=True):
+class Decline(ControlBase, kw_only=True):
     """Forbid a call, or decline to answer a question that allows it."""
 
     ask: AskId
 
 
-class Cancel(Wish, kw_only=True):
+class Cancel(ControlBase, kw_only=True):
     """Stop all calls, undo those in the undo set, and report."""
 
     undo: UndoSet = "in_flight"
 
 
-class Halt(Wish, kw_only=True):
+class Halt(ControlBase, kw_only=True):
     """Stop the run because an operator's halt covers it."""
 
     scope: str = "run"
 
 
-class Lift(Wish, kw_only=True):
+class Lift(ControlBase, kw_only=True):
     """Let the run continue after the halt was lifted."""
 
 
-class RaiseCap(Wish, kw_only=True):
+class RaiseCap(ControlBase, kw_only=True):
     """Raise caps of the stop condition."""
 
     caps: dict[str, int]
 
 
-class Withdraw(Wish, kw_only=True):
+class Withdraw(ControlBase, kw_only=True):
     """Withdraw the pause, redirect or message at `seq` if it has not been applied."""
 
     seq: Seq
 
 
-class ForcePause(Wish, kw_only=True):
+class ForcePause(ControlBase, kw_only=True):
     """Pause without waiting for calls that do not respond; they become unknown."""
 
 
-class RetryUndo(Wish, kw_only=True):
+class RetryUndo(ControlBase, kw_only=True):
     """Retry the undos and releases that failed."""
 
 
-class AcceptResidue(Wish, kw_only=True):
+class AcceptResidue(ControlBase, kw_only=True):
     """Accept the residue: the calls that could not be undone."""
 
 
-class ResumeFrame(Wish, kw_only=True):
+class ResumeFrame(ControlBase, kw_only=True):
     """Return to the suspended task on top of the stack."""
 
     frame: FrameId
 
 
-class DropFrame(Wish, kw_only=True):
+class DropFrame(ControlBase, kw_only=True):
     """Give up the suspended task on top of the stack."""
 
     frame: FrameId
 
 
-class TakeOver(Wish, kw_only=True):
+class TakeOver(ControlBase, kw_only=True):
     """Take the place of the agent as soon as nothing is in flight."""
 
 
-class Write(Wish, kw_only=True):
+class Write(ControlBase, kw_only=True):
     """Write a message as the assistant, after taking over."""
 
     text: str
 
 
-class UseTool(Wish, kw_only=True):
+class UseTool(ControlBase, kw_only=True):
     """Call a tool of the agent, after taking over; approvals and caps apply as usual."""
 
     use: Use
 
 
-class HandBack(Wish, kw_only=True):
+class HandBack(ControlBase, kw_only=True):
     """Return the run to its agent, with an instruction if given."""
 
     instruction: str = ""

@@ -17,7 +17,7 @@ class Accepted(Value, kw_only=True):
     entries: tuple[Entry, ...]
 
 
-class Already(Value, kw_only=True):
+class NoChange(Value, kw_only=True):
     """The run is already in the wanted state, since `seq`, because of `by`.
 
     `entries` may hold a `RequestNoted`. It records the verdict under the request id, so that a
@@ -42,9 +42,9 @@ class Refused(Value, kw_only=True):
     entries: tuple[Entry, ...] = ()
 
 
-Verdict = Accepted | Already | Refused
+Verdict = Accepted | NoChange | Refused
 
-Rulings = Mapping[type, Callable[..., Verdict]]  # type: ignore[explicit-any]  # see below
+DecideFunctions = Mapping[type, Callable[..., Verdict]]  # type: ignore[explicit-any]  # see below
 """Type of input → the function that decides it.
 
 Each function takes the one type that is its key, which a mapping type cannot express; a test

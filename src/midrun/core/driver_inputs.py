@@ -23,60 +23,62 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId, Seq
-from midrun.core.values import NOTHING, Action, AskKind, Item, Json, Spend, Use
+from midrun.core.values import NO_SPEND, AskKind, CleanupAction, Item, Json, Spend, Use
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Finding(Struct, frozen=True, kw_only=True, tag=True, tag_field="evidence", gc=False):
+class DriverInputBase(
+    Struct, frozen=True, kw_only=True, tag=True, tag_field="evidence", gc=False
+):
     """Base of all inputs of the driver."""
 
 
-class Fenced(Finding, kw_only=True):
+class LeasedInput(DriverInputBase, kw_only=True):
     """Base of the inputs that only the lease holder may send."""
 
     epoch: Epoch
 
 
-class TakeLease(Finding, kw_only=True):
+class TakeLease(DriverInputBase, kw_only=True):
     """Take the lease; `held_by_other` says that a live holder has it."""
 
     holder: str = ""
-    held: bool = False
-    agent_print: str = ""
+    held_by_other: bool = False
+    agent_fingerprint: str = ""
 
 
-class Late(Finding, kw_only=True):
+class ReportLateResult(DriverInputBase, kw_only=True):
     """Record the result of a call whose worker had lost the lease meanwhile."""
 
     result: LateResult
 
 
-class Wake(Finding, kw_only=True):
+class Wake(DriverInputBase, kw_only=True):
     """Do everything that is due by now: expired asks, scheduled messages, ends of pauses."""
 
 
-class Advanced(Fenced, kw_only=True):
+class CrossBoundary(LeasedInput, kw_only=True):
     """Append the entries that are due at a step boundary; see `step_boundary`."""
 
 
-class Start(Fenced, kw_only=True):
+class StartCall(LeasedInput, kw_only=True):
     """Start a call that was planned on the journal up to `seen_seq`.
 
     `decide` refuses it if a control came after that seq: the driver must plan again.
     """
 
     call: CallId
-    seen: Seq
-    reserve: Spend = NOTHING
+    seen_seq: Seq
+    reserved: Spend = NO_SPEND
 
 
-class Close(Fenced, kw_only=True):
+class CloseCall(LeasedInput, kw_only=True):
     """Record the outcome of a call in flight."""
 
     outcome: CallDone | CallFailed | CallAborted | CallUnknown
 
 
-class AskPerson(Fenced, kw_only=True):
+class AskPerson(LeasedInput, kw_only=True):
     """Open an ask for a call in flight, or for the ask of its child run.
 
     The answer is the result of the call, unless there is a `continuation`: see `AskOpened`.
@@ -86,7 +88,7 @@ class AskPerson(Fenced, kw_only=True):
     question: str = ""
     data: Json = None
     child: bool = False
-    of: AskKind | None = None  # the kind of the child's ask
+    child_ask_kind: AskKind | None = None  # the kind of the child's ask
     audience: str = ""
     four_eyes: bool = False
     excluded: tuple[str, ...] = ()  # people who may not decide it in the child
@@ -94,45 +96,45 @@ class AskPerson(Fenced, kw_only=True):
     continuation: Json = None
 
 
-class AskMoot(Finding, kw_only=True):
+class CloseChildAsk(DriverInputBase, kw_only=True):
     """Close the ask for a child's ask, because it was decided in the child."""
 
     ask: AskId
 
 
-class TakeBack(Finding, kw_only=True):
+class TakeBack(DriverInputBase, kw_only=True):
     """Undo everything that a finished run did, because its parent is cancelled."""
 
     parent: RunId
 
 
-class SaveProgress(Fenced, kw_only=True):
+class SaveProgress(LeasedInput, kw_only=True):
     """Store the progress of a long call, to continue from after an interruption."""
 
     call: CallId
     progress: Json
 
 
-class Propose(Fenced, kw_only=True):
+class ProposeCall(LeasedInput, kw_only=True):
     """Propose a call that a hosted agent wants made."""
 
     use: Use
 
 
-class SetPlan(Fenced, kw_only=True):
+class SetPlan(LeasedInput, kw_only=True):
     """Set or replace the plan of the agent."""
 
     items: tuple[Item, ...]
 
 
-class GiveVerdict(Fenced, kw_only=True):
+class RecordStopVerdict(LeasedInput, kw_only=True):
     """Record the verdict of a custom stop condition."""
 
     name: str
     met: bool
 
 
-class SettleCall(Fenced, kw_only=True):
+class SettleCall(LeasedInput, kw_only=True):
     """Record the finding of a tool's check about an unknown call."""
 
     call: CallId
@@ -140,61 +142,61 @@ class SettleCall(Fenced, kw_only=True):
     result: Json = None
 
 
-class StartUndo(Fenced, kw_only=True):
+class StartUndo(LeasedInput, kw_only=True):
     """Start an undo or a release."""
 
     call: CallId
-    action: Action = "undo"
+    action: CleanupAction = "undo"
 
 
-class CloseUndo(Fenced, kw_only=True):
+class CloseUndo(LeasedInput, kw_only=True):
     """Record the outcome of an undo or a release."""
 
     outcome: UndoDone | UndoFailed | UndoUnknown
 
 
-class Finish(Fenced, kw_only=True):
+class FinishHostedAgent(LeasedInput, kw_only=True):
     """Record the output of a hosted agent."""
 
     output: str = ""
 
 
-class Settled(Fenced, kw_only=True):
+class SettlePhase(LeasedInput, kw_only=True):
     """Leave the phase: it has nothing left to do. Pausing becomes paused, for example."""
 
 
-class Fail(Fenced, kw_only=True):
+class FailRun(LeasedInput, kw_only=True):
     """Fail the run: code of the agent, or code that it depends on, raised."""
 
     error: str
     code: str = ""
 
 
-class StandDown(Fenced, kw_only=True):
+class StandDown(LeasedInput, kw_only=True):
     """Give the lease back because the process shuts down or sheds load; not a pause."""
 
     why: str = ""
 
 
-Evidence = (
+DriverInput = (
     TakeLease
-    | Late
+    | ReportLateResult
     | Wake
-    | Advanced
-    | Start
-    | Close
+    | CrossBoundary
+    | StartCall
+    | CloseCall
     | AskPerson
-    | AskMoot
+    | CloseChildAsk
     | TakeBack
     | SaveProgress
-    | Propose
+    | ProposeCall
     | SetPlan
-    | GiveVerdict
+    | RecordStopVerdict
     | SettleCall
     | StartUndo
     | CloseUndo
-    | Finish
-    | Settled
-    | Fail
+    | FinishHostedAgent
+    | SettlePhase
+    | FailRun
     | StandDown
 )

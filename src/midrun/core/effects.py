@@ -14,108 +14,108 @@ from typing import Literal, dataclass_transform
 from msgspec import Struct, field
 
 from midrun.core.ids import CallId, Micros, RunId
-from midrun.core.values import Action, Purpose, UndoSet
+from midrun.core.values import CallPurpose, CleanupAction, UndoSet
 
-Because = Literal["paused", "redirected", "cancelled", "halted"]
+AbortReason = Literal["paused", "redirected", "cancelled", "halted"]
 """The reason to abort a call in flight."""
 
-Passed = Literal["pause", "cancel", "halt"]
+ChildControl = Literal["pause", "cancel", "halt"]
 """A control that a parent run passes on to its child run."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class _Order(Struct, frozen=True, kw_only=True, gc=False):
+class _DriverEffectBase(Struct, frozen=True, kw_only=True, gc=False):
     """Base of all effects."""
 
 
-class Advance(_Order, kw_only=True):
+class Advance(_DriverEffectBase, kw_only=True):
     """Send `CrossBoundary`: redirects, messages or asks wait for the step boundary."""
 
 
-class CallModel(_Order, kw_only=True):
+class CallModel(_DriverEffectBase, kw_only=True):
     """Call the model; `call` is the id that the call will have."""
 
     call: CallId
-    purpose: Purpose = "step"
-    after: Micros | None = None  # not before this time: backoff after a failed attempt
+    purpose: CallPurpose = "step"
+    not_before: Micros | None = None  # not before this time: backoff after a failed attempt
 
 
-class CallTool(_Order, kw_only=True):
+class CallTool(_DriverEffectBase, kw_only=True):
     """Make a tool call, or drive a child run."""
 
     call: CallId
     child: RunId | None = None
 
 
-class CheckCall(_Order, kw_only=True):
+class CheckCall(_DriverEffectBase, kw_only=True):
     """Run the tool's check to find out whether an unknown call took effect."""
 
     call: CallId
 
 
-class Judge(_Order, kw_only=True):
+class EvaluateStopCondition(_DriverEffectBase, kw_only=True):
     """Evaluate the custom stop condition of this name; send `RecordStopVerdict`."""
 
     name: str
 
 
-class AbortCall(_Order, kw_only=True):
+class AbortCall(_DriverEffectBase, kw_only=True):
     """Stop a call in flight: close the stream, cancel the task, or kill the process."""
 
     call: CallId
-    because: Because
+    reason: AbortReason
 
 
-class ControlChild(_Order, kw_only=True):
+class ControlChild(_DriverEffectBase, kw_only=True):
     """Pass a control of this run on to the child run of a call in flight."""
 
     call: CallId
     child: RunId
-    control: Passed
+    control: ChildControl
     now: bool = False
     undo: UndoSet = "in_flight"
 
 
-class Undo(_Order, kw_only=True):
+class Undo(_DriverEffectBase, kw_only=True):
     """Undo the effect of a call."""
 
     call: CallId
-    action: Action = "undo"
-    after: Micros | None = None
+    action: CleanupAction = "undo"
+    not_before: Micros | None = None
 
 
-class Release(_Order, kw_only=True):
+class Release(_DriverEffectBase, kw_only=True):
     """Release the resource that a call holds; for a child run, end it."""
 
     call: CallId
-    action: Action = "release"
-    after: Micros | None = None
+    action: CleanupAction = "release"
+    not_before: Micros | None = None
 
 
-class RunHost(_Order, kw_only=True):
+class RunHost(_DriverEffectBase, kw_only=True):
     """Run the hosted agent; its calls come back as `ProposeCall`."""
 
 
-class WakeAt(_Order, kw_only=True):
+class WakeAt(_DriverEffectBase, kw_only=True):
     """Send `Wake` at this time, unless something else happens before."""
 
     at: Micros
 
 
-class Settle(_Order, kw_only=True):
+class Settle(_DriverEffectBase, kw_only=True):
     """Send `SettlePhase`: the run has nothing left to do in its phase."""
 
 
-class Park(_Order, kw_only=True):
+class Park(_DriverEffectBase, kw_only=True):
     """Give the lease back; the run leaves memory until a control or a timer wakes it."""
 
 
-Order = (
+DriverEffect = (
     Advance
     | CallModel
     | CallTool
     | CheckCall
-    | Judge
+    | EvaluateStopCondition
     | AbortCall
     | ControlChild
     | Undo

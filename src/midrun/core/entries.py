@@ -17,11 +17,12 @@ from msgspec import Struct, field
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, Micros, RunId, Seq
 from midrun.core.stops import Stop
 from midrun.core.values import (
-    NOTHING,
-    Action,
+    NO_SPEND,
     Approval,
     AskKind,
     CallKind,
+    CallPurpose,
+    CleanupAction,
     Decision,
     Item,
     Json,
@@ -29,21 +30,20 @@ from midrun.core.values import (
     Origin,
     PauseReason,
     Phase,
-    Purpose,
+    RedirectTiming,
     Reply,
     Residue,
     Spend,
     UndoSet,
     Urgency,
     Use,
-    When,
 )
 
 # Base classes.
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Fact(
+class EntryBase(
     Struct,
     frozen=True,
     kw_only=True,
@@ -56,7 +56,7 @@ class Fact(
     """Base of every entry."""
 
 
-class Asked(Fact, kw_only=True):
+class RequestEntry(EntryBase, kw_only=True):
     """Base of the entries that record a request of a person, or of the system."""
 
     by: str = ""
@@ -68,7 +68,7 @@ class Asked(Fact, kw_only=True):
 
 # Asks: decisions that a run needs from people.
 
-Unanswered = Literal["superseded", "cancelled", "expired", "evidence", "elsewhere"]
+AskCloseReason = Literal["superseded", "cancelled", "expired", "evidence", "elsewhere"]
 """The reason why an ask was closed without a decision.
 
 `evidence`: a check or a late result settled the call. `elsewhere`: it was decided in the child
@@ -76,7 +76,7 @@ run.
 """
 
 
-class AskOpened(Fact, kw_only=True):
+class AskOpened(EntryBase, kw_only=True):
     """A person must decide: a question, an approval, an unknown call, or a child's ask."""
 
     ask: AskId
@@ -96,7 +96,7 @@ class AskOpened(Fact, kw_only=True):
     continuation: Json = None
 
 
-class AskAnswered(Asked, kw_only=True):
+class AskAnswered(RequestEntry, kw_only=True):
     """A person decided the ask. The first decision counts; there is no second entry."""
 
     ask: AskId
@@ -104,23 +104,23 @@ class AskAnswered(Asked, kw_only=True):
     args_hash: str = ""
 
 
-class AskClosed(Asked, kw_only=True):
+class AskClosed(RequestEntry, kw_only=True):
     """The ask was closed without a decision."""
 
     ask: AskId
-    why: Unanswered
+    why: AskCloseReason
 
 
 # Calls, and their undos and releases.
 
 
-class CallProposed(Fact, kw_only=True):
+class CallProposed(EntryBase, kw_only=True):
     """A hosted agent, or the person who took over, wants a call made."""
 
     use: Use
 
 
-class CallStarted(Fact, kw_only=True):
+class CallStarted(EntryBase, kw_only=True):
     """An attempt of a call is about to start, as checked against the fields here.
 
     Stored before the call leaves the process: after a crash, the next worker knows that the
@@ -131,12 +131,12 @@ class CallStarted(Fact, kw_only=True):
     call_kind: CallKind
     attempt: int
     seen: Seq  # the newest entry that the decision to start knew
-    purpose: Purpose = "step"
-    reserved: Spend = NOTHING
+    purpose: CallPurpose = "step"
+    reserved: Spend = NO_SPEND
     approval: Approval | None = None
 
 
-class CallDone(Fact, kw_only=True):
+class CallDone(EntryBase, kw_only=True):
     """The call returned. It is not made again."""
 
     call: CallId
@@ -147,7 +147,7 @@ class CallDone(Fact, kw_only=True):
     steered_by: tuple[str, ...] = ()  # people who steered the child run to its result
 
 
-class CallFailed(Fact, kw_only=True):
+class CallFailed(EntryBase, kw_only=True):
     """The call ended with an error."""
 
     call: CallId
@@ -159,7 +159,7 @@ class CallFailed(Fact, kw_only=True):
     text: str = ""  # the text that a model had streamed before the error
 
 
-class CallAborted(Fact, kw_only=True):
+class CallAborted(EntryBase, kw_only=True):
     """The call was stopped within its grace. It may have taken effect nevertheless."""
 
     call: CallId
@@ -169,7 +169,7 @@ class CallAborted(Fact, kw_only=True):
     final: bool = False  # it exceeded its timeout: it is not retried
 
 
-class CallUnknown(Fact, kw_only=True):
+class CallUnknown(EntryBase, kw_only=True):
     """The outcome of the call is lost. It stays unknown until a check or a person settles it.
 
     `orphaned`: its worker lost the lease, or the call lost its answer. `not_responding`: it did
@@ -180,7 +180,7 @@ class CallUnknown(Fact, kw_only=True):
     why: Literal["orphaned", "not_responding", "forced"] = "orphaned"
 
 
-class CallSettled(Asked, kw_only=True):
+class CallSettled(RequestEntry, kw_only=True):
     """The tool's check, or a person, said whether an unknown call took effect."""
 
     call: CallId
@@ -188,21 +188,21 @@ class CallSettled(Asked, kw_only=True):
     result: Json = None
 
 
-class CallSealed(Fact, kw_only=True):
+class CallSealed(EntryBase, kw_only=True):
     """The call will not be made, or not again; the agent is told the reason."""
 
     call: CallId
     why: str
 
 
-class ProgressSaved(Fact, kw_only=True):
+class ProgressSaved(EntryBase, kw_only=True):
     """A long call saved its progress; the next attempt gets it."""
 
     call: CallId
     progress: Json
 
 
-class LateResult(Fact, kw_only=True):
+class LateResult(EntryBase, kw_only=True):
     """A worker that had lost the lease reported a result: all that it may still append."""
 
     call: CallId
@@ -211,50 +211,50 @@ class LateResult(Fact, kw_only=True):
     result: Json = None
 
 
-class UndoStarted(Fact, kw_only=True):
+class UndoStarted(EntryBase, kw_only=True):
     """An attempt of an undo or a release is about to start."""
 
     call: CallId
-    action: Action = "undo"
+    action: CleanupAction = "undo"
     attempt: int = 1
 
 
-class UndoDone(Fact, kw_only=True):
+class UndoDone(EntryBase, kw_only=True):
     """The effect is undone, or the resource released."""
 
     call: CallId
-    action: Action = "undo"
+    action: CleanupAction = "undo"
 
 
-class UndoFailed(Fact, kw_only=True):
+class UndoFailed(EntryBase, kw_only=True):
     """The attempt failed. It is retried under the same key, unless it is `final`."""
 
     call: CallId
-    action: Action = "undo"
+    action: CleanupAction = "undo"
     error: str = ""
     retry_at: Micros | None = None
     final: bool = False  # it did not stop in time: a retry could run beside it
 
 
-class UndoUnknown(Fact, kw_only=True):
+class UndoUnknown(EntryBase, kw_only=True):
     """The attempt was interrupted; it is retried under the same key."""
 
     call: CallId
-    action: Action = "undo"
+    action: CleanupAction = "undo"
 
 
-class UndoGaveUp(Fact, kw_only=True):
+class UndoGaveUp(EntryBase, kw_only=True):
     """There will be no further attempt; the effect stays and is reported as residue."""
 
     call: CallId
-    action: Action = "undo"
+    action: CleanupAction = "undo"
     error: str = ""
 
 
 # The lifecycle of a run: start, lease, wait, wake, end.
 
 
-class RunStarted(Asked, kw_only=True):
+class RunStarted(RequestEntry, kw_only=True):
     """A run exists and waits for a driver."""
 
     agent: str
@@ -277,7 +277,7 @@ class RunStarted(Asked, kw_only=True):
     trace: str = ""  # the W3C traceparent that its spans belong to
 
 
-class RunImported(Asked, kw_only=True):
+class RunImported(RequestEntry, kw_only=True):
     """All entries before this one were written in another store and came in a checkpoint.
 
     Only `Store.adopt` appends it, in the transaction that stores those entries.
@@ -288,7 +288,7 @@ class RunImported(Asked, kw_only=True):
     kid: str = ""  # the id of the key that verified the signature; empty: not verified
 
 
-class LeaseTaken(Fact, kw_only=True):
+class LeaseTaken(EntryBase, kw_only=True):
     """A driver took the lease. Appends of older epochs are refused from here on."""
 
     epoch: Epoch
@@ -296,29 +296,29 @@ class LeaseTaken(Fact, kw_only=True):
     agent_print: str = ""  # fingerprint of the agent, if it is another version than before
 
 
-class StoodDown(Fact, kw_only=True):
+class StoodDown(EntryBase, kw_only=True):
     """The driver gave the lease back, without a request to stop the run."""
 
     why: str = ""
 
 
-class RunWaiting(Fact, kw_only=True):
+class RunWaiting(EntryBase, kw_only=True):
     """Nothing is in flight, and the run cannot continue before a person decides."""
 
 
-class RunWoken(Fact, kw_only=True):
+class RunWoken(EntryBase, kw_only=True):
     """The run does not wait any more; it can be driven again."""
 
     why: str = ""
 
 
-class RunCompleted(Fact, kw_only=True):
+class RunCompleted(EntryBase, kw_only=True):
     """The run finished its task."""
 
     output: str = ""
 
 
-class RunFailed(Fact, kw_only=True):
+class RunFailed(EntryBase, kw_only=True):
     """The run stopped at its last boundary because of an error; it can be resumed."""
 
     error: str
@@ -328,7 +328,7 @@ class RunFailed(Fact, kw_only=True):
 # Controls and their results: pause, resume, redirect, cancel, halt.
 
 
-class PauseRequested(Asked, kw_only=True):
+class PauseRequested(RequestEntry, kw_only=True):
     """The run is to stop at its next boundary, or now."""
 
     now: bool = False
@@ -336,17 +336,17 @@ class PauseRequested(Asked, kw_only=True):
     until: Micros | None = None  # the run resumes by itself at this time
 
 
-class PauseWithdrawn(Asked, kw_only=True):
+class PauseWithdrawn(RequestEntry, kw_only=True):
     """The pause was withdrawn before the run was paused; the run continues."""
 
 
-class RunPaused(Fact, kw_only=True):
+class RunPaused(EntryBase, kw_only=True):
     """The run is paused: nothing is in flight, and the lease is given back."""
 
     why: PauseReason = "user"
 
 
-class RunResumed(Asked, kw_only=True):
+class RunResumed(RequestEntry, kw_only=True):
     """The run may continue as soon as a driver takes it."""
 
     instruction: str = ""
@@ -354,40 +354,40 @@ class RunResumed(Asked, kw_only=True):
     plus: str = ""  # ... and after it, one line each
 
 
-class CapRaised(Asked, kw_only=True):
+class CapRaised(RequestEntry, kw_only=True):
     """Caps of the stop condition were raised."""
 
     caps: dict[str, int]
 
 
-class CapReached(Fact, kw_only=True):
+class CapReached(EntryBase, kw_only=True):
     """A stop condition was met; the run pauses."""
 
     stop: str
     cap: str = ""  # the cap to raise; empty if the condition has none
 
 
-class EndReached(Fact, kw_only=True):
+class EndReached(EntryBase, kw_only=True):
     """A stop condition was met that completes the run."""
 
     stop: str
 
 
-class VerdictGiven(Fact, kw_only=True):
+class VerdictGiven(EntryBase, kw_only=True):
     """A custom stop condition was evaluated at a boundary."""
 
     name: str
     met: bool
 
 
-class RedirectRequested(Asked, kw_only=True):
+class RedirectRequested(RequestEntry, kw_only=True):
     """A new instruction waits for the next boundary."""
 
     text: str
-    when: When = "next_step"
+    when: RedirectTiming = "next_step"
 
 
-class RedirectApplied(Fact, kw_only=True):
+class RedirectApplied(EntryBase, kw_only=True):
     """The instruction of the entry `redirect` reached the agent."""
 
     redirect: Seq
@@ -395,7 +395,7 @@ class RedirectApplied(Fact, kw_only=True):
     plus: str = ""
 
 
-class RedirectClosed(Asked, kw_only=True):
+class RedirectClosed(RequestEntry, kw_only=True):
     """The instruction was withdrawn, or returned because the run ended before it applied."""
 
     redirect: Seq
@@ -403,39 +403,39 @@ class RedirectClosed(Asked, kw_only=True):
     text: str = ""
 
 
-class CancelRequested(Asked, kw_only=True):
+class CancelRequested(RequestEntry, kw_only=True):
     """The run is to stop. No model or tool call of it starts after this entry."""
 
     undo: UndoSet = "in_flight"
 
 
-class RunCancelled(Fact, kw_only=True):
+class RunCancelled(EntryBase, kw_only=True):
     """The run is cancelled. Each call of the undo set is undone, or listed in `residue`."""
 
     residue: tuple[Residue, ...] = ()
     partial: str = ""
 
 
-class UndoRetried(Asked, kw_only=True):
+class UndoRetried(RequestEntry, kw_only=True):
     """An operator wants the undos and releases of the residue retried."""
 
 
-class ResidueAccepted(Asked, kw_only=True):
+class ResidueAccepted(RequestEntry, kw_only=True):
     """An operator accepted the residue."""
 
 
-class RunHalted(Asked, kw_only=True):
+class RunHalted(RequestEntry, kw_only=True):
     """An operator's halt stops the run; after the lift it returns to the phase `then`."""
 
     then: Phase
     scope: str = "run"
 
 
-class RunLifted(Asked, kw_only=True):
+class RunLifted(RequestEntry, kw_only=True):
     """The halt was lifted."""
 
 
-class RequestNoted(Asked, kw_only=True):
+class RequestNoted(RequestEntry, kw_only=True):
     """A request changed nothing. Its verdict is kept, so that a repeat gets the same one."""
 
     verdict: str
@@ -447,7 +447,7 @@ class RequestNoted(Asked, kw_only=True):
 # The conversation: messages, frames, plan, history, and takeovers.
 
 
-class MessageReceived(Asked, kw_only=True):
+class MessageReceived(RequestEntry, kw_only=True):
     """A person sent a message to the working run; `ack` is the immediate reply to it."""
 
     text: str
@@ -457,19 +457,19 @@ class MessageReceived(Asked, kw_only=True):
     queued: bool = False  # the stack of frames was full when it arrived
 
 
-class MessageDue(Asked, kw_only=True):
+class MessageDue(RequestEntry, kw_only=True):
     """The time of a scheduled message has come."""
 
     message: Seq
 
 
-class MessageTaken(Fact, kw_only=True):
+class MessageTaken(EntryBase, kw_only=True):
     """The message reached the agent; no task had to be suspended."""
 
     message: Seq
 
 
-class MessageClosed(Asked, kw_only=True):
+class MessageClosed(RequestEntry, kw_only=True):
     """The message was withdrawn, or returned because the run ended before it was read."""
 
     message: Seq
@@ -477,7 +477,7 @@ class MessageClosed(Asked, kw_only=True):
     text: str = ""
 
 
-class FramePushed(Fact, kw_only=True):
+class FramePushed(EntryBase, kw_only=True):
     """The current task was suspended to answer a message."""
 
     frame: FrameId
@@ -489,21 +489,21 @@ class FramePushed(Fact, kw_only=True):
     expires: Micros
 
 
-class FrameResumed(Asked, kw_only=True):
+class FrameResumed(RequestEntry, kw_only=True):
     """The suspended task continues where it stopped."""
 
     frame: FrameId
     words: str
 
 
-class FrameReconstructed(Asked, kw_only=True):
+class FrameReconstructed(RequestEntry, kw_only=True):
     """The task was suspended for too long: it continues from a summary, and says so."""
 
     frame: FrameId
     words: str
 
 
-class FrameAbandoned(Asked, kw_only=True):
+class FrameAbandoned(RequestEntry, kw_only=True):
     """The suspended task was given up."""
 
     frame: FrameId
@@ -511,13 +511,13 @@ class FrameAbandoned(Asked, kw_only=True):
     words: str = ""
 
 
-class PlanMade(Fact, kw_only=True):
+class PlanMade(EntryBase, kw_only=True):
     """The agent set or revised its plan."""
 
     items: tuple[Item, ...]
 
 
-class HistoryCondensed(Fact, kw_only=True):
+class HistoryCondensed(EntryBase, kw_only=True):
     """Prompts contain a summary in place of the oldest messages; the journal keeps all."""
 
     call: CallId
@@ -525,29 +525,29 @@ class HistoryCondensed(Fact, kw_only=True):
     summary: str
 
 
-class AnswerGiven(Fact, kw_only=True):
+class AnswerGiven(EntryBase, kw_only=True):
     """A hosted agent returned its output."""
 
     text: str
 
 
-class TakenOver(Asked, kw_only=True):
+class TakenOver(RequestEntry, kw_only=True):
     """A person takes the place of the agent as soon as nothing is in flight."""
 
 
-class PersonWrote(Asked, kw_only=True):
+class PersonWrote(RequestEntry, kw_only=True):
     """The person who took over wrote a message as the assistant."""
 
     text: str
 
 
-class ToolUsed(Asked, kw_only=True):
+class ToolUsed(RequestEntry, kw_only=True):
     """The person who took over wants a tool called; `CallProposed` follows."""
 
     tool: str
 
 
-class HandedBack(Asked, kw_only=True):
+class HandedBack(RequestEntry, kw_only=True):
     """The person gave control back to the agent."""
 
 
@@ -615,7 +615,7 @@ Entry = (
 """Any entry."""
 
 
-KINDS: tuple[type[Entry], ...] = get_args(Entry)
+ENTRY_TYPES: tuple[type[Entry], ...] = get_args(Entry)
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
@@ -628,7 +628,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
 
 
 __all__ = [
-    "KINDS",
+    "ENTRY_TYPES",
     "AnswerGiven",
     "AskAnswered",
     "AskClosed",

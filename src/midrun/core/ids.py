@@ -19,79 +19,81 @@ Epoch = NewType("Epoch", int)
 Micros = NewType("Micros", int)
 """Microseconds since 1970 by the store's clock. Fits into 53 bits until the year 2255."""
 
-START: Final = Seq(0)
+SEQ_ZERO: Final = Seq(0)
 """The position before the first entry; also the default for "has not happened"."""
 
-SECOND: Final = 1_000_000
-_DIGITS: Final = 9
-FAR: Final = Micros(2**53 - 1)
+MICROS_PER_SECOND: Final = 1_000_000
+_NUMBER_MAX_DIGITS: Final = 9
+MICROS_MAX: Final = Micros(2**53 - 1)
 """Later than any clock, and the largest integer that a JavaScript reader represents exactly."""
 
 
-def later(now: Micros, by: float) -> Micros:
+def add_micros(now: Micros, micros: float) -> Micros:
     """Return the time `by` microseconds after `now`, at most `MICROS_MAX`."""
-    return Micros(min(int(min(now + by, FAR)), FAR))  # the inner `min`: int(inf) would raise
+    return Micros(
+        min(int(min(now + micros, MICROS_MAX)), MICROS_MAX)
+    )  # the inner `min`: int(inf) would raise
 
 
-def call_id(number: int) -> CallId:
+def make_call_id(number: int) -> CallId:
     """Return the id of the `number`-th call of a run, counted from 1."""
     return CallId(f"c{number}")
 
 
-def ask_id(number: int) -> AskId:
+def make_ask_id(number: int) -> AskId:
     """Return the id of the `number`-th ask of a run, counted from 1."""
     return AskId(f"a{number}")
 
 
 @lru_cache(maxsize=4096)  # every lookup of a call by its id goes through here
-def number_of(call: str) -> int:
+def parse_call_number(call: str) -> int:
     """Return the number in the id of a call, or 0 if it is not the id of a call."""
-    return _number(call, "c")
+    return _parse_number(call, "c")
 
 
 @lru_cache(maxsize=256)
-def ask_number(ask: str) -> int:
+def parse_ask_number(ask: str) -> int:
     """Return the number in the id of an ask, or 0 if it is not the id of an ask."""
-    return _number(ask, "a")
+    return _parse_number(ask, "a")
 
 
-def _number(name: str, letter: str) -> int:
+def _parse_number(name: str, letter: str) -> int:
     digits = name[1:]
-    known = name[:1] == letter and digits.isdecimal() and len(digits) <= _DIGITS
+    known = name[:1] == letter and digits.isdecimal() and len(digits) <= _NUMBER_MAX_DIGITS
     number = int(digits) if known else 0
     return number if f"{letter}{number}" == name else 0  # refuses "c02", too
 
 
-def call_key(run: RunId, call: CallId) -> str:
+def make_call_key(run: RunId, call: CallId) -> str:
     """Return the idempotency key of `call`: the same for every attempt, in every process."""
-    return _key("call", run, call)
+    return _hash_key("call", run, call)
 
 
-def undo_key(run: RunId, call: CallId, action: str) -> str:
+def make_undo_key(run: RunId, call: CallId, action: str) -> str:
     """Return the idempotency key for the undo or release of `call`."""
-    return _key(action, run, call)
+    return _hash_key(action, run, call)
 
 
-def child_id(run: RunId, call: CallId) -> RunId:
+def make_child_id(run: RunId, call: CallId) -> RunId:
     """Return the id of the child run of `call`; a retry finds the same run."""
-    return RunId("run_" + _key("child", run, call)[:22])
+    return RunId("run_" + _hash_key("child", run, call)[:22])
 
 
-def _key(purpose: str, run: RunId, call: CallId) -> str:
+def _hash_key(purpose: str, run: RunId, call: CallId) -> str:
     return sha256(f"{purpose}\n{run}\n{call}".encode()).hexdigest()[:32]
 
 
 # Conversion between the microseconds of a store and dates. No clock is read.
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICRO: Final = timedelta(microseconds=1)
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ONE_MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def date_of(at: Micros) -> datetime:
+def micros_to_datetime(at: Micros) -> datetime:
     """Return the date of `at` in UTC, to the microsecond."""
-    return _EPOCH + at * _MICRO
+    return _UNIX_EPOCH + at * _ONE_MICROSECOND
 
 
-def micros_of(date: datetime) -> Micros:
+def datetime_to_micros(date: datetime) -> Micros:
     """Return the time of a date, which must have a time zone."""
-    return Micros((date - _EPOCH) // _MICRO)
+    return Micros((date - _UNIX_EPOCH) // _ONE_MICROSECOND)

@@ -11,48 +11,48 @@ differ. Texts that are only displayed belong to `midrun.text`.
 from collections.abc import Callable
 
 from midrun.core.entries import CallSealed
-from midrun.core.state import Call, Frame, Stage, State
+from midrun.core.state import Call, CallStage, Frame, State
 from midrun.core.values import Item, Phase
 
-LINE = 80
+LINE_MAX_CHARS = 80
 
 UNMADE_NAMED_MAX = 10
 """Maximum number of calls that `describe_unmade` names."""
 
 
-def line(text: str) -> str:
+def shorten_to_line(text: str) -> str:
     """Return `text` as one line, cut to `LINE_MAX_CHARS`."""
     flat = " ".join(text.split())
-    return flat if len(flat) <= LINE else flat[: LINE - 1].rstrip() + "…"
+    return flat if len(flat) <= LINE_MAX_CHARS else flat[: LINE_MAX_CHARS - 1].rstrip() + "…"
 
 
-def who(actor: str) -> str:
+def format_actor_name(actor: str) -> str:
     """Return an actor's name for display; an actor that is a run is "its parent"."""
     return "its parent" if actor.startswith("run:") else actor
 
 
-def goal(state: State) -> str:
+def format_goal(state: State) -> str:
     """Return the current goal of the run as one line."""
-    return line(state.goal)
+    return shorten_to_line(state.goal)
 
 
-def place(items: tuple[Item, ...], steps: int) -> str:
+def format_position(items: tuple[Item, ...], steps: int) -> str:
     """Return the position in the work: "step 4 of 7", or "step 4" without a plan."""
-    behind, total = progress(items)
-    return _step(behind, total) if total else _step(steps, 0)
+    behind, total = count_plan_items(items)
+    return _format_step(behind, total) if total else _format_step(steps, 0)
 
 
-def progress(items: tuple[Item, ...]) -> tuple[int, int]:
+def count_plan_items(items: tuple[Item, ...]) -> tuple[int, int]:
     """Return the number of plan items before the current one, and of all items.
 
     A failed item counts like a finished one. A dropped item does not count at all.
     """
     counted = tuple(item for item in items if item.mark != "dropped")
-    at_hand = current(counted)
+    at_hand = find_current_item(counted)
     return len(counted) if at_hand is None else counted.index(at_hand), len(counted)
 
 
-def current(items: tuple[Item, ...]) -> Item | None:
+def find_current_item(items: tuple[Item, ...]) -> Item | None:
     """Return the running plan item, else the first queued one, else None."""
     for mark in ("running", "queued"):
         for item in items:
@@ -61,7 +61,7 @@ def current(items: tuple[Item, ...]) -> Item | None:
     return None
 
 
-def own_plan(state: State) -> tuple[Item, ...]:
+def get_topic_plan(state: State) -> tuple[Item, ...]:
     """Return the plan of the current topic.
 
     After a frame is pushed, the state still has the plan of the suspended topic until the agent
@@ -70,18 +70,18 @@ def own_plan(state: State) -> tuple[Item, ...]:
     return () if state.frames and state.plan == state.frames[-1].plan else state.plan
 
 
-def upcoming(state: State, plan: tuple[Item, ...]) -> str:
+def format_upcoming(state: State, plan: tuple[Item, ...]) -> str:
     """Return the next plan item or open call: the "minus" side of a redirect."""
-    if (item := current(plan)) is not None:
-        return line(item.text)
-    for number in state.open:
+    if (item := find_current_item(plan)) is not None:
+        return shorten_to_line(item.text)
+    for number in state.open_calls:
         use = state.calls[number - 1].use
         if use.tool:
-            return line(use.tool)
+            return shorten_to_line(use.tool)
     return "the next step as planned"
 
 
-def acknowledgement(
+def format_acknowledgement(
     state: State, text: str, urgency: str, *, scheduled: bool, queued: bool
 ) -> str:
     """Return the immediate reply to a message that was sent to the run."""
@@ -92,17 +92,20 @@ def acknowledgement(
             f"Noted — {len(state.frames)} thoughts are held already; this one is next in line"
         )
     if urgency == "later":
-        return f"Noted — after *{goal(state)}*"
+        return f"Noted — after *{format_goal(state)}*"
     if state.phase in {Phase.PAUSING, Phase.PAUSED}:
         return "Noted — for when the run is resumed"
     # A waiting run has no step to finish, so it takes up any message at once.
     if urgency == "now" or state.phase is Phase.WAITING:
-        return f"Switching: *{line(text)}*{_once(state)}"
-    plan = own_plan(state)
-    return f"Hold on — finishing *{upcoming(state, plan) if plan else goal(state)}* first"
+        return f"Switching: *{shorten_to_line(text)}*{_format_tools_in_flight(state)}"
+    plan = get_topic_plan(state)
+    return (
+        "Hold on — finishing "
+        f"*{format_upcoming(state, plan) if plan else format_goal(state)}* first"
+    )
 
 
-def _once(state: State) -> str:
+def _format_tools_in_flight(state: State) -> str:
     """Return the tools in flight that finish before the switch, as a suffix."""
     calls = (state.calls[number - 1] for number in state.in_flight)
     tools = [call.use.tool for call in calls if call.use.tool]
@@ -111,61 +114,61 @@ def _once(state: State) -> str:
     return f" — once *{tools[0]}* is done" if tools else ""
 
 
-def back_to(frame: Frame) -> str:
+def format_resumed_topic(frame: Frame) -> str:
     """Return the announcement of a resumed topic."""
-    return f"Back to *{frame.goal}* — {place_of(frame)}"
+    return f"Back to *{frame.goal}* — {format_frame_position(frame)}"
 
 
-def reconstruction(frame: Frame) -> str:
+def format_reconstructed_topic(frame: Frame) -> str:
     """Return the announcement of a topic that was suspended for too long."""
     return (
-        f"Back to *{frame.goal}* — {place_of(frame)}. "
+        f"Back to *{frame.goal}* — {format_frame_position(frame)}. "
         "This was held for too long: what follows is a reconstruction, not a continuation"
     )
 
 
-def dropped(frame: Frame) -> str:
+def format_dropped_topic(frame: Frame) -> str:
     """Return the announcement of a dropped topic."""
-    return f"Dropped *{frame.goal}* at {place_of(frame)}"
+    return f"Dropped *{frame.goal}* at {format_frame_position(frame)}"
 
 
-def place_of(frame: Frame) -> str:
+def format_frame_position(frame: Frame) -> str:
     """Return the position of a suspended topic, in the format of `format_position`."""
-    return _step(frame.done, frame.total)
+    return _format_step(frame.done_steps, frame.total_steps)
 
 
-def _step(behind: int, total: int) -> str:
+def _format_step(done_items: int, total: int) -> str:
     """Return the current step of a plan; without a plan, the number of steps made."""
     if total:
-        return f"step {min(behind + 1, total)} of {total}"
-    return f"step {behind}" if behind else "the beginning"
+        return f"step {min(done_items + 1, total)} of {total}"
+    return f"step {done_items}" if done_items else "the beginning"
 
 
-def describe_unmade(state: State, name: Callable[[Call], str]) -> str:
+def describe_unmade(state: State, format_name: Callable[[Call], str]) -> str:
     """Return the number and names of proposed calls that were not made, or ""."""
-    calls = [state.calls[number - 1] for number in state.open]
-    unmade = [call for call in calls if call.stage is Stage.PROPOSED and not call.attempt]
+    calls = [state.calls[number - 1] for number in state.open_calls]
+    unmade = [call for call in calls if call.stage is CallStage.PROPOSED and not call.attempt]
     if not unmade:
         return ""
     count = "1 call is" if len(unmade) == 1 else f"{len(unmade)} calls are"
-    names = ", ".join(name(call) for call in unmade[:UNMADE_NAMED_MAX])
+    names = ", ".join(format_name(call) for call in unmade[:UNMADE_NAMED_MAX])
     more = len(unmade) - UNMADE_NAMED_MAX
     return f"{count} not made yet: {names}{f' and {more} more' if more > 0 else ''}"
 
 
-def seal(call: Call, why: str) -> CallSealed:
+def seal_call(call: Call, reason: str) -> CallSealed:
     """Build the entry that closes `call`, with its outcome so far and the reason."""
-    return CallSealed(call=call.id, why=f"{fate(call)}: {why}")
+    return CallSealed(call=call.id, why=f"{outcome_phrase(call)}: {reason}")
 
 
-def fate(call: Call) -> str:
+def outcome_phrase(call: Call) -> str:
     """Return the outcome of a call that was cut short.
 
     The strongest doubt comes first: an unknown outcome, then a partial effect.
     """
     # `text.call_entries` matches these phrases as prefixes of `CallSealed.why`.
-    if call.maybe or call.stage is Stage.UNKNOWN:
+    if call.may_have_happened or call.stage is CallStage.UNKNOWN:
         return "outcome unknown, and not made again"
-    if call.entered or call.stage is Stage.ABORTED:
+    if call.asked_from_inside or call.stage is CallStage.ABORTED:
         return "stopped midway"
-    return "failed" if call.stage is Stage.FAILED else "not executed"
+    return "failed" if call.stage is CallStage.FAILED else "not executed"

@@ -18,7 +18,7 @@ from midrun.core.state import Ask
 from midrun.core.values import Json, Traits, Use
 
 PLACEHOLDER: Final = re.compile(r"\[redacted:[0-9a-f]{12}\]")
-OPENING: Final = "[redacted:"
+PLACEHOLDER_PREFIX: Final = "[redacted:"
 
 NAMED_FIELDS_MAX: Final = 8
 """The number of fields that a description names before it says "and others"."""
@@ -32,7 +32,7 @@ def find_hidden_fields(use: Use) -> tuple[tuple[str, ...], tuple[str, ...]]:
     declared: dict[str, None] = {}
     others: dict[str, None] = {}
     for path, text in _walk_texts(use.args, ""):
-        if OPENING in text and PLACEHOLDER.search(text):
+        if PLACEHOLDER_PREFIX in text and PLACEHOLDER.search(text):
             found = declared if is_declared(path, use.traits.secret) else others
             found[path] = None
     return tuple(declared), tuple(others)
@@ -70,7 +70,7 @@ def check_hidden(ask: Ask, use: Use, args: Json = None) -> tuple[str, bool]:
     about a call of the child. The parent does not know that call: it reads the description in
     the data of the ask, and for edited arguments the declared fields.
     """
-    if ask.kind != "approval":
+    if ask.effective_kind != "approval":
         return "", True
     if ask.ask_kind == "child":
         data = ask.data if isinstance(ask.data, dict) else {}

@@ -7,8 +7,8 @@ store never has to fold a journal, and the row is never older than the journal.
 from typing import Final
 
 from midrun.core.ids import Micros, RunId
-from midrun.core.journaled_text import line
-from midrun.core.scheduler import wake_at
+from midrun.core.journaled_text import shorten_to_line
+from midrun.core.scheduler import find_wake_time
 from midrun.core.state import State
 from midrun.core.values import Phase, Value
 
@@ -36,39 +36,39 @@ class Head(Value, kw_only=True):
     wake_at: Micros | None = None  # the next timer of a run without a worker
 
 
-def head_of(state: State) -> Head:
+def build_head(state: State) -> Head:
     """Compute the head of a run in `state`."""
-    spec = state.started
+    spec = state.run_started
     return Head(
         phase=state.phase,
         agent=spec.agent,
-        task=line(spec.task),
+        task=shorten_to_line(spec.task),
         thread=spec.thread,
         labels=spec.labels,
         parent=spec.parent.run if spec.parent else RunId(""),
         owner=spec.by,
-        attention=attention(state),
+        attention=find_attention_reason(state),
         asks=len(state.open_asks),
-        addressees=_addressees(state),
+        addressees=_list_addressees(state),
         step=state.meter.steps,
         cost=state.meter.spent.cost,
         tokens=state.meter.spent.tokens,
-        leased=state.leased,
+        leased=state.is_leased,
         # A worker that holds the lease runs the timers itself.
-        wake_at=None if state.leased else wake_at(state),
+        wake_at=None if state.is_leased else find_wake_time(state),
     )
 
 
-def _addressees(state: State) -> tuple[str, ...]:
+def _list_addressees(state: State) -> tuple[str, ...]:
     audiences = {state.asks[number - 1].audience for number in state.open_asks}
     return tuple(sorted(a.removeprefix("user:") for a in audiences if a.startswith("user:")))
 
 
-def attention(state: State) -> str:
+def find_attention_reason(state: State) -> str:
     """Return the reason why the run needs a person, or ""."""
     if state.open_asks:
         return "ask"
-    if state.phase is Phase.PAUSED and state.hold is not None and state.hold.why == "cap":
+    if state.phase is Phase.PAUSED and state.pause is not None and state.pause.reason == "cap":
         return "cap"
     if state.phase is Phase.FAILED:
         return "failed"

@@ -18,57 +18,57 @@ from typing import Final, assert_never
 
 from midrun.core.effects import (
     AbortCall,
+    AbortReason,
     Advance,
-    Because,
     CallModel,
     CallTool,
     CheckCall,
+    ChildControl,
     ControlChild,
-    Judge,
-    Order,
+    DriverEffect,
+    EvaluateStopCondition,
     Park,
-    Passed,
     Release,
     RunHost,
     Settle,
     Undo,
     WakeAt,
 )
-from midrun.core.ids import Micros, call_id, child_id, later
-from midrun.core.retries import failure
-from midrun.core.state import Call, Hold, Stage, State
-from midrun.core.step_boundary import crossing
-from midrun.core.stops import deadline, unjudged
-from midrun.core.undo import next_cleanup, to_release
-from midrun.core.values import TERMINAL, Phase, Purpose
+from midrun.core.ids import Micros, add_micros, make_call_id, make_child_id
+from midrun.core.retries import find_failure
+from midrun.core.state import Call, CallStage, PauseState, State
+from midrun.core.step_boundary import boundary_entries
+from midrun.core.stops import find_unevaluated_custom, get_work_limit_micros
+from midrun.core.undo import find_next_cleanup, is_release_due
+from midrun.core.values import TERMINAL_PHASES, CallPurpose, Phase
 
-KEEP = 8
+CONDENSE_KEEP_MESSAGES = 8
 """How many of the newest messages stay in the prompt when the history is condensed."""
 
-HELD: Final = frozenset({Phase.PAUSING, Phase.PAUSED})
-GIVEN_UP: Final = frozenset({Stage.SEALED, Stage.ABORTED, Stage.UNKNOWN})
+PAUSE_PHASES: Final = frozenset({Phase.PAUSING, Phase.PAUSED})
+GIVEN_UP_STAGES: Final = frozenset({CallStage.SEALED, CallStage.ABORTED, CallStage.UNKNOWN})
 
 
-def plan(state: State) -> tuple[Order, ...]:
+def plan_effects(state: State) -> tuple[DriverEffect, ...]:
     """Return the effects to perform now; an empty tuple means wait for calls in flight.
 
     A call in flight is not planned again. Its abort is planned until the call ends; the worker
     ignores the abort of a call that it has aborted already.
     """
-    return tuple(orders(state))
+    return tuple(iter_effects(state))
 
 
-def orders(state: State) -> Iterator[Order]:
+def iter_effects(state: State) -> Iterator[DriverEffect]:
     """Yield the effects of `plan_effects` lazily; `start_call` stops at the first match."""
     match state.phase:
         case Phase.RUNNING:
-            return _running(state)
+            return _plan_running(state)
         case Phase.PAUSING:
-            return _stopping(state, state.hold or Hold())
+            return _plan_pausing(state, state.pause or PauseState())
         case Phase.CANCELLING:
-            return _cancelling(state)
+            return _plan_cancelling(state)
         case Phase.HALTED:
-            return _halted(state)
+            return _plan_halted(state)
         case Phase.QUEUED | Phase.PAUSED | Phase.WAITING | Phase.FAILED:
             return iter(())
         case Phase.CANCELLED | Phase.COMPLETED:
@@ -77,123 +77,131 @@ def orders(state: State) -> Iterator[Order]:
             assert_never(state.phase)
 
 
-def wake_at(state: State) -> Micros | None:
+def find_wake_time(state: State) -> Micros | None:
     """Return the time of the run's next timer, or None."""
-    if state.phase is Phase.HALTED or state.phase in TERMINAL:
+    if state.phase is Phase.HALTED or state.phase in TERMINAL_PHASES:
         return None
-    hold, stop = state.hold, state.stop
+    hold, stop = state.pause, state.stop
     # Most states have no timer, and this function is called often.
     if not (state.open_asks or state.pending or hold or stop):
         return None
     asks = (state.asks[n - 1] for n in state.open_asks)
     times = [ask.expires for ask in asks if ask.expires and ask.ask_kind != "child"]
-    times += [p.due for p in state.pending if p.due is not None]
-    if hold and hold.until and hold.why == "user" and state.phase in HELD:
-        times.append(hold.until)
-    if state.phase is Phase.RUNNING and state.leased and (limit := deadline(stop)):
-        times.append(later(state.at, max(0, limit - state.worked)))
+    times += [p.due_at for p in state.pending if p.due_at is not None]
+    if hold and hold.ends_at and hold.reason == "user" and state.phase in PAUSE_PHASES:
+        times.append(hold.ends_at)
+    if (
+        state.phase is Phase.RUNNING
+        and state.is_leased
+        and (limit := get_work_limit_micros(stop))
+    ):
+        times.append(add_micros(state.at, max(0, limit - state.worked_micros)))
     return min(times, default=None)
 
 
 # ── running ───────────────────────────────────────────────────────────────────────────────
 
 
-def _running(state: State) -> Iterator[Order]:
+def _plan_running(state: State) -> Iterator[DriverEffect]:
     # The order matters. Aborts come first, because a redirect waits until nothing is in
     # flight. Boundary entries come before starts, because they may close the calls that would
     # be started, or open asks for them.
     if state.in_flight:
-        yield from _cuts(state)
-    if crossing(state, state.at):
+        yield from _plan_redirect_aborts(state)
+    if boundary_entries(state, state.at):
         yield Advance()
         return
-    if state.open and (state.wheel or not state.redirects) and failure(state) is None:
-        yield from _starts(state)
+    if (
+        state.open_calls
+        and (state.operator_name or not state.pending_redirects)
+        and find_failure(state) is None
+    ):
+        yield from _plan_starts(state)
     # Not at a boundary: something is in flight, or a start was planned above. The worker also
     # needs the next timer, which may fire before a call ends.
-    if state.in_flight or state.cleaning or _startable(state):
-        if (wake := wake_at(state)) is not None:
+    if state.in_flight or state.cleanup_in_flight or _has_startable_call(state):
+        if (wake := find_wake_time(state)) is not None:
             yield WakeAt(at=wake)
         return
-    yield _at_boundary(state)
+    yield _plan_boundary(state)
 
 
-def _cuts(state: State) -> Iterator[Order]:
+def _plan_redirect_aborts(state: State) -> Iterator[DriverEffect]:
     """Abort model calls that have not seen a redirect; abort tools only for when="now"."""
-    now = not state.wheel and any(p.when == "now" for p in state.redirects)
+    now = not state.operator_name and any(p.timing == "now" for p in state.pending_redirects)
     for number in state.in_flight:
         call = state.calls[number - 1]
-        if now or (call.call_kind == "model" and call.seen < state.cut):
-            yield _abort(state, number, "redirected")
+        if now or (call.call_kind == "model" and call.seen_seq < state.redirected_at):
+            yield _make_abort_effect(state, number, "redirected")
 
 
-def _starts(state: State) -> Iterator[Order]:
-    for number in state.at_hand:
+def _plan_starts(state: State) -> Iterator[DriverEffect]:
+    for number in state.active_calls:
         call = state.calls[number - 1]
-        if call.unsure and not call.error and call.traits.check:
+        if call.needs_settling and not call.error and call.traits.check:
             yield CheckCall(call=call.id)
         elif may_start(call) and call.call_kind == "model":
-            yield from _thinks_again(state, call)
+            yield from _plan_model_retry(state, call)
         elif may_start(call):
-            yield _start(state, call)
+            yield _make_start_effect(state, call)
 
 
-def _thinks_again(state: State, call: Call) -> Iterator[Order]:
+def _plan_model_retry(state: State, call: Call) -> Iterator[DriverEffect]:
     """Retry a model call, but first end child runs whose call was given up.
 
     A person may have given up a child while the model call was in flight. A new step waits for
     the end of such a child, so a retry of the model call waits, too. The child is ended only
     when nothing is in flight: an approved call may have started meanwhile.
     """
-    if state.cleaning:
+    if state.cleanup_in_flight:
         return
-    left = left_behind(state)
+    left = orphaned_child_cleanup(state)
     if left is None:
-        yield _start(state, call)
+        yield _make_start_effect(state, call)
     elif not state.in_flight:
         yield left
 
 
 def may_start(call: Call) -> bool:
     """Tell whether the call is proposed or must be retried."""
-    return call.again or call.stage is Stage.PROPOSED
+    return call.must_retry or call.stage is CallStage.PROPOSED
 
 
-def _start(state: State, call: Call) -> Order:
+def _make_start_effect(state: State, call: Call) -> DriverEffect:
     if call.call_kind == "model":
-        return CallModel(call=call.id, purpose=call.purpose, after=call.retry_at)
-    child = child_id(state.run, call.id) if call.call_kind == "child" else None
+        return CallModel(call=call.id, purpose=call.purpose, not_before=call.retry_at)
+    child = make_child_id(state.run, call.id) if call.call_kind == "child" else None
     return CallTool(call=call.id, child=child)
 
 
-def _startable(state: State) -> bool:
-    if not state.open or failure(state) is not None:
+def _has_startable_call(state: State) -> bool:
+    if not state.open_calls or find_failure(state) is not None:
         return False
-    return any(not state.waits(state.calls[n - 1]) for n in state.at_hand)
+    return any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.active_calls)
 
 
-def _at_boundary(state: State) -> Order:
+def _plan_boundary(state: State) -> DriverEffect:
     """Return the one effect that follows when nothing is in flight or startable."""
-    if failure(state) is not None or state.wheel:
+    if find_failure(state) is not None or state.operator_name:
         return Settle()  # the run fails, or pauses again for the person who has taken over
     # The agent may have its answer while a non-blocking approval is still open. The run waits
     # for that approval before it ends.
-    waits = bool(state.open) or (state.answer is not None and bool(state.open_asks))
+    waits = bool(state.open_calls) or (state.answer is not None and bool(state.open_asks))
     # Before the run waits or starts a new step, end child runs that were given up. At the end
     # of the run the ordinary cleanup below covers them.
-    if (waits or state.answer is None) and (left := left_behind(state)) is not None:
+    if (waits or state.answer is None) and (left := orphaned_child_cleanup(state)) is not None:
         return left
     if waits:
         return Settle()
     if state.answer is None:
-        return next_call(state)
-    if (cleanup := next_cleanup(state)) is not None:
+        return plan_next_call(state)
+    if (cleanup := find_next_cleanup(state)) is not None:
         call, _ = cleanup
-        return Release(call=call.id, after=call.release.retry_at)
+        return Release(call=call.id, not_before=call.release.retry_at)
     return Settle()
 
 
-def left_behind(state: State) -> Order | None:
+def orphaned_child_cleanup(state: State) -> DriverEffect | None:
     """Return the effect that ends a child run whose call was given up, or None.
 
     A redirect, for example, seals the call of a child, but the child run would go on working
@@ -201,88 +209,92 @@ def left_behind(state: State) -> Order | None:
     child whose call closed last is ended first, as in every cleanup.
     """
     last: Call | None = None
-    for number in state.effects:
+    for number in state.cleanup_calls:
         call = state.calls[number - 1]
-        if call.call_kind != "child" or call.unclosed or call.stage not in GIVEN_UP:
+        if call.call_kind != "child" or call.is_open or call.stage not in GIVEN_UP_STAGES:
             continue
         # A child that cannot be ended gets the same number of attempts as any release. At the
         # end of the run it is listed as residue.
-        tried = call.release.attempts >= state.started.undo_attempts
-        if to_release(call) and not tried and (last is None or call.closed > last.closed):
+        tried = call.release.attempts >= state.run_started.undo_attempts
+        if (
+            is_release_due(call)
+            and not tried
+            and (last is None or call.closed_seq > last.closed_seq)
+        ):
             last = call
-    return None if last is None else Release(call=last.id, after=last.release.retry_at)
+    return None if last is None else Release(call=last.id, not_before=last.release.retry_at)
 
 
-def next_call(state: State) -> Order:
+def plan_next_call(state: State) -> DriverEffect:
     """Return the effect that continues the agent.
 
     A custom stop condition is evaluated first. Then a hosted agent runs, or the model is
     called. The model call condenses the history if the last prompt was larger than the window
     and there are messages to condense.
     """
-    if name := unjudged(state.stop, state.meter):
-        return Judge(name=name)
-    if state.started.hosted:
+    if name := find_unevaluated_custom(state.stop, state.meter):
+        return EvaluateStopCondition(name=name)
+    if state.run_started.hosted:
         return RunHost()
-    full = 0 < state.started.window < state.window
-    condensable = len(state.messages) - state.condensed > KEEP
-    purpose: Purpose = "condense" if full and condensable else "step"
-    return CallModel(call=call_id(len(state.calls) + 1), purpose=purpose)
+    full = 0 < state.run_started.window < state.prompt_tokens
+    condensable = len(state.messages) - state.condensed_count > CONDENSE_KEEP_MESSAGES
+    purpose: CallPurpose = "condense" if full and condensable else "step"
+    return CallModel(call=make_call_id(len(state.calls) + 1), purpose=purpose)
 
 
 # ── stopping ──────────────────────────────────────────────────────────────────────────────
 
 
-def _stopping(state: State, hold: Hold) -> Iterator[Order]:
+def _plan_pausing(state: State, pause: PauseState) -> Iterator[DriverEffect]:
     """Stop for a pause: abort model calls; let tools finish unless they saved progress."""
     for number in state.in_flight:
         call = state.calls[number - 1]
         if call.call_kind == "child":
-            child = child_id(state.run, call.id)
-            yield ControlChild(call=call.id, child=child, control="pause", now=hold.now)
-        elif hold.now or call.call_kind == "model" or call.progress is not None:
-            yield AbortCall(call=call.id, because="paused")
+            child = make_child_id(state.run, call.id)
+            yield ControlChild(call=call.id, child=child, control="pause", now=pause.now)
+        elif pause.now or call.call_kind == "model" or call.progress is not None:
+            yield AbortCall(call=call.id, reason="paused")
     # An undo or a release in flight is not interrupted by a pause.
-    if not state.in_flight and not state.cleaning:
+    if not state.in_flight and not state.cleanup_in_flight:
         yield Settle()
-    elif (wake := wake_at(state)) is not None:
+    elif (wake := find_wake_time(state)) is not None:
         yield WakeAt(at=wake)
 
 
-def _halted(state: State) -> Iterator[Order]:
+def _plan_halted(state: State) -> Iterator[DriverEffect]:
     """Abort every call in flight, then release the lease."""
     for number in state.in_flight:
-        yield _abort(state, number, "halted")
-    if not state.in_flight and state.leased and not state.cleaning:
+        yield _make_abort_effect(state, number, "halted")
+    if not state.in_flight and state.is_leased and not state.cleanup_in_flight:
         yield Park()
 
 
-def _cancelling(state: State) -> Iterator[Order]:
+def _plan_cancelling(state: State) -> Iterator[DriverEffect]:
     """Abort every call in flight, then undo and release in order, then settle."""
     for number in state.in_flight:
-        yield _abort(state, number, "cancelled")
-    if state.in_flight or state.cleaning:
+        yield _make_abort_effect(state, number, "cancelled")
+    if state.in_flight or state.cleanup_in_flight:
         return
-    if crossing(state, state.at):
+    if boundary_entries(state, state.at):
         yield Advance()
         return
-    cleanup = next_cleanup(state)
+    cleanup = find_next_cleanup(state)
     if cleanup is None:
         yield Settle()
         return
     call, action = cleanup
-    after = call.cleanup(action).retry_at
-    order = Undo if action == "undo" else Release
-    yield order(call=call.id, after=after)
+    not_before = call.get_cleanup(action).retry_at
+    effect = Undo if action == "undo" else Release
+    yield effect(call=call.id, not_before=not_before)
 
 
-def _abort(state: State, number: int, because: Because) -> Order:
+def _make_abort_effect(state: State, number: int, reason: AbortReason) -> DriverEffect:
     # A child run has its own journal and perhaps another worker. It is stopped by a control in
     # that journal, not by an abort of the call that waits for it.
     call = state.calls[number - 1]
     if call.call_kind != "child":
-        return AbortCall(call=call.id, because=because)
-    child = child_id(state.run, call.id)
-    control: Passed = "halt" if because == "halted" else "cancel"
-    undo = state.cancel.undo if state.cancel else "in_flight"
+        return AbortCall(call=call.id, reason=reason)
+    child = make_child_id(state.run, call.id)
+    control: ChildControl = "halt" if reason == "halted" else "cancel"
+    undo = state.cancel_request.undo if state.cancel_request else "in_flight"
     return ControlChild(call=call.id, child=child, control=control, now=True, undo=undo)

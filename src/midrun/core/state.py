@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from midrun.core.entries import CancelRequested, RunFailed, RunStarted
 from midrun.core.ids import (
-    START,
+    SEQ_ZERO,
     AskId,
     CallId,
     Epoch,
@@ -26,17 +26,18 @@ from midrun.core.ids import (
     Micros,
     RunId,
     Seq,
-    ask_number,
-    call_id,
-    number_of,
+    make_call_id,
+    parse_ask_number,
+    parse_call_number,
 )
 from midrun.core.stops import Meter, Stop
 from midrun.core.values import (
-    NOTHING,
-    Action,
+    NO_SPEND,
     Approval,
     AskKind,
     CallKind,
+    CallPurpose,
+    CleanupAction,
     Decision,
     Effect,
     Item,
@@ -44,7 +45,7 @@ from midrun.core.values import (
     Message,
     PauseReason,
     Phase,
-    Purpose,
+    RedirectTiming,
     Residue,
     Role,
     Spend,
@@ -52,12 +53,11 @@ from midrun.core.values import (
     Urgency,
     Use,
     Value,
-    When,
 )
 from midrun.core.vector import Vector
 
 
-class Stage(StrEnum):
+class CallStage(StrEnum):
     """The stage of one call, over all its attempts."""
 
     PROPOSED = "proposed"  # wanted, and not started yet, or to be started again
@@ -70,27 +70,27 @@ class Stage(StrEnum):
     SEALED = "sealed"  # will not be made; the agent is told the reason
 
 
-UNCLOSED: Final = frozenset({Stage.PROPOSED, Stage.ASKING, Stage.STARTED})
+OPEN_STAGES: Final = frozenset({CallStage.PROPOSED, CallStage.ASKING, CallStage.STARTED})
 """Stages of a call that has not ended."""
 
-ENDED: Final = frozenset({Stage.DONE, Stage.ABORTED, Stage.UNKNOWN})
+MADE_STAGES: Final = frozenset({CallStage.DONE, CallStage.ABORTED, CallStage.UNKNOWN})
 """Stages of a call that ended and may have had an effect. A failed call counts as without."""
 
 
-Cleaned = Literal["", "started", "done", "failed", "unknown", "gave_up"]
+CleanupStage = Literal["", "started", "done", "failed", "unknown", "gave_up"]
 
 
 class Cleanup(Value, kw_only=True):
     """The progress of the undo, or of the release, of one call."""
 
-    stage: Cleaned = ""
+    stage: CleanupStage = ""
     attempts: int = 0
     error: str = ""
     retry_at: Micros | None = None
-    final: bool = False  # no further attempt: the last one may still be running
+    is_final: bool = False  # no further attempt: the last one may still be running
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether no further attempt will be made."""
         return self.stage in {"done", "gave_up"}
 
@@ -112,35 +112,41 @@ class Call(Value, kw_only=True):
     call_kind: CallKind
     step: int
     use: Use = Use(tool="")
-    purpose: Purpose = "step"
-    stage: Stage = Stage.PROPOSED
+    purpose: CallPurpose = "step"
+    stage: CallStage = CallStage.PROPOSED
     attempt: int = 0
-    started: Seq = START  # the entry that started the last attempt
+    started_seq: Seq = SEQ_ZERO  # the entry that started the last attempt
     started_at: Micros = Micros(0)
-    seen: Seq = START  # the newest entry that the decision to start knew
-    closed: Seq = START  # the entry that last closed it: undo goes by these, newest first
+    seen_seq: Seq = SEQ_ZERO  # the newest entry that the decision to start knew
+    closed_seq: Seq = (
+        SEQ_ZERO  # the entry that last closed it: undo goes by these, newest first
+    )
     # An earlier attempt was aborted or unknown. Stays True, whatever later attempts do, until
     # a result or a check settles the question.
-    maybe: bool = False
-    doomed: bool = False  # unfinished when the cancel came: undone however it ends
-    again: bool = False  # to be made again, under the same key
-    by_hand: bool = False  # requested by the person who took over
+    may_have_happened: bool = False
+    in_undo_set: bool = False  # unfinished when the cancel came: undone however it ends
+    must_retry: bool = False  # to be made again, under the same key
+    requested_by_operator: bool = False  # requested by the person who took over
     steered_by: tuple[str, ...] = ()  # people whose text led to it: four eyes excludes them
     # Workers that died during it since it last made progress or a person resumed the run. The
     # run fails at `WORKER_DEATHS_MAX`: such a call would kill the next worker, too.
-    deaths: int = 0
-    denials: int = 0  # times that its check reported "not done"
-    late: int = 0  # the attempt whose result came from a worker with an older epoch
-    entered: bool = False  # its code asked a person: an effect may have happened before that
-    shelved: bool = False  # the step goes on without it; its outcome arrives as a message
+    worker_deaths: int = 0
+    check_denials: int = 0  # times that its check reported "not done"
+    late_attempt: int = 0  # the attempt whose result came from a worker with an older epoch
+    asked_from_inside: bool = (
+        False  # its code asked a person: an effect may have happened before that
+    )
+    deferred_review: bool = (
+        False  # the step goes on without it; its outcome arrives as a message
+    )
     result: Json = None
     error: str = ""
     retry_at: Micros | None = None
     progress: Json = None
     # Continuation, choice and value of its last answered question; see `evolve.asks`.
-    answered: Json = None
+    question_answer: Json = None
     stopped_by: str = ""  # "a pause", "a redirect" or "a halt" that stopped its last attempt
-    reserved: Spend = NOTHING
+    reserved: Spend = NO_SPEND
     approval: Approval | None = None
     undo: Cleanup = Cleanup()
     release: Cleanup = Cleanup()
@@ -148,7 +154,7 @@ class Call(Value, kw_only=True):
     @property
     def id(self) -> CallId:
         """The id of the call in entries and in idempotency keys."""
-        return call_id(self.number)
+        return make_call_id(self.number)
 
     @property
     def traits(self) -> Traits:
@@ -156,7 +162,7 @@ class Call(Value, kw_only=True):
         return self.use.traits
 
     @property
-    def harmless(self) -> bool:
+    def safe_to_repeat(self) -> bool:
         """Whether a second attempt has no effect beyond that of the first.
 
         A model call has no effect. A child run is found by its id, so a second attempt
@@ -165,27 +171,36 @@ class Call(Value, kw_only=True):
         return self.call_kind != "tool" or self.traits.effect is not Effect.ONCE
 
     @property
-    def touched(self) -> bool:
+    def may_have_effect(self) -> bool:
         """Whether the call may have changed the world."""
-        return self.maybe or self.entered or self.doomed or self.stage in ENDED
+        return (
+            self.may_have_happened
+            or self.asked_from_inside
+            or self.in_undo_set
+            or self.stage in MADE_STAGES
+        )
 
     @property
-    def lasting(self) -> bool:
+    def needs_cleanup(self) -> bool:
         """Whether the call may need an undo, a release, or the end of its child run."""
         return self.traits.undo or self.traits.release or self.call_kind == "child"
 
     @property
-    def unclosed(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the call can still change: it is wanted, waits, runs, or needs settling."""
         # An unknown call with an error was settled as "cannot be found out": no more to come.
-        return self.again or self.stage in UNCLOSED or (self.unsure and not self.error)
+        return (
+            self.must_retry
+            or self.stage in OPEN_STAGES
+            or (self.needs_settling and not self.error)
+        )
 
     @property
-    def unsure(self) -> bool:
+    def needs_settling(self) -> bool:
         """Whether its outcome is lost and only a check or a person may settle it."""
-        return self.stage is Stage.UNKNOWN and not self.harmless
+        return self.stage is CallStage.UNKNOWN and not self.safe_to_repeat
 
-    def cleanup(self, action: Action) -> Cleanup:
+    def get_cleanup(self, action: CleanupAction) -> Cleanup:
         """Return the progress of its undo or release."""
         return self.undo if action == "undo" else self.release
 
@@ -196,11 +211,11 @@ class Ask(Value, kw_only=True):
     id: AskId
     ask_kind: AskKind
     call: CallId
-    opened: Seq
+    opened_seq: Seq
     question: str = ""
     data: Json = None
     blocking: bool = True
-    of: AskKind | None = None  # for the ask of a child run: its kind in the child
+    child_ask_kind: AskKind | None = None  # for the ask of a child run: its kind in the child
     audience: str = ""
     four_eyes: bool = False
     excluded: tuple[str, ...] = ()  # people who may not decide it, because of four eyes
@@ -208,20 +223,20 @@ class Ask(Value, kw_only=True):
     expires: Micros | None = None
     continuation: Json = None  # not None: the call is made again with it and the decision
     decision: Decision | None = None
-    closed: str = ""  # "" while open; then answered, superseded, cancelled, expired ...
-    closed_seq: Seq = START
-    by: str = ""
-    role: Role = "user"  # of the person who decided
+    close_reason: str = ""  # "" while open; then answered, superseded, cancelled, expired ...
+    closed_seq: Seq = SEQ_ZERO
+    decided_by: str = ""
+    decider_role: Role = "user"  # of the person who decided
 
     @property
-    def kind(self) -> AskKind:
+    def effective_kind(self) -> AskKind:
         """The kind of the ask; for the ask of a child run, its kind in the child."""
-        return self.of or self.ask_kind
+        return self.child_ask_kind or self.ask_kind
 
     @property
-    def declinable(self) -> bool:
+    def can_be_declined(self) -> bool:
         """Whether a person may decline it instead of answering."""
-        return self.kind in {"approval", "child"} or self.continuation is not None
+        return self.effective_kind in {"approval", "child"} or self.continuation is not None
 
 
 class Frame(Value, kw_only=True):
@@ -229,39 +244,39 @@ class Frame(Value, kw_only=True):
 
     id: FrameId
     goal: str
-    done: int
-    total: int
-    next: str
-    pushed: Seq
+    done_steps: int
+    total_steps: int
+    next_step: str
+    pushed_seq: Seq
     expires: Micros
-    parked: tuple[int, ...] = ()  # open calls of the suspended task
+    parked_calls: tuple[int, ...] = ()  # open calls of the suspended task
     plan: tuple[Item, ...] = ()  # the plan of the suspended task; a side question has its own
 
 
-class Pending(Value, kw_only=True):
+class PendingText(Value, kw_only=True):
     """A redirect or a message that waits for the next step boundary."""
 
     seq: Seq
     kind: Literal["redirect", "message"]
     text: str
     by: str
-    when: When = "next_step"
+    timing: RedirectTiming = "next_step"
     urgency: Urgency = "next"
-    due: Micros | None = None
+    due_at: Micros | None = None
 
 
-class Hold(Value, kw_only=True):
+class PauseState(Value, kw_only=True):
     """The pause that was requested or is in force."""
 
-    why: PauseReason = "user"
+    reason: PauseReason = "user"
     now: bool = False  # abort the calls in flight, too
-    cap: str = ""  # the cap that must be raised before the run may resume
-    until: Micros | None = None  # the run resumes by itself at this time
-    seq: Seq = START
+    cap_name: str = ""  # the cap that must be raised before the run may resume
+    ends_at: Micros | None = None  # the run resumes by itself at this time
+    seq: Seq = SEQ_ZERO
     by: str = ""
 
 
-class Heard(Value, kw_only=True):
+class RequestOutcome(Value, kw_only=True):
     """The verdict that the first request with some request id received.
 
     A repeat of the request (a client whose reply was lost) gets the same verdict. `digest`
@@ -270,9 +285,9 @@ class Heard(Value, kw_only=True):
 
     seq: Seq
     digest: str
-    verdict: str = ""
+    verdict_name: str = ""
     refused: bool = False
-    since: Seq = START
+    since_seq: Seq = SEQ_ZERO
     since_by: str = ""
 
 
@@ -281,74 +296,80 @@ class State(Value, kw_only=True):
 
     run: RunId = RunId("run_unnamed")
     phase: Phase = Phase.QUEUED
-    seq: Seq = START  # the last entry that is folded in ...
+    seq: Seq = SEQ_ZERO  # the last entry that is folded in ...
     at: Micros = Micros(0)  # ... and its time; never decreases
-    worked: int = 0  # microseconds in which a driver held the run
-    since: Seq = START  # the entry that led into this phase ...
-    since_by: str = ""  # ... and the person who requested it
-    spec: RunStarted | None = None
-    agent_print: str = ""  # fingerprint of the agent that drove the run last
+    worked_micros: int = 0  # microseconds in which a driver held the run
+    phase_since: Seq = SEQ_ZERO  # the entry that led into this phase ...
+    phase_by: str = ""  # ... and the person who requested it
+    started_entry: RunStarted | None = None
+    agent_fingerprint: str = ""  # fingerprint of the agent that drove the run last
 
     epoch: Epoch = Epoch(0)
-    leased: bool = False
+    is_leased: bool = False
     # The entry that took the lease. A call that started before it and has no end is an orphan:
     # the worker that ran it is gone.
-    taken: Seq = START
+    lease_seq: Seq = SEQ_ZERO
     # The last request of a person. A `StartCall` that has not seen it is refused, so that no
     # call leaves after a pause or a cancel that its worker did not know.
-    controls: Seq = START
+    last_control_seq: Seq = SEQ_ZERO
     # The last redirect, urgent message or return from a side question. A model call that has
     # not seen it is aborted: its reply would be about an outdated conversation.
-    cut: Seq = START
-    heard: dict[str, Heard] = {}  # noqa: RUF012 - msgspec copies an empty default
+    redirected_at: Seq = SEQ_ZERO
+    requests: dict[str, RequestOutcome] = {}  # noqa: RUF012 - msgspec copies an empty default
 
     # Numbers of calls. `in_flight` calls are running; `open` calls belong to the current step
     # and have not ended (some of them are in flight).
     calls: Vector[Call] = field(default_factory=Vector)
     in_flight: tuple[int, ...] = ()
-    open: tuple[int, ...] = ()
-    effects: Vector[int] = field(default_factory=Vector)  # started, and may need a cleanup
-    cleaning: tuple[int, Action] | None = None  # the undo or release in flight: one at a time
+    open_calls: tuple[int, ...] = ()
+    cleanup_calls: Vector[int] = field(
+        default_factory=Vector
+    )  # started, and may need a cleanup
+    cleanup_in_flight: tuple[int, CleanupAction] | None = (
+        None  # the undo or release in flight: one at a time
+    )
     asks: Vector[Ask] = field(default_factory=Vector)
     open_asks: tuple[int, ...] = ()
 
     stop: Stop | None = None
     meter: Meter = Meter()
-    hold: Hold | None = None
-    then: Phase | None = None  # while halted: the phase to return to
-    cancel: CancelRequested | None = None
-    cancelled_at: Seq = START  # the entry of the cancel ...
-    cancelled_on: Micros = Micros(0)  # ... and its time
-    ended: bool = False  # was completed or cancelled; stays True while an undo is retried
+    pause: PauseState | None = None
+    phase_after_halt: Phase | None = None  # while halted: the phase to return to
+    cancel_request: CancelRequested | None = None
+    cancel_seq: Seq = SEQ_ZERO  # the entry of the cancel ...
+    cancel_requested_at: Micros = Micros(0)  # ... and its time
+    has_ended: bool = False  # was completed or cancelled; stays True while an undo is retried
     residue: tuple[Residue, ...] = ()
     residue_accepted: bool = False  # an operator accepted the residue
-    retried: Seq = START  # the last request to retry failed undos
+    undo_retried_seq: Seq = SEQ_ZERO  # the last request to retry failed undos
     error: RunFailed | None = None
-    wheel: str = ""  # the person who took over; empty: the agent is in control
+    operator_name: str = ""  # the person who took over; empty: the agent is in control
 
-    pending: tuple[Pending, ...] = ()
+    pending: tuple[PendingText, ...] = ()
     frames: tuple[Frame, ...] = ()
     frames_pushed: int = 0
-    course: str = ""  # the last instruction that reached the agent
+    instruction: str = ""  # the last instruction that reached the agent
     goal: str = ""  # the task, or the side question that the agent is answering
     plan: tuple[Item, ...] = ()
     messages: Vector[Message] = field(default_factory=Vector)
-    spoken: int = 0  # messages that the agent's model wrote, in full or in part
+    agent_message_count: int = 0  # messages that the agent's model wrote, in full or in part
     steered_by: tuple[str, ...] = ()  # people whose text reached the agent, and its importer
-    condensed: int = 0  # the oldest messages that `summary` replaces in a prompt
+    condensed_count: int = 0  # the oldest messages that `summary` replaces in a prompt
     summary: str = ""
-    window: int = 0  # tokens in the last prompt, as counted by the provider
+    prompt_tokens: int = 0  # tokens in the last prompt, as counted by the provider
     answer: str | None = None  # the agent's answer to its goal, as long as it is final
-    main: str | None = None  # the answer to the task, while a later message is answered
-    prefix: str = ""  # text before the next reply: "Back to ..."
-    prefixed: Seq = START  # the entry that set it: a reply begun before does not get it
+    main_answer: str | None = None  # the answer to the task, while a later message is answered
+    reply_prefix: str = ""  # text before the next reply: "Back to ..."
+    reply_prefix_seq: Seq = (
+        SEQ_ZERO  # the entry that set it: a reply begun before does not get it
+    )
     output: str = ""
 
     @property
-    def started(self) -> RunStarted:
+    def run_started(self) -> RunStarted:
         """The first entry of the run."""
-        assert self.spec is not None, "a journal begins with RunStarted"
-        return self.spec
+        assert self.started_entry is not None, "a journal begins with RunStarted"
+        return self.started_entry
 
     @property
     def control_rev(self) -> Seq:
@@ -357,20 +378,20 @@ class State(Value, kw_only=True):
         It grows with every request, new ask and phase change, but not with a step. A client
         that decides on a view of the run therefore does not conflict with ordinary progress.
         """
-        last_ask = self.asks[-1].opened if len(self.asks) else START
-        return max(self.controls, self.since, last_ask)
+        last_ask = self.asks[-1].opened_seq if len(self.asks) else SEQ_ZERO
+        return max(self.last_control_seq, self.phase_since, last_ask)
 
-    def call(self, call: str) -> Call | None:
+    def find_call(self, call: str) -> Call | None:
         """Return the call of that id, if there is one."""
-        number = number_of(call)
+        number = parse_call_number(call)
         try:
             return self.calls[number - 1] if number else None
         except IndexError:
             return None
 
-    def ask(self, ask: str) -> Ask | None:
+    def find_ask(self, ask: str) -> Ask | None:
         """Return the ask of that id, if there is one."""
-        number = ask_number(ask)
+        number = parse_ask_number(ask)
         return self.asks[number - 1] if 0 < number <= len(self.asks) else None
 
     def with_call(self, call: Call) -> "State":
@@ -379,60 +400,62 @@ class State(Value, kw_only=True):
 
     def with_ask(self, ask: Ask) -> "State":
         """Return the state with `ask` in place of the ask of its id, or after all others."""
-        number = ask_number(ask.id)
+        number = parse_ask_number(ask.id)
         if number > len(self.asks):
             return replace(self, asks=self.asks.append(ask))
         return replace(self, asks=self.asks.replace(number - 1, ask))
 
-    def saying(self, *messages: Message) -> "State":
+    def with_messages(self, *messages: Message) -> "State":
         """Return the state with `messages` at the end of the conversation."""
-        grown, spoken, steered_by = self.messages, self.spoken, self.steered_by
+        grown, spoken, steered_by = self.messages, self.agent_message_count, self.steered_by
         for message in messages:
             grown = grown.append(message)
             spoken += message.role == "assistant" and message.kind != "person"
             # Text of the runtime itself ("Back to ...") steers nothing; all other text does.
             if message.role != "runtime":
-                steered_by = with_name(steered_by, message.by)
-        return replace(self, messages=grown, spoken=spoken, steered_by=steered_by)
+                steered_by = add_name(steered_by, message.by)
+        return replace(self, messages=grown, agent_message_count=spoken, steered_by=steered_by)
 
     @property
-    def waited_for(self) -> tuple[Ask, ...]:
+    def blocking_asks(self) -> tuple[Ask, ...]:
         """The open asks that block the run."""
         return tuple(a for n in self.open_asks if (a := self.asks[n - 1]).blocking)
 
-    def waits(self, call: Call) -> bool:
+    def is_waiting_for_person(self, call: Call) -> bool:
         """Tell whether `call` cannot continue before a person decides."""
-        if call.stage is Stage.ASKING:
+        if call.stage is CallStage.ASKING:
             return True
         # A call with an unknown outcome keeps its stage while its ask is open.
-        return call.unsure and any(self.asks[n - 1].call == call.id for n in self.open_asks)
+        return call.needs_settling and any(
+            self.asks[n - 1].call == call.id for n in self.open_asks
+        )
 
     @property
-    def metered(self) -> Meter:
+    def meter_with_time(self) -> Meter:
         """The meter with the time at work filled in; stop conditions need both."""
-        return replace(self.meter, worked=self.worked)
+        return replace(self.meter, worked_micros=self.worked_micros)
 
     @property
-    def at_hand(self) -> tuple[int, ...]:
+    def active_calls(self) -> tuple[int, ...]:
         """The open calls that may proceed: after a takeover, only those of the person."""
-        if not self.wheel:
-            return self.open
-        return tuple(n for n in self.open if self.calls[n - 1].by_hand)
+        if not self.operator_name:
+            return self.open_calls
+        return tuple(n for n in self.open_calls if self.calls[n - 1].requested_by_operator)
 
     @property
-    def redirects(self) -> tuple[Pending, ...]:
+    def pending_redirects(self) -> tuple[PendingText, ...]:
         """The redirects that wait for the next boundary."""
         if not self.pending:
             return ()
         return tuple(p for p in self.pending if p.kind == "redirect")
 
 
-def with_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+def add_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:
     """Return `names` with `name` at the end, unless it is empty or among them."""
     return names if not name or name in names else (*names, name)
 
 
-Arms = Mapping[type, Callable[..., State]]  # type: ignore[explicit-any]  # see below
+EvolveFunctions = Mapping[type, Callable[..., State]]  # type: ignore[explicit-any]  # see below
 """Type of entry → the function that folds it into a state.
 
 Each function takes the one type that is its key, which a mapping type cannot express; a test

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from midrun.core import journaled_text
 from midrun.core.entries import (
     AskClosed,
+    AskCloseReason,
     AskOpened,
     CapReached,
     EndReached,
@@ -29,91 +30,90 @@ from midrun.core.entries import (
     FrameResumed,
     MessageTaken,
     RedirectApplied,
-    Unanswered,
     UndoGaveUp,
 )
-from midrun.core.evolve.calls import args_hash
-from midrun.core.ids import AskId, FrameId, Micros, ask_id, later
-from midrun.core.journaled_text import seal
-from midrun.core.retries import failure
-from midrun.core.state import Call, Pending, Stage, State
-from midrun.core.stops import Stop, cap_of, completes, met
-from midrun.core.undo import hopeless, remaining
+from midrun.core.evolve.calls import hash_args
+from midrun.core.ids import AskId, FrameId, Micros, add_micros, make_ask_id
+from midrun.core.journaled_text import seal_call
+from midrun.core.retries import find_failure
+from midrun.core.state import Call, CallStage, PendingText, State
+from midrun.core.stops import Stop, completes_run, find_cap_name, find_met_stop
+from midrun.core.undo import is_undo_unsafe, list_remaining_cleanups
 from midrun.core.values import Phase
 
 
-def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
+def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
     """Return the entries that are due at this boundary, or ()."""
     # A cancelling run takes no new input; it only gives up undos that cannot succeed.
     if state.phase is Phase.CANCELLING:
-        return tuple(_given_up(state))
-    if state.phase is not Phase.RUNNING or failure(state) is not None:
+        return tuple(_give_up_cleanups(state))
+    if state.phase is not Phase.RUNNING or find_failure(state) is not None:
         return ()
     # A person has taken over: messages, frames and stop conditions wait for the hand-back.
     # Only the calls that the person requests may need an approval.
-    if state.wheel:
-        return tuple(_asks(state, now))
+    if state.operator_name:
+        return tuple(_open_needed_asks(state, now))
     # A redirect comes before everything else, because it closes the asks and calls below. It
     # waits until the calls in flight have ended.
-    if state.redirects:
-        return () if state.in_flight else tuple(_redirected(state))
+    if state.pending_redirects:
+        return () if state.in_flight else tuple(_apply_redirects(state))
     # Asks do not wait for calls in flight: a person can decide meanwhile.
-    if state.open and (asks := tuple(_asks(state, now))):
+    if state.open_calls and (asks := tuple(_open_needed_asks(state, now))):
         return asks
     # Everything below needs a boundary: nothing in flight, and no call left to start. Calls
     # that wait for a person may be open; a message can be answered meanwhile.
-    if state.in_flight or _startable(state):
+    if state.in_flight or _has_startable_call(state):
         return ()
-    if state.pending and (taken := _message(state, now)):
+    if state.pending and (taken := _deliver_message(state, now)):
         return (taken,)
-    if state.open:
+    if state.open_calls:
         return ()
     if state.answer is not None and state.frames:
-        return (way_back(state, now),)
-    return _stopped(state)
+        return (resume_topic(state, now),)
+    return _check_stop_condition(state)
 
 
-def _startable(state: State) -> bool:
-    return any(not state.waits(state.calls[n - 1]) for n in state.open)
+def _has_startable_call(state: State) -> bool:
+    return any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.open_calls)
 
 
-def _redirected(state: State) -> Iterator[Entry]:
+def _apply_redirects(state: State) -> Iterator[Entry]:
     """Apply every pending redirect; close open asks and seal calls that have not started."""
     yield from close_asks(state, "superseded")
-    parked = (n for frame in state.frames for n in frame.parked)
-    for number in (*state.open, *parked):
+    parked = (n for frame in state.frames for n in frame.parked_calls)
+    for number in (*state.open_calls, *parked):
         call = state.calls[number - 1]
         # The fold of `AskClosed` seals a call that waits on its ask.
-        if call.unclosed and call.stage is not Stage.ASKING:
-            yield seal(call, "the run was redirected")
-    minus = journaled_text.upcoming(state, state.plan)
-    for waiting in state.redirects:
-        plus = journaled_text.line(waiting.text)
+        if call.is_open and call.stage is not CallStage.ASKING:
+            yield seal_call(call, "the run was redirected")
+    minus = journaled_text.format_upcoming(state, state.plan)
+    for waiting in state.pending_redirects:
+        plus = journaled_text.shorten_to_line(waiting.text)
         yield RedirectApplied(redirect=waiting.seq, minus=minus, plus=plus)
 
 
-def close_asks(state: State, why: Unanswered, by: str = "") -> Iterator[AskClosed]:
+def close_asks(state: State, reason: AskCloseReason, by: str = "") -> Iterator[AskClosed]:
     """Close every open ask without a decision."""
     for number in state.open_asks:
-        yield AskClosed(ask=state.asks[number - 1].id, why=why, by=by)
+        yield AskClosed(ask=state.asks[number - 1].id, why=reason, by=by)
 
 
-def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
+def _open_needed_asks(state: State, now: Micros) -> Iterator[AskOpened]:
     """Open the asks that calls need: approvals, and outcomes that no check can settle."""
     # Ask ids are consecutive, so count on from the asks in the state.
     count = len(state.asks)
     asked = {state.asks[n - 1].call for n in state.open_asks}
-    for number in state.at_hand:
+    for number in state.active_calls:
         call = state.calls[number - 1]
         if asked and call.id in asked:
             continue
         if needs_approval(state, call, now):
             count += 1
-            yield approval(call, ask_id(count), now)
-        elif call.unsure and not call.error and not call.traits.check:
+            yield make_approval_ask(call, make_ask_id(count), now)
+        elif call.needs_settling and not call.error and not call.traits.check:
             count += 1
             yield AskOpened(
-                ask=ask_id(count),
+                ask=make_ask_id(count),
                 ask_kind="unsure",
                 call=call.id,
                 question=f"Nobody knows whether {call.use.tool} took effect. Did it?",
@@ -127,16 +127,16 @@ def needs_approval(state: State, call: Call, now: Micros) -> bool:
     """Tell whether the call needs an approval that is missing or has expired."""
     # A retry needs no new approval while the old one is valid. A redirect or an import voids
     # the approval of a call that has not started.
-    if not call.traits.approve or not (call.again or call.stage is Stage.PROPOSED):
+    if not call.traits.approve or not (call.must_retry or call.stage is CallStage.PROPOSED):
         return False
-    given = state.ask(call.approval.ask) if call.approval is not None else None
+    given = state.find_ask(call.approval.ask) if call.approval is not None else None
     return given is None or (given.expires is not None and given.expires <= now)
 
 
-def approval(call: Call, ask: AskId, now: Micros) -> AskOpened:
+def make_approval_ask(call: Call, ask_id: AskId, now: Micros) -> AskOpened:
     """Build the approval ask for `call`, bound to its arguments."""
     return AskOpened(
-        ask=ask,
+        ask=ask_id,
         ask_kind="approval",
         call=call.id,
         question=f"Let the agent call {call.use.tool}?",
@@ -144,85 +144,87 @@ def approval(call: Call, ask: AskId, now: Micros) -> AskOpened:
         blocking=call.traits.approve == "block",
         audience=call.traits.audience,
         four_eyes=call.traits.four_eyes,
-        args_hash=args_hash(call.use.args),
-        expires=later(now, call.traits.ask_ttl) if call.traits.ask_ttl else None,
+        args_hash=hash_args(call.use.args),
+        expires=add_micros(now, call.traits.ask_ttl) if call.traits.ask_ttl else None,
     )
 
 
-def _message(state: State, now: Micros) -> Entry | None:
+def _deliver_message(state: State, now: Micros) -> Entry | None:
     """Return the entry that delivers the first deliverable message, or None.
 
     If the agent has given its answer, nothing has to be suspended. In the middle of the work a
     frame is pushed, unless the stack is full: then the message waits until a frame closes. A
     "later" message waits for the answer to the task itself.
     """
-    at_hand = state.answer is not None and not state.open
+    at_hand = state.answer is not None and not state.open_calls
     for waiting in state.pending:
         # `due_at` is set while a message waits for its time; `MessageDue` clears it.
-        if waiting.kind != "message" or waiting.due is not None:
+        if waiting.kind != "message" or waiting.due_at is not None:
             continue
         if at_hand and (waiting.urgency != "later" or not state.frames):
             return MessageTaken(message=waiting.seq)
-        full = len(state.frames) >= state.started.frame_depth
+        full = len(state.frames) >= state.run_started.frame_depth
         if not at_hand and waiting.urgency != "later" and not full:
-            return _frame(state, waiting, now)
+            return _push_frame(state, waiting, now)
     return None
 
 
-def _frame(state: State, waiting: Pending, now: Micros) -> FramePushed:
-    plan = journaled_text.own_plan(state)
-    done, total = journaled_text.progress(plan)
+def _push_frame(state: State, pending: PendingText, now: Micros) -> FramePushed:
+    plan = journaled_text.get_topic_plan(state)
+    done, total = journaled_text.count_plan_items(plan)
     return FramePushed(
         frame=FrameId(f"f{state.frames_pushed + 1}"),
-        message=waiting.seq,
-        goal=journaled_text.goal(state),
+        message=pending.seq,
+        goal=journaled_text.format_goal(state),
         done=done if total else state.meter.steps,
         total=total,
-        next=journaled_text.upcoming(state, plan),
-        expires=later(now, state.started.frame_ttl),
+        next=journaled_text.format_upcoming(state, plan),
+        expires=add_micros(now, state.run_started.frame_ttl),
     )
 
 
-def way_back(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
+def resume_topic(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
     """Resume the frame on top; after its time limit, as a reconstruction."""
     frame = state.frames[-1]
     if now >= frame.expires:
-        return FrameReconstructed(frame=frame.id, words=journaled_text.reconstruction(frame))
-    return FrameResumed(frame=frame.id, words=journaled_text.back_to(frame))
+        return FrameReconstructed(
+            frame=frame.id, words=journaled_text.format_reconstructed_topic(frame)
+        )
+    return FrameResumed(frame=frame.id, words=journaled_text.format_resumed_topic(frame))
 
 
-def _stopped(state: State) -> tuple[Entry, ...]:
+def _check_stop_condition(state: State) -> tuple[Entry, ...]:
     """Return the entry of a met stop condition before a new step; else ()."""
     if state.answer is not None:
-        return tuple(_given_up(state))
+        return tuple(_give_up_cleanups(state))
     if state.stop is None:
         return ()
-    hit = met(state.stop, state.metered)
-    return () if hit is None else (stopped_by(hit),)
+    hit = find_met_stop(state.stop, state.meter_with_time)
+    return () if hit is None else (make_stop_entry(hit),)
 
 
-def stopped_by(hit: Stop) -> CapReached | EndReached:
+def make_stop_entry(met_stop: Stop) -> CapReached | EndReached:
     """Build the entry for a met condition: a pause at a cap, or the end."""
-    if completes(hit):
-        return EndReached(stop=str(hit))
-    return CapReached(stop=str(hit), cap=cap_of(hit))
+    if completes_run(met_stop):
+        return EndReached(stop=str(met_stop))
+    return CapReached(stop=str(met_stop), cap=find_cap_name(met_stop))
 
 
-def _given_up(state: State) -> Iterator[UndoGaveUp]:
+def _give_up_cleanups(state: State) -> Iterator[UndoGaveUp]:
     """Give up undos and releases that will not be tried again, in cleanup order.
 
     Stops at the first one that has attempts left: the scheduler must try that one before any
     later one is given up.
     """
-    if state.in_flight or state.cleaning:
+    if state.in_flight or state.cleanup_in_flight:
         return
-    for call, action in remaining(state):
-        cleanup = call.cleanup(action)
+    for call, action in list_remaining_cleanups(state):
+        cleanup = call.get_cleanup(action)
         why = cleanup.error or "its last attempt was cut short"
         # An unsafe undo is never tried. Any other one has used its last attempt, or the last
         # attempt may still be running.
-        if hopeless(call, action):
+        if is_undo_unsafe(call, action):
             why = "it may not have happened, and its undo needs to know"
-        elif not cleanup.final and cleanup.attempts < state.started.undo_attempts:
+        elif not cleanup.is_final and cleanup.attempts < state.run_started.undo_attempts:
             return
         yield UndoGaveUp(call=call.id, action=action, error=why)

@@ -18,12 +18,12 @@ from typing import Final, Literal, assert_never, dataclass_transform
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from midrun.core.values import NOTHING, Spend
+from midrun.core.values import NO_SPEND, Spend
 
-TRAIL: Final = 64
+RECENT_CALLS_MAX: Final = 64
 """The number of newest calls kept for `Repeats`: sixteen rounds of a cycle of four calls."""
 
-CYCLE_MAX: Final = 4
+CYCLE_MAX_CALLS: Final = 4
 
 
 class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -31,16 +31,18 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     steps: int = 0
     tool_calls: int = 0
-    spent: Spend = NOTHING
-    reserved: Spend = NOTHING
-    worked: int = 0  # microseconds with a driver; filled in by `State.meter_with_time`
-    trail: tuple[str, ...] = ()  # tool name and hash of the arguments of the newest calls
-    text: str = ""  # the last text of the agent
-    verdicts: dict[str, bool] = {}  # of custom conditions; a new step clears them
-    held: int = 0  # estimated prompt tokens that suspended tasks (frames) have cost
+    spent: Spend = NO_SPEND
+    reserved: Spend = NO_SPEND
+    worked_micros: int = 0  # microseconds with a driver; filled in by `State.meter_with_time`
+    recent_calls: tuple[
+        str, ...
+    ] = ()  # tool name and hash of the arguments of the newest calls
+    last_text: str = ""  # the last text of the agent
+    custom_verdicts: dict[str, bool] = {}  # of custom conditions; a new step clears them
+    held_tokens: int = 0  # estimated prompt tokens that suspended tasks (frames) have cost
 
     @property
-    def committed(self) -> Spend:
+    def committed_spend(self) -> Spend:
         """Spent plus reserved spend, which caps are compared with.
 
         Without the reserved part, calls in flight could exceed a cap together.
@@ -49,7 +51,7 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-class _Stop(
+class _StopBase(
     Struct,
     frozen=True,
     omit_defaults=True,
@@ -69,7 +71,7 @@ class _Stop(
         return Not(self)  # type: ignore[arg-type]  # as above
 
 
-class _Count(_Stop, frozen=True):
+class _CountStop(_StopBase, frozen=True):
     """Base of the conditions that count up to n."""
 
     n: int
@@ -82,7 +84,7 @@ class _Count(_Stop, frozen=True):
             raise ValueError(f"{type(self).__name__}: n must be an int >= 1, got {self.n!r}")
 
 
-def _amount(stop: _Stop, amount: float) -> float:
+def _check_amount(stop: _StopBase, amount: float) -> float:
     """Return `amount` as a float; refuse NaN, infinity and negative numbers."""
     given: object = amount
     if type(given) not in {int, float} or not 0 <= amount < inf:
@@ -92,62 +94,62 @@ def _amount(stop: _Stop, amount: float) -> float:
     return float(amount)
 
 
-class MaxSteps(_Count, frozen=True):
+class MaxSteps(_CountStop, frozen=True):
     """Pause before step n + 1."""
 
     def __str__(self) -> str:
         return f"at most {self.n} steps"
 
 
-class MaxTokens(_Count, frozen=True):
+class MaxTokens(_CountStop, frozen=True):
     """Pause before a call that could take the total past n tokens."""
 
     def __str__(self) -> str:
         return f"at most {self.n} tokens"
 
 
-class MaxCost(_Stop, frozen=True):
+class MaxCost(_StopBase, frozen=True):
     """Pause before a call that could take the total past this much money."""
 
     usd: float
 
     def __post_init__(self) -> None:
         # `2` becomes `2.0`: a line that is read and written again must give the same bytes.
-        force_setattr(self, "usd", _amount(self, self.usd))
+        force_setattr(self, "usd", _check_amount(self, self.usd))
 
     def __str__(self) -> str:
         return f"at most ${self.usd:g}"
 
 
-class MaxTime(_Stop, frozen=True):
+class MaxTime(_StopBase, frozen=True):
     """Pause after this much time at work; paused and waiting time does not count."""
 
     seconds: float = 0.0
     minutes: float = 0.0
 
     def __post_init__(self) -> None:
-        force_setattr(self, "seconds", _amount(self, self.seconds))  # as in `MaxCost`
-        force_setattr(self, "minutes", _amount(self, self.minutes))
+        force_setattr(self, "seconds", _check_amount(self, self.seconds))  # as in `MaxCost`
+        force_setattr(self, "minutes", _check_amount(self, self.minutes))
 
     def __str__(self) -> str:
         return f"at most {self.seconds + self.minutes * 60:g} s of work"
 
 
-class MaxToolCalls(_Count, frozen=True):
+class MaxToolCalls(_CountStop, frozen=True):
     """Pause after the n-th tool call: before the next call, of any reply, and the next step."""
 
     def __str__(self) -> str:
         return f"at most {self.n} tool calls"
 
 
-class Repeats(_Count, frozen=True):
+class Repeats(_CountStop, frozen=True):
     """Pause when the same call, or a cycle of up to four calls, was made n times in a row."""
 
     def __str__(self) -> str:
         return f"the same calls {self.n} times in a row"
 
 
-class TextMention(_Stop, frozen=True):
+class TextMention(_StopBase, frozen=True):
     """Met when the agent's last message contains the text."""
 
     text: str
@@ -157,7 +159,7 @@ class TextMention(_Stop, frozen=True):
         return f"the agent says {self.text!r}"
 
 
-class Custom(_Stop, frozen=True):
+class Custom(_StopBase, frozen=True):
     """Met when the importable function of this name returned true at the last boundary."""
 
     fn: str
@@ -167,7 +169,7 @@ class Custom(_Stop, frozen=True):
         return f"{self.fn} says so"
 
 
-class AnyOf(_Stop, frozen=True):
+class AnyOf(_StopBase, frozen=True):
     """Met when one of its parts is."""
 
     parts: "tuple[Stop, ...]"
@@ -176,7 +178,7 @@ class AnyOf(_Stop, frozen=True):
         return " or ".join(map(str, self.parts))
 
 
-class AllOf(_Stop, frozen=True):
+class AllOf(_StopBase, frozen=True):
     """Met when all of its parts are."""
 
     parts: "tuple[Stop, ...]"
@@ -185,7 +187,7 @@ class AllOf(_Stop, frozen=True):
         return "(" + " and ".join(map(str, self.parts)) + ")"
 
 
-class Not(_Stop, frozen=True):
+class Not(_StopBase, frozen=True):
     """Met when its part is not."""
 
     part: "Stop"
@@ -209,17 +211,19 @@ Stop = (
 )
 
 
-def met(stop: Stop | None, meter: Meter, reserve: Spend = NOTHING) -> Stop | None:
+def find_met_stop(stop: Stop | None, meter: Meter, reserve: Spend = NO_SPEND) -> Stop | None:
     """Return the condition that is met, or would be with `reserve` added; else None."""
     if stop is None:
         return None
     if isinstance(stop, AnyOf):
         # Name the part, so that the run can say which of its caps it has reached.
-        return next((hit for part in stop.parts if (hit := met(part, meter, reserve))), None)
-    return stop if _holds(stop, meter, reserve) else None
+        return next(
+            (hit for part in stop.parts if (hit := find_met_stop(part, meter, reserve))), None
+        )
+    return stop if _is_met(stop, meter, reserve) else None
 
 
-def met_by_calls(stop: Stop | None, meter: Meter) -> Stop | None:
+def find_met_call_cap(stop: Stop | None, meter: Meter) -> Stop | None:
     """Return the cap on tool calls that is reached before one more tool call; else None.
 
     One reply of a model may request many calls, so these caps are also evaluated between the
@@ -228,111 +232,117 @@ def met_by_calls(stop: Stop | None, meter: Meter) -> Stop | None:
     """
     match stop:
         case AnyOf(parts):
-            return next((hit for part in parts if (hit := met_by_calls(part, meter))), None)
+            return next(
+                (hit for part in parts if (hit := find_met_call_cap(part, meter))), None
+            )
         case MaxToolCalls() | Repeats():
-            return met(stop, meter)
+            return find_met_stop(stop, meter)
         case _:
             return None
 
 
-def _holds(stop: Stop, meter: Meter, reserve: Spend) -> bool:  # noqa: C901, PLR0911 - one arm per kind
-    total = meter.committed.plus(reserve)
+def _is_met(stop: Stop, meter: Meter, reserve: Spend) -> bool:  # noqa: C901, PLR0911 - one arm per kind
+    total = meter.committed_spend.plus(reserve)
     match stop:
         case MaxSteps(n):
             return meter.steps >= n
         case MaxTokens(n):
             # `>` with the reservation: a call may use the cap up exactly. `>=` without: then
             # there is nothing left for another call.
-            return total.tokens > n or meter.committed.tokens >= n
+            return total.tokens > n or meter.committed_spend.tokens >= n
         case MaxCost(usd):
-            return total.cost > round(usd * 1e6) or meter.committed.cost >= round(usd * 1e6)
+            return total.cost > round(usd * 1e6) or meter.committed_spend.cost >= round(
+                usd * 1e6
+            )
         case MaxTime():
-            return meter.worked >= deadline(stop)
+            return meter.worked_micros >= get_work_limit_micros(stop)
         case MaxToolCalls(n):
             return meter.tool_calls >= n
         case Repeats(n):
-            return repeats(meter.trail, n)
+            return has_repeats(meter.recent_calls, n)
         case TextMention(text):
-            return text.casefold() in meter.text.casefold()
+            return text.casefold() in meter.last_text.casefold()
         case Custom(fn):
-            return meter.verdicts.get(fn, False)
+            return meter.custom_verdicts.get(fn, False)
         case AnyOf(parts):
-            return any(_holds(part, meter, reserve) for part in parts)
+            return any(_is_met(part, meter, reserve) for part in parts)
         case AllOf(parts):
-            return all(_holds(part, meter, reserve) for part in parts)
+            return all(_is_met(part, meter, reserve) for part in parts)
         case Not(part):
-            return not _holds(part, meter, reserve)
+            return not _is_met(part, meter, reserve)
         case _:
             assert_never(stop)
 
 
-def repeats(trail: tuple[str, ...], n: int) -> bool:
+def has_repeats(calls: tuple[str, ...], count: int) -> bool:
     """Tell whether the calls end in `n` rounds of one call, or of a cycle of up to four."""
-    for length in range(1, CYCLE_MAX + 1):
-        tail = trail[-length * n :]
-        if len(tail) == length * n and tail == tail[:length] * n:
+    for length in range(1, CYCLE_MAX_CALLS + 1):
+        tail = calls[-length * count :]
+        if len(tail) == length * count and tail == tail[:length] * count:
             return True
     return False
 
 
-def rounds(trail: tuple[str, ...]) -> int:
+def count_repeats(calls: tuple[str, ...]) -> int:
     """Return the number of rounds of one call, or of a cycle, that the calls end in."""
     found = 0
-    while repeats(trail, found + 1):
+    while has_repeats(calls, found + 1):
         found += 1
     return found
 
 
-def completes(stop: Stop) -> bool:
+def completes_run(stop: Stop) -> bool:
     """Tell whether a run completes when `stop` is met; otherwise it pauses."""
     return isinstance(stop, TextMention | Custom) and stop.then == "complete"
 
 
-def custom_names(stop: Stop | None) -> tuple[str, ...]:
+def list_custom_names(stop: Stop | None) -> tuple[str, ...]:
     """Return the names of the custom conditions in `stop`, in order."""
-    return tuple(leaf.fn for leaf in leaves(stop) if isinstance(leaf, Custom))
+    return tuple(leaf.fn for leaf in flatten_stop(stop) if isinstance(leaf, Custom))
 
 
-def unjudged(stop: Stop | None, meter: Meter) -> str:
+def find_unevaluated_custom(stop: Stop | None, meter: Meter) -> str:
     """Return the name of a custom condition without a verdict in this step, or ""."""
-    return next((name for name in custom_names(stop) if name not in meter.verdicts), "")
+    return next(
+        (name for name in list_custom_names(stop) if name not in meter.custom_verdicts), ""
+    )
 
 
-def cap_of(stop: Stop) -> str:
+def find_cap_name(stop: Stop) -> str:
     """Return the name of the cap to raise after `stop` was met, or "" if it has none."""
     # `Repeats` is left out: a resume clears the recent calls, so it need not be raised.
-    names = (cap_name(leaf) for leaf in leaves(stop) if not isinstance(leaf, Repeats))
+    names = (get_cap_name(leaf) for leaf in flatten_stop(stop) if not isinstance(leaf, Repeats))
     return next(filter(None, names), "")
 
 
-def overdraws(stop: Stop | None, meter: Meter, reserve: Spend) -> Stop | None:
+def find_overdrawn_cap(stop: Stop | None, meter: Meter, reserve: Spend) -> Stop | None:
     """Return the cap on tokens or cost that `reserve` would exceed, if any."""
     if not (reserve.tokens or reserve.cost):
         return None
-    money = [leaf for leaf in leaves(stop) if isinstance(leaf, MaxTokens | MaxCost)]
-    return next((leaf for leaf in money if _holds(leaf, meter, reserve)), None)
+    money = [leaf for leaf in flatten_stop(stop) if isinstance(leaf, MaxTokens | MaxCost)]
+    return next((leaf for leaf in money if _is_met(leaf, meter, reserve)), None)
 
 
-def deadline(stop: Stop | None) -> int:
+def get_work_limit_micros(stop: Stop | None) -> int:
     """Return the shortest limit on time at work in `stop`, in microseconds; 0 for none."""
     match stop:
         case MaxTime(seconds, minutes):
             return round((seconds + minutes * 60) * 1e6)
         case AnyOf(parts):
-            return min(filter(None, map(deadline, parts)), default=0)
+            return min(filter(None, map(get_work_limit_micros, parts)), default=0)
         case _:
             return 0
 
 
-def leaves(stop: Stop | None) -> tuple[Stop, ...]:
+def flatten_stop(stop: Stop | None) -> tuple[Stop, ...]:
     """Return the simple conditions inside `stop`, in order."""
     match stop:
         case None:
             return ()
         case AnyOf(parts) | AllOf(parts):
-            return tuple(leaf for part in parts for leaf in leaves(part))
+            return tuple(leaf for part in parts for leaf in flatten_stop(part))
         case Not(part):
-            return leaves(part)
+            return flatten_stop(part)
         case _:
             return (stop,)
 
@@ -340,7 +350,7 @@ def leaves(stop: Stop | None) -> tuple[Stop, ...]:
 CAP_MAX: Final = 10**12
 """The highest bound that a cap can be raised to. In millionths it still fits 64 bits."""
 
-CAPS: Final[dict[str, type[Struct]]] = {
+CAP_TYPES: Final[dict[str, type[Struct]]] = {
     "steps": MaxSteps,
     "tokens": MaxTokens,
     "cost": MaxCost,
@@ -355,26 +365,26 @@ microseconds.
 """
 
 
-def cap_name(leaf: Stop) -> str:
+def get_cap_name(leaf: Stop) -> str:
     """Return the name of the cap that `leaf` sets, or "" if it has no bound."""
-    return next((name for name, kind in CAPS.items() if type(leaf) is kind), "")
+    return next((name for name, kind in CAP_TYPES.items() if type(leaf) is kind), "")
 
 
-def caps(stop: Stop | None, meter: Meter) -> dict[str, tuple[int, int]]:
+def measure_caps(stop: Stop | None, meter: Meter) -> dict[str, tuple[int, int]]:
     """Return the usage and the bound of every cap in `stop`, by name."""
     used = {
         "steps": meter.steps,
-        "tokens": meter.committed.tokens,
-        "cost": meter.committed.cost,
-        "time": meter.worked,
+        "tokens": meter.committed_spend.tokens,
+        "cost": meter.committed_spend.cost,
+        "time": meter.worked_micros,
         "tool_calls": meter.tool_calls,
-        "repeats": rounds(meter.trail),
+        "repeats": count_repeats(meter.recent_calls),
     }
-    named = ((cap_name(leaf), leaf) for leaf in leaves(stop))
-    return {name: (used[name], bound(leaf)) for name, leaf in named if name}
+    named = ((get_cap_name(leaf), leaf) for leaf in flatten_stop(stop))
+    return {name: (used[name], get_cap_bound(leaf)) for name, leaf in named if name}
 
 
-def bound(leaf: Stop) -> int:
+def get_cap_bound(leaf: Stop) -> int:
     """Return the bound that `leaf` sets; 0 if it sets none."""
     match leaf:
         case MaxSteps(n) | MaxTokens(n) | MaxToolCalls(n) | Repeats(n):
@@ -382,26 +392,26 @@ def bound(leaf: Stop) -> int:
         case MaxCost(usd):
             return round(usd * 1e6)
         case MaxTime():
-            return deadline(leaf)
+            return get_work_limit_micros(leaf)
         case _:
             return 0
 
 
-def raised(stop: Stop, new: dict[str, int]) -> Stop:
+def raise_caps(stop: Stop, new: dict[str, int]) -> Stop:
     """Return `stop` with the bounds of `new` where these are higher than its own."""
     match stop:
         case AnyOf(parts):
-            return AnyOf(tuple(raised(part, new) for part in parts))
+            return AnyOf(tuple(raise_caps(part, new) for part in parts))
         case AllOf(parts):
-            return AllOf(tuple(raised(part, new) for part in parts))
+            return AllOf(tuple(raise_caps(part, new) for part in parts))
         case Not(part):
-            return Not(raised(part, new))
+            return Not(raise_caps(part, new))
         case MaxCost():
             return MaxCost(max(new.get("cost", 0) / 1e6, stop.usd))
         case MaxTime():
-            return MaxTime(max(new.get("time", 0), deadline(stop)) / 1e6)
+            return MaxTime(max(new.get("time", 0), get_work_limit_micros(stop)) / 1e6)
         case MaxSteps() | MaxTokens() | MaxToolCalls() | Repeats():
-            return type(stop)(max(new.get(cap_name(stop), 0), stop.n))
+            return type(stop)(max(new.get(get_cap_name(stop), 0), stop.n))
         case TextMention() | Custom():
             return stop
         case _:

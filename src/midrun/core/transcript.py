@@ -16,42 +16,50 @@ from typing import Final, Literal, overload
 
 import msgspec
 
-from midrun.core.journaled_text import fate, line
-from midrun.core.state import Call, Stage, State
+from midrun.core.journaled_text import outcome_phrase, shorten_to_line
+from midrun.core.state import Call, CallStage, State
 from midrun.core.values import Json, Made, Message, Value
 
 # Frames in a prompt. Each suspended frame adds a line to every prompt while it is suspended.
 # The line has a maximum length whatever its goal is, and its tokens are counted per call.
 
-TOKEN: Final = 4
+CHARS_PER_TOKEN: Final = 4
 """Estimated characters per token. Providers differ."""
 
-FRAME_TOKENS: Final = 60
+FRAME_MAX_TOKENS: Final = 60
 """Maximum number of tokens that one suspended frame adds to a prompt."""
 
 
-def told(goal: str) -> str:
+def format_held_topic(goal: str) -> str:
     """Return the message that tells the model that a topic is suspended."""
-    return f"Held: {line(goal)}. Answer this first; the run comes back to it."
+    return f"Held: {shorten_to_line(goal)}. Answer this first; the run comes back to it."
 
 
-def reminder(goal: str) -> str:
+def format_topic_reminder(goal: str) -> str:
     """Return the line about a suspended topic in a summary of the history."""
-    return f"Held: {line(goal)}"
+    return f"Held: {shorten_to_line(goal)}"
 
 
-def tokens(state: State) -> int:
+def estimate_frame_tokens(state: State) -> int:
     """Estimate how many tokens of the next prompt are due to suspended frames."""
-    said = [told(frame.goal) for frame in state.frames]
+    said = [format_held_topic(frame.goal) for frame in state.frames]
     if state.summary:
-        said += [reminder(frame.goal) for frame in state.frames]
-    return sum(ceil(len(text) / TOKEN) for text in said)
+        said += [format_topic_reminder(frame.goal) for frame in state.frames]
+    return sum(ceil(len(text) / CHARS_PER_TOKEN) for text in said)
 
 
-__all__ = ["AWAITING_REVIEW", "HELD", "Made", "Transcript", "Turn", "ended", "summary"]
+__all__ = [
+    "AWAITING_REVIEW_TEXT",
+    "HELD_CALL_TEXT",
+    "Made",
+    "Transcript",
+    "Turn",
+    "format_summary",
+    "make_final_result",
+]
 
-AWAITING_REVIEW: Final = "proposed, awaiting review; the outcome will come as a message"
-HELD: Final = "not finished yet: it waits while another question is answered"
+AWAITING_REVIEW_TEXT: Final = "proposed, awaiting review; the outcome will come as a message"
+HELD_CALL_TEXT: Final = "not finished yet: it waits while another question is answered"
 
 
 class Turn(Value, kw_only=True):
@@ -75,10 +83,10 @@ class Transcript(Sequence[Turn]):
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.spoken = state.spoken
+        self.assistant_turn_count = state.agent_message_count
 
     def __len__(self) -> int:
-        kept = len(self._state.messages) - self._state.condensed
+        kept = len(self._state.messages) - self._state.condensed_count
         return kept + bool(self._state.summary)
 
     @overload
@@ -94,76 +102,78 @@ class Transcript(Sequence[Turn]):
         state = self._state
         if state.summary:
             if not place:
-                return Turn(role="runtime", text=summary(state), kind="summary")
+                return Turn(role="runtime", text=format_summary(state), kind="summary")
             place -= 1
-        return _turn(state, state.messages[state.condensed + place])
+        return _make_turn(state, state.messages[state.condensed_count + place])
 
 
-def summary(state: State) -> str:
+def format_summary(state: State) -> str:
     """Return the text that replaces the condensed messages.
 
     Task, instruction, plan and suspended topics come first, word for word: they must not depend
     on the quality of the model's summary.
     """
-    lines = [f"Task: {state.started.task}"]
-    if state.goal != state.started.task:
-        lines.append(f"At the moment: {line(state.goal)}")
-    lines += [f"Instruction: {state.course}"] if state.course else []
-    lines += [f"Plan: [{item.mark}] {line(item.text)}" for item in state.plan]
-    lines += [reminder(frame.goal) for frame in state.frames]
+    lines = [f"Task: {state.run_started.task}"]
+    if state.goal != state.run_started.task:
+        lines.append(f"At the moment: {shorten_to_line(state.goal)}")
+    lines += [f"Instruction: {state.instruction}"] if state.instruction else []
+    lines += [f"Plan: [{item.mark}] {shorten_to_line(item.text)}" for item in state.plan]
+    lines += [format_topic_reminder(frame.goal) for frame in state.frames]
     return "\n".join([*lines, "", "Summary of what was said before:", state.summary])
 
 
-def _turn(state: State, message: Message) -> Turn:
-    calls = [call for id_ in message.calls if (call := state.call(id_)) is not None]
+def _make_turn(state: State, message: Message) -> Turn:
+    calls = [call for id_ in message.calls if (call := state.find_call(id_)) is not None]
     if message.kind == "outcome" and calls:
-        return Turn(role=message.role, text=_late_outcome(calls[0]), kind=message.kind)
+        return Turn(role=message.role, text=_format_late_outcome(calls[0]), kind=message.kind)
     return Turn(
         role=message.role,
         text=message.text,
         by=message.by,
         kind=message.kind,
         thinking=message.thinking,
-        uses=message.made or tuple(_made(call) for call in calls),
+        uses=message.made or tuple(_make_first_result(call) for call in calls),
         interrupted=message.interrupted,
         opaque=message.opaque,
     )
 
 
-def _made(call: Call) -> Made:
+def _make_first_result(call: Call) -> Made:
     """Return the call with the outcome that the agent knew first.
 
     The agent went on while a deferred call waited for its review. Its outcome comes later, as
     a message of its own, so that earlier turns of the prompt never change.
     """
     use = call.use
-    if call.shelved:
-        return Made(call=call.id, tool=use.tool, args=use.args, problem=AWAITING_REVIEW)
-    return ended(call)
+    if call.deferred_review:
+        return Made(call=call.id, tool=use.tool, args=use.args, problem=AWAITING_REVIEW_TEXT)
+    return make_final_result(call)
 
 
-def ended(call: Call) -> Made:
+def make_final_result(call: Call) -> Made:
     """Return the call with its final outcome."""
     use = call.use
-    if call.stage is Stage.DONE:
+    if call.stage is CallStage.DONE:
         result = call.result
         if call.error:  # the call happened, but its result could not be encoded as JSON
             result = f"done; its result is not JSON: {call.error}"
         return Made(call=call.id, tool=use.tool, args=use.args, result=result)
-    return Made(call=call.id, tool=use.tool, args=use.args, problem=_problem(call))
+    return Made(
+        call=call.id, tool=use.tool, args=use.args, problem=_explain_missing_result(call)
+    )
 
 
-def _problem(call: Call) -> str:
+def _explain_missing_result(call: Call) -> str:
     # The call waits with a suspended frame, or for a person, while the model is called.
-    if call.unclosed:
-        return HELD
-    if call.stage is Stage.ABORTED and not call.error:
-        return f"{fate(call)}: it may have taken effect in part"
-    return call.error or fate(call)
+    if call.is_open:
+        return HELD_CALL_TEXT
+    if call.stage is CallStage.ABORTED and not call.error:
+        return f"{outcome_phrase(call)}: it may have taken effect in part"
+    return call.error or outcome_phrase(call)
 
 
-def _late_outcome(call: Call) -> str:
+def _format_late_outcome(call: Call) -> str:
     """Return the message with the outcome of a deferred call."""
-    made = ended(call)
+    made = make_final_result(call)
     said = made.problem or msgspec.json.encode(made.result).decode()
     return f"Outcome of {made.tool}, which was awaiting review: {said}"

@@ -21,210 +21,237 @@ from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core import entries as e
 from midrun.core.controls import Control
-from midrun.core.driver_inputs import Evidence
+from midrun.core.driver_inputs import DriverInput
 from midrun.core.entries import Entry
 from midrun.core.state import State
-from midrun.core.stops import caps
+from midrun.core.stops import measure_caps
 from midrun.core.values import Phase, Value
 
 QUEUED, RUNNING, PAUSING, PAUSED, WAITING = list(Phase)[:5]
 CANCELLING, CANCELLED, COMPLETED, FAILED, HALTED = list(Phase)[5:]
 
-Input = Control | Evidence
+Input = Control | DriverInput
 
 
-class Cell(Value, kw_only=True):
+class TableCell(Value, kw_only=True):
     """The meaning of one input in one phase."""
 
-    to: tuple[Phase, ...] = ()  # accepted: the phases that may follow
-    already: str = ""  # the name of "no change"; with `to`, a check in `decide/` chooses
-    refused: str = ""  # the name of the refusal
+    next_phases: tuple[Phase, ...] = ()  # accepted: the phases that may follow
+    no_change_name: str = ""  # the name of "no change"; with `to`, a check in `decide/` chooses
+    refusal_name: str = ""  # the name of the refusal
 
     def __str__(self) -> str:
-        ways = [f"→ {' or '.join(self.to)}"] if self.to else []
-        ways += [f"= {self.already}"] if self.already else []
-        return " / ".join(ways) or f"✗ {self.refused}"
+        ways = [f"→ {' or '.join(self.next_phases)}"] if self.next_phases else []
+        ways += [f"= {self.no_change_name}"] if self.no_change_name else []
+        return " / ".join(ways) or f"✗ {self.refusal_name}"
 
 
-Row = Mapping[Phase, Cell]
+TableRow = Mapping[Phase, TableCell]
 
 
-def _to(*phases: Phase, already: str = "") -> Cell:
-    return Cell(to=phases, already=already)
+def _accept(*phases: Phase, no_change_name: str = "") -> TableCell:
+    return TableCell(next_phases=phases, no_change_name=no_change_name)
 
 
-def _already(name: str) -> Cell:
-    return Cell(already=name)
+def _no_change(name: str) -> TableCell:
+    return TableCell(no_change_name=name)
 
 
-def _row(cells: Mapping[Phase, Cell], refused: Mapping[Phase, str] | None = None) -> Row:
+def _fill_row(
+    cells: Mapping[Phase, TableCell], refused: Mapping[Phase, str] | None = None
+) -> TableRow:
     """Return `cells` and, for other phases, the refusal of `refused` or `is_<phase>`."""
     named = {phase: f"is_{phase}" for phase in Phase} | dict(refused or {})
-    return {phase: cells.get(phase, Cell(refused=named[phase])) for phase in Phase}
+    return {phase: cells.get(phase, TableCell(refusal_name=named[phase])) for phase in Phase}
 
 
-def _stays(phases: Iterable[Phase]) -> dict[Phase, Cell]:
-    return {phase: _to(phase) for phase in phases}
+def _accept_and_stay(phases: Iterable[Phase]) -> dict[Phase, TableCell]:
+    return {phase: _accept(phase) for phase in phases}
 
 
-def _or(already: str, row: Row) -> Row:
+def _allow_no_change(no_change_name: str, row: TableRow) -> TableRow:
     """Return `row` with "no change" as a second outcome of every accepted cell."""
     return {
-        phase: Cell(to=cell.to, already=already) if cell.to else cell
+        phase: TableCell(next_phases=cell.next_phases, no_change_name=no_change_name)
+        if cell.next_phases
+        else cell
         for phase, cell in row.items()
     }
 
 
-_LIVE = (QUEUED, RUNNING, PAUSING, PAUSED, WAITING, FAILED)
-_DRIVEN = (RUNNING, PAUSING, CANCELLING, HALTED)
-_ENDED = {CANCELLED: "already_cancelled", COMPLETED: "already_completed"}
-_CLOSED = dict.fromkeys((CANCELLING, CANCELLED, COMPLETED), "ask_closed")
-_DECIDING = _row(
-    {**_stays(_LIVE), WAITING: _to(QUEUED, WAITING), PAUSED: _to(PAUSED, QUEUED)}, _CLOSED
+_OPEN_PHASES = (QUEUED, RUNNING, PAUSING, PAUSED, WAITING, FAILED)
+_DRIVEN_PHASES = (RUNNING, PAUSING, CANCELLING, HALTED)
+_ENDED_REFUSALS = {CANCELLED: "already_cancelled", COMPLETED: "already_completed"}
+_ASK_CLOSED_REFUSALS = dict.fromkeys((CANCELLING, CANCELLED, COMPLETED), "ask_closed")
+_DECIDE_ASK_ROW = _fill_row(
+    {
+        **_accept_and_stay(_OPEN_PHASES),
+        WAITING: _accept(QUEUED, WAITING),
+        PAUSED: _accept(PAUSED, QUEUED),
+    },
+    _ASK_CLOSED_REFUSALS,
 )
-_NOT_HALTED = dict.fromkeys(set(Phase) - {HALTED}, "not_halted")
-_NO_RESIDUE = dict.fromkeys(set(Phase) - {CANCELLED, COMPLETED}, "no_residue")
+_NOT_HALTED_REFUSALS = dict.fromkeys(set(Phase) - {HALTED}, "not_halted")
+_NO_RESIDUE_REFUSALS = dict.fromkeys(set(Phase) - {CANCELLED, COMPLETED}, "no_residue")
 
-ACCEPTS: Final[Mapping[type[Input], Row]] = {
+INPUT_TABLE: Final[Mapping[type[Input], TableRow]] = {
     # Controls: requests of people.
-    c.Pause: _row(
+    c.Pause: _fill_row(
         {
-            QUEUED: _to(PAUSED),
-            RUNNING: _to(PAUSING),
+            QUEUED: _accept(PAUSED),
+            RUNNING: _accept(PAUSING),
             # A second pause counts if it asks for more: `now`, or a pause without an end.
-            PAUSING: _to(PAUSING, already="already_pausing"),
-            PAUSED: _to(PAUSED, already="already_paused"),
-            WAITING: _to(PAUSED),
+            PAUSING: _accept(PAUSING, no_change_name="already_pausing"),
+            PAUSED: _accept(PAUSED, no_change_name="already_paused"),
+            WAITING: _accept(PAUSED),
         }
     ),
-    c.Resume: _row(
+    c.Resume: _fill_row(
         {
-            QUEUED: _already("already_queued"),
-            RUNNING: _already("already_running"),
-            PAUSING: _to(RUNNING),
-            PAUSED: _to(QUEUED, WAITING),
-            WAITING: _already("already_waiting"),
-            FAILED: _to(QUEUED, WAITING),
+            QUEUED: _no_change("already_queued"),
+            RUNNING: _no_change("already_running"),
+            PAUSING: _accept(RUNNING),
+            PAUSED: _accept(QUEUED, WAITING),
+            WAITING: _no_change("already_waiting"),
+            FAILED: _accept(QUEUED, WAITING),
         }
     ),
-    c.Redirect: _row(
+    c.Redirect: _fill_row(
         {
-            QUEUED: _to(QUEUED),
-            RUNNING: _to(RUNNING),
-            PAUSING: _to(PAUSING),
-            PAUSED: _to(QUEUED),
-            WAITING: _to(QUEUED),
-            FAILED: _to(QUEUED),
+            QUEUED: _accept(QUEUED),
+            RUNNING: _accept(RUNNING),
+            PAUSING: _accept(PAUSING),
+            PAUSED: _accept(QUEUED),
+            WAITING: _accept(QUEUED),
+            FAILED: _accept(QUEUED),
         }
     ),
-    c.Say: _row({**_stays((QUEUED, RUNNING, PAUSING, PAUSED)), WAITING: _to(QUEUED, WAITING)}),
-    c.Answer: _DECIDING,
-    c.Approve: _DECIDING,
-    c.Decline: _DECIDING,
-    c.Cancel: _row(
+    c.Say: _fill_row(
+        {
+            **_accept_and_stay((QUEUED, RUNNING, PAUSING, PAUSED)),
+            WAITING: _accept(QUEUED, WAITING),
+        }
+    ),
+    c.Answer: _DECIDE_ASK_ROW,
+    c.Approve: _DECIDE_ASK_ROW,
+    c.Decline: _DECIDE_ASK_ROW,
+    c.Cancel: _fill_row(
         {
             # Without a driver: cancelled at once if nothing has to be undone or released.
-            **dict.fromkeys((QUEUED, PAUSED, WAITING, FAILED), _to(CANCELLED, CANCELLING)),
-            RUNNING: _to(CANCELLING),
-            PAUSING: _to(CANCELLING),
-            CANCELLING: _already("already_cancelling"),
-            CANCELLED: _already("already_cancelled"),
+            **dict.fromkeys((QUEUED, PAUSED, WAITING, FAILED), _accept(CANCELLED, CANCELLING)),
+            RUNNING: _accept(CANCELLING),
+            PAUSING: _accept(CANCELLING),
+            CANCELLING: _no_change("already_cancelling"),
+            CANCELLED: _no_change("already_cancelled"),
             # The cancel is recorded; its undos start only after the halt is lifted.
-            HALTED: _to(HALTED, already="already_cancelling"),
+            HALTED: _accept(HALTED, no_change_name="already_cancelling"),
         },
         {COMPLETED: "already_completed"},
     ),
-    c.Halt: _row(
+    c.Halt: _fill_row(
         {
-            **dict.fromkeys((*_LIVE, CANCELLING), _to(HALTED)),
-            HALTED: _already("already_halted"),
+            **dict.fromkeys((*_OPEN_PHASES, CANCELLING), _accept(HALTED)),
+            HALTED: _no_change("already_halted"),
         },
-        _ENDED,
+        _ENDED_REFUSALS,
     ),
     # Back to the phase before the halt, whichever it was.
-    c.Lift: _row({HALTED: _to(*_LIVE, CANCELLING)}, _NOT_HALTED),
-    c.RaiseCap: _row(_stays((*_LIVE, CANCELLING, HALTED))),
-    c.Withdraw: _row({**_stays(_LIVE), PAUSING: _to(PAUSING, RUNNING)}),
-    c.ForcePause: _row({PAUSING: _to(PAUSED), PAUSED: _already("already_paused")}),
-    c.RetryUndo: _row({CANCELLED: _to(CANCELLING)}, _NO_RESIDUE),
-    c.AcceptResidue: _row(_stays((CANCELLED, COMPLETED)), _NO_RESIDUE),
-    c.ResumeFrame: _row(
-        {**_stays((QUEUED, RUNNING, PAUSING, PAUSED)), WAITING: _to(QUEUED, WAITING)}
+    c.Lift: _fill_row({HALTED: _accept(*_OPEN_PHASES, CANCELLING)}, _NOT_HALTED_REFUSALS),
+    c.RaiseCap: _fill_row(_accept_and_stay((*_OPEN_PHASES, CANCELLING, HALTED))),
+    c.Withdraw: _fill_row(
+        {**_accept_and_stay(_OPEN_PHASES), PAUSING: _accept(PAUSING, RUNNING)}
     ),
-    c.DropFrame: _row({**_stays(_LIVE), WAITING: _to(WAITING, QUEUED)}),
-    c.TakeOver: _row(
+    c.ForcePause: _fill_row({PAUSING: _accept(PAUSED), PAUSED: _no_change("already_paused")}),
+    c.RetryUndo: _fill_row({CANCELLED: _accept(CANCELLING)}, _NO_RESIDUE_REFUSALS),
+    c.AcceptResidue: _fill_row(_accept_and_stay((CANCELLED, COMPLETED)), _NO_RESIDUE_REFUSALS),
+    c.ResumeFrame: _fill_row(
         {
-            RUNNING: _to(PAUSING),
-            PAUSING: _to(PAUSING),
-            **dict.fromkeys((QUEUED, PAUSED, WAITING, FAILED), _to(PAUSED)),
+            **_accept_and_stay((QUEUED, RUNNING, PAUSING, PAUSED)),
+            WAITING: _accept(QUEUED, WAITING),
         }
     ),
-    c.Write: _row({PAUSED: _to(PAUSED)}),
-    c.UseTool: _row({PAUSED: _to(QUEUED)}),
-    c.HandBack: _row(dict.fromkeys((PAUSED, FAILED), _to(QUEUED, WAITING))),
+    c.DropFrame: _fill_row(
+        {**_accept_and_stay(_OPEN_PHASES), WAITING: _accept(WAITING, QUEUED)}
+    ),
+    c.TakeOver: _fill_row(
+        {
+            RUNNING: _accept(PAUSING),
+            PAUSING: _accept(PAUSING),
+            **dict.fromkeys((QUEUED, PAUSED, WAITING, FAILED), _accept(PAUSED)),
+        }
+    ),
+    c.Write: _fill_row({PAUSED: _accept(PAUSED)}),
+    c.UseTool: _fill_row({PAUSED: _accept(QUEUED)}),
+    c.HandBack: _fill_row(dict.fromkeys((PAUSED, FAILED), _accept(QUEUED, WAITING))),
     # Inputs that need no lease: time has passed, or a result comes from an older epoch.
-    v.Wake: _or(
+    v.Wake: _allow_no_change(
         "nothing_due",
-        _row(
+        _fill_row(
             {
-                **_stays((QUEUED, RUNNING, CANCELLING)),
-                RUNNING: _to(RUNNING, PAUSING),
-                PAUSING: _to(PAUSING, RUNNING),
-                PAUSED: _to(PAUSED, QUEUED, WAITING),
-                WAITING: _to(WAITING, QUEUED),
-                FAILED: _to(FAILED),
+                **_accept_and_stay((QUEUED, RUNNING, CANCELLING)),
+                RUNNING: _accept(RUNNING, PAUSING),
+                PAUSING: _accept(PAUSING, RUNNING),
+                PAUSED: _accept(PAUSED, QUEUED, WAITING),
+                WAITING: _accept(WAITING, QUEUED),
+                FAILED: _accept(FAILED),
             }
         ),
     ),
-    v.Late: _or("already_known", _row(_stays(Phase) | {WAITING: _to(WAITING, QUEUED)})),
+    v.ReportLateResult: _allow_no_change(
+        "already_known",
+        _fill_row(_accept_and_stay(Phase) | {WAITING: _accept(WAITING, QUEUED)}),
+    ),
     # Inputs of the driver that holds the lease (`TakeLease`, `CloseChildAsk`, `TakeBack`: of
     # a driver, without one).
-    v.TakeLease: _row(
+    v.TakeLease: _fill_row(
         {
-            QUEUED: _to(RUNNING),
-            RUNNING: _to(RUNNING),
-            PAUSING: _to(PAUSING),
-            CANCELLING: _to(CANCELLING),
+            QUEUED: _accept(RUNNING),
+            RUNNING: _accept(RUNNING),
+            PAUSING: _accept(PAUSING),
+            CANCELLING: _accept(CANCELLING),
         }
     ),
-    v.Advanced: _or(
-        "nothing_due", _row({RUNNING: _to(RUNNING, PAUSING), CANCELLING: _to(CANCELLING)})
+    v.CrossBoundary: _allow_no_change(
+        "nothing_due",
+        _fill_row({RUNNING: _accept(RUNNING, PAUSING), CANCELLING: _accept(CANCELLING)}),
     ),
-    v.Start: _row({RUNNING: _to(RUNNING, PAUSING)}),
+    v.StartCall: _fill_row({RUNNING: _accept(RUNNING, PAUSING)}),
     # The outcome of a call is accepted in every phase in which a driver can hold the run, also
     # while it stops: a call that ended must not be forgotten.
-    v.Close: _row(_stays(_DRIVEN)),
-    v.AskPerson: _row(_stays((RUNNING, PAUSING))),
-    v.AskMoot: _row(
+    v.CloseCall: _fill_row(_accept_and_stay(_DRIVEN_PHASES)),
+    v.AskPerson: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
+    v.CloseChildAsk: _fill_row(
         {
-            **_stays((QUEUED, RUNNING, PAUSING, PAUSED, FAILED, HALTED)),
-            WAITING: _to(WAITING, QUEUED),
+            **_accept_and_stay((QUEUED, RUNNING, PAUSING, PAUSED, FAILED, HALTED)),
+            WAITING: _accept(WAITING, QUEUED),
         }
     ),
-    v.TakeBack: _or(
+    v.TakeBack: _allow_no_change(
         "nothing_to_undo",
-        _row(dict.fromkeys((CANCELLED, COMPLETED), _to(CANCELLING))),
+        _fill_row(dict.fromkeys((CANCELLED, COMPLETED), _accept(CANCELLING))),
     ),
-    v.SaveProgress: _row(_stays(_DRIVEN)),
-    v.Propose: _row({RUNNING: _to(RUNNING)}),
-    v.SetPlan: _row(_stays((RUNNING, PAUSING))),
-    v.GiveVerdict: _row({RUNNING: _to(RUNNING)}),
-    v.SettleCall: _row(_stays((RUNNING, PAUSING))),
-    v.StartUndo: _row(_stays((RUNNING, CANCELLING))),
-    v.CloseUndo: _row(_stays(_DRIVEN)),
-    v.Finish: _row(_stays((RUNNING, PAUSING, CANCELLING))),
-    v.Settled: _row(
+    v.SaveProgress: _fill_row(_accept_and_stay(_DRIVEN_PHASES)),
+    v.ProposeCall: _fill_row({RUNNING: _accept(RUNNING)}),
+    v.SetPlan: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
+    v.RecordStopVerdict: _fill_row({RUNNING: _accept(RUNNING)}),
+    v.SettleCall: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
+    v.StartUndo: _fill_row(_accept_and_stay((RUNNING, CANCELLING))),
+    v.CloseUndo: _fill_row(_accept_and_stay(_DRIVEN_PHASES)),
+    v.FinishHostedAgent: _fill_row(_accept_and_stay((RUNNING, PAUSING, CANCELLING))),
+    v.SettlePhase: _fill_row(
         {
-            RUNNING: _to(COMPLETED, WAITING, PAUSED, FAILED),
-            PAUSING: _to(PAUSED, QUEUED, WAITING),
-            CANCELLING: _to(CANCELLED),
+            RUNNING: _accept(COMPLETED, WAITING, PAUSED, FAILED),
+            PAUSING: _accept(PAUSED, QUEUED, WAITING),
+            CANCELLING: _accept(CANCELLED),
         }
     ),
-    v.Fail: _row({RUNNING: _to(FAILED), PAUSING: _to(FAILED)}),
-    v.StandDown: _row({**_stays((PAUSING, CANCELLING, HALTED)), RUNNING: _to(QUEUED)}),
+    v.FailRun: _fill_row({RUNNING: _accept(FAILED), PAUSING: _accept(FAILED)}),
+    v.StandDown: _fill_row(
+        {**_accept_and_stay((PAUSING, CANCELLING, HALTED)), RUNNING: _accept(QUEUED)}
+    ),
 }
 
-GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
+GUARD_REFUSALS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     c.Resume: ("not_paused", "cap_reached", "taken_over", "no_such_cap", "cap_not_raised"),
     c.Redirect: ("empty_text", "cap_reached", "taken_over"),
     c.Say: ("empty_text",),
@@ -263,8 +290,8 @@ GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     c.UseTool: ("not_taken_over",),
     c.HandBack: ("not_taken_over",),
     v.TakeLease: ("leased",),
-    v.Late: ("no_such_call",),
-    v.Start: (
+    v.ReportLateResult: ("no_such_call",),
+    v.StartCall: (
         "no_such_call",
         "call_asking",
         "call_started",
@@ -278,18 +305,18 @@ GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
         "not_approved",
         "not_next",
     ),
-    v.Close: ("not_in_flight",),
-    v.Propose: ("taken_over",),
+    v.CloseCall: ("not_in_flight",),
+    v.ProposeCall: ("taken_over",),
     v.AskPerson: ("not_in_flight",),
-    v.AskMoot: ("no_such_ask", "ask_closed", "already_answered"),
+    v.CloseChildAsk: ("no_such_ask", "ask_closed", "already_answered"),
     v.TakeBack: ("not_its_parent",),
     v.SaveProgress: ("not_in_flight",),
     v.SettleCall: ("not_unknown",),
     v.StartUndo: ("not_next", "in_flight"),
     v.CloseUndo: ("not_in_flight",),
-    v.Finish: ("in_flight", "unseen_control", "already_ended"),
-    v.Settled: ("not_settled", "in_flight"),
-    v.Fail: ("in_flight",),
+    v.FinishHostedAgent: ("in_flight", "unseen_control", "already_ended"),
+    v.SettlePhase: ("not_settled", "in_flight"),
+    v.FailRun: ("in_flight",),
     v.StandDown: ("in_flight",),
 }
 """Input → the refusals that depend on more than the phase.
@@ -300,16 +327,16 @@ Any input of a lease holder may also be refused as `fenced` or `lease_lost`, any
 
 
 @cache  # every view of a run needs it
-def enabled(phase: Phase) -> tuple[str, ...]:
+def list_phase_controls(phase: Phase) -> tuple[str, ...]:
     """Return the names of the controls that a run in `phase` may accept, in table order."""
     return tuple(
-        name_of(kind)
-        for kind, row in ACCEPTS.items()
-        if issubclass(kind, c.Wish) and row[phase].to
+        get_input_name(kind)
+        for kind, row in INPUT_TABLE.items()
+        if issubclass(kind, c.ControlBase) and row[phase].next_phases
     )
 
 
-def name_of(kind: type[Input]) -> str:
+def get_input_name(kind: type[Input]) -> str:
     """Return the name of an input for people and refusals: `raise_cap` for `RaiseCap`."""
     return "".join(f"_{x.lower()}" if x.isupper() else x for x in kind.__name__)[1:]
 
@@ -322,11 +349,11 @@ def name_of(kind: type[Input]) -> str:
 # `verify.check_journal` reports it.
 
 
-def _keeps_phase(*phases: Phase) -> Mapping[Phase, Phase]:
+def _keep_phase(*phases: Phase) -> Mapping[Phase, Phase]:
     return {phase: phase for phase in phases}
 
 
-def _leads(to: Phase, phases: Iterable[Phase]) -> Mapping[Phase, Phase]:
+def _lead_to(to: Phase, phases: Iterable[Phase]) -> Mapping[Phase, Phase]:
     return dict.fromkeys(phases, to)
 
 
@@ -334,74 +361,74 @@ _UNFINISHED_PHASES = (QUEUED, RUNNING, PAUSING, PAUSED, WAITING, FAILED)
 _PHASES_WITH_DRIVER = (RUNNING, PAUSING, CANCELLING, HALTED)
 _PHASES_BEFORE_END = (*_UNFINISHED_PHASES, CANCELLING, HALTED)
 
-FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
+ENTRY_TABLE: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.RunStarted: {QUEUED: QUEUED},
-    e.RunImported: _keeps_phase(PAUSED, WAITING, FAILED, HALTED, COMPLETED, CANCELLED),
-    e.LeaseTaken: {**_keeps_phase(RUNNING, PAUSING, CANCELLING), QUEUED: RUNNING},
-    e.StoodDown: {**_keeps_phase(PAUSING, CANCELLING, HALTED), RUNNING: QUEUED},
-    e.RunWaiting: _leads(WAITING, (RUNNING, QUEUED)),
-    e.RunWoken: _leads(QUEUED, (WAITING, PAUSED)),
+    e.RunImported: _keep_phase(PAUSED, WAITING, FAILED, HALTED, COMPLETED, CANCELLED),
+    e.LeaseTaken: {**_keep_phase(RUNNING, PAUSING, CANCELLING), QUEUED: RUNNING},
+    e.StoodDown: {**_keep_phase(PAUSING, CANCELLING, HALTED), RUNNING: QUEUED},
+    e.RunWaiting: _lead_to(WAITING, (RUNNING, QUEUED)),
+    e.RunWoken: _lead_to(QUEUED, (WAITING, PAUSED)),
     e.RunCompleted: {RUNNING: COMPLETED},
-    e.RunFailed: _leads(FAILED, (RUNNING, PAUSING)),
-    e.PauseRequested: _leads(PAUSING, (QUEUED, RUNNING, PAUSING, PAUSED, WAITING, FAILED)),
+    e.RunFailed: _lead_to(FAILED, (RUNNING, PAUSING)),
+    e.PauseRequested: _lead_to(PAUSING, (QUEUED, RUNNING, PAUSING, PAUSED, WAITING, FAILED)),
     e.PauseWithdrawn: {PAUSING: RUNNING},
-    e.RunPaused: _leads(PAUSED, (PAUSING, RUNNING)),
-    e.RunResumed: _leads(QUEUED, (PAUSED, FAILED)),
-    e.CapRaised: _keeps_phase(*_PHASES_BEFORE_END),
+    e.RunPaused: _lead_to(PAUSED, (PAUSING, RUNNING)),
+    e.RunResumed: _lead_to(QUEUED, (PAUSED, FAILED)),
+    e.CapRaised: _keep_phase(*_PHASES_BEFORE_END),
     e.CapReached: {RUNNING: PAUSING},
-    e.EndReached: _keeps_phase(RUNNING),
-    e.VerdictGiven: _keeps_phase(RUNNING),
-    e.RedirectRequested: _keeps_phase(*_UNFINISHED_PHASES),
-    e.RedirectApplied: _keeps_phase(RUNNING),
-    e.RedirectClosed: _keeps_phase(*_PHASES_BEFORE_END),
+    e.EndReached: _keep_phase(RUNNING),
+    e.VerdictGiven: _keep_phase(RUNNING),
+    e.RedirectRequested: _keep_phase(*_UNFINISHED_PHASES),
+    e.RedirectApplied: _keep_phase(RUNNING),
+    e.RedirectClosed: _keep_phase(*_PHASES_BEFORE_END),
     # From completed and cancelled only through the parent run, which undoes everything.
     e.CancelRequested: {
-        **_leads(CANCELLING, (*_UNFINISHED_PHASES, COMPLETED, CANCELLED)),
+        **_lead_to(CANCELLING, (*_UNFINISHED_PHASES, COMPLETED, CANCELLED)),
         HALTED: HALTED,
     },
     e.RunCancelled: {CANCELLING: CANCELLED},
     e.UndoRetried: {CANCELLED: CANCELLING},
-    e.ResidueAccepted: _keeps_phase(CANCELLED, COMPLETED),
-    e.RunHalted: _leads(HALTED, (*_UNFINISHED_PHASES, CANCELLING)),
+    e.ResidueAccepted: _keep_phase(CANCELLED, COMPLETED),
+    e.RunHalted: _lead_to(HALTED, (*_UNFINISHED_PHASES, CANCELLING)),
     # The one exception: `evolve` takes the next phase from `State.phase_after_halt`.
     e.RunLifted: {HALTED: HALTED},
-    e.RequestNoted: _keeps_phase(*Phase),
-    e.CallProposed: _keeps_phase(RUNNING, PAUSED),
-    e.CallStarted: _keeps_phase(RUNNING),
-    e.CallDone: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.CallFailed: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.CallAborted: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.CallUnknown: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.CallSettled: _keeps_phase(*_UNFINISHED_PHASES),
-    e.CallSealed: _keeps_phase(*_PHASES_BEFORE_END),
-    e.ProgressSaved: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.LateResult: _keeps_phase(*Phase),
-    e.UndoStarted: _keeps_phase(RUNNING, CANCELLING),
-    e.UndoDone: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.UndoFailed: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.UndoUnknown: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.UndoGaveUp: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.AskOpened: _keeps_phase(RUNNING, PAUSING),
-    e.AskAnswered: _keeps_phase(*_UNFINISHED_PHASES),
-    e.AskClosed: _keeps_phase(*_PHASES_BEFORE_END),
-    e.MessageReceived: _keeps_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
-    e.MessageDue: _keeps_phase(*_UNFINISHED_PHASES),
-    e.MessageTaken: _keeps_phase(RUNNING),
-    e.MessageClosed: _keeps_phase(*_PHASES_BEFORE_END),
-    e.FramePushed: _keeps_phase(RUNNING),
-    e.FrameResumed: _keeps_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
-    e.FrameReconstructed: _keeps_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
-    e.FrameAbandoned: _keeps_phase(*_PHASES_BEFORE_END),
-    e.PlanMade: _keeps_phase(RUNNING, PAUSING),
-    e.HistoryCondensed: _keeps_phase(*_PHASES_WITH_DRIVER),
-    e.AnswerGiven: _keeps_phase(RUNNING, PAUSING, CANCELLING),
-    e.TakenOver: _keeps_phase(*_UNFINISHED_PHASES),
-    e.PersonWrote: _keeps_phase(PAUSED),
-    e.ToolUsed: _keeps_phase(PAUSED),
-    e.HandedBack: _keeps_phase(PAUSED, FAILED),
+    e.RequestNoted: _keep_phase(*Phase),
+    e.CallProposed: _keep_phase(RUNNING, PAUSED),
+    e.CallStarted: _keep_phase(RUNNING),
+    e.CallDone: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.CallFailed: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.CallAborted: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.CallUnknown: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.CallSettled: _keep_phase(*_UNFINISHED_PHASES),
+    e.CallSealed: _keep_phase(*_PHASES_BEFORE_END),
+    e.ProgressSaved: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.LateResult: _keep_phase(*Phase),
+    e.UndoStarted: _keep_phase(RUNNING, CANCELLING),
+    e.UndoDone: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.UndoFailed: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.UndoUnknown: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.UndoGaveUp: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.AskOpened: _keep_phase(RUNNING, PAUSING),
+    e.AskAnswered: _keep_phase(*_UNFINISHED_PHASES),
+    e.AskClosed: _keep_phase(*_PHASES_BEFORE_END),
+    e.MessageReceived: _keep_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
+    e.MessageDue: _keep_phase(*_UNFINISHED_PHASES),
+    e.MessageTaken: _keep_phase(RUNNING),
+    e.MessageClosed: _keep_phase(*_PHASES_BEFORE_END),
+    e.FramePushed: _keep_phase(RUNNING),
+    e.FrameResumed: _keep_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
+    e.FrameReconstructed: _keep_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
+    e.FrameAbandoned: _keep_phase(*_PHASES_BEFORE_END),
+    e.PlanMade: _keep_phase(RUNNING, PAUSING),
+    e.HistoryCondensed: _keep_phase(*_PHASES_WITH_DRIVER),
+    e.AnswerGiven: _keep_phase(RUNNING, PAUSING, CANCELLING),
+    e.TakenOver: _keep_phase(*_UNFINISHED_PHASES),
+    e.PersonWrote: _keep_phase(PAUSED),
+    e.ToolUsed: _keep_phase(PAUSED),
+    e.HandedBack: _keep_phase(PAUSED, FAILED),
 }
 
-STARTS: Final = (e.CallStarted, e.UndoStarted)
+START_ENTRY_TYPES: Final = (e.CallStarted, e.UndoStarted)
 """The entries that let a call, an undo or a release leave the process. Stores check halts
 before they append one of these."""
 
@@ -409,14 +436,16 @@ before they append one of these."""
 # the state that a control needs: `answer` needs an open question, `retry_undo` a residue.
 
 
-def possible(state: State) -> tuple[str, ...]:
+def list_possible_controls(state: State) -> tuple[str, ...]:
     """Return the names of the controls that a run in `state` accepts, in table order.
 
     The sender is not known here. `decide` may still refuse a person who lacks the role, or who
     is not the one that took over.
     """
     return tuple(
-        name for name in enabled(state.phase) if name not in NEEDS or NEEDS[name](state)
+        name
+        for name in list_phase_controls(state.phase)
+        if name not in CONTROL_PRECONDITIONS or CONTROL_PRECONDITIONS[name](state)
     )
 
 
@@ -424,74 +453,74 @@ def possible(state: State) -> tuple[str, ...]:
 # button of the control would be wrong: `tests/unit/core/test_possible.py` compares both.
 
 
-def _asks(state: State, *kinds: str) -> bool:
-    return any(state.asks[number - 1].kind in kinds for number in state.open_asks)
+def _has_open_ask(state: State, *kinds: str) -> bool:
+    return any(state.asks[number - 1].effective_kind in kinds for number in state.open_asks)
 
 
-def _answer(state: State) -> bool:
-    return _asks(state, "question", "unsure", "child")
+def _has_ask_to_answer(state: State) -> bool:
+    return _has_open_ask(state, "question", "unsure", "child")
 
 
-def _approval(state: State) -> bool:
-    return _asks(state, "approval", "child")
+def _has_ask_to_approve(state: State) -> bool:
+    return _has_open_ask(state, "approval", "child")
 
 
-def _declinable(state: State) -> bool:
-    return any(state.asks[number - 1].declinable for number in state.open_asks)
+def _has_ask_to_decline(state: State) -> bool:
+    return any(state.asks[number - 1].can_be_declined for number in state.open_asks)
 
 
-def _withdraw(state: State) -> bool:
-    hold = state.hold
-    pauses = state.phase is Phase.PAUSING and hold is not None and hold.why == "user"
+def _has_input_to_withdraw(state: State) -> bool:
+    hold = state.pause
+    pauses = state.phase is Phase.PAUSING and hold is not None and hold.reason == "user"
     return bool(state.pending) or pauses
 
 
-def _caps(state: State) -> bool:
-    return bool(caps(state.stop, state.metered))
+def _has_caps(state: State) -> bool:
+    return bool(measure_caps(state.stop, state.meter_with_time))
 
 
-def _frames(state: State) -> bool:
+def _has_frames(state: State) -> bool:
     return bool(state.frames)
 
 
-def _agent_drives(state: State) -> bool:
-    return not state.wheel
+def _is_agent_in_control(state: State) -> bool:
+    return not state.operator_name
 
 
-def _course_is_free(state: State) -> bool:
-    hold = state.hold
-    at_cap = state.phase is Phase.PAUSED and hold is not None and bool(hold.cap)
+def _can_redirect(state: State) -> bool:
+    hold = state.pause
+    at_cap = state.phase is Phase.PAUSED and hold is not None and bool(hold.cap_name)
     # At a cap, a redirect would not let the run go on: `resume` raises the cap and takes text.
-    return not (state.wheel or at_cap)
+    return not (state.operator_name or at_cap)
 
 
-def _person_drives(state: State) -> bool:
-    return bool(state.wheel)
+def _is_operator_in_control(state: State) -> bool:
+    return bool(state.operator_name)
 
 
-def _residue(state: State) -> bool:
+def _has_residue(state: State) -> bool:
     return bool(state.residue)
 
 
-def _residue_open(state: State) -> bool:
+def _has_open_residue(state: State) -> bool:
     return bool(state.residue) and not state.residue_accepted
 
 
-NEEDS: Final[Mapping[str, Callable[[State], bool]]] = {
-    "answer": _answer,
-    "approve": _approval,
-    "decline": _declinable,
-    "withdraw": _withdraw,
-    "raise_cap": _caps,
-    "resume_frame": _frames,
-    "drop_frame": _frames,
-    "resume": _agent_drives,
-    "redirect": _course_is_free,
-    "write": _person_drives,
-    "use_tool": _person_drives,
-    "hand_back": _person_drives,
-    "retry_undo": _residue,
-    "accept_residue": _residue_open,
+CONTROL_PRECONDITIONS: Final[Mapping[str, Callable[[State], bool]]] = {
+    "answer": _has_ask_to_answer,
+    "approve": _has_ask_to_approve,
+    "decline": _has_ask_to_decline,
+    "withdraw": _has_input_to_withdraw,
+    "raise_cap": _has_caps,
+    "resume_frame": _has_frames,
+    "drop_frame": _has_frames,
+    "resume": _is_agent_in_control,
+    "redirect": _can_redirect,
+    "write": _is_operator_in_control,
+    "use_tool": _is_operator_in_control,
+    "hand_back": _is_operator_in_control,
+    "retry_undo": _has_residue,
+    "accept_residue": _has_open_residue,
 }
 """Control → whether the run has the parts that it needs.
 

@@ -8,65 +8,69 @@ The order is the reverse of the order in which the calls were closed: the newest
 undone first, so an effect is undone before the effects that it was built on.
 """
 
-from midrun.core.state import Call, Stage, State
-from midrun.core.values import Action
+from midrun.core.state import Call, CallStage, State
+from midrun.core.values import CleanupAction
 
 
-def next_cleanup(state: State) -> tuple[Call, Action] | None:
+def find_next_cleanup(state: State) -> tuple[Call, CleanupAction] | None:
     """Return the next call to undo or release, or None."""
-    left = remaining(state)
+    left = list_remaining_cleanups(state)
     return left[0] if left else None
 
 
-def remaining(state: State) -> list[tuple[Call, Action]]:
+def list_remaining_cleanups(state: State) -> list[tuple[Call, CleanupAction]]:
     """Return all calls that are still to be undone or released, in order."""
-    found: list[tuple[Call, Action]] = []
-    for number in state.effects:
+    found: list[tuple[Call, CleanupAction]] = []
+    for number in state.cleanup_calls:
         call = state.calls[number - 1]
-        if to_undo(state, call):
+        if is_undo_due(state, call):
             found.append((call, "undo"))
-        if to_release(call):
+        if is_release_due(call):
             found.append((call, "release"))
-    return sorted(found, key=lambda item: -item[0].closed)
+    return sorted(found, key=lambda item: -item[0].closed_seq)
 
 
-def to_undo(state: State, call: Call) -> bool:
+def is_undo_due(state: State, call: Call) -> bool:
     """Tell whether this run's cancel includes `call` and its undo is not over."""
-    if state.cancel is None or not call.traits.undo or call.undo.over:
+    if state.cancel_request is None or not call.traits.undo or call.undo.is_finished:
         return False
     if call.call_kind == "child":
-        return state.cancel.undo == "all" and _outlived(call)
-    if not call.touched:
+        return state.cancel_request.undo == "all" and _has_ended_before_cancel(call)
+    if not call.may_have_effect:
         return False
     # A finished call is undone only if it was still in flight when the cancel came, or if the
     # cancel includes everything. A call that did not finish always belongs to the undo set.
-    return call.stage is not Stage.DONE or call.doomed or state.cancel.undo == "all"
+    return (
+        call.stage is not CallStage.DONE
+        or call.in_undo_set
+        or state.cancel_request.undo == "all"
+    )
 
 
-def _outlived(call: Call) -> bool:
+def _has_ended_before_cancel(call: Call) -> bool:
     """Tell whether a child run had ended before the cancel came.
 
     Its effects are in place, and an undo of the call takes them back. A child that had not
     ended is cancelled by its release, and undoes its own effects then.
     """
-    ended = call.release.stage == "done" and not call.doomed
-    return call.stage is Stage.DONE or ended
+    ended = call.release.stage == "done" and not call.in_undo_set
+    return call.stage is CallStage.DONE or ended
 
 
-def to_release(call: Call) -> bool:
+def is_release_due(call: Call) -> bool:
     """Tell whether `call` may hold a resource whose release is not over.
 
     A child run counts as a resource of its parent until it has ended. To release it is to
     cancel it.
     """
-    if call.release.over:
+    if call.release.is_finished:
         return False
-    if call.call_kind == "child" and call.attempt and call.stage is not Stage.DONE:
+    if call.call_kind == "child" and call.attempt and call.stage is not CallStage.DONE:
         return True
-    return call.traits.release and call.touched
+    return call.traits.release and call.may_have_effect
 
 
-def hopeless(call: Call, action: Action) -> bool:
+def is_undo_unsafe(call: Call, action: CleanupAction) -> bool:
     """Tell whether the undo is unsafe: it needs to know that the call happened.
 
     A tool declares with `undo_unknown=False` that its undo must not run for a call that may
@@ -74,4 +78,4 @@ def hopeless(call: Call, action: Action) -> bool:
     """
     if action != "undo" or call.traits.undo_unknown:
         return False
-    return call.stage is not Stage.DONE  # only a finished call is known to have happened
+    return call.stage is not CallStage.DONE  # only a finished call is known to have happened

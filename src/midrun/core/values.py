@@ -33,13 +33,13 @@ class Phase(StrEnum):
     HALTED = "halted"
 
 
-DRIVABLE = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING})
+DRIVABLE_PHASES = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING})
 """A run in one of these phases needs a driver; in any other it is only in the store."""
 
-RESTS = frozenset(Phase) - DRIVABLE
+RESTING_PHASES = frozenset(Phase) - DRIVABLE_PHASES
 """Phases in which nothing happens before a control or a timer."""
 
-TERMINAL = frozenset({Phase.CANCELLED, Phase.COMPLETED})
+TERMINAL_PHASES = frozenset({Phase.CANCELLED, Phase.COMPLETED})
 """A failed run is not among them: it can be resumed."""
 
 
@@ -52,16 +52,16 @@ class Effect(StrEnum):
 
 
 Urgency = Literal["now", "next", "later"]
-When = Literal["next_step", "now"]
+RedirectTiming = Literal["next_step", "now"]
 UndoSet = Literal["in_flight", "all"]
-Action = Literal["undo", "release"]
+CleanupAction = Literal["undo", "release"]
 CallKind = Literal["model", "tool", "child"]
-Purpose = Literal["step", "condense"]
+CallPurpose = Literal["step", "condense"]
 AskKind = Literal["question", "approval", "unsure", "child"]
-Gate = Literal["", "block", "queue"]
+ApprovalMode = Literal["", "block", "queue"]
 Role = Literal["viewer", "user", "operator", "system"]
 PauseReason = Literal["user", "cap", "taken_over"]
-Mark = Literal["queued", "running", "done", "failed", "dropped"]
+PlanItemState = Literal["queued", "running", "done", "failed", "dropped"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -98,7 +98,7 @@ class Spend(Value, kw_only=True):
         return Spend(tokens=self.tokens - other.tokens, cost=self.cost - other.cost)
 
 
-NOTHING: Final = Spend()
+NO_SPEND: Final = Spend()
 """The empty spend. Use this object: msgspec compares defaults by identity, and an equal but
 different object would be written into the line."""
 
@@ -114,7 +114,7 @@ class Traits(Value, kw_only=True):
     undo_unknown: bool = True  # its undo is safe for a call that may not have happened
     release: bool = False  # has a release hook for a resource that the call holds
     check: bool = False  # has a hook that finds out whether a call took effect
-    approve: Gate = ""
+    approve: ApprovalMode = ""
     audience: str = ""
     four_eyes: bool = False
     unstoppable: bool = False  # runs in a thread, which cannot be killed
@@ -149,7 +149,7 @@ class Item(Value, kw_only=True):
     """One item of the agent's own plan."""
 
     text: str
-    mark: Mark = "queued"
+    mark: PlanItemState = "queued"
 
 
 class Made(Value, kw_only=True):
@@ -188,7 +188,7 @@ class Residue(Value, kw_only=True):
     """A call whose effect could not be undone, or whose resource could not be released."""
 
     call: CallId
-    action: Action = "undo"
+    action: CleanupAction = "undo"
     why: str = ""
 
 

@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_BITS = 5
-_WIDTH = 1 << _BITS
-_MASK = _WIDTH - 1
+_LEAF_BITS = 5
+_LEAF_WIDTH = 1 << _LEAF_BITS
+_LEAF_MASK = _LEAF_WIDTH - 1
 
 
 class Vector(Generic[T]):
@@ -27,25 +27,27 @@ class Vector(Generic[T]):
         """Build the tree from its leaves upwards. A snapshot is loaded this way."""
         flat = tuple(items)
         # The tail is never empty unless the vector is: 64 items are one leaf and a full tail.
-        tail = (len(flat) - 1) >> _BITS << _BITS if flat else 0
+        tail = (len(flat) - 1) >> _LEAF_BITS << _LEAF_BITS if flat else 0
         self._size = len(flat)
         self._tail: tuple[T, ...] = flat[tail:]
         self._tail_at = tail
-        self._shift = _BITS
+        self._shift = _LEAF_BITS
         nodes: tuple[object, ...] = tuple(
-            flat[at : at + _WIDTH] for at in range(0, tail, _WIDTH)
+            flat[at : at + _LEAF_WIDTH] for at in range(0, tail, _LEAF_WIDTH)
         )
         # Group nodes by 32 until one level fits into the root.
-        while len(nodes) > _WIDTH:
-            nodes = tuple(nodes[at : at + _WIDTH] for at in range(0, len(nodes), _WIDTH))
-            self._shift += _BITS
+        while len(nodes) > _LEAF_WIDTH:
+            nodes = tuple(
+                nodes[at : at + _LEAF_WIDTH] for at in range(0, len(nodes), _LEAF_WIDTH)
+            )
+            self._shift += _LEAF_BITS
         self._root = nodes
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[T]:
-        for start in range(0, self._size, _WIDTH):
+        for start in range(0, self._size, _LEAF_WIDTH):
             yield from self._leaf(start)
 
     def __getitem__(self, index: int) -> T:
@@ -56,7 +58,7 @@ class Vector(Generic[T]):
             index += self._size
             if index < 0:
                 raise IndexError(index)
-        return self._leaf(index)[index & _MASK]
+        return self._leaf(index)[index & _LEAF_MASK]
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -71,34 +73,34 @@ class Vector(Generic[T]):
 
     def append(self, item: T) -> "Vector[T]":
         """Return a vector with `item` after all others."""
-        if len(self._tail) < _WIDTH:
-            return self._with(self._size + 1, self._shift, self._root, (*self._tail, item))
+        if len(self._tail) < _LEAF_WIDTH:
+            return self._copy_with(self._size + 1, self._shift, self._root, (*self._tail, item))
         # The tail is full. The tree is full, too, if it has no free place for one more leaf:
         # then the old root becomes the first child of a new one.
-        full = self._size >> _BITS > 1 << self._shift
+        full = self._size >> _LEAF_BITS > 1 << self._shift
         root = (self._root,) if full else self._root
-        shift = self._shift + _BITS if full else self._shift
-        root = _pushed(root, shift, self._size - 1, self._tail)
-        return self._with(self._size + 1, shift, root, (item,))
+        shift = self._shift + _LEAF_BITS if full else self._shift
+        root = _push_leaf(root, shift, self._size - 1, self._tail)
+        return self._copy_with(self._size + 1, shift, root, (item,))
 
     def replace(self, index: int, item: T) -> "Vector[T]":
         """Return a vector in which `index` holds `item`."""
         if index >= self._tail_at:
-            at = index & _MASK
+            at = index & _LEAF_MASK
             tail = (*self._tail[:at], item, *self._tail[at + 1 :])
-            return self._with(self._size, self._shift, self._root, tail)
-        root = _replaced(self._root, self._shift, index, item)
-        return self._with(self._size, self._shift, root, self._tail)
+            return self._copy_with(self._size, self._shift, self._root, tail)
+        root = _replace_item(self._root, self._shift, index, item)
+        return self._copy_with(self._size, self._shift, root, self._tail)
 
     def _leaf(self, index: int) -> tuple[T, ...]:
         if index >= self._tail_at:
             return self._tail
         node = self._root
-        for level in range(self._shift, 0, -_BITS):
-            node = node[(index >> level) & _MASK]  # type: ignore[assignment]  # inner nodes hold nodes
+        for level in range(self._shift, 0, -_LEAF_BITS):
+            node = node[(index >> level) & _LEAF_MASK]  # type: ignore[assignment]  # inner nodes hold nodes
         return node  # type: ignore[return-value]  # leaves hold items
 
-    def _with(
+    def _copy_with(
         self, size: int, shift: int, root: tuple[object, ...], tail: tuple[T, ...]
     ) -> "Vector[T]":
         made: Vector[T] = Vector.__new__(Vector)
@@ -108,21 +110,21 @@ class Vector(Generic[T]):
         return made
 
 
-def _pushed(
+def _push_leaf(
     node: tuple[object, ...], level: int, index: int, leaf: tuple[object, ...]
 ) -> tuple[object, ...]:
-    at = (index >> level) & _MASK
-    if level == _BITS:  # the children of this node are leaves
+    at = (index >> level) & _LEAF_MASK
+    if level == _LEAF_BITS:  # the children of this node are leaves
         return (*node[:at], leaf)
     child = node[at] if at < len(node) else ()
-    return (*node[:at], _pushed(child, level - _BITS, index, leaf))  # type: ignore[arg-type]  # a node
+    return (*node[:at], _push_leaf(child, level - _LEAF_BITS, index, leaf))  # type: ignore[arg-type]  # a node
 
 
-def _replaced(
+def _replace_item(
     node: tuple[object, ...], level: int, index: int, item: object
 ) -> tuple[object, ...]:
-    at = (index >> level) & _MASK
+    at = (index >> level) & _LEAF_MASK
     if level == 0:
         return (*node[:at], item, *node[at + 1 :])
-    child = _replaced(node[at], level - _BITS, index, item)  # type: ignore[arg-type]  # a node
+    child = _replace_item(node[at], level - _LEAF_BITS, index, item)  # type: ignore[arg-type]  # a node
     return (*node[:at], child, *node[at + 1 :])

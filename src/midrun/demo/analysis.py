@@ -17,20 +17,20 @@ from typing import Final, TypeAlias
 from midrun.agents.tool import tool
 from midrun.agents.tool_context import Call
 from midrun.core.values import Json
-from midrun.demo.notes import library, words_of
+from midrun.demo.notes import load_library, significant_words
 
-EVERY: Final = 10
+SAVE_EVERY_ROUNDS: Final = 10
 """Rounds between two saves of the progress: at most this many are lost."""
 
-KEPT: Final = 0.8
+WORDS_KEPT_SHARE: Final = 0.8
 """Share of the words that are used in a round."""
 
-COMMON: Final = 0.3
+COMMON_WORD_SHARE: Final = 0.3
 """A word that appears in more than this share of the notes is ignored."""
 
-Pair: TypeAlias = tuple[str, str]
-Notes: TypeAlias = dict[str, dict[str, float]]  # by name: each word with its weight
-Distances: TypeAlias = dict[str, dict[str, float]]
+NotePair: TypeAlias = tuple[str, str]
+WeightsByNote: TypeAlias = dict[str, dict[str, float]]  # by name: each word with its weight
+DistancesByNote: TypeAlias = dict[str, dict[str, float]]
 
 
 @tool(read_only=True)
@@ -41,22 +41,24 @@ def find_themes(call: Call, groups: int = 5, rounds: int = 150) -> list[dict[str
         groups: Into how many themes.
         rounds: How often to try it, each time with other words left out.
     """
-    notes = _weighed()
-    together = _saved(call.progress)
-    done = together.pop(_ROUNDS, 0)
+    notes = _weigh_words()
+    together = _decode_progress(call.progress)
+    done = together.pop(_ROUNDS_KEY, 0)
     for number in range(done, rounds):
-        for group in _grouped(_distances(_thinned(notes, number)), groups):
+        for group in _group_notes(
+            _measure_distances(_drop_random_words(notes, number)), groups
+        ):
             together.update(combinations(sorted(group), 2))
-        if (number + 1) % EVERY == 0:
+        if (number + 1) % SAVE_EVERY_ROUNDS == 0:
             _ = call.note(f"{number + 1} of {rounds} rounds")
-            _ = call.save(_to_save(together, number + 1))
-    return _themes(notes, together, groups, rounds)
+            _ = call.save(_encode_progress(together, number + 1))
+    return _build_themes(notes, together, groups, rounds)
 
 
-_ROUNDS: Final = ("", "")  # the key of the number of rounds, stored beside the pairs
+_ROUNDS_KEY: Final = ("", "")  # the key of the number of rounds, stored beside the pairs
 
 
-def _saved(progress: Json) -> Counter[Pair]:
+def _decode_progress(progress: Json) -> Counter[NotePair]:
     """Decode the saved progress: how often each pair came together, and the rounds so far."""
     if not isinstance(progress, dict):
         return Counter()
@@ -65,19 +67,23 @@ def _saved(progress: Json) -> Counter[Pair]:
     return Counter({(one, other): n for (one, _, other), n in zip(pairs, times, strict=True)})
 
 
-def _to_save(together: Counter[Pair], rounds: int) -> Json:
+def _encode_progress(together: Counter[NotePair], rounds: int) -> Json:
     return {" ": rounds} | {f"{one} {other}": n for (one, other), n in together.items()}
 
 
-def _weighed() -> Notes:
+def _weigh_words() -> WeightsByNote:
     """Return the characteristic words of each note, with their weights (TF-IDF)."""
     counts = {
-        note.name: Counter(word for word in words_of(note.body) if not word[0].isdigit())
-        for note in library().values()
+        note.name: Counter(
+            word for word in significant_words(note.body) if not word[0].isdigit()
+        )
+        for note in load_library().values()
     }
     known = Counter(word for words in counts.values() for word in words)
     telling = {
-        w: log(len(counts) / n) for w, n in known.items() if 1 < n < COMMON * len(counts)
+        w: log(len(counts) / n)
+        for w, n in known.items()
+        if 1 < n < COMMON_WORD_SHARE * len(counts)
     }
     return {
         name: {w: (1 + log(n)) * telling[w] for w, n in words.items() if w in telling}
@@ -85,18 +91,18 @@ def _weighed() -> Notes:
     }
 
 
-def _thinned(notes: Notes, number: int) -> Notes:
+def _drop_random_words(notes: WeightsByNote, number: int) -> WeightsByNote:
     """Return the notes with the words of this round; the same after a resume."""
     chance = Random(number)  # noqa: S311 - no secret depends on it
     words = sorted({word for weights in notes.values() for word in weights})
-    kept = {word for word in words if chance.random() < KEPT}
+    kept = {word for word in words if chance.random() < WORDS_KEPT_SHARE}
     return {
         name: {word: weight for word, weight in weights.items() if word in kept}
         for name, weights in notes.items()
     }
 
 
-def _distances(notes: Notes) -> Distances:
+def _measure_distances(notes: WeightsByNote) -> DistancesByNote:
     """Return the cosine distance of each pair: 0 is equal, 1 has no word in common."""
     even = {}
     for name, weights in notes.items():
@@ -111,7 +117,7 @@ def _distances(notes: Notes) -> Distances:
     }
 
 
-def _grouped(between: Distances, groups: int) -> list[list[str]]:
+def _group_notes(between: DistancesByNote, groups: int) -> list[list[str]]:
     """Return the best grouping: try all sets of centres, assign each note to its nearest."""
     rows = list(between.values())
     centres = min(
@@ -124,16 +130,18 @@ def _grouped(between: Distances, groups: int) -> list[list[str]]:
     return list(found.values())
 
 
-def _themes(
-    notes: Notes, together: Counter[Pair], groups: int, rounds: int
+def _build_themes(
+    notes: WeightsByNote, together: Counter[NotePair], groups: int, rounds: int
 ) -> list[dict[str, Json]]:
     """Return the groups with their shared words, and the share of rounds that confirm them."""
     found: list[dict[str, Json]] = []
-    for group in _grouped(_distances(notes), groups):
+    for group in _group_notes(_measure_distances(notes), groups):
         words: Counter[str] = Counter()
         for name in group:
             words.update(notes[name])
-        shared = [word for word, _ in words.most_common() if _sharers(notes, group, word) > 1]
+        shared = [
+            word for word, _ in words.most_common() if _count_sharers(notes, group, word) > 1
+        ]
         held = [together[pair] / rounds for pair in combinations(sorted(group), 2)]
         sure = round(sum(held) / len(held), 2) if held else 1.0
         found.append(
@@ -142,5 +150,5 @@ def _themes(
     return sorted(found, key=lambda theme: str(theme["sure"]), reverse=True)
 
 
-def _sharers(notes: Notes, group: list[str], word: str) -> int:
+def _count_sharers(notes: WeightsByNote, group: list[str], word: str) -> int:
     return sum(word in notes[name] for name in group)

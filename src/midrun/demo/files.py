@@ -18,9 +18,9 @@ import anyio.to_thread
 
 from midrun.agents.tool import NOT_DONE, Tool, tool
 from midrun.agents.tool_context import Call
-from midrun.core.ids import SECOND
+from midrun.core.ids import MICROS_PER_SECOND
 from midrun.core.values import Json
-from midrun.ports.environment import Clock, wall
+from midrun.ports.environment import Clock, read_wall_clock
 
 SENDER: Final = "assistant@larkhaven.example"
 
@@ -29,17 +29,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Papers:
+class DemoFiles:
     """The files of the demo in one folder.
 
     Every run has a draft of its own, `drafts/RUN.md`; the lock is one for all of them.
     """
 
-    def __init__(self, folder: Path, *, clock: Clock = wall) -> None:
+    def __init__(self, folder: Path, *, clock: Clock = read_wall_clock) -> None:
         self.folder = folder
         self._clock = clock
 
-    def tools(self) -> list[Tool]:
+    def make_tools(self) -> list[Tool]:
         """Return the tools that work on these papers."""
         return [
             tool(self._lock, name="lock_briefing", release=self._unlock, idempotent=True),
@@ -48,7 +48,7 @@ class Papers:
             tool(self._send, name="send_mail", approve=True, check=self._was_sent),
         ]
 
-    def draft(self, run: str) -> Path:
+    def draft_path(self, run: str) -> Path:
         """Return where the draft of a run is."""
         return self.folder / "drafts" / f"{run}.md"
 
@@ -60,11 +60,13 @@ class Papers:
 
     async def _lock(self, call: Call) -> str:
         """Lock the briefing, so that nobody else works on it. Released when the run ends."""
-        return await _aside(self._locked, call)
+        return await _run_in_thread(self._take_lock, call)
 
-    def _locked(self, call: Call) -> str:
+    def _take_lock(self, call: Call) -> str:
         """Take the lock atomically: the file never exists without its holder's name."""
-        mine = _put(self._lock_file.with_suffix(f".{_short(call.key)}"), _holder(call))
+        mine = _write_atomically(
+            self._lock_file.with_suffix(f".{_hash_key(call.key)}"), _format_holder(call)
+        )
         try:
             os.link(mine, self._lock_file)
         except FileExistsError:
@@ -77,9 +79,9 @@ class Papers:
 
     async def _unlock(self, call: Call, args: Args, result: Json) -> None:
         del args, result
-        await _aside(self._unlocked, call)
+        await _run_in_thread(self._remove_lock, call)
 
-    def _unlocked(self, call: Call) -> None:
+    def _remove_lock(self, call: Call) -> None:
         held = self._lock_file
         if held.exists() and held.read_text("utf-8").endswith(f"\n{call.original}"):
             held.unlink()
@@ -93,20 +95,20 @@ class Papers:
             heading: Of the section.
             text: Its text, in Markdown.
         """
-        return await _aside(self._written, call, heading, text)
+        return await _run_in_thread(self._write_draft, call, heading, text)
 
-    def _written(self, call: Call, heading: str, text: str) -> dict[str, Json]:
+    def _write_draft(self, call: Call, heading: str, text: str) -> dict[str, Json]:
         """Save the old draft under the key of the call, then write the new one.
 
         A repeated call finds the saved draft and starts from it, so it writes the same again.
         """
-        draft, kept = self.draft(call.run_id), self._before(call.key)
+        draft, kept = self.draft_path(call.run_id), self._saved_draft_path(call.key)
         if not kept.exists():
-            _put(kept, draft.read_text("utf-8") if draft.exists() else "")
+            _write_atomically(kept, draft.read_text("utf-8") if draft.exists() else "")
         heading = " ".join(heading.split())
-        sections = _sections(kept.read_text("utf-8")) | {heading: text.strip()}
+        sections = _parse_sections(kept.read_text("utf-8")) | {heading: text.strip()}
         whole = "\n\n".join(f"## {title}\n\n{body}" for title, body in sections.items())
-        _put(draft, f"{whole}\n")
+        _write_atomically(draft, f"{whole}\n")
         return {
             "file": str(draft.relative_to(self.folder)),
             "sections": list[Json](sections),
@@ -115,29 +117,29 @@ class Papers:
 
     async def _unwrite(self, call: Call, args: Args, result: Json) -> None:
         del args, result
-        await _aside(self._restored, call)
+        await _run_in_thread(self._restore_draft, call)
 
-    def _restored(self, call: Call) -> None:
+    def _restore_draft(self, call: Call) -> None:
         """Restore the saved draft; without one, the call has changed nothing."""
-        draft, kept = self.draft(call.run_id), self._before(call.original)
+        draft, kept = self.draft_path(call.run_id), self._saved_draft_path(call.original)
         if not kept.exists():
             return
         if before := kept.read_text("utf-8"):
-            _put(draft, before)
+            _write_atomically(draft, before)
         else:
             draft.unlink(missing_ok=True)
         kept.unlink()
 
     async def _read(self, call: Call) -> str:
         """Read the draft as it is now."""
-        return await _aside(self._text, call)
+        return await _run_in_thread(self._read_text, call)
 
-    def _text(self, call: Call) -> str:
-        draft = self.draft(call.run_id)
+    def _read_text(self, call: Call) -> str:
+        draft = self.draft_path(call.run_id)
         return draft.read_text("utf-8") if draft.exists() else ""
 
-    def _before(self, key: str) -> Path:
-        return self.folder / "drafts" / ".before" / f"{_short(key)}.md"
+    def _saved_draft_path(self, key: str) -> Path:
+        return self.folder / "drafts" / ".before" / f"{_hash_key(key)}.md"
 
     # ── the outbox ────────────────────────────────────────────────────────────────────────
 
@@ -149,37 +151,39 @@ class Papers:
             subject: Of the mail.
             note: A few words before the draft.
         """
-        return await _aside(self._sent, call, to, subject, note)
+        return await _run_in_thread(self._write_mail, call, to, subject, note)
 
-    def _sent(self, call: Call, to: str, subject: str, note: str) -> str:
+    def _write_mail(self, call: Call, to: str, subject: str, note: str) -> str:
         mail = EmailMessage()
         mail["From"], mail["To"], mail["Subject"] = SENDER, to, subject
-        mail["Date"] = formatdate(self._clock() / SECOND)
-        mail["Message-ID"] = f"<{_short(call.key)}@larkhaven.example>"
-        mail.set_content(f"{note}\n\n{self._text(call)}")
-        return self._receipt(_put(self._mail(call.key), mail.as_string()))
+        mail["Date"] = formatdate(self._clock() / MICROS_PER_SECOND)
+        mail["Message-ID"] = f"<{_hash_key(call.key)}@larkhaven.example>"
+        mail.set_content(f"{note}\n\n{self._read_text(call)}")
+        return self._format_receipt(
+            _write_atomically(self._mail_path(call.key), mail.as_string())
+        )
 
     async def _was_sent(self, call: Call, args: Args) -> Json:
         del args
-        return await _aside(self._found, call)
+        return await _run_in_thread(self._find_mail, call)
 
-    def _found(self, call: Call) -> Json:
-        mail = self._mail(call.key)
-        return self._receipt(mail) if mail.exists() else NOT_DONE
+    def _find_mail(self, call: Call) -> Json:
+        mail = self._mail_path(call.key)
+        return self._format_receipt(mail) if mail.exists() else NOT_DONE
 
-    def _mail(self, key: str) -> Path:
-        return self.folder / "outbox" / f"{_short(key)}.eml"
+    def _mail_path(self, key: str) -> Path:
+        return self.folder / "outbox" / f"{_hash_key(key)}.eml"
 
-    def _receipt(self, mail: Path) -> str:
+    def _format_receipt(self, mail: Path) -> str:
         return f"sent: {mail.relative_to(self.folder)}"
 
 
-async def _aside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+async def _run_in_thread(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run disk access in a thread; it is short and is not cancelled midway."""
     return await anyio.to_thread.run_sync(partial(work, *args, **kwargs))
 
 
-def _put(path: Path, text: str) -> Path:
+def _write_atomically(path: Path, text: str) -> Path:
     """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.new")
@@ -187,16 +191,16 @@ def _put(path: Path, text: str) -> Path:
     return beside.replace(path)
 
 
-def _sections(text: str) -> dict[str, str]:
+def _parse_sections(text: str) -> dict[str, str]:
     """Return the sections of a draft by their headings."""
     parts = (part.partition("\n") for part in f"\n{text}".split("\n## ")[1:])
     return {heading.strip(): body.strip() for heading, _, body in parts}
 
 
-def _holder(call: Call) -> str:
+def _format_holder(call: Call) -> str:
     return f"{call.run_id}\n{call.key}"
 
 
-def _short(key: str) -> str:
+def _hash_key(key: str) -> str:
     """Return a key as the name of a file."""
     return sha256(key.encode()).hexdigest()[:12]

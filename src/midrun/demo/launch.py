@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from midrun.core.values import TERMINAL
-from midrun.demo.agents import AGENT, NATURAL, SCRIPTED, cast
+from midrun.core.values import TERMINAL_PHASES
+from midrun.demo.agents import AGENT_NAME, NATURAL_PACE, SCRIPTED_MODEL, build_researcher
 from midrun.demo.model import Pace
 from midrun.demo.texts import TASK
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
 from midrun.runs.values import RunView
 
-FOLDER: Final = "midrun-demo"
-STORE: Final = f"sqlite:///{FOLDER}/runs.db"
+DEFAULT_FOLDER: Final = "midrun-demo"
+DEFAULT_DEMO_STORE: Final = f"sqlite:///{DEFAULT_FOLDER}/runs.db"
 
-Opened: TypeAlias = Callable[[str, str, RunView], None]
+OnOpened: TypeAlias = Callable[[str, str, RunView], None]
 """Called with the link ("" in a terminal), the phase of a run that was found ("" for a new
 one), and the run's view."""
 
@@ -30,9 +30,9 @@ class Demo:
     Files of an earlier demo are used again.
     """
 
-    store: str = STORE
-    model: str = SCRIPTED
-    pace: Pace = NATURAL
+    store: str = DEFAULT_DEMO_STORE
+    model: str = SCRIPTED_MODEL
+    pace: Pace = NATURAL_PACE
     actor: str = "user"
     new: bool = False  # start a new run, even if one is unfinished
 
@@ -40,18 +40,18 @@ class Demo:
     def folder(self) -> Path:
         """The folder of the demo's files."""
         parts = urlsplit(self.store)
-        path = parts.path[1:] if parts.scheme == "sqlite" else f"{FOLDER}/runs.db"
+        path = parts.path[1:] if parts.scheme == "sqlite" else f"{DEFAULT_FOLDER}/runs.db"
         return Path(unquote(path)).parent
 
-    def midrun(self) -> Midrun:
+    def build_midrun(self) -> Midrun:
         """Return a `Midrun` with the demo's agent, to be opened."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        agent = cast(self.folder.absolute(), model=self.model, pace=self.pace)
+        agent = build_researcher(self.folder.absolute(), model=self.model, pace=self.pace)
         return Midrun(self.store, agents=[agent])
 
-    async def run(self, mid: Midrun) -> tuple[Run, str]:
+    async def find_or_start_run(self, mid: Midrun) -> tuple[Run, str]:
         """Return the newest run that has not ended, and its phase; or a new one, and ""."""
-        for view in () if self.new else (await mid.runs(agent=AGENT)).items:
-            if view.phase not in TERMINAL:
+        for view in () if self.new else (await mid.runs(agent=AGENT_NAME)).items:
+            if view.phase not in TERMINAL_PHASES:
                 return await mid.get(view.run_id), view.phase
-        return await mid.start(AGENT, TASK, labels=["demo"], actor=self.actor), ""
+        return await mid.start(AGENT_NAME, TASK, labels=["demo"], actor=self.actor), ""

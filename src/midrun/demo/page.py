@@ -12,16 +12,18 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
-from midrun.demo.launch import Demo, Opened
+from midrun.demo.launch import Demo, OnOpened
 from midrun.errors import Misconfigured
 from midrun.server import app
 from midrun.server.auth import token_for
-from midrun.server.serve import PORT, Server, bound
+from midrun.server.serve import DEFAULT_PORT, UvicornServer, open_listener
 
-HOST: Final = "127.0.0.1"
+LISTEN_HOST: Final = "127.0.0.1"
 
 
-async def show(demo: Demo, opened: Opened, *, port: int | None, browser: bool) -> None:
+async def serve_demo(
+    demo: Demo, on_opened: OnOpened, *, port: int | None, browser: bool
+) -> None:
     """Serve the demo until a signal stops the process.
 
     Without a `port`, the default port is used, or any free port if that one is taken. Leaving
@@ -30,22 +32,22 @@ async def show(demo: Demo, opened: Opened, *, port: int | None, browser: bool) -
     Raises:
         Misconfigured: the port cannot be bound.
     """
-    mid = demo.midrun()
-    token = token_for(demo.folder, formerly=demo.folder / "token")
-    with _listening(port) as listening:
+    mid = demo.build_midrun()
+    token = token_for(demo.folder, former_path=demo.folder / "token")
+    with _bind_socket(port) as listening:
         async with mid, anyio.create_task_group() as tasks:
-            run, found = await demo.run(mid)
-            address = f"http://{HOST}:{listening.getsockname()[1]}"
+            run, found = await demo.find_or_start_run(mid)
+            address = f"http://{LISTEN_HOST}:{listening.getsockname()[1]}"
             page = f"{address}/runs/{run.id}"
             served = app(mid, token=token)
-            server = _Server(served)
+            server = _ServerWithoutSignals(served)
             # Before the link is printed: a user may press Ctrl-C as soon as they see it.
-            await tasks.start(_stop_when_told, server)
-            opened(f"{page}#token={token}", found, await run.view())
+            await tasks.start(_stop_on_signal, server)
+            on_opened(f"{page}#token={token}", found, await run.view())
             if browser:
                 # Other users can read the browser's command line. So it gets a code that works
                 # only once, not the token.
-                tasks.start_soon(_browse, f"{page}#code={served.code()}")
+                tasks.start_soon(_open_browser, f"{page}#code={served.code()}")
             await server.serve(sockets=[listening])
             tasks.cancel_scope.cancel()
 
@@ -57,12 +59,12 @@ def has_screen(environ: Mapping[str, str], platform: str = sys.platform) -> bool
     return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
-async def _browse(link: str) -> None:
+async def _open_browser(link: str) -> None:
     """Open a browser in a thread: with some, the call returns only when it is closed."""
     await anyio.to_thread.run_sync(webbrowser.open, link, abandon_on_cancel=True)
 
 
-class _Server(Server):
+class _ServerWithoutSignals(UvicornServer):
     """A server without signal handling: this module stops it, and then stands down."""
 
     @contextmanager
@@ -71,15 +73,15 @@ class _Server(Server):
         yield
 
 
-async def _stop_when_told(server: Server, *, task_status: TaskStatus[None]) -> None:
+async def _stop_on_signal(server: UvicornServer, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         async for _ in signals:
             server.should_exit = True
 
 
-def _listening(port: int | None) -> socket:
+def _bind_socket(port: int | None) -> socket:
     if port is None:
         with suppress(Misconfigured):
-            return bound(HOST, PORT)
-    return bound(HOST, port or 0)
+            return open_listener(LISTEN_HOST, DEFAULT_PORT)
+    return open_listener(LISTEN_HOST, port or 0)

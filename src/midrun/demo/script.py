@@ -16,32 +16,34 @@ from typing import Protocol, TypeAlias
 from midrun.core.transcript import Made, Turn
 from midrun.models.scripted import Use
 
-NOT_EXECUTED = "not executed"
+NOT_EXECUTED_PREFIX = "not executed"
 """Beginning of the problem text of a call that was not made because of a redirect."""
 
-STOPPED = "stopped midway"
+STOPPED_PREFIX = "stopped midway"
 """Beginning of the problem text of a call that was in flight at a redirect."""
 
-GOING_ON = "… "
+CONTINUATION_PREFIX = "… "
 """Text before the rest of a sentence that was interrupted."""
 
 
 @dataclass(frozen=True)
-class Line:
+class ScriptLine:
     """One reply: thinking, text and calls. Without calls it is the final answer."""
 
     text: str
     uses: tuple[Use, ...] = ()
     thinking: str = ""
-    again: bool = True  # request calls once more that were not made because of a redirect
+    retry_unmade_calls: bool = (
+        True  # request calls once more that were not made because of a redirect
+    )
 
 
-Script: TypeAlias = Generator[Line, tuple[Made, ...], str]
+Script: TypeAlias = Generator[ScriptLine, tuple[Made, ...], str]
 """Yields lines, receives the results of their calls, returns words that lead back."""
 
 
 @dataclass(frozen=True)
-class Course:
+class InstructionEffect:
     """The effect of an instruction: `words`, then a detour, or a script instead of all."""
 
     words: str = ""
@@ -49,31 +51,31 @@ class Course:
     instead: Script | None = None
 
 
-class Play(Protocol):
+class AgentScripts(Protocol):
     """The scripts of one agent, which share their state."""
 
     def begin(self, task: str) -> Script:
         """Return the script for a task."""
         ...
 
-    def redirected(self, text: str) -> Course:
+    def react_to_instruction(self, text: str) -> InstructionEffect:
         """Return the effect of an instruction."""
         ...
 
-    def asked(self, text: str) -> Script:
+    def answer_side_question(self, text: str) -> Script:
         """Return the script that answers a side question."""
         ...
 
 
-def next_line(play: Play, transcript: Iterable[Turn]) -> Line:
+def find_next_line(scripts: AgentScripts, transcript: Iterable[Turn]) -> ScriptLine:
     """Return the next line of `scripts` after `transcript`."""
-    stage = _Stage(play)
+    stage = _ScriptStack(scripts)
     for turn in transcript:
-        stage.hear(turn)
+        stage.add_turn(turn)
     return stage.line
 
 
-class _Part:
+class _RunningScript:
     """A script in progress: its current line, and the part that is still to be streamed.
 
     The generator is advanced lazily, when its next line is read: instructions that come before
@@ -81,163 +83,191 @@ class _Part:
     """
 
     def __init__(self, script: Script, *, framed: bool = False) -> None:
-        self.framed = framed
+        self.is_side_question = framed
         self.closing = ""
         self._script = script
-        self._over = False
-        self._came: tuple[Made, ...] | None = None  # results of the last line; None at first
-        self._due = True  # the generator must be advanced
-        self._line = Line("")
-        self._words = self._thinking = ""
-        self._cut = False
+        self._is_finished = False
+        self._last_results: tuple[Made, ...] | None = (
+            None  # results of the last line; None at first
+        )
+        self._must_advance = True  # the generator must be advanced
+        self._line = ScriptLine("")
+        self._words_left = self._thinking_left = ""
+        self._is_interrupted = False
         self._made: dict[int, Made] = {}
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """True if all lines of the script were said."""
-        self._go_on()
-        return self._over
+        self._advance()
+        return self._is_finished
 
     @property
-    def line(self) -> Line:
+    def line(self) -> ScriptLine:
         """The rest of the current line."""
-        self._go_on()
-        uses = tuple(use for _, use in self._left())
-        return Line(self._words or ("" if uses else "That is all."), uses, self._thinking)
+        self._advance()
+        uses = tuple(use for _, use in self._calls_left())
+        return ScriptLine(
+            self._words_left or ("" if uses else "That is all."), uses, self._thinking_left
+        )
 
-    def say_first(self, words: str) -> None:
+    def prepend_words(self, words: str) -> None:
         """Insert words before the next line."""
-        self.come_back()
-        self._words = f"{words.strip()} {self._words}"
+        self.mark_continuation()
+        self._words_left = f"{words.strip()} {self._words_left}"
 
-    def come_back(self) -> None:
+    def mark_continuation(self) -> None:
         """Put an ellipsis before the rest of an interrupted sentence."""
-        self._go_on()
-        if self._cut:
-            self._words, self._cut = f"{GOING_ON}{self._words}", False
+        self._advance()
+        if self._is_interrupted:
+            self._words_left, self._is_interrupted = (
+                f"{CONTINUATION_PREFIX}{self._words_left}",
+                False,
+            )
 
-    def hear(self, turn: Turn, text: str) -> None:
+    def match_turn(self, turn: Turn, text: str) -> None:
         """Match a turn of the transcript with the current line.
 
         If the whole line was said, the next one becomes due. A turn that does not match comes
         from another source, such as another model, and is ignored.
         """
-        self._go_on()
+        self._advance()
         if turn.interrupted:
-            if self._words.startswith(text):
-                self._words, self._thinking = self._words[len(text) :], ""
-                self._cut = (self._cut or bool(text.strip())) and not _ends(text)
+            if self._words_left.startswith(text):
+                self._words_left, self._thinking_left = self._words_left[len(text) :], ""
+                self._is_interrupted = (
+                    self._is_interrupted or bool(text.strip())
+                ) and not _ends_sentence(text)
             return
-        left = self._left()
+        left = self._calls_left()
         if [made.tool for made in turn.uses] != [use.tool for _, use in left]:
             return
         for (place, _), made in zip(left, turn.uses, strict=True):
-            if not (self._line.again and made.problem.startswith(NOT_EXECUTED)):
+            if not (
+                self._line.retry_unmade_calls and made.problem.startswith(NOT_EXECUTED_PREFIX)
+            ):
                 self._made[place] = made
-        self._words, self._thinking, self._cut = "", "", False
-        if not self._left():
-            self._came = tuple(self._made[place] for place in range(len(self._line.uses)))
-            self._due = True
+        self._words_left, self._thinking_left, self._is_interrupted = "", "", False
+        if not self._calls_left():
+            self._last_results = tuple(
+                self._made[place] for place in range(len(self._line.uses))
+            )
+            self._must_advance = True
 
-    def _go_on(self) -> None:
-        if not self._due:
+    def _advance(self) -> None:
+        if not self._must_advance:
             return
-        self._due, self._made = False, {}
+        self._must_advance, self._made = False, {}
         try:
-            came = self._came
+            came = self._last_results
             self._line = next(self._script) if came is None else self._script.send(came)
         except StopIteration as end:
-            self._over, self.closing, self._line = True, end.value, Line("")
-        self._words, self._thinking = self._line.text, self._line.thinking
+            self._is_finished, self.closing, self._line = True, end.value, ScriptLine("")
+        self._words_left, self._thinking_left = self._line.text, self._line.thinking
 
-    def _left(self) -> list[tuple[int, Use]]:
+    def _calls_left(self) -> list[tuple[int, Use]]:
         return [(n, use) for n, use in enumerate(self._line.uses) if n not in self._made]
 
 
-class _Stage:
+class _ScriptStack:
     """The stack of active scripts; the last one gives the next line."""
 
-    def __init__(self, play: Play) -> None:
-        self._play = play
-        self._parts: list[_Part] = []
+    def __init__(self, play: AgentScripts) -> None:
+        self._agent_scripts = play
+        self._running: list[_RunningScript] = []
         self._prefix = ""  # text that the runtime puts before the next reply
-        self._held = False  # the next side question suspends the current topic
+        self._next_suspends = False  # the next side question suspends the current topic
 
     @property
-    def line(self) -> Line:
+    def line(self) -> ScriptLine:
         """The next line."""
-        return self._parts[-1].line if self._parts else Line("There is nothing to do.")
+        return (
+            self._running[-1].line if self._running else ScriptLine("There is nothing to do.")
+        )
 
-    def hear(self, turn: Turn) -> None:
+    def add_turn(self, turn: Turn) -> None:
         """Process one turn of the transcript."""
         match turn.role, turn.kind:
             case "user", "message":
-                self._parts.append(_Part(self._play.asked(turn.text), framed=self._held))
-                self._held = False
-            case "user", _ if not self._parts:
-                self._parts.append(_Part(self._play.begin(turn.text)))
+                self._running.append(
+                    _RunningScript(
+                        self._agent_scripts.answer_side_question(turn.text),
+                        framed=self._next_suspends,
+                    )
+                )
+                self._next_suspends = False
+            case "user", _ if not self._running:
+                self._running.append(_RunningScript(self._agent_scripts.begin(turn.text)))
             case "user", _:
-                self._redirect(turn.text)
+                self._apply_instruction(turn.text)
             case "assistant", "person":
-                self._first(f"I have read what {turn.by} wrote.")
+                self._prepend_words(f"I have read what {turn.by} wrote.")
             case "assistant", _:
-                self._said(turn)
+                self._add_reply(turn)
             case "runtime", _:
-                self._told(turn)
+                self._add_runtime_turn(turn)
 
-    def _said(self, turn: Turn) -> None:
+    def _add_reply(self, turn: Turn) -> None:
         text = turn.text
         if self._prefix:
             text, self._prefix = text.removeprefix(self._prefix).removeprefix("\n\n"), ""
-        if not self._parts:
+        if not self._running:
             return
-        self._parts[-1].hear(turn, text)
-        while len(self._parts) > 1 and self._parts[-1].over and not self._parts[-1].framed:
-            over = self._parts.pop()
-            self._first(over.closing)
+        self._running[-1].match_turn(turn, text)
+        while (
+            len(self._running) > 1
+            and self._running[-1].is_finished
+            and not self._running[-1].is_side_question
+        ):
+            over = self._running.pop()
+            self._prepend_words(over.closing)
 
-    def _told(self, turn: Turn) -> None:
+    def _add_runtime_turn(self, turn: Turn) -> None:
         match turn.kind:
             case "held":
-                self._held, self._prefix = True, ""
+                self._next_suspends, self._prefix = True, ""
             case "back":
                 self._prefix = turn.text
-                while len(self._parts) > 1:
-                    if self._parts.pop().framed:
+                while len(self._running) > 1:
+                    if self._running.pop().is_side_question:
                         break
-                if self._parts:
-                    self._parts[-1].come_back()
+                if self._running:
+                    self._running[-1].mark_continuation()
             case "dropped":
                 self._prefix = f"{self._prefix} {turn.text}".strip()
-                self._drop()
+                self._drop_held()
             case _:
                 return
 
-    def _drop(self) -> None:
+    def _drop_held(self) -> None:
         """Remove the topic that is held below the current side question."""
-        framed = [n for n, part in enumerate(self._parts) if part.framed]
+        framed = [n for n, part in enumerate(self._running) if part.is_side_question]
         if framed:
-            del self._parts[framed[-1] - 1]
-            self._parts[framed[-1] - 1].framed = False
+            del self._running[framed[-1] - 1]
+            self._running[framed[-1] - 1].is_side_question = False
 
-    def _redirect(self, text: str) -> None:
-        course = self._play.redirected(text)
-        aside = [n for n, part in enumerate(self._parts) if part.framed and not part.over]
-        above = aside[0] if aside else len(self._parts)  # a side question is answered first
+    def _apply_instruction(self, text: str) -> None:
+        course = self._agent_scripts.react_to_instruction(text)
+        aside = [
+            n
+            for n, part in enumerate(self._running)
+            if part.is_side_question and not part.is_finished
+        ]
+        above = aside[0] if aside else len(self._running)  # a side question is answered first
         if course.instead is not None:
-            self._parts[:above] = [_Part(course.instead)]
+            self._running[:above] = [_RunningScript(course.instead)]
         elif course.detour is not None:
-            self._parts.insert(above, _Part(course.detour))
+            self._running.insert(above, _RunningScript(course.detour))
         if aside:
-            self._first(f"I come to that when I am back: {text.rstrip('.')}.")
+            self._prepend_words(f"I come to that when I am back: {text.rstrip('.')}.")
         else:
-            self._first(course.words)
+            self._prepend_words(course.words)
 
-    def _first(self, words: str) -> None:
-        if words and self._parts:
-            self._parts[-1].say_first(words)
+    def _prepend_words(self, words: str) -> None:
+        if words and self._running:
+            self._running[-1].prepend_words(words)
 
 
-def _ends(text: str) -> bool:
+def _ends_sentence(text: str) -> bool:
     """Tell whether the text ends with the end of a sentence."""
     return text.rstrip().endswith((".", "!", "?", ":"))

@@ -15,7 +15,7 @@ PLAN: Final = (
 )
 
 NOTHING_READ: Final = "I have read nothing, so there is nothing to sum up."
-STOP: Final = "Sum up what I have, and stop"
+STOP_PLAN_ITEM: Final = "Sum up what I have, and stop"
 
 HELLO: Final = "Good morning. A briefing on trees for Quay Street: this is how I go about it."
 INVITATION: Final = (
@@ -29,14 +29,14 @@ OPENING_THOUGHT: Final = (
     "it cost. I should see what the library has before I promise anything."
 )
 
-FIRST: Final = (
+FIRST_NOTES: Final = (
     "quay-street-today",
     "heat-survey",
     "ash-dieback",
     "salt-and-wind",
     "honey-locust",
 )
-SECOND: Final = (
+SECOND_NOTES: Final = (
     "london-plane",
     "field-maple",
     "holm-oak",
@@ -50,7 +50,7 @@ SECOND: Final = (
     "traders-letter",
 )
 
-REMARKS: Final = {
+NOTE_REMARKS: Final = {
     "quay-street-today": (
         "Fifteen of thirty-four places are empty, and twelve of those lie in one stretch, "
         "between the fish market and the Customs House. That is where the tram stops. So the "
@@ -131,7 +131,7 @@ REMARKS: Final = {
     ),
 }
 
-AGAIN: Final = (  # remark, and the query of a search or the name of a note to read again
+SECOND_LOOKS: Final = (  # remark, and the query of a search or the name of a note to read again
     (
         "Before I write I want to be sure that I have missed nothing. I search once more.",
         "Quay Street trees heat shade",
@@ -166,21 +166,21 @@ AGAIN: Final = (  # remark, and the query of a search or the name of a note to r
         "cost of trees trench watering",
     ),
 )
-AGAIN_THOUGHT: Final = (
+SECOND_LOOK_THOUGHT: Final = (
     "I am going round in circles. Somebody who watches this would tell me that I have had "
     "enough for a while. But figures matter, and nobody has said anything."
 )
 
-ANALYSIS: Final = (
+ANALYSIS_REMARK: Final = (
     "Before I read on, I let the machine look at all sixteen notes at once, to see which "
     "belong together. This takes a few seconds; it can be stopped like everything else."
 )
-ANALYSIS_AGAIN: Final = (
+ANALYSIS_AGAIN_REMARK: Final = (
     "The analysis was stopped midway when you spoke to me. What it had saved belonged to that "
     "call, so I run it again from the first round. “Skip the analysis” would spare us that."
 )
 
-EMPHASES: Final = {
+EMPHASIS_OPTIONS: Final = {
     "cost": "What it costs",
     "shade": "Shade, and soon",
     "upkeep": "Little work afterwards",
@@ -191,7 +191,7 @@ QUESTION: Final = (
     "remembers one thing."
 )
 
-SUMMED: Final = (  # the notes of a summary, if too many were read to mention all
+SUMMARY_NOTES: Final = (  # the notes of a summary, if too many were read to mention all
     "quay-street-today",
     "heat-survey",
     "salt-and-wind",
@@ -209,7 +209,7 @@ HEADINGS: Final = (
     "What it costs",
     "Recommendation",
 )
-STREET: Final = (
+STREET_SECTION: Final = (
     "Quay Street has 34 planting places, and 15 of them are empty. Twelve of these lie "
     "between the fish market and the Customs House, on the stretch with the tram stop and "
     "the benches. On 14 July 2023 the paving there reached 46 °C; under the limes of Mill "
@@ -217,7 +217,7 @@ STREET: Final = (
     "longer come to town on such afternoons. Five ashes with dieback will be felled by the "
     "end of 2026, and the gap will grow unless something is planted first."
 )
-GROUND: Final = (
+GROUND_SECTION: Final = (
     "What kills young trees here is the ground and not the climate. In single pits of one "
     "cubic metre in harbour rubble, one tree in three has died since 2010. In connected "
     "trenches with stone, soil and charcoal it was one in forty. A trench keeps roots away "
@@ -225,7 +225,7 @@ GROUND: Final = (
     "highways will carry the paving if it is done to their drawing. The street is closed for "
     "nine days; the traders ask for any time between the middle of January and Easter."
 )
-TREES: Final = (
+TREES_SECTION: Final = (
     "Three kinds, so that the row cannot die of one thing. Honey locust for eight places on "
     "the harbour side: nine out of nine alive in the trial on Customs House Square, "
     "untouched by salt, with a light shade that leaves the shop windows bright. Field maple "
@@ -234,32 +234,32 @@ TREES: Final = (
     "bear the salt, and the fish market has asked for none."
 )
 
-WRONG_COST: Final = (
+WRONG_COST_SECTION: Final = (
     "Eight honey locusts at 310 crowns and seven field maples at 260 come to 4,300. Stakes "
     "and guards for fifteen trees come to 900. A connected trench at 1,510 crowns for each "
     "tree comes to 22,650. Watering by contract for three summers comes to 6,300. Together "
     "that is 34,150 crowns, which is 4,150 more than the council has set aside for 2026."
 )
-WRONG_ADVICE: Final = (
+WRONG_ADVICE_SECTION: Final = (
     "Plant eleven of the fifteen now, between the fish market and the Customs House, and the "
     "other four in 2027. Order before the end of October, dig between January and Easter, "
     "and apply for the regional shade grant by 15 January."
 )
-COST: Final = (
+COST_SECTION: Final = (
     "Eight honey locusts at 310 crowns and seven field maples at 260 come to 4,300. Stakes "
     "and guards for fifteen trees come to 900. A connected trench at 1,150 crowns for each "
     "tree comes to 17,250. Watering by contract for three summers comes to 6,300. Together "
     "that is 28,750 crowns, which leaves 1,250 of the 30,000 that the council has set aside "
     "for 2026."
 )
-ADVICE: Final = (
+ADVICE_SECTION: Final = (
     "Plant all fifteen in the spring of 2026. Order before the end of October, dig between "
     "January and Easter, and apply for the regional shade grant by 15 January: it may bring "
     "back a fifth. What is left over pays for the standpipe, and with it Mr Osei will find "
     "the people who water."
 )
 
-STRESSED: Final = {
+TOP_SECTION_BY_EMPHASIS: Final = {
     "cost": (
         "Fifteen trees, one trench, three summers of water, and a price that the council can "
         "check line by line below. Every crown in it is from the price list of 2025, and "

@@ -9,12 +9,12 @@ from anyio.abc import TaskGroup
 from midrun.agents.agent import Agent
 from midrun.core.ids import RunId
 from midrun.core.state import State
-from midrun.driver.heartbeat import Holder
-from midrun.driver.live import Live
-from midrun.driver.notifications import News
-from midrun.driver.redaction import Vault
+from midrun.driver.heartbeat import LeaseHeartbeat
+from midrun.driver.live import LiveOutput
+from midrun.driver.notifications import ChangeNotifier
+from midrun.driver.redaction import SecretRegistry
 from midrun.driver.subprocess.zygote_client import Zygote
-from midrun.driver.suspect_calls import Alone
+from midrun.driver.suspect_calls import SuspectCallGate
 from midrun.driver.user_tasks import UserTasks
 from midrun.ports.environment import Clock
 from midrun.ports.model import Model
@@ -22,7 +22,7 @@ from midrun.ports.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class Means:
+class DriverContext:
     """The dependencies of run loops and dispatchers, built once by the worker.
 
     `on_appended` is called with the new state of a run after this process appended to it, for
@@ -32,18 +32,22 @@ class Means:
     """
 
     store: Store
-    holder: Holder
+    heartbeat: LeaseHeartbeat
     agents: Mapping[str, Agent]
-    model_of: Callable[[Agent], Model]
+    get_model: Callable[[Agent], Model]
     zygote: Zygote
     user_tasks: UserTasks
-    threads: CapacityLimiter  # for tools in threads, so that they do not use up AnyIO's own
-    live: Live
-    news: News
-    vault: Vault
-    hear: Callable[[RunId, State], None]
-    limits_on: Callable[[State], Mapping[str, int]]
+    thread_limiter: (
+        CapacityLimiter  # for tools in threads, so that they do not use up AnyIO's own
+    )
+    live_output: LiveOutput
+    change_notifier: ChangeNotifier
+    secret_registry: SecretRegistry
+    on_appended: Callable[[RunId, State], None]
+    get_limits: Callable[[State], Mapping[str, int]]
     clock: Clock
-    chance: Callable[[], float]
-    alone: Alone = field(default_factory=Alone)
-    tasks: TaskGroup  # the worker's: a call that ignores its abort must not hold up its run
+    random_unit: Callable[[], float]
+    suspect_gate: SuspectCallGate = field(default_factory=SuspectCallGate)
+    task_group: (
+        TaskGroup  # the worker's: a call that ignores its abort must not hold up its run
+    )

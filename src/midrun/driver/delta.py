@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from midrun.core.ids import CallId, RunId
 
-SPOKEN: Final = frozenset({"text", "thinking", "args"})
+STREAMED_KINDS: Final = frozenset({"text", "thinking", "args"})
 """Kinds whose text continues the delta before it."""
 
 
@@ -33,7 +33,7 @@ class Delta(Struct, frozen=True, kw_only=True):
     seq: None = None  # a delta is no entry; clients tell them apart by this
 
 
-class Saying:
+class LiveTranscript:
     """The live output of one call so far, for watchers that begin in the middle of it.
 
     `is_retry` says that it is not the first attempt: watchers may still show the text of the
@@ -41,44 +41,48 @@ class Saying:
     delta must replace the old text.
     """
 
-    __slots__ = ("_begun", "_stale", "_texts")
+    __slots__ = ("_first_deltas", "_stale_kinds", "_texts")
 
-    def __init__(self, *, again: bool = False) -> None:
-        self._stale = set(SPOKEN) if again else set()
-        self._begun: dict[str, Delta] = {}  # by kind: the delta with which its text began
+    def __init__(self, *, is_retry: bool = False) -> None:
+        self._stale_kinds = set(STREAMED_KINDS) if is_retry else set()
+        self._first_deltas: dict[
+            str, Delta
+        ] = {}  # by kind: the delta with which its text began
         self._texts: dict[str, list[str]] = {}  # by kind: all pieces since then
 
     def __bool__(self) -> bool:
-        return bool(self._begun)
+        return bool(self._first_deltas)
 
     @property
-    def is_silent(self) -> bool:
+    def is_not_responding(self) -> bool:
         """Whether the call was shown as not responding."""
-        return "not_responding" in self._begun
+        return "not_responding" in self._first_deltas
 
     def add(self, delta: Delta) -> None:
         """Add the newest delta."""
         # Arguments of another tool begin a new text: the model has gone on to its next call.
-        begun = self._begun.get(delta.kind)
-        goes_on = begun is not None and begun.tool == delta.tool and delta.kind in SPOKEN
+        begun = self._first_deltas.get(delta.kind)
+        goes_on = (
+            begun is not None and begun.tool == delta.tool and delta.kind in STREAMED_KINDS
+        )
         if goes_on and not delta.opening:
             self._texts[delta.kind].append(delta.text)
         else:
-            self._begun[delta.kind] = delta
+            self._first_deltas[delta.kind] = delta
             self._texts[delta.kind] = [delta.text]
 
-    def told(self, delta: Delta) -> Delta:
+    def get_delta_to_send(self, delta: Delta) -> Delta:
         """Return the delta to send for `delta`, just added: all of the text if it is stale."""
-        return self._opening(delta.kind) if delta.kind in self._stale else delta
+        return self._snapshot_kind(delta.kind) if delta.kind in self._stale_kinds else delta
 
-    def shown(self, delta: Delta) -> None:
+    def mark_sent(self, delta: Delta) -> None:
         """Note that `delta` was sent, so that its kind is not stale any more."""
-        self._stale.discard(delta.kind)
+        self._stale_kinds.discard(delta.kind)
 
-    def openings(self) -> Iterator[Delta]:
+    def snapshot(self) -> Iterator[Delta]:
         """Yield the whole output so far, one delta for each kind."""
-        for kind in self._begun:
-            yield self._opening(kind)
+        for kind in self._first_deltas:
+            yield self._snapshot_kind(kind)
 
-    def _opening(self, kind: str) -> Delta:
-        return replace(self._begun[kind], text="".join(self._texts[kind]), opening=True)
+    def _snapshot_kind(self, kind: str) -> Delta:
+        return replace(self._first_deltas[kind], text="".join(self._texts[kind]), opening=True)

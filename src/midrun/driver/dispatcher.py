@@ -45,17 +45,23 @@ from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.agents.signature import BadArguments
-from midrun.agents.todo_tool import PLAN, noted, planned
+from midrun.agents.todo_tool import PLAN_TOOL, apply_plan_call, format_plan
 from midrun.core.driver_inputs import (
-    Close,
+    CloseCall,
     CloseUndo,
-    Evidence,
-    Fail,
-    Late,
+    DriverInput,
+    FailRun,
+    ReportLateResult,
     SaveProgress,
     SetPlan,
 )
-from midrun.core.effects import AbortCall, CheckCall, ControlChild, Judge, Order
+from midrun.core.effects import (
+    AbortCall,
+    CheckCall,
+    ControlChild,
+    DriverEffect,
+    EvaluateStopCondition,
+)
 from midrun.core.entries import (
     CallDone,
     CallFailed,
@@ -68,21 +74,25 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
-from midrun.core.ids import CallId, Epoch, RunId, child_id
-from midrun.core.state import Stage, State
+from midrun.core.ids import CallId, Epoch, RunId, make_child_id
+from midrun.core.state import CallStage, State
 from midrun.core.values import Item, Json
-from midrun.driver.child_runs import attend, pass_on
-from midrun.driver.context import Means
-from midrun.driver.in_flight_call import FENCED, Ended, Flight, Form
-from midrun.driver.journal_writer import bring, load
+from midrun.driver.child_runs import run_child, send_control
+from midrun.driver.context import DriverContext
+from midrun.driver.in_flight_call import FENCED_REASON, InFlightCall, OperationKind, WaitEnded
+from midrun.driver.journal_writer import append_input, load_run_state
 from midrun.driver.live import Delta
-from midrun.driver.model_calls import speak
-from midrun.driver.notifications import Bell
-from midrun.driver.redaction import hide, hide_at_once
-from midrun.driver.sanitize import keep, prepare
-from midrun.driver.stop_conditions import judge
-from midrun.driver.tool_calls import act, check, clean
-from midrun.driver.user_code_errors import must_go_on, shake_off, words
+from midrun.driver.model_calls import call_model
+from midrun.driver.notifications import Wakeup
+from midrun.driver.redaction import redact_struct, redact_struct_now
+from midrun.driver.sanitize import make_storable, sanitize_input
+from midrun.driver.stop_conditions import evaluate_stop
+from midrun.driver.tool_calls import call_tool, run_check, run_cleanup
+from midrun.driver.user_code_errors import (
+    absorb_stray_cancellation,
+    format_exception,
+    must_reraise,
+)
 from midrun.errors import (
     MidrunError,
     Misconfigured,
@@ -92,139 +102,156 @@ from midrun.errors import (
     StoreUnreachable,
 )
 
-SHUTDOWN: Final = "shutdown"
+SHUTDOWN_REASON: Final = "shutdown"
 """The reason to stop a call because this worker gives the run back."""
 
-LATE_S: Final = 2.0
+LATE_RESULT_TIMEOUT_S: Final = 2.0
 """Seconds for which a process that shuts down still tries to record a late result."""
 
 OVERDUE_REASON: Final = "overdue"
 """The reason to stop user code whose own time (`timeout=`) is up, without a control."""
 
-UNWAITED: Final = frozenset({"cancelled", SHUTDOWN, OVERDUE_REASON})
+NO_WAIT_REASONS: Final = frozenset({"cancelled", SHUTDOWN_REASON, OVERDUE_REASON})
 """Reasons to stop a call for which the run waits no longer than the grace."""
 
 
-class Door:
+class CallDispatcher:
     """Makes the calls of one run under one epoch.
 
     `epoch` is set by the run loop when it has the lease. `pending_inputs` has the inputs that
     the run loop has not journaled yet, oldest first; the run loop removes them.
     """
 
-    def __init__(self, means: Means, agent: Agent, run: RunId, bell: Bell) -> None:
+    def __init__(
+        self, context: DriverContext, agent: Agent, run: RunId, wakeup: Wakeup
+    ) -> None:
         self.epoch = Epoch(0)
-        self.brought: list[Brought] = []
-        self._means = means
+        self.pending_inputs: list[PendingInput] = []
+        self._context = context
         self._agent = agent
-        self._run = run
-        self._bell = bell
+        self._run_id = run
+        self._wakeup = wakeup
         # Without abandoned calls. The key has the operation, as a call and its check or undo
         # have the same call id.
-        self._flights: dict[tuple[str, Form], Flight] = {}
-        self._judging: set[str] = set()
-        self._planned: tuple[int, tuple[Item, ...]] = (-1, ())  # see `_set_plan`
-        self._dropped = False
+        self._in_flight: dict[tuple[str, OperationKind], InFlightCall] = {}
+        self._evaluating_stops: set[str] = set()
+        self._last_plan: tuple[int, tuple[Item, ...]] = (-1, ())  # see `_set_plan`
+        self._is_closed = False
 
     # ── starting calls ────────────────────────────────────────────────────────────────────
 
-    def leave(self, entries: Iterable[Entry], state: State) -> None:
+    def start(self, entries: Iterable[Entry], state: State) -> None:
         """Start the calls and undos that `entries` have just recorded as started."""
         for entry in entries:
             if isinstance(entry, CallStarted):
-                self._launch(state, entry.call, "call")
+                self._start_call(state, entry.call, "call")
             elif isinstance(entry, UndoStarted):
-                self._launch(state, entry.call, entry.action, entry.attempt)
+                self._start_call(state, entry.call, entry.action, entry.attempt)
 
-    def _launch(self, state: State, call_: CallId, form: Form, attempt: int = 0) -> None:
-        call = state.call(call_)
-        assert call is not None, f"{call_} was journaled as started"
+    def _start_call(
+        self, state: State, call_id: CallId, operation: OperationKind, attempt: int = 0
+    ) -> None:
+        call = state.find_call(call_id)
+        assert call is not None, f"{call_id} was journaled as started"
         # The state has placeholders for secrets. Only the call itself gets the secrets.
-        call = self._means.vault.opened(self._run, call)
-        save = partial(self._save, call_) if form == "call" else _save_nothing
-        in_flight = Flight(call, save, form, attempt)
-        in_flight.mind_overdue = partial(self._watch_overdue, in_flight)
-        self._flights[call_, form] = in_flight
-        self._means.tasks.start_soon(self._fly, in_flight, state)
+        call = self._context.secret_registry.restore_call(self._run_id, call)
+        save = partial(self._save_progress, call_id) if operation == "call" else _refuse_save
+        in_flight = InFlightCall(call, save, operation, attempt)
+        in_flight.on_overdue = partial(self._watch_overdue, in_flight)
+        self._in_flight[call_id, operation] = in_flight
+        self._context.task_group.start_soon(self._run, in_flight, state)
 
-    async def _fly(self, flight: Flight, state: State) -> None:
+    async def _run(self, in_flight: InFlightCall, state: State) -> None:
         """Make the call, and submit its outcome to the run loop."""
         # The last check before the call is made. Without a live lease it is not made: the next
         # worker finds it in flight in the journal and closes it as unknown.
-        alive = self._means.holder.alive()
-        if not (alive or self._dropped):
+        alive = self._context.heartbeat.is_alive()
+        if not (alive or self._is_closed):
             # Give up all leases of this process, not only this call. A heartbeat that is on its
             # way may renew the leases, and then this run loop would go on waiting for a call
             # that was never made.
-            self._means.holder.on_fence()
-        if self._dropped or not alive:
-            flight.end()
+            self._context.heartbeat.on_lease_lost()
+        if self._is_closed or not alive:
+            in_flight.mark_finished()
             return
         try:
-            is_retry = flight.attempt > 1
-            with self._means.live.under_way(self._run, flight.call.id, again=is_retry):
-                driver_input = await self._perform(flight, state)
+            is_retry = in_flight.attempt > 1
+            with self._context.live_output.track_call(
+                self._run_id, in_flight.call.id, is_retry=is_retry
+            ):
+                driver_input = await self._make_call(in_flight, state)
         except BaseException as error:
-            if must_go_on(error):
+            if must_reraise(error):
                 raise
             # Errors of user code are outcomes by now, so this is a bug in Midrun. It must not
             # end the task group, and with it all runs of the worker: it ends this call only.
-            driver_input = _failed(self.epoch, flight, words(error))
+            driver_input = _make_failure(self.epoch, in_flight, format_exception(error))
         # User code may have left a `Task.cancel()` pending on this task; see the function.
-        await shake_off()
+        await absorb_stray_cancellation()
         if driver_input is not None:
             # Redacting and encoding a large result takes many turns of the event loop. Until it
             # is done the call stays in `_in_flight`: for the run loop it is still running.
-            driver_input = await keep(await hide(self._means.vault, self._run, driver_input))
-        flight.end()
-        if self._flights.get((flight.call.id, flight.form)) is flight:
-            del self._flights[flight.call.id, flight.form]
+            driver_input = await sanitize_input(
+                await redact_struct(self._context.secret_registry, self._run_id, driver_input)
+            )
+        in_flight.mark_finished()
+        if self._in_flight.get((in_flight.call.id, in_flight.operation)) is in_flight:
+            del self._in_flight[in_flight.call.id, in_flight.operation]
         if driver_input is None:
             return
         # In both cases the journal has closed, or will close, the call without this outcome.
-        if flight.given_up or self._dropped:
-            await self._bring_late(flight, driver_input)
+        if in_flight.abandoned or self._is_closed:
+            await self._record_late(in_flight, driver_input)
         else:
-            self._bring(driver_input, flight)
+            self._submit(driver_input, in_flight)
 
-    def _bring(self, given: Evidence, flight: Flight | None = None) -> None:
-        self.brought.append(Brought(given, flight))
-        self._bell.ring()
+    def _submit(self, driver_input: DriverInput, in_flight: InFlightCall | None = None) -> None:
+        self.pending_inputs.append(PendingInput(driver_input, in_flight))
+        self._wakeup.set()
 
-    async def _perform(self, flight: Flight, state: State) -> Evidence | None:
-        context, agent, epoch = self._means, self._agent, self.epoch
-        if flight.form == "call" and flight.call.call_kind == "model":
-            return Close(epoch=epoch, outcome=await speak(context, agent, flight, state))
-        if flight.form == "call" and flight.call.call_kind == "child":
-            return await attend(context, agent, flight, state)
-        if flight.form == "call" and agent.tools.get(flight.call.use.tool) is PLAN:
-            return self._keep_plan(flight, state)
-        if flight.form == "call":
-            return await act(context, agent, flight, state)
-        if flight.form == "check":
-            return await check(context, agent, flight, state)
-        return CloseUndo(epoch=epoch, outcome=await clean(context, agent, flight, state))
+    async def _make_call(self, in_flight: InFlightCall, state: State) -> DriverInput | None:
+        context, agent, epoch = self._context, self._agent, self.epoch
+        if in_flight.operation == "call" and in_flight.call.call_kind == "model":
+            return CloseCall(
+                epoch=epoch, outcome=await call_model(context, agent, in_flight, state)
+            )
+        if in_flight.operation == "call" and in_flight.call.call_kind == "child":
+            return await run_child(context, agent, in_flight, state)
+        if (
+            in_flight.operation == "call"
+            and agent.tools.get(in_flight.call.use.tool) is PLAN_TOOL
+        ):
+            return self._set_plan(in_flight, state)
+        if in_flight.operation == "call":
+            return await call_tool(context, agent, in_flight, state)
+        if in_flight.operation == "check":
+            return await run_check(context, agent, in_flight, state)
+        return CloseUndo(
+            epoch=epoch, outcome=await run_cleanup(context, agent, in_flight, state)
+        )
 
-    def _keep_plan(self, flight: Flight, state: State) -> Close:
+    def _set_plan(self, in_flight: InFlightCall, state: State) -> CloseCall:
         """Submit the agent's new plan, and return the end of the call that set it."""
-        call, epoch = flight.call, self.epoch
+        call, epoch = in_flight.call, self.epoch
         # Two calls of the plan tool in one reply start from the same `state`. The second must
         # build on the plan of the first, which is submitted but not journaled yet.
-        since, newest = self._planned
+        since, newest = self._last_plan
         before = newest if state.seq <= since else state.plan
         try:
-            items = planned(before, PLAN.parse(call.use.args))
+            items = apply_plan_call(before, PLAN_TOOL.parse(call.use.args))
         except (BadArguments, ValueError) as error:
-            return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=str(error)))
-        self._planned = (state.seq, items)
+            return CloseCall(epoch=epoch, outcome=CallFailed(call=call.id, error=str(error)))
+        self._last_plan = (state.seq, items)
         # Redact without yielding to the event loop: the plan of another call must not be
         # submitted in between.
-        self._bring(
-            hide_at_once(self._means.vault, self._run, SetPlan(epoch=epoch, items=items))
+        self._submit(
+            redact_struct_now(
+                self._context.secret_registry, self._run_id, SetPlan(epoch=epoch, items=items)
+            )
         )
-        return Close(epoch=epoch, outcome=CallDone(call=call.id, result=noted(items)))
+        return CloseCall(epoch=epoch, outcome=CallDone(call=call.id, result=format_plan(items)))
 
-    async def _save(self, call: CallId, progress: Json) -> None:
+    async def _save_progress(self, call: CallId, progress: Json) -> None:
         """Save the progress of a long call; it is durable when this returns.
 
         Raises:
@@ -232,20 +259,22 @@ class Door:
             StaleEpoch: the journal has closed this call; nothing was saved.
         """
         driver_input = SaveProgress(epoch=self.epoch, call=call, progress=progress)
-        driver_input = await hide(self._means.vault, self._run, driver_input)
-        entry = await prepare(ProgressSaved(call=call, progress=driver_input.progress))
+        driver_input = await redact_struct(
+            self._context.secret_registry, self._run_id, driver_input
+        )
+        entry = await make_storable(ProgressSaved(call=call, progress=driver_input.progress))
         driver_input = replace(driver_input, progress=entry.progress)
-        saved = Saved()
-        if not self._dropped:
-            self.brought.append(Brought(driver_input, saved=saved))
-            self._bell.ring()
-            await saved.over.wait()  # set by the run loop, or by `close`
-        if not saved.durable:
-            raise StaleEpoch(self._run, self.epoch, self.epoch)
+        saved = SaveWaiter()
+        if not self._is_closed:
+            self.pending_inputs.append(PendingInput(driver_input, save_waiter=saved))
+            self._wakeup.set()
+            await saved.done.wait()  # set by the run loop, or by `close`
+        if not saved.is_durable:
+            raise StaleEpoch(self._run_id, self.epoch, self.epoch)
 
     # ── effects that need no entry ────────────────────────────────────────────────────────
 
-    def pass_on(self, orders: Sequence[Order], state: State) -> None:
+    def apply(self, effects: Sequence[DriverEffect], state: State) -> None:
         """Carry out the effects that need no entry: aborts, checks, custom stop conditions.
 
         The run loop calls this in every iteration, with the same effects as long as the state
@@ -253,135 +282,154 @@ class Door:
         """
         # A pause is passed on to child runs. If it is withdrawn, `plan_effects` returns no more
         # `ControlChild` for the call, and the child has to be resumed.
-        controlled = {effect.call for effect in orders if isinstance(effect, ControlChild)}
-        for candidate in self._flights.values():
-            if candidate.call.id not in controlled and candidate.let_go():
+        controlled = {effect.call for effect in effects if isinstance(effect, ControlChild)}
+        for candidate in self._in_flight.values():
+            if candidate.call.id not in controlled and candidate.forget_pause():
                 # The task that waits for the child may have seen it paused, and waits for the
                 # next change: have it look again, so that it resumes the child.
-                self._means.news.tell(child_id(self._run, candidate.call.id))
-        for effect in orders:
+                self._context.change_notifier.notify(
+                    make_child_id(self._run_id, candidate.call.id)
+                )
+        for effect in effects:
             match effect:
-                case AbortCall(call=call, because=because):
-                    if (in_flight := self._flights.get((call, "call"))) is not None:
-                        self._stop(in_flight, because)
+                case AbortCall(call=call, reason=because):
+                    if (in_flight := self._in_flight.get((call, "call"))) is not None:
+                        self._stop_call(in_flight, because)
                 case ControlChild(call=call, control=control):
-                    in_flight = self._flights.get((call, "call"))
-                    if in_flight is not None and in_flight.passed_on != effect:
-                        in_flight.stop, in_flight.passed_on = control, effect
-                        self._means.tasks.start_soon(pass_on, self._means, self._run, in_flight)
-                case CheckCall(call=call) if (call, "check") not in self._flights:
-                    self._launch(state, call, "check")
-                case Judge(name=name) if name not in self._judging:
-                    self._judging.add(name)
-                    self._means.tasks.start_soon(self._judge, name, state)
+                    in_flight = self._in_flight.get((call, "call"))
+                    if in_flight is not None and in_flight.sent_control != effect:
+                        in_flight.stop_reason, in_flight.sent_control = control, effect
+                        self._context.task_group.start_soon(
+                            send_control, self._context, self._run_id, in_flight
+                        )
+                case CheckCall(call=call) if (call, "check") not in self._in_flight:
+                    self._start_call(state, call, "check")
+                case EvaluateStopCondition(name=name) if name not in self._evaluating_stops:
+                    self._evaluating_stops.add(name)
+                    self._context.task_group.start_soon(self._evaluate_stop, name, state)
                 case _:
                     continue
 
-    async def _judge(self, name: str, state: State) -> None:
-        driver_input = await judge(
-            self._means, name, state, agent=self._agent, epoch=self.epoch
+    async def _evaluate_stop(self, name: str, state: State) -> None:
+        driver_input = await evaluate_stop(
+            self._context, name, state, agent=self._agent, epoch=self.epoch
         )
-        await shake_off()
-        self._judging.discard(name)
-        self._bring(await hide(self._means.vault, self._run, driver_input))
+        await absorb_stray_cancellation()
+        self._evaluating_stops.discard(name)
+        self._submit(
+            await redact_struct(self._context.secret_registry, self._run_id, driver_input)
+        )
 
     # ── stopping calls ────────────────────────────────────────────────────────────────────
 
-    def _stop(self, flight: Flight, because: str) -> None:
-        if flight.abort(because):  # False: stopped for the same reason in an earlier iteration
-            self._means.tasks.start_soon(self._mind, flight, because)
+    def _stop_call(self, in_flight: InFlightCall, reason: str) -> None:
+        if in_flight.abort(
+            reason
+        ):  # False: stopped for the same reason in an earlier iteration
+            self._context.task_group.start_soon(self._watch_grace, in_flight, reason)
 
-    def _watch_overdue(self, flight: Flight, ended: Ended) -> None:
-        self._means.tasks.start_soon(self._mind, flight, OVERDUE_REASON, ended)
+    def _watch_overdue(self, in_flight: InFlightCall, wait_ended: WaitEnded) -> None:
+        self._context.task_group.start_soon(
+            self._watch_grace, in_flight, OVERDUE_REASON, wait_ended
+        )
 
-    async def _mind(self, flight: Flight, because: str, ended: Ended | None = None) -> None:
+    async def _watch_grace(
+        self, in_flight: InFlightCall, reason: str, wait_ended: WaitEnded | None = None
+    ) -> None:
         """Show a call that does not stop as not responding; abandon it after its grace.
 
         One such task runs for each reason to stop: a cancel that follows a pause starts a grace
         of its own. `wait_ended` waits for the end of the call, or of the user code that must
         stop.
         """
-        half, call = self._agent.grace.total_seconds() / 2, flight.call.id
-        ended = ended or flight.ended
+        half, call = self._agent.grace.total_seconds() / 2, in_flight.call.id
+        wait_ended = wait_ended or in_flight.wait_finished
         with anyio.move_on_after(half):
-            await ended()
+            await wait_ended()
             return
-        self._means.live.tell(Delta(run=self._run, call=call, kind="not_responding"))
+        self._context.live_output.send(
+            Delta(run=self._run_id, call=call, kind="not_responding")
+        )
         with anyio.move_on_after(half):
-            await ended()
+            await wait_ended()
             return
-        if because not in UNWAITED or flight.given_up or self._dropped:
+        if reason not in NO_WAIT_REASONS or in_flight.abandoned or self._is_closed:
             return
         # From here on the journal has this call as unknown. Its task runs on; an outcome that
         # it may still return is recorded as late.
-        flight.given_up = True
-        del self._flights[call, flight.form]
-        overdue = flight.overdue if because == OVERDUE_REASON else None
-        self._bring(overdue or _unknown(self.epoch, flight))
+        in_flight.abandoned = True
+        del self._in_flight[call, in_flight.operation]
+        overdue = in_flight.overdue_input if reason == OVERDUE_REASON else None
+        self._submit(overdue or _make_unknown(self.epoch, in_flight))
 
-    def wind_up(self) -> None:
+    def begin_shutdown(self) -> None:
         """Stop calls that are safe to repeat at once, and let others finish for a grace.
 
         The run loop calls this in every iteration until nothing is in flight.
         """
-        for in_flight in tuple(self._flights.values()):
-            if in_flight.stop in UNWAITED:
+        for in_flight in tuple(self._in_flight.values()):
+            if in_flight.stop_reason in NO_WAIT_REASONS:
                 continue
             # The next worker makes these again: a call that is safe to repeat, and every hook.
             # Another call would become unknown if it was cut off, so it may finish first.
-            if in_flight.call.harmless or in_flight.form != "call":
-                self._stop(in_flight, SHUTDOWN)
-            elif not in_flight.winding:
-                in_flight.winding = True
-                self._means.tasks.start_soon(self._let_finish, in_flight)
+            if in_flight.call.safe_to_repeat or in_flight.operation != "call":
+                self._stop_call(in_flight, SHUTDOWN_REASON)
+            elif not in_flight.shutting_down:
+                in_flight.shutting_down = True
+                self._context.task_group.start_soon(self._stop_after_grace, in_flight)
 
-    async def _let_finish(self, flight: Flight) -> None:
+    async def _stop_after_grace(self, in_flight: InFlightCall) -> None:
         with anyio.move_on_after(self._agent.grace.total_seconds()):
-            await flight.ended()
+            await in_flight.wait_finished()
             return
-        self._stop(flight, SHUTDOWN)
+        self._stop_call(in_flight, SHUTDOWN_REASON)
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """Cancel all calls because the epoch is over; start and submit nothing more."""
-        self._dropped = True
+        self._is_closed = True
         # These inputs were not journaled in time, and the lease that they need is gone.
-        for pending in self.brought:
-            self.too_late(pending)
-            if pending.saved is not None:
-                pending.saved.over.set()
-        self.brought.clear()
-        for in_flight in self._flights.values():
-            in_flight.abort(FENCED)
+        for pending in self.pending_inputs:
+            self.report_late(pending)
+            if pending.save_waiter is not None:
+                pending.save_waiter.done.set()
+        self.pending_inputs.clear()
+        for in_flight in self._in_flight.values():
+            in_flight.abort(FENCED_REASON)
 
     # ── late results ──────────────────────────────────────────────────────────────────────
 
-    def too_late(self, brought: "Brought") -> None:
+    def report_late(self, pending: "PendingInput") -> None:
         """Record the result of a call that the journal has closed without it."""
-        if brought.flight is not None:
-            self._means.tasks.start_soon(self._bring_late, brought.flight, brought.given)
+        if pending.in_flight is not None:
+            self._context.task_group.start_soon(
+                self._record_late, pending.in_flight, pending.driver_input
+            )
 
-    async def _bring_late(self, flight: Flight, given: Evidence) -> None:
+    async def _record_late(self, in_flight: InFlightCall, driver_input: DriverInput) -> None:
         """Append a `LateResult` for a call that was done; ignore every other outcome.
 
         Only *done* says something new: the call took effect. A late failure or abort does not
         tell whether it did, and a late reply of a model has no effect to report. It is tried
         for as long as this process lives: a store may be unreachable for longer than a lease.
         """
-        outcome = given.outcome if isinstance(given, Close) else None
-        if not isinstance(outcome, CallDone) or flight.call.call_kind == "model":
+        outcome = driver_input.outcome if isinstance(driver_input, CloseCall) else None
+        if not isinstance(outcome, CallDone) or in_flight.call.call_kind == "model":
             return
         late = LateResult(
-            call=outcome.call, attempt=flight.attempt, epoch=self.epoch, result=outcome.result
+            call=outcome.call,
+            attempt=in_flight.attempt,
+            epoch=self.epoch,
+            result=outcome.result,
         )
         try:
-            await self._insist(late)
+            await self._retry_until_recorded(late)
         except anyio.get_cancelled_exc_class():
             # The worker shuts down. One more attempt, behind a shield and for a short time.
-            with anyio.move_on_after(LATE_S, shield=True):
-                await self._insist(late, leaving=True)
+            with anyio.move_on_after(LATE_RESULT_TIMEOUT_S, shield=True):
+                await self._retry_until_recorded(late, leaving=True)
             raise
 
-    async def _insist(self, late: LateResult, *, leaving: bool = False) -> None:
+    async def _retry_until_recorded(self, late: LateResult, *, leaving: bool = False) -> None:
         with suppress(MidrunError):
             while not await self._append_late(late, leaving=leaving):
                 pass
@@ -393,19 +441,21 @@ class Door:
         call in flight under our own epoch, it is too early: the next worker that takes the run
         closes the call as unknown first. A process that is `leaving` cannot wait for that.
         """
-        store = self._means.store
+        store = self._context.store
         with suppress(StoreBusy, StoreFull, StoreUnreachable):
-            state = await load(store, self._run)
-            call = state.call(late.call)
-            is_in_flight = call is not None and call.stage is Stage.STARTED
+            state = await load_run_state(store, self._run_id)
+            call = state.find_call(late.call)
+            is_in_flight = call is not None and call.stage is CallStage.STARTED
             if leaving or not is_in_flight or state.epoch != late.epoch:
-                await bring(store, state, Late(result=late), self._means.clock)
+                await append_input(
+                    store, state, ReportLateResult(result=late), self._context.clock
+                )
                 return True
-        await anyio.sleep(LATE_S / 10)
+        await anyio.sleep(LATE_RESULT_TIMEOUT_S / 10)
         return False
 
 
-async def _save_nothing(_: Json) -> None:
+async def _refuse_save(_: Json) -> None:
     """Refuse `call.save` in an undo, a release or a check."""
     raise Misconfigured(
         "call.save",
@@ -413,44 +463,44 @@ async def _save_nothing(_: Json) -> None:
     )
 
 
-class Saved:
+class SaveWaiter:
     """Lets a tool wait in `call.save` for the append of its progress.
 
     `done` is set after the append, or when there will be none; `is_durable` says which.
     """
 
-    __slots__ = ("durable", "over")
+    __slots__ = ("done", "is_durable")
 
     def __init__(self) -> None:
-        self.over = anyio.Event()
-        self.durable = False
+        self.done = anyio.Event()
+        self.is_durable = False
 
 
-class Brought(NamedTuple):
+class PendingInput(NamedTuple):
     """A driver input on its way to the journal, and the call that it comes from."""
 
-    given: Evidence
-    flight: Flight | None = None
-    saved: "Saved | None" = None  # of saved progress: a tool waits for it
+    driver_input: DriverInput
+    in_flight: InFlightCall | None = None
+    save_waiter: "SaveWaiter | None" = None  # of saved progress: a tool waits for it
 
 
-def _failed(epoch: Epoch, flight: Flight, error: str) -> Evidence:
-    call = flight.call.id
-    match flight.form:
-        case "call" if flight.call.harmless:
-            return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))
+def _make_failure(epoch: Epoch, in_flight: InFlightCall, error: str) -> DriverInput:
+    call = in_flight.call.id
+    match in_flight.operation:
+        case "call" if in_flight.call.safe_to_repeat:
+            return CloseCall(epoch=epoch, outcome=CallFailed(call=call, error=error))
         case "call":  # our own bug says nothing about the effect of the call
-            return Close(epoch=epoch, outcome=CallUnknown(call=call))
+            return CloseCall(epoch=epoch, outcome=CallUnknown(call=call))
         case "check":
-            return Fail(epoch=epoch, error=error, code="check_failed")
+            return FailRun(epoch=epoch, error=error, code="check_failed")
         case _:
-            failed = UndoFailed(call=call, action=flight.action, error=error)
+            failed = UndoFailed(call=call, action=in_flight.action, error=error)
             return CloseUndo(epoch=epoch, outcome=failed)
 
 
-def _unknown(epoch: Epoch, flight: Flight) -> Close | CloseUndo:
-    call = flight.call.id
-    if flight.form == "call":
+def _make_unknown(epoch: Epoch, in_flight: InFlightCall) -> CloseCall | CloseUndo:
+    call = in_flight.call.id
+    if in_flight.operation == "call":
         outcome = CallUnknown(call=call, why="not_responding")
-        return Close(epoch=epoch, outcome=outcome)
-    return CloseUndo(epoch=epoch, outcome=UndoUnknown(call=call, action=flight.action))
+        return CloseCall(epoch=epoch, outcome=outcome)
+    return CloseUndo(epoch=epoch, outcome=UndoUnknown(call=call, action=in_flight.action))

@@ -37,17 +37,17 @@ import anyio.abc
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from midrun.errors import StoreError
-from midrun.ports.environment import boottime
+from midrun.ports.environment import read_boot_clock
 from midrun.ports.store import Store
 
-BEATS: Final = 6
+HEARTBEATS_PER_TTL: Final = 6
 """Heartbeats in one time to live. A few may be lost before the lease lapses."""
 
-MARGIN: Final = 0.2
+TTL_SAFETY_FRACTION: Final = 0.2
 """The last part of the time to live, in which this process does not act any more."""
 
 
-class Holder:
+class LeaseHeartbeat:
     """Sends heartbeats for the leases of one process, and reports when they have lapsed.
 
     `on_lease_lost` is called in the main event loop when the leases may be lost; it may be
@@ -59,37 +59,39 @@ class Holder:
     def __init__(
         self,
         store: Store,
-        name: str,
+        holder_name: str,
         *,
         ttl: timedelta,
-        clock: Callable[[], float] = boottime,
-        on_fence: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = read_boot_clock,
+        on_lease_lost: Callable[[], None] = lambda: None,
         on_renewed: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self.name = name
-        self.on_fence = on_fence
+        self.holder_name = holder_name
+        self.on_lease_lost = on_lease_lost
         self.on_renewed = on_renewed
         self._store = store
         self._ttl = ttl
         self._clock = clock
-        self._period = ttl.total_seconds() / BEATS
+        self._period_s = ttl.total_seconds() / HEARTBEATS_PER_TTL
         # The heartbeat thread reads these values without a lock, and both threads write
         # `_valid_until`. Each is replaced as a whole; a reader that still sees the older moment
         # stops earlier, which is safe.
-        self._until = -1.0  # by our clock: may act until then; negative: no heartbeat sent yet
-        self._ticked = 0.0  # the last tick of the main event loop
-        self._leases = 0
+        self._valid_until = (
+            -1.0
+        )  # by our clock: may act until then; negative: no heartbeat sent yet
+        self._last_tick = 0.0  # the last tick of the main event loop
+        self._lease_count = 0
 
     @property
-    def lag(self) -> float:
+    def lag_s(self) -> float:
         """Seconds by which the main event loop is late with its tick."""
-        return max(0.0, self._clock() - self._ticked - self._period)
+        return max(0.0, self._clock() - self._last_tick - self._period_s)
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Tell whether this process may still act on its leases."""
-        return self._clock() < self._until
+        return self._clock() < self._valid_until
 
-    async def ready(self) -> None:
+    async def ensure_fresh(self) -> None:
         """Send a heartbeat unless the last one is fresh; call this before taking a lease.
 
         Without leases the thread sends no heartbeats, so the last one may be old. Two periods
@@ -97,69 +99,69 @@ class Holder:
         time itself. Leases that had lapsed are dropped first.
         """
         now = self._clock()
-        if now < self._until - 2 * self._period:
+        if now < self._valid_until - 2 * self._period_s:
             return
-        if self._leases and now >= self._until:
-            self.on_fence()
-        await self._beat(now)
+        if self._lease_count and now >= self._valid_until:
+            self.on_lease_lost()
+        await self._send_heartbeat(now)
 
-    def took(self) -> None:
+    def lease_taken(self) -> None:
         """Count one lease more; heartbeats are sent while there is one."""
-        self._leases += 1
+        self._lease_count += 1
 
-    def gave_back(self) -> None:
+    def lease_released(self) -> None:
         """Count one lease less."""
-        self._leases -= 1
+        self._lease_count -= 1
 
     @asynccontextmanager
-    async def beating(self) -> AsyncIterator[None]:
+    async def keep_alive(self) -> AsyncIterator[None]:
         """Send heartbeats while the context is open; then free the leases that are left."""
-        self._ticked = self._clock()
+        self._last_tick = self._clock()
         with start_blocking_portal(name="midrun-heartbeat") as portal:
-            beats = portal.start_task_soon(self._beats, portal)
+            beats = portal.start_task_soon(self._heartbeat_loop, portal)
             try:
                 async with anyio.create_task_group() as ticking:
-                    ticking.start_soon(self._ticks)
+                    ticking.start_soon(self._tick_loop)
                     yield
                     ticking.cancel_scope.cancel()
             finally:
                 beats.cancel()
-                with anyio.CancelScope(shield=True), anyio.move_on_after(self._period):
-                    await self._rest()
+                with anyio.CancelScope(shield=True), anyio.move_on_after(self._period_s):
+                    await self._free_leases()
 
-    async def _rest(self) -> None:
-        if self._until < 0:
+    async def _free_leases(self) -> None:
+        if self._valid_until < 0:
             return  # the store has no heartbeat of this holder
         try:
-            await self._store.rest(self.name)
+            await self._store.release_leases(self.holder_name)
         except StoreError:
             return  # the leases lapse by themselves
 
-    async def _beats(self, _: BlockingPortal) -> None:
+    async def _heartbeat_loop(self, _: BlockingPortal) -> None:
         """Send a heartbeat every period, in the thread."""
         while True:
             sent = self._clock()
             # A lapsed lease stays lapsed until the main loop has dropped it (see above).
-            if self._leases and sent < self._until:
+            if self._lease_count and sent < self._valid_until:
                 with suppress(StoreError):  # try again in the next period, while there is time
-                    await self._beat(sent)
-            await anyio.sleep(self._period)
+                    await self._send_heartbeat(sent)
+            await anyio.sleep(self._period_s)
 
-    async def _beat(self, sent: float) -> None:
-        await self._store.beat(self.name, ttl=self._ttl, lag=self.lag)
+    async def _send_heartbeat(self, sent_at: float) -> None:
+        await self._store.record_heartbeat(self.holder_name, ttl=self._ttl, lag=self.lag_s)
         # From when it was sent, not from now: the reply may have taken long, and the store
         # counts from somewhere in between.
-        self._until = sent + self._ttl.total_seconds() * (1 - MARGIN)
-        self.on_renewed(self._until)
+        self._valid_until = sent_at + self._ttl.total_seconds() * (1 - TTL_SAFETY_FRACTION)
+        self.on_renewed(self._valid_until)
 
-    async def _ticks(self) -> None:
+    async def _tick_loop(self) -> None:
         """Tick every period, in the main event loop; report leases that have lapsed.
 
         After a freeze this sleep is overdue, so the lapse is noticed in the first turn of the
         event loop.
         """
         while True:
-            self._ticked = self._clock()
-            if self._leases and not self.alive():
-                self.on_fence()
-            await anyio.sleep(self._period)
+            self._last_tick = self._clock()
+            if self._lease_count and not self.is_alive():
+                self.on_lease_lost()
+            await anyio.sleep(self._period_s)

@@ -5,22 +5,22 @@ from typing import Final, Literal, TypeAlias
 
 import anyio
 
-from midrun.core.driver_inputs import Evidence
+from midrun.core.driver_inputs import DriverInput
 from midrun.core.effects import ControlChild
 from midrun.core.state import Call
-from midrun.core.values import Action, Json
+from midrun.core.values import CleanupAction, Json
 
-Form: TypeAlias = Literal["call", "undo", "release", "check"]
+OperationKind: TypeAlias = Literal["call", "undo", "release", "check"]
 """The call itself, or one of its tool's hooks."""
 
-Ended: TypeAlias = Callable[[], Awaitable[None]]
+WaitEnded: TypeAlias = Callable[[], Awaitable[None]]
 """Waits for the end of a call, or of the user code that runs for it."""
 
-FENCED: Final = "fenced"
+FENCED_REASON: Final = "fenced"
 """The reason to stop a call because its epoch is over."""
 
 
-class Flight:
+class InFlightCall:
     """One call, undo, release or check that has started, and its stop state.
 
     The dispatcher creates it, aborts it, and marks its end. The code that makes the call runs
@@ -35,78 +35,95 @@ class Flight:
     """
 
     __slots__ = (
-        "_ended", "_remind", "attempt", "call", "form", "given_up", "mind_overdue", "over",
-        "overdue", "passed_on", "save", "scope", "stop", "winding",
+        "_cancel_again",
+        "_finished_event",
+        "abandoned",
+        "attempt",
+        "call",
+        "finished",
+        "on_overdue",
+        "operation",
+        "overdue_input",
+        "save",
+        "scope",
+        "sent_control",
+        "shutting_down",
+        "stop_reason",
     )  # fmt: skip
 
     def __init__(
         self,
         call: Call,
         save: Callable[[Json], Coroutine[object, None, None]],
-        form: Form = "call",
+        operation: OperationKind = "call",
         attempt: int = 0,
     ) -> None:
         self.call = call
         self.save = save
-        self.form = form
+        self.operation = operation
         self.attempt = attempt or call.attempt
         self.scope = anyio.CancelScope()
-        self.over = False
-        self._ended: anyio.Event | None = None  # created by the first waiter: most have none
-        self.stop = ""
-        self.passed_on: ControlChild | None = None  # the control that its child run was sent
-        self.winding = False  # the worker shuts down, and this call has a grace to finish
-        self.given_up = False
-        self.overdue: Evidence | None = None
-        self.mind_overdue: Callable[[Ended], None] | None = None  # set by the dispatcher
-        self._remind: Callable[[], None] | None = None  # cancels the user task once more
+        self.finished = False
+        self._finished_event: anyio.Event | None = (
+            None  # created by the first waiter: most have none
+        )
+        self.stop_reason = ""
+        self.sent_control: ControlChild | None = None  # the control that its child run was sent
+        self.shutting_down = False  # the worker shuts down, and this call has a grace to finish
+        self.abandoned = False
+        self.overdue_input: DriverInput | None = None
+        self.on_overdue: Callable[[WaitEnded], None] | None = None  # set by the dispatcher
+        self._cancel_again: Callable[[], None] | None = None  # cancels the user task once more
 
     @property
-    def action(self) -> Action:
+    def action(self) -> CleanupAction:
         """The kind of cleanup; of use only for an undo or a release."""
-        return "release" if self.form == "release" else "undo"
+        return "release" if self.operation == "release" else "undo"
 
-    def end(self) -> None:
+    def mark_finished(self) -> None:
         """Mark the call as finished, and wake all waiters."""
-        self.over = True
-        if self._ended is not None:
-            self._ended.set()
+        self.finished = True
+        if self._finished_event is not None:
+            self._finished_event.set()
 
-    async def ended(self) -> None:
+    async def wait_finished(self) -> None:
         """Wait until the call is finished."""
-        if not self.over:
-            self._ended = self._ended or anyio.Event()
-            await self._ended.wait()
+        if not self.finished:
+            self._finished_event = self._finished_event or anyio.Event()
+            await self._finished_event.wait()
 
-    def abort(self, because: str) -> bool:
+    def abort(self, reason: str) -> bool:
         """Cancel the call for `reason`; False if that reason is known already.
 
         A second reason, such as a cancel after a pause, replaces the first. The scope has been
         cancelled by then, which has no further effect on user code (see `user_tasks`), so the
         user task is cancelled once more by itself.
         """
-        if self.stop == because:
+        if self.stop_reason == reason:
             return False
-        self.stop = because
+        self.stop_reason = reason
         self.scope.cancel()
-        if self._remind is not None:
-            self._remind()
+        if self._cancel_again is not None:
+            self._cancel_again()
         return True
 
-    def watch_stop(self, remind: Callable[[], None], ended: Ended) -> None:
+    def track_stop(self, cancel_again: Callable[[], None], wait_ended: WaitEnded) -> None:
         """Note that user code of this call is being stopped; `cancel_again` cancels it again.
 
         Without a reason in `stop_reason`, the code is cancelled because its own time is up.
         Then the dispatcher starts a grace for it, as for every other reason.
         """
-        self._remind = remind
-        if not self.stop and self.mind_overdue is not None:
-            self.mind_overdue(ended)
+        self._cancel_again = cancel_again
+        if not self.stop_reason and self.on_overdue is not None:
+            self.on_overdue(wait_ended)
 
-    def let_go(self) -> bool:
+    def forget_pause(self) -> bool:
         """Forget a pause that its child run was sent, as it is withdrawn; False if none was."""
         # A cancel or a halt cannot be withdrawn, and a shutdown has replaced `stop_reason`.
-        if self.passed_on is None or not self.stop == self.passed_on.control == "pause":
+        if (
+            self.sent_control is None
+            or not self.stop_reason == self.sent_control.control == "pause"
+        ):
             return False
-        self.stop, self.passed_on = "", None
+        self.stop_reason, self.sent_control = "", None
         return True

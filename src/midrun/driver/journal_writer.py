@@ -18,16 +18,16 @@ from midrun.codec import snapshot as codec
 from midrun.core.controls import Control
 from midrun.core.decide import decide
 from midrun.core.decision import Refused, Verdict
-from midrun.core.driver_inputs import AskMoot, Late, TakeBack, Wake
+from midrun.core.driver_inputs import CloseChildAsk, ReportLateResult, TakeBack, Wake
 from midrun.core.entries import Entry
-from midrun.core.evolve import apply, fold
-from midrun.core.ids import START, Micros, RunId, Seq
-from midrun.core.run_head import head_of
+from midrun.core.evolve import apply_entries, fold
+from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
+from midrun.core.run_head import build_head
 from midrun.core.state import State
 from midrun.core.transitions import Input
 from midrun.errors import SeqConflict, StoreError
 from midrun.ports.environment import Clock
-from midrun.ports.store import Appended, Snapshot, Store
+from midrun.ports.store import AppendResult, Snapshot, Store
 
 
 class Batch:
@@ -45,16 +45,16 @@ class Batch:
         self.state = base
         self.entries: list[Entry] = []
 
-    def add(self, given: Input) -> Verdict:
+    def add(self, new_input: Input) -> Verdict:
         """Decide `new_input` on the state so far, and add the entries if it is accepted."""
-        verdict = decide(self.state, given, self.now)
+        verdict = decide(self.state, new_input, self.now)
         if verdict.entries:
             self.entries += verdict.entries
-            self.state = apply(self.state, verdict.entries, self.now)
+            self.state = apply_entries(self.state, verdict.entries, self.now)
         return verdict
 
 
-async def load(store: Store, run: RunId) -> State:
+async def load_run_state(store: Store, run: RunId) -> State:
     """Return the current state of `run`.
 
     A snapshot only makes it faster: one that is missing, damaged or written by another version
@@ -66,28 +66,30 @@ async def load(store: Store, run: RunId) -> State:
     """
     snapshot = await store.load_snapshot(run)
     # The body is this version's own format: it may be unreadable, or of another run or seq.
-    state = codec.thaw(snapshot.body) if snapshot is not None else None
+    state = codec.decode_snapshot(snapshot.body) if snapshot is not None else None
     if state is None or state.run != run or snapshot is None or state.seq != snapshot.seq:
         state = State(run=run)
-    return await read_on(store, state)
+    return await refresh_state(store, state)
 
 
-async def read_on(store: Store, state: State) -> State:
+async def refresh_state(store: Store, state: State) -> State:
     """Return the current state of a run that was last read at `state`."""
     return fold(state.run, await store.read(state.run, after=state.seq), state)
 
 
-async def snapshot_if_due(
-    store: Store, state: State, appended: Appended, *, last: Seq = START
+async def save_snapshot_if_due(
+    store: Store, state: State, appended: AppendResult, *, last_snapshot_seq: Seq = SEQ_ZERO
 ) -> Seq:
     """Save a snapshot if one is due, and return the seq of the newest snapshot.
 
     The last one is at `last_snapshot_seq`. `appended` is the append that led to `state`. A
     snapshot is a cache: leaving one out costs time only.
     """
-    if appended.seq != state.seq or not codec.due(seq=state.seq, snapshot=last):
-        return last
-    body = codec.freeze(state)
+    if appended.seq != state.seq or not codec.is_snapshot_due(
+        seq=state.seq, snapshot=last_snapshot_seq
+    ):
+        return last_snapshot_seq
+    body = codec.encode_snapshot(state)
     snapshot = Snapshot(seq=state.seq, hash=appended.hash, body=body)
     # After a failure, `state.seq` is returned all the same: the next attempt comes when the
     # next snapshot is due, not with the next append.
@@ -96,7 +98,7 @@ async def snapshot_if_due(
     return state.seq
 
 
-class Ruled(Struct, frozen=True, kw_only=True):
+class InputResult(Struct, frozen=True, kw_only=True):
     """The verdict on an input, and the state before and after it."""
 
     verdict: Verdict
@@ -114,11 +116,13 @@ class Ruled(Struct, frozen=True, kw_only=True):
         return Seq(self.before.seq + bool(self.entries))
 
 
-Given: TypeAlias = Control | Wake | Late | AskMoot | TakeBack
+UnleasedInput: TypeAlias = Control | Wake | ReportLateResult | CloseChildAsk | TakeBack
 """The inputs that are appended without a lease."""
 
 
-async def bring(store: Store, state: State, given: Given, clock: Clock) -> Ruled:
+async def append_input(
+    store: Store, state: State, new_input: UnleasedInput, clock: Clock
+) -> InputResult:
     """Decide `new_input` and append its entries without a lease; retry on conflict.
 
     `state` may be outdated: it is where reading starts. The entries are durable when this
@@ -128,48 +132,52 @@ async def bring(store: Store, state: State, given: Given, clock: Clock) -> Ruled
     Raises:
         StoreError: nothing was applied.
     """
-    return (await bring_all(store, state, [given], clock))[-1]
+    return (await append_inputs(store, state, [new_input], clock))[-1]
 
 
-async def bring_all(
-    store: Store, state: State, givens: Sequence[Given], clock: Clock
-) -> list[Ruled]:
+async def append_inputs(
+    store: Store, state: State, new_inputs: Sequence[UnleasedInput], clock: Clock
+) -> list[InputResult]:
     """Decide `new_inputs` in order and append all their entries at once, or none.
 
     If one is refused, nothing is appended and its verdict is the last one returned.
     """
     while True:
         batch = Batch(state, clock())
-        results = rule(batch, givens)
+        results = decide_inputs(batch, new_inputs)
         refused = isinstance(results[-1].verdict, Refused)
-        if not batch.entries or (refused and len(givens) > 1):
+        if not batch.entries or (refused and len(new_inputs) > 1):
             # Nothing to append, so no append can conflict and reveal that `state` is outdated.
             # Read on, and return the verdict only if the journal has not grown.
-            newer = await read_on(store, state)
+            newer = await refresh_state(store, state)
             if newer.seq == state.seq:
                 return results
             state = newer
             continue
         try:
             appended = await store.append(
-                state.run, batch.entries, after=state.seq, lease=None, head=head_of(batch.state)
+                state.run,
+                batch.entries,
+                after=state.seq,
+                lease=None,
+                head=build_head(batch.state),
             )
         except SeqConflict:
             # Another writer was first. Decide all of it again: the answer may be another one.
-            state = await read_on(store, state)
+            state = await refresh_state(store, state)
             continue
         # At the time that the store has stamped, which may differ from the time of the batch.
-        after = apply(state, batch.entries, appended.at)
+        after = apply_entries(state, batch.entries, appended.at)
         return [replace(result, after=after) for result in results]
 
 
-def rule(batch: Batch, givens: Sequence[Given]) -> list[Ruled]:
+def decide_inputs(batch: Batch, new_inputs: Sequence[UnleasedInput]) -> list[InputResult]:
     """Decide `new_inputs` in order, up to the first that is refused."""
-    results: list[Ruled] = []
-    for new_input in givens:
+    results: list[InputResult] = []
+    for new_input in new_inputs:
         before = batch.state
         verdict = batch.add(new_input)
-        results.append(Ruled(verdict=verdict, before=before, after=batch.state))
+        results.append(InputResult(verdict=verdict, before=before, after=batch.state))
         if isinstance(verdict, Refused):
             break
     return results

@@ -13,154 +13,177 @@ from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.core.entries import CallAborted, CallDone, CallFailed
-from midrun.core.retries import retry_at, worth_waiting
+from midrun.core.retries import compute_retry_at, is_wait_acceptable
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Reply, Spend, Use
-from midrun.driver.context import Means
-from midrun.driver.in_flight_call import Flight
+from midrun.driver.context import DriverContext
+from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.live import Delta
-from midrun.driver.user_code_errors import must_go_on, words
+from midrun.driver.user_code_errors import format_exception, must_reraise
 from midrun.errors import ModelFailed
 from midrun.ports.model import Finished, Model, Piece, Prompt
 
-CONDENSE = (
+CONDENSE_PROMPT = (
     "Summarise this conversation so that the work can go on from the summary alone: the task, "
     "what was done and found, decisions, open questions, what comes next. Do not call tools."
 )
 
-CALLS_MAX: Final = 128
+REPLY_MAX_CALLS: Final = 128
 """The number of calls that one reply may ask for.
 
 All calls of a reply are planned, journaled and started in one go. A reply with thousands of
 them, from a provider that repeats itself, would block every other run of this process.
 """
 
-TOO_MANY: Final = f"one reply may ask for {CALLS_MAX} calls; ask again for what is still needed"
+TOO_MANY_CALLS: Final = (
+    f"one reply may ask for {REPLY_MAX_CALLS} calls; ask again for what is still needed"
+)
 
 
-def prompt_for(agent: Agent, state: State, *, condense: bool = False) -> Prompt:
+def build_prompt(agent: Agent, state: State, *, condense: bool = False) -> Prompt:
     """Return the prompt for a model call in `state`; `condense` asks for a summary."""
     return Prompt(
         instructions=agent.instructions,
         transcript=Transcript(state),
         tools=agent.specs,  # also for a summary: providers refuse calls of undeclared tools
-        asked=CONDENSE if condense else "",
+        runtime_request=CONDENSE_PROMPT if condense else "",
     )
 
 
-class _Said:
+class _PartialReply:
     """The part of a reply that has arrived; journaled if the rest does not arrive."""
 
-    __slots__ = ("finished", "text", "thinking")
+    __slots__ = ("finished", "text_pieces", "thinking_pieces")
 
     def __init__(self) -> None:
-        self.text: list[str] = []
-        self.thinking: list[str] = []
+        self.text_pieces: list[str] = []
+        self.thinking_pieces: list[str] = []
         self.finished: Finished | None = None
 
 
-async def speak(
-    means: Means, agent: Agent, flight: Flight, state: State
+async def call_model(
+    context: DriverContext, agent: Agent, in_flight: InFlightCall, state: State
 ) -> CallDone | CallFailed | CallAborted:
     """Make a model call and return its outcome.
 
     If it is stopped midway, the outcome has the text and thinking so far. The tool calls of an
     unfinished reply are never made: their arguments may be incomplete.
     """
-    call = flight.call
-    partial_reply = _Said()
+    call = in_flight.call
+    partial_reply = _PartialReply()
     try:
-        with flight.scope:
-            model = means.model_of(agent)
-            prompt = prompt_for(agent, state, condense=call.purpose == "condense")
-            await means.user_tasks.run(
-                partial(_listen, means, flight, state, model, prompt, partial_reply),
+        with in_flight.scope:
+            model = context.get_model(agent)
+            prompt = build_prompt(agent, state, condense=call.purpose == "condense")
+            await context.user_tasks.run(
+                partial(_stream_reply, context, in_flight, state, model, prompt, partial_reply),
                 label=f"model {model.name} (call {call.id} of run {state.run})",
                 grace=agent.grace,
-                flight=flight,
+                in_flight=in_flight,
             )
     except ModelFailed as error:
-        return _failed(means, flight, error, partial_reply)
+        return _make_model_failure(context, in_flight, error, partial_reply)
     except BaseException as error:
-        if must_go_on(error):
+        if must_reraise(error):
             raise
-        return _broken(flight, error, partial_reply)
+        return _make_adapter_failure(in_flight, error, partial_reply)
     # A cancelled scope swallows its cancellation: execution continues here in any case. The
     # order matters: a reply that finished although it was cancelled counts as done.
-    if partial_reply.finished is None and not flight.scope.cancel_called:
+    if partial_reply.finished is None and not in_flight.scope.cancel_called:
         failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
-        return _failed(means, flight, failure, partial_reply)
+        return _make_model_failure(context, in_flight, failure, partial_reply)
     if partial_reply.finished is None:
         return CallAborted(
             call=call.id,
-            text="".join(partial_reply.text),
-            thinking="".join(partial_reply.thinking),
+            text="".join(partial_reply.text_pieces),
+            thinking="".join(partial_reply.thinking_pieces),
         )
     return CallDone(
         call=call.id,
-        reply=_completed(agent, partial_reply.finished.reply),
-        spent=_believed(partial_reply.finished.spent),
+        reply=_complete_uses(agent, partial_reply.finished.reply),
+        spent=_check_usage(partial_reply.finished.spent),
     )
 
 
-async def _listen(
-    means: Means, flight: Flight, state: State, model: Model, prompt: Prompt, said: _Said
+async def _stream_reply(
+    context: DriverContext,
+    in_flight: InFlightCall,
+    state: State,
+    model: Model,
+    prompt: Prompt,
+    partial_reply: _PartialReply,
 ) -> None:
-    live, run, call = means.live, state.run, flight.call.id
-    if state.prefix:  # text that the run puts before the reply: show it as part of it
-        live.tell(Delta(run=run, call=call, kind="text", text=f"{state.prefix}\n\n"))
+    live, run, call = context.live_output, state.run, in_flight.call.id
+    if state.reply_prefix:  # text that the run puts before the reply: show it as part of it
+        live.send(Delta(run=run, call=call, kind="text", text=f"{state.reply_prefix}\n\n"))
     async with model.stream(prompt) as stream:
         async for piece in stream:
             if isinstance(piece, Piece):
                 # Partial arguments are shown, but not kept: the finished reply has them.
                 if piece.kind != "args":
-                    (said.text if piece.kind == "text" else said.thinking).append(piece.text)
+                    (
+                        partial_reply.text_pieces
+                        if piece.kind == "text"
+                        else partial_reply.thinking_pieces
+                    ).append(piece.text)
                 text, tool = piece.text, piece.tool
-                live.tell(Delta(run=run, call=call, kind=piece.kind, text=text, tool=tool))
+                live.send(Delta(run=run, call=call, kind=piece.kind, text=text, tool=tool))
             else:
-                said.finished = piece
+                partial_reply.finished = piece
 
 
-def _failed(means: Means, flight: Flight, error: ModelFailed, said: _Said) -> CallFailed:
+def _make_model_failure(
+    context: DriverContext,
+    in_flight: InFlightCall,
+    error: ModelFailed,
+    partial_reply: _PartialReply,
+) -> CallFailed:
     # A provider may ask for a long wait before the next attempt. If it is too long, the failure
     # is not retried: the run fails and can be resumed.
-    transient = error.transient and worth_waiting(error.retry_after)
+    transient = error.transient and is_wait_acceptable(error.retry_after)
     retry_time = None
     if transient:
-        retry_time = retry_at(
-            means.clock(), flight.attempt, chance=means.chance(), asked=error.retry_after
+        retry_time = compute_retry_at(
+            context.clock(),
+            in_flight.attempt,
+            chance=context.random_unit(),
+            requested_s=error.retry_after,
         )
     return CallFailed(
-        call=flight.call.id,
+        call=in_flight.call.id,
         error=str(error),
         code=error.reason,
         transient=transient,
         retry_at=retry_time,
-        text="".join(said.text),
+        text="".join(partial_reply.text_pieces),
     )
 
 
-def _broken(flight: Flight, error: BaseException, said: _Said) -> CallFailed:
+def _make_adapter_failure(
+    in_flight: InFlightCall, error: BaseException, partial_reply: _PartialReply
+) -> CallFailed:
     """Return the outcome of a model adapter that raised an unexpected error."""
-    text = "".join(said.text)
-    return CallFailed(call=flight.call.id, error=words(error), code="model_error", text=text)
+    text = "".join(partial_reply.text_pieces)
+    return CallFailed(
+        call=in_flight.call.id, error=format_exception(error), code="model_error", text=text
+    )
 
 
-def _believed(spent: Spend | None) -> Spend | None:
+def _check_usage(spent: Spend | None) -> Spend | None:
     """Return the usage that a provider reports; None if it is negative."""
     if spent is None or spent.tokens < 0 or spent.cost < 0:
         return None
     return spent
 
 
-def _completed(agent: Agent, reply: Reply) -> Reply:
+def _complete_uses(agent: Agent, reply: Reply) -> Reply:
     """Return `reply` with the agent's traits on each call, and at most `REPLY_MAX_CALLS` calls.
 
     The first call beyond the limit is kept as refused, so that the model is told about it.
     """
-    uses = tuple(agent.offered(use) for use in reply.uses[:CALLS_MAX])
-    if dropped := reply.uses[CALLS_MAX:]:
-        problem = f"not made, nor were {len(dropped) - 1} more that followed: {TOO_MANY}"
+    uses = tuple(agent.offered(use) for use in reply.uses[:REPLY_MAX_CALLS])
+    if dropped := reply.uses[REPLY_MAX_CALLS:]:
+        problem = f"not made, nor were {len(dropped) - 1} more that followed: {TOO_MANY_CALLS}"
         uses = (*uses, Use(tool=dropped[0].tool, refused=problem))
     return replace(reply, uses=uses) if uses else reply

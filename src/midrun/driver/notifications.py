@@ -20,7 +20,7 @@ from midrun.errors import Misconfigured
 from midrun.ports.store import Change, Store
 
 
-class Bell:
+class Wakeup:
     """An auto-reset event: remembers that it was set until its one waiter has returned.
 
     `set` before `wait` is not lost: `wait` then returns at once. Any number of `set` calls
@@ -28,36 +28,36 @@ class Bell:
     future costs a third of an `anyio.Event`.
     """
 
-    __slots__ = ("_rung", "_waiter")
+    __slots__ = ("_is_set", "_waiter")
 
     def __init__(self) -> None:
-        self._rung = False
+        self._is_set = False
         self._waiter: Future[None] | None = None
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake the waiter; without one, let the next `wait` return at once."""
         # The flag is set even if there is a waiter: the waiter may be cancelled in the same
         # turn of the event loop, and then the next `wait` must not miss this.
-        self._rung = True
+        self._is_set = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def wait(self, seconds: float | None = None) -> None:
+    async def wait(self, timeout_s: float | None = None) -> None:
         """Wait until it is set, or for `timeout_s`; then reset it."""
-        if not self._rung:
+        if not self._is_set:
             self._waiter = get_running_loop().create_future()
             try:
-                if seconds is None:
+                if timeout_s is None:
                     await self._waiter  # the usual case, without the cost of a cancel scope
                 else:
-                    with anyio.move_on_after(max(seconds, 0.0)):
+                    with anyio.move_on_after(max(timeout_s, 0.0)):
                         await self._waiter
             finally:
                 self._waiter = None
-        self._rung = False
+        self._is_set = False
 
 
-class News:
+class ChangeNotifier:
     """Wakes the subscribers of a run when its journal has grown.
 
     `is_closed` is True once the store is not watched any more. Then every notification wakes
@@ -66,32 +66,34 @@ class News:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._bells: dict[RunId, list[tuple[Bell, Callable[[], bool]]]] = {}
-        self._hears: list[Callable[[Change], None]] = []
+        self._subscriptions: dict[RunId, list[tuple[Wakeup, Callable[[], bool]]]] = {}
+        self._callbacks: list[Callable[[Change], None]] = []
         self._loop: AbstractEventLoop | None = None
-        self.over = False
+        self.is_closed = False
 
-    def everything(self, hear: Callable[[Change], None]) -> None:
+    def subscribe_all(self, callback: Callable[[Change], None]) -> None:
         """Call `callback` for every change of every run."""
-        self._hears.append(hear)
+        self._callbacks.append(callback)
 
     @contextmanager
-    def of(self, run: RunId, worth: Callable[[], bool] = lambda: True) -> Iterator[Bell]:
+    def subscribe(
+        self, run: RunId, is_relevant: Callable[[], bool] = lambda: True
+    ) -> Iterator[Wakeup]:
         """Give a wakeup that is set whenever `run` has grown and `is_relevant` returns True.
 
         `is_relevant` is called with every change, before the subscriber is woken; it saves
         waking a task that would only go back to wait.
         """
         self.check_loop()  # a wakeup of another event loop would never be set
-        subscription = (Bell(), worth)
-        self._bells.setdefault(run, []).append(subscription)
+        subscription = (Wakeup(), is_relevant)
+        self._subscriptions.setdefault(run, []).append(subscription)
         try:
             yield subscription[0]
         finally:
-            subscriptions = self._bells[run]
+            subscriptions = self._subscriptions[run]
             subscriptions.remove(subscription)
             if not subscriptions:
-                del self._bells[run]
+                del self._subscriptions[run]
 
     def check_loop(self) -> None:
         """Check that the current event loop is the one in which the store is watched.
@@ -104,14 +106,16 @@ class News:
             remedy = "Call anyio.from_thread.run, or open a second Midrun on the same store."
             raise Misconfigured("Midrun", f"{problem} {remedy}")
 
-    def tell(self, run: RunId) -> None:
+    def notify(self, run: RunId) -> None:
         """Wake the subscribers of `run`, so that they look at it again."""
-        for wakeup, is_relevant in self._bells.get(run, ()):
+        for wakeup, is_relevant in self._subscriptions.get(run, ()):
             # Once the store is closed nothing changes any more: wake all, relevant or not.
-            if self.over or is_relevant():
-                wakeup.ring()
+            if self.is_closed or is_relevant():
+                wakeup.set()
 
-    async def watch(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def watch_store(
+        self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
         """Watch the store until cancelled, or until it is closed."""
         self._loop = get_running_loop()
         try:
@@ -119,10 +123,10 @@ class News:
                 task_status.started()
                 async for change in changes:
                     # The worker comes first: it tells its run loops, and takes up new runs.
-                    for callback in self._hears:
+                    for callback in self._callbacks:
                         callback(change)
-                    self.tell(change.run)
+                    self.notify(change.run)
         finally:
-            self.over = True
-            for run in tuple(self._bells):
-                self.tell(run)
+            self.is_closed = True
+            for run in tuple(self._subscriptions):
+                self.notify(run)

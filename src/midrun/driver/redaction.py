@@ -33,42 +33,42 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midrun.codec.redaction import (
-    MODEL_DATA,
-    MODEL_WORDS,
-    PEOPLE_WORDS,
+    MODEL_DATA_SCOPE,
+    MODEL_TEXT_SCOPE,
+    PERSON_TEXT_SCOPE,
     SLICE_CHARS,
-    Find,
-    Redaction,
+    FindSecrets,
+    Redactor,
     SearchScope,
     Span,
     Steps,
-    drain,
     is_secret_name,
-    may_name_a_secret,
+    may_contain_secret_name,
     merge_spans,
+    run_steps,
 )
-from midrun.core.controls import Approve, Wish
+from midrun.core.controls import Approve, ControlBase
 from midrun.core.entries import RunStarted
 from midrun.core.ids import CallId, RunId
-from midrun.core.placeholders import OPENING, PLACEHOLDER, is_declared, join_path
+from midrun.core.placeholders import PLACEHOLDER, PLACEHOLDER_PREFIX, is_declared, join_path
 from midrun.core.state import Call, State
 from midrun.core.values import Json, Reply, Use
 from midrun.driver.delta import Delta
 from midrun.driver.slices import run_in_slices
 
-RUNS: Final = 1024
+REMEMBERED_MAX_RUNS: Final = 1024
 """Runs whose secrets are remembered; the least recently used is forgotten first."""
 
-EACH: Final = 256
+RUN_MAX_SECRETS: Final = 256
 """Secrets that are remembered for each run."""
 
-SHORT: Final = 6
+SEARCHED_MIN_CHARS: Final = 6
 """Characters. A shorter secret is replaced where it was found, but not searched elsewhere."""
 
-SPREAD_MAX_CHARS: Final = 16_384
+SEARCHED_MAX_CHARS: Final = 16_384
 """A longer secret is replaced where it was found, but not searched elsewhere."""
 
-SEARCHED_ONE_BY_ONE_MAX: Final = 16
+SEARCHED_ONE_BY_ONE_MAX_SECRETS: Final = 16
 """Up to this number, each secret is searched by itself; beyond it, see `_find_candidates`."""
 
 PIECE_CHARS: Final = 131_072
@@ -76,35 +76,35 @@ PIECE_CHARS: Final = 131_072
 
 WORD_BYTES: Final = array("I").itemsize
 
-K = TypeVar("K")
-V = TypeVar("V")
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 
-class Vault:
+class SecretRegistry:
     """The secrets of all runs of this process.
 
     `redact` is the user's own search function, or True or False to switch redaction on or off.
     Processes with the same `key` compute the same placeholder for the same secret of a run.
     """
 
-    def __init__(self, redact: bool | Find, key: bytes) -> None:  # noqa: FBT001 - the public argument
-        self.hides = redact is not False
-        self.find = redact if callable(redact) else None
+    def __init__(self, redact: bool | FindSecrets, key: bytes) -> None:  # noqa: FBT001 - the public argument
+        self.is_enabled = redact is not False
+        self.find_secrets = redact if callable(redact) else None
         self._key = key
-        self._runs: OrderedDict[RunId, Secrets] = OrderedDict()
+        self._runs: OrderedDict[RunId, RunSecrets] = OrderedDict()
 
-    def of(self, run: RunId) -> "Secrets":
+    def get_run(self, run: RunId) -> "RunSecrets":
         """Return the secrets of `run`; create an empty set for a new run."""
         found = self._runs.get(run)
         if found is None:
             salt = hmac.digest(self._key, run.encode(), "sha256")
-            found = self._runs[run] = Secrets(salt, self.find)
-            if len(self._runs) > RUNS:
+            found = self._runs[run] = RunSecrets(salt, self.find_secrets)
+            if len(self._runs) > REMEMBERED_MAX_RUNS:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(run)
         return found
 
-    def opened(self, run: RunId, call: Call) -> Call:
+    def restore_call(self, run: RunId, call: Call) -> Call:
         """Return `call` with its secrets in arguments, progress, result and answer.
 
         The call of a child run stays redacted: its task goes into the child's journal.
@@ -115,19 +115,21 @@ class Vault:
             return call
         use = call.use
         if has_placeholder(use.args):
-            use = replace(use, args=secrets.revealed(use))
-        progress, result = secrets.filled(call.progress), secrets.filled(call.result)
-        answered = secrets.filled(call.answered)
-        return replace(call, use=use, progress=progress, result=result, answered=answered)
+            use = replace(use, args=secrets.restore_args(use))
+        progress, result = secrets.restore(call.progress), secrets.restore(call.result)
+        answered = secrets.restore(call.question_answer)
+        return replace(
+            call, use=use, progress=progress, result=result, question_answer=answered
+        )
 
-    def is_lost(self, run: RunId, args: Json) -> bool:
+    def has_lost_secrets(self, run: RunId, value: Json) -> bool:
         """Tell whether `value` has a placeholder whose secret this process does not know."""
-        if not (self.hides and has_placeholder(args)):
+        if not (self.is_enabled and has_placeholder(value)):
             return False
-        return self.of(run).lacks(args)
+        return self.get_run(run).has_unknown_placeholder(value)
 
 
-class Secrets:
+class RunSecrets:
     """The secrets of one run.
 
     `_secret_by_placeholder` maps placeholders to the secrets that a tool may be given back.
@@ -138,63 +140,69 @@ class Secrets:
     that were ever found.
     """
 
-    def __init__(self, salt: bytes, find: Find | None) -> None:
-        self.redaction = Redaction(self, find)
-        self.found = 0
+    def __init__(self, salt: bytes, find_secrets: FindSecrets | None) -> None:
+        self.redactor = Redactor(self, find_secrets)
+        self.found_count = 0
         self._salt = salt
-        self._values: OrderedDict[str, str] = OrderedDict()  # placeholder: secret
-        self._known: OrderedDict[str, tuple[int, str]] = OrderedDict()  # secret: number, place
-        self._written: OrderedDict[bytes, Json] = OrderedDict()  # digest: original arguments
+        self._secret_by_placeholder: OrderedDict[str, str] = (
+            OrderedDict()
+        )  # placeholder: secret
+        self._searched_secrets: OrderedDict[str, tuple[int, str]] = (
+            OrderedDict()
+        )  # secret: number, place
+        self._original_args: OrderedDict[bytes, Json] = (
+            OrderedDict()
+        )  # digest: original arguments
 
     def __bool__(self) -> bool:
-        return bool(self._values)
+        return bool(self._secret_by_placeholder)
 
     # ── replacing secrets ─────────────────────────────────────────────────────────────────
 
-    def cover(self, secret: str, *, spread: bool = True) -> str:
+    def redact(self, secret: str, *, everywhere: bool = True) -> str:
         """Return the placeholder of `secret`, and remember the secret.
 
         With `everywhere`, it is also replaced in all later text of the run.
         """
         digest = hmac.digest(self._salt, secret.encode("utf-8", "surrogatepass"), "sha256")
-        return self._remember_secret(secret, digest, spread=spread)
+        return self._remember_secret(secret, digest, everywhere=everywhere)
 
-    def cover_text(self, secret: str, *, spread: bool = True) -> Steps[str]:
+    def redact_in_steps(self, secret: str, *, everywhere: bool = True) -> Steps[str]:
         """Return the placeholder of a secret of any length, in steps."""
         if len(secret) <= PIECE_CHARS:
-            return self.cover(secret, spread=spread)
+            return self.redact(secret, everywhere=everywhere)
         mac = hmac.new(self._salt, digestmod="sha256")
         for start in range(0, len(secret), PIECE_CHARS):
             mac.update(secret[start : start + PIECE_CHARS].encode("utf-8", "surrogatepass"))
             yield
-        return self._remember_secret(secret, mac.digest(), spread=spread)
+        return self._remember_secret(secret, mac.digest(), everywhere=everywhere)
 
-    def _remember_secret(self, secret: str, digest: bytes, *, spread: bool) -> str:
-        placeholder = f"{OPENING}{digest.hex()[:12]}]"
-        _remember(self._values, placeholder, secret)
-        if spread and SHORT <= len(secret) <= SPREAD_MAX_CHARS:
-            if secret not in self._known:
-                self.found += 1
-            number, _ = self._known.get(secret, (self.found, ""))
-            _remember(self._known, secret, (number, placeholder))
+    def _remember_secret(self, secret: str, digest: bytes, *, everywhere: bool) -> str:
+        placeholder = f"{PLACEHOLDER_PREFIX}{digest.hex()[:12]}]"
+        _remember_lru(self._secret_by_placeholder, placeholder, secret)
+        if everywhere and SEARCHED_MIN_CHARS <= len(secret) <= SEARCHED_MAX_CHARS:
+            if secret not in self._searched_secrets:
+                self.found_count += 1
+            number, _ = self._searched_secrets.get(secret, (self.found_count, ""))
+            _remember_lru(self._searched_secrets, secret, (number, placeholder))
         return placeholder
 
-    def may_be_in(self, text: str) -> bool:
+    def may_contain_secret(self, text: str) -> bool:
         """Tell whether a known secret may be in a short text; False is certain."""
-        if len(text) < SHORT or not self._known:
+        if len(text) < SEARCHED_MIN_CHARS or not self._searched_secrets:
             return False
-        return len(self._known) > SEARCHED_ONE_BY_ONE_MAX or any(
-            secret in text for secret in self._known
+        return len(self._searched_secrets) > SEARCHED_ONE_BY_ONE_MAX_SECRETS or any(
+            secret in text for secret in self._searched_secrets
         )
 
-    def search(self, text: str, since: int = 0) -> Steps[str]:
+    def redact_known(self, text: str, since: int = 0) -> Steps[str]:
         """Replace the known secrets in `text`, except the first `since` that were found."""
-        known = [(s, p) for s, (number, p) in self._known.items() if number > since]
-        if len(known) > SEARCHED_ONE_BY_ONE_MAX and len(text) > SLICE_CHARS:
-            known = yield from _candidates(text, known)
+        known = [(s, p) for s, (number, p) in self._searched_secrets.items() if number > since]
+        if len(known) > SEARCHED_ONE_BY_ONE_MAX_SECRETS and len(text) > SLICE_CHARS:
+            known = yield from _find_candidates(text, known)
         placeholders: dict[str, str] = {}
         spans: list[Span] = []
-        left = SLICE_CHARS * SEARCHED_ONE_BY_ONE_MAX  # characters until the next yield
+        left = SLICE_CHARS * SEARCHED_ONE_BY_ONE_MAX_SECRETS  # characters until the next yield
         for secret, placeholder in known:
             at = text.find(secret) if len(text) <= SLICE_CHARS else 0
             while 0 <= at < len(text):
@@ -208,7 +216,7 @@ class Secrets:
                     spans.append((found, found + len(secret)))
                 at = piece if found < 0 else found + len(secret)
                 if left < 0:
-                    left = SLICE_CHARS * SEARCHED_ONE_BY_ONE_MAX
+                    left = SLICE_CHARS * SEARCHED_ONE_BY_ONE_MAX_SECRETS
                     yield
         if not spans:
             return text
@@ -217,19 +225,19 @@ class Secrets:
         # merged text is a secret of its own, which gets a placeholder here.
         for start, stop in merge_spans(spans):
             secret = text[start:stop]
-            placeholder = placeholders.get(secret) or self.cover(secret, spread=False)
+            placeholder = placeholders.get(secret) or self.redact(secret, everywhere=False)
             parts += [text[end:start], placeholder]
             end = stop
         return "".join([*parts, text[end:]])
 
-    def known(self, text: str) -> str:
+    def redact_all_known(self, text: str) -> str:
         """Replace all known secrets in `text`, in one go."""
-        return drain(self.search(text))
+        return run_steps(self.redact_known(text))
 
-    def beginning(self, text: str) -> int:
+    def count_secret_start(self, text: str) -> int:
         """Return how many characters at the end of `text` may begin a known secret."""
         longest = 0
-        for secret in self._known:
+        for secret in self._searched_secrets:
             at = text.find(secret[0], max(0, len(text) - len(secret) + 1))
             while at >= 0 and len(text) - at > longest:
                 if secret.startswith(text[at:]):
@@ -238,29 +246,29 @@ class Secrets:
                 at = text.find(secret[0], at + 1)
         return longest
 
-    def use(self, use: Use, *, by_model: bool) -> Steps[Use]:
+    def redact_use(self, use: Use, *, by_model: bool) -> Steps[Use]:
         """Redact a requested call, and remember its original arguments."""
         # A secret that a model wrote is replaced in place only; see the class.
-        scope = SearchScope(spread=not by_model, declared=use.traits.secret)
-        words = MODEL_WORDS if by_model else PEOPLE_WORDS
-        args = yield from self.redaction.value(use.args, scope)
+        scope = SearchScope(everywhere=not by_model, declared=use.traits.secret)
+        words = MODEL_TEXT_SCOPE if by_model else PERSON_TEXT_SCOPE
+        args = yield from self.redactor.redact_value(use.args, scope)
         if args is not use.args:
-            _remember(self._written, _digest(use.tool, args), use.args)
-        why = yield from self.redaction.value(use.why, words)
-        refused = yield from self.redaction.value(use.refused, scope)
+            _remember_lru(self._original_args, _hash_call(use.tool, args), use.args)
+        why = yield from self.redactor.redact_value(use.why, words)
+        refused = yield from self.redactor.redact_value(use.refused, scope)
         if args is use.args and why is use.why and refused is use.refused:
             return use
         return replace(use, args=args, why=why, refused=refused)
 
-    def reply(self, reply: Reply) -> Steps[Reply]:
+    def redact_reply(self, reply: Reply) -> Steps[Reply]:
         """Redact the reply of a model."""
         uses: list[Use] = []
         for use in reply.uses:  # before the text, which may repeat a secret from an argument
-            shown = yield from self.use(use, by_model=True)
+            shown = yield from self.redact_use(use, by_model=True)
             uses.append(shown)
-        text = yield from self.redaction.value(reply.text, MODEL_WORDS)
-        thinking = yield from self.redaction.value(reply.thinking, MODEL_WORDS)
-        opaque = yield from self.redaction.value(reply.opaque, MODEL_DATA)
+        text = yield from self.redactor.redact_value(reply.text, MODEL_TEXT_SCOPE)
+        thinking = yield from self.redactor.redact_value(reply.thinking, MODEL_TEXT_SCOPE)
+        opaque = yield from self.redactor.redact_value(reply.opaque, MODEL_DATA_SCOPE)
         same = (
             text is reply.text
             and thinking is reply.thinking
@@ -273,7 +281,7 @@ class Secrets:
 
     # ── restoring secrets ─────────────────────────────────────────────────────────────────
 
-    def revealed(self, use: Use) -> Json:
+    def restore_args(self, use: Use) -> Json:
         """Return the original arguments of a call.
 
         A model may also copy a placeholder from its history into new arguments. That is
@@ -283,36 +291,36 @@ class Secrets:
         """
         # The redacted arguments identify the call: equal secrets have equal placeholders. A
         # copy is returned, as the tool may change it.
-        written = self._written.get(_digest(use.tool, use.args), use.args)
-        return self.filled(deepcopy(written), declared=use.traits.secret)
+        written = self._original_args.get(_hash_call(use.tool, use.args), use.args)
+        return self.restore(deepcopy(written), declared=use.traits.secret)
 
-    def lacks(self, args: Json) -> bool:
+    def has_unknown_placeholder(self, value: Json) -> bool:
         """Tell whether `value` has a placeholder whose secret is not known."""
-        found = (m for text in _texts(args) for m in PLACEHOLDER.findall(text))
-        return any(placeholder not in self._values for placeholder in found)
+        found = (m for text in _iter_texts(value) for m in PLACEHOLDER.findall(text))
+        return any(placeholder not in self._secret_by_placeholder for placeholder in found)
 
-    def filled(
+    def restore(
         self, value: Json, name: str = "", declared: tuple[str, ...] = (), path: str = ""
     ) -> Json:
         """Return `value` with placeholders replaced by secrets in fields for secrets."""
         match value:
             case str() if is_secret_name(name) or is_declared(path, declared):
-                return self._values.get(value, value)
+                return self._secret_by_placeholder.get(value, value)
             case dict():
                 held = is_secret_name(name)
                 return {
-                    k: self.filled(
+                    k: self.restore(
                         v, name if held else str(k), declared, join_path(path, str(k))
                     )
                     for k, v in value.items()
                 }
             case list():
-                return [self.filled(item, name, declared, path) for item in value]
+                return [self.restore(item, name, declared, path) for item in value]
             case _:
                 return value
 
 
-def _candidates(text: str, known: list[tuple[str, str]]) -> Steps[list[tuple[str, str]]]:
+def _find_candidates(text: str, known: list[tuple[str, str]]) -> Steps[list[tuple[str, str]]]:
     """Return those of many `known` secrets that may be in `text`.
 
     To search for each of 256 secrets takes 50 ms per megabyte. This reads the text once, as
@@ -344,32 +352,32 @@ def _candidates(text: str, known: list[tuple[str, str]]) -> Steps[list[tuple[str
 
 def has_placeholder(value: Json) -> bool:
     """Tell whether a text in `value` has a placeholder."""
-    return any(OPENING in text for text in _texts(value))
+    return any(PLACEHOLDER_PREFIX in text for text in _iter_texts(value))
 
 
-def _texts(value: Json) -> Iterator[str]:
+def _iter_texts(value: Json) -> Iterator[str]:
     match value:
         case str():
             yield value
         case dict():
             for inner in value.values():
-                yield from _texts(inner)
+                yield from _iter_texts(inner)
         case list():
             for inner in value:
-                yield from _texts(inner)
+                yield from _iter_texts(inner)
         case _:
             return
 
 
-def _digest(tool: str, args: Json) -> bytes:
+def _hash_call(tool: str, args: Json) -> bytes:
     return sha256(msgspec.json.encode([tool, args], order="sorted")).digest()
 
 
-def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > EACH:
-        kept.popitem(last=False)
+def _remember_lru(cache: OrderedDict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    if len(cache) > RUN_MAX_SECRETS:
+        cache.popitem(last=False)
 
 
 # Redaction of driver inputs, controls and entries, field by field.
@@ -379,55 +387,70 @@ def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
 # secrets, text of models for shapes only. A secret that a model wrote is replaced where it
 # stands, and nowhere else.
 
-S = TypeVar("S", bound=Struct)
-C = TypeVar("C", bound=Wish)
+StructT = TypeVar("StructT", bound=Struct)
+ControlT = TypeVar("ControlT", bound=ControlBase)
 
-DATA: Final = frozenset(
+TOOL_DATA_FIELDS: Final = frozenset(
     {"args", "data", "encoding_error", "error", "progress", "question", "result", "value"}
 )
 """Fields with data of tools, and answers for tools."""
 
-WORDS: Final = frozenset({"instruction", "output", "reason", "task", "text", "thinking"})
+TEXT_FIELDS: Final = frozenset({"instruction", "output", "reason", "task", "text", "thinking"})
 """Fields with text of people or models."""
 
-PARTS: Final = frozenset({"outcome"})
+STRUCT_FIELDS: Final = frozenset({"outcome"})
 """Fields that hold a struct with such fields."""
 
-TAIL: Final = 40
+ARGS_TAIL_CHARS: Final = 40
 """Characters of arguments to remember, so that a name that comes in two deltas is found."""
 
-MANY: Final = frozenset({"items"})
+STRUCT_LIST_FIELDS: Final = frozenset({"items"})
 """Fields that hold several such structs: the items of a plan."""
 
-SPEAKING: Final = 512
+HELD_BACK_MAX_STREAMS: Final = 512
 """Streams of calls whose held-back text is remembered."""
 
 
-async def hide(vault: Vault, run: RunId, given: S) -> S:
+async def redact_struct(
+    secret_registry: SecretRegistry, run: RunId, struct: StructT
+) -> StructT:
     """Redact a driver input, a control or an entry; search a large value in slices."""
-    return await run_in_slices(_hide_struct(vault.of(run), given)) if vault.hides else given
+    return (
+        await run_in_slices(_redact_struct_in_steps(secret_registry.get_run(run), struct))
+        if secret_registry.is_enabled
+        else struct
+    )
 
 
-def hide_at_once(vault: Vault, run: RunId, given: S) -> S:
+def redact_struct_now(secret_registry: SecretRegistry, run: RunId, struct: StructT) -> StructT:
     """Redact a small driver input without yielding to the event loop."""
-    return drain(_hide_struct(vault.of(run), given)) if vault.hides else given
+    return (
+        run_steps(_redact_struct_in_steps(secret_registry.get_run(run), struct))
+        if secret_registry.is_enabled
+        else struct
+    )
 
 
-def _hide_struct(secrets: Secrets, given: S) -> Steps[S]:
+def _redact_struct_in_steps(secrets: RunSecrets, struct: StructT) -> Steps[StructT]:
     changed: dict[str, object] = {}
-    words = PEOPLE_WORDS if isinstance(given, Wish | RunStarted) else MODEL_WORDS
-    for name in _searched(type(given)):
-        before: object = getattr(given, name)
-        after = yield from _hide_field(secrets, name, before, words)
+    words = (
+        PERSON_TEXT_SCOPE if isinstance(struct, ControlBase | RunStarted) else MODEL_TEXT_SCOPE
+    )
+    for name in _list_searched_fields(type(struct)):
+        before: object = getattr(struct, name)
+        after = yield from _redact_field(secrets, name, before, words)
         if after is not before:
             changed[name] = after
-    return replace(given, **changed) if changed else given
+    return replace(struct, **changed) if changed else struct
 
 
 @cache
-def _searched(kind: type[Struct]) -> tuple[str, ...]:
+def _list_searched_fields(kind: type[Struct]) -> tuple[str, ...]:
     """Return the names of the fields of `kind` that may have a secret in them."""
-    named, hints = DATA | WORDS | PARTS | MANY, get_type_hints(kind)
+    named, hints = (
+        TOOL_DATA_FIELDS | TEXT_FIELDS | STRUCT_FIELDS | STRUCT_LIST_FIELDS,
+        get_type_hints(kind),
+    )
     return tuple(
         name
         for name in kind.__struct_fields__
@@ -435,44 +458,48 @@ def _searched(kind: type[Struct]) -> tuple[str, ...]:
     )
 
 
-def _hide_field(
-    secrets: Secrets, name: str, value: object, words: SearchScope
+def _redact_field(
+    secrets: RunSecrets, name: str, value: object, text_scope: SearchScope
 ) -> Steps[object]:
     if not value:
         return value
     if isinstance(value, Reply):
-        return (yield from secrets.reply(value))
+        return (yield from secrets.redact_reply(value))
     if isinstance(value, Use):
-        return (yield from secrets.use(value, by_model=False))
-    if name in PARTS:
-        return (yield from _hide_struct(secrets, cast("Struct", value)))
-    if name in MANY and isinstance(value, tuple):
+        return (yield from secrets.redact_use(value, by_model=False))
+    if name in STRUCT_FIELDS:
+        return (yield from _redact_struct_in_steps(secrets, cast("Struct", value)))
+    if name in STRUCT_LIST_FIELDS and isinstance(value, tuple):
         parts: list[object] = []
         for part in value:
-            shown = yield from _hide_struct(secrets, part)
+            shown = yield from _redact_struct_in_steps(secrets, part)
             parts.append(shown)
         return value if all(map(is_, parts, value)) else tuple(parts)
-    if name in DATA:
-        return (yield from secrets.redaction.value(value))
-    if name in WORDS and isinstance(value, str):
-        return (yield from secrets.redaction.value(value, words))
+    if name in TOOL_DATA_FIELDS:
+        return (yield from secrets.redactor.redact_value(value))
+    if name in TEXT_FIELDS and isinstance(value, str):
+        return (yield from secrets.redactor.redact_value(value, text_scope))
     return value
 
 
-async def hide_control(vault: Vault, state: State, control: C) -> C:
+async def redact_control(
+    secret_registry: SecretRegistry, state: State, control: ControlT
+) -> ControlT:
     """Redact a control, and remember the arguments that an approver edited."""
     # They need the traits of the call: its tool may declare some of them secret.
-    if vault.hides and isinstance(control, Approve) and control.args is not None:
-        ask = state.ask(control.ask)
-        call = None if ask is None else state.call(ask.call)
+    if secret_registry.is_enabled and isinstance(control, Approve) and control.args is not None:
+        ask = state.find_ask(control.ask)
+        call = None if ask is None else state.find_call(ask.call)
         edited = Use(tool="") if call is None else call.use
         edited = Use(tool=edited.tool, args=control.args, traits=edited.traits)
-        use = await run_in_slices(vault.of(state.run).use(edited, by_model=False))
+        use = await run_in_slices(
+            secret_registry.get_run(state.run).redact_use(edited, by_model=False)
+        )
         control = replace(control, args=use.args)
-    return await hide(vault, state.run, control)
+    return await redact_struct(secret_registry, state.run, control)
 
 
-class Screen:
+class LiveRedactor:
     """Redacts live deltas, which come in pieces.
 
     A secret cannot be recognised before it is complete, and a piece that was shown cannot be
@@ -486,57 +513,57 @@ class Screen:
     - A note of a tool comes whole, and is redacted like an entry.
     """
 
-    def __init__(self, vault: Vault) -> None:
-        self._vault = vault
-        self._held: OrderedDict[tuple[RunId, CallId, str], str | None] = OrderedDict()
+    def __init__(self, secret_registry: SecretRegistry) -> None:
+        self._secret_registry = secret_registry
+        self._held_back: OrderedDict[tuple[RunId, CallId, str], str | None] = OrderedDict()
 
-    def passed(self, delta: Delta) -> Delta | None:
+    def redact_delta(self, delta: Delta) -> Delta | None:
         """Return the part of `delta` that may be shown now; None if there is none.
 
         An `opening` delta is searched from its beginning, and the deltas after it continue.
         """
-        if not self._vault.hides or not delta.text:
+        if not self._secret_registry.is_enabled or not delta.text:
             return delta
         if delta.opening:
-            self._held.pop((delta.run, delta.call, delta.kind), None)
-        secrets = self._vault.of(delta.run)
+            self._held_back.pop((delta.run, delta.call, delta.kind), None)
+        secrets = self._secret_registry.get_run(delta.run)
         if delta.kind == "note":  # comes whole
-            shown = drain(secrets.redaction.value(delta.text))
-        elif self._vault.find is not None:
+            shown = run_steps(secrets.redactor.redact_value(delta.text))
+        elif self._secret_registry.find_secrets is not None:
             return None
         elif delta.kind == "args":
-            return delta if not secrets and self._plain(delta) else None
+            return delta if not secrets and self._may_show_args(delta) else None
         else:
-            shown = self._spoken(secrets, delta)
+            shown = self._redact_text(secrets, delta)
         if shown is delta.text:
             return delta
         return replace(delta, text=shown) if shown else None
 
-    def _plain(self, delta: Delta) -> bool:
+    def _may_show_args(self, delta: Delta) -> bool:
         """Tell whether the arguments so far have no word that may name a secret."""
         key = (delta.run, delta.call, "args")
-        before = self._held.get(key, "")
+        before = self._held_back.get(key, "")
         if before is None:  # a name was found before: nothing more of them is shown
             return False
         text = before + delta.text
-        named = may_name_a_secret(text)
-        self._hold(key, None if named else text[-TAIL:])
+        named = may_contain_secret_name(text)
+        self._hold_back(key, None if named else text[-ARGS_TAIL_CHARS:])
         return not named
 
-    def _spoken(self, secrets: Secrets, delta: Delta) -> str:
+    def _redact_text(self, secrets: RunSecrets, delta: Delta) -> str:
         if not secrets:
             return delta.text
         key = (delta.run, delta.call, delta.kind)
         # Prepend the text that was held back with the last delta, and hold back the new end.
-        text = secrets.known((self._held.pop(key, None) or "") + delta.text)
-        keep = secrets.beginning(text)
+        text = secrets.redact_all_known((self._held_back.pop(key, None) or "") + delta.text)
+        keep = secrets.count_secret_start(text)
         if keep:
-            self._hold(key, text[-keep:])
+            self._hold_back(key, text[-keep:])
             return text[:-keep]
         return text
 
-    def _hold(self, key: tuple[RunId, CallId, str], text: str | None) -> None:
-        self._held[key] = text
-        self._held.move_to_end(key)
-        if len(self._held) > SPEAKING:
-            self._held.popitem(last=False)
+    def _hold_back(self, key: tuple[RunId, CallId, str], text: str | None) -> None:
+        self._held_back[key] = text
+        self._held_back.move_to_end(key)
+        if len(self._held_back) > HELD_BACK_MAX_STREAMS:
+            self._held_back.popitem(last=False)

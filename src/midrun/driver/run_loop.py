@@ -42,18 +42,18 @@ from typing import Final
 import anyio
 
 from midrun.agents.agent import Agent
-from midrun.codec.snapshot import due
+from midrun.codec.snapshot import is_snapshot_due
 from midrun.core import controls as c
 from midrun.core.decision import Accepted, Refused
 from midrun.core.driver_inputs import (
-    Advanced,
     AskPerson,
-    Close,
-    Evidence,
-    Fail,
-    Settled,
+    CloseCall,
+    CrossBoundary,
+    DriverInput,
+    FailRun,
+    SettlePhase,
     StandDown,
-    Start,
+    StartCall,
     StartUndo,
     TakeLease,
     Wake,
@@ -62,7 +62,7 @@ from midrun.core.effects import (
     Advance,
     CallModel,
     CallTool,
-    Order,
+    DriverEffect,
     Park,
     Release,
     Settle,
@@ -70,20 +70,25 @@ from midrun.core.effects import (
     WakeAt,
 )
 from midrun.core.entries import CallAborted
-from midrun.core.evolve import apply, fold
-from midrun.core.ids import START, Micros, Seq
-from midrun.core.run_head import head_of
-from midrun.core.scheduler import plan
+from midrun.core.evolve import apply_entries, fold
+from midrun.core.ids import SEQ_ZERO, Micros, Seq
+from midrun.core.run_head import build_head
+from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
-from midrun.core.stops import MaxCost, MaxTokens, leaves
-from midrun.core.values import NOTHING, Actor, Spend
-from midrun.driver.context import Means
-from midrun.driver.dispatcher import Door
-from midrun.driver.journal_writer import Batch, bring, read_on, snapshot_if_due
-from midrun.driver.model_calls import prompt_for
-from midrun.driver.notifications import Bell
-from midrun.driver.suspect_calls import Place
-from midrun.driver.user_code_errors import must_go_on, words
+from midrun.core.stops import MaxCost, MaxTokens, flatten_stop
+from midrun.core.values import NO_SPEND, Actor, Spend
+from midrun.driver.context import DriverContext
+from midrun.driver.dispatcher import CallDispatcher
+from midrun.driver.journal_writer import (
+    Batch,
+    append_input,
+    refresh_state,
+    save_snapshot_if_due,
+)
+from midrun.driver.model_calls import build_prompt
+from midrun.driver.notifications import Wakeup
+from midrun.driver.suspect_calls import SuspectCalls
+from midrun.driver.user_code_errors import format_exception, must_reraise
 from midrun.errors import (
     HaltInForce,
     LeaseHeld,
@@ -94,62 +99,64 @@ from midrun.errors import (
     StoreFull,
     StoreUnreachable,
 )
-from midrun.ports.store import Appended, Lease
+from midrun.ports.store import AppendResult, Lease
 
-PATIENCE_S: Final = 0.25
+STORE_RETRY_S: Final = 0.25
 """Seconds between two attempts to append to a store that cannot write at present."""
 
 
-class Drive:
+class RunLoop:
     """Drives one run until it rests, ends, or another worker holds its lease.
 
     `state` is the fold of the journal, as far as this loop has read it.
     """
 
-    def __init__(self, means: Means, agent: Agent, state: State) -> None:
+    def __init__(self, context: DriverContext, agent: Agent, state: State) -> None:
         self.state = state
-        self._means = means
+        self._context = context
         self._agent = agent
-        self._bell = Bell()
-        self._door = Door(means, agent, state.run, self._bell)
+        self._wakeup = Wakeup()
+        self._dispatcher = CallDispatcher(context, agent, state.run, self._wakeup)
         self._lease: Lease | None = None
-        self._newest = state.seq  # the highest seq known to exist, read or not
-        self._latch: c.Halt | None = None  # a halt that is not in the journal yet
-        self._snapshot = START  # the seq of the newest snapshot
-        self._alarm: Micros | None = None  # when the next timer of the run is due
-        self._place = Place(means.alone, state.run, self._bell)
-        self._leaving = ""  # why the worker gives the run back; empty while it drives on
-        self._fenced = False
+        self._known_seq = state.seq  # the highest seq known to exist, read or not
+        self._pending_halt: c.Halt | None = None  # a halt that is not in the journal yet
+        self._snapshot_seq = SEQ_ZERO  # the seq of the newest snapshot
+        self._wake_at: Micros | None = None  # when the next timer of the run is due
+        self._suspects = SuspectCalls(context.suspect_gate, state.run, self._wakeup)
+        self._stand_down_reason = (
+            ""  # why the worker gives the run back; empty while it drives on
+        )
+        self._is_fenced = False
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether the journal is known to have entries that were not read yet."""
-        return self._newest > self.state.seq
+        return self._known_seq > self.state.seq
 
     # ── notifications from the worker; none of these methods waits ────────────────────────
 
-    def grew(self, seq: Seq) -> None:
+    def journal_grew(self, seq: Seq) -> None:
         """Note that the journal has grown to `seq`, and wake the loop."""
-        if seq > self._newest:
-            self._newest = seq
-            self._bell.ring()
+        if seq > self._known_seq:
+            self._known_seq = seq
+            self._wakeup.set()
 
-    def meet(self, scope: str, by: str, reason: str = "") -> None:
+    def halt_set(self, scope: str, by: str, reason: str = "") -> None:
         """Note that an operator's halt covers the run; the next batch records it."""
         operator = Actor(name=by, role="operator")
-        self._latch = c.Halt(by=operator, scope=scope, reason=reason)
-        self._bell.ring()
+        self._pending_halt = c.Halt(by=operator, scope=scope, reason=reason)
+        self._wakeup.set()
 
-    def stand_down(self, why: str) -> None:
+    def stand_down(self, reason: str) -> None:
         """Give the run back soon, so that another worker can continue it."""
-        self._leaving = why
-        self._bell.ring()
+        self._stand_down_reason = reason
+        self._wakeup.set()
 
     def fence(self) -> None:
         """Stop at once because the lease may be lost; begin no other append under it."""
-        self._fenced = True
-        self._door.drop()
-        self._bell.ring()
+        self._is_fenced = True
+        self._dispatcher.close()
+        self._wakeup.set()
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────
 
@@ -162,137 +169,142 @@ class Drive:
         # Send a heartbeat first: without a fresh one, other workers may take the new lease at
         # once. And count the lease before it is taken, so that the heartbeat thread keeps it
         # alive from its first moment on.
-        await self._means.holder.ready()
-        self._means.holder.took()
+        await self._context.heartbeat.ensure_fresh()
+        self._context.heartbeat.lease_taken()
         try:
             while self._lease is None:
-                if not await self._take():
+                if not await self._take_lease():
                     return
-            while self._holds():
-                await self._turn()
+            while self._holds_lease():
+                await self._run_once()
         except StaleEpoch:
             return  # another worker has taken the lease; the run is its business now
         finally:
             # In the usual case nothing is in flight here. After an error, calls may be: they
             # must not outlive the loop that journals their outcomes.
-            self._door.drop()
-            self._place.leave()
-            self._means.holder.gave_back()
+            self._dispatcher.close()
+            self._suspects.release_gate()
+            self._context.heartbeat.lease_released()
 
-    def _holds(self) -> bool:
+    def _holds_lease(self) -> bool:
         # The lease ends with an entry: when the run rests, or another worker takes it. So the
         # journal, as far as it was read, says whether this loop still holds it.
         state, lease = self.state, self._lease
-        is_own_lease = lease is not None and state.leased and state.epoch == lease.epoch
-        return is_own_lease and not self._fenced
+        is_own_lease = lease is not None and state.is_leased and state.epoch == lease.epoch
+        return is_own_lease and not self._is_fenced
 
-    async def _take(self) -> bool:
+    async def _take_lease(self) -> bool:
         """Append the lease and the first starts in one commit; False if it is not free.
 
         True with `_lease` still None means: try again. Another writer was first, or the store
         could not write.
         """
-        await self._read()
-        batch = self._batch()
+        await self._read_journal()
+        batch = self._new_batch()
         take_lease = TakeLease(
-            holder=self._means.holder.name, agent_print=self._agent.fingerprint
+            holder=self._context.heartbeat.holder_name,
+            agent_fingerprint=self._agent.fingerprint,
         )
         if not isinstance(batch.add(take_lease), Accepted):
             return False
         # The calls that can start at once are in the same append, which saves one commit.
-        self._follow(batch)
+        self._derive_entries(batch)
         try:
             return await self._append(batch) or self._lease is None
         except LeaseHeld:
             return False
 
-    async def _turn(self) -> None:
+    async def _run_once(self) -> None:
         """Read, decide, append, act, and wait: one iteration, as the module describes it."""
-        if self._alarm is not None and self._alarm <= self._means.clock():
-            await self._wake()
-        await self._read()
+        if self._wake_at is not None and self._wake_at <= self._context.clock():
+            await self._append_due_timers()
+        await self._read_journal()
         # The entries just read may have ended the lease: the run came to rest, or another
         # worker took it.
-        if not self._holds():
+        if not self._holds_lease():
             return
-        batch = self._batch()
+        batch = self._new_batch()
         # Inputs stay in `pending_inputs` until they are journaled. More may arrive during the
         # append; this iteration handles exactly those that it has seen here.
-        inputs = tuple(self._door.brought)
+        inputs = tuple(self._dispatcher.pending_inputs)
         # `decide` refuses an input whose call the journal has closed by now. It may still tell
         # something about an effect, so it is reported as late below, and only after the append:
         # until then the decision rests on a state that may be outdated.
-        late = [pending for pending in inputs if not self._taken_in(batch, pending.given)]
-        halt = self._met(batch)
-        self._place.look_anew()
-        if self._leaving:
-            self._stand_down(batch)
-            effects: Sequence[Order] = plan(batch.state)
+        late = [
+            pending for pending in inputs if not self._add_input(batch, pending.driver_input)
+        ]
+        halt = self._add_halt(batch)
+        self._suspects.reset()
+        if self._stand_down_reason:
+            self._add_stand_down(batch)
+            effects: Sequence[DriverEffect] = plan_effects(batch.state)
         else:
-            effects = self._follow(batch)
+            effects = self._derive_entries(batch)
         # After a failed append nothing below may happen: no call starts, no input is
         # removed. The next iteration reads on and decides everything again.
         if batch.entries and not await self._append(batch):
             return
-        del self._door.brought[: len(inputs)]
+        del self._dispatcher.pending_inputs[: len(inputs)]
         # A tool waits in `call.save` until its progress is durable, or refused.
         for pending in inputs:
-            if pending.saved is not None:
-                pending.saved.durable = pending not in late
-                pending.saved.over.set()
+            if pending.save_waiter is not None:
+                pending.save_waiter.is_durable = pending not in late
+                pending.save_waiter.done.set()
         for pending in late:
-            self._door.too_late(pending)
+            self._dispatcher.report_late(pending)
         # Keep a halt that was set during the append: this batch does not have it.
-        self._latch = self._latch if self._latch is not halt else None
+        self._pending_halt = self._pending_halt if self._pending_halt is not halt else None
         # `_append` has started the calls of this batch. The effects that need no entry come
         # last: aborts, controls for child runs, checks, custom stop conditions.
-        self._door.pass_on(self._place.may_go(effects, self.state), self.state)
-        if self._holds():
-            await self._bell.wait(self._wait(effects))
+        self._dispatcher.apply(self._suspects.runnable(effects, self.state), self.state)
+        if self._holds_lease():
+            await self._wakeup.wait(self._compute_wait_s(effects))
 
-    def _met(self, batch: Batch) -> c.Halt | None:
+    def _add_halt(self, batch: Batch) -> c.Halt | None:
         """Add the halt that covers the run to `batch`, and return it; None if there is none."""
-        if self._latch is not None:
-            batch.add(self._latch)
-        return self._latch
+        if self._pending_halt is not None:
+            batch.add(self._pending_halt)
+        return self._pending_halt
 
-    async def _wake(self) -> None:
+    async def _append_due_timers(self) -> None:
         """Append the entries of all timers that are due, without the lease.
 
         `Wake` is an input of the clock, not of the lease's holder. It expires asks, delivers
         scheduled messages, ends a pause with a time limit, and applies the time cap.
         """
-        self._alarm = None
-        result = await bring(self._means.store, self.state, Wake(), self._means.clock)
+        self._wake_at = None
+        result = await append_input(
+            self._context.store, self.state, Wake(), self._context.clock
+        )
         self.state = result.after
-        self._means.news.tell(self.state.run)
+        self._context.change_notifier.notify(self.state.run)
 
-    def _taken_in(self, batch: Batch, given: Evidence) -> bool:
+    def _add_input(self, batch: Batch, driver_input: DriverInput) -> bool:
         """Add an input to `batch`; False if its call was closed without it."""
-        if not isinstance(batch.add(given), Refused):
+        if not isinstance(batch.add(driver_input), Refused):
             return True
-        if isinstance(given, AskPerson):
+        if isinstance(driver_input, AskPerson):
             # The call asked a question and is over, but the run takes no questions any more:
             # it is being cancelled, say. The journal still has the call in flight and waits
             # for its end.
-            stopped = CallAborted(call=given.call)
-            batch.add(Close(epoch=given.epoch, outcome=stopped))
+            stopped = CallAborted(call=driver_input.call)
+            batch.add(CloseCall(epoch=driver_input.epoch, outcome=stopped))
         return False
 
-    def _batch(self) -> Batch:
-        return Batch(self.state, self._means.clock())
+    def _new_batch(self) -> Batch:
+        return Batch(self.state, self._context.clock())
 
-    async def _read(self) -> None:
-        if self.behind:
-            known_before = self._newest
-            self.state = await read_on(self._means.store, self.state)
+    async def _read_journal(self) -> None:
+        if self.is_behind:
+            known_before = self._known_seq
+            self.state = await refresh_state(self._context.store, self.state)
             # `_append` raises `_known_seq` to a seq that does not exist if its append fails.
             # Take the true one, unless a notification came while the store was read.
-            if self._newest == known_before:
-                self._newest = self.state.seq
-            self._means.news.tell(self.state.run)
+            if self._known_seq == known_before:
+                self._known_seq = self.state.seq
+            self._context.change_notifier.notify(self.state.run)
 
-    def _follow(self, batch: Batch) -> Sequence[Order]:
+    def _derive_entries(self, batch: Batch) -> Sequence[DriverEffect]:
         """Add all entries that follow from the state alone, and return the other effects.
 
         The entries are step boundaries, starts of calls and undos, and the end of the run. The
@@ -301,83 +313,85 @@ class Drive:
         # Each accepted input changes the state, and with it the plan: ask again after each.
         # It ends because every accepted input moves the run forward.
         while True:
-            effects: Sequence[Order] = plan(batch.state)
+            effects: Sequence[DriverEffect] = plan_effects(batch.state)
             for effect in effects:
-                if self._not_yet(effect, batch):
+                if self._must_wait(effect, batch):
                     continue
-                driver_input = self._evidence(effect, batch)
+                driver_input = self._make_input_for(effect, batch)
                 if driver_input is not None and isinstance(batch.add(driver_input), Accepted):
                     break
             else:
                 return effects
 
-    def _evidence(self, order: Order, batch: Batch) -> Evidence | None:
+    def _make_input_for(self, effect: DriverEffect, batch: Batch) -> DriverInput | None:
         """Return the input that records the start of `effect`; None if it needs no entry."""
         state, epoch = batch.state, batch.state.epoch
-        match order:
+        match effect:
             case Advance():
-                return Advanced(epoch=epoch)
+                return CrossBoundary(epoch=epoch)
             case CallModel(call=call):
                 try:
-                    reserve = self._reserve(order, state)
+                    reserve = self._compute_reserve(effect, state)
                 except BaseException as error:
                     # `Model.reserve` is user code: its error fails this run, and no other.
-                    if must_go_on(error):
+                    if must_reraise(error):
                         raise
-                    return Fail(epoch=epoch, error=words(error), code="model_error")
-                return Start(epoch=epoch, call=call, seen=state.seq, reserve=reserve)
+                    return FailRun(
+                        epoch=epoch, error=format_exception(error), code="model_error"
+                    )
+                return StartCall(epoch=epoch, call=call, seen_seq=state.seq, reserved=reserve)
             case CallTool(call=call):
-                return Start(epoch=epoch, call=call, seen=state.seq)
+                return StartCall(epoch=epoch, call=call, seen_seq=state.seq)
             case Undo(call=call, action=action) | Release(call=call, action=action):
                 return StartUndo(epoch=epoch, call=call, action=action)
             case Settle():
-                return Settled(epoch=epoch)
+                return SettlePhase(epoch=epoch)
             case Park():
                 return StandDown(epoch=epoch, why="halted")
             case _:
                 return None
 
-    def _not_yet(self, order: Order, batch: Batch) -> bool:
+    def _must_wait(self, effect: DriverEffect, batch: Batch) -> bool:
         """Tell whether `effect` is not due yet, or is a suspect call that must wait."""
-        after = order.after if isinstance(order, CallModel | Undo | Release) else None
+        after = effect.not_before if isinstance(effect, CallModel | Undo | Release) else None
         if after is not None and after > batch.now:
             return True
-        if not isinstance(order, CallModel | CallTool):
+        if not isinstance(effect, CallModel | CallTool):
             return False
-        return self._place.must_wait(batch.state, order.call)
+        return self._suspects.must_wait(batch.state, effect.call)
 
-    def _reserve(self, order: CallModel, state: State) -> Spend:
+    def _compute_reserve(self, effect: CallModel, state: State) -> Spend:
         """Return the spend to reserve for a model call, if the run has a cap on spend."""
-        if not any(isinstance(leaf, MaxTokens | MaxCost) for leaf in leaves(state.stop)):
-            return NOTHING
-        prompt = prompt_for(self._agent, state, condense=order.purpose == "condense")
-        return self._means.model_of(self._agent).reserve(prompt)
+        if not any(isinstance(leaf, MaxTokens | MaxCost) for leaf in flatten_stop(state.stop)):
+            return NO_SPEND
+        prompt = build_prompt(self._agent, state, condense=effect.purpose == "condense")
+        return self._context.get_model(self._agent).reserve(prompt)
 
-    def _stand_down(self, batch: Batch) -> None:
+    def _add_stand_down(self, batch: Batch) -> None:
         """Stop the calls in flight; add the end of the lease once there are none.
 
         Every iteration tries again: `decide` refuses `StandDown` while a call is in flight.
         """
-        self._door.wind_up()
-        batch.add(StandDown(epoch=batch.state.epoch, why=self._leaving))
+        self._dispatcher.begin_shutdown()
+        batch.add(StandDown(epoch=batch.state.epoch, why=self._stand_down_reason))
 
-    def _wait(self, orders: Sequence[Order]) -> float | None:
+    def _compute_wait_s(self, effects: Sequence[DriverEffect]) -> float | None:
         """Return the seconds until the loop must act without a wakeup; None if never."""
         # A suspect call waits for the gate, not for its retry time, which may have passed: that
         # time would make the wait zero and the loop spin.
         times = [
-            effect.after
-            for effect in orders
-            if isinstance(effect, (CallModel, Undo, Release)) and effect.after is not None
-            if not self._place.waits(effect.call)
+            effect.not_before
+            for effect in effects
+            if isinstance(effect, (CallModel, Undo, Release)) and effect.not_before is not None
+            if not self._suspects.is_waiting(effect.call)
         ]
-        self._alarm = min(
-            (effect.at for effect in orders if isinstance(effect, WakeAt)), default=None
+        self._wake_at = min(
+            (effect.at for effect in effects if isinstance(effect, WakeAt)), default=None
         )
-        if self._alarm is not None:
-            times.append(self._alarm)
-        waits = [(min(times) - self._means.clock()) / 1e6] if times else []
-        waits += [] if self._place.wait_s is None else [self._place.wait_s]
+        if self._wake_at is not None:
+            times.append(self._wake_at)
+        waits = [(min(times) - self._context.clock()) / 1e6] if times else []
+        waits += [] if self._suspects.wait_s is None else [self._suspects.wait_s]
         return min(waits, default=None)
 
     # ── appending ─────────────────────────────────────────────────────────────────────────
@@ -387,37 +401,39 @@ class Drive:
         # The store announces every append, ours too, and the announcement may overtake the
         # reply. Raise `_known_seq` first, so that it does not wake the loop for nothing. If the
         # append fails, `_known_seq` is ahead of `state`, and the next iteration reads on.
-        self._newest = Seq(max(self._newest, batch.state.seq))
+        self._known_seq = Seq(max(self._known_seq, batch.state.seq))
         try:
             appended = await self._commit(batch)
         except SeqConflict:
             return False
         except HaltInForce as halt:
-            await self._halted(halt)
+            await self._record_halt(halt)
             return False
         except (StoreBusy, StoreFull, StoreUnreachable) as problem:
             # No call starts meanwhile, and inputs are kept until they can be written. Of an
             # unreachable store it is unknown whether it has applied the append.
-            await anyio.sleep(PATIENCE_S)
-            return isinstance(problem, StoreUnreachable) and await self._found(batch)
+            await anyio.sleep(STORE_RETRY_S)
+            return isinstance(problem, StoreUnreachable) and await self._was_appended(batch)
         # The store stamps the entries. Usually it takes our time; with another one, apply the
         # entries again at that time, so that the state is the one every reader computes.
         same_time = appended.at == max(batch.now, batch.base.at)
-        self.state = batch.state if same_time else apply(batch.base, batch.entries, appended.at)
+        self.state = (
+            batch.state if same_time else apply_entries(batch.base, batch.entries, appended.at)
+        )
         if self.state.phase is not batch.base.phase:
             # The store's announcement may have come before `state` was set here: waiters that
             # looked at this loop's state then saw the old phase.
-            self._means.news.tell(self.state.run)
+            self._context.change_notifier.notify(self.state.run)
         # If `fence` was called during the append, the dispatcher is closed and makes none of
         # these calls; the next lease closes them as unknown.
-        self._door.leave(batch.entries, self.state)
-        if due(seq=self.state.seq, snapshot=self._snapshot):
-            self._snapshot = await snapshot_if_due(
-                self._means.store, self.state, appended, last=self._snapshot
+        self._dispatcher.start(batch.entries, self.state)
+        if is_snapshot_due(seq=self.state.seq, snapshot=self._snapshot_seq):
+            self._snapshot_seq = await save_snapshot_if_due(
+                self._context.store, self.state, appended, last_snapshot_seq=self._snapshot_seq
             )
         return True
 
-    async def _found(self, batch: Batch) -> bool:
+    async def _was_appended(self, batch: Batch) -> bool:
         """Tell whether a batch was appended although the store's reply was lost.
 
         If so, continue as `_append` does. Without this check the journal would have calls as
@@ -426,7 +442,7 @@ class Drive:
         if self._lease is None:
             return False  # the epoch of the lease is unknown: take the lease again
         try:
-            records = await self._means.store.read(self.state.run, after=batch.base.seq)
+            records = await self._context.store.read(self.state.run, after=batch.base.seq)
         except StoreError:
             return False
         # Other writers may have appended after the batch, but not in between: it is one append.
@@ -434,51 +450,51 @@ class Drive:
         if [record.entry for record in ours] != batch.entries:
             return False
         self.state = fold(self.state.run, ours, batch.base)
-        self._means.news.tell(self.state.run)
-        self._door.leave(batch.entries, self.state)
+        self._context.change_notifier.notify(self.state.run)
+        self._dispatcher.start(batch.entries, self.state)
         return True
 
-    async def _commit(self, batch: Batch) -> Appended:
-        store, run, head = self._means.store, self.state.run, head_of(batch.state)
+    async def _commit(self, batch: Batch) -> AppendResult:
+        store, run, head = self._context.store, self.state.run, build_head(batch.state)
         after = batch.base.seq
         if self._lease is not None:
             return await store.append(
                 run, batch.entries, after=after, lease=self._lease, head=head, at=batch.now
             )
         # The first append takes the lease: the store assigns the epoch.
-        self._lease, appended = await store.take(
+        self._lease, appended = await store.take_lease(
             run,
             batch.entries,
             after=after,
-            holder=self._means.holder.name,
+            holder=self._context.heartbeat.holder_name,
             head=head,
-            limits=self._means.limits_on(batch.base),
+            limits=self._context.get_limits(batch.base),
         )
-        self._door.epoch = self._lease.epoch
+        self._dispatcher.epoch = self._lease.epoch
         return appended
 
-    async def _halted(self, halt: HaltInForce) -> None:
+    async def _record_halt(self, halt: HaltInForce) -> None:
         """Note a halt that the store reported; without a lease, record it at once.
 
         With a lease the next iteration records it. Without one there is no next iteration: the
         run is halted in the phase where it rests.
         """
-        self.meet(halt.scope, halt.by, halt.reason)
-        if self._lease is not None or self._latch is None:
+        self.halt_set(halt.scope, halt.by, halt.reason)
+        if self._lease is not None or self._pending_halt is None:
             return
-        batch = self._batch()
-        batch.add(self._latch)
+        batch = self._new_batch()
+        batch.add(self._pending_halt)
         if not batch.entries:
             return
         try:
-            await self._means.store.append(
+            await self._context.store.append(
                 self.state.run,
                 batch.entries,
                 after=batch.base.seq,
                 lease=None,
-                head=head_of(batch.state),
+                head=build_head(batch.state),
             )
         except SeqConflict as conflict:
-            self._newest = Seq(max(self._newest, conflict.head))
+            self._known_seq = Seq(max(self._known_seq, conflict.head))
         else:
-            self._newest = Seq(batch.state.seq)
+            self._known_seq = Seq(batch.state.seq)

@@ -10,56 +10,62 @@ from msgspec.structs import replace
 
 from midrun.codec.journal import encode_entry, prepare_entry
 from midrun.codec.safe_repr import safe_repr, safe_str
-from midrun.core.driver_inputs import AskPerson, Close, Evidence, Fail, SettleCall
+from midrun.core.driver_inputs import AskPerson, CloseCall, DriverInput, FailRun, SettleCall
 from midrun.core.entries import AskOpened, CallAborted, CallDone, CallFailed, CallSettled, Entry
 from midrun.core.ids import AskId
-from midrun.driver.slices import QUICK, run_in_slices
+from midrun.driver.slices import QUICK_LIMITS, run_in_slices
 from midrun.errors import NotJson, TooLarge
 
-E = TypeVar("E", bound=Entry)
+EntryT = TypeVar("EntryT", bound=Entry)
 
 
-async def keep(given: Evidence) -> Evidence:
+async def sanitize_input(driver_input: DriverInput) -> DriverInput:
     """Return `driver_input`, reduced to the part that can be journaled.
 
     A large outcome is checked and encoded here, in slices, so that the event loop can run in
     between. The codec remembers the encoded text, and the store need not encode it again.
     """
-    match given:
-        case Close(outcome=outcome):
-            prepared, problem = await _prepared(outcome)
+    match driver_input:
+        case CloseCall(outcome=outcome):
+            prepared, problem = await _try_make_storable(outcome)
             if problem:
-                return Close(epoch=given.epoch, outcome=_brief(outcome, problem))
-            return given if prepared is outcome else Close(epoch=given.epoch, outcome=prepared)
+                return CloseCall(
+                    epoch=driver_input.epoch, outcome=_shorten_outcome(outcome, problem)
+                )
+            return (
+                driver_input
+                if prepared is outcome
+                else CloseCall(epoch=driver_input.epoch, outcome=prepared)
+            )
         case AskPerson():
             # A question that cannot be stored cannot be asked: the call fails with the reason.
-            prepared_ask, problem = await _prepared(_asked(given))
+            prepared_ask, problem = await _try_make_storable(_make_ask_entry(driver_input))
             if not problem:
-                return replace(given, data=prepared_ask.data)
+                return replace(driver_input, data=prepared_ask.data)
             error = f"its question cannot be kept: {problem}"
-            failed = CallFailed(call=given.call, error=error)
-            return Close(epoch=given.epoch, outcome=failed)
+            failed = CallFailed(call=driver_input.call, error=error)
+            return CloseCall(epoch=driver_input.epoch, outcome=failed)
         case SettleCall(call=call, happened=happened, result=result):
             settled = CallSettled(call=call, happened=happened, result=result)
-            prepared_settled, problem = await _prepared(settled)
+            prepared_settled, problem = await _try_make_storable(settled)
             return replace(
-                given, result=safe_repr(result) if problem else prepared_settled.result
+                driver_input, result=safe_repr(result) if problem else prepared_settled.result
             )
-        case Fail(error=error, code=code):
-            return Fail(epoch=given.epoch, error=safe_str(error), code=safe_str(code))
+        case FailRun(error=error, code=code):
+            return FailRun(epoch=driver_input.epoch, error=safe_str(error), code=safe_str(code))
         case _:
-            return given
+            return driver_input
 
 
-async def _prepared(entry: E) -> tuple[E, str]:
+async def _try_make_storable(entry: EntryT) -> tuple[EntryT, str]:
     """Return `entry` in storable form and "", or `entry` itself and the problem."""
     try:
-        return await prepare(entry), ""
+        return await make_storable(entry), ""
     except (NotJson, TooLarge) as error:
         return entry, safe_str(error)
 
 
-async def prepare(entry: E) -> E:
+async def make_storable(entry: EntryT) -> EntryT:
     """Return `entry` in storable form; encode a large one in slices.
 
     Raises:
@@ -68,25 +74,25 @@ async def prepare(entry: E) -> E:
     # Most entries are small and encoded in one go. The limit makes a large one fail early,
     # before it has blocked the event loop.
     try:
-        encode_entry(entry, QUICK)
+        encode_entry(entry, QUICK_LIMITS)
     except TooLarge:
-        return cast("E", await run_in_slices(prepare_entry(entry)))
+        return cast("EntryT", await run_in_slices(prepare_entry(entry)))
     return entry
 
 
-def _asked(given: AskPerson) -> AskOpened:
+def _make_ask_entry(driver_input: AskPerson) -> AskOpened:
     # Only to find out whether the question can be stored; its id does not matter.
     return AskOpened(
         ask=AskId("a1"),
         ask_kind="question",
-        call=given.call,
-        question=given.question,
-        data=given.data,
-        continuation=given.continuation,
+        call=driver_input.call,
+        question=driver_input.question,
+        data=driver_input.data,
+        continuation=driver_input.continuation,
     )
 
 
-def _brief(outcome: Entry, problem: str) -> CallDone | CallFailed | CallAborted:
+def _shorten_outcome(outcome: Entry, problem: str) -> CallDone | CallFailed | CallAborted:
     """Return a storable outcome in place of one that is too large or not encodable."""
     match outcome:
         case CallDone(call=call, reply=None, result=result):

@@ -5,11 +5,11 @@ from typing import Final, TypeVar
 
 from anyio.lowlevel import cancel_shielded_checkpoint
 
-from midrun.codec.strict_json import Limits
+from midrun.codec.strict_json import JsonLimits
 
 T = TypeVar("T")
 
-QUICK: Final = Limits(size=32 * 1024)
+QUICK_LIMITS: Final = JsonLimits(max_bytes=32 * 1024)
 """A value within these limits is checked and encoded in less than two milliseconds."""
 
 

@@ -6,13 +6,13 @@ from typing import Final
 from msgspec import Struct
 
 from midrun.agents.agent import Agent
-from midrun.core.driver_inputs import Fail, GiveVerdict
+from midrun.core.driver_inputs import FailRun, RecordStopVerdict
 from midrun.core.ids import Epoch
 from midrun.core.state import State
-from midrun.core.stops import custom_names
+from midrun.core.stops import list_custom_names
 from midrun.core.transcript import Transcript
-from midrun.driver.context import Means
-from midrun.driver.user_code_errors import must_go_on, words
+from midrun.driver.context import DriverContext
+from midrun.driver.user_code_errors import format_exception, must_reraise
 from midrun.stops import resolve_custom
 
 UNDECLARED_STOP: Final = (
@@ -20,7 +20,7 @@ UNDECLARED_STOP: Final = (
 )
 
 
-class Standing(Struct, frozen=True, kw_only=True):
+class StopContext(Struct, frozen=True, kw_only=True):
     """The argument of a custom stop condition: the use of a run at a step boundary."""
 
     steps: int
@@ -32,42 +32,42 @@ class Standing(Struct, frozen=True, kw_only=True):
     messages: Transcript
 
 
-def standing(state: State) -> Standing:
+def make_stop_context(state: State) -> StopContext:
     """Return the argument of a custom stop condition for `state`."""
-    meter = state.metered
-    return Standing(
+    meter = state.meter_with_time
+    return StopContext(
         steps=meter.steps,
         tool_calls=meter.tool_calls,
-        tokens=meter.committed.tokens,
-        cost_usd=meter.committed.cost / 1e6,
-        seconds=meter.worked / 1e6,
-        text=meter.text,
+        tokens=meter.committed_spend.tokens,
+        cost_usd=meter.committed_spend.cost / 1e6,
+        seconds=meter.worked_micros / 1e6,
+        text=meter.last_text,
         messages=Transcript(state),
     )
 
 
-async def judge(
-    means: Means, name: str, state: State, *, agent: Agent, epoch: Epoch
-) -> GiveVerdict | Fail:
+async def evaluate_stop(
+    context: DriverContext, name: str, state: State, *, agent: Agent, epoch: Epoch
+) -> RecordStopVerdict | FailRun:
     """Call the stop condition `name`; if it raises, the run fails and can be resumed.
 
     `name` comes from the journal, which may have come with a checkpoint. Resolving a name
     imports a module, so only the names in the agent's own stop, which this process declared
     in code, are resolved.
     """
-    if name not in custom_names(agent.stop):
-        return Fail(epoch=epoch, error=f"stop {name}: {UNDECLARED_STOP}", code="stop_failed")
+    if name not in list_custom_names(agent.stop):
+        return FailRun(epoch=epoch, error=f"stop {name}: {UNDECLARED_STOP}", code="stop_failed")
 
     async def ask() -> bool:
-        met = resolve_custom(name)(standing(state))
+        met = resolve_custom(name)(make_stop_context(state))
         return bool(await met if inspect.isawaitable(met) else met)
 
     label = f"stop condition {name} (run {state.run})"
     try:
-        met = await means.user_tasks.run(ask, label=label, grace=agent.grace)
+        met = await context.user_tasks.run(ask, label=label, grace=agent.grace)
     except BaseException as error:
-        if must_go_on(error):
+        if must_reraise(error):
             raise
-        problem = f"stop condition {name}: {words(error)}"
-        return Fail(epoch=epoch, error=problem, code="stop_failed")
-    return GiveVerdict(epoch=epoch, name=name, met=met)
+        problem = f"stop condition {name}: {format_exception(error)}"
+        return FailRun(epoch=epoch, error=problem, code="stop_failed")
+    return RecordStopVerdict(epoch=epoch, name=name, met=met)

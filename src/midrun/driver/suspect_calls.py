@@ -19,30 +19,30 @@ from typing import Final
 
 import anyio
 
-from midrun.core.effects import CheckCall, Order
+from midrun.core.effects import CheckCall, DriverEffect
 from midrun.core.ids import CallId, RunId
-from midrun.core.retries import DEATHS
+from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.state import Call, State
-from midrun.driver.notifications import Bell
+from midrun.driver.notifications import Wakeup
 
-TRIAL_S: Final = 15.0
+SUSPECT_TRIAL_S: Final = 15.0
 """Seconds after which a running suspect does not hold the others up any more."""
 
 
-def on_its_last_try(call: Call | None) -> bool:
+def is_suspect(call: Call | None) -> bool:
     """Tell whether one more death of a worker would fail the run of `call`."""
-    return call is not None and call.deaths == DEATHS - 1
+    return call is not None and call.worker_deaths == WORKER_DEATHS_MAX - 1
 
 
-class Alone:
+class SuspectCallGate:
     """Admits one run of this process at a time to make suspect calls."""
 
     def __init__(self) -> None:
-        self._run: RunId | None = None  # the run that holds the gate
-        self._until = 0.0  # when its trial is over
-        self._waiting: dict[Bell, None] = {}  # an ordered set
+        self._holding_run: RunId | None = None  # the run that holds the gate
+        self._trial_ends_at = 0.0  # when its trial is over
+        self._waiters: dict[Wakeup, None] = {}  # an ordered set
 
-    def wait_s(self, run: RunId, bell: Bell) -> float:
+    def try_acquire(self, run: RunId, wakeup: Wakeup) -> float:
         """Acquire the gate for `run`; return 0.0 if it has it, else the seconds to wait.
 
         `wakeup` is set when the gate is released before that. All waiters are woken, in the
@@ -50,23 +50,23 @@ class Alone:
         """
         now = anyio.current_time()
         # A run whose trial is over loses the gate without notice; its call runs on.
-        if self._run is None or self._until <= now:
-            self._run, self._until = run, now + TRIAL_S
-        if self._run == run:
+        if self._holding_run is None or self._trial_ends_at <= now:
+            self._holding_run, self._trial_ends_at = run, now + SUSPECT_TRIAL_S
+        if self._holding_run == run:
             return 0.0
-        self._waiting[bell] = None
-        return self._until - now
+        self._waiters[wakeup] = None
+        return self._trial_ends_at - now
 
-    def over(self, run: RunId) -> None:
+    def release(self, run: RunId) -> None:
         """Release the gate if `run` holds it, and wake all waiters."""
-        if self._run == run:
-            self._run = None
-            waiters, self._waiting = self._waiting, {}
+        if self._holding_run == run:
+            self._holding_run = None
+            waiters, self._waiters = self._waiters, {}
             for wakeup in waiters:
-                wakeup.ring()
+                wakeup.set()
 
 
-class Place:
+class SuspectCalls:
     """The suspect calls of one run that are due and wait for the gate.
 
     The run loop calls `reset` in each iteration, then `must_wait` for every call that is due,
@@ -74,50 +74,50 @@ class Place:
     tried again; None if nothing waits for it.
     """
 
-    def __init__(self, alone: Alone, run: RunId, bell: Bell) -> None:
+    def __init__(self, gate: SuspectCallGate, run: RunId, wakeup: Wakeup) -> None:
         self.wait_s: float | None = None
-        self._alone = alone
+        self._gate = gate
         self._run = run
-        self._bell = bell
-        self._due: set[CallId] = set()
+        self._wakeup = wakeup
+        self._waiting_calls: set[CallId] = set()
 
-    def look_anew(self) -> None:
+    def reset(self) -> None:
         """Forget the calls that waited in the last iteration."""
         self.wait_s = None
-        self._due.clear()
+        self._waiting_calls.clear()
 
     def must_wait(self, state: State, call: CallId) -> bool:
         """Tell whether `call` is a suspect and must wait; acquire the gate if it is free."""
-        if not on_its_last_try(state.call(call)):
+        if not is_suspect(state.find_call(call)):
             return False
-        wait_s = self._alone.wait_s(self._run, self._bell)
+        wait_s = self._gate.try_acquire(self._run, self._wakeup)
         if not wait_s:
             return False
         self.wait_s = wait_s
-        self._due.add(call)
+        self._waiting_calls.add(call)
         return True
 
-    def waits(self, call: CallId) -> bool:
+    def is_waiting(self, call: CallId) -> bool:
         """Tell whether `call` waits for the gate in this iteration."""
-        return call in self._due
+        return call in self._waiting_calls
 
-    def may_go(self, orders: Sequence[Order], state: State) -> Sequence[Order]:
+    def runnable(self, effects: Sequence[DriverEffect], state: State) -> Sequence[DriverEffect]:
         """Return `effects` without the checks that must wait; release the gate if unused."""
-        checks = (effect for effect in orders if isinstance(effect, CheckCall))
+        checks = (effect for effect in effects if isinstance(effect, CheckCall))
         held_back = [check for check in checks if self.must_wait(state, check.call)]
-        left = [effect for effect in orders if effect not in held_back]
+        left = [effect for effect in effects if effect not in held_back]
         # Keep the gate while a suspect, or the check of one, is running. It may also have been
         # acquired in this iteration for a call that was not started after all.
         running = [state.calls[n - 1] for n in state.in_flight]
         running += [
             call
             for effect in left
-            if isinstance(effect, CheckCall) and (call := state.call(effect.call))
+            if isinstance(effect, CheckCall) and (call := state.find_call(effect.call))
         ]
-        if not any(on_its_last_try(call) for call in running):
-            self.leave()
+        if not any(is_suspect(call) for call in running):
+            self.release_gate()
         return left
 
-    def leave(self) -> None:
+    def release_gate(self) -> None:
         """Release the gate if this run holds it."""
-        self._alone.over(self._run)
+        self._gate.release(self._run)

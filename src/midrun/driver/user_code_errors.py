@@ -24,41 +24,43 @@ from anyio.lowlevel import checkpoint
 
 from midrun.agents.human import PauseHere
 from midrun.codec.safe_repr import safe_str
-from midrun.driver.subprocess.protocol import Asked, Raised
+from midrun.driver.subprocess.protocol import QuestionAsked, Raised
 
 
-def end_of(error: BaseException) -> Raised | Asked:
+def outcome_of_exception(error: BaseException) -> Raised | QuestionAsked:
     """Return the outcome of a function that raised `error`: a failure, or a question.
 
     `pause_here` asks its question by raising. Inside a task group the exception arrives in an
     exception group, so all leaves are searched.
     """
-    leaves = list(_leaves(error))
+    leaves = list(_iter_leaves(error))
     for leaf in leaves:
         if isinstance(leaf, PauseHere):
-            return Asked(question=leaf.question, data=leaf.data, continuation=leaf.continuation)
-    return raised(error)
+            return QuestionAsked(
+                question=leaf.question, data=leaf.data, continuation=leaf.continuation
+            )
+    return describe_exception(error)
 
 
-def raised(error: BaseException) -> Raised:
+def describe_exception(error: BaseException) -> Raised:
     """Return the type and text of `error`; of a group, the texts of all its leaves."""
-    leaves = list(_leaves(error))
+    leaves = list(_iter_leaves(error))
     if len(leaves) == 1:
         return Raised(kind=type(leaves[0]).__name__, message=safe_str(leaves[0]))
     message = "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}" for leaf in leaves)
     return Raised(kind=type(error).__name__, message=message)
 
 
-def words(error: BaseException) -> str:
+def format_exception(error: BaseException) -> str:
     """Return `error` as one text, "Type: message"."""
-    failure = raised(error)
+    failure = describe_exception(error)
     return f"{failure.kind}: {failure.message}"
 
 
-def must_go_on(error: BaseException) -> bool:
+def must_reraise(error: BaseException) -> bool:
     """Tell whether `error`, caught from user code, must be raised again: see above."""
     if isinstance(error, anyio.get_cancelled_exc_class()):
-        return is_ours()
+        return is_enclosing_scope_cancelled()
     return is_ctrl_c(error)
 
 
@@ -80,13 +82,13 @@ def is_ctrl_c(error: BaseException) -> bool:
     return trace is not None and trace.tb_frame.f_code.co_name == "_on_sigint"
 
 
-def is_ours() -> bool:
+def is_enclosing_scope_cancelled() -> bool:
     """Tell whether the cancellation that was just caught comes from a scope around us."""
     # AnyIO reports minus infinity as the deadline of a scope that is cancelled.
     return anyio.current_effective_deadline() == -math.inf
 
 
-async def shake_off() -> None:
+async def absorb_stray_cancellation() -> None:
     """Absorb a `Task.cancel()` that user code left pending on this task.
 
     For example, code arms a timer that cancels the current task, and the timer fires just as
@@ -111,9 +113,9 @@ async def shake_off() -> None:
         task.uncancel()
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:
-            yield from _leaves(part)
+            yield from _iter_leaves(part)
     else:
         yield error

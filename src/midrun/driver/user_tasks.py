@@ -46,7 +46,7 @@ from typing import Final, Generic, TypeVar, cast
 
 import anyio
 
-from midrun.driver.in_flight_call import Flight
+from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.user_code_errors import is_ctrl_c
 
 T = TypeVar("T")
@@ -59,19 +59,19 @@ CANCELLATIONS_MAX: Final = 8
 CANCELLATION_GAP_MIN_S: Final = 0.01
 """The shortest time between two cancellations of a user task, for a very short grace."""
 
-ABANDONED: Final[set["UserTask[object]"]] = set()
+ABANDONED_TASKS: Final[set["UserTask[object]"]] = set()
 """Tasks that were still running when their `Midrun` was left; asyncio holds no reference."""
 
-THREADS: Final[set[str]] = set()
+RUNNING_THREAD_LABELS: Final[set[str]] = set()
 """Labels of the user functions that block a thread right now."""
 
 
 def list_unfinished() -> list[str]:
     """Return the labels of user code that runs on although its `Midrun` was left."""
-    return sorted({*THREADS, *(task.label for task in ABANDONED)})
+    return sorted({*RUNNING_THREAD_LABELS, *(task.label for task in ABANDONED_TASKS)})
 
 
-class _Task(asyncio.Task[None]):
+class _GatedTask(asyncio.Task[None]):
     """An asyncio task that calls `on_cancel` whenever it is cancelled."""
 
     on_cancel: Callable[[], None] | None = None
@@ -90,14 +90,14 @@ class UserTask(Generic[T]):
         self.label = label
         self.grace_s = grace.total_seconds()
         self.stopping_since: float | None = None
-        self._half_s = max(self.grace_s / 2, CANCELLATION_GAP_MIN_S)
+        self._half_grace_s = max(self.grace_s / 2, CANCELLATION_GAP_MIN_S)
         self._value: list[T] = []  # the value, once there is one
         self._error: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stop_scope, self._gate = anyio.CancelScope(), anyio.CancelScope()
-        self.asyncio_task = _Task(self._run(work), name=label)
+        self.asyncio_task = _GatedTask(self._run(work), name=label)
         self.asyncio_task.on_cancel = self._close_gate
-        self.asyncio_task.add_done_callback(self._end)
+        self.asyncio_task.add_done_callback(self._finish)
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> None:
         # The outcome is stored here and not taken from the task: if the code's own task is
@@ -117,7 +117,7 @@ class UserTask(Generic[T]):
                 raise
             self._error = error
 
-    def _end(self, task: "asyncio.Task[None]") -> None:
+    def _finish(self, task: "asyncio.Task[None]") -> None:
         if self._timer is not None:
             self._timer.cancel()
         self.asyncio_task.on_cancel = None  # break the reference cycle
@@ -136,7 +136,7 @@ class UserTask(Generic[T]):
         stopped = cancelled and self.stopping_since is not None
         return bool(self._value) or (self._error is not None and not stopped)
 
-    def outcome(self) -> T:
+    def get_outcome(self) -> T:
         """Return the value that the coroutine has returned, or raise its error."""
         if self._value:
             return self._value[0]
@@ -156,33 +156,33 @@ class UserTask(Generic[T]):
         loop = asyncio.get_running_loop()
         if self._timer is None:
             self.stopping_since = loop.time()
-            self._cancel(self._half_s, CANCELLATIONS_MAX)
+            self._cancel(self._half_grace_s, CANCELLATIONS_MAX)
         else:
             # A second reason to stop. The code may be cleaning up after the first cancellation:
             # do not interrupt that at once, and begin the series of intervals anew.
             self._timer.cancel()
             self._timer = loop.call_later(
-                self._half_s, self._cancel, self._half_s, CANCELLATIONS_MAX
+                self._half_grace_s, self._cancel, self._half_grace_s, CANCELLATIONS_MAX
             )
 
     def _close_gate(self) -> None:
         # The code may cancel its own task before any stop: that closes nothing.
         self._gate.shield = self.stopping_since is not None
 
-    def _cancel(self, gap_s: float, left: int) -> None:
+    def _cancel(self, gap_s: float, remaining: int) -> None:
         self._gate.shield = False
         self._stop_scope.cancel()
-        if left > 1:
+        if remaining > 1:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(gap_s, self._cancel, 2 * gap_s, left - 1)
+            self._timer = loop.call_later(gap_s, self._cancel, 2 * gap_s, remaining - 1)
 
 
 class UserTasks:
     """The user coroutines that one worker runs. Create it inside a running event loop."""
 
     def __init__(self) -> None:
-        self._running: set[UserTask[object]] = set()
-        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running_tasks: set[UserTask[object]] = set()
+        self._shutdown_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(
         self,
@@ -190,7 +190,7 @@ class UserTasks:
         *,
         label: str,
         grace: timedelta,
-        flight: Flight | None = None,
+        in_flight: InFlightCall | None = None,
     ) -> T:
         """Await `work` in a task of its own; when cancelled, stop it and wait for its end.
 
@@ -201,47 +201,47 @@ class UserTasks:
         # The task has a copy of the caller's context variables, as every asyncio task has.
         task = UserTask(work, label, grace)
         tracked = cast("UserTask[object]", task)
-        self._running.add(tracked)
-        task.asyncio_task.add_done_callback(lambda _: self._running.discard(tracked))
+        self._running_tasks.add(tracked)
+        task.asyncio_task.add_done_callback(lambda _: self._running_tasks.discard(tracked))
         try:
             await task.wait()
         except asyncio.CancelledError:
             # Our side was cancelled, by the scope of the call or by a timeout around it.
             task.stop()
-            if flight is not None:
-                flight.watch_stop(task.stop, task.wait)
+            if in_flight is not None:
+                in_flight.track_stop(task.stop, task.wait)
             with anyio.CancelScope(shield=True):
-                await task.wait(self._left)
+                await task.wait(self._shutdown_done)
             # Without an outcome the cancellation continues to the scope that it belongs to.
             # With one it is absorbed: the callers leave that scope before their next
             # checkpoint.
             if not task.has_outcome:
                 raise
-        return task.outcome()
+        return task.get_outcome()
 
-    async def leave(self) -> None:
+    async def shut_down(self) -> None:
         """Stop all tasks, wait for their graces, and abandon and log those that still run.
 
         An abandoned task stays in the event loop; only its waiter is released.
         """
-        for task in self._running:
+        for task in self._running_tasks:
             task.stop()
-        tasks = {task.asyncio_task: task for task in self._running}
+        tasks = {task.asyncio_task: task for task in self._running_tasks}
         if tasks:
             now = asyncio.get_running_loop().time()
-            rest_s = max(task.grace_ends_at - now for task in self._running)
+            rest_s = max(task.grace_ends_at - now for task in self._running_tasks)
             await asyncio.wait(tasks, timeout=max(rest_s, 0.0))
-        for task in tuple(self._running):
+        for task in tuple(self._running_tasks):
             log.warning(
                 "Abandoned %s: it did not stop within its grace of %g s. "
                 "It may still act in this process.",
                 task.label,
                 task.grace_s,
             )
-            ABANDONED.add(task)
-            task.asyncio_task.add_done_callback(partial(_forget, task))
-        self._left.set_result(None)
+            ABANDONED_TASKS.add(task)
+            task.asyncio_task.add_done_callback(partial(_discard_abandoned, task))
+        self._shutdown_done.set_result(None)
 
 
-def _forget(task: UserTask[object], _: object) -> None:
-    ABANDONED.discard(task)
+def _discard_abandoned(task: UserTask[object], _: object) -> None:
+    ABANDONED_TASKS.discard(task)

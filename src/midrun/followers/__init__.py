@@ -16,6 +16,6 @@ delays, in a queue of their own, so that they do not block new ones. `cloudevent
 `span_builder` are pure: they turn entries into payloads and spans. Start with `worker`.
 """
 
-from midrun.followers.worker import Followed, Follower, Later, following
+from midrun.followers.worker import Follower, PendingRun, RetryLater, following
 
-__all__ = ["Followed", "Follower", "Later", "following"]
+__all__ = ["Follower", "PendingRun", "RetryLater", "following"]

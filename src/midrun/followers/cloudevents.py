@@ -21,18 +21,18 @@ from midrun.core.entries import (
     RunPaused,
     RunWaiting,
 )
-from midrun.core.ids import Micros, RunId, Seq, date_of
+from midrun.core.ids import Micros, RunId, Seq, micros_to_datetime
 from midrun.core.state import State
 from midrun.core.values import Json
 from midrun.errors import Misconfigured
 
 CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
-SOURCE: Final = "/v1/runs"
-PREFIX: Final = "whsec_"
-SECRET_MIN: Final = 16
+EVENT_SOURCE: Final = "/v1/runs"
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - marks a secret, is none
+SECRET_MIN_BYTES: Final = 16
 """Minimum length of a secret in bytes; a shorter one can be guessed."""
 
-SAID_MAX: Final = 4000
+TEXT_MAX_CHARS: Final = 4000
 """Maximum length of each text in a delivery, in characters: task, output, error, question."""
 
 
@@ -44,7 +44,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-def type_of(entry: Entry) -> str:
+def event_type(entry: Entry) -> str:
     """Return the CloudEvents type of an entry; "" if the entry is not delivered."""
     match entry:
         case RunWaiting():
@@ -62,43 +62,43 @@ def type_of(entry: Entry) -> str:
     return f"dev.midrun.run.{word}.v1"
 
 
-def delivery(run: RunId, record: Record, state: State) -> Delivery:
+def build_delivery(run: RunId, record: Record, state: State) -> Delivery:
     """Return the delivery for an entry; `state` is the run's state right after it."""
     id_ = f"{run}:{record.seq}"
-    at = date_of(record.at).isoformat(timespec="milliseconds")
+    at = micros_to_datetime(record.at).isoformat(timespec="milliseconds")
     body = {
         "specversion": "1.0",
         "id": id_,
-        "source": SOURCE,
-        "type": type_of(record.entry),
+        "source": EVENT_SOURCE,
+        "type": event_type(record.entry),
         "subject": run,
         "time": at.replace("+00:00", "Z"),
         "datacontenttype": "application/json",
-        "data": _data(run, record, state),
+        "data": _build_data(run, record, state),
     }
     return Delivery(id=id_, seq=record.seq, body=msgspec.json.encode(body))
 
 
-def _data(run: RunId, record: Record, state: State) -> dict[str, Json]:
-    spec = state.started
+def _build_data(run: RunId, record: Record, state: State) -> dict[str, Json]:
+    spec = state.run_started
     data: dict[str, Json] = {
         "run_id": run,
         "seq": record.seq,
         "phase": state.phase,
         "agent": spec.agent,
-        "task": spec.task[:SAID_MAX],
+        "task": spec.task[:TEXT_MAX_CHARS],
         "labels": list(spec.labels),
         "thread": spec.thread,
     }
     match record.entry:
         case RunWaiting():
-            data["asks"] = [_ask(state, number) for number in state.open_asks]
+            data["asks"] = [_build_ask(state, number) for number in state.open_asks]
         case RunPaused():
-            data["cap"] = state.hold.cap if state.hold is not None else ""
+            data["cap"] = state.pause.cap_name if state.pause is not None else ""
         case RunFailed(error=error, code=code):
-            data |= {"error": error[:SAID_MAX], "code": code}
+            data |= {"error": error[:TEXT_MAX_CHARS], "code": code}
         case RunCompleted(output=output):
-            data["output"] = output[:SAID_MAX]
+            data["output"] = output[:TEXT_MAX_CHARS]
         case RunCancelled(residue=residue):
             data["not_undone"] = len(residue)
         case _:
@@ -106,44 +106,44 @@ def _data(run: RunId, record: Record, state: State) -> dict[str, Json]:
     return data
 
 
-def _ask(state: State, number: int) -> dict[str, Json]:
+def _build_ask(state: State, number: int) -> dict[str, Json]:
     ask = state.asks[number - 1]
-    call = state.call(ask.call)
+    call = state.find_call(ask.call)
     return {
         "id": ask.id,
-        "kind": ask.kind,
-        "question": ask.question[:SAID_MAX],
+        "kind": ask.effective_kind,
+        "question": ask.question[:TEXT_MAX_CHARS],
         "tool": call.use.tool if call is not None else "",
         "audience": ask.audience,
     }
 
 
-def key_of(secret: str) -> bytes:
+def decode_secret(secret: str) -> bytes:
     """Return the signing key of a secret: its bytes, or after `whsec_` its decoded base64.
 
     Raises:
         Misconfigured: the secret is too short, or not base64 after `whsec_`.
     """
     key = secret.encode()
-    if secret.startswith(PREFIX):
+    if secret.startswith(SECRET_PREFIX):
         try:
-            key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+            key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
         except binascii.Error:
             raise Misconfigured("webhook secret", "must be base64 after whsec_") from None
-    if len(key) < SECRET_MIN:
-        problem = f"must have at least {SECRET_MIN} bytes, got {len(key)}"
+    if len(key) < SECRET_MIN_BYTES:
+        problem = f"must have at least {SECRET_MIN_BYTES} bytes, got {len(key)}"
         raise Misconfigured("webhook secret", problem)
     return key
 
 
-def signed(sent: Delivery, key: bytes, now: Micros) -> dict[str, str]:
+def sign_headers(delivery: Delivery, key: bytes, now: Micros) -> dict[str, str]:
     """Return the headers of a delivery that is sent at `now`, with its signature."""
     seconds = now // 1_000_000
-    content = b"%b.%d.%b" % (sent.id.encode(), seconds, sent.body)
+    content = b"%b.%d.%b" % (delivery.id.encode(), seconds, delivery.body)
     mac = base64.b64encode(hmac.digest(key, content, "sha256")).decode()
     return {
         "Content-Type": CONTENT_TYPE,
-        "webhook-id": sent.id,
+        "webhook-id": delivery.id,
         "webhook-timestamp": str(seconds),
         "webhook-signature": f"v1,{mac}",
     }

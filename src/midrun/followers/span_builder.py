@@ -18,9 +18,9 @@ from midrun.core.evolve import evolve
 from midrun.core.ids import CallId, Micros, RunId, Seq
 from midrun.core.state import State
 
-Value = str | int | float | bool
+AttributeValue = str | int | float | bool
 
-ENDS: Final[Mapping[type[e.Entry], str]] = {
+SEGMENT_OUTCOMES: Final[Mapping[type[e.Entry], str]] = {
     e.RunPaused: "paused",
     e.RunWaiting: "waiting",
     e.RunCompleted: "completed",
@@ -31,7 +31,7 @@ ENDS: Final[Mapping[type[e.Entry], str]] = {
 }
 """Entry that ends a segment → outcome of the segment."""
 
-TOLD: Final[Mapping[type[e.Entry], str]] = {
+EVENT_NAMES: Final[Mapping[type[e.Entry], str]] = {
     e.PauseRequested: "midrun.pausing",
     e.RunPaused: "midrun.paused",
     e.RunResumed: "midrun.resumed",
@@ -46,78 +46,82 @@ TOLD: Final[Mapping[type[e.Entry], str]] = {
 }
 """Entry without a duration → name of the span event for it."""
 
-Begun = tuple[str, str]
+OpenSpanKey = tuple[str, str]
 """Key of an open span: the id of a call, and `call`, `undo` or `release`."""
 
 
-class Moment(Struct, frozen=True, kw_only=True):
+class SpanEvent(Struct, frozen=True, kw_only=True):
     """A span event: an entry without a duration."""
 
     name: str
     at: Micros
-    attributes: Mapping[str, Value]
+    attributes: Mapping[str, AttributeValue]
 
 
-class Span(Struct, kw_only=True):
+class SpanData(Struct, kw_only=True):
     """One span to emit. `error` is the text of an error status; "" leaves it unset."""
 
     name: str
     start: Micros
     end: Micros
-    attributes: dict[str, Value]
-    moments: list[Moment] = []
+    attributes: dict[str, AttributeValue]
+    events: list[SpanEvent] = []
     error: str = ""
 
 
 class Segment(Struct, kw_only=True):
     """A segment: its span, the spans of its calls, and the seq of its last entry."""
 
-    span: Span
-    calls: list[Span]
+    span: SpanData
+    calls: list[SpanData]
     end: Seq
 
 
-def segments(run: RunId, records: Sequence[e.Record], *, model: str = "") -> list[Segment]:
+def build_segments(
+    run: RunId, records: Sequence[e.Record], *, model: str = ""
+) -> list[Segment]:
     """Return the finished segments of a journal, oldest first.
 
     `records` is the whole journal. `model` is the name of the agent's model, which the journal
     does not contain.
     """
-    reading = _Reading(run, model)
+    reading = _SegmentBuilder(run, model)
     for record in records:
-        reading.read(record)
-    return reading.found
+        reading.add_record(record)
+    return reading.finished
 
 
-class _Reading:
+class _SegmentBuilder:
     """One pass over a journal: the open segment, its open calls, the finished segments."""
 
     def __init__(self, run: RunId, model: str) -> None:
-        self.found: list[Segment] = []
+        self.finished: list[Segment] = []
         self._state = State(run=run)
         self._model = model
-        self._open: Segment | None = None
-        self._begun: dict[Begun, Span] = {}
-        self._between: list[Moment] = []  # events outside of any segment, for the next one
+        self._open_segment: Segment | None = None
+        self._open_spans: dict[OpenSpanKey, SpanData] = {}
+        self._events_between: list[
+            SpanEvent
+        ] = []  # events outside of any segment, for the next one
 
-    def read(self, record: e.Record) -> None:
+    def add_record(self, record: e.Record) -> None:
         """Process the next entry."""
         entry = record.entry
         self._state = evolve(self._state, entry, record.at)
         if isinstance(entry, e.LeaseTaken):
             # A segment that is still open had a worker that died without an entry.
-            self._end(record, "lost")
-            self._begin(record, entry)
-        self._tell(record)
-        self._call(record)
-        if (outcome := ENDS.get(type(entry))) is not None:
-            self._end(record, outcome)
+            self._end_segment(record, "lost")
+            self._begin_segment(record, entry)
+        self._add_event(record)
+        self._add_call_entry(record)
+        if (outcome := SEGMENT_OUTCOMES.get(type(entry))) is not None:
+            self._end_segment(record, outcome)
 
     # ── the segment ───────────────────────────────────────────────────────────────────────
 
-    def _begin(self, record: e.Record, entry: e.LeaseTaken) -> None:
-        spec, run = self._state.started, self._state.run
-        span = Span(
+    def _begin_segment(self, record: e.Record, entry: e.LeaseTaken) -> None:
+        spec, run = self._state.run_started, self._state.run
+        span = SpanData(
             name=f"invoke_agent {spec.agent}",
             start=record.at,
             end=record.at,
@@ -125,98 +129,104 @@ class _Reading:
                 "gen_ai.operation.name": "invoke_agent",
                 "gen_ai.agent.name": spec.agent,
                 "gen_ai.conversation.id": spec.thread or run,
-                **self._speaks_to(),
+                **self._model_attributes(),
                 "midrun.run.id": run,
-                "midrun.segment": len(self.found) + 1,
+                "midrun.segment": len(self.finished) + 1,
                 "midrun.epoch": entry.epoch,
             },
         )
         # The time of these events is before the start of the span. They get its start time,
         # because backends drop or misplace events outside of their span.
-        span.moments = [
-            Moment(name=moment.name, at=record.at, attributes=moment.attributes)
-            for moment in self._between
+        span.events = [
+            SpanEvent(name=moment.name, at=record.at, attributes=moment.attributes)
+            for moment in self._events_between
         ]
-        self._between = []
-        self._open = Segment(span=span, calls=[], end=record.seq)
+        self._events_between = []
+        self._open_segment = Segment(span=span, calls=[], end=record.seq)
 
-    def _end(self, record: e.Record, outcome: str) -> None:
-        ended, self._open = self._open, None
+    def _end_segment(self, record: e.Record, outcome: str) -> None:
+        ended, self._open_segment = self._open_segment, None
         if ended is None:
             return
         # Calls still open belong to a worker that died or stood down. The next worker records
         # their outcome, in another segment; a span cannot stay open until then.
-        for span in self._begun.values():
+        for span in self._open_spans.values():
             span.end = record.at
             span.attributes["midrun.outcome"] = "unknown"
-        self._begun.clear()
+        self._open_spans.clear()
         span = ended.span
         span.end, ended.end = record.at, record.seq
         span.attributes["midrun.outcome"] = outcome
         if isinstance(record.entry, e.RunFailed):
             span.error = record.entry.error or "failed"
             span.attributes["error.type"] = record.entry.code or "failed"
-        self.found.append(ended)
+        self.finished.append(ended)
 
-    def _tell(self, record: e.Record) -> None:
-        name = TOLD.get(type(record.entry))
+    def _add_event(self, record: e.Record) -> None:
+        name = EVENT_NAMES.get(type(record.entry))
         if name is None:
             return
-        attributes: dict[str, Value] = {"midrun.seq": record.seq}
+        attributes: dict[str, AttributeValue] = {"midrun.seq": record.seq}
         if isinstance(record.entry, e.RunPaused):
             attributes["midrun.why"] = record.entry.why
         if by := getattr(record.entry, "by", ""):
             attributes["midrun.by"] = by
-        moments = self._between if self._open is None else self._open.span.moments
-        moments.append(Moment(name=name, at=record.at, attributes=attributes))
+        moments = (
+            self._events_between
+            if self._open_segment is None
+            else self._open_segment.span.events
+        )
+        moments.append(SpanEvent(name=name, at=record.at, attributes=attributes))
 
-    def _speaks_to(self) -> dict[str, Value]:
+    def _model_attributes(self) -> dict[str, AttributeValue]:
         provider, _, _ = self._model.rpartition(":")
-        named: dict[str, Value] = {"gen_ai.request.model": self._model} if self._model else {}
+        named: dict[str, AttributeValue] = (
+            {"gen_ai.request.model": self._model} if self._model else {}
+        )
         return {**named, **({"gen_ai.provider.name": provider} if provider else {})}
 
     # ── its calls ─────────────────────────────────────────────────────────────────────────
 
-    def _call(self, record: e.Record) -> None:  # noqa: C901 - one arm per kind
+    def _add_call_entry(self, record: e.Record) -> None:  # noqa: C901 - one arm per kind
         """Begin or end the span of a call, an undo or a release."""
         match record.entry:
             case e.CallStarted(call=call, call_kind="model"):
-                self._start(record, (call, "call"), self._chat(record.entry))
+                self._start_span(record, (call, "call"), self._chat_attributes(record.entry))
             case e.CallStarted(call=call, attempt=attempt):
-                self._start(record, (call, "call"), self._tool(call, attempt))
+                self._start_span(record, (call, "call"), self._tool_attributes(call, attempt))
             case e.UndoStarted(call=call, action=action, attempt=attempt):
-                attributes = self._tool(call, attempt)
+                attributes = self._tool_attributes(call, attempt)
                 attributes["midrun.action"] = action
-                self._start(record, (call, action), attributes)
+                self._start_span(record, (call, action), attributes)
             case e.CallDone(call=call):
-                self._stop(record, (call, "call"), "done")
+                self._end_span(record, (call, "call"), "done")
             case e.CallFailed(call=call, error=error, code=code):
-                self._stop(record, (call, "call"), "failed", error, code)
+                self._end_span(record, (call, "call"), "failed", error, code)
             case e.CallAborted(call=call):
-                self._stop(record, (call, "call"), "aborted")
+                self._end_span(record, (call, "call"), "aborted")
             case e.CallUnknown(call=call):
-                self._stop(record, (call, "call"), "unknown")
+                self._end_span(record, (call, "call"), "unknown")
             case e.AskOpened(call=call):
-                self._stop(record, (call, "call"), "asked")
+                self._end_span(record, (call, "call"), "asked")
             case e.UndoDone(call=call, action=action):
-                self._stop(record, (call, action), "done")
+                self._end_span(record, (call, action), "done")
             case e.UndoFailed(call=call, action=action, error=error):
-                self._stop(record, (call, action), "failed", error)
+                self._end_span(record, (call, action), "failed", error)
             case e.UndoUnknown(call=call, action=action):
-                self._stop(record, (call, action), "unknown")
+                self._end_span(record, (call, action), "unknown")
             case _:
                 return
 
-    def _chat(self, started: e.CallStarted) -> dict[str, Value]:
+    def _chat_attributes(self, started: e.CallStarted) -> dict[str, AttributeValue]:
         return {
             "gen_ai.operation.name": "chat",
-            **self._speaks_to(),
+            **self._model_attributes(),
             "midrun.attempt": started.attempt,
             "midrun.purpose": started.purpose,
         }
 
-    def _tool(self, call: CallId, attempt: int) -> dict[str, Value]:
-        tool_call = self._state.call(call)
+    def _tool_attributes(self, call: CallId, attempt: int) -> dict[str, AttributeValue]:
+        tool_call = self._state.find_call(call)
         return {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": tool_call.use.tool if tool_call is not None else "",
@@ -225,38 +235,42 @@ class _Reading:
             "midrun.attempt": attempt,
         }
 
-    def _start(self, record: e.Record, key: Begun, attributes: dict[str, Value]) -> None:
-        if self._open is None:
+    def _start_span(
+        self, record: e.Record, key: OpenSpanKey, attributes: dict[str, AttributeValue]
+    ) -> None:
+        if self._open_segment is None:
             return
-        attributes["gen_ai.conversation.id"] = self._state.started.thread or self._state.run
+        attributes["gen_ai.conversation.id"] = self._state.run_started.thread or self._state.run
         about = attributes.get("gen_ai.tool.name", self._model)
         name = f"{attributes['gen_ai.operation.name']} {about}".strip()
-        span = Span(name=name, start=record.at, end=record.at, attributes=attributes)
-        self._begun[key] = span
-        self._open.calls.append(span)
+        span = SpanData(name=name, start=record.at, end=record.at, attributes=attributes)
+        self._open_spans[key] = span
+        self._open_segment.calls.append(span)
 
-    def _stop(
-        self, record: e.Record, key: Begun, outcome: str, error: str = "", code: str = ""
+    def _end_span(
+        self, record: e.Record, key: OpenSpanKey, outcome: str, error: str = "", code: str = ""
     ) -> None:
-        span = self._begun.pop(key, None)
+        span = self._open_spans.pop(key, None)
         if span is None:
             return  # closed already: a late result, or the outcome from the next worker
         span.end = record.at
         span.attributes["midrun.outcome"] = outcome
         if isinstance(record.entry, e.CallDone):
-            span.attributes |= _used(record.entry)
+            span.attributes |= _usage_attributes(record.entry)
         if outcome == "failed":
             span.error = error or "failed"
             span.attributes["error.type"] = code or error.partition(":")[0] or "failed"
 
 
-def _used(done: e.CallDone) -> dict[str, Value]:
+def _usage_attributes(done: e.CallDone) -> dict[str, AttributeValue]:
     """Return the usage attributes of a model call; none that the provider did not report."""
     spent, reply = done.spent, done.reply
     if spent is None or reply is None:
         return {}
     # `cost` is in millionths of a dollar. `window` is the number of input tokens.
-    used: dict[str, Value] = {"midrun.usage.cost_usd": spent.cost / 1e6} if spent.cost else {}
+    used: dict[str, AttributeValue] = (
+        {"midrun.usage.cost_usd": spent.cost / 1e6} if spent.cost else {}
+    )
     if 0 < reply.window <= spent.tokens:
         used["gen_ai.usage.input_tokens"] = reply.window
         used["gen_ai.usage.output_tokens"] = spent.tokens - reply.window

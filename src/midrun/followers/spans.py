@@ -27,11 +27,11 @@ from opentelemetry.trace import (
 from midrun.agents.agent import Agent
 from midrun.core.ids import Micros
 from midrun.followers import span_builder as s
-from midrun.followers.worker import Followed
-from midrun.ports.follower_cursors import Mark
+from midrun.followers.worker import PendingRun
+from midrun.ports.follower_cursors import FollowerCursor
 from midrun.runs.midrun import Midrun
 
-ATTEMPTS: Final = 10
+SPAN_MAX_ATTEMPTS: Final = 10
 
 
 class Spans:
@@ -43,52 +43,56 @@ class Spans:
     """
 
     name = "spans"
-    attempts = ATTEMPTS
+    attempts = SPAN_MAX_ATTEMPTS
 
     def __init__(self, midrun: Midrun, *, provider: TracerProvider | None = None) -> None:
         self._agents: Mapping[str, Agent] = midrun.agents
         self._tracer = trace.get_tracer("midrun", tracer_provider=provider)
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
+    async def open(self) -> AsyncIterator[None]:
         """Hold no resources: the application sets OpenTelemetry up and shuts it down."""
         yield
 
-    async def tell(self, followed: Followed) -> Mark:
+    async def deliver(self, pending: PendingRun) -> FollowerCursor:
         """Emit the first segment that is not delivered yet; return the cursor after it."""
-        run, row = followed.run, followed.row
+        run, row = pending.run, pending.row
         # Segments need the whole journal: an undelivered segment may end a call, or be of an
         # agent, that only earlier entries describe.
-        records = await followed.store.read(run, limit=row.seq)
-        model = _model(self._agents.get(row.head.agent))
-        segments = await anyio.to_thread.run_sync(lambda: s.segments(run, records, model=model))
-        before = followed.records[0].seq - 1
+        records = await pending.store.read(run, limit=row.seq)
+        model = _model_name(self._agents.get(row.head.agent))
+        segments = await anyio.to_thread.run_sync(
+            lambda: s.build_segments(run, records, model=model)
+        )
+        before = pending.records[0].seq - 1
         for segment in segments:
             if segment.end > before:
                 # `RunStarted` stores the trace context of the program that started the run. The
                 # cursor's note stores that of the segment emitted last, for the link.
                 run_started = records[0].entry
-                caller = _context(getattr(run_started, "trace", ""))
-                context = self._emit(segment, _context(followed.note), caller)
-                return Mark(run=run, seq=segment.end, note=_kept(context))
-        return Mark(run=run, seq=row.seq, note=followed.note)
+                caller = _parse_span_context(getattr(run_started, "trace", ""))
+                context = self._emit_segment(segment, _parse_span_context(pending.note), caller)
+                return FollowerCursor(
+                    run=run, seq=segment.end, note=_format_span_context(context)
+                )
+        return FollowerCursor(run=run, seq=row.seq, note=pending.note)
 
-    def _emit(
+    def _emit_segment(
         self, segment: s.Segment, previous: SpanContext | None, caller: SpanContext | None
     ) -> SpanContext:
         links = [] if previous is None else [Link(previous)]
         around = caller and trace.set_span_in_context(NonRecordingSpan(caller))
-        root = self._started(segment.span, SpanKind.INTERNAL, links=links, context=around)
+        root = self._start_span(segment.span, SpanKind.INTERNAL, links=links, context=around)
         inside = trace.set_span_in_context(root)
         for call in segment.calls:
             kind = SpanKind.CLIENT if call.name.startswith("chat") else SpanKind.INTERNAL
-            _ended(self._started(call, kind, context=inside), call)
-        _ended(root, segment.span)
+            _end_span(self._start_span(call, kind, context=inside), call)
+        _end_span(root, segment.span)
         return root.get_span_context()
 
-    def _started(
+    def _start_span(
         self,
-        span: s.Span,
+        span: s.SpanData,
         kind: SpanKind,
         *,
         links: list[Link] | None = None,
@@ -102,29 +106,31 @@ class Spans:
             kind=kind,
             attributes=span.attributes,
             links=links,
-            start_time=_nanos(span.start),
+            start_time=_micros_to_nanos(span.start),
         )
-        for moment in span.moments:
-            otel_span.add_event(moment.name, dict(moment.attributes), _nanos(moment.at))
+        for moment in span.events:
+            otel_span.add_event(
+                moment.name, dict(moment.attributes), _micros_to_nanos(moment.at)
+            )
         return otel_span
 
 
-def _ended(made: Span, span: s.Span) -> None:
+def _end_span(otel_span: Span, span: s.SpanData) -> None:
     if span.error:
-        made.set_status(Status(StatusCode.ERROR, span.error))
-    made.end(_nanos(span.end))
+        otel_span.set_status(Status(StatusCode.ERROR, span.error))
+    otel_span.end(_micros_to_nanos(span.end))
 
 
-def _nanos(at: Micros) -> int:
+def _micros_to_nanos(at: Micros) -> int:
     return at * 1000
 
 
-def _kept(context: SpanContext) -> str:
+def _format_span_context(context: SpanContext) -> str:
     """Return a span context in the form of the W3C `traceparent` header."""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def _context(note: str) -> SpanContext | None:
+def _parse_span_context(note: str) -> SpanContext | None:
     """Parse a span context written by `_format_span_context`; None if there is none."""
     parts = note.split("-")
     if len(parts) != 4:  # noqa: PLR2004 - version, trace, span, flags
@@ -134,7 +140,7 @@ def _context(note: str) -> SpanContext | None:
     return context if context.is_valid else None
 
 
-def _model(agent: Agent | None) -> str:
+def _model_name(agent: Agent | None) -> str:
     """Return the name of an agent's model; "" if it has none."""
     model: object = None if agent is None else agent.model
     known = (model, getattr(model, "name", None), getattr(model, "model_name", None))

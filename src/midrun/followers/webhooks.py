@@ -18,17 +18,23 @@ import httpx2
 from midrun.core.entries import Record
 from midrun.core.evolve import fold
 from midrun.core.state import State
-from midrun.driver.journal_writer import load
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import Misconfigured
-from midrun.followers.cloudevents import Delivery, delivery, key_of, signed, type_of
-from midrun.followers.worker import Followed, Later
-from midrun.ports.environment import Outside
-from midrun.ports.follower_cursors import Mark
+from midrun.followers.cloudevents import (
+    Delivery,
+    build_delivery,
+    decode_secret,
+    event_type,
+    sign_headers,
+)
+from midrun.followers.worker import PendingRun, RetryLater
+from midrun.ports.environment import Environment
+from midrun.ports.follower_cursors import FollowerCursor
 
-ATTEMPTS: Final = 30
+WEBHOOK_MAX_ATTEMPTS: Final = 30
 """Default number of attempts; with the delays between them, they span most of a day."""
 
-TIMEOUT: Final = timedelta(seconds=10)
+WEBHOOK_TIMEOUT: Final = timedelta(seconds=10)
 
 log = logging.getLogger("midrun.followers")
 
@@ -55,9 +61,9 @@ class Webhook:
         *,
         secret: str,
         name: str = "",
-        attempts: int = ATTEMPTS,
-        timeout: timedelta = TIMEOUT,
-        outside: Outside | None = None,
+        attempts: int = WEBHOOK_MAX_ATTEMPTS,
+        timeout: timedelta = WEBHOOK_TIMEOUT,
+        outside: Environment | None = None,
     ) -> None:
         try:
             parts, sent_to = urlsplit(url), httpx2.URL(url)
@@ -70,16 +76,16 @@ class Webhook:
         self.name = name or f"webhook {parts.hostname} {digest}"
         self.attempts = attempts
         self._url = str(sent_to)
-        self._key = key_of(secret)
-        self._timeout = timeout.total_seconds()
-        self._clock = (outside or Outside()).clock
+        self._key = decode_secret(secret)
+        self._timeout_s = timeout.total_seconds()
+        self._clock = (outside or Environment()).clock
         self._client: httpx2.AsyncClient | None = None
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
+    async def open(self) -> AsyncIterator[None]:
         """Keep an HTTP client, and its connections, while the context is open."""
         client = httpx2.AsyncClient(
-            timeout=self._timeout, follow_redirects=False, headers={"User-Agent": "midrun"}
+            timeout=self._timeout_s, follow_redirects=False, headers={"User-Agent": "midrun"}
         )
         async with client:
             self._client = client
@@ -97,34 +103,34 @@ class Webhook:
         """
         return not isinstance(record.args, tuple) or self._url not in map(str, record.args)
 
-    async def tell(self, followed: Followed) -> Mark:
+    async def deliver(self, pending: PendingRun) -> FollowerCursor:
         """Send the first delivery of `pending` and return the cursor after it."""
-        for record in followed.records:
-            if type_of(record.entry) and not followed.row.head.parent:
-                next_delivery = delivery(
-                    followed.run, record, await _state_at(followed, record)
+        for record in pending.records:
+            if event_type(record.entry) and not pending.row.head.parent:
+                next_delivery = build_delivery(
+                    pending.run, record, await _load_state_at(pending, record)
                 )
                 await self._send(next_delivery)
-                return Mark(run=followed.run, seq=record.seq)
-        return Mark(run=followed.run, seq=followed.records[-1].seq)
+                return FollowerCursor(run=pending.run, seq=record.seq)
+        return FollowerCursor(run=pending.run, seq=pending.records[-1].seq)
 
-    async def _send(self, sent: Delivery) -> None:
+    async def _send(self, delivery: Delivery) -> None:
         assert self._client is not None, "deliver is called only while the context is open"
-        headers = signed(sent, self._key, self._clock())
+        headers = sign_headers(delivery, self._key, self._clock())
         try:
             request = self._client.build_request(
-                "POST", self._url, content=sent.body, headers=headers
+                "POST", self._url, content=delivery.body, headers=headers
             )
             # Streamed and closed unread: only the status matters, and a body could be endless.
             reply = await self._client.send(request, stream=True)
             await reply.aclose()
         except httpx2.HTTPError as error:
-            raise Later(type(error).__name__, sent.seq) from error
+            raise RetryLater(type(error).__name__, delivery.seq) from error
         if not reply.is_success:
-            raise Later(f"status {reply.status_code}", sent.seq, _asked(reply))
+            raise RetryLater(f"status {reply.status_code}", delivery.seq, _retry_after_s(reply))
 
 
-def _asked(reply: httpx2.Response) -> float:
+def _retry_after_s(reply: httpx2.Response) -> float:
     """Return the delay that the receiver asked for with `Retry-After`, in seconds."""
     try:
         return float(reply.headers.get("retry-after", "0"))
@@ -132,12 +138,12 @@ def _asked(reply: httpx2.Response) -> float:
         return 0.0  # a date: use the normal delay
 
 
-async def _state_at(followed: Followed, record: Record) -> State:
+async def _load_state_at(pending: PendingRun, record: Record) -> State:
     """Return the state of the run right after `record`."""
     # The record is usually the last one, and loading the current state is cheap thanks to
     # snapshots. Otherwise fold the journal up to the record, in a thread: it may be long.
-    state = await load(followed.store, followed.run)
+    state = await load_run_state(pending.store, pending.run)
     if state.seq == record.seq:
         return state
-    records = await followed.store.read(followed.run, limit=record.seq)
-    return await anyio.to_thread.run_sync(fold, followed.run, records)
+    records = await pending.store.read(pending.run, limit=record.seq)
+    return await anyio.to_thread.run_sync(fold, pending.run, records)

@@ -24,61 +24,61 @@ from msgspec import Struct, field
 
 from midrun.core.entries import Record
 from midrun.core.ids import RunId, Seq
-from midrun.core.retries import doubled
-from midrun.core.values import RESTS
-from midrun.driver.notifications import Bell
+from midrun.core.retries import compute_backoff_s
+from midrun.core.values import RESTING_PHASES
+from midrun.driver.notifications import Wakeup
 from midrun.errors import MidrunError, Misconfigured, RunNotFound, StoreError
-from midrun.ports.environment import Outside
-from midrun.ports.follower_cursors import Mark, Marking
+from midrun.ports.environment import Environment
+from midrun.ports.follower_cursors import FollowerCursor, HasFollowerCursors
 from midrun.ports.store import Change, RunRow, Store
 from midrun.runs.midrun import Midrun
 
-PLACE: Final = timedelta(seconds=30)
+LEADERSHIP_TTL: Final = timedelta(seconds=30)
 """Duration of the leadership: after this silence another process takes over."""
 
-LOOK_S: Final = 10.0
+SCAN_INTERVAL_S: Final = 10.0
 """Interval of full scans, which find changes that no notification reported.
 
 Each scan also renews the leadership, so this must stay well below its duration."""
 
-GAP_S: Final = 0.25
+PASS_MIN_INTERVAL_S: Final = 0.25
 """Minimum pause between two passes: a busy run changes thousands of times a minute."""
 
-LEAVE_S: Final = 2.0
+SHUTDOWN_WRITE_TIMEOUT_S: Final = 2.0
 """Time limit for the last writes to the store on shutdown."""
 
-AT_ONCE: Final = 8
-AGAIN_AT_ONCE: Final = 2
+FIRST_ATTEMPTS_MAX_CONCURRENT: Final = 8
+RETRIES_MAX_CONCURRENT: Final = 2
 """Number of concurrent deliveries: first attempts, and retries."""
 
-MANY: Final = 256
+DELIVERY_QUEUE_MAX_RUNS: Final = 256
 """Maximum number of runs in a delivery queue; further runs stay in the store."""
 
-REMEMBERED: Final = 4096
+RETRY_SCHEDULES_MAX: Final = 4096
 """Maximum number of runs with a retry schedule, about a megabyte of memory.
 
 Further failing runs have no schedule: each full scan tries them again."""
 
-FIRST_S: Final = 1.0
-LONGEST_S: Final = 3600.0
+RETRY_FIRST_DELAY_S: Final = 1.0
+RETRY_MAX_DELAY_S: Final = 3600.0
 """First and longest delay between two attempts; each delay is twice the one before."""
 
 log = logging.getLogger("midrun.followers")
 
 
-class Later(Exception):
+class RetryLater(Exception):
     """Raised by a follower to retry the delivery of the entry at `seq` later.
 
     `seconds` is the delay that the receiver asked for, such as its `Retry-After` header.
     """
 
-    def __init__(self, why: str, seq: Seq, seconds: float = 0.0) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, seq: Seq, seconds: float = 0.0) -> None:
+        super().__init__(reason)
         self.seq = seq
         self.seconds = seconds
 
 
-class Followed(Struct, frozen=True, kw_only=True):
+class PendingRun(Struct, frozen=True, kw_only=True):
     """A resting run with the entries that are not delivered yet: at least one, in order.
 
     `note` is the text that the follower stored with its cursor at the last delivery.
@@ -108,11 +108,11 @@ class Follower(Protocol):
         """Number of attempts before a delivery is skipped."""
         ...
 
-    def opened(self) -> AbstractAsyncContextManager[None]:
+    def open(self) -> AbstractAsyncContextManager[None]:
         """Return a context that holds the follower's resources, such as connections."""
         ...
 
-    async def tell(self, followed: Followed) -> Mark:
+    async def deliver(self, pending: PendingRun) -> FollowerCursor:
         """Deliver the first item of `pending` and return the cursor after it.
 
         The same item may be delivered again, even concurrently from another process, so each
@@ -126,7 +126,7 @@ class Follower(Protocol):
 
 @asynccontextmanager
 async def following(
-    midrun: Midrun, *followers: Follower, outside: Outside | None = None
+    midrun: Midrun, *followers: Follower, environment: Environment | None = None
 ) -> AsyncIterator[None]:
     """Deliver the runs in the store of `midrun` to `followers` while the context is open.
 
@@ -135,24 +135,24 @@ async def following(
     Raises:
         Misconfigured: the store cannot keep cursors, or two followers have the same name.
     """
-    if not isinstance(midrun.store, Marking):
+    if not isinstance(midrun.store, HasFollowerCursors):
         raise Misconfigured("followers", "this store cannot keep cursors; use another store")
     if len({follower.name for follower in followers}) < len(followers):
         raise Misconfigured("followers", "two have the same name; pass a different name=")
     async with AsyncExitStack() as stack:
         for follower in followers:
-            await stack.enter_async_context(follower.opened())
+            await stack.enter_async_context(follower.open())
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         for follower in followers:
-            worker = Trail(midrun.store, follower, outside or Outside())
+            worker = FollowerWorker(midrun.store, follower, environment or Environment())
             # `start` returns when the worker has tried to become leader. For a new follower,
             # that fixes the point from which entries are delivered: before the body runs.
-            await tasks.start(worker.follow)
+            await tasks.start(worker.run)
         yield
 
 
-class Trail:
+class FollowerWorker:
     """Delivers the runs of one store to one follower.
 
     One task, `run`, decides which runs are due. Each run in a queue has a delivery task of
@@ -160,211 +160,235 @@ class Trail:
     its entries are delivered in order.
     """
 
-    def __init__(self, store: Store, follower: Follower, outside: Outside) -> None:
-        assert isinstance(store, Marking)
+    def __init__(self, store: Store, follower: Follower, environment: Environment) -> None:
+        assert isinstance(store, HasFollowerCursors)
         self._store = store
-        self._marks = store.marks()
+        self._cursors = store.follower_cursors()
         self._follower = follower
-        self._chance = outside.chance
-        self._holder = f"f_{outside.ids()}"
-        self._bell = Bell()
+        self._random = environment.random_unit
+        self._holder = f"f_{environment.make_id()}"
+        self._wakeup = Wakeup()
         self._changed: set[RunId] = set()  # notified since the last pass
-        self._later: dict[RunId, _Later] = {}  # failed, with the time of the next attempt
-        self._first = _Lane(room=anyio.Semaphore(AT_ONCE))
-        self._again = _Lane(room=anyio.Semaphore(AGAIN_AT_ONCE))
-        self._next_look = 0.0
-        self._attending = False
+        self._retries: dict[
+            RunId, _RetrySchedule
+        ] = {}  # failed, with the time of the next attempt
+        self._first_queue = DeliveryQueue(slots=anyio.Semaphore(FIRST_ATTEMPTS_MAX_CONCURRENT))
+        self._retry_queue = DeliveryQueue(slots=anyio.Semaphore(RETRIES_MAX_CONCURRENT))
+        self._next_scan_at = 0.0
+        self._is_leader = False
 
-    async def follow(self, *, task_status: TaskStatus[None]) -> None:
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Deliver until cancelled; report `started` once the starting point is fixed."""
         try:
             async with anyio.create_task_group() as tasks:
                 # Subscribe before the first pass. A change between the two is then reported
                 # by the subscription, and not missed until the next full scan.
-                await tasks.start(self._hear)
-                await self._attend()
+                await tasks.start(self._watch_changes)
+                await self._acquire_leadership()
                 task_status.started()
                 while True:
-                    await self._look(tasks)
-                    await self._bell.wait(self._pause())
-                    await anyio.sleep(GAP_S)  # collect further changes into the same pass
+                    await self._fill_queues(tasks)
+                    await self._wakeup.wait(self._seconds_until_due())
+                    await anyio.sleep(
+                        PASS_MIN_INTERVAL_S
+                    )  # collect further changes into the same pass
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(LEAVE_S):
-                await self._give_up_place()
+            with anyio.CancelScope(shield=True), anyio.move_on_after(SHUTDOWN_WRITE_TIMEOUT_S):
+                await self._release_leadership()
 
-    async def _hear(self, *, task_status: TaskStatus[None]) -> None:
+    async def _watch_changes(self, *, task_status: TaskStatus[None]) -> None:
         async with self._store.watch() as changes:
             task_status.started()
             async for change in changes:
-                self._note(change)
+                self._note_change(change)
 
-    def _note(self, change: Change) -> None:
-        if change.run and len(self._changed) < MANY:  # a full scan finds the rest
+    def _note_change(self, change: Change) -> None:
+        if (
+            change.run and len(self._changed) < DELIVERY_QUEUE_MAX_RUNS
+        ):  # a full scan finds the rest
             self._changed.add(change.run)
-            self._bell.ring()
+            self._wakeup.set()
 
-    async def _attend(self) -> None:
+    async def _acquire_leadership(self) -> None:
         """Acquire or renew the leadership; only the leader delivers."""
         name = self._follower.name
         try:
-            self._attending = await self._marks.attend(name, holder=self._holder, ttl=PLACE)
+            self._is_leader = await self._cursors.acquire_leadership(
+                name, holder=self._holder, ttl=LEADERSHIP_TTL
+            )
         except StoreError as error:
-            self._attending = False
+            self._is_leader = False
             log.warning("%s: deliveries are suspended: %s", name, error)
 
-    async def _give_up_place(self) -> None:
-        if self._attending:
+    async def _release_leadership(self) -> None:
+        if self._is_leader:
             try:
-                await self._marks.leave(self._follower.name, holder=self._holder)
+                await self._cursors.release_leadership(self._follower.name, holder=self._holder)
             except StoreError:
                 return  # the leadership expires
 
     # ── choosing runs ─────────────────────────────────────────────────────────────────────
 
-    async def _look(self, tasks: TaskGroup) -> None:
+    async def _fill_queues(self, tasks: TaskGroup) -> None:
         """Move due runs into the delivery queues, as far as they have room."""
         now = anyio.current_time()
         # Replaced, not cleared: notifications that arrive during the awaits below go into the
         # new set and are handled by the next pass.
         candidates = self._changed
         self._changed = set()
-        if now >= self._next_look:
-            self._next_look = now + LOOK_S
-            await self._attend()
-            candidates |= await self._behind()
-        if not self._attending:
+        if now >= self._next_scan_at:
+            self._next_scan_at = now + SCAN_INTERVAL_S
+            await self._acquire_leadership()
+            candidates |= await self._scan_undelivered()
+        if not self._is_leader:
             return
         # A run that is being delivered may have grown after its task read the journal. It stays
         # in the set of changed runs, so that a pass after the end of that task looks again.
-        still_queued = candidates & self._busy
-        due = [run for run, later in self._later.items() if later.due <= now]
-        due.sort(key=lambda run: self._later[run].due)
-        overflow = self._take(
-            tasks, self._first, [run for run in candidates if run not in self._later]
+        still_queued = candidates & self._queued_runs
+        due = [run for run, later in self._retries.items() if later.due <= now]
+        due.sort(key=lambda run: self._retries[run].due)
+        overflow = self._enqueue(
+            tasks, self._first_queue, [run for run in candidates if run not in self._retries]
         )
-        self._take(tasks, self._again, due)
-        self._changed |= still_queued | set(overflow[:MANY])  # a full scan finds the rest
+        self._enqueue(tasks, self._retry_queue, due)
+        self._changed |= still_queued | set(
+            overflow[:DELIVERY_QUEUE_MAX_RUNS]
+        )  # a full scan finds the rest
 
-    def _take(self, tasks: TaskGroup, lane: "_Lane", found: Sequence[RunId]) -> Sequence[RunId]:
+    def _enqueue(
+        self, tasks: TaskGroup, queue: "DeliveryQueue", runs: Sequence[RunId]
+    ) -> Sequence[RunId]:
         """Start deliveries until the queue is full; return the runs that did not fit."""
-        busy = self._busy
-        ready = [run for run in found if run not in busy]
-        fits = max(0, MANY - len(lane.runs))
+        busy = self._queued_runs
+        ready = [run for run in runs if run not in busy]
+        fits = max(0, DELIVERY_QUEUE_MAX_RUNS - len(queue.runs))
         for run in ready[:fits]:
-            lane.runs.add(run)
-            tasks.start_soon(self._tell, run, lane)
+            queue.runs.add(run)
+            tasks.start_soon(self._deliver_run, run, queue)
         return ready[fits:]
 
     @property
-    def _busy(self) -> set[RunId]:
-        return self._first.runs | self._again.runs
+    def _queued_runs(self) -> set[RunId]:
+        return self._first_queue.runs | self._retry_queue.runs
 
-    async def _behind(self) -> set[RunId]:
-        if not self._attending:
+    async def _scan_undelivered(self) -> set[RunId]:
+        if not self._is_leader:
             return set()
         try:
             # The store returns the runs that have waited longest first. Those that wait for a
             # retry or are in a queue come back in every scan; the limit leaves room for others.
-            limit = MANY + len(self._later.keys() | self._busy)
-            marks = await self._marks.behind(self._follower.name, limit=limit)
+            limit = DELIVERY_QUEUE_MAX_RUNS + len(self._retries.keys() | self._queued_runs)
+            marks = await self._cursors.list_behind(self._follower.name, limit=limit)
         except StoreError as error:
             log.warning("%s: cannot scan for undelivered runs: %s", self._follower.name, error)
             return set()
         if len(marks) == limit:
-            self._next_look = 0.0  # there may be more: scan again in the next pass
+            self._next_scan_at = 0.0  # there may be more: scan again in the next pass
         return {mark.run for mark in marks}
 
-    def _pause(self) -> float:
+    def _seconds_until_due(self) -> float:
         """Return the seconds until the next scan or retry is due."""
-        if not self._attending:
-            return max(0.0, self._next_look - anyio.current_time())
-        busy, due = self._busy, self._next_look
+        if not self._is_leader:
+            return max(0.0, self._next_scan_at - anyio.current_time())
+        busy, due = self._queued_runs, self._next_scan_at
         # While the retry queue is full, a due run cannot enter it: waking up for that run would
         # spin. The end of a delivery wakes the worker.
-        if len(self._again.runs) < MANY:
-            waiting = (at.due for run, at in self._later.items() if run not in busy)
+        if len(self._retry_queue.runs) < DELIVERY_QUEUE_MAX_RUNS:
+            waiting = (at.due for run, at in self._retries.items() if run not in busy)
             due = min((due, *waiting))
         return max(0.0, due - anyio.current_time())
 
     # ── delivering ────────────────────────────────────────────────────────────────────────
 
-    async def _tell(self, run: RunId, lane: "_Lane") -> None:
+    async def _deliver_run(self, run: RunId, queue: "DeliveryQueue") -> None:
         """Deliver all entries of one run in order; on failure, schedule a retry."""
         try:
             # Checked before a slot is taken: a run that went on needs none.
-            if (await self._store.row(run)).head.phase in RESTS:
-                async with lane.room:
-                    while await self._tell_next(run):
+            if (await self._store.get_row(run)).head.phase in RESTING_PHASES:
+                async with queue.slots:
+                    while await self._deliver_next(run):
                         pass
-        except Later as later:
-            self._put_off(run, str(later), later.seconds)
+        except RetryLater as later:
+            self._schedule_retry(run, str(later), later.seconds)
         except RunNotFound:
-            self._later.pop(run, None)
+            self._retries.pop(run, None)
         except MidrunError as error:  # such as a busy store or an unreadable journal
-            self._put_off(run, str(error))
+            self._schedule_retry(run, str(error))
         except Exception as error:
             log.exception("%s: delivery of run %s failed", self._follower.name, run)
-            self._put_off(run, type(error).__name__)
+            self._schedule_retry(run, type(error).__name__)
         else:
-            self._later.pop(run, None)
+            self._retries.pop(run, None)
         finally:
-            lane.runs.discard(run)
-            self._bell.ring()  # the queue has room, and a retry may be due
+            queue.runs.discard(run)
+            self._wakeup.set()  # the queue has room, and a retry may be due
 
-    async def _tell_next(self, run: RunId) -> bool:
+    async def _deliver_next(self, run: RunId) -> bool:
         """Deliver one item and move the cursor; return False if none is left."""
-        row = await self._store.row(run)
-        mark = await self._marks.marked(self._follower.name, run)
-        if row.head.phase not in RESTS or mark.seq >= row.seq:
+        row = await self._store.get_row(run)
+        mark = await self._cursors.get_cursor(self._follower.name, run)
+        if row.head.phase not in RESTING_PHASES or mark.seq >= row.seq:
             return False
         limit = row.seq - mark.seq
         records = await self._store.read(run, after=mark.seq, limit=limit)
-        followed = Followed(store=self._store, row=row, records=records, note=mark.note)
-        cursor = await self._told(followed, mark)
+        followed = PendingRun(store=self._store, row=row, records=records, note=mark.note)
+        cursor = await self._deliver_or_skip(followed, mark)
         # The delivery has happened. Shielded, so that a shutdown at this moment does not lose
         # the cursor and repeat the delivery after the restart.
-        with anyio.CancelScope(shield=True), anyio.move_on_after(LEAVE_S):
-            await self._marks.mark(self._follower.name, cursor)
-        if (later := self._later.pop(run, None)) is not None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(SHUTDOWN_WRITE_TIMEOUT_S):
+            await self._cursors.advance_cursor(self._follower.name, cursor)
+        if (later := self._retries.pop(run, None)) is not None:
             name, attempts = self._follower.name, later.attempts
             log.info("%s: run %s delivered after %d failed attempts", name, run, attempts)
         return True
 
-    async def _told(self, followed: Followed, mark: Mark) -> Mark:
+    async def _deliver_or_skip(
+        self, pending: PendingRun, cursor: FollowerCursor
+    ) -> FollowerCursor:
         """Deliver one item and return the new cursor; skip the item after too many attempts."""
         try:
-            return await self._follower.tell(followed)
-        except Later as later:
-            schedule = self._later.get(followed.run)
+            return await self._follower.deliver(pending)
+        except RetryLater as later:
+            schedule = self._retries.get(pending.run)
             if schedule is None or schedule.attempts + 1 < self._follower.attempts:
                 raise
-            log.error("%s: gave up on run %s: %s", *self._of(followed.run), later)  # noqa: TRY400 - the text has the reason
-            return Mark(run=followed.run, seq=later.seq, note=mark.note)
+            log.error("%s: gave up on run %s: %s", *self._log_subject(pending.run), later)  # noqa: TRY400 - the text has the reason
+            return FollowerCursor(run=pending.run, seq=later.seq, note=cursor.note)
 
-    def _of(self, run: RunId) -> tuple[str, RunId]:
+    def _log_subject(self, run: RunId) -> tuple[str, RunId]:
         return self._follower.name, run
 
-    def _put_off(self, run: RunId, why: str, seconds: float = 0.0) -> None:
-        before = self._later.get(run)
+    def _schedule_retry(self, run: RunId, reason: str, seconds: float = 0.0) -> None:
+        before = self._retries.get(run)
         attempts = 1 + (0 if before is None else before.attempts)
-        wait = doubled(attempts, first=FIRST_S, longest=LONGEST_S, chance=self._chance())
+        wait = compute_backoff_s(
+            attempts,
+            first_s=RETRY_FIRST_DELAY_S,
+            longest_s=RETRY_MAX_DELAY_S,
+            chance=self._random(),
+        )
         # The receiver may ask for a longer delay, but not for more than the longest one.
-        due = anyio.current_time() + max(wait, min(seconds, LONGEST_S))
-        if before is not None or len(self._later) < REMEMBERED:
-            self._later[run] = _Later(attempts=attempts, due=due)
+        due = anyio.current_time() + max(wait, min(seconds, RETRY_MAX_DELAY_S))
+        if before is not None or len(self._retries) < RETRY_SCHEDULES_MAX:
+            self._retries[run] = _RetrySchedule(attempts=attempts, due=due)
         level = logging.WARNING if attempts == 1 else logging.DEBUG
-        log.log(level, "%s: delivery of run %s is retried later: %s", *self._of(run), why)
+        log.log(
+            level,
+            "%s: delivery of run %s is retried later: %s",
+            *self._log_subject(run),
+            reason,
+        )
 
 
-class _Later(Struct, frozen=True, kw_only=True):
+class _RetrySchedule(Struct, frozen=True, kw_only=True):
     """The retry schedule of one run."""
 
     attempts: int  # failed attempts so far
     due: float  # time of the next attempt, by AnyIO's clock
 
 
-class _Lane(Struct, frozen=True, kw_only=True):
+class DeliveryQueue(Struct, frozen=True, kw_only=True):
     """A delivery queue: its runs, waiting or in progress, and its concurrency limit."""
 
-    room: anyio.Semaphore
+    slots: anyio.Semaphore
     runs: set[RunId] = field(default_factory=set)

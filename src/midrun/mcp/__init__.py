@@ -68,14 +68,14 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
     try:
         # In a thread: the MCP SDK takes a second to import. The dependency is optional.
         await anyio.to_thread.run_sync(import_module, "midrun.mcp.tools")
-        from midrun.mcp.connection import Connection, server_of  # noqa: PLC0415 - see above
-        from midrun.mcp.tools import Choice, tools_of  # noqa: PLC0415 - see above
+        from midrun.mcp.connection import McpConnection, make_server_address  # noqa: PLC0415 - see above
+        from midrun.mcp.tools import ToolSelection, make_tools  # noqa: PLC0415 - see above
     except ImportError as error:
         problem = f"Cannot import the MCP SDK: {error}. Install midrun[mcp]."
         raise Misconfigured("mcp_tools", problem) from error
     declared = None if env is None else declare_environment("mcp_tools", "env", env)
-    server = server_of(command=command, env=declared, url=url, headers=headers)
-    choice = Choice(
+    server = make_server_address(command=command, env=declared, url=url, headers=headers)
+    choice = ToolSelection(
         prefix=prefix,
         only=only,
         exclude=exclude,
@@ -83,5 +83,5 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
         timeout=timeout,
         trust_hints=trust_hints,
     )
-    async with Connection(server) as connection:
-        yield tools_of(connection, choice)
+    async with McpConnection(server) as connection:
+        yield make_tools(connection, choice)

@@ -16,7 +16,7 @@ from mcp_types import (
 
 from midrun.core.values import Json
 
-TEXT_MAX: Final = 65_536
+RESOURCE_TEXT_MAX_CHARS: Final = 65_536
 """Characters of an embedded resource that are kept. The model can read the rest with a tool."""
 
 
@@ -24,7 +24,7 @@ class ToolFailed(Exception):
     """A tool of a server reports an error. The text is for the model."""
 
 
-def json_of(result: CallToolResult) -> Json:
+def convert_result(result: CallToolResult) -> Json:
     """Return the structured content of a result, or its text if it has none.
 
     Images, audio and resources are replaced by references with their type and size. If there
@@ -38,33 +38,43 @@ def json_of(result: CallToolResult) -> Json:
         raise ToolFailed(text or "it failed, and did not say why")
     value: Json = text if result.structured_content is None else result.structured_content
     others = [block for block in result.content if not isinstance(block, TextContent)]
-    attached: list[Json] = [_reference(block) for block in others]
+    attached: list[Json] = [_make_reference(block) for block in others]
     return {"result": value, "attached": attached} if attached else value
 
 
-def _reference(block: ContentBlock) -> dict[str, Json]:
+def _make_reference(block: ContentBlock) -> dict[str, Json]:
     fields: dict[str, Json]
     match block:
         case TextContent(text=text):
             fields = {"text": text}
         case ImageContent(data=data, mime_type=mime) | AudioContent(data=data, mime_type=mime):
-            fields = {"mime_type": mime, "bytes": _size(data)}
+            fields = {"mime_type": mime, "bytes": _count_decoded_bytes(data)}
         case ResourceLink(uri=uri, name=name, mime_type=mime, size=size):
             fields = {"uri": uri, "name": name, "mime_type": mime, "bytes": size}
         case EmbeddedResource(resource=inside):
-            fields = {"uri": inside.uri, "mime_type": inside.mime_type, **_contents(inside)}
+            fields = {
+                "uri": inside.uri,
+                "mime_type": inside.mime_type,
+                **_describe_contents(inside),
+            }
     return {"type": block.type, **{k: v for k, v in fields.items() if v is not None}}
 
 
-def _contents(resource: TextResourceContents | BlobResourceContents) -> dict[str, Json]:
+def _describe_contents(
+    resource: TextResourceContents | BlobResourceContents,
+) -> dict[str, Json]:
     if isinstance(resource, BlobResourceContents):
-        return {"bytes": _size(resource.blob)}
+        return {"bytes": _count_decoded_bytes(resource.blob)}
     text = resource.text
-    cut = text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+    cut = (
+        text
+        if len(text) <= RESOURCE_TEXT_MAX_CHARS
+        else text[: RESOURCE_TEXT_MAX_CHARS - 1] + "…"
+    )
     return {"bytes": len(text.encode(errors="replace")), "text": cut}
 
 
-def _size(base64: str) -> int:
+def _count_decoded_bytes(base64: str) -> int:
     """Return the decoded size of base64 text in bytes, without decoding it."""
     # Four characters hold three bytes; up to two `=` at the end fill the last group.
     return len(base64) * 3 // 4 - base64.count("=", -2)

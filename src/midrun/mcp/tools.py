@@ -13,18 +13,18 @@ from mcp_types import Tool as Listed
 from mcp_types import ToolAnnotations
 
 from midrun.agents.signature import BadArguments, Function
-from midrun.agents.tool import NAME, Approve, Tool, gate_of
+from midrun.agents.tool import TOOL_NAME_PATTERN, Approve, Tool, choose_gate
 from midrun.agents.tool_context import Call
 from midrun.codec.safe_repr import safe_str
 from midrun.core.values import Effect, Json, Traits
 from midrun.errors import Misconfigured
-from midrun.mcp.connection import Connection
+from midrun.mcp.connection import McpConnection
 
-UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
+INVALID_NAME_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
 """Characters that MCP allows in the name of a tool and models do not, as in `files.read`."""
 
 
-class Choice(NamedTuple):
+class ToolSelection(NamedTuple):
     """The options of `mcp_tools` that select and configure tools, by the server's names."""
 
     prefix: str
@@ -34,17 +34,17 @@ class Choice(NamedTuple):
     timeout: timedelta | None
     trust_hints: bool
 
-    def takes(self, name: str) -> bool:
+    def is_selected(self, name: str) -> bool:
         """Tell whether the tool with this name is selected."""
         return name not in self.exclude and (self.only is None or name in self.only)
 
-    def approval(self, name: str) -> Approve:
+    def find_approval(self, name: str) -> Approve:
         """Return the value of `approve` for the tool with this name."""
         if isinstance(self.approve, Mapping):
             return self.approve.get(name, False)
         return self.approve
 
-    def named(self) -> set[str]:
+    def list_names(self) -> set[str]:
         """Return all names that the options mention."""
         approved = self.approve if isinstance(self.approve, Mapping) else ()
         return {*(self.only or ()), *self.exclude, *approved}
@@ -62,13 +62,13 @@ class ServerArguments:
     def __init__(self, declared: dict[str, Json]) -> None:
         properties = declared.get("properties")
         required = declared.get("required")
-        self._known = properties if isinstance(properties, dict) else {}
+        self._properties = properties if isinstance(properties, dict) else {}
         self._required = required if isinstance(required, list) else []
-        self._closed = declared.get("additionalProperties") is False
+        self._is_closed = declared.get("additionalProperties") is False
         self.schema: dict[str, Json] = {
             **declared,
             "type": "object",
-            "properties": self._known,
+            "properties": self._properties,
         }
 
     def parse(self, args: Json) -> dict[str, object]:
@@ -78,31 +78,31 @@ class ServerArguments:
             BadArguments: They do not match the schema. The text names up to ten problems.
         """
         values = {} if args is None else args
-        names = ", ".join(self._known) or "none"
+        names = ", ".join(self._properties) or "none"
         if not isinstance(values, dict):
             raise BadArguments(f"expected an object with the arguments: {names}")
         problems = [f"{name}: is required" for name in self._required if name not in values]
         # `patternProperties` may allow further names; the server checks those.
-        if self._closed and "patternProperties" not in self.schema:
+        if self._is_closed and "patternProperties" not in self.schema:
             problems += [
                 f"{safe_str(name, 60)}: no such argument, the arguments: {names}"
                 for name in values
-                if name not in self._known
+                if name not in self._properties
             ]
         if problems:
             raise BadArguments("; ".join(problems[:10]))
         return dict(values)  # not the journaled object itself
 
 
-def tools_of(connection: Connection, choice: Choice) -> list[Tool]:
+def make_tools(connection: McpConnection, selection: ToolSelection) -> list[Tool]:
     """Return the selected tools, in the order of the server.
 
     Raises:
         Misconfigured: The options name a tool that the server does not have, or a tool cannot
             be offered to models.
     """
-    names = [listed.name for listed in connection.listed]
-    if unknown := choice.named().difference(names):
+    names = [listed.name for listed in connection.listed_tools]
+    if unknown := selection.list_names().difference(names):
         # Not ignored: with a typing error in `approve` or `exclude`, a tool would be available
         # without the approval that was meant for it.
         problem = (
@@ -111,16 +111,16 @@ def tools_of(connection: Connection, choice: Choice) -> list[Tool]:
         )
         raise Misconfigured("mcp_tools", problem)
     return [
-        _tool(connection, listed, choice)
-        for listed in connection.listed
-        if choice.takes(listed.name)
+        _make_tool(connection, listed, selection)
+        for listed in connection.listed_tools
+        if selection.is_selected(listed.name)
     ]
 
 
-def _tool(connection: Connection, listed: Listed, choice: Choice) -> Tool:
-    name = choice.prefix + UNFIT.sub("_", listed.name)
+def _make_tool(connection: McpConnection, listed: Listed, selection: ToolSelection) -> Tool:
+    name = selection.prefix + INVALID_NAME_CHARACTER.sub("_", listed.name)
     arguments = ServerArguments(cast("dict[str, Json]", listed.input_schema))
-    if not NAME.fullmatch(name):
+    if not TOOL_NAME_PATTERN.fullmatch(name):
         problem = (
             "Models accept names of 1 to 64 letters, digits, _ and - only. Exclude it, or "
             "change the prefix."
@@ -132,20 +132,20 @@ def _tool(connection: Connection, listed: Listed, choice: Choice) -> Tool:
             f'reason. Exclude it: exclude=["{listed.name}"].'
         )
         raise Misconfigured(f"tool {name}", problem)
-    approve = choice.approval(listed.name)
-    effect = _effect(listed.annotations) if choice.trust_hints else Effect.ONCE
+    approve = selection.find_approval(listed.name)
+    effect = _find_effect(listed.annotations) if selection.trust_hints else Effect.ONCE
     return Tool(
         name=name,
-        description=_described(listed),
-        fn=_function(connection, listed.name),
+        description=_make_description(listed),
+        fn=_make_function(connection, listed.name),
         arguments=arguments,  # type: ignore[arg-type]  # has the attributes that a tool uses
-        traits=Traits(effect=effect, approve=gate_of(approve)),
+        traits=Traits(effect=effect, approve=choose_gate(approve)),
         approve=approve,
-        timeout=choice.timeout,
+        timeout=selection.timeout,
     )
 
 
-def _function(connection: Connection, name: str) -> Function:
+def _make_function(connection: McpConnection, name: str) -> Function:
     # `call` is positional-only, because the server's tool may have an argument of that name.
     async def call_the_server(call: Call, /, **arguments: object) -> Json:
         return await connection.call(name, arguments, call)
@@ -153,13 +153,13 @@ def _function(connection: Connection, name: str) -> Function:
     return call_the_server
 
 
-def _effect(hints: ToolAnnotations | None) -> Effect:
+def _find_effect(hints: ToolAnnotations | None) -> Effect:
     if hints and hints.read_only_hint:
         return Effect.READ
     return Effect.IDEMPOTENT if hints and hints.idempotent_hint else Effect.ONCE
 
 
-def _described(listed: Listed) -> str:
+def _make_description(listed: Listed) -> str:
     """Return the server's description of the tool, followed by its hints."""
     hints = listed.annotations or ToolAnnotations()
     texts = {

@@ -21,18 +21,20 @@ from pydantic_ai.settings import ModelSettings
 
 from midrun.core.values import Spend
 from midrun.errors import Misconfigured, ModelFailed
-from midrun.models.messages import parameters, told
-from midrun.models.prices import Prices, Provided
-from midrun.models.streaming import Pieces, whole
+from midrun.models.messages import make_messages, make_parameters
+from midrun.models.prices import Prices, PydanticModel
+from midrun.models.streaming import PieceConverter, make_reply
 from midrun.ports.model import Finished, Piece, Prompt
 
 # Errors of providers, as `ModelFailed` with a stable reason.
 
-DETAIL_MAX: Final = 500
+DETAIL_MAX_CHARS: Final = 500
 
-_Sorts = Sequence[tuple[type[Exception], str, bool]]
+_ErrorReasons = Sequence[tuple[type[Exception], str, bool]]
 
-SORTS: Final[_Sorts] = (  # exception, reason, is it transient; the first match counts
+ERROR_REASONS: Final[
+    _ErrorReasons
+] = (  # exception, reason, is it transient; the first match counts
     (exceptions.ModelRateLimitError, "rate_limited", True),
     (exceptions.ModelQuotaExceededError, "refused", False),
     (exceptions.ModelUnavailableError, "overloaded", True),
@@ -46,49 +48,51 @@ SORTS: Final[_Sorts] = (  # exception, reason, is it transient; the first match 
     (exceptions.UserError, "bad_request", False),
 )
 
-PASSING: Final = {408: "timeout", 409: "server_error"}
+TRANSIENT_CODES: Final = {408: "timeout", 409: "server_error"}
 """Response codes below 500 that are transient, with their reasons."""
 
 
-def failure(model: str, error: Exception, *, began: bool) -> ModelFailed:
+def make_failure(model: str, error: Exception, *, reply_started: bool) -> ModelFailed:
     """Convert an exception of a provider to `ModelFailed`.
 
     `reply_started` is True if the provider had accepted the request.
     """
     retry_after = getattr(error, "retry_after", None)
-    reason, transient = _sorted(error, began=began)
-    detail = f"{type(error).__name__}: {error}"[:DETAIL_MAX]
+    reason, transient = _classify_error(error, reply_started=reply_started)
+    detail = f"{type(error).__name__}: {error}"[:DETAIL_MAX_CHARS]
     return ModelFailed(model, reason, detail, transient, retry_after)
 
 
-def _sorted(error: Exception, *, began: bool) -> tuple[str, bool]:
-    for kind, reason, transient in SORTS:
+def _classify_error(error: Exception, *, reply_started: bool) -> tuple[str, bool]:
+    for kind, reason, transient in ERROR_REASONS:
         if isinstance(error, kind):
             return reason, transient
     if isinstance(error, exceptions.ModelHTTPError):
-        return PASSING.get(error.status_code, "bad_request"), error.status_code in PASSING
+        return TRANSIENT_CODES.get(
+            error.status_code, "bad_request"
+        ), error.status_code in TRANSIENT_CODES
     # Before the reply has started, it is a failed connection; later, a broken stream.
-    if not began and isinstance(error, exceptions.ModelConnectionError):
+    if not reply_started and isinstance(error, exceptions.ModelConnectionError):
         return "connection", True
     # Any other exception of an SDK: the server sent something that is not in its protocol.
     return "broken_stream", True
 
 
-IDLE_S: Final = 120.0
+IDLE_TIMEOUT_S: Final = 120.0
 """Seconds to wait for the next piece of a reply."""
 
-SIZE_MAX: Final = 2 * 1024 * 1024
+REPLY_MAX_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the text of a reply. A journal entry holds four times as much, because it stores the
 reply twice: as text, and in the provider's own form with its overhead."""
 
-EACH: Final = 16
+PIECE_OVERHEAD_BYTES: Final = 16
 """Bytes that each piece counts besides its text, so that an endless stream of empty pieces
 reaches the limit, too."""
 
-CLOSE_S: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 5.0
 """Seconds to close a connection. A cancellation does not shorten them."""
 
-__all__ = ["Provided", "ProviderModel"]
+__all__ = ["ProviderModel", "PydanticModel"]
 
 
 class ProviderModel:
@@ -104,17 +108,21 @@ class ProviderModel:
     """
 
     def __init__(
-        self, provided: Provided, *, idle_s: float = IDLE_S, size_max: int = SIZE_MAX
+        self,
+        provided: PydanticModel,
+        *,
+        idle_s: float = IDLE_TIMEOUT_S,
+        size_max: int = REPLY_MAX_BYTES,
     ) -> None:
-        self._provided = provided
+        self._model = provided
         self._idle_s = idle_s
         self._size_max = size_max
         self._prices = Prices(provided)
         self.name = provided.model_id
-        self.priced = self._prices.known
+        self.priced = self._prices.are_known
 
     async def __aenter__(self) -> Self:
-        await self._provided.__aenter__()
+        await self._model.__aenter__()
         return self
 
     async def __aexit__(
@@ -125,12 +133,12 @@ class ProviderModel:
         /,
     ) -> None:
         # Without the exception: closing connections does not depend on it.
-        with anyio.move_on_after(CLOSE_S, shield=True):
-            await self._provided.__aexit__(None, None, None)
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+            await self._model.__aexit__(None, None, None)
 
     def reserve(self, prompt: Prompt) -> Spend:
         """Estimate the most that a reply to `prompt` may use."""
-        return self._prices.reserve(prompt)
+        return self._prices.estimate_spend(prompt)
 
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
@@ -141,69 +149,73 @@ class ProviderModel:
                 is also raised while the pieces are read.
         """
         async with self:
-            request = self._provided.request_stream(
-                told(prompt), self._settings(), parameters(prompt)
+            request = self._model.request_stream(
+                make_messages(prompt), self._make_settings(), make_parameters(prompt)
             )
             # Entered by hand and not with `async with`: the errors of entering it are
             # converted, and leaving it is shielded and bounded.
-            with self._guarded(began=False):
+            with self._bound_wait(reply_started=False):
                 streamed = await request.__aenter__()
             try:
-                async with aclosing(self._pieces(streamed)) as pieces:
+                async with aclosing(self._stream_pieces(streamed)) as pieces:
                     yield pieces
             finally:
                 # A pause cancels this task in order to stop the stream. Without the shield the
                 # close would be cancelled as well, and the provider would keep generating.
-                with anyio.move_on_after(CLOSE_S, shield=True):
+                with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
                     await request.__aexit__(None, None, None)
 
-    async def _pieces(self, streamed: StreamedResponse) -> AsyncGenerator[Piece | Finished]:
-        pieces = Pieces()
+    async def _stream_pieces(
+        self, streamed: StreamedResponse
+    ) -> AsyncGenerator[Piece | Finished]:
+        pieces = PieceConverter()
         size = 0
         source = aiter(streamed)
         while True:
-            with self._guarded(began=True):
+            with self._bound_wait(reply_started=True):
                 event = await anext(source, None)
             if event is None:
                 break
-            for piece in pieces.of(event):
+            for piece in pieces.convert(event):
                 size += len(piece.text.encode())
                 yield piece
-            size += EACH
+            size += PIECE_OVERHEAD_BYTES
             if size > self._size_max:
                 detail = f"the reply is larger than {self._size_max} bytes; given up"
                 raise ModelFailed(self.name, "broken_stream", detail)
         response = streamed.get()
-        yield Finished(reply=whole(self.name, response), spent=self._prices.spent(response))
+        yield Finished(
+            reply=make_reply(self.name, response), spent=self._prices.compute_spend(response)
+        )
 
     @contextmanager
-    def _guarded(self, *, began: bool) -> Iterator[None]:
+    def _bound_wait(self, *, reply_started: bool) -> Iterator[None]:
         """Bound a wait for the provider, and convert its errors to `ModelFailed`."""
         with anyio.move_on_after(self._idle_s) as timeout:
             try:
                 yield
             except Exception as error:
-                raise failure(self.name, error, began=began) from error
+                raise make_failure(self.name, error, reply_started=reply_started) from error
         if timeout.cancelled_caught:
             detail = f"nothing came for {self._idle_s:g} s"
             raise ModelFailed(self.name, "timeout", detail, transient=True)
 
-    def _settings(self) -> ModelSettings | None:
+    def _make_settings(self) -> ModelSettings | None:
         """Return settings that turn off the SDK's own retries.
 
         The worker retries instead: its attempts are journaled, and a pause can stop them.
         """
-        if "max_retries" in self._provided.unsupported_settings:
+        if "max_retries" in self._model.unsupported_settings:
             return None
         return ModelSettings(max_retries=0)
 
 
 # Models of pydantic-ai by name.
 
-_VARIABLE: Final = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
+_VARIABLE_NAME: Final = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
 
 
-def found(name: str) -> ProviderModel:
+def make_named_model(name: str) -> ProviderModel:
     """Return the model with the name `provider:model`.
 
     Raises:
@@ -214,21 +226,23 @@ def found(name: str) -> ProviderModel:
     try:
         infer_provider_class(provider)
     except ValueError as error:
-        problem = f"provider must be one of {', '.join(_providers())}, got {provider!r}"
+        problem = f"provider must be one of {', '.join(_list_providers())}, got {provider!r}"
         raise Misconfigured(f"model {name!r}", problem) from error
     try:
         return ProviderModel(infer_model(name))
     except UserError as error:
-        raise Misconfigured(f"model {name!r}", _advice(provider, str(error))) from error
+        raise Misconfigured(
+            f"model {name!r}", _explain_missing_setting(provider, str(error))
+        ) from error
 
 
-def _advice(provider: str, problem: str) -> str:
+def _explain_missing_setting(provider: str, problem: str) -> str:
     """Return an error text for a missing setting, from the error text of pydantic-ai.
 
     That text refers to classes of pydantic-ai, which the user may not know. Only the names of
     environment variables are taken from it.
     """
-    variables = list(dict.fromkeys(_VARIABLE.findall(problem)))
+    variables = list(dict.fromkeys(_VARIABLE_NAME.findall(problem)))
     if not variables:
         return problem
     return (
@@ -238,7 +252,7 @@ def _advice(provider: str, problem: str) -> str:
     )
 
 
-def _providers() -> list[str]:
+def _list_providers() -> list[str]:
     """Return the names of all providers, without gateways (`gateway/openai`)."""
     providers = {name.partition(":")[0] for name in known_model_names() if ":" in name}
     return sorted(provider for provider in providers if "/" not in provider)

@@ -6,9 +6,9 @@ from midrun.errors import Misconfigured
 from midrun.ports.model import Model
 
 if TYPE_CHECKING:  # the import takes a second, and pydantic-ai may not be installed
-    from midrun.models.provider import Provided
+    from midrun.models.provider import PydanticModel
 
-EXTRAS: Final = {
+EXTRA_BY_PROVIDER: Final = {
     "anthropic": "midrun[anthropic]",
     "openai": "midrun[openai]",
     "openai-chat": "midrun[openai]",
@@ -16,7 +16,7 @@ EXTRAS: Final = {
 }
 
 
-def model_of(model: "str | Model | Provided") -> Model:
+def model_of(model: "str | Model | PydanticModel") -> Model:
     """Return a midrun model for a name, a midrun model or a model of pydantic-ai.
 
     Raises:
@@ -27,7 +27,7 @@ def model_of(model: "str | Model | Provided") -> Model:
     if hasattr(model, "request_stream"):
         from midrun.models.provider import ProviderModel  # noqa: PLC0415 - optional dependency
 
-        return ProviderModel(cast("Provided", model))
+        return ProviderModel(cast("PydanticModel", model))
     if not hasattr(model, "stream"):
         problem = f'must be a model or "provider:model", got {type(model).__name__}'
         raise Misconfigured("model", problem)
@@ -45,10 +45,10 @@ def model_named(name: str) -> Model:
         problem = f"must be provider:model, for example openai:gpt-5.2, got {name!r}"
         raise Misconfigured("model", problem)
     try:
-        from midrun.models.provider import found  # noqa: PLC0415 - optional dependency
+        from midrun.models.provider import make_named_model  # noqa: PLC0415 - optional dependency
 
-        return found(name)
+        return make_named_model(name)
     except ImportError as error:
-        extra = EXTRAS.get(provider, f"pydantic-ai-slim[{provider}]")
+        extra = EXTRA_BY_PROVIDER.get(provider, f"pydantic-ai-slim[{provider}]")
         problem = f"Cannot import the package of the provider: {error}. Install {extra}."
         raise Misconfigured(f"model {name!r}", problem) from error

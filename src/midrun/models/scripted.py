@@ -16,16 +16,16 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from midrun.codec.strict_json import checked
+from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json, Reply, Spend
 from midrun.core.values import Use as Wanted
 from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 
-NAME: Final = "scripted"
-WORDS: Final = re.compile(r"\S+\s*|\s+")
-BREATH: Final = 64
+MODEL_NAME: Final = "scripted"
+WORD_PATTERN: Final = re.compile(r"\S+\s*|\s+")
+PIECES_PER_CHECKPOINT: Final = 64
 """Without a delay, yield to the event loop after this many pieces. Often enough for a pause to
 get in, seldom enough not to dominate a benchmark."""
 
@@ -69,7 +69,7 @@ class ScriptedModel(Unpriced):
         Misconfigured: A turn is not valid; the text says which.
     """
 
-    name = NAME
+    name = MODEL_NAME
 
     def __init__(self, turns: Sequence[Line | Cue] | Cue, *, chunk_delay: float = 0.0) -> None:
         if chunk_delay < 0:
@@ -79,31 +79,33 @@ class ScriptedModel(Unpriced):
             problem = f"turns must be a list or a function, got {type(turns).__name__}"
             raise Misconfigured("ScriptedModel", problem)
         self._delay = chunk_delay
-        self._turns = turns if callable(turns) else _prepared(turns)
+        self._turns = turns if callable(turns) else _prepare_turns(turns)
 
     def stream(
         self, prompt: Prompt
     ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
         """Stream the turn that follows the transcript of `prompt`."""
-        return _Playing(partial(self._performed, prompt.transcript, prompt.asked), self._delay)
+        return _TurnStream(
+            partial(self._find_turn, prompt.transcript, prompt.runtime_request), self._delay
+        )
 
-    def _performed(self, messages: Transcript, asked: str) -> "_Part":
-        if asked:  # the runtime wants a summary; it is not a turn of the script
-            return _part(f"In short: {len(messages)} messages so far.")
-        place = messages.spoken
+    def _find_turn(self, messages: Transcript, summary_request: str) -> "_PlayedTurn":
+        if summary_request:  # the runtime wants a summary; it is not a turn of the script
+            return _make_turn(f"In short: {len(messages)} messages so far.")
+        place = messages.assistant_turn_count
         if callable(self._turns):
-            return _improvised(self._turns, messages, place)
+            return _call_cue(self._turns, messages, place)
         if place >= len(self._turns):
             detail = f"all turns of the script have been played; there are {len(self._turns)}"
-            raise ModelFailed(NAME, "script_ended", detail)
+            raise ModelFailed(MODEL_NAME, "script_ended", detail)
         turn = self._turns[place]
-        return _improvised(turn, messages, place) if callable(turn) else turn
+        return _call_cue(turn, messages, place) if callable(turn) else turn
 
 
-_Part: TypeAlias = tuple[Piece | Finished, ...]
+_PlayedTurn: TypeAlias = tuple[Piece | Finished, ...]
 
 
-class _Playing(
+class _TurnStream(
     AbstractAsyncContextManager[AsyncIterator[Piece | Finished]],
     AsyncIterator[Piece | Finished],
 ):
@@ -113,14 +115,14 @@ class _Playing(
     interrupted.
     """
 
-    def __init__(self, find: Callable[[], _Part], delay: float) -> None:
-        self._find = find
-        self._part: _Part = ()
+    def __init__(self, find_turn: Callable[[], _PlayedTurn], delay: float) -> None:
+        self._find_turn = find_turn
+        self._turn: _PlayedTurn = ()
         self._delay = delay
-        self._place = 0
+        self._position = 0
 
     async def __aenter__(self) -> AsyncIterator[Piece | Finished]:
-        self._part = self._find()
+        self._turn = self._find_turn()
         await checkpoint()
         return self
 
@@ -131,51 +133,51 @@ class _Playing(
         trace: TracebackType | None,
         /,
     ) -> None:
-        self._place = len(self._part)
+        self._position = len(self._turn)
 
     async def __anext__(self) -> Piece | Finished:
-        place = self._place
-        if place >= len(self._part):
+        place = self._position
+        if place >= len(self._turn):
             raise StopAsyncIteration
         if self._delay:
             # Between two pieces: not before the first, nor before the final `Finished`.
-            if 0 < place < len(self._part) - 1:
+            if 0 < place < len(self._turn) - 1:
                 await anyio.sleep(self._delay)
-        elif place and not place % BREATH:
+        elif place and not place % PIECES_PER_CHECKPOINT:
             await checkpoint()
-        self._place = place + 1
-        return self._part[place]
+        self._position = place + 1
+        return self._turn[place]
 
 
-def _prepared(turns: Sequence[Line | Cue]) -> tuple[_Part | Cue, ...]:
+def _prepare_turns(turns: Sequence[Line | Cue]) -> tuple[_PlayedTurn | Cue, ...]:
     """Split the turns of a list into pieces, once for all runs of the model."""
-    prepared: list[_Part | Cue] = []
+    prepared: list[_PlayedTurn | Cue] = []
     for index, turn in enumerate(turns):
         try:
-            prepared.append(turn if callable(turn) else _part(turn))
+            prepared.append(turn if callable(turn) else _make_turn(turn))
         except (TypeError, NotJson, TooLarge) as error:
             raise Misconfigured(f"ScriptedModel turns[{index}]", str(error)) from error
     return tuple(prepared)
 
 
-def _improvised(cue: Cue, messages: Transcript, place: int) -> _Part:
+def _call_cue(cue: Cue, messages: Transcript, number: int) -> _PlayedTurn:
     try:
-        return _part(cue(messages))
+        return _make_turn(cue(messages))
     except Exception as error:
-        detail = f"turn {place}: {type(error).__name__}: {error}"
-        raise ModelFailed(NAME, "script_failed", detail) from error
+        detail = f"turn {number}: {type(error).__name__}: {error}"
+        raise ModelFailed(MODEL_NAME, "script_failed", detail) from error
 
 
-def _part(line: Line) -> _Part:
+def _make_turn(line: Line) -> _PlayedTurn:
     """Split a line into pieces, followed by the complete reply."""
     pieces: list[Piece] = []
     uses: list[Wanted] = []
-    for item in [line] if isinstance(line, str | Use) else _listed(line):
+    for item in [line] if isinstance(line, str | Use) else _require_list(line):
         match item:
             case str():
-                pieces += [Piece(kind="text", text=word) for word in WORDS.findall(item)]
+                pieces += [Piece(kind="text", text=word) for word in WORD_PATTERN.findall(item)]
             case Use(tool=tool, args=args):
-                plain = checked(args)
+                plain = normalize_json(args)
                 text = msgspec.json.encode(plain).decode()
                 pieces.append(Piece(kind="args", text=text, tool=tool, call=len(uses)))
                 uses.append(Wanted(tool=tool, args=plain))
@@ -186,7 +188,7 @@ def _part(line: Line) -> _Part:
     return (*pieces, Finished(reply=reply, spent=Spend(tokens=len(pieces))))
 
 
-def _listed(line: Sequence[str | Use]) -> Sequence[str | Use]:
+def _require_list(line: Sequence[str | Use]) -> Sequence[str | Use]:
     if not isinstance(line, list | tuple):
         raise TypeError(f"a turn is text, a Use(...) or a list of them, not {line!r}")
     return line

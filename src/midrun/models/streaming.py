@@ -16,49 +16,51 @@ from pydantic_ai.messages import (
     ToolCallPartDelta,
 )
 
-from midrun.codec.strict_json import checked, parse
+from midrun.codec.strict_json import normalize_json, parse_json
 from midrun.core.values import Json, Reply, Use
 from midrun.errors import ModelFailed, NotJson, TooLarge
-from midrun.models.messages import kept
+from midrun.models.messages import dump_response
 from midrun.ports.model import Piece
 
 
-class Pieces:
+class PieceConverter:
     """Converts stream events to pieces; numbers calls in the order in which they start."""
 
     def __init__(self) -> None:
         self._calls: dict[int, tuple[str, int]] = {}  # part index → name of the tool, number
 
-    def of(self, streamed: ModelResponseStreamEvent) -> Iterator[Piece]:
+    def convert(self, streamed_part: ModelResponseStreamEvent) -> Iterator[Piece]:
         """Yield the piece that a watcher of the reply sees for an event; none for others."""
-        match streamed:
+        match streamed_part:
             case PartStartEvent(index=index, part=ToolCallPart(tool_name=tool, args=args)):
                 # Later deltas of this part have its index, but not the name of the tool.
                 self._calls[index] = (tool, len(self._calls))
-                yield self._args(index, args)
+                yield self._make_args_piece(index, args)
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)):
                 if args and index in self._calls:
-                    yield self._args(index, args)
+                    yield self._make_args_piece(index, args)
             case (
                 PartStartEvent(part=TextPart(content=text))
                 | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
             ) if text:
-                yield Piece(kind="text", text=sound(text))
+                yield Piece(kind="text", text=replace_surrogates(text))
             case (
                 PartStartEvent(part=ThinkingPart(content=text))
                 | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
             ) if text:
-                yield Piece(kind="thinking", text=sound(text))
+                yield Piece(kind="thinking", text=replace_surrogates(text))
             case _:
                 pass
 
-    def _args(self, index: int, args: Json) -> Piece:
+    def _make_args_piece(self, index: int, args: Json) -> Piece:
         tool, call = self._calls[index]
         text = args if isinstance(args, str) else msgspec.json.encode(args).decode()
-        return Piece(kind="args", text=sound(text) if args else "", tool=tool, call=call)
+        return Piece(
+            kind="args", text=replace_surrogates(text) if args else "", tool=tool, call=call
+        )
 
 
-def whole(model: str, response: ModelResponse) -> Reply:
+def make_reply(model: str, response: ModelResponse) -> Reply:
     """Return the reply at the end of a stream.
 
     Raises:
@@ -67,7 +69,7 @@ def whole(model: str, response: ModelResponse) -> Reply:
     _check_finish(model, response)
     texts = [part.content for part in response.parts if isinstance(part, TextPart)]
     thoughts = [part.content for part in response.parts if isinstance(part, ThinkingPart)]
-    uses = [_use(part) for part in response.parts if isinstance(part, ToolCallPart)]
+    uses = [_make_use(part) for part in response.parts if isinstance(part, ToolCallPart)]
     # The provider cut the reply at its maximum length. The last call may lack arguments, and
     # what is there may still be valid JSON: refuse it, and let the model ask again.
     if uses and response.finish_reason == "length" and _ends_in_a_call(response):
@@ -75,15 +77,15 @@ def whole(model: str, response: ModelResponse) -> Reply:
             tool=uses[-1].tool, refused="the reply was too long: it ends in this call"
         )
     return Reply(
-        text=sound("".join(texts)),
-        thinking=sound("\n\n".join(text for text in thoughts if text)),
+        text=replace_surrogates("".join(texts)),
+        thinking=replace_surrogates("\n\n".join(text for text in thoughts if text)),
         uses=tuple(uses),
-        opaque=kept(response),
+        opaque=dump_response(response),
         window=response.usage.input_tokens,
     )
 
 
-def sound(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Return `text` with lone surrogates replaced, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
@@ -107,12 +109,14 @@ def _ends_in_a_call(response: ModelResponse) -> bool:
     return isinstance(response.parts[-1], ToolCallPart)
 
 
-def _use(part: ToolCallPart[object]) -> Use:
+def _make_use(part: ToolCallPart[object]) -> Use:
     # Arguments that are not valid JSON do not fail the reply: the call is refused, and the
     # model reads why.
     try:
         args = (
-            parse(part.args or "{}") if not isinstance(part.args, dict) else checked(part.args)
+            parse_json(part.args or "{}")
+            if not isinstance(part.args, dict)
+            else normalize_json(part.args)
         )
     except (NotJson, TooLarge) as error:
         return Use(

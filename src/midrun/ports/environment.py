@@ -18,12 +18,12 @@ Clock = Callable[[], Micros]
 """Returns microseconds since 1970."""
 
 
-def wall() -> Micros:
+def read_wall_clock() -> Micros:
     """Return the wall-clock time. It can jump: no safety property may depend on it."""
     return Micros(time.time_ns() // 1000)
 
 
-def boottime() -> float:
+def read_boot_clock() -> float:
     """Return seconds since some point in the past; they go on while the machine sleeps."""
     # A monotonic clock stops during suspend on Linux. After it, a worker must notice that its
     # leases have expired. Systems without such a clock fall back to the monotonic one.
@@ -40,14 +40,14 @@ def new_id() -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outside:
+class Environment:
     """Clock, ids and randomness of a process; `random_unit` returns numbers from 0 to 1."""
 
-    clock: Clock = wall
-    ids: Callable[[], str] = new_id
-    chance: Callable[[], float] = field(default_factory=lambda: Random().random)  # noqa: S311 - it only spreads retries
+    clock: Clock = read_wall_clock
+    make_id: Callable[[], str] = new_id
+    random_unit: Callable[[], float] = field(default_factory=lambda: Random().random)  # noqa: S311 - it only spreads retries
     lease: timedelta = timedelta(seconds=6)  # expires after this long without heartbeats
 
-    def by(self, clock: Clock) -> "Outside":
+    def with_clock(self, clock: Clock) -> "Environment":
         """Return the same environment with another clock."""
         return replace(self, clock=clock)

@@ -12,24 +12,24 @@ from typing import Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from midrun.core.ids import START, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, RunId, Seq
 
-NOTE_MAX: Final = 1000
+NOTE_MAX_CHARS: Final = 1000
 """The longest note of a cursor."""
 
 
-class Mark(Struct, frozen=True, kw_only=True):
+class FollowerCursor(Struct, frozen=True, kw_only=True):
     """A follower has reported a run up to `seq`; `note` is data of the follower itself."""
 
     run: RunId
-    seq: Seq = START
+    seq: Seq = SEQ_ZERO
     note: str = ""
 
 
-class Marks(Protocol):
+class FollowerCursors(Protocol):
     """Stores the cursors of all followers of one store. Acknowledged changes are durable."""
 
-    async def attend(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
+    async def acquire_leadership(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
         """Become, or stay, the one process that works for the follower, for `ttl` from now.
 
         Returns False if another process is. The first call for a follower sets its cursors to
@@ -38,18 +38,18 @@ class Marks(Protocol):
         """
         ...
 
-    async def leave(self, follower: str, *, holder: str) -> None:
+    async def release_leadership(self, follower: str, *, holder: str) -> None:
         """Let another process work for the follower, if `holder` does now."""
         ...
 
-    async def behind(self, follower: str, *, limit: int) -> Sequence[Mark]:
+    async def list_behind(self, follower: str, *, limit: int) -> Sequence[FollowerCursor]:
         """Return the cursors of resting runs that have grown past them, oldest first.
 
         A run that was created after the first `acquire_leadership` has a cursor at its start.
         """
         ...
 
-    async def marked(self, follower: str, run: RunId) -> Mark:
+    async def get_cursor(self, follower: str, run: RunId) -> FollowerCursor:
         """Return the cursor of a run.
 
         Raises:
@@ -57,7 +57,7 @@ class Marks(Protocol):
         """
         ...
 
-    async def mark(self, follower: str, mark: Mark) -> None:
+    async def advance_cursor(self, follower: str, cursor: FollowerCursor) -> None:
         """Move a cursor forward; a lower seq than before changes nothing.
 
         Raises:
@@ -68,9 +68,9 @@ class Marks(Protocol):
 
 
 @runtime_checkable
-class Marking(Protocol):
+class HasFollowerCursors(Protocol):
     """A store that has follower cursors."""
 
-    def marks(self) -> Marks:
+    def follower_cursors(self) -> FollowerCursors:
         """Return the cursors of all followers."""
         ...

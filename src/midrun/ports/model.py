@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from midrun.core.transcript import Transcript
-from midrun.core.values import NOTHING, Json, Reply, Spend
+from midrun.core.values import NO_SPEND, Json, Reply, Spend
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
@@ -32,7 +32,9 @@ class Prompt(Struct, frozen=True, kw_only=True):
     instructions: str
     transcript: Transcript
     tools: tuple[ToolSpec, ...] = ()
-    asked: str = ""  # a last message of the runtime, such as "summarize"; not in the journal
+    runtime_request: str = (
+        ""  # a last message of the runtime, such as "summarize"; not in the journal
+    )
 
 
 class Piece(Struct, frozen=True, kw_only=True):
@@ -93,4 +95,4 @@ class Unpriced:
     def reserve(self, prompt: Prompt) -> Spend:
         """Reserve nothing."""
         del prompt
-        return NOTHING
+        return NO_SPEND

@@ -20,7 +20,7 @@ class Listener(NamedTuple):
     """
 
     name: str
-    since: int
+    generation: int
 
 
 class Relay(Protocol):
@@ -32,7 +32,7 @@ class Relay(Protocol):
     """
 
     @property
-    def limit(self) -> int:
+    def max_message_bytes(self) -> int:
         """The largest size of a message, in bytes."""
         ...
 
@@ -55,7 +55,7 @@ class Relay(Protocol):
         """Receive messages about `run` from now on."""
         ...
 
-    def leave(self, run: RunId) -> None:
+    def stop_listening(self, run: RunId) -> None:
         """Receive no more messages about `run`."""
         ...
 
@@ -69,7 +69,7 @@ class Relay(Protocol):
 
 
 @runtime_checkable
-class Relaying(Protocol):
+class HasRelay(Protocol):
     """A store that other processes can share, with a relay to them."""
 
     def relay(self) -> Relay:
@@ -77,6 +77,6 @@ class Relaying(Protocol):
         ...
 
 
-def relay_of(store: object) -> Relay | None:
+def open_relay(store: object) -> Relay | None:
     """Open an end of the relay of `store`; None if it has no relay."""
-    return store.relay() if isinstance(store, Relaying) else None
+    return store.relay() if isinstance(store, HasRelay) else None

@@ -18,7 +18,7 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 from msgspec import Struct
 
 from midrun.core.entries import Entry, Record, RunImported
-from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
 
@@ -36,7 +36,7 @@ class Lease(Struct, frozen=True, kw_only=True):
     epoch: Epoch
 
 
-class Appended(Struct, frozen=True, kw_only=True):
+class AppendResult(Struct, frozen=True, kw_only=True):
     """The result of an append: seq, time and hash of its last entry."""
 
     seq: Seq
@@ -65,7 +65,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     changed_at: Micros
 
 
-class Halt(Struct, frozen=True, kw_only=True):
+class HaltRecord(Struct, frozen=True, kw_only=True):
     """An operator's halt. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`."""
 
     scope: str
@@ -87,7 +87,7 @@ class Halt(Struct, frozen=True, kw_only=True):
                 return kind == "run" and name == run
 
 
-def covering(limits: Mapping[str, int] | None, head: Head) -> dict[str, int]:
+def select_limits(limits: Mapping[str, int] | None, head: Head) -> dict[str, int]:
     """Select the concurrency limits that a run with this head counts for, by scope.
 
     A limit is the number of runs that live holders may lease at the same time; its scope is
@@ -109,7 +109,7 @@ class Change(Struct, frozen=True, kw_only=True):
     held: bool = False
 
 
-class Query(Struct, frozen=True, kw_only=True):
+class RunQuery(Struct, frozen=True, kw_only=True):
     """Selects runs for a list. An empty filter does not apply; all others must match.
 
     `owner` selects the runs of a user. `decider` selects the runs of a user and all runs with
@@ -135,7 +135,7 @@ class Page(Struct, Generic[T], frozen=True, kw_only=True):
     cursor: str = ""
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class OwnerUsage(Struct, frozen=True, kw_only=True):
     """The resources that the runs of one owner use, for quotas."""
 
     open_runs: int = 0  # runs that have not ended
@@ -158,7 +158,7 @@ class Store(Protocol):
     an empty holder, text that is not Unicode).
     """
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
         """Create the journal of `run`; the first entry is a `RunStarted`.
 
         The agent, thread, labels, parent and owner of `head` never change afterwards.
@@ -173,7 +173,7 @@ class Store(Protocol):
 
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
-    ) -> Appended:
+    ) -> AppendResult:
         """Create the journal of `run` from the lines of another store, byte for byte.
 
         Every line must be canonical, times must not decrease, and each entry must fit the phase
@@ -197,7 +197,7 @@ class Store(Protocol):
         head: Head | None,
         starts: bool = False,
         at: Micros | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append all of `entries` or none of them, and replace the head.
 
         `after` is the newest entry that the decision has seen. Only the lease holder may pass
@@ -222,7 +222,7 @@ class Store(Protocol):
         """
         ...
 
-    async def take(
+    async def take_lease(
         self,
         run: RunId,
         entries: Sequence[Entry],
@@ -231,7 +231,7 @@ class Store(Protocol):
         holder: str,
         head: Head,
         limits: Mapping[str, int] | None = None,
-    ) -> tuple[Lease, Appended]:
+    ) -> tuple[Lease, AppendResult]:
         """Take the lease and append `entries` under it, in one transaction.
 
         The first entry is a `LeaseTaken` with the next epoch: that of the row plus one. It
@@ -254,7 +254,7 @@ class Store(Protocol):
         ...
 
     async def read(
-        self, run: RunId, *, after: Seq = START, limit: int | None = None
+        self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
     ) -> Sequence[Record]:
         """Return the entries that follow `after`, oldest first.
 
@@ -266,13 +266,13 @@ class Store(Protocol):
         """
         ...
 
-    async def lines(
-        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    async def read_lines(
+        self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
     ) -> Sequence[tuple[bytes, bytes]]:
         """Return the stored lines that follow `after` with their hashes, not verified."""
         ...
 
-    async def row(self, run: RunId) -> RunRow:
+    async def get_row(self, run: RunId) -> RunRow:
         """Return the row of one run.
 
         Raises:
@@ -292,7 +292,7 @@ class Store(Protocol):
         """Delete the snapshots of `run`; the next load folds the whole journal."""
         ...
 
-    async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
+    async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         """Record a heartbeat: all leases of `holder` live for `ttl` from now.
 
         Time is that of the store's clock. If that is set back by less than `ttl`, no holder
@@ -303,15 +303,15 @@ class Store(Protocol):
         """
         ...
 
-    async def rest(self, holder: str) -> None:
+    async def release_leases(self, holder: str) -> None:
         """Free all leases of `holder` at once."""
         ...
 
-    async def holders(self) -> Mapping[str, float]:
+    async def list_holders(self) -> Mapping[str, float]:
         """Return the live holders, each with its lag in seconds."""
         ...
 
-    async def runs(self, query: Query) -> Page[RunRow]:
+    async def list_runs(self, query: RunQuery) -> Page[RunRow]:
         """Return a page of runs, newest first by creation.
 
         Paging is stable: a run that exists from the first page to the last is returned exactly
@@ -322,18 +322,18 @@ class Store(Protocol):
         """
         ...
 
-    async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
+    async def get_usage(self, owner: str, *, since: Micros, sizes: bool = True) -> OwnerUsage:
         """Return the resources that the runs of `owner` use.
 
         `sizes=False` skips the sizes of the journals, which take time to add up.
         """
         ...
 
-    async def counts(self) -> Mapping[Phase, int]:
+    async def count_runs_by_phase(self) -> Mapping[Phase, int]:
         """Return the number of runs in each phase; phases without runs are left out."""
         ...
 
-    async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
+    async def list_drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
         """Return runs that need a driver and have no live one, oldest first.
 
         `agents` selects the runs of these agents. Otherwise runs of agents that a process does
@@ -341,11 +341,11 @@ class Store(Protocol):
         """
         ...
 
-    async def due(self, *, limit: int) -> Sequence[RunId]:
+    async def list_due(self, *, limit: int) -> Sequence[RunId]:
         """Return runs whose `wake_at` has passed by the store's clock, oldest first."""
         ...
 
-    async def halt(self, halt: Halt) -> None:
+    async def set_halt(self, halt: HaltRecord) -> None:
         """Set a halt; if the scope is halted already, nothing changes.
 
         Raises:
@@ -353,11 +353,11 @@ class Store(Protocol):
         """
         ...
 
-    async def lift(self, scope: str) -> bool:
+    async def remove_halt(self, scope: str) -> bool:
         """Remove the halt of `scope`, and tell whether there was one."""
         ...
 
-    async def halts(self) -> Sequence[Halt]:
+    async def list_halts(self) -> Sequence[HaltRecord]:
         """Return the halts in force, oldest first."""
         ...
 
@@ -376,10 +376,10 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class Indexed(Protocol):
+class HasIndexedRow(Protocol):
     """A store that selects runs by columns which repeat fields of the head."""
 
-    async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
+    async def get_indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
         """Return the row of `run` and, from the same read, these columns by name.
 
         A column has the name of the field of `Head` that it repeats. `Midrun.verify` compares
@@ -392,7 +392,7 @@ class Indexed(Protocol):
 
 
 @runtime_checkable
-class Timed(Protocol):
+class HasClock(Protocol):
     """A store with a clock of its own, which all processes that share it use."""
 
     def clock(self) -> Micros:

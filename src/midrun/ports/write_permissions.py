@@ -7,9 +7,8 @@ ended. `stores.validation` applies the three lists.
 from typing import Final
 
 from midrun.core.entries import (
-    KINDS,
+    ENTRY_TYPES,
     AskAnswered,
-    Asked,
     CallAborted,
     CallDone,
     CallFailed,
@@ -30,6 +29,7 @@ from midrun.core.entries import (
     ProgressSaved,
     RedirectApplied,
     RedirectRequested,
+    RequestEntry,
     ResidueAccepted,
     RunCancelled,
     RunImported,
@@ -45,8 +45,8 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 
-UNLEASED: Final[frozenset[type[Entry]]] = frozenset(
-    {kind for kind in KINDS if issubclass(kind, Asked) and kind is not RunImported}
+UNLEASED_ENTRY_TYPES: Final[frozenset[type[Entry]]] = frozenset(
+    {kind for kind in ENTRY_TYPES if issubclass(kind, RequestEntry) and kind is not RunImported}
     | {
         CallProposed,
         CallSealed,
@@ -66,7 +66,7 @@ UNLEASED: Final[frozenset[type[Entry]]] = frozenset(
 A pause of a queued run, for example, appends `PauseRequested` and `RunPaused` at once.
 """
 
-PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
+PERSON_ENTRY_TYPES: Final[frozenset[type[Entry]]] = frozenset(
     {
         AskAnswered,
         CancelRequested,
@@ -90,7 +90,7 @@ PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
 `RunImported` may not be appended at all: `Store.adopt` writes it with the imported lines.
 """
 
-CLOSINGS: Final[frozenset[type[Entry]]] = frozenset(
+CLOSING_ENTRY_TYPES: Final[frozenset[type[Entry]]] = frozenset(
     {
         CallAborted,
         CallDone,

@@ -16,66 +16,66 @@ from msgspec.structs import replace
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint, ChildJournal
 from midrun.agents.human import PauseHere
-from midrun.codec.hash_chain import PLAIN
+from midrun.codec.hash_chain import UNKEYED_CHAIN
 from midrun.codec.journal import decode_line
 from midrun.codec.safe_repr import safe_str
-from midrun.codec.strict_json import checked
+from midrun.codec.strict_json import normalize_json
 from midrun.core import controls as c
-from midrun.core.child_runs import children_of
+from midrun.core.child_runs import iter_child_ids
 from midrun.core.entries import RunImported
-from midrun.core.evolve import apply
-from midrun.core.ids import RunId, Seq, number_of
-from midrun.core.run_head import head_of
+from midrun.core.evolve import apply_entries
+from midrun.core.ids import RunId, Seq, parse_call_number
+from midrun.core.run_head import build_head
 from midrun.core.state import Ask, Call, State
-from midrun.core.step_boundary import approval
-from midrun.core.transitions import possible
-from midrun.core.values import DRIVABLE, TERMINAL, Actor, Json, Phase, Traits
-from midrun.driver.journal_writer import load
+from midrun.core.step_boundary import make_approval_ask
+from midrun.core.transitions import list_possible_controls
+from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Actor, Json, Phase, Traits
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import CheckpointRefused, ControlRefused, RunExists, RunNotFound
 from midrun.ports.store import Store
-from midrun.runs.validation import counted, text
+from midrun.runs.validation import check_text, convert_caps
 
-Pairs: TypeAlias = tuple[tuple[bytes, bytes], ...]
+JournalLines: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Family: TypeAlias = Sequence[tuple[ChildJournal, State]]
 
 
-async def members(store: Store, state: State) -> list[tuple[RunId, Pairs]]:
+async def load_child_journals(store: Store, state: State) -> list[tuple[RunId, JournalLines]]:
     """Return the journals of all child runs of a run, and of their child runs.
 
     Raises:
         CheckpointRefused: `checkpoint_invalid`: one of them is not at rest.
     """
-    journals: list[tuple[RunId, Pairs]] = []
-    queue = list(children_of(state))
+    journals: list[tuple[RunId, JournalLines]] = []
+    queue = list(iter_child_ids(state))
     while queue:
         run = queue.pop(0)
         try:
-            child = await load(store, run)
+            child = await load_run_state(store, run)
         except RunNotFound:
             # The parent has journaled the call, but its worker died before it created the
             # child run. An empty journal says so; the next worker creates the run.
             journals.append((run, ()))
             continue
-        if child.phase in DRIVABLE:
+        if child.phase in DRIVABLE_PHASES:
             problem = f"child run {run} is {child.phase}; wait until it is at rest"
             raise CheckpointRefused("checkpoint_invalid", problem)
         # Only entries up to the state that was checked: the child may have advanced since.
-        journals.append((run, tuple(await store.lines(run))[: child.seq]))
-        queue += children_of(child)
+        journals.append((run, tuple(await store.read_lines(run))[: child.seq]))
+        queue += iter_child_ids(child)
     return journals
 
 
-async def at_work(store: Store, state: State) -> RunId | None:
+async def find_active_child(store: Store, state: State) -> RunId | None:
     """Return the first child run that is not at rest, or None."""
-    queue = list(children_of(state))
+    queue = list(iter_child_ids(state))
     while queue:
         try:
-            child = await load(store, queue.pop(0))
+            child = await load_run_state(store, queue.pop(0))
         except RunNotFound:
             continue
-        if child.phase in DRIVABLE:
+        if child.phase in DRIVABLE_PHASES:
             return child.run
-        queue += children_of(child)
+        queue += iter_child_ids(child)
     return None
 
 
@@ -86,17 +86,17 @@ def check_agents(family: Family, agents: Mapping[str, Agent]) -> None:
         CheckpointRefused: `agent_mismatch`: an agent is missing or was changed.
     """
     for child, state in family:
-        name, fingerprint = state.started.agent, state.started.agent_print
+        name, fingerprint = state.run_started.agent, state.run_started.agent_print
         agent = agents.get(name)
-        if state.phase in TERMINAL:
+        if state.phase in TERMINAL_PHASES:
             continue
         if agent is None or agent.fingerprint != fingerprint:
             problem = f"agent {name!r} of child run {child.run} is missing here, or was changed"
             raise CheckpointRefused("agent_mismatch", problem)
-        check_gates(agent, state)
+        check_approval_rules(agent, state)
 
 
-def check_gates(agent: Agent, state: State) -> None:
+def check_approval_rules(agent: Agent, state: State) -> None:
     """Check that pending calls and the stop are as strict as `agent` declares them here.
 
     The traits of a call, and the audience of its ask, are stored in the journal. The writer of
@@ -110,16 +110,18 @@ def check_gates(agent: Agent, state: State) -> None:
         problem = f"its stop condition {name} is not in the stop of agent {agent.name!r}"
         raise CheckpointRefused("agent_mismatch", problem)
     asks = [state.asks[n - 1] for n in state.open_asks]
-    parked = (n for frame in state.frames for n in frame.parked)
+    parked = (n for frame in state.frames for n in frame.parked_calls)
     # Every call that may still start: open ones, those of suspended frames, those with an ask.
-    for number in {*state.open, *parked, *(number_of(ask.call) for ask in asks)}:
+    for number in {*state.open_calls, *parked, *(parse_call_number(ask.call) for ask in asks)}:
         call = state.calls[number - 1]
         if _is_weaker(call.traits, _find_declared_traits(agent, call)):
             problem = f"{call.id} has another approval than its tool {call.use.tool} declares"
             raise CheckpointRefused("agent_mismatch", problem)
     for ask in (ask for ask in asks if ask.ask_kind == "approval"):
         # The ask must be the one that the runtime itself would make for this call.
-        expected = approval(state.calls[number_of(ask.call) - 1], ask.id, state.at)
+        expected = make_approval_ask(
+            state.calls[parse_call_number(ask.call) - 1], ask.id, state.at
+        )
         fields = (ask.audience, ask.four_eyes, ask.args_hash)
         if fields != (expected.audience, expected.four_eyes, expected.args_hash):
             problem = f"{ask.id} has another audience or other arguments than its tool declares"
@@ -150,7 +152,7 @@ def _is_weaker(stored: Traits, declared: Traits) -> bool:
 async def load_state(store: Store, run: RunId) -> State | None:
     """Return the state of `run`, or None if the store does not have it."""
     try:
-        return await load(store, run)
+        return await load_run_state(store, run)
     except RunNotFound:
         return None
 
@@ -175,8 +177,8 @@ async def read_heads(store: Store, run: RunId) -> tuple[tuple[Seq, bytes], ...]:
     Each is a seq with a hash. A checkpoint names its head by a hash without the store's key, so
     the hash is computed from the lines here, not taken from the row.
     """
-    lines = [line for line, _ in await store.lines(run)]
-    newest = (Seq(len(lines)), PLAIN.head(run, lines))
+    lines = [line for line, _ in await store.read_lines(run)]
+    newest = (Seq(len(lines)), UNKEYED_CHAIN.compute_head(run, lines))
     last = decode_line(lines[-1], run=run).entry
     if isinstance(last, RunImported):
         # The run was imported and nothing has happened since. The journal is one entry longer
@@ -185,7 +187,7 @@ async def read_heads(store: Store, run: RunId) -> tuple[tuple[Seq, bytes], ...]:
     return (newest,)
 
 
-async def take_in(
+async def import_family(
     store: Store, checkpoint: Checkpoint, family: Family, imported: RunImported
 ) -> bool:
     """Import a run and its child runs into the store.
@@ -199,7 +201,7 @@ async def take_in(
 
     async def adopt(member: ChildJournal | Checkpoint, state: State) -> None:
         entry = replace(imported, head=member.head_hash)
-        head = head_of(apply(state, [entry]))
+        head = build_head(apply_entries(state, [entry]))
         await store.adopt(member.run, member.journal, entry, head=head)
 
     # Each import is a transaction of its own. The children come first: as soon as the parent
@@ -223,7 +225,7 @@ async def take_in(
 # Resume from a checkpoint: translate an answer and an instruction to controls.
 
 
-def answers(
+def make_resume_controls(
     state: State,
     answer: Json,
     instruction: str | None,
@@ -243,12 +245,12 @@ def answers(
     """
     controls: list[c.Control] = []
     if answer is not None:
-        controls.append(_decision(_only(state), checked(answer), by))
-    instruction = text("instruction", instruction or "")
+        controls.append(_make_decision(_require_single_ask(state), normalize_json(answer), by))
+    instruction = check_text("instruction", instruction or "")
     # A waiting run continues by its answer; it cannot be resumed. An instruction for it is a
     # redirect.
     if state.phase is not Phase.WAITING:
-        controls.append(c.Resume(instruction=instruction, caps=counted(caps), by=by))
+        controls.append(c.Resume(instruction=instruction, caps=convert_caps(caps), by=by))
     elif instruction:
         controls.append(c.Redirect(text=instruction, by=by))
     if not controls:
@@ -256,18 +258,20 @@ def answers(
     return tuple(controls)
 
 
-def _only(state: State) -> Ask:
+def _require_single_ask(state: State) -> Ask:
     if len(state.open_asks) == 1:
         return state.asks[state.open_asks[0] - 1]
     reason = "several_asks_open" if state.open_asks else "no_such_ask"
-    raise ControlRefused(state.run, "answer", reason, state.phase, possible(state))
+    raise ControlRefused(
+        state.run, "answer", reason, state.phase, list_possible_controls(state)
+    )
 
 
-def _decision(ask: Ask, answer: Json, by: Actor) -> c.Control:
+def _make_decision(ask: Ask, answer: Json, by: Actor) -> c.Control:
     # An unsure call is answered with a word; accept a bool, too.
-    if ask.kind == "unsure" and isinstance(answer, bool):
+    if ask.effective_kind == "unsure" and isinstance(answer, bool):
         return c.Answer(ask=ask.id, value="yes" if answer else "no", by=by)
-    if ask.kind != "approval":
+    if ask.effective_kind != "approval":
         return c.Answer(ask=ask.id, value=answer, by=by)
     decision = answer if isinstance(answer, dict) else {"approved": answer}
     # Only True approves. Any other value, such as "yes" or 1, declines.

@@ -25,17 +25,17 @@ from midrun.errors import ControlRefused
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
 
-CLEAN_S: Final = 30.0
+CLEANUP_MAX_S: Final = 30.0
 """Seconds that a run may take to clean up after its caller was cancelled, beyond the grace of
 its calls."""
 
 
-async def run(agent: Agent, task: str, *, stop: Stop | None = None) -> Outcome:
+async def run_in_memory(agent: Agent, task: str, *, stop: Stop | None = None) -> Outcome:
     """Run `agent` on `task` until it has ended, failed, or waits for a person."""
-    return await _alone(agent, lambda midrun: midrun.start(agent, task, stop=stop))
+    return await _run_shielded(agent, lambda midrun: midrun.start(agent, task, stop=stop))
 
 
-async def resume(
+async def resume_in_memory(
     agent: Agent,
     checkpoint: Checkpoint,
     answer: Json = None,
@@ -49,13 +49,13 @@ async def resume(
         CheckpointRefused: It has expired, or is of another agent.
         ControlRefused: The run cannot take the answer or the instruction in its phase.
     """
-    return await _alone(
+    return await _run_shielded(
         agent,
         lambda midrun: midrun.resume(checkpoint, answer, instruction=instruction, caps=caps),
     )
 
 
-async def _alone(agent: Agent, begin: Callable[[Midrun], Awaitable[Run]]) -> Outcome:
+async def _run_shielded(agent: Agent, start: Callable[[Midrun], Awaitable[Run]]) -> Outcome:
     """Drive one run in a shielded task, so that it can clean up after a cancellation."""
     results: list[Outcome | Exception] = []  # at most one
     finished, given_up = anyio.Event(), anyio.Event()
@@ -64,7 +64,7 @@ async def _alone(agent: Agent, begin: Callable[[Midrun], Awaitable[Run]]) -> Out
         with anyio.CancelScope(shield=True):
             try:
                 async with Midrun("memory://", agents=[agent]) as midrun:
-                    await _seen_through(agent, await begin(midrun), given_up, results)
+                    await _wait_for_outcome(agent, await start(midrun), given_up, results)
             except Exception as error:  # noqa: BLE001 - raised below, outside the task group, which would wrap it
                 results.append(error)
             finished.set()
@@ -84,22 +84,22 @@ async def _alone(agent: Agent, begin: Callable[[Midrun], Awaitable[Run]]) -> Out
     return outcome
 
 
-async def _seen_through(
+async def _wait_for_outcome(
     agent: Agent, run: Run, given_up: anyio.Event, results: list[Outcome | Exception]
 ) -> None:
     """Append the outcome of the run to `results`; nothing if its cleanup takes too long."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_cancelled, agent, run, given_up, tasks.cancel_scope)
+        tasks.start_soon(_cancel_when_given_up, agent, run, given_up, tasks.cancel_scope)
         results.append(await run.result())
         tasks.cancel_scope.cancel()
 
 
-async def _cancelled(
-    agent: Agent, run: Run, given_up: anyio.Event, waiting: anyio.CancelScope
+async def _cancel_when_given_up(
+    agent: Agent, run: Run, given_up: anyio.Event, wait_scope: anyio.CancelScope
 ) -> None:
     """Cancel the run when its caller gives up; then bound the wait for its end."""
     await given_up.wait()
     with suppress(ControlRefused):  # the run has ended in the meantime
         await run.cancel(reason="its caller gave up on it")
-    await anyio.sleep(CLEAN_S + 2 * agent.grace.total_seconds())
-    waiting.cancel()
+    await anyio.sleep(CLEANUP_MAX_S + 2 * agent.grace.total_seconds())
+    wait_scope.cancel()

@@ -22,48 +22,59 @@ from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
-from midrun.codec.redaction import Find
+from midrun.codec.redaction import FindSecrets
 from midrun.core.entries import RunStarted
-from midrun.core.evolve import apply
-from midrun.core.history import find_unnamed
+from midrun.core.evolve import apply_entries
+from midrun.core.history import find_unnamed_authors
 from midrun.core.ids import CallId, Micros, RunId
-from midrun.core.stops import MaxCost, Stop, leaves
+from midrun.core.stops import MaxCost, Stop, flatten_stop
 from midrun.core.values import Json
-from midrun.driver.live import Live
-from midrun.driver.notifications import News
-from midrun.driver.redaction import Screen, Vault
+from midrun.driver.live import LiveOutput
+from midrun.driver.notifications import ChangeNotifier
+from midrun.driver.redaction import LiveRedactor, SecretRegistry
 from midrun.errors import EngineLost, Misconfigured
 from midrun.models.registry import model_of
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.ports.model import Model
-from midrun.ports.relay import relay_of
-from midrun.ports.store import Durability, Halt, Page, Query, Store, Timed
+from midrun.ports.relay import open_relay
+from midrun.ports.store import Durability, HaltRecord, HasClock, Page, RunQuery, Store
 from midrun.runs import validation
 from midrun.runs.checkpoints import (
-    answers,
     check_agents,
-    check_gates,
+    check_approval_rules,
+    import_family,
     load_state,
     make_import_entry,
+    make_resume_controls,
     read_heads,
-    take_in,
 )
 from midrun.runs.run import Run
-from midrun.runs.service import THREAD_RUNS, Desk, let_go, said_before
-from midrun.runs.validation import REASON_MAX_CHARS, SCOPE_MAX_CHARS, Who, actor_of, phase_of
+from midrun.runs.service import (
+    THREAD_MAX_RUNS,
+    RunService,
+    lift_halted_runs,
+    load_thread_history,
+)
+from midrun.runs.validation import (
+    REASON_MAX_CHARS,
+    SCOPE_MAX_CHARS,
+    ActorLike,
+    parse_actor,
+    parse_phase,
+)
 from midrun.runs.values import OpenAsk, RunView, Verdict
-from midrun.runs.verification import verdict_on
-from midrun.runs.views import asked, views
+from midrun.runs.verification import verify_run
+from midrun.runs.views import list_all_asks, list_views
 from midrun.stores.urls import open_store
 from midrun.workers.concurrency_limits import Fleet
-from midrun.workers.local import Local
-from midrun.workers.placement import Placing
+from midrun.workers.local import LocalWorker
+from midrun.workers.placement import RunPlacement
 
 # A process that was forked while a `Midrun` was open runs the same `async with` block to its
 # end. It must not unwind it: only the forking thread exists in the child, so joining a worker
 # thread would block for ever, and closing a socket or the store would close it for the parent.
 
-FORKED: Final = """\
+FORKED_PROCESS_MESSAGE: Final = """\
 midrun: Cannot close a Midrun in process {child}: it was forked from process {parent} while the
 Midrun was open there. Threads are not copied by a fork, and sockets are shared with {parent}.
 Process {child} ends here; the runs of {parent} go on. Fork before you open a Midrun, or end
@@ -80,7 +91,7 @@ def end_forked_process(parent: int, error: BaseException | None) -> NoReturn:
     try:
         if error is not None and not isinstance(error, SystemExit):
             traceback.print_exception(error)
-        sys.stderr.write(FORKED.format(child=os.getpid(), parent=parent))
+        sys.stderr.write(FORKED_PROCESS_MESSAGE.format(child=os.getpid(), parent=parent))
         sys.stderr.flush()
         sys.stdout.flush()
     finally:
@@ -89,7 +100,7 @@ def end_forked_process(parent: int, error: BaseException | None) -> NoReturn:
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-LISTED: Final = 500
+PREFIX_SEARCH_MAX_RUNS: Final = 500
 """`named` looks for a prefix among this many of the newest runs."""
 
 
@@ -137,35 +148,35 @@ class Midrun:
         store: str | Store = "sqlite:///midrun.db",
         *,
         agents: Iterable[Agent] = (),
-        engine: Literal["local"] | Placing | None = "local",
+        engine: Literal["local"] | RunPlacement | None = "local",
         key: bytes | None = None,
         chain_key: bytes | None = None,
         durability: Durability = "full",
-        redact: bool | Find = True,
+        redact: bool | FindSecrets = True,
         fleet: Fleet | None = None,
-        thread_runs: int = THREAD_RUNS,
-        outside: Outside | None = None,
+        thread_runs: int = THREAD_MAX_RUNS,
+        outside: Environment | None = None,
     ) -> None:
-        self.agents = _named(agents)
-        self._address = store
+        self.agents = _collect_agents(agents)
+        self._store_option = store
         self._engine = engine
         self._key = key
         self._chain_key = chain_key
         self._durability = durability
         self._redact = redact
         self._fleet = fleet
-        self._thread_runs = validation.count("thread_runs", thread_runs)
-        self._outside = outside or Outside()
-        self._clock = self._outside.clock
+        self._thread_runs = validation.check_positive_int("thread_runs", thread_runs)
+        self._environment = outside or Environment()
+        self._clock = self._environment.clock
         self._models: dict[str, Model] = {}
-        self._open: AsyncExitStack | None = None
-        self._opened = False
-        self._pid = 0  # of the process that opened it
-        self._local: Local | None = None
-        self._at: Desk | None = None
+        self._exit_stack: AsyncExitStack | None = None
+        self._is_open = False
+        self._opener_pid = 0  # of the process that opened it
+        self._worker: LocalWorker | None = None
+        self._service_or_none: RunService | None = None
 
     async def __aenter__(self) -> Self:
-        if self._opened:
+        if self._is_open:
             problem = "Cannot open it twice: it is open already. Create a second Midrun."
             raise Misconfigured("Midrun", problem)
         try:
@@ -176,10 +187,10 @@ class Midrun:
                 'Use asyncio.run(main()) or anyio.run(main, backend="asyncio").'
             )
             raise Misconfigured("Midrun", problem) from None
-        self._opened, self._pid = True, os.getpid()
+        self._is_open, self._opener_pid = True, os.getpid()
         try:
             async with AsyncExitStack() as stack:
-                store = self._address
+                store = self._store_option
                 if isinstance(store, str):
                     store = await open_store(
                         store,
@@ -194,61 +205,70 @@ class Midrun:
                         "open_store(…, key=…) instead."
                     )
                     raise Misconfigured("chain_key", problem)
-                await self._run(stack, store)
+                await self._start_components(stack, store)
                 # Everything is open. `pop_all` moves the callbacks out of `stack`, so that the
                 # end of this block closes nothing; `__aexit__` does that.
-                self._open = stack.pop_all()
+                self._exit_stack = stack.pop_all()
         finally:
             # After a failure the object can be opened again.
-            self._opened = self._open is not None
-            self._at = self._at if self._opened else None
+            self._is_open = self._exit_stack is not None
+            self._service_or_none = self._service_or_none if self._is_open else None
         return self
 
-    async def _run(self, stack: AsyncExitStack, store: Store) -> None:
+    async def _start_components(self, stack: AsyncExitStack, store: Store) -> None:
         """Start the parts that need the store, and put their closing on `stack`."""
-        news = News(store)
-        if isinstance(store, Timed):
+        news = ChangeNotifier(store)
+        if isinstance(store, HasClock):
             # Processes on several machines share this store. All of them must compare times by
             # the same clock, the one of the database server, or deadlines would disagree.
-            self._outside = self._outside.by(store.clock)
+            self._environment = self._environment.with_clock(store.clock)
             self._clock = store.clock
-        outside, key = self._outside, self._key
-        vault = Vault(self._redact, key or outside.ids().encode())
-        live = Live(relay_of(store), Screen(vault))
-        self._at = Desk(
-            store, self.agents, news=news, live=live, outside=outside, vault=vault, key=key
+        outside, key = self._environment, self._key
+        vault = SecretRegistry(self._redact, key or outside.make_id().encode())
+        live = LiveOutput(open_relay(store), LiveRedactor(vault))
+        self._service_or_none = RunService(
+            store,
+            self.agents,
+            change_notifier=news,
+            live=live,
+            environment=outside,
+            secrets=vault,
+            key=key,
         )
         # A process that drives no runs needs no API key, so it does not open its models. They
         # are opened before the task group exists: a task group would wrap a Misconfigured in an
         # exception group.
         if self._engine is not None:
             for agent in self.agents.values():
-                await self._take_model(stack, agent)
+                await self._open_model(stack, agent)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
-        await tasks.start(news.watch)
-        await tasks.start(live.carry)
+        await tasks.start(news.watch_store)
+        await tasks.start(live.run_relay)
         if self._engine is None or not self.agents:
             return
-        local = Local(
+        local = LocalWorker(
             store,
             news,
             self.agents,
-            live=live,
-            vault=vault,
-            model_of=self._model_of,
-            outside=outside,
-            place=None if isinstance(self._engine, str) else self._engine.place,
+            live_output=live,
+            secret_registry=vault,
+            get_model=self._get_model,
+            environment=outside,
+            place_run=None if isinstance(self._engine, str) else self._engine.place,
             fleet=self._fleet,
         )
         await stack.enter_async_context(local.running())
         if not isinstance(self._engine, str):
             placed = self._engine.running(local, store, self.agents)
             await stack.enter_async_context(placed)
-        self._local = local
+        self._worker = local
         # From here on the service asks the worker first: for a run that is driven here the
         # worker has the newest state in memory, and it is told of every control at once.
-        self._desk.known, self._desk.hear = local.known, local.hear
+        self._service.find_live_state, self._service.on_appended = (
+            local.get_known_state,
+            local.handle_append,
+        )
 
     async def __aexit__(
         self,
@@ -256,11 +276,11 @@ class Midrun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        opened, self._open, self._opened = self._open, None, False
+        opened, self._exit_stack, self._is_open = self._exit_stack, None, False
         if opened is None:
             return None
-        if self._pid != os.getpid():
-            end_forked_process(self._pid, error)
+        if self._opener_pid != os.getpid():
+            end_forked_process(self._opener_pid, error)
         if error is not None and not isinstance(error, anyio.get_cancelled_exc_class()):
             # An exception from the caller's block. Our task groups do not see it: they would
             # raise it again, wrapped in an exception group.
@@ -280,18 +300,18 @@ class Midrun:
         Raises:
             Misconfigured: The `Midrun` is not open.
         """
-        return self._desk.store
+        return self._service.store
 
     def now(self) -> Micros:
         """Return the time in microseconds since 1970, by the store's clock if it has one."""
         return self._clock()
 
     @property
-    def _desk(self) -> Desk:
-        if self._at is None:
+    def _service(self) -> RunService:
+        if self._service_or_none is None:
             problem = "Cannot use it: it is not open. Write `async with Midrun(…) as midrun:`."
             raise Misconfigured("Midrun", problem)
-        return self._at
+        return self._service_or_none
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────
 
@@ -304,7 +324,7 @@ class Midrun:
         labels: Sequence[str] | None = None,
         stop: Stop | None = None,
         request_id: str | None = None,
-        actor: Who = None,
+        actor: ActorLike = None,
         trace: str | None = None,
         own_thread: bool = False,
     ) -> Run:
@@ -319,29 +339,29 @@ class Midrun:
             Misconfigured: Unknown agent, empty task, or `MaxCost` for a model without a price.
             ControlRefused: `request_id_reused`: the first call had other arguments.
         """
-        known = self._agent(agent)
+        known = self._require_agent(agent)
         stop = known.stop if stop is None else stop
         self._check_price(known, stop)
-        person, thread = actor_of(actor), validation.name("thread", thread or "")
+        person, thread = parse_actor(actor), validation.check_name("thread", thread or "")
         owner = person.name if own_thread else ""
-        history, people = await said_before(
-            self.store, thread, owner=owner, runs=self._thread_runs
+        history, people = await load_thread_history(
+            self.store, thread, owner=owner, max_runs=self._thread_runs
         )
         started = RunStarted(
-            task=validation.task(task),
+            task=validation.check_task(task),
             **known.spec(stop),
             thread=thread,
             history=history,
-            steered_by=find_unnamed(people, history, person.name),
-            labels=validation.labels(labels),
+            steered_by=find_unnamed_authors(people, history, person.name),
+            labels=validation.check_labels(labels),
             by=person.name,
             role=person.role,
-            request=validation.text("request_id", request_id or ""),
-            trace=validation.traceparent(trace or ""),
+            request=validation.check_text("request_id", request_id or ""),
+            trace=validation.check_traceparent(trace or ""),
         )
-        run = self._desk.id_for(started.request)
-        began = await self._desk.create(run, started)
-        return Run(run, self._desk, repeated=not began)
+        run = self._service.choose_run_id(started.request)
+        began = await self._service.create_run(run, started)
+        return Run(run, self._service, repeated=not began)
 
     async def get(self, run_id: str) -> Run:
         """Return the handle of an existing run.
@@ -349,8 +369,8 @@ class Midrun:
         Raises:
             RunNotFound: The store has no run with this id. It is also a `LookupError`.
         """
-        await self.store.row(RunId(run_id))
-        return Run(RunId(run_id), self._desk)
+        await self.store.get_row(RunId(run_id))
+        return Run(RunId(run_id), self._service)
 
     async def runs(
         self,
@@ -370,28 +390,28 @@ class Midrun:
         Raises:
             Misconfigured: `phase` is not a phase, or `limit` is not an int >= 1.
         """
-        query = Query(
-            phases=() if phase is None else (phase_of(phase),),
-            agent=validation.name("agent", agent or ""),
-            label=validation.name("label", label or ""),
-            thread=validation.name("thread", thread or ""),
-            limit=validation.count("limit", limit),
-            cursor=validation.text("cursor", cursor or ""),
+        query = RunQuery(
+            phases=() if phase is None else (parse_phase(phase),),
+            agent=validation.check_name("agent", agent or ""),
+            label=validation.check_name("label", label or ""),
+            thread=validation.check_name("thread", thread or ""),
+            limit=validation.check_positive_int("limit", limit),
+            cursor=validation.check_text("cursor", cursor or ""),
         )
-        return await views(self.store, query)
+        return await list_views(self.store, query)
 
     async def named(self, beginning: str) -> tuple[RunId, ...]:
         """Return the ids that start with `beginning`, with or without `run_`.
 
         Only the newest 500 runs are searched.
         """
-        rows = (await self.store.runs(Query(limit=LISTED))).items
+        rows = (await self.store.list_runs(RunQuery(limit=PREFIX_SEARCH_MAX_RUNS))).items
         begins = (beginning, f"run_{beginning}")
         return tuple(row.run for row in rows if row.run.startswith(begins))
 
     async def asks(self) -> tuple[OpenAsk, ...]:
         """Return all open asks: questions, approvals and unsure calls of all runs."""
-        return await asked(self.store)
+        return await list_all_asks(self.store)
 
     def silent_calls(self, run_id: str) -> frozenset[CallId]:
         """Return the calls that were told to stop and did not respond.
@@ -399,7 +419,7 @@ class Midrun:
         This is not stored. It is known in the process that drives the run, and in processes
         that receive its live deltas.
         """
-        return self._desk.live.silent_calls(RunId(run_id))
+        return self._service.live.find_unresponsive_calls(RunId(run_id))
 
     async def resume(
         self,
@@ -408,7 +428,7 @@ class Midrun:
         *,
         instruction: str | None = None,
         caps: dict[str, float] | None = None,
-        actor: Who = None,
+        actor: ActorLike = None,
         request_id: str | None = None,
     ) -> Run:
         """Continue a run from a checkpoint.
@@ -420,38 +440,38 @@ class Midrun:
             CheckpointRefused: The run has advanced, or it expired, or the agent differs.
             ControlRefused: The run cannot take the answer or the instruction in its phase.
         """
-        checkpoint = validation.checkpoint(checkpoint)
+        checkpoint = validation.check_checkpoint(checkpoint)
         if self._key is not None:
             checkpoint.check_signed(self._key)
         known = await load_state(self.store, checkpoint.run)
         if known is not None:
-            if request_id and request_id in known.heard:
-                return Run(known.run, self._desk, repeated=True)
+            if request_id and request_id in known.requests:
+                return Run(known.run, self._service, repeated=True)
             heads = await read_heads(self.store, known.run)
             if checkpoint.head_hash not in {head.hex() for _, head in heads}:
                 checkpoint.check_head(*heads[0])
-        agent, by = self.agents.get(checkpoint.agent), actor_of(actor)
+        agent, by = self.agents.get(checkpoint.agent), parse_actor(actor)
         name = ", ".join(self.agents) if agent is None else agent.name
         print_ = "" if agent is None else agent.fingerprint
         checkpoint.check_for(name, print_, self._clock())
         family, state = checkpoint.family(), checkpoint.state()
         check_agents(family, self.agents)
         if agent is not None:
-            check_gates(agent, state)
-        *before, last = answers(state, answer, instruction, caps=caps or {}, by=by)
+            check_approval_rules(agent, state)
+        *before, last = make_resume_controls(state, answer, instruction, caps=caps or {}, by=by)
         # The last control carries the request id: if it is recorded, all of them are.
-        request = validation.text("request_id", request_id or "")
+        request = validation.check_text("request_id", request_id or "")
         controls = (*before, replace(last, request=request))
         kid = checkpoint.kid if self._key is not None else ""  # without a key it is unchecked
         entry = make_import_entry(checkpoint, by, kid)
         # Check the controls as if the run were imported, before anything is written.
-        self._desk.check_all(known or apply(state, [entry]), controls)
-        if known is None and not await take_in(self.store, checkpoint, family, entry):
+        self._service.check_controls(known or apply_entries(state, [entry]), controls)
+        if known is None and not await import_family(self.store, checkpoint, family, entry):
             # Another process imported it first. Now the store has the run: start again.
             then = partial(self.resume, checkpoint, answer, instruction=instruction, caps=caps)
             return await then(actor=actor, request_id=request_id)
-        await self._desk.ask_all(checkpoint.run, controls)
-        return Run(checkpoint.run, self._desk)
+        await self._service.submit_all(checkpoint.run, controls)
+        return Run(checkpoint.run, self._service)
 
     def checkpoint_in(self, text: str | bytes) -> Checkpoint:
         """Decode a checkpoint from JSON, and check its signature with this object's key.
@@ -470,11 +490,11 @@ class Midrun:
         Raises:
             RunNotFound: The store has no run with this id.
         """
-        return await verdict_on(self.store, RunId(run_id))
+        return await verify_run(self.store, RunId(run_id))
 
     # ── halts ─────────────────────────────────────────────────────────────────────────────
 
-    async def halt(self, reason: str, *, scope: str = "all", actor: Who) -> None:
+    async def halt(self, reason: str, *, scope: str = "all", actor: ActorLike) -> None:
         """Halt all runs in `scope`: no call of them starts until the halt is lifted.
 
         `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`. The halt also covers runs
@@ -484,23 +504,27 @@ class Midrun:
             Misconfigured: `scope` has another form.
         """
         scope, reason = (
-            validation.scope(scope),
-            validation.name("reason", reason, REASON_MAX_CHARS),
+            validation.check_scope(scope),
+            validation.check_name("reason", reason, REASON_MAX_CHARS),
         )
-        await self.store.halt(Halt(scope=scope, by=actor_of(actor).name, reason=reason))
+        await self.store.set_halt(
+            HaltRecord(scope=scope, by=parse_actor(actor).name, reason=reason)
+        )
 
-    async def lift(self, *, scope: str = "all", actor: Who) -> bool:
+    async def lift(self, *, scope: str = "all", actor: ActorLike) -> bool:
         """Lift the halt of `scope`; runs that no other halt covers continue.
 
         Return False if there was no such halt.
         """
-        lifted = await self.store.lift(validation.name("scope", scope, SCOPE_MAX_CHARS))
-        await let_go(self._desk, actor_of(actor))
+        lifted = await self.store.remove_halt(
+            validation.check_name("scope", scope, SCOPE_MAX_CHARS)
+        )
+        await lift_halted_runs(self._service, parse_actor(actor))
         return lifted
 
     # ── agents ────────────────────────────────────────────────────────────────────────────
 
-    def _agent(self, agent: str | Agent) -> Agent:
+    def _require_agent(self, agent: str | Agent) -> Agent:
         name = agent if isinstance(agent, str) else agent.name
         known = self.agents.get(name)
         if known is None or (isinstance(agent, Agent) and agent is not known):
@@ -512,7 +536,7 @@ class Midrun:
             raise Misconfigured(f"agent {name}", problem)
         return known
 
-    async def _take_model(self, stack: AsyncExitStack, agent: Agent) -> None:
+    async def _open_model(self, stack: AsyncExitStack, agent: Agent) -> None:
         """Open the model of `agent` until `stack` is closed."""
         # In a thread: importing the package of a provider takes about a second.
         model: object = await anyio.to_thread.run_sync(model_of, agent.model)
@@ -521,18 +545,18 @@ class Midrun:
             await stack.enter_async_context(model)
         self._models[agent.name] = cast("Model", model)
 
-    def _model_of(self, agent: Agent) -> Model:
+    def _get_model(self, agent: Agent) -> Model:
         return self._models[agent.name]
 
     def _check_price(self, agent: Agent, stop: Stop | None) -> None:
-        if any(isinstance(leaf, MaxCost) for leaf in leaves(stop)):
+        if any(isinstance(leaf, MaxCost) for leaf in flatten_stop(stop)):
             model = self._models.get(agent.name) or model_of(agent.model)
             if not model.priced:
                 problem = "Cannot enforce MaxCost: it has no known price. Use MaxTokens."
                 raise Misconfigured(f"model {model.name}", problem)
 
 
-def _named(agents: Iterable[Agent]) -> dict[str, Agent]:
+def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
     """Return the agents by name, including agents that are tools of other agents.
 
     Raises:

@@ -15,9 +15,9 @@ from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome
 from midrun.core.ids import RunId
 from midrun.core.stops import Stop
-from midrun.core.values import Json, UndoSet, Urgency, When
+from midrun.core.values import Json, RedirectTiming, UndoSet, Urgency
 from midrun.ports.store import Page
-from midrun.runs.validation import Asking, Moment, Who
+from midrun.runs.validation import ActorLike, ControlOptions, TimeLike
 from midrun.runs.values import FeedItem, OpenAsk, Receipt, RunView, Verdict
 from midrun.text.report import Report
 
@@ -31,69 +31,77 @@ class AnyRun(Protocol):
     def id(self) -> RunId: ...
 
     async def pause(
-        self, *, now: bool = ..., hold: timedelta | None = ..., **options: Unpack[Asking]
+        self,
+        *,
+        now: bool = ...,
+        hold: timedelta | None = ...,
+        **options: Unpack[ControlOptions],
     ) -> Receipt: ...
     async def resume(
         self,
         instruction: str | None = ...,
         *,
         caps: dict[str, float] | None = ...,
-        **options: Unpack[Asking],
+        **options: Unpack[ControlOptions],
     ) -> Receipt: ...
     async def redirect(
-        self, text: str, *, when: When = ..., **options: Unpack[Asking]
+        self, text: str, *, when: RedirectTiming = ..., **options: Unpack[ControlOptions]
     ) -> Receipt: ...
     async def say(
         self,
         text: str,
         *,
         urgency: Urgency = ...,
-        at: Moment | None = ...,
-        **options: Unpack[Asking],
+        at: TimeLike | None = ...,
+        **options: Unpack[ControlOptions],
     ) -> Receipt: ...
     async def answer(
-        self, value: Json, *, ask: str | None = ..., **options: Unpack[Asking]
+        self, value: Json, *, ask: str | None = ..., **options: Unpack[ControlOptions]
     ) -> Receipt: ...
     async def approve(
-        self, *, ask: str | None = ..., args: Json = ..., **options: Unpack[Asking]
+        self, *, ask: str | None = ..., args: Json = ..., **options: Unpack[ControlOptions]
     ) -> Receipt: ...
     async def decline(
         self,
         reason: str = ...,
         *,
         ask: str | None = ...,
-        actor: Who = ...,
+        actor: ActorLike = ...,
         request_id: str | None = ...,
         seen: int | None = ...,
     ) -> Receipt: ...
-    async def cancel(self, *, undo: UndoSet = ..., **options: Unpack[Asking]) -> Receipt: ...
+    async def cancel(
+        self, *, undo: UndoSet = ..., **options: Unpack[ControlOptions]
+    ) -> Receipt: ...
     async def raise_cap(
         self,
         *,
-        actor: Who = ...,
+        actor: ActorLike = ...,
         reason: str | None = ...,
         request_id: str | None = ...,
         seen: int | None = ...,
         **caps: float,
     ) -> Receipt: ...
-    async def withdraw(self, seq: int, **options: Unpack[Asking]) -> Receipt: ...
-    async def force_pause(self, **options: Unpack[Asking]) -> Receipt: ...
-    async def retry_undo(self, **options: Unpack[Asking]) -> Receipt: ...
-    async def accept_residue(self, **options: Unpack[Asking]) -> Receipt: ...
-    async def resume_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt: ...
-    async def drop_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt: ...
-    async def take_over(self, **options: Unpack[Asking]) -> Receipt: ...
-    async def write(self, text: str, **options: Unpack[Asking]) -> Receipt: ...
-    async def use_tool(self, tool: str, args: Json, **options: Unpack[Asking]) -> Receipt: ...
+    async def withdraw(self, seq: int, **options: Unpack[ControlOptions]) -> Receipt: ...
+    async def force_pause(self, **options: Unpack[ControlOptions]) -> Receipt: ...
+    async def retry_undo(self, **options: Unpack[ControlOptions]) -> Receipt: ...
+    async def accept_residue(self, **options: Unpack[ControlOptions]) -> Receipt: ...
+    async def resume_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt: ...
+    async def drop_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt: ...
+    async def take_over(self, **options: Unpack[ControlOptions]) -> Receipt: ...
+    async def write(self, text: str, **options: Unpack[ControlOptions]) -> Receipt: ...
+    async def use_tool(
+        self, tool: str, args: Json, **options: Unpack[ControlOptions]
+    ) -> Receipt: ...
     async def hand_back(
-        self, instruction: str | None = ..., **options: Unpack[Asking]
+        self, instruction: str | None = ..., **options: Unpack[ControlOptions]
     ) -> Receipt: ...
     async def fork(
         self,
         seq: int | None = ...,
         *,
         instruction: str | None = ...,
-        actor: Who = ...,
+        actor: ActorLike = ...,
         request_id: str | None = ...,
     ) -> "AnyRun": ...
 
@@ -126,7 +134,7 @@ class AnyMidrun(Protocol):
         labels: Sequence[str] | None = ...,
         stop: Stop | None = ...,
         request_id: str | None = ...,
-        actor: Who = ...,
+        actor: ActorLike = ...,
     ) -> AnyRun: ...
     async def get(self, run_id: str) -> AnyRun: ...
     async def runs(
@@ -148,9 +156,9 @@ class AnyMidrun(Protocol):
         *,
         instruction: str | None = ...,
         caps: dict[str, float] | None = ...,
-        actor: Who = ...,
+        actor: ActorLike = ...,
         request_id: str | None = ...,
     ) -> AnyRun: ...
     async def verify(self, run_id: str) -> Verdict: ...
-    async def halt(self, reason: str, *, scope: str = ..., actor: Who) -> None: ...
-    async def lift(self, *, scope: str = ..., actor: Who) -> bool: ...
+    async def halt(self, reason: str, *, scope: str = ..., actor: ActorLike) -> None: ...
+    async def lift(self, *, scope: str = ..., actor: ActorLike) -> bool: ...

@@ -9,25 +9,42 @@ from datetime import timedelta
 from typing import TypedDict, Unpack, get_args
 
 from midrun.agents.checkpoint import Checkpoint
-from midrun.agents.outcome import Outcome, outcome_of
-from midrun.codec.strict_json import checked
+from midrun.agents.outcome import Outcome, make_outcome
+from midrun.codec.strict_json import normalize_json
 from midrun.core import controls as c
-from midrun.core.ids import AskId, FrameId, RunId, Seq, later
+from midrun.core.ids import AskId, FrameId, RunId, Seq, add_micros
 from midrun.core.state import State
-from midrun.core.transitions import possible
-from midrun.core.values import RESTS, TERMINAL, Actor, Json, UndoSet, Urgency, Use, When
+from midrun.core.transitions import list_possible_controls
+from midrun.core.values import (
+    RESTING_PHASES,
+    TERMINAL_PHASES,
+    Actor,
+    Json,
+    RedirectTiming,
+    UndoSet,
+    Urgency,
+    Use,
+)
 from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
 from midrun.runs import validation
-from midrun.runs.checkpoints import at_work
-from midrun.runs.feed import feed
-from midrun.runs.service import Desk
-from midrun.runs.validation import Asking, Moment, Who, actor_of, counted, one_of, phase_of
+from midrun.runs.checkpoints import find_active_child
+from midrun.runs.feed import stream_feed
+from midrun.runs.service import RunService
+from midrun.runs.validation import (
+    ActorLike,
+    ControlOptions,
+    TimeLike,
+    check_choice,
+    convert_caps,
+    parse_actor,
+    parse_phase,
+)
 from midrun.runs.values import FeedItem, Receipt, RunView
-from midrun.runs.views import heard, view_of
-from midrun.text.report import Report, report
+from midrun.runs.views import make_view, mark_lost_worker
+from midrun.text.report import Report, build_report
 
 
-class Wish(TypedDict):
+class ControlFields(TypedDict):
     """The fields that all controls share: the actor, the reason and the request."""
 
     by: Actor
@@ -36,7 +53,7 @@ class Wish(TypedDict):
     seen: Seq | None
 
 
-def wish(options: Asking) -> Wish:
+def make_control_fields(options: ControlOptions) -> ControlFields:
     """Convert the keyword arguments that all control methods share to fields of a control.
 
     Raises:
@@ -44,12 +61,12 @@ def wish(options: Asking) -> Wish:
         TypeError: There is an unknown keyword argument.
     """
     # At run time `**options` takes any keyword; `Unpack` is a rule for type checkers only.
-    if unknown := options.keys() - Asking.__annotations__.keys():
+    if unknown := options.keys() - ControlOptions.__annotations__.keys():
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-    return Wish(
-        by=actor_of(options.get("actor")),
-        reason=validation.text("reason", options.get("reason") or ""),
-        request=validation.text("request_id", options.get("request_id") or ""),
+    return ControlFields(
+        by=parse_actor(options.get("actor")),
+        reason=validation.check_text("reason", options.get("reason") or ""),
+        request=validation.check_text("request_id", options.get("request_id") or ""),
         seen=None if (seen := options.get("seen")) is None else Seq(seen),
     )
 
@@ -85,10 +102,10 @@ class Run:
             `request_id` was used before.
     """
 
-    def __init__(self, run_id: RunId, desk: Desk, *, repeated: bool = False) -> None:
+    def __init__(self, run_id: RunId, service: RunService, *, repeated: bool = False) -> None:
         self.id = run_id
         self.repeated = repeated
-        self._desk = desk
+        self._service = service
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
@@ -100,7 +117,7 @@ class Run:
         *,
         now: bool = False,
         hold: timedelta | None = None,
-        **options: Unpack[Asking],
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Pause the run at the next step boundary, or at once with `now`.
 
@@ -115,15 +132,15 @@ class Run:
         """
         until = None
         if hold is not None:
-            until = later(self._desk.now(), validation.span("hold", hold))
-        return await self._ask(c.Pause(now=now, until=until, **wish(options)))
+            until = add_micros(self._service.now(), validation.convert_duration("hold", hold))
+        return await self._submit(c.Pause(now=now, until=until, **make_control_fields(options)))
 
     async def resume(
         self,
         instruction: str | None = None,
         *,
         caps: dict[str, float] | None = None,
-        **options: Unpack[Asking],
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Continue a paused or failed run, with an instruction for the agent if given.
 
@@ -136,13 +153,21 @@ class Run:
             caps: New caps by name, as in `raise_cap`. A run that paused at a cap cannot
                 continue before that cap is raised.
         """
-        instruction = validation.text("instruction", instruction or "")
-        return await self._ask(
-            c.Resume(instruction=instruction, caps=counted(caps or {}), **wish(options))
+        instruction = validation.check_text("instruction", instruction or "")
+        return await self._submit(
+            c.Resume(
+                instruction=instruction,
+                caps=convert_caps(caps or {}),
+                **make_control_fields(options),
+            )
         )
 
     async def redirect(
-        self, text: str, *, when: When = "next_step", **options: Unpack[Asking]
+        self,
+        text: str,
+        *,
+        when: RedirectTiming = "next_step",
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Give the agent a new instruction; keep the work that is finished.
 
@@ -154,17 +179,19 @@ class Run:
             text: The new instruction.
             when: "next_step" lets tool calls in flight finish; "now" aborts them.
         """
-        one_of("when", when, get_args(When))
-        text = validation.text("redirect", text)
-        return await self._ask(c.Redirect(text=text, when=when, **wish(options)))
+        check_choice("when", when, get_args(RedirectTiming))
+        text = validation.check_text("redirect", text)
+        return await self._submit(
+            c.Redirect(text=text, when=when, **make_control_fields(options))
+        )
 
     async def say(
         self,
         text: str,
         *,
         urgency: Urgency = "next",
-        at: Moment | None = None,
-        **options: Unpack[Asking],
+        at: TimeLike | None = None,
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Send a message to the run; the agent answers it and returns to its task.
 
@@ -177,13 +204,15 @@ class Run:
             at: Deliver it not before this time: an aware `datetime`, or a `timedelta` from
                 now. A run at rest wakes up for it.
         """
-        one_of("urgency", urgency, get_args(Urgency))
-        due = None if at is None else validation.moment("at", at, self._desk.now())
-        text = validation.text("say", text)
-        return await self._ask(c.Say(text=text, urgency=urgency, due=due, **wish(options)))
+        check_choice("urgency", urgency, get_args(Urgency))
+        due = None if at is None else validation.convert_time("at", at, self._service.now())
+        text = validation.check_text("say", text)
+        return await self._submit(
+            c.Say(text=text, urgency=urgency, due=due, **make_control_fields(options))
+        )
 
     async def answer(
-        self, value: Json, *, ask: str | None = None, **options: Unpack[Asking]
+        self, value: Json, *, ask: str | None = None, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Answer a question of the run; `value` becomes the result of the call that asked.
 
@@ -193,11 +222,13 @@ class Run:
             value: JSON data. For an unsure call: "yes" (it happened), "no" or "unknown".
             ask: The id of the ask. May be left out if exactly one ask is open.
         """
-        which = await self._which(ask, "answer", options.get("request_id"))
-        return await self._ask(c.Answer(ask=which, value=checked(value), **wish(options)))
+        which = await self._resolve_ask(ask, "answer", options.get("request_id"))
+        return await self._submit(
+            c.Answer(ask=which, value=normalize_json(value), **make_control_fields(options))
+        )
 
     async def approve(
-        self, *, ask: str | None = None, args: Json = None, **options: Unpack[Asking]
+        self, *, ask: str | None = None, args: Json = None, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Approve a proposed call: it is made once, with exactly the arguments shown.
 
@@ -207,15 +238,17 @@ class Run:
             ask: The id of the ask. May be left out if exactly one ask is open.
             args: Arguments that replace those the agent proposed.
         """
-        which = await self._which(ask, "approve", options.get("request_id"))
-        return await self._ask(c.Approve(ask=which, args=checked(args), **wish(options)))
+        which = await self._resolve_ask(ask, "approve", options.get("request_id"))
+        return await self._submit(
+            c.Approve(ask=which, args=normalize_json(args), **make_control_fields(options))
+        )
 
     async def decline(
         self,
         reason: str = "",
         *,
         ask: str | None = None,
-        actor: Who = None,
+        actor: ActorLike = None,
         request_id: str | None = None,
         seen: int | None = None,
     ) -> Receipt:
@@ -223,12 +256,12 @@ class Run:
 
         `ask` may be left out if exactly one ask is open.
         """
-        which = await self._which(ask, "decline", request_id)
-        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        return await self._ask(c.Decline(ask=which, **wish(options)))
+        which = await self._resolve_ask(ask, "decline", request_id)
+        options = ControlOptions(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        return await self._submit(c.Decline(ask=which, **make_control_fields(options)))
 
     async def cancel(
-        self, *, undo: UndoSet = "in_flight", **options: Unpack[Asking]
+        self, *, undo: UndoSet = "in_flight", **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Cancel the run: abort its calls, undo effects, release resources.
 
@@ -241,13 +274,13 @@ class Run:
             undo: "in_flight" undoes only the calls that were in flight; "all" undoes every
                 call that has an undo hook.
         """
-        one_of("undo", undo, get_args(UndoSet))
-        return await self._ask(c.Cancel(undo=undo, **wish(options)))
+        check_choice("undo", undo, get_args(UndoSet))
+        return await self._submit(c.Cancel(undo=undo, **make_control_fields(options)))
 
     async def raise_cap(
         self,
         *,
-        actor: Who = None,
+        actor: ActorLike = None,
         reason: str | None = None,
         request_id: str | None = None,
         seen: int | None = None,
@@ -259,55 +292,65 @@ class Run:
 
             await run.raise_cap(cost=5.0, actor="ada")
         """
-        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        return await self._ask(c.RaiseCap(caps=counted(caps), **wish(options)))
+        options = ControlOptions(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        return await self._submit(
+            c.RaiseCap(caps=convert_caps(caps), **make_control_fields(options))
+        )
 
-    async def withdraw(self, seq: int, **options: Unpack[Asking]) -> Receipt:
+    async def withdraw(self, seq: int, **options: Unpack[ControlOptions]) -> Receipt:
         """Withdraw the pause, redirect or message at `seq`, if it is not applied yet.
 
         `seq` is the one of its receipt.
         """
-        return await self._ask(c.Withdraw(seq=Seq(seq), **wish(options)))
+        return await self._submit(c.Withdraw(seq=Seq(seq), **make_control_fields(options)))
 
-    async def force_pause(self, **options: Unpack[Asking]) -> Receipt:
+    async def force_pause(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Finish a pause without the calls that do not respond.
 
         The outcome of these calls becomes unknown. Allowed while the run is *pausing*.
         """
-        return await self._ask(c.ForcePause(**wish(options)))
+        return await self._submit(c.ForcePause(**make_control_fields(options)))
 
-    async def retry_undo(self, **options: Unpack[Asking]) -> Receipt:
+    async def retry_undo(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Run the undo hooks again for effects that could not be undone."""
-        return await self._ask(c.RetryUndo(**wish(options)))
+        return await self._submit(c.RetryUndo(**make_control_fields(options)))
 
-    async def accept_residue(self, **options: Unpack[Asking]) -> Receipt:
+    async def accept_residue(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Accept the effects that could not be undone; they stay in the report."""
-        return await self._ask(c.AcceptResidue(**wish(options)))
+        return await self._submit(c.AcceptResidue(**make_control_fields(options)))
 
-    async def resume_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
+    async def resume_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Return to the topic that was suspended last.
 
         A frame holds a topic that the agent left in order to answer a message. `frame` is its
         id in `view.frames`; only the newest frame can be resumed or dropped.
         """
-        return await self._ask(c.ResumeFrame(frame=FrameId(frame), **wish(options)))
+        return await self._submit(
+            c.ResumeFrame(frame=FrameId(frame), **make_control_fields(options))
+        )
 
-    async def drop_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
+    async def drop_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Drop the topic that was suspended last; the agent does not return to it."""
-        return await self._ask(c.DropFrame(frame=FrameId(frame), **wish(options)))
+        return await self._submit(
+            c.DropFrame(frame=FrameId(frame), **make_control_fields(options))
+        )
 
-    async def take_over(self, **options: Unpack[Asking]) -> Receipt:
+    async def take_over(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Take the agent's place as soon as no call is in flight.
 
         Then `write` and `use_tool` act as the assistant, until `hand_back`.
         """
-        return await self._ask(c.TakeOver(**wish(options)))
+        return await self._submit(c.TakeOver(**make_control_fields(options)))
 
-    async def write(self, text: str, **options: Unpack[Asking]) -> Receipt:
+    async def write(self, text: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Write a message as the assistant; allowed after `take_over`."""
-        return await self._ask(c.Write(text=validation.text("write", text), **wish(options)))
+        return await self._submit(
+            c.Write(text=validation.check_text("write", text), **make_control_fields(options))
+        )
 
-    async def use_tool(self, tool: str, args: Json, **options: Unpack[Asking]) -> Receipt:
+    async def use_tool(
+        self, tool: str, args: Json, **options: Unpack[ControlOptions]
+    ) -> Receipt:
         """Call one of the agent's tools; allowed after `take_over`.
 
         The call is journaled, approved and undone like one of the agent.
@@ -316,22 +359,26 @@ class Run:
             ControlRefused: `bad_arguments`: there is no such tool, or `args` do not match its
                 schema. `unknown_agent`: this process does not have the agent of the run.
         """
-        use = self._desk.offered(await self._state(), Use(tool=tool, args=checked(args)))
-        return await self._ask(c.UseTool(use=use, **wish(options)))
+        use = self._service.complete_use(
+            await self._load_state(), Use(tool=tool, args=normalize_json(args))
+        )
+        return await self._submit(c.UseTool(use=use, **make_control_fields(options)))
 
     async def hand_back(
-        self, instruction: str | None = None, **options: Unpack[Asking]
+        self, instruction: str | None = None, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Return the run to its agent after `take_over`, with an instruction if given."""
-        instruction = validation.text("instruction", instruction or "")
-        return await self._ask(c.HandBack(instruction=instruction, **wish(options)))
+        instruction = validation.check_text("instruction", instruction or "")
+        return await self._submit(
+            c.HandBack(instruction=instruction, **make_control_fields(options))
+        )
 
     async def fork(
         self,
         seq: int | None = None,
         *,
         instruction: str | None = None,
-        actor: Who = None,
+        actor: ActorLike = None,
         request_id: str | None = None,
     ) -> "Run":
         """Start a new run that continues from a step boundary of this one.
@@ -350,19 +397,22 @@ class Run:
             ControlRefused: `not_a_boundary`: a call was in flight at `seq`, or the journal has
                 no such entry.
         """
-        instruction, by = validation.text("instruction", instruction or ""), actor_of(actor)
-        request = validation.text("request_id", request_id or "")
-        boundary = None if seq is None else validation.whole("seq", seq)
-        run, created = await self._desk.fork(
+        instruction, by = (
+            validation.check_text("instruction", instruction or ""),
+            parse_actor(actor),
+        )
+        request = validation.check_text("request_id", request_id or "")
+        boundary = None if seq is None else validation.check_int("seq", seq)
+        run, created = await self._service.fork_run(
             self.id, boundary, instruction=instruction, by=by, request=request
         )
-        return Run(run, self._desk, repeated=not created)
+        return Run(run, self._service, repeated=not created)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────
 
     async def view(self) -> RunView:
         """Return the current state of the run, with the effect that each control would have."""
-        return await self._seen(await self._state())
+        return await self._make_view(await self._load_state())
 
     async def until(self, *phases: str) -> RunView:
         """Wait until the run is in one of `phases`, and return its view.
@@ -378,14 +428,14 @@ class Run:
         if not phases:
             problem = 'Cannot wait: no phase was given. Name one: until("paused").'
             raise Misconfigured("until", problem)
-        wanted = {phase_of(p) for p in phases if p != "terminal"}
-        wanted |= TERMINAL if "terminal" in phases else set()
+        wanted = {parse_phase(p) for p in phases if p != "terminal"}
+        wanted |= TERMINAL_PHASES if "terminal" in phases else set()
         # Also wake up at the end of the run, or a phase that can never come would be awaited
         # for ever.
-        state = await self._desk.reached(self.id, wanted | TERMINAL)
+        state = await self._service.wait_for_phase(self.id, wanted | TERMINAL_PHASES)
         if state.phase not in wanted:
             raise RunOver(self.id, state.phase, tuple(sorted(wanted)))
-        return await self._seen(state)
+        return await self._make_view(state)
 
     async def result(self) -> Outcome:
         """Wait until the run has ended or cannot continue by itself; return the outcome.
@@ -394,22 +444,22 @@ class Run:
         checkpoint, and the run can continue.
         """
         while True:
-            state = await self._desk.reached(self.id, RESTS)
+            state = await self._service.wait_for_phase(self.id, RESTING_PHASES)
             try:
-                return outcome_of(state, await self._checkpoint(state))
+                return make_outcome(state, await self._checkpoint_if_parked(state))
             except CheckpointRefused:
                 # The run rests, but a control has just continued one of its children, so no
                 # checkpoint of the family exists now. Wait for that child and look again.
-                child = await at_work(self._desk.store, state)
+                child = await find_active_child(self._service.store, state)
             if child is not None:
-                await self._desk.reached(child, RESTS)
+                await self._service.wait_for_phase(child, RESTING_PHASES)
 
     async def report(self) -> Report:
         """Return the outcome of every call that had an effect: kept, undone, unknown.
 
         Of a run that has not ended, it is the report so far.
         """
-        return report(await self._state())
+        return build_report(await self._load_state())
 
     async def checkpoint(self, *, expires: timedelta | None = None) -> Checkpoint:
         """Return the run and its child runs as portable JSON.
@@ -424,12 +474,14 @@ class Run:
         """
         until = None
         if expires is not None:
-            until = later(self._desk.now(), validation.span("expires", expires))
-        return await self._desk.checkpoint_of(await self._state(), expires=until)
+            until = add_micros(
+                self._service.now(), validation.convert_duration("expires", expires)
+            )
+        return await self._service.make_checkpoint(await self._load_state(), expires=until)
 
     async def export(self) -> tuple[bytes, ...]:
         """Return the journal as stored: one line of JSON per entry, byte for byte."""
-        return tuple(stored for stored, _ in await self._desk.store.lines(self.id))
+        return tuple(stored for stored, _ in await self._service.store.read_lines(self.id))
 
     def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
         """Follow the run: yield its entries after seq `after`, and live deltas in between.
@@ -441,43 +493,49 @@ class Run:
             async for item in run.feed():
                 print(item)
         """
-        return feed(self._desk, self.id, Seq(after))
+        return stream_feed(self._service, self.id, Seq(after))
 
     # ── internals ─────────────────────────────────────────────────────────────────────────
 
-    async def _ask(self, control: c.Control) -> Receipt:
-        return await self._desk.ask(self.id, control)
+    async def _submit(self, control: c.Control) -> Receipt:
+        return await self._service.submit(self.id, control)
 
-    async def _state(self) -> State:
-        return await self._desk.state_of(self.id)
+    async def _load_state(self) -> State:
+        return await self._service.load_state(self.id)
 
-    async def _seen(self, state: State) -> RunView:
+    async def _make_view(self, state: State) -> RunView:
         # The row is read after the state, so it is at least as new; see `mark_lost_worker`.
-        store = self._desk.store
-        row = await store.row(self.id)
-        silent = self._desk.live.silent_calls(self.id)
-        view = view_of(state, started_at=row.started_at, silent=silent)
-        return await heard(store, row, view)
+        store = self._service.store
+        row = await store.get_row(self.id)
+        silent = self._service.live.find_unresponsive_calls(self.id)
+        view = make_view(state, started_at=row.started_at, silent=silent)
+        return await mark_lost_worker(store, row, view)
 
-    async def _checkpoint(self, state: State) -> Checkpoint | None:
-        return None if state.phase in TERMINAL else await self._desk.checkpoint_of(state)
+    async def _checkpoint_if_parked(self, state: State) -> Checkpoint | None:
+        return (
+            None
+            if state.phase in TERMINAL_PHASES
+            else await self._service.make_checkpoint(state)
+        )
 
-    async def _which(self, ask: str | None, control: str, request: str | None) -> AskId:
+    async def _resolve_ask(self, ask: str | None, control: str, request: str | None) -> AskId:
         """Return the id of `ask`, or of the only open ask if `ask` is None.
 
         Raises:
             ControlRefused: No ask is open, or several are.
         """
         if ask is not None:
-            return AskId(validation.text("ask", ask))
-        state = await self._state()
+            return AskId(validation.check_text("ask", ask))
+        state = await self._load_state()
         # A repeated request may come when its ask is closed and the next one is open. It means
         # the ask that the first request closed, not the one that is open now.
-        if (recorded := state.heard.get(request or "")) is not None:
+        if (recorded := state.requests.get(request or "")) is not None:
             for decided in state.asks:
                 if decided.closed_seq == recorded.seq:
                     return decided.id
         if len(state.open_asks) == 1:
             return state.asks[state.open_asks[0] - 1].id
         reason = "no_such_ask" if not state.open_asks else "several_asks_open"
-        raise ControlRefused(self.id, control, reason, state.phase, possible(state))
+        raise ControlRefused(
+            self.id, control, reason, state.phase, list_possible_controls(state)
+        )

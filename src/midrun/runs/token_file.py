@@ -13,7 +13,7 @@ from typing import Final
 
 from midrun.errors import Misconfigured
 
-TOKEN_FILE: Final = "token"  # noqa: S105 - the name of the file
+TOKEN_FILE_NAME: Final = "token"  # noqa: S105 - the name of the file
 
 
 def token_folder(working_folder: Path) -> Path:
@@ -30,7 +30,7 @@ def token_folder(working_folder: Path) -> Path:
 
 def find_token(working_folder: Path) -> str | None:
     """Return the token that a server in `working_folder` stored, or None."""
-    path = token_folder(working_folder) / TOKEN_FILE
+    path = token_folder(working_folder) / TOKEN_FILE_NAME
     return path.read_text().strip() if path.is_file() else None
 
 

@@ -13,14 +13,14 @@ from typing import Final
 import msgspec
 
 from midrun.agents.signature import BadArguments
-from midrun.agents.todo_tool import PLAN, planned
-from midrun.core.ids import CallId, Micros, child_id
-from midrun.core.journaled_text import current
-from midrun.core.state import Call, Stage, State
+from midrun.agents.todo_tool import PLAN_TOOL, apply_plan_call
+from midrun.core.ids import CallId, Micros, make_child_id
+from midrun.core.journaled_text import find_current_item
+from midrun.core.state import Call, CallStage, State
 from midrun.core.values import CallKind, Item, Json, Message, Phase, Value
 from midrun.runs.values import Row, StepLook
 
-CUT: Final = 4000
+SHOWN_MAX_CHARS: Final = 4000
 """Characters of arguments or of a result that are shown; the journal has the whole value."""
 
 
@@ -62,29 +62,31 @@ class TurnView(Value, kw_only=True):
     calls: tuple[CallLine, ...] = ()
 
 
-def rows(state: State) -> tuple[Row, ...]:
+def make_plan_rows(state: State) -> tuple[Row, ...]:
     """Return the agent's plan as a task list; empty without a plan."""
     if not state.plan:
         return ()
-    current_item = current(state.plan)
+    current_item = find_current_item(state.plan)
     # By the text of the item: an item keeps its text, but not its number, in a revised plan.
     calls_by_item: dict[str, list[Call]] = {}
-    for message, item_text in _attributed(state):
-        calls_by_item.setdefault(item_text, []).extend(_calls(state, message))
+    for message, item_text in _pair_messages_with_items(state):
+        calls_by_item.setdefault(item_text, []).extend(_find_calls(state, message))
     plan_rows: list[Row] = []
     for item in state.plan:
         calls = [
             call
             for call in calls_by_item.get(item.text, ())
-            if call.use.tool != PLAN.name and call.attempt
+            if call.use.tool != PLAN_TOOL.name and call.attempt
         ]
         tool = calls[-1].use.tool if calls else ""
-        look = _item_look(state, item, calls, at_work=item is current_item)
+        look = _choose_item_look(state, item, calls, is_current=item is current_item)
         plan_rows.append(Row(text=item.text, look=look, tool=tool))
     return tuple(plan_rows)
 
 
-def _item_look(state: State, item: Item, calls: list[Call], *, at_work: bool) -> StepLook:
+def _choose_item_look(
+    state: State, item: Item, calls: list[Call], *, is_current: bool
+) -> StepLook:
     # First, because the plan still marks an item as done after its calls were undone.
     if any(call.undo.stage == "done" for call in calls):
         return "undone"
@@ -93,7 +95,7 @@ def _item_look(state: State, item: Item, calls: list[Call], *, at_work: bool) ->
     if item.mark == "dropped":
         return "dropped"
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
-    if not at_work or (item.mark == "queued" and over):
+    if not is_current or (item.mark == "queued" and over):
         return "not_started" if over else "queued"
     looks: dict[Phase, StepLook] = {
         Phase.QUEUED: "queued",
@@ -108,14 +110,14 @@ def _item_look(state: State, item: Item, calls: list[Call], *, at_work: bool) ->
     return looks.get(state.phase, "held" if item.mark == "running" else "queued")
 
 
-def turns(state: State, after: int, limit: int) -> tuple[TurnView, ...]:
+def list_turns(state: State, after: int, limit: int) -> tuple[TurnView, ...]:
     """Return the turns with numbers above `after`, at most `limit` of them."""
-    inherited = len(state.started.history)
+    inherited = len(state.run_started.history)
     numbers = {item.text: number for number, item in enumerate(state.plan, 1)}
     page: list[TurnView] = []
-    for number, message, item in _page(state, after, after + limit):
+    for number, message, item in _number_messages(state, after, after + limit):
         if after < number:
-            calls = tuple(_line(state, call) for call in _calls(state, message))
+            calls = tuple(_make_call_line(state, call) for call in _find_calls(state, message))
             page.append(
                 TurnView(
                     number=number,
@@ -127,112 +129,120 @@ def turns(state: State, after: int, limit: int) -> tuple[TurnView, ...]:
                     interrupted=message.interrupted,
                     earlier=number <= inherited,
                     item=numbers.get(item, 0),
-                    look=_turn_look(message, calls),
+                    look=_choose_turn_look(message, calls),
                     calls=calls,
                 )
             )
     return tuple(page)
 
 
-def _page(state: State, after: int, upto: int) -> Iterator[tuple[int, Message, str]]:
+def _number_messages(
+    state: State, after: int, up_to: int
+) -> Iterator[tuple[int, Message, str]]:
     """Yield number, message and text of the plan item, up to the number `up_to`."""
     # With a plan, the item of a message depends on all messages before it, so start at 1 and
     # let the caller skip. Without one, jump to the page.
-    if state.plan or state.started.hosted:
-        for number, (message, item) in enumerate(islice(_attributed(state), upto), 1):
+    if state.plan or state.run_started.hosted:
+        for number, (message, item) in enumerate(
+            islice(_pair_messages_with_items(state), up_to), 1
+        ):
             yield number, message, item
         return
-    for number in range(after + 1, min(upto, len(state.messages)) + 1):
+    for number in range(after + 1, min(up_to, len(state.messages)) + 1):
         yield number, state.messages[number - 1], ""
 
 
-def count(state: State) -> int:
+def count_turns(state: State) -> int:
     """Return the number of turns."""
-    if state.started.hosted:
-        return sum(1 for _ in _attributed(state))
+    if state.run_started.hosted:
+        return sum(1 for _ in _pair_messages_with_items(state))
     return len(state.messages)
 
 
-def _attributed(state: State) -> Iterator[tuple[Message, str]]:
+def _pair_messages_with_items(state: State) -> Iterator[tuple[Message, str]]:
     """Yield each message with the text of the plan item that was current then, or ""."""
-    plan = state.started.plan  # of a fork, the plan that it inherited
-    for message in _said(state):
+    plan = state.run_started.plan  # of a fork, the plan that it inherited
+    for message in _list_messages(state):
         # The plan tool is one of the calls of its message, so that message already belongs to
         # the new plan.
-        for call in _calls(state, message):
-            if call.use.tool == PLAN.name and call.stage is Stage.DONE:
-                plan = _revised(plan, call.use.args)
-        item = current(plan)
+        for call in _find_calls(state, message):
+            if call.use.tool == PLAN_TOOL.name and call.stage is CallStage.DONE:
+                plan = _apply_plan_args(plan, call.use.args)
+        item = find_current_item(plan)
         yield message, "" if item is None else item.text
 
 
-def _said(state: State) -> Iterable[Message]:
+def _list_messages(state: State) -> Iterable[Message]:
     """Return the messages of the run.
 
     A hosted agent makes calls without messages. An empty message is added for each of its
     calls, after the task, so that its calls are shown as turns, too.
     """
-    if not state.started.hosted:
+    if not state.run_started.hosted:
         return state.messages
-    calls = (call for call in state.calls if call.call_kind != "model" and not call.by_hand)
+    calls = (
+        call
+        for call in state.calls
+        if call.call_kind != "model" and not call.requested_by_operator
+    )
     added = (Message(role="assistant", text="", calls=(call.id,)) for call in calls)
     task, *others = state.messages
     return (task, *added, *others)
 
 
-def _calls(state: State, message: Message) -> list[Call]:
+def _find_calls(state: State, message: Message) -> list[Call]:
     # A message of kind "outcome" reports on calls; it did not ask for them.
-    calls = (state.call(id_) for id_ in message.calls if message.kind != "outcome")
+    calls = (state.find_call(id_) for id_ in message.calls if message.kind != "outcome")
     return [call for call in calls if call is not None]
 
 
-def _revised(plan: tuple[Item, ...], args: Json) -> tuple[Item, ...]:
+def _apply_plan_args(plan: tuple[Item, ...], args: Json) -> tuple[Item, ...]:
     try:
-        return planned(plan, PLAN.parse(args))
+        return apply_plan_call(plan, PLAN_TOOL.parse(args))
     except (BadArguments, ValueError):
         return plan  # the call was refused, or its arguments are of another version
 
 
-def _line(state: State, call: Call) -> CallLine:
+def _make_call_line(state: State, call: Call) -> CallLine:
     return CallLine(
         id=call.id,
         kind=call.call_kind,
         tool=call.use.tool,
-        args=text_of(call.use.args),
+        args=format_json(call.use.args),
         why=call.use.why,
-        look=_call_look(state, call),
-        result=text_of(call.result) if call.stage is Stage.DONE else "",
+        look=_choose_call_look(state, call),
+        result=format_json(call.result) if call.stage is CallStage.DONE else "",
         error=call.undo.error or call.error,
         attempts=call.attempt,
         started_at=call.started_at or None,
-        by_hand=call.by_hand,
-        child=child_id(state.run, call.id) if call.call_kind == "child" else "",
+        by_hand=call.requested_by_operator,
+        child=make_child_id(state.run, call.id) if call.call_kind == "child" else "",
     )
 
 
-def _call_look(state: State, call: Call) -> StepLook:
+def _choose_call_look(state: State, call: Call) -> StepLook:
     if call.undo.stage == "done":
         return "undone"
-    if state.waits(call):
+    if state.is_waiting_for_person(call):
         return "needs_you"
     # A call that was aborted, or is unknown, shows as held or queued if it will be retried. In
     # a run that is ending it will not.
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
     again: StepLook = "held" if state.phase is Phase.PAUSED else "queued"
-    looks: dict[Stage, StepLook] = {
-        Stage.PROPOSED: "not_started" if over else "queued",
-        Stage.STARTED: "running",
-        Stage.DONE: "done",
-        Stage.FAILED: "failed",
-        Stage.ABORTED: again if call.again and not over else "stopped",
-        Stage.UNKNOWN: again if call.again and not over else "stopped",
-        Stage.SEALED: "not_started",
+    looks: dict[CallStage, StepLook] = {
+        CallStage.PROPOSED: "not_started" if over else "queued",
+        CallStage.STARTED: "running",
+        CallStage.DONE: "done",
+        CallStage.FAILED: "failed",
+        CallStage.ABORTED: again if call.must_retry and not over else "stopped",
+        CallStage.UNKNOWN: again if call.must_retry and not over else "stopped",
+        CallStage.SEALED: "not_started",
     }
     return looks.get(call.stage, "stopped")
 
 
 # A turn shows the first of these that one of its calls has.
-_WORST: Final[tuple[StepLook, ...]] = (
+_LOOK_PRECEDENCE: Final[tuple[StepLook, ...]] = (
     "running",
     "needs_you",
     "undone",
@@ -244,16 +254,20 @@ _WORST: Final[tuple[StepLook, ...]] = (
 )
 
 
-def _turn_look(message: Message, calls: tuple[CallLine, ...]) -> StepLook:
+def _choose_turn_look(message: Message, calls: tuple[CallLine, ...]) -> StepLook:
     if message.interrupted:
         return "stopped"
     looks = {call.look for call in calls}
-    return next((look for look in _WORST if look in looks), "done")
+    return next((look for look in _LOOK_PRECEDENCE if look in looks), "done")
 
 
-def text_of(value: Json) -> str:
+def format_json(value: Json) -> str:
     """Return a JSON value as text for display, cut if it is long; "" for None."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= CUT else f"{text[:CUT]}… ({len(text)} characters)"
+    return (
+        text
+        if len(text) <= SHOWN_MAX_CHARS
+        else f"{text[:SHOWN_MAX_CHARS]}… ({len(text)} characters)"
+    )

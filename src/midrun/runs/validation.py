@@ -13,20 +13,26 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias, TypedDict, cast, get_args
 
 from midrun.agents.checkpoint import Checkpoint
-from midrun.core.ids import SECOND, Micros, date_of, later, micros_of
+from midrun.core.ids import (
+    MICROS_PER_SECOND,
+    Micros,
+    add_micros,
+    datetime_to_micros,
+    micros_to_datetime,
+)
 from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.stops import CAP_MAX
 from midrun.core.values import Actor, Phase, Role
 from midrun.errors import Misconfigured
 
-Moment: TypeAlias = datetime | timedelta
+TimeLike: TypeAlias = datetime | timedelta
 """A point in time (a `datetime` with a time zone), or a `timedelta` from now."""
 
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_MILLIONTHS: Final = frozenset({"cost", "time"})
+_SCALED_CAPS: Final = frozenset({"cost", "time"})
 """Caps that callers give in dollars and seconds and the journal counts in millionths."""
 
-WORDS: Final = r"[^\s\x1c-\x1f\x85]"
+NON_SPACE_PATTERN: Final = r"[^\s\x1c-\x1f\x85]"
 """Matches a character that is not white space. The page uses the pattern, too: U+001C-U+001F
 and U+0085 are white space for Python's `\\s`, but not for JavaScript's, so they are listed."""
 
@@ -39,7 +45,7 @@ REASON_MAX_CHARS: Final = 1_000
 SCOPE_MAX_CHARS: Final = len("agent:") + NAME_MAX_CHARS
 
 
-def text(name: str, value: object) -> str:
+def check_text(name: str, value: object) -> str:
     """Return `value` if it is a str that can be stored.
 
     Raises:
@@ -55,24 +61,25 @@ def text(name: str, value: object) -> str:
     return value
 
 
-def name(of: str, value: object, most: int = NAME_MAX_CHARS) -> str:
+def check_name(argument: str, value: object, max_chars: int = NAME_MAX_CHARS) -> str:
     """Return `value` if it is a short str that every store can index.
 
     Raises:
         Misconfigured: It is not a str, is longer than `max_chars`, or has the character NUL,
             which Postgres cannot store.
     """
-    if "\0" in (checked := text(of, value)):
-        raise Misconfigured(of, "must not contain the character NUL")
-    if len(checked) > most:
+    if "\0" in (checked := check_text(argument, value)):
+        raise Misconfigured(argument, "must not contain the character NUL")
+    if len(checked) > max_chars:
         problem = (
-            f"must have at most {most} characters, got {len(checked)}; put long text elsewhere"
+            f"must have at most {max_chars} characters, got {len(checked)}; put long text "
+            "elsewhere"
         )
-        raise Misconfigured(of, problem)
+        raise Misconfigured(argument, problem)
     return checked
 
 
-def labels(value: object) -> tuple[str, ...]:
+def check_labels(value: object) -> tuple[str, ...]:
     """Return `value` as a tuple if it is a list of at most `LABELS_MAX` names.
 
     None means no labels.
@@ -83,59 +90,59 @@ def labels(value: object) -> tuple[str, ...]:
     # A str is an iterable of str: "urgent" would become six labels.
     if isinstance(value, str) or not isinstance(value, Iterable | None):
         raise Misconfigured("labels", f"must be a list of str, got {value!r}; write labels=[…]")
-    checked = tuple(name("labels", label) for label in value or ())
+    checked = tuple(check_name("labels", label) for label in value or ())
     if len(checked) > LABELS_MAX:
         raise Misconfigured("labels", f"must be at most {LABELS_MAX}, got {len(checked)}")
     return checked
 
 
-def scope(value: object) -> str:
+def check_scope(value: object) -> str:
     """Return `value` if it is the scope of a halt.
 
     Raises:
         Misconfigured: It has another form. A halt with such a scope would cover nothing.
     """
-    kind, _, which = name("scope", value, SCOPE_MAX_CHARS).partition(":")
+    kind, _, which = check_name("scope", value, SCOPE_MAX_CHARS).partition(":")
     if value != "all" and not (kind in {"agent", "label", "run"} and which):
         problem = f"must be all, agent:NAME, label:LABEL or run:ID, got {value!r}"
         raise Misconfigured("scope", problem)
-    return name("scope", value, SCOPE_MAX_CHARS)
+    return check_name("scope", value, SCOPE_MAX_CHARS)
 
 
-def whole(of: str, value: object) -> int:
+def check_int(argument: str, value: object) -> int:
     """Return `value` if it is an int and not a bool.
 
     Raises:
         Misconfigured: It is not.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Misconfigured(of, f"must be an int, got {value!r}")
+        raise Misconfigured(argument, f"must be an int, got {value!r}")
     return value
 
 
-def count(of: str, value: object) -> int:
+def check_positive_int(argument: str, value: object) -> int:
     """Return `value` if it is an int of at least 1.
 
     Raises:
         Misconfigured: It is not.
     """
-    if whole(of, value) < 1:
-        raise Misconfigured(of, f"must be an int >= 1, got {value!r}")
-    return whole(of, value)
+    if check_int(argument, value) < 1:
+        raise Misconfigured(argument, f"must be an int >= 1, got {value!r}")
+    return check_int(argument, value)
 
 
-def task(value: object) -> str:
+def check_task(value: object) -> str:
     """Return `value` if it is a str with more than white space in it.
 
     Raises:
         Misconfigured: It is not.
     """
-    if not re.search(WORDS, text("task", value)):
+    if not re.search(NON_SPACE_PATTERN, check_text("task", value)):
         raise Misconfigured("task", "must not be empty; describe the work")
-    return text("task", value)
+    return check_text("task", value)
 
 
-def checkpoint(value: object) -> Checkpoint:
+def check_checkpoint(value: object) -> Checkpoint:
     """Return `value` if it is a `Checkpoint`.
 
     Raises:
@@ -150,19 +157,19 @@ def checkpoint(value: object) -> Checkpoint:
     raise Misconfigured("checkpoint", f"must be a Checkpoint, got {kind}")
 
 
-def traceparent(value: object) -> str:
+def check_traceparent(value: object) -> str:
     """Return `value` if it is a W3C traceparent or "".
 
     Raises:
         Misconfigured: It is something else.
     """
-    if value and not _TRACEPARENT.fullmatch(text("trace", value)):
+    if value and not _TRACEPARENT.fullmatch(check_text("trace", value)):
         problem = f"must be a W3C traceparent (00-TRACE-SPAN-FLAGS, in hex), got {value!r}"
         raise Misconfigured("trace", problem)
-    return text("trace", value)
+    return check_text("trace", value)
 
 
-def span(name: str, value: object) -> float:
+def convert_duration(name: str, value: object) -> float:
     """Return a positive timedelta in microseconds.
 
     Raises:
@@ -171,29 +178,29 @@ def span(name: str, value: object) -> float:
     if not isinstance(value, timedelta) or value <= timedelta(0):
         problem = f"must be a positive timedelta, as timedelta(minutes=1), got {value!r}"
         raise Misconfigured(name, problem)
-    return value.total_seconds() * SECOND
+    return value.total_seconds() * MICROS_PER_SECOND
 
 
-def moment(name: str, value: object, now: Micros) -> Micros:
+def convert_time(name: str, value: object, now: Micros) -> Micros:
     """Return a datetime, or a timedelta after `now`, in microseconds since 1970.
 
     Raises:
         Misconfigured: It is neither, or the datetime has no time zone.
     """
     if isinstance(value, timedelta):
-        return later(now, value.total_seconds() * SECOND)
+        return add_micros(now, value.total_seconds() * MICROS_PER_SECOND)
     if not isinstance(value, datetime) or value.tzinfo is None:
         problem = f"must be a timedelta or a datetime with a time zone, got {value!r}"
         raise Misconfigured(name, problem)
-    return micros_of(value)
+    return datetime_to_micros(value)
 
 
-def said(at: Micros) -> str:
+def format_time(at: Micros) -> str:
     """Return a time as ISO 8601 text, as `datetime.fromisoformat` reads it."""
-    return date_of(at).isoformat()
+    return micros_to_datetime(at).isoformat()
 
 
-def counted(caps: dict[str, float]) -> dict[str, int]:
+def convert_caps(caps: dict[str, float]) -> dict[str, int]:
     """Convert caps to the units of the journal: cost and time in millionths.
 
     Raises:
@@ -208,20 +215,22 @@ def counted(caps: dict[str, float]) -> dict[str, int]:
             if value > CAP_MAX:
                 problem = f"must be at most {CAP_MAX:,}"
             raise Misconfigured(where, f"{problem}, got {value}")
-        converted[name] = round(value * SECOND) if name in _MILLIONTHS else round(value)
+        converted[name] = (
+            round(value * MICROS_PER_SECOND) if name in _SCALED_CAPS else round(value)
+        )
     return converted
 
 
 # The keyword arguments that all control methods share.
 
-Who: TypeAlias = str | Actor | None
+ActorLike: TypeAlias = str | Actor | None
 """The actor of a control: a name, `role:name` (`operator:olga`), an `Actor`, or None for the
 default actor `user`."""
 
 _ROLES = get_args(Role)
 
 
-def actor_of(who: Who) -> Actor:
+def parse_actor(actor: ActorLike) -> Actor:
     """Return the actor for a name, `role:name`, an `Actor` or None.
 
     The role is taken from the text as it is: a program that has the store open is trusted.
@@ -230,43 +239,43 @@ def actor_of(who: Who) -> Actor:
     Raises:
         Misconfigured: The name is not a str, or is too long.
     """
-    if who is None:
+    if actor is None:
         return Actor()
-    if isinstance(who, Actor):
-        name("actor", who.name)
-        return who
-    role, colon, rest = name("actor", who).partition(":")
+    if isinstance(actor, Actor):
+        check_name("actor", actor.name)
+        return actor
+    role, colon, rest = check_name("actor", actor).partition(":")
     if not colon or role not in _ROLES:
-        return Actor(name=who)  # a name may have a colon in it, such as "team:ada"
+        return Actor(name=actor)  # a name may have a colon in it, such as "team:ada"
     # Actors of the runtime keep their prefix, so that no user name can look like one.
-    return Actor(name=who if role == "system" else rest, role=cast("Role", role))
+    return Actor(name=actor if role == "system" else rest, role=cast("Role", role))
 
 
-class Asking(TypedDict, total=False):
+class ControlOptions(TypedDict, total=False):
     """The keyword arguments that all control methods share; `Run` describes them."""
 
-    actor: Who
+    actor: ActorLike
     reason: str | None
     request_id: str | None
     seen: int | None
 
 
-def phase_of(word: str) -> Phase:
+def parse_phase(name: str) -> Phase:
     """Return the phase with this name.
 
     Raises:
         Misconfigured: There is none. The text lists all phases.
     """
-    if word in set(Phase):
-        return Phase(word)
-    raise Misconfigured("phase", f"must be one of {', '.join(Phase)}, got {word!r}")
+    if name in set(Phase):
+        return Phase(name)
+    raise Misconfigured("phase", f"must be one of {', '.join(Phase)}, got {name!r}")
 
 
-def one_of(name: str, word: str, words: tuple[str, ...]) -> None:
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Check that `word` is one of `words`.
 
     Raises:
         Misconfigured: It is not.
     """
-    if word not in words:
-        raise Misconfigured(name, f"must be {' or '.join(words)}, got {word!r}")
+    if value not in choices:
+        raise Misconfigured(name, f"must be {' or '.join(choices)}, got {value!r}")

@@ -14,14 +14,14 @@ from midrun.core.entries import Entry
 from midrun.core.ids import CallId, Epoch, FrameId, Micros, RunId, Seq
 from midrun.core.values import Item, Phase, Value
 from midrun.driver.live import Delta
-from midrun.text.buttons import Offer
-from midrun.text.status import Sign
+from midrun.text.buttons import Button
+from midrun.text.status import StatusLine
 from midrun.verify.checks import Problem
 
 # Items of a feed: a journal entry, or a live delta between two entries.
 
 
-class Happened(Struct, frozen=True, kw_only=True):
+class FeedEntry(Struct, frozen=True, kw_only=True):
     """A journal entry with its position, as an item of a feed."""
 
     seq: Seq
@@ -31,7 +31,7 @@ class Happened(Struct, frozen=True, kw_only=True):
     epoch: Epoch | None = None
 
 
-FeedItem: TypeAlias = Happened | Delta
+FeedItem: TypeAlias = FeedEntry | Delta
 
 # Receipts: the answer to a control.
 
@@ -226,7 +226,7 @@ class RunView(Value, kw_only=True):
     agent: str
     task: str
     phase: Phase
-    sign: Sign
+    sign: StatusLine
     since_by: str = ""  # the actor who caused this phase
     reason: str = ""  # of a pause: "user", "cap", "taken_over"
     hold_until: Micros | None = None  # a pause with `hold` ends by itself at this time
@@ -250,7 +250,7 @@ class RunView(Value, kw_only=True):
     pending: tuple[PendingView, ...] = ()
     in_flight: tuple[CallView, ...] = ()
     effects: tuple[EffectView, ...] = ()
-    controls: dict[str, Offer] = {}  # noqa: RUF012 - msgspec copies an empty default
+    controls: dict[str, Button] = {}  # noqa: RUF012 - msgspec copies an empty default
     allowed: tuple[str, ...] = ()  # all controls that the run would accept now
     output: str = ""
     error: str = ""

@@ -9,39 +9,48 @@ from collections.abc import Mapping, Sequence
 
 from anyio import to_thread
 
-from midrun.codec.hash_chain import PLAIN, Chain, chain_of
+from midrun.codec.hash_chain import UNKEYED_CHAIN, HashChain, get_chain
 from midrun.codec.journal import decode_lines
 from midrun.core.entries import LeaseTaken, Record, RunImported
 from midrun.core.ids import RunId, Seq
 from midrun.errors import JournalCorrupt, JournalTooNew
-from midrun.ports.store import Indexed, RunRow, Store
+from midrun.ports.store import HasIndexedRow, RunRow, Store
 from midrun.runs.values import Import, Verdict
 from midrun.verify.checks import Problem
 from midrun.verify.hash_chain import check_chain, check_imports
 from midrun.verify.journal import check_journal
 
 
-async def verdict_on(store: Store, run: RunId) -> Verdict:
+async def verify_run(store: Store, run: RunId) -> Verdict:
     """Check the chain, the journal and the row of `run`.
 
     Raises:
         RunNotFound: There is no such run.
     """
-    if isinstance(store, Indexed):
-        row, index = await store.indexed_row(run)
+    if isinstance(store, HasIndexedRow):
+        row, index = await store.get_indexed_row(run)
     else:
-        row, index = await store.row(run), {}
-    pairs = (await store.lines(run))[: row.seq]  # the run may have grown since the row was read
+        row, index = await store.get_row(run), {}
+    pairs = (await store.read_lines(run))[
+        : row.seq
+    ]  # the run may have grown since the row was read
     # In a thread: for a long journal the checks would block the event loop too long.
-    return await to_thread.run_sync(_check_all, row, index, pairs, chain_of(store))
+    return await to_thread.run_sync(_check_run, row, index, pairs, get_chain(store))
 
 
-def _check_all(
-    row: RunRow, index: Mapping[str, object], pairs: Sequence[tuple[bytes, bytes]], chain: Chain
+def _check_run(
+    row: RunRow,
+    index: Mapping[str, object],
+    pairs: Sequence[tuple[bytes, bytes]],
+    chain: HashChain,
 ) -> Verdict:
     run, head = row.run, (row.seq, row.hash)
     imported: Import | None = None
-    found = list(check_chain(pairs, chain=chain.next, first=chain.first(run), head=head))
+    found = list(
+        check_chain(
+            pairs, chain=chain.make_next_link, first_hash=chain.make_first_link(run), head=head
+        )
+    )
     if not found:  # lines with a broken chain are not worth decoding
         try:
             records = decode_lines(run, (line for line, _ in pairs))
@@ -53,7 +62,12 @@ def _check_all(
             # An import entry names the head of a chain without a key, whatever chain this
             # store uses, because the checkpoint came from another store.
             lines = (line for line, _ in pairs)
-            found += check_imports(lines, records, chain=PLAIN.next, first=PLAIN.first(run))
+            found += check_imports(
+                lines,
+                records,
+                chain=UNKEYED_CHAIN.make_next_link,
+                first_hash=UNKEYED_CHAIN.make_first_link(run),
+            )
             imported = find_last_import(records)
     return Verdict(run_id=run, entries=len(pairs), problems=tuple(found), imported=imported)
 

@@ -9,17 +9,23 @@ from collections.abc import Collection
 
 from msgspec import structs
 
-from midrun.agents.outcome import ask_views
+from midrun.agents.outcome import make_ask_views
 from midrun.core.ids import CallId, Micros
-from midrun.core.journaled_text import fate, goal, line, place, place_of
-from midrun.core.state import Call, Stage, State
-from midrun.core.stops import caps
-from midrun.core.transitions import possible
-from midrun.core.values import DRIVABLE
-from midrun.driver.journal_writer import load
+from midrun.core.journaled_text import (
+    format_frame_position,
+    format_goal,
+    format_position,
+    outcome_phrase,
+    shorten_to_line,
+)
+from midrun.core.state import Call, CallStage, State
+from midrun.core.stops import measure_caps
+from midrun.core.transitions import list_possible_controls
+from midrun.core.values import DRIVABLE_PHASES
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import JournalCorrupt, JournalTooNew
-from midrun.ports.store import Page, Query, RunRow, Store
-from midrun.runs.turns import count, rows, text_of
+from midrun.ports.store import Page, RunQuery, RunRow, Store
+from midrun.runs.turns import count_turns, format_json, make_plan_rows
 from midrun.runs.values import (
     CallView,
     CapView,
@@ -30,27 +36,35 @@ from midrun.runs.values import (
     RunView,
     Usage,
 )
-from midrun.text.buttons import SCALES, acts, offers, raised_cap, unheard
-from midrun.text.status import Sign, sign, unheard_of
+from midrun.text.buttons import (
+    CAP_SCALES,
+    build_buttons,
+    has_effect,
+    mark_worker_lost,
+    propose_raised_cap,
+)
+from midrun.text.status import StatusLine, build_status_line, mark_lost
 
 
-async def heard(store: Store, row: RunRow, view: RunView) -> RunView:
+async def mark_lost_worker(store: Store, row: RunRow, view: RunView) -> RunView:
     """Mark `view` as lost if the worker that holds the lease is not alive any more.
 
     The journal cannot say so: a worker that died appended nothing about it.
     """
     # A view older than the row stays as it is: an entry has just come, so a worker is alive.
-    is_driven = row.head.leased and view.phase in DRIVABLE and view.seq == row.seq
-    if not is_driven or row.holder in await store.holders():
+    is_driven = row.head.leased and view.phase in DRIVABLE_PHASES and view.seq == row.seq
+    if not is_driven or row.holder in await store.list_holders():
         return view
-    return structs.replace(view, sign=unheard_of(view.sign), controls=unheard(view.controls))
+    return structs.replace(
+        view, sign=mark_lost(view.sign), controls=mark_worker_lost(view.controls)
+    )
 
 
-def view_of(
+def make_view(
     state: State,
     *,
     started_at: Micros,
-    recent: int | None = None,
+    max_effects: int | None = None,
     silent: Collection[CallId] = (),
 ) -> RunView:
     """Return the view of a run in `state`.
@@ -58,7 +72,7 @@ def view_of(
     Only the newest `max_effects` effects are included; None includes all. `silent` are the
     calls that do not respond.
     """
-    spec, spent, reserved = state.started, state.meter.spent, state.meter.reserved
+    spec, spent, reserved = state.run_started, state.meter.spent, state.meter.reserved
     return RunView(
         run_id=state.run,
         seq=state.seq,
@@ -66,19 +80,19 @@ def view_of(
         agent=spec.agent,
         task=spec.task,
         phase=state.phase,
-        sign=sign(state),
-        since_by=state.since_by,
-        reason=state.hold.why if state.hold is not None else "",
-        hold_until=state.hold.until if state.hold is not None else None,
-        hold_now=state.hold is not None and state.hold.now,
+        sign=build_status_line(state),
+        since_by=state.phase_by,
+        reason=state.pause.reason if state.pause is not None else "",
+        hold_until=state.pause.ends_at if state.pause is not None else None,
+        hold_now=state.pause is not None and state.pause.now,
         step=state.meter.steps,
-        place=place(state.plan, state.meter.steps),
+        place=format_position(state.plan, state.meter.steps),
         plan=state.plan,
-        rows=rows(state),
-        turns=count(state),
-        goal=goal(state),
-        wheel=state.wheel,
-        elapsed=state.worked / 1e6,
+        rows=make_plan_rows(state),
+        turns=count_turns(state),
+        goal=format_goal(state),
+        wheel=state.operator_name,
+        elapsed=state.worked_micros / 1e6,
         started_at=started_at,
         changed_at=state.at,
         usage=Usage(
@@ -86,18 +100,18 @@ def view_of(
             cost_usd=spent.cost / 1e6,
             reserved_tokens=reserved.tokens,
             reserved_usd=reserved.cost / 1e6,
-            held_tokens=state.meter.held,
+            held_tokens=state.meter.held_tokens,
         ),
         stop="" if state.stop is None else str(state.stop),
-        caps=_caps(state),
-        frames=_frames(state),
+        caps=_list_caps(state),
+        frames=_list_frames(state),
         frames_max=spec.frame_depth,
-        asks=ask_views(state),
-        pending=_pending(state),
-        in_flight=_in_flight(state, silent),
-        effects=_effects(state, recent),
-        controls=offers(state),
-        allowed=possible(state),
+        asks=make_ask_views(state),
+        pending=_list_pending(state),
+        in_flight=_list_in_flight(state, silent),
+        effects=_list_effects(state, max_effects),
+        controls=build_buttons(state),
+        allowed=list_possible_controls(state),
         output=state.output,
         error=state.error.error if state.error is not None else "",
         labels=spec.labels,
@@ -106,49 +120,49 @@ def view_of(
     )
 
 
-def open_asks(state: State) -> tuple[OpenAsk, ...]:
+def list_open_asks(state: State) -> tuple[OpenAsk, ...]:
     """Return the open asks of a run in `state`."""
-    run, task = state.run, line(state.started.task)
+    run, task = state.run, shorten_to_line(state.run_started.task)
     return tuple(
         OpenAsk(**structs.asdict(ask), ref=f"{run}-{ask.id}", run_id=run, task=task)
-        for ask in ask_views(state)
+        for ask in make_ask_views(state)
     )
 
 
-def _caps(state: State) -> tuple[CapView, ...]:
+def _list_caps(state: State) -> tuple[CapView, ...]:
     cap_views: list[CapView] = []
-    for name, (used, bound) in caps(state.stop, state.metered).items():
-        scale = SCALES.get(name, 1)  # cost and time are stored in millionths
+    for name, (used, bound) in measure_caps(state.stop, state.meter_with_time).items():
+        scale = CAP_SCALES.get(name, 1)  # cost and time are stored in millionths
         cap = bound / scale
         cap_views.append(
-            CapView(name=name, used=used / scale, cap=cap, raised=raised_cap(name, cap))
+            CapView(name=name, used=used / scale, cap=cap, raised=propose_raised_cap(name, cap))
         )
     return tuple(cap_views)
 
 
-def _pending(state: State) -> tuple[PendingView, ...]:
+def _list_pending(state: State) -> tuple[PendingView, ...]:
     return tuple(
         PendingView(
-            seq=p.seq, kind=p.kind, text=p.text, by=p.by, when=p.when, urgency=p.urgency
+            seq=p.seq, kind=p.kind, text=p.text, by=p.by, when=p.timing, urgency=p.urgency
         )
         for p in state.pending
     )
 
 
-def _frames(state: State) -> tuple[FrameView, ...]:
+def _list_frames(state: State) -> tuple[FrameView, ...]:
     return tuple(
         FrameView(
             id=frame.id,
             goal=frame.goal,
-            place=place_of(frame),
-            held_at=Micros(frame.expires - state.started.frame_ttl),  # not stored itself
+            place=format_frame_position(frame),
+            held_at=Micros(frame.expires - state.run_started.frame_ttl),  # not stored itself
             expires_at=frame.expires,
         )
         for frame in state.frames
     )
 
 
-def _in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView, ...]:
+def _list_in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView, ...]:
     calls = (state.calls[n - 1] for n in state.in_flight)
     in_flight = tuple(
         CallView(
@@ -162,12 +176,12 @@ def _in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView, ...]
         )
         for call in calls
     )
-    if state.cleaning is None:
+    if state.cleanup_in_flight is None:
         return in_flight
     # At most one undo or release runs at a time; `action` says which of the two.
-    number, action = state.cleaning
+    number, action = state.cleanup_in_flight
     call = state.calls[number - 1]
-    attempt = call.cleanup(action).attempts
+    attempt = call.get_cleanup(action).attempts
     cleanup = CallView(
         id=call.id,
         tool=call.use.tool,
@@ -179,55 +193,61 @@ def _in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView, ...]
     return (*in_flight, cleanup)
 
 
-def _effects(state: State, recent: int | None) -> tuple[EffectView, ...]:
+def _list_effects(state: State, max_effects: int | None) -> tuple[EffectView, ...]:
     # `[0:]` is the whole list, `[-n:]` the newest n.
-    calls = [call for call in state.calls if acts(call)][-recent if recent else 0 :]
+    calls = [call for call in state.calls if has_effect(call)][
+        -max_effects if max_effects else 0 :
+    ]
     return tuple(
         EffectView(
             id=call.id,
             tool=call.use.tool,
-            args=line(text_of(call.use.args)),
+            args=shorten_to_line(format_json(call.use.args)),
             stage=call.stage,
             can_undo=call.traits.undo,
             held=call.traits.release,
             release=call.release.stage,
             undo=call.undo.stage,
-            note=line(call.undo.error or call.error or _fate(call)),
+            note=shorten_to_line(call.undo.error or call.error or _describe_outcome(call)),
             why=call.use.why,
         )
         for call in calls
     )
 
 
-def _fate(call: Call) -> str:
-    return "" if call.stage in {Stage.DONE, Stage.STARTED, Stage.ASKING} else fate(call)
+def _describe_outcome(call: Call) -> str:
+    return (
+        ""
+        if call.stage in {CallStage.DONE, CallStage.STARTED, CallStage.ASKING}
+        else outcome_phrase(call)
+    )
 
 
 # Lists of runs. A run whose journal cannot be read is listed with the reason.
 
-MANY = 200
+ASKS_PAGE_MAX_RUNS = 200
 """Runs per page when all runs with open asks are read."""
 
 
-async def views(store: Store, query: Query) -> Page[RunView]:
+async def list_views(store: Store, query: RunQuery) -> Page[RunView]:
     """Return a page of views.
 
     Each run is read on its own, so the views of a page may be of different moments.
     """
-    page = await store.runs(query)
-    items = [await _view(store, row) for row in page.items]
+    page = await store.list_runs(query)
+    items = [await _load_view(store, row) for row in page.items]
     return Page(items=tuple(items), cursor=page.cursor)
 
 
-async def _view(store: Store, row: RunRow) -> RunView:
+async def _load_view(store: Store, row: RunRow) -> RunView:
     try:
-        state = await load(store, row.run)
+        state = await load_run_state(store, row.run)
     except (JournalCorrupt, JournalTooNew) as error:
-        return _unread(row, str(error))
-    return await heard(store, row, view_of(state, started_at=row.started_at))
+        return _make_unreadable_view(row, str(error))
+    return await mark_lost_worker(store, row, make_view(state, started_at=row.started_at))
 
 
-def _unread(row: RunRow, error: str) -> RunView:
+def _make_unreadable_view(row: RunRow, error: str) -> RunView:
     """Return a view with the fields of the row only."""
     head = row.head
     return RunView(
@@ -237,7 +257,7 @@ def _unread(row: RunRow, error: str) -> RunView:
         agent=head.agent,
         task=head.task,
         phase=head.phase,
-        sign=Sign(look="lost", word="Cannot be read", note=line(error)),
+        sign=StatusLine(look="lost", word="Cannot be read", note=shorten_to_line(error)),
         step=head.step,
         started_at=row.started_at,
         changed_at=row.changed_at,
@@ -248,16 +268,18 @@ def _unread(row: RunRow, error: str) -> RunView:
     )
 
 
-async def asked(store: Store) -> tuple[OpenAsk, ...]:
+async def list_all_asks(store: Store) -> tuple[OpenAsk, ...]:
     """Return the open asks of all runs whose journals can be read."""
     asks: tuple[OpenAsk, ...] = ()
     cursor = ""
     while True:
-        page = await store.runs(Query(attention=True, limit=MANY, cursor=cursor))
+        page = await store.list_runs(
+            RunQuery(attention=True, limit=ASKS_PAGE_MAX_RUNS, cursor=cursor)
+        )
         for row in page.items:
             if row.head.asks:
                 try:
-                    asks += open_asks(await load(store, row.run))
+                    asks += list_open_asks(await load_run_state(store, row.run))
                 except (JournalCorrupt, JournalTooNew):
                     continue
         cursor = page.cursor

@@ -10,15 +10,20 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from midrun.core.ids import Micros, RunId
-from midrun.core.values import TERMINAL, Phase, Value
+from midrun.core.values import TERMINAL_PHASES, Phase, Value
 from midrun.errors import MidrunError, RunNotFound
-from midrun.ports.store import Halt, Query
-from midrun.server.mounting import root_of
-from midrun.server.problem_details import Problem
+from midrun.ports.store import HaltRecord, RunQuery
+from midrun.server.mounting import mount_path
+from midrun.server.problem_details import HttpProblem
 from midrun.server.request_checks import split_host
-from midrun.server.request_context import Lobby, Visit, answer, is_stopping
+from midrun.server.request_context import (
+    RequestContext,
+    ServerState,
+    is_stopping,
+    json_response,
+)
 from midrun.server.schemas import Empty, HaltBody, LiftBody
-from midrun.server.sessions import SESSION_S
+from midrun.server.sessions import SESSION_LIFETIME_S
 
 PROOF_HEADER: Final = "midrun-session-proof"
 """The header in which a page sends the proof of its session, in addition to the cookie."""
@@ -58,83 +63,87 @@ class SignedIn(Signed, kw_only=True):
     proof: str
 
 
-async def halt(context: Visit) -> Response:
+async def set_halt(context: RequestContext) -> Response:
     """Set a halt: no call of the runs that it covers starts until it is lifted."""
-    body = await context.body(HaltBody)
+    body = await context.decode_body(HaltBody)
     context.audit.target = body.scope
-    await context.lobby.mid.halt(body.reason, scope=body.scope, actor=context.actor)
-    return answer(await _halts(context), 202)
+    await context.server.mid.halt(body.reason, scope=body.scope, actor=context.actor)
+    return json_response(await _visible_halts(context), 202)
 
 
-async def lift(context: Visit) -> Response:
+async def lift_halt(context: RequestContext) -> Response:
     """Lift a halt."""
-    body = await context.body(LiftBody)
+    body = await context.decode_body(LiftBody)
     context.audit.target = body.scope
-    return answer(
-        Lifted(lifted=await context.lobby.mid.lift(scope=body.scope, actor=context.actor))
+    return json_response(
+        Lifted(lifted=await context.server.mid.lift(scope=body.scope, actor=context.actor))
     )
 
 
-async def halts(context: Visit) -> Response:
+async def list_halts(context: RequestContext) -> Response:
     """List the halts in force that concern the caller."""
-    return answer(await _halts(context))
+    return json_response(await _visible_halts(context))
 
 
-async def _halts(context: Visit) -> Halts:
+async def _visible_halts(context: RequestContext) -> Halts:
     found = [
-        halt for halt in await context.lobby.store.halts() if await _is_told(context, halt)
+        halt
+        for halt in await context.server.store.list_halts()
+        if await _may_see_halt(context, halt)
     ]
     return Halts(
         items=tuple(HaltLine(scope=h.scope, by=h.by, reason=h.reason, at=h.at) for h in found)
     )
 
 
-async def _is_told(context: Visit, halt: Halt) -> bool:
+async def _may_see_halt(context: RequestContext, halt: HaltRecord) -> bool:
     """Return whether the caller may see `halt`.
 
     A user must own an open run that the halt covers: its reason may describe another user's
     run.
     """
     kind, _, name = halt.scope.partition(":")
-    owner = context.own_runs_only
+    owner = context.owner_filter
     if not owner or kind == "all":
         return True
     if kind == "run":
         try:
-            return await context.sees(RunId(name))
+            return await context.can_see(RunId(name))
         except RunNotFound:
             return False
     # A halt of an agent or a label: one open run of the caller that it covers is enough.
-    query = Query(
-        phases=tuple(phase for phase in Phase if phase not in TERMINAL),
+    query = RunQuery(
+        phases=tuple(phase for phase in Phase if phase not in TERMINAL_PHASES),
         agent=name if kind == "agent" else "",
         label=name if kind == "label" else "",
         owner=owner,
         limit=1,
     )
-    return bool((await context.lobby.store.runs(query)).items)
+    return bool((await context.server.store.list_runs(query)).items)
 
 
-async def who(context: Visit) -> Response:
+async def show_actor(context: RequestContext) -> Response:
     """Show the actor of the credential."""
-    return answer(Signed(name=context.actor.name, role=context.actor.role))
+    return json_response(Signed(name=context.actor.name, role=context.actor.role))
 
 
-async def sign_in(context: Visit) -> Response:
+async def sign_in(context: RequestContext) -> Response:
     """Exchange a token, or the code of a one-time link, for a cookie and its proof."""
     # A session must not open the next one: it could then be extended without end.
     if context.caller.session is not None:
         problem = "Cannot open a session: the request has one already. Send a token or a code."
-        raise Problem("unauthorized", 401, problem)
-    await context.body(Empty)
-    sessions, actor = context.lobby.sessions, context.actor
+        raise HttpProblem("unauthorized", 401, problem)
+    await context.decode_body(Empty)
+    sessions, actor = context.server.sessions, context.actor
     secret = sessions.open(actor, token=context.caller.token)
-    reply = answer(SignedIn(name=actor.name, role=actor.role, proof=sessions.proof_of(secret)))
-    name, path, is_https = cookie_place(context.request.scope)
+    reply = json_response(
+        SignedIn(name=actor.name, role=actor.role, proof=sessions.make_proof(secret))
+    )
+    name, path, is_https = cookie_attributes(context.request.scope)
     reply.set_cookie(
         name,
         secret,
-        max_age=SESSION_S,
+        max_age=SESSION_LIFETIME_S,
         path=path,
         httponly=True,
         samesite="strict",
@@ -143,19 +152,19 @@ async def sign_in(context: Visit) -> Response:
     return reply
 
 
-async def sign_out(context: Visit) -> Response:
+async def sign_out(context: RequestContext) -> Response:
     """End the session of the cookie, and its streams."""
     if context.caller.session is None:
         problem = "Cannot sign out: the request has no session cookie. Discard the token."
-        raise Problem("no_session", 404, problem)
-    context.lobby.sessions.end(context.caller.secret)
+        raise HttpProblem("no_session", 404, problem)
+    context.server.sessions.end(context.caller.secret)
     reply = Response(status_code=204)
-    name, path, is_https = cookie_place(context.request.scope)
+    name, path, is_https = cookie_attributes(context.request.scope)
     reply.delete_cookie(name, path=path, httponly=True, samesite="strict", secure=is_https)
     return reply
 
 
-def cookie_place(scope: Scope) -> tuple[str, str, bool]:
+def cookie_attributes(scope: Scope) -> tuple[str, str, bool]:
     """Return the name and the path of the session cookie, and whether it is `Secure`.
 
     Browsers share cookies over all ports of a host, so the name contains the port. Over https
@@ -163,14 +172,14 @@ def cookie_place(scope: Scope) -> tuple[str, str, bool]:
     the path `/`, so the name also contains the mount path: it distinguishes servers that are
     mounted at different paths of one host.
     """
-    root, is_https = root_of(scope), scope["scheme"] == "https"
+    root, is_https = mount_path(scope), scope["scheme"] == "https"
     name = f"midrun_{split_host(Headers(scope=scope).get('host', ''))[1]}"
     if is_https:
         return f"__Host-{name}{quote(root, safe='')}", "/", True
     return name, f"{root}/", False
 
 
-def session_cookie(request: Request) -> str:
+def read_session_cookie(request: Request) -> str:
     """Return the session cookie; "" if there is none.
 
     A second cookie of the same name can only come from another server of the host, which set
@@ -180,7 +189,7 @@ def session_cookie(request: Request) -> str:
     Raises:
         HttpProblem: 400, the request has several cookies of that name.
     """
-    name, *_ = cookie_place(request.scope)
+    name, *_ = cookie_attributes(request.scope)
     # Counted in the raw header: the parsed cookies are a dict, which keeps one of each name.
     cookies = ";".join(request.headers.getlist("cookie")).split(";")
     names = [each.partition("=")[0].strip() for each in cookies]
@@ -189,23 +198,23 @@ def session_cookie(request: Request) -> str:
             f"Cannot identify the session: the request has several cookies {name}. Delete the "
             "cookies of this host and sign in again."
         )
-        raise Problem("duplicate_cookie", 400, problem)
+        raise HttpProblem("duplicate_cookie", 400, problem)
     return request.cookies.get(name, "")
 
 
-def alive() -> Response:
+def liveness_response() -> Response:
     """Return 204: the process answers. It needs no credential and holds no data."""
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-async def ready(server: Lobby, scope: Scope) -> Response:
+async def readiness_response(server: ServerState, scope: Scope) -> Response:
     """Return 204 if the store answers and the server is not about to stop, else 503."""
     try:
-        await server.store.halts()
-    except (MidrunError, Problem):
+        await server.store.list_halts()
+    except (MidrunError, HttpProblem):
         return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
     stops = server.is_draining or server.closing.is_set()
-    stops = stops or (not server.is_told and is_stopping(scope))
+    stops = stops or (not server.is_close_promised and is_stopping(scope))
     return Response(
         status_code=HTTPStatus.SERVICE_UNAVAILABLE if stops else HTTPStatus.NO_CONTENT
     )

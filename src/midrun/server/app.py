@@ -23,46 +23,51 @@ from midrun.core.ids import RunId
 from midrun.core.values import Actor
 from midrun.errors import Misconfigured, StoreClosed
 from midrun.runs.midrun import Midrun
-from midrun.runs.validation import actor_of, text
+from midrun.runs.validation import check_text, parse_actor
 from midrun.server import admin, pages
 from midrun.server.a2a.routes import find_card
 from midrun.server.audit_log import AuditRecord, client_address, escape_loggers
 from midrun.server.auth import Auth, Tokens, find_name_problem
 from midrun.server.limits import Limits
-from midrun.server.mounting import path_in, placed, root_of, with_slash
-from midrun.server.openapi import described
-from midrun.server.problem_details import Problem, problem_of, reply
+from midrun.server.mounting import (
+    mount_path,
+    path_below_mount,
+    redirect_to_slash,
+    restore_mount_path,
+)
+from midrun.server.openapi import show_openapi
+from midrun.server.problem_details import HttpProblem, problem_response, to_problem
 from midrun.server.request_checks import (
-    SAFE,
-    Address,
-    address_of,
+    SAFE_METHODS,
+    ServerAddress,
+    add_security_headers,
+    apply_public_scheme,
     check_body,
     check_host,
-    check_page,
+    check_origin,
     check_query,
-    cross_origin,
-    guarded,
+    find_cross_origin,
+    parse_address,
     preflight_headers,
-    with_public_scheme,
 )
-from midrun.server.request_context import Bridges, Caller, Lobby, Visit
-from midrun.server.routes import ENDPOINTS, RANKS, Endpoint
-from midrun.server.sessions import KEY_MIN, key_of
+from midrun.server.request_context import Bridges, Caller, RequestContext, ServerState
+from midrun.server.routes import ENDPOINTS, ROLE_RANKS, Endpoint
+from midrun.server.sessions import KEY_MIN_BYTES, derive_key
 
 _LOG: Final = logging.getLogger("midrun.server")
-_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PATH_PARAMETER_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-OWNER: Final = Actor(name="user", role="operator")
+TOKEN_ACTOR: Final = Actor(name="user", role="operator")
 """The actor that the single `token` of a server stands for."""
 
-DESCRIBED: Final = ("/v1/openapi.json", "/openapi.json")
+OPENAPI_PATHS: Final = ("/v1/openapi.json", "/openapi.json")
 """The paths of the OpenAPI document; generic tools look at the second."""
 
-_TABLE: Final = tuple(
-    (endpoint, endpoint.route())
+_ROUTE_TABLE: Final = tuple(
+    (endpoint, endpoint.to_route())
     for endpoint in (
         *ENDPOINTS,
-        *(Endpoint(method="GET", path=path, handler=described) for path in DESCRIBED),
+        *(Endpoint(method="GET", path=path, handler=show_openapi) for path in OPENAPI_PATHS),
     )
 )
 
@@ -107,23 +112,25 @@ def app(  # noqa: PLR0913 - all of them are settings
     if (token is None) == (auth is None):
         problem = "Cannot run without authentication. Pass either token= or auth="
         raise Misconfigured("server", problem)
-    if session_key is not None and (token is not None or len(session_key) < KEY_MIN):
-        problem = f"must have at least {KEY_MIN} bytes and go with auth=; token= makes its own"
+    if session_key is not None and (token is not None or len(session_key) < KEY_MIN_BYTES):
+        problem = (
+            f"must have at least {KEY_MIN_BYTES} bytes and go with auth=; token= makes its own"
+        )
         raise Misconfigured("session_key", problem)
-    who = Tokens({token: OWNER}) if token is not None else auth
+    who = Tokens({token: TOKEN_ACTOR}) if token is not None else auth
     assert who is not None  # one of the two is given
-    key = key_of(token) if token is not None else session_key
+    key = derive_key(token) if token is not None else session_key
     escape_loggers("midrun", "uvicorn")
-    server = Lobby(mid, who, limits or Limits(), bridges or Bridges(), key)
+    server = ServerState(mid, who, limits or Limits(), bridges or Bridges(), key)
     server.unsigned_checkpoints = unsigned_checkpoints
-    return App(server, address_of(allow_hosts, allow_origins, public_url))
+    return App(server, parse_address(allow_hosts, allow_origins, public_url))
 
 
 class App:
     """The ASGI app. Call `close` before the web server waits for connections to end."""
 
-    def __init__(self, server: Lobby, address: Address) -> None:
-        self._lobby = server
+    def __init__(self, server: ServerState, address: ServerAddress) -> None:
+        self._server = server
         self._address = address
 
     def drain(self) -> None:
@@ -132,7 +139,7 @@ class App:
         `serve` calls this itself. Under another web server, call it when that server receives
         its signal to stop.
         """
-        self._lobby.is_draining = True
+        self._server.is_draining = True
 
     def close(self) -> None:
         """End every stream; clients reconnect to the server that answers then.
@@ -140,13 +147,13 @@ class App:
         Under uvicorn the app notices the stop by itself, also when it is mounted. Under a web
         server that waits for open connections without a limit, call this when it is to stop.
         """
-        self._lobby.closing.set()
+        self._server.closing.set()
 
-    def will_be_closed(self) -> None:
+    def promise_close(self) -> None:
         """Rely on a call of `close`; streams need not poll whether the server stops."""
-        self._lobby.is_told = True
+        self._server.is_close_promised = True
 
-    def code(self, actor: str | Actor = OWNER) -> str:
+    def code(self, actor: str | Actor = TOKEN_ACTOR) -> str:
         """Return a code that signs one browser in, once, within ten minutes.
 
         A str may name a role (`operator:olga`). Put a name that a user chose into an `Actor`:
@@ -155,10 +162,10 @@ class App:
         Raises:
             Misconfigured: `actor` is neither a str nor an `Actor`, or its name is reserved.
         """
-        who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
+        who = actor if isinstance(actor, Actor) else parse_actor(check_text("actor", actor))
         if problem := find_name_problem(who):
             raise Misconfigured("actor", problem)
-        return self._lobby.sessions.code(who)
+        return self._server.sessions.issue_code(who)
 
     def end_sessions(self, actor: str | Actor) -> None:
         """Sign out every browser of this actor and void its unused codes.
@@ -170,119 +177,119 @@ class App:
         Raises:
             Misconfigured: `actor` is neither a str nor an `Actor`.
         """
-        who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
-        self._lobby.sessions.end_all(who.name)
+        who = actor if isinstance(actor, Actor) else parse_actor(check_text("actor", actor))
+        self._server.sessions.end_all(who.name)
         AuditRecord(address="", action="end_sessions", target=who.name).write("done")
 
     @property
     def limits(self) -> Limits:
         """The bounds of this server."""
-        return self._lobby.limits
+        return self._server.limits
 
     @property
     def streams(self) -> int:
         """The number of open streams."""
-        return self._lobby.allowance.streams
+        return self._server.allowance.streams
 
     @property
     def heavy_reads(self) -> int:
         """The number of reads of whole journals that run or wait for their turn."""
-        return self._lobby.allowance.heavy_reads
+        return self._server.allowance.heavy_reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan, as ASGI defines it."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # "policy violation"
         else:
-            scope = with_public_scheme(placed(scope), self._address)
+            scope = apply_public_scheme(restore_mount_path(scope), self._address)
             request = Request(scope, receive)
-            response = await self._answer(request)
-            origin = cross_origin(scope, request.headers, self._address)
-            send = guarded(send, self._address, origin)
+            response = await self._respond(request)
+            origin = find_cross_origin(scope, request.headers, self._address)
+            send = add_security_headers(send, self._address, origin)
             if scope["method"] == "HEAD":
-                await _say_head(response, scope, receive, send)
+                await _send_headers_only(response, scope, receive, send)
             else:
                 await response(scope, receive, send)
 
     # ── one request ───────────────────────────────────────────────────────────────────────
 
-    async def _answer(self, request: Request) -> Response:
-        context: Visit | None = None
+    async def _respond(self, request: Request) -> Response:
+        context: RequestContext | None = None
         scope, headers = request.scope, request.headers
-        target = f"{request.method} {path_in(scope)}"
+        target = f"{request.method} {path_below_mount(scope)}"
         # Filled in step by step, so that a refusal at any step logs the facts known so far.
         audit = AuditRecord(address=client_address(scope), target=target)
         try:
-            if (probe := await self._probe(request)) is not None:
+            if (probe := await self._answer_probe(request)) is not None:
                 return probe
             check_host(scope, headers, self._address.hosts)
-            check_page(scope, headers, self._address)
+            check_origin(scope, headers, self._address)
             if request.method == "OPTIONS":
-                return self._options(request)
+                return self._answer_options(request)
             # Pages and cards are public: they hold no data of any run.
-            if (page := _page(request)) is not None:
+            if (page := _find_page(request)) is not None:
                 return page
-            if (card := find_card(request, self._lobby.mid.agents)) is not None:
+            if (card := find_card(request, self._server.mid.agents)) is not None:
                 return card
-            caller = await self._caller(request, audit)
+            caller = await self._authenticate(request, audit)
             audit.actor = caller.actor.name
-            if request.method not in SAFE:
-                self._lobby.allowance.spend(caller.actor.name)
+            if request.method not in SAFE_METHODS:
+                self._server.allowance.count_change(caller.actor.name)
             # After authentication: a caller without a credential learns no paths.
-            endpoint, path = _found(scope)
-            if endpoint.audit:
-                audit.action, audit.is_due = endpoint.audit, True
+            endpoint, path = _find_endpoint(scope)
+            if endpoint.audit_action:
+                audit.action, audit.is_due = endpoint.audit_action, True
                 audit.target = path.get("run", "")
-            limits = self._lobby.limits
-            room = limits.checkpoint if endpoint.large else limits.body
+            limits = self._server.limits
+            room = limits.checkpoint if endpoint.has_large_body else limits.body
             check_query(scope)
             check_body(scope, headers, room)
-            context = Visit(
-                lobby=self._lobby,
+            context = RequestContext(
+                server=self._server,
                 request=request,
                 caller=caller,
                 path=path,
-                room=room,
+                body_max_bytes=room,
                 audit=audit,
             )
             # The role is checked once there is a context, so that the refusal shows the run.
             _check_role(caller.actor, endpoint)
-            self._lobby.store  # noqa: B018 - raises a 503 if the Midrun is not open
+            self._server.store  # noqa: B018 - raises a 503 if the Midrun is not open
             response = await _call_endpoint(endpoint, context)
         except ClientDisconnect:
             return Response(status_code=400)  # not read: the client has gone
         except Exception as error:  # noqa: BLE001 - every error becomes a problem response
-            return await self._refusal(error, context, audit)
+            return await self._refuse(error, context, audit)
         if audit.is_due:
             audit.write("done")
         return response
 
-    async def _probe(self, request: Request) -> Response | None:
+    async def _answer_probe(self, request: Request) -> Response | None:
         """Answer a probe of `/healthz` or `/readyz`, whatever host name it was sent to.
 
         An orchestrator probes by IP address, which need not be in `allow_hosts`. The answer is
         one bit and holds no data, so DNS rebinding gains nothing.
         """
-        path = path_in(request.scope)
+        path = path_below_mount(request.scope)
         if request.method not in {"GET", "HEAD"} or path not in {"/healthz", "/readyz"}:
             return None
         if path == "/healthz":
-            return admin.alive()
-        return await admin.ready(self._lobby, request.scope)
+            return admin.liveness_response()
+        return await admin.readiness_response(self._server, request.scope)
 
-    def _options(self, request: Request) -> Response:
+    def _answer_options(self, request: Request) -> Response:
         """List the methods of a path; add CORS headers for an allowed origin."""
         scope, headers = request.scope, request.headers
-        is_page = pages.found("GET", path_in(scope), "") is not None
-        methods = {"GET", "HEAD", "OPTIONS"} if is_page else _methods(scope)
+        is_page = pages.find_page("GET", path_below_mount(scope), "") is not None
+        methods = {"GET", "HEAD", "OPTIONS"} if is_page else _allowed_methods(scope)
         answer = {"Allow": ", ".join(sorted(methods))}
-        if cross_origin(scope, headers, self._address):
+        if find_cross_origin(scope, headers, self._address):
             answer |= preflight_headers(headers, methods)
         return Response(status_code=204, headers=answer)
 
-    async def _caller(self, request: Request, audit: AuditRecord) -> Caller:
+    async def _authenticate(self, request: Request, audit: AuditRecord) -> Caller:
         """Authenticate the caller by token, by the code of a link, or by cookie.
 
         A page of another origin may use only a token.
@@ -293,17 +300,17 @@ class App:
         """
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         scheme, shown, caller = scheme.lower(), shown.strip(), None
-        if cross_origin(request.scope, request.headers, self._address):
-            if path_in(request.scope) == "/v1/session" and request.method != "GET":
+        if find_cross_origin(request.scope, request.headers, self._address):
+            if path_below_mount(request.scope) == "/v1/session" and request.method != "GET":
                 problem = (
                     "Cannot open or end a session: the page is of another origin. Send the "
                     "bearer token with each request instead."
                 )
-                raise Problem("foreign_origin", 403, problem)
+                raise HttpProblem("foreign_origin", 403, problem)
             # "none" matches no branch below: neither a code nor the cookie is used, so the
             # credentials that the browser holds are of no use to a foreign page.
             scheme = scheme if scheme == "bearer" else "none"
-        if scheme == "bearer" or (scheme == "code" and _signs_in(request)):
+        if scheme == "bearer" or (scheme == "code" and _is_sign_in(request)):
             caller = await self._find_by_credential(scheme, shown, audit)
         elif not scheme:
             caller = await self._find_by_cookie(request)
@@ -312,31 +319,31 @@ class App:
             problem = (
                 "Authentication required: send `Authorization: Bearer <token>` or sign in."
             )
-            raise Problem("unauthorized", 401, problem, headers=header)
+            raise HttpProblem("unauthorized", 401, problem, headers=header)
         if problem := find_name_problem(caller.actor):
-            raise Problem("not_allowed", 403, problem)
+            raise HttpProblem("not_allowed", 403, problem)
         return caller
 
     async def _find_by_credential(
-        self, scheme: str, shown: str, audit: AuditRecord
+        self, scheme: str, credential: str, audit: AuditRecord
     ) -> Caller | None:
         """Return the caller with this token or code; refuse an address that failed often."""
-        failures = self._lobby.failures
-        failures.check(audit.address, shown)  # before `auth`, which may be slow or remote
+        failures = self._server.failures
+        failures.check(audit.address, credential)  # before `auth`, which may be slow or remote
         if scheme == "bearer":
-            actor = await self._lobby.auth(shown)
+            actor = await self._server.auth(credential)
         else:
-            actor = self._lobby.sessions.redeem(shown)
+            actor = self._server.sessions.redeem_code(credential)
         if actor is None:
             failures.count_failure(audit.address)
             audit.action, audit.is_due = "sign_in", True
             return None
-        failures.remember_good(shown)
-        return Caller(actor=actor, token=shown if scheme == "bearer" else "")
+        failures.remember_valid(credential)
+        return Caller(actor=actor, token=credential if scheme == "bearer" else "")
 
     async def _find_by_cookie(self, request: Request) -> Caller | None:
         """Return the caller of this session, if both its cookie and its proof are right."""
-        sessions, secret = self._lobby.sessions, admin.session_cookie(request)
+        sessions, secret = self._server.sessions, admin.read_session_cookie(request)
         proof = request.headers.get(admin.PROOF_HEADER, "")
         if not secret or not sessions.is_proven(secret, proof):
             return None
@@ -347,22 +354,22 @@ class App:
         caller = Caller(
             actor=session.actor, token=session.token, session=session, secret=secret
         )
-        return caller if await caller.holds(self._lobby) else None
+        return caller if await caller.has_valid_credential(self._server) else None
 
-    async def _refusal(
-        self, error: Exception, context: Visit | None, audit: AuditRecord
+    async def _refuse(
+        self, error: Exception, context: RequestContext | None, audit: AuditRecord
     ) -> Response:
-        problem = problem_of(error)
+        problem = to_problem(error)
         if problem is None:
             _LOG.error("Request failed with an unexpected error.", exc_info=error)
-            problem = Problem(
+            problem = HttpProblem(
                 "internal",
                 500,
                 "Cannot complete the request: the server failed. See the server's log.",
             )
         if audit.is_due or (problem.status == HTTPStatus.FORBIDDEN and self._may_log(audit)):
             audit.write(problem.slug)
-        return reply(problem, await self._run(context))
+        return problem_response(problem, await self._find_visible_run(context))
 
     def _may_log(self, audit: AuditRecord) -> bool:
         """Return whether to log a refusal, and count it for its address.
@@ -372,12 +379,12 @@ class App:
         """
         if audit.actor:
             return True
-        unknown = self._lobby.unknown_callers
+        unknown = self._server.unknown_callers
         may = not unknown.wait_s(audit.address)
-        unknown.count(audit.address)
+        unknown.count_event(audit.address)
         return may
 
-    async def _run(self, context: Visit | None) -> object:
+    async def _find_visible_run(self, context: RequestContext | None) -> object:
         """Return the run of a refused request, if the caller may see it.
 
         The client repaints from it: a refusal often means that its view was out of date.
@@ -388,20 +395,20 @@ class App:
         # The ref of an ask is "<run id>-<ask id>".
         run = RunId(path.get("run") or path.get("ask", "").rpartition("-")[0])
         try:
-            if await self._lobby.views.sees(context.actor, run):
-                return await self._lobby.views.shown(run)
+            if await self._server.views.can_see(context.actor, run):
+                return await self._server.views.show_run(run)
         except Exception:  # noqa: BLE001 - a second error must not replace the refusal
             return None
         return None
 
     # ── lifespan ──────────────────────────────────────────────────────────────────────────
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         """Keep the `Midrun` open while the web server runs, unless it is open already."""
         await receive()  # "lifespan.startup"
         stage = "startup"
         try:
-            async with self._opened():
+            async with self._open_midrun():
                 await send({"type": "lifespan.startup.complete"})
                 stage = "shutdown"
                 await receive()  # "lifespan.shutdown"
@@ -412,38 +419,42 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[None]:
+    async def _open_midrun(self) -> AsyncIterator[None]:
         if await self._is_open():
             yield
         else:
-            async with self._lobby.mid:
+            async with self._server.mid:
                 yield
 
     async def _is_open(self) -> bool:
         try:
-            await self._lobby.store.halts()  # a cheap read, which fails if the store is closed
-        except (Problem, StoreClosed):
+            await (
+                self._server.store.list_halts()
+            )  # a cheap read, which fails if the store is closed
+        except (HttpProblem, StoreClosed):
             return False
         return True
 
 
-async def _call_endpoint(endpoint: Endpoint, context: Visit) -> Response:
+async def _call_endpoint(endpoint: Endpoint, context: RequestContext) -> Response:
     """Call the endpoint; wait for a turn first if it reads a whole journal."""
-    if not endpoint.heavy:
+    if not endpoint.reads_whole_journal:
         return await endpoint.handler(context)
-    async with context.heavy_read():
+    async with context.hold_heavy_read_slot():
         return await endpoint.handler(context)
 
 
-def _page(request: Request) -> Response | None:
+def _find_page(request: Request) -> Response | None:
     """Return a page or a static file, which need no credential; None for other paths."""
-    path, is_read = path_in(request.scope), request.method in {"GET", "HEAD"}
-    if is_read and not path and root_of(request.scope):
-        return with_slash(request.scope)
-    return pages.found(request.method, path, request.headers.get("if-none-match", ""))
+    path, is_read = path_below_mount(request.scope), request.method in {"GET", "HEAD"}
+    if is_read and not path and mount_path(request.scope):
+        return redirect_to_slash(request.scope)
+    return pages.find_page(request.method, path, request.headers.get("if-none-match", ""))
 
 
-async def _say_head(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+async def _send_headers_only(
+    response: Response, scope: Scope, receive: Receive, send: Send
+) -> None:
     """Send the status and headers of `response` to a HEAD request, without a body.
 
     The response sends its start message to a function that cancels the response there. So a
@@ -462,11 +473,11 @@ async def _say_head(response: Response, scope: Scope, receive: Receive, send: Se
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _signs_in(request: Request) -> bool:
-    return request.method == "POST" and path_in(request.scope) == "/v1/session"
+def _is_sign_in(request: Request) -> bool:
+    return request.method == "POST" and path_below_mount(request.scope) == "/v1/session"
 
 
-def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
+def _find_endpoint(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
     """Return the endpoint of a request and its path parameters.
 
     HEAD is served by the endpoint for GET.
@@ -476,43 +487,47 @@ def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
     """
     # Several endpoints may share a path, and differ in their method.
     wanted = "GET" if scope["method"] == "HEAD" else scope["method"]
-    for endpoint, path in _matches(scope):
+    for endpoint, path in _matching_endpoints(scope):
         if wanted == endpoint.method:
             return endpoint, path
-    allow = ", ".join(sorted(_methods(scope)))
+    allow = ", ".join(sorted(_allowed_methods(scope)))
     problem = f"Cannot {scope['method']} this path. Allowed: {allow}."
-    raise Problem("method_not_allowed", 405, problem, headers={"Allow": allow})
+    raise HttpProblem("method_not_allowed", 405, problem, headers={"Allow": allow})
 
 
-def _methods(scope: Scope) -> set[str]:
+def _allowed_methods(scope: Scope) -> set[str]:
     """Return the methods of a path, with HEAD and OPTIONS.
 
     Raises:
         HttpProblem: 404, no endpoint has this path.
     """
-    methods = {endpoint.method for endpoint, _ in _matches(scope)}
+    methods = {endpoint.method for endpoint, _ in _matching_endpoints(scope)}
     if not methods:
-        raise Problem(
+        raise HttpProblem(
             "not_found", 404, "Cannot find this path. See /v1/openapi.json for all paths."
         )
     return methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
 
 
-def _matches(scope: Scope) -> Iterator[tuple[Endpoint, dict[str, str]]]:
+def _matching_endpoints(scope: Scope) -> Iterator[tuple[Endpoint, dict[str, str]]]:
     """Yield the endpoints of a path, each with its path parameters."""
-    for endpoint, route in _TABLE:
+    for endpoint, route in _ROUTE_TABLE:
         match, child = route.matches(scope)
         if match is Match.NONE:
             continue
         path = {name: str(child["path_params"][name]) for name in route.param_convertors}
         # Ids are checked here once, so that no handler and no store sees an odd one. "rest"
         # is the remainder of a path, which the A2A SDK matches itself.
-        if not all(_ID.fullmatch(part) for name, part in path.items() if name != "rest"):
+        if not all(
+            _PATH_PARAMETER_PATTERN.fullmatch(part)
+            for name, part in path.items()
+            if name != "rest"
+        ):
             return
         yield endpoint, path
 
 
 def _check_role(actor: Actor, endpoint: Endpoint) -> None:
-    if RANKS.get(actor.role, -1) < RANKS[endpoint.role]:
+    if ROLE_RANKS.get(actor.role, -1) < ROLE_RANKS[endpoint.role]:
         needed = f"it needs at least the role {endpoint.role}"
-        raise Problem("not_allowed", 403, f"Cannot do this as {actor.role}: {needed}.")
+        raise HttpProblem("not_allowed", 403, f"Cannot do this as {actor.role}: {needed}.")

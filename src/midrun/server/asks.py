@@ -10,18 +10,18 @@ ask, but neither the run nor whether other runs exist.
 from msgspec import structs
 from starlette.responses import Response
 
-from midrun.agents.outcome import AskView, ask_views
+from midrun.agents.outcome import AskView, make_ask_views
 from midrun.core.decide.asks import may_decide
 from midrun.core.ids import AskId, RunId
 from midrun.core.state import Ask, State
 from midrun.core.values import Value
 from midrun.errors import ControlRefused, RunNotFound
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.runs.run import Run
 from midrun.runs.values import Receipt
-from midrun.server.problem_details import Problem, said
-from midrun.server.request_context import Visit, answer, told
-from midrun.server.run_views import UNREADABLE
+from midrun.server.problem_details import HttpProblem, problem_from_error
+from midrun.server.request_context import RequestContext, control_response, json_response
+from midrun.server.run_views import UNREADABLE_ERRORS
 from midrun.server.schemas import DecisionBody
 
 
@@ -41,97 +41,97 @@ class AskPage(Value, kw_only=True):
     next_cursor: str
 
 
-async def waiting(context: Visit) -> Response:
+async def list_asks(context: RequestContext) -> Response:
     """List the open asks of runs that the caller may see or is asked about."""
-    return await _page(context, kinds=("question", "approval", "unsure", "child"))
+    return await _make_page(context, kinds=("question", "approval", "unsure", "child"))
 
 
-async def approvals(context: Visit) -> Response:
+async def list_approvals(context: RequestContext) -> Response:
     """List the open approvals."""
-    return await _page(context, kinds=("approval",))
+    return await _make_page(context, kinds=("approval",))
 
 
-async def _page(context: Visit, kinds: tuple[str, ...]) -> Response:
-    limit = context.number("limit", 50, least=1, most=200)
+async def _make_page(context: RequestContext, kinds: tuple[str, ...]) -> Response:
+    limit = context.query_number("limit", 50, minimum=1, maximum=200)
     cursor = context.request.query_params.get("cursor", "")
-    query = Query(attention=True, decider=context.own_runs_only, limit=limit, cursor=cursor)
+    query = RunQuery(attention=True, decider=context.owner_filter, limit=limit, cursor=cursor)
     # A page of runs, not of asks: each run has all its asks on the same page, so the number of
     # asks per page varies.
     page = await context.list_runs(query)
     found: list[ShownAsk] = []
     for row in page.items:
         if row.head.asks:
-            sees = await context.lobby.views.sees(context.actor, row.run)
+            sees = await context.server.views.can_see(context.actor, row.run)
             try:
-                state = await context.lobby.views.state(row.run)
-            except UNREADABLE:
+                state = await context.server.views.read_state(row.run)
+            except UNREADABLE_ERRORS:
                 continue  # one damaged journal must not hide the other asks
             found += [
                 shown
-                for view in ask_views(state)
-                if view.kind in kinds and (sees or _addressed(context, view.audience))
-                for shown in [_shown(context, state, view)]
+                for view in make_ask_views(state)
+                if view.kind in kinds and (sees or _is_addressed(context, view.audience))
+                for shown in [_show_ask(context, state, view)]
             ]
-    return answer(AskPage(items=tuple(found), next_cursor=page.cursor))
+    return json_response(AskPage(items=tuple(found), next_cursor=page.cursor))
 
 
-def _shown(context: Visit, state: State, view: AskView) -> ShownAsk:
-    ask = state.ask(view.id)
+def _show_ask(context: RequestContext, state: State, view: AskView) -> ShownAsk:
+    ask = state.find_ask(view.id)
     assert ask is not None  # the view is of this state
     return ShownAsk(
         **structs.asdict(view),
         ref=f"{state.run}-{view.id}",
         run_id=state.run,
-        task=state.started.task,
+        task=state.run_started.task,
         may_decide=may_decide(context.actor, ask),
     )
 
 
-def _addressed(context: Visit, audience: str) -> bool:
+def _is_addressed(context: RequestContext, audience: str) -> bool:
     return audience == f"user:{context.actor.name}"
 
 
-async def decide(context: Visit) -> Response:
+async def decide_ask(context: RequestContext) -> Response:
     """Decide an ask; a second decision is refused and names the first actor."""
     name, _, ask_id = context.path["ask"].rpartition("-")
     if not name:
         problem = "Cannot find the ask: the path must end with its `ref`. See /v1/asks."
-        raise Problem("ask_not_found", 404, problem)
-    run_id, server = RunId(name), context.lobby
-    sees = await server.views.sees(context.actor, run_id)
+        raise HttpProblem("ask_not_found", 404, problem)
+    run_id, server = RunId(name), context.server
+    sees = await server.views.can_see(context.actor, run_id)
     try:
-        state = await server.views.state(run_id)
-    except UNREADABLE:
+        state = await server.views.read_state(run_id)
+    except UNREADABLE_ERRORS:
         if not sees:  # the caller must not learn that the run exists
             raise RunNotFound(run_id) from None
         raise
-    ask = state.ask(ask_id)
+    ask = state.find_ask(ask_id)
     # The same answer for a run that does not exist, for one of another user, and for an ask of
     # such a run that is addressed to others. Whether this actor may decide is for the core.
-    if not sees and (ask is None or not _addressed(context, ask.audience)):
+    if not sees and (ask is None or not _is_addressed(context, ask.audience)):
         raise RunNotFound(run_id)
     run = await server.mid.get(run_id)
-    body = await context.body(DecisionBody)
-    _check_fit(body)
+    body = await context.decode_body(DecisionBody)
+    _check_decision(body)
     try:
-        receipt = await _decided(context, run, AskId(ask_id), body)
+        receipt = await _send_decision(context, run, AskId(ask_id), body)
     except ControlRefused as refusal:
         # The core refuses any closed ask alike. HTTP tells 410 Gone (expired) from 409.
-        closed = (await server.views.state(run_id)).ask(ask_id)
-        if refusal.reason == "ask_closed" and closed is not None and _expired(closed):
-            raise said(refusal, "ask_expired", 410) from None
+        closed = (await server.views.read_state(run_id)).find_ask(ask_id)
+        if refusal.reason == "ask_closed" and closed is not None and _has_expired(closed):
+            raise problem_from_error(refusal, "ask_expired", 410) from None
         raise
     if not sees:  # asked about one call of another user's run: no view of that run
-        return answer({"receipt": receipt}, 202)
-    return await told(context, run, receipt)
+        return json_response({"receipt": receipt}, 202)
+    return await control_response(context, run, receipt)
 
 
-def _expired(ask: Ask) -> bool:
+def _has_expired(ask: Ask) -> bool:
     # Open, and yet refused as closed: its time is up, and the worker has not recorded it yet.
-    return ask.closed in {"", "expired"}
+    return ask.close_reason in {"", "expired"}
 
 
-def _check_fit(body: DecisionBody) -> None:
+def _check_decision(body: DecisionBody) -> None:
     """Refuse a field that does not belong to the decision, rather than ignore it.
 
     Raises:
@@ -142,14 +142,16 @@ def _check_fit(body: DecisionBody) -> None:
             "Cannot read the decision: `args` belongs to the decision `edit`, and `edit` "
             "needs it."
         )
-        raise Problem("invalid_body", 422, problem)
+        raise HttpProblem("invalid_body", 422, problem)
     if body.value is not None and body.decision != "answer":
         problem = "Cannot read the decision: `value` belongs to the decision `answer` only."
-        raise Problem("invalid_body", 422, problem)
+        raise HttpProblem("invalid_body", 422, problem)
 
 
-async def _decided(context: Visit, run: Run, ask: AskId, body: DecisionBody) -> Receipt:
-    asking = context.asking(body.comment)
+async def _send_decision(
+    context: RequestContext, run: Run, ask: AskId, body: DecisionBody
+) -> Receipt:
+    asking = context.control_arguments(body.comment)
     match body.decision:
         case "approve":
             return await run.approve(ask=ask, **asking)
@@ -161,7 +163,7 @@ async def _decided(context: Visit, run: Run, ask: AskId, body: DecisionBody) -> 
                 ask=ask,
                 actor=context.actor,
                 request_id=context.request_id(),
-                seen=context.seen(),
+                seen=context.if_match_revision(),
             )
         case "answer":
             return await run.answer(body.value, ask=ask, **asking)

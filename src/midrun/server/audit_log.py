@@ -13,13 +13,13 @@ from typing import Final
 
 from starlette.types import Scope
 
-AUDIT: Final = logging.getLogger("midrun.audit")
+AUDIT_LOG: Final = logging.getLogger("midrun.audit")
 
-TARGET_MAX: Final = 300
+TARGET_MAX_CHARS: Final = 300
 """The maximum length of the target in a record, in characters."""
 
-_INDENT: Final = "  | "
-_TRACEBACKS: Final = logging.Formatter()
+_TRACEBACK_INDENT: Final = "  | "
+_TRACEBACK_FORMATTER: Final = logging.Formatter()
 
 
 @dataclass(kw_only=True)
@@ -37,13 +37,13 @@ class AuditRecord:
         record = {
             "action": self.action,
             "actor": self.actor,
-            "target": self.target[:TARGET_MAX],
+            "target": self.target[:TARGET_MAX_CHARS],
             "outcome": outcome,
             "address": self.address,
         }
         level = logging.INFO if outcome == "done" else logging.WARNING
         # `json.dumps` writes ASCII: control, line and direction characters are escaped.
-        AUDIT.log(level, "%s", json.dumps(record), extra={"audit": record})
+        AUDIT_LOG.log(level, "%s", json.dumps(record), extra={"audit": record})
 
 
 def client_address(scope: Scope) -> str:
@@ -71,12 +71,12 @@ class EscapeFilter(logging.Filter):
         # Formatted here, so that the arguments, which come from clients, are escaped as well.
         record.msg, record.args = escape(record.getMessage()), None
         if record.exc_info and not record.exc_text:
-            lines = _TRACEBACKS.formatException(record.exc_info).splitlines()
-            record.exc_text = textwrap.indent("\n".join(map(escape, lines)), _INDENT)
+            lines = _TRACEBACK_FORMATTER.formatException(record.exc_info).splitlines()
+            record.exc_text = textwrap.indent("\n".join(map(escape, lines)), _TRACEBACK_INDENT)
         return True
 
 
-_ESCAPES: Final = EscapeFilter()
+_ESCAPE_FILTER: Final = EscapeFilter()
 
 
 def escape_loggers(*names: str) -> None:
@@ -87,4 +87,4 @@ def escape_loggers(*names: str) -> None:
     """
     for name in [*names, *logging.root.manager.loggerDict]:
         if any(name == top or name.startswith(f"{top}.") for top in names):
-            logging.getLogger(name).addFilter(_ESCAPES)
+            logging.getLogger(name).addFilter(_ESCAPE_FILTER)

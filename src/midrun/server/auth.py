@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from midrun.core.values import Actor
 from midrun.errors import Misconfigured
-from midrun.runs.token_file import TOKEN_FILE, token_folder
+from midrun.runs.token_file import TOKEN_FILE_NAME, token_folder
 
 Auth: TypeAlias = Callable[[str], Awaitable[Actor | None]]
 """Maps a token to its actor; None rejects the token.
@@ -22,13 +22,13 @@ Auth: TypeAlias = Callable[[str], Awaitable[Actor | None]]
 It is called on every request, and again at intervals while a stream is open."""
 
 TOKEN_BYTES: Final = 32
-TOKEN_MIN: Final = 16
+TOKEN_MIN_CHARS: Final = 16
 """The minimum length of a token, in characters. A shorter one can be guessed, and an unset
 environment variable gives an empty one."""
 
-_PRIVATE_FILE: Final = 0o600
-_PRIVATE_FOLDER: Final = 0o700
-_OTHERS: Final = 0o077
+_PRIVATE_FILE_MODE: Final = 0o600
+_PRIVATE_FOLDER_MODE: Final = 0o700
+_OTHERS_MODE_BITS: Final = 0o077
 
 
 def find_name_problem(actor: Actor) -> str:
@@ -57,19 +57,20 @@ class Tokens:
     """
 
     def __init__(self, actors: Mapping[str, Actor]) -> None:
-        if not actors or any(len(token) < TOKEN_MIN for token in actors):
+        if not actors or any(len(token) < TOKEN_MIN_CHARS for token in actors):
             problem = (
-                f"each token must have at least {TOKEN_MIN} characters. Let token_in() make one"
+                f"each token must have at least {TOKEN_MIN_CHARS} characters. Let token_in() "
+                "make one"
             )
             raise Misconfigured("server", problem)
         for actor in actors.values():
             if problem := find_name_problem(actor):
                 raise Misconfigured("server", problem)
-        self._actors = tuple((_hashed(token), actor) for token, actor in actors.items())
+        self._actors = tuple((_hash_token(token), actor) for token, actor in actors.items())
 
     async def __call__(self, token: str) -> Actor | None:
         """Return the actor of `token`, or None."""
-        shown = _hashed(token)
+        shown = _hash_token(token)
         found = None
         for known, actor in self._actors:  # no early return: see the class
             if compare_digest(known, shown):
@@ -85,21 +86,21 @@ def token_in(folder: Path) -> str:
     Raises:
         Misconfigured: other users can read the file, or it holds no token.
     """
-    folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
-    path = folder / TOKEN_FILE
+    folder.mkdir(mode=_PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
+    path = folder / TOKEN_FILE_NAME
     # O_EXCL: of two processes that start at once, one creates the file and the other reads it.
     # O_NOFOLLOW: a symbolic link that another user placed here is not followed.
     only_new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        handle = os.open(path, only_new, _PRIVATE_FILE)
+        handle = os.open(path, only_new, _PRIVATE_FILE_MODE)
     except FileExistsError:
-        return _kept(path)
+        return _read_token(path)
     with os.fdopen(handle, "w") as file:
         file.write(token := token_urlsafe(TOKEN_BYTES))
     return token
 
 
-def token_for(working_folder: Path, *, formerly: Path) -> str:
+def token_for(working_folder: Path, *, former_path: Path) -> str:
     """Return the token for servers in `working_folder`; its file is outside of that folder.
 
     Raises:
@@ -107,28 +108,28 @@ def token_for(working_folder: Path, *, formerly: Path) -> str:
             can read the token file.
     """
     folder = token_folder(working_folder)
-    if formerly.exists():
+    if former_path.exists():
         problem = (
             "Cannot use it: tools work in this folder and may have read it. Delete it. A new "
             f"token is then made in {folder}, and browsers have to sign in again"
         )
-        raise Misconfigured(f"token file {formerly}", problem)
+        raise Misconfigured(f"token file {former_path}", problem)
     return token_in(folder)
 
 
-def _kept(path: Path) -> str:
+def _read_token(path: Path) -> str:
     # The mode is read from the open file, not from the path, which could change in between.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
         mode = os.fstat(file.fileno()).st_mode
         token = file.read().strip()
-    if mode & _OTHERS:
+    if mode & _OTHERS_MODE_BITS:
         problem = "Cannot use it: other users can read it. Delete it and start again"
         raise Misconfigured(f"token file {path}", problem)
-    if len(token) < TOKEN_MIN:
+    if len(token) < TOKEN_MIN_CHARS:
         problem = "Cannot use it: it holds no token. Delete it and start again"
         raise Misconfigured(f"token file {path}", problem)
     return token
 
 
-def _hashed(token: str) -> bytes:
+def _hash_token(token: str) -> bytes:
     return sha256(token.encode(errors="surrogateescape")).digest()

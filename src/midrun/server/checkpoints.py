@@ -11,16 +11,16 @@ from starlette.responses import Response
 
 from midrun.core.entries import Record
 from midrun.core.evolve import fold
-from midrun.core.history import is_boundary
+from midrun.core.history import is_at_boundary
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.state import State
 from midrun.core.values import Phase
 from midrun.errors import CheckpointRefused
-from midrun.server.request_context import Visit, answer
-from midrun.server.runs import created
+from midrun.server.request_context import RequestContext, json_response
+from midrun.server.runs import created_response
 from midrun.server.schemas import CheckpointBody, ForkBody
 
-EXPIRY_MAX: Final = 10 * 365 * 24 * 3600
+EXPIRY_MAX_S: Final = 10 * 365 * 24 * 3600
 """The longest lifetime of a checkpoint, in seconds; without an expiry it has no end."""
 
 
@@ -39,21 +39,21 @@ class Boundaries(Struct, frozen=True, kw_only=True):
     items: tuple[Boundary, ...]
 
 
-async def boundaries(context: Visit) -> Response:
+async def list_boundaries(context: RequestContext) -> Response:
     """List the boundaries from which the run can be forked."""
-    run = await context.run()
-    records = await context.lobby.store.read(run.id)
+    run = await context.find_run()
+    records = await context.server.store.read(run.id)
     # Folding a long journal takes a while: in a thread, so that the event loop stays free.
-    found = await anyio.to_thread.run_sync(_boundaries, run.id, records)
-    return answer(Boundaries(items=found))
+    found = await anyio.to_thread.run_sync(_find_boundaries, run.id, records)
+    return json_response(Boundaries(items=found))
 
 
-def _boundaries(run: RunId, records: Sequence[Record]) -> tuple[Boundary, ...]:
+def _find_boundaries(run: RunId, records: Sequence[Record]) -> tuple[Boundary, ...]:
     found: list[Boundary] = []
     state, was = State(run=run), False
     for record in records:
         state = fold(run, [record], state)
-        now = is_boundary(state)
+        now = is_at_boundary(state)
         if now:
             here = Boundary(
                 seq=state.seq, at=state.at, step=state.meter.steps, phase=state.phase
@@ -64,10 +64,10 @@ def _boundaries(run: RunId, records: Sequence[Record]) -> tuple[Boundary, ...]:
     return tuple(found)
 
 
-async def fork(context: Visit) -> Response:
+async def fork_run(context: RequestContext) -> Response:
     """Fork a new run from a boundary of the run."""
-    run = await context.run()
-    body = await context.body(ForkBody)
+    run = await context.find_run()
+    body = await context.decode_body(ForkBody)
     request_id = context.request_id()
     await context.check_quota(request_id)
     forked = await run.fork(
@@ -76,46 +76,46 @@ async def fork(context: Visit) -> Response:
         actor=context.actor,
         request_id=request_id,
     )
-    return await created(context, forked)
+    return await created_response(context, forked)
 
 
-async def checkpoint(context: Visit) -> Response:
+async def export_checkpoint(context: RequestContext) -> Response:
     """Export a parked run as a portable checkpoint, signed if the server has a key."""
-    run = await context.run()
-    seconds = context.number("expires_s", 0, least=1, most=EXPIRY_MAX)
+    run = await context.find_run()
+    seconds = context.query_number("expires_s", 0, minimum=1, maximum=EXPIRY_MAX_S)
     expires = timedelta(seconds=seconds) if seconds else None
     found = await run.checkpoint(expires=expires)
     return Response(found.to_json(), media_type="application/json")
 
 
-async def bring(context: Visit) -> Response:
+async def import_checkpoint(context: RequestContext) -> Response:
     """Resume from a checkpoint; import the run if it is not known here.
 
     Only for operators, and only with a signature unless the app allows unsigned ones: the
     checkpoint contains the journal, and the sender of an unsigned one could have forged it.
     """
-    body = await context.body(CheckpointBody)
-    mid = context.lobby.mid
+    body = await context.decode_body(CheckpointBody)
+    mid = context.server.mid
     brought = mid.checkpoint_in(msgspec.json.encode(body.checkpoint))
     context.audit.target = brought.run  # recorded even if the import is refused below
-    if not brought.signed and not context.lobby.unsigned_checkpoints:
+    if not brought.signed and not context.server.unsigned_checkpoints:
         problem = "this server accepts only signed checkpoints"
         raise CheckpointRefused("checkpoint_unsigned", problem)
     run = await mid.resume(
         brought,
         body.answer,
         instruction=body.instruction or None,
-        caps=body.caps.given(),
+        caps=body.caps.list_set_caps(),
         actor=context.actor,
         request_id=context.request_id(),
     )
-    return await created(context, run)
+    return await created_response(context, run)
 
 
-async def export(context: Visit) -> Response:
+async def export_journal(context: RequestContext) -> Response:
     """Export the journal as it is stored, one line per entry; the hash chain covers it."""
-    run = await context.run()
-    pairs = await context.lobby.store.lines(run.id)
+    run = await context.find_run()
+    pairs = await context.server.store.read_lines(run.id)
     return Response(
         b"".join(line + b"\n" for line, _ in pairs), media_type="application/x-ndjson"
     )

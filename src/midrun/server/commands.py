@@ -11,17 +11,22 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from midrun.core import entries as e
-from midrun.core.entries import Asked, Entry, Record
+from midrun.core.entries import Entry, Record, RequestEntry
 from midrun.core.ids import Micros, Seq
 from midrun.core.values import Value
 
-Fate = Literal["accepted", "applied", "withdrawn", "superseded", "returned", "failed"]
+CommandStatus = Literal["accepted", "applied", "withdrawn", "superseded", "returned", "failed"]
 
 # Requests that take effect with a later entry; all others are applied as they are recorded.
-_LATER: Final = (e.PauseRequested, e.RedirectRequested, e.MessageReceived, e.CancelRequested)
+_DEFERRED_REQUESTS: Final = (
+    e.PauseRequested,
+    e.RedirectRequested,
+    e.MessageReceived,
+    e.CancelRequested,
+)
 
 # The entries that settle an open pause request, and the status that they give it.
-_PAUSES_OVER: Final[dict[type[Entry], Fate]] = {
+_PAUSE_ENDS: Final[dict[type[Entry], CommandStatus]] = {
     e.RunPaused: "applied",
     e.PauseWithdrawn: "withdrawn",
     e.CancelRequested: "superseded",
@@ -41,7 +46,7 @@ class Command(Value, kw_only=True):
     id: str
     seq: Seq
     kind: str
-    status: Fate
+    status: CommandStatus
     by: str
     reason: str
     at: Micros
@@ -50,23 +55,23 @@ class Command(Value, kw_only=True):
     problem: str = ""
 
 
-def commands(records: Iterable[Record]) -> tuple[Command, ...]:
+def read_commands(records: Iterable[Record]) -> tuple[Command, ...]:
     """Return the commands in a journal, oldest first."""
     found: dict[Seq, Command] = {}
     for record in records:
-        for seq, status in _settles(record, found):
+        for seq, status in _find_settled(record, found):
             if found[seq].status == "accepted":  # the first outcome counts
                 found[seq] = replace(found[seq], status=status, settled=record.seq)
-        command = _command(record)
-        if command is not None and not _follows(command, found):
+        command = _make_command(record)
+        if command is not None and not _carries_out_last(command, found):
             found[command.seq] = command
     return tuple(found.values())
 
 
-def _settles(record: Record, found: dict[Seq, Command]) -> list[tuple[Seq, Fate]]:
+def _find_settled(record: Record, found: dict[Seq, Command]) -> list[tuple[Seq, CommandStatus]]:
     """Return the commands that `record` settles, each with its new status."""
     entry = record.entry
-    settled: list[tuple[Seq, Fate]] = []
+    settled: list[tuple[Seq, CommandStatus]] = []
     match entry:
         case e.RedirectApplied(redirect=seq) | e.MessageTaken(message=seq):
             settled.append((seq, "applied"))
@@ -75,20 +80,20 @@ def _settles(record: Record, found: dict[Seq, Command]) -> list[tuple[Seq, Fate]
         case e.RedirectClosed(redirect=seq, why=why) | e.MessageClosed(message=seq, why=why):
             settled.append((seq, why))
         case e.RunCancelled():
-            settled += [(seq, "applied") for seq in _of(found, "cancel")]
+            settled += [(seq, "applied") for seq in _find_by_kind(found, "cancel")]
         case _:
             pass
     # These entries name no request: they settle every open pause.
-    if type(entry) in _PAUSES_OVER:
-        settled += [(seq, _PAUSES_OVER[type(entry)]) for seq in _of(found, "pause")]
+    if type(entry) in _PAUSE_ENDS:
+        settled += [(seq, _PAUSE_ENDS[type(entry)]) for seq in _find_by_kind(found, "pause")]
     return [(seq, status) for seq, status in settled if seq in found]
 
 
-def _of(found: dict[Seq, Command], kind: str) -> list[Seq]:
+def _find_by_kind(found: dict[Seq, Command], kind: str) -> list[Seq]:
     return [seq for seq, command in found.items() if command.kind == kind]
 
 
-_NAMES: Final[dict[type[Entry], str]] = {
+_COMMAND_KINDS: Final[dict[type[Entry], str]] = {
     e.PauseRequested: "pause",
     e.PauseWithdrawn: "resume",
     e.RunResumed: "resume",
@@ -107,12 +112,12 @@ _NAMES: Final[dict[type[Entry], str]] = {
 }
 
 
-def _command(record: Record) -> Command | None:
+def _make_command(record: Record) -> Command | None:
     entry = record.entry
     # An entry without an actor was not requested: the system paused or resumed the run itself.
-    if not isinstance(entry, Asked) or not entry.by or type(entry) not in _NAMES:
+    if not isinstance(entry, RequestEntry) or not entry.by or type(entry) not in _COMMAND_KINDS:
         return None
-    status: Fate = "accepted" if isinstance(entry, _LATER) else "applied"
+    status: CommandStatus = "accepted" if isinstance(entry, _DEFERRED_REQUESTS) else "applied"
     problem = ""
     # `RequestNoted` records a request that changed nothing: it was refused, or already so.
     if isinstance(entry, e.RequestNoted):
@@ -120,7 +125,7 @@ def _command(record: Record) -> Command | None:
     return Command(
         id=f"cmd_{record.seq}",
         seq=record.seq,
-        kind=_NAMES[type(entry)],
+        kind=_COMMAND_KINDS[type(entry)],
         status=status,
         by=entry.by,
         reason=entry.reason,
@@ -131,13 +136,13 @@ def _command(record: Record) -> Command | None:
     )
 
 
-def _follows(made: Command, found: dict[Seq, Command]) -> bool:
+def _carries_out_last(command: Command, found: dict[Seq, Command]) -> bool:
     """Return whether an entry only carries out the last command, in the same append.
 
     A redirect of a paused run, and a hand-back, are followed by a resumption of the run. The
     entries of one append have the same time and actor.
     """
     last = next(reversed(found.values()), None)
-    if last is None or (last.at, last.by) != (made.at, made.by):
+    if last is None or (last.at, last.by) != (command.at, command.by):
         return False
-    return made.kind == "resume" and last.kind in {"redirect", "hand_back"}
+    return command.kind == "resume" and last.kind in {"redirect", "hand_back"}

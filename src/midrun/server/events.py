@@ -18,14 +18,14 @@ from midrun.core.lru import LruDict
 from midrun.core.values import Json, Value
 from midrun.driver.live import Delta
 from midrun.runs.midrun import Midrun
-from midrun.server.schemas import plain
+from midrun.server.schemas import to_wire
 
-PAGE: Final = 256
-EVENTS_MAX: Final = 65_536
-EVENTS_MAX_BYTES: Final = 16 * 1024 * 1024
+EVENTS_PAGE_MAX: Final = 256
+CACHED_EVENTS_MAX: Final = 65_536
+CACHED_EVENTS_MAX_BYTES: Final = 16 * 1024 * 1024
 """The bound on the cached events of all runs together."""
 
-TYPES: Final[Mapping[type[e.Entry], str]] = {
+EVENT_TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.RunStarted: "run.created",
     e.RunImported: "run.imported",
     e.LeaseTaken: "worker.took",
@@ -88,10 +88,10 @@ TYPES: Final[Mapping[type[e.Entry], str]] = {
 }
 """Kind of entry → type of its event. The types are part of the API."""
 
-DELTAS: Final = {"note": "call.note", "not_responding": "call.not_responding"}
+DELTA_TYPES: Final = {"note": "call.note", "not_responding": "call.not_responding"}
 """Kind of delta → type of its event; text of a model is `model.delta`."""
 
-_CLOSINGS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallUnknown)
+_CALL_ENDS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallUnknown)
 
 
 class ShownEvent(Value, kw_only=True):
@@ -107,7 +107,7 @@ class ShownEvent(Value, kw_only=True):
     data: Json
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class EncodedEvent(Struct, frozen=True, kw_only=True):
     """An encoded event. `starts` or `closes` is the call that the entry starts or ends."""
 
     seq: Seq
@@ -116,22 +116,24 @@ class Event(Struct, frozen=True, kw_only=True):
     starts: CallId | None = None
     closes: CallId | None = None
 
-    def framed(self) -> bytes:
+    def to_sse(self) -> bytes:
         """Format the event as SSE, with its seq as the id."""
         # The JSON has no line breaks, so one data line is enough.
         return b"id: %d\nevent: %b\ndata: %b\n\n" % (self.seq, self.type.encode(), self.body)
 
 
-class Events:
+class EventReader:
     """Reads and encodes entries; caches them for all streams of the same run."""
 
     def __init__(self, mid: Midrun) -> None:
         self._mid = mid
-        self._cached: LruDict[tuple[RunId, int], Event] = LruDict(
-            max_items=EVENTS_MAX, max_weight=EVENTS_MAX_BYTES
+        self._cached: LruDict[tuple[RunId, int], EncodedEvent] = LruDict(
+            max_items=CACHED_EVENTS_MAX, max_weight=CACHED_EVENTS_MAX_BYTES
         )
 
-    async def after(self, run: RunId, seq: int, limit: int = PAGE) -> Sequence[Event]:
+    async def read_after(
+        self, run: RunId, seq: int, limit: int = EVENTS_PAGE_MAX
+    ) -> Sequence[EncodedEvent]:
         """Return events after `seq`, oldest first; empty if there is no newer entry.
 
         It may return fewer than `limit` although there are more: either cached events up to the
@@ -141,18 +143,18 @@ class Events:
             RunNotFound: no such run.
             JournalCorrupt, JournalTooNew: this process cannot read the journal.
         """
-        found: list[Event] = []
+        found: list[EncodedEvent] = []
         while len(found) < limit:
             cached = self._cached.get((run, seq + 1 + len(found)))
             if cached is None:
                 break
             found.append(cached)
-        return found or await self._read(run, seq, limit)
+        return found or await self._read_page(run, seq, limit)
 
-    async def _read(self, run: RunId, seq: int, limit: int) -> Sequence[Event]:
-        pairs = await self._mid.store.lines(run, after=Seq(seq), limit=limit)
+    async def _read_page(self, run: RunId, seq: int, limit: int) -> Sequence[EncodedEvent]:
+        pairs = await self._mid.store.read_lines(run, after=Seq(seq), limit=limit)
         read = [
-            _encoded(run, decode_line(line, run=run, seq=Seq(at)), link)
+            _encode_event(run, decode_line(line, run=run, seq=Seq(at)), link)
             for at, (line, link) in enumerate(pairs, seq + 1)
         ]
         for event in read:
@@ -160,19 +162,19 @@ class Events:
         return read
 
 
-def framed(kind: str, value: object) -> bytes:
+def format_sse(kind: str, value: object) -> bytes:
     """Format a value that is not an entry as SSE; without an id, it is never replayed."""
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(plain(value)))
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(to_wire(value)))
 
 
 def delta_type(delta: Delta) -> str:
     """Return the event type of a delta."""
-    return DELTAS.get(delta.kind, "model.delta")
+    return DELTA_TYPES.get(delta.kind, "model.delta")
 
 
-def _encoded(run: RunId, record: e.Record, link: bytes) -> Event:
-    entry = _public(record.entry)
-    kind = TYPES[type(entry)]
+def _encode_event(run: RunId, record: e.Record, link: bytes) -> EncodedEvent:
+    entry = _remove_opaque(record.entry)
+    kind = EVENT_TYPES[type(entry)]
     shown = ShownEvent(
         seq=record.seq,
         type=kind,
@@ -181,19 +183,19 @@ def _encoded(run: RunId, record: e.Record, link: bytes) -> Event:
         by=getattr(entry, "by", ""),
         epoch=record.epoch,
         hash=link.hex(),
-        data=plain(entry),
+        data=to_wire(entry),
     )
-    closes = entry.call if isinstance(entry, _CLOSINGS) else None
-    return Event(
+    closes = entry.call if isinstance(entry, _CALL_ENDS) else None
+    return EncodedEvent(
         seq=record.seq,
         type=kind,
-        body=msgspec.json.encode(plain(shown)),
+        body=msgspec.json.encode(to_wire(shown)),
         starts=entry.call if isinstance(entry, e.CallStarted) else None,
         closes=closes,
     )
 
 
-def _public(entry: e.Entry) -> e.Entry:
+def _remove_opaque(entry: e.Entry) -> e.Entry:
     """Remove the provider's own form of messages: large, and of use to the provider only."""
     if isinstance(entry, e.CallDone) and entry.reply is not None and entry.reply.opaque:
         return replace(entry, reply=replace(entry.reply, opaque=None))

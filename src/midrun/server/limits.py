@@ -16,8 +16,8 @@ from typing import Final
 from msgspec import Struct
 
 from midrun.core.lru import LruDict
-from midrun.ports.store import Usage
-from midrun.server.problem_details import Problem
+from midrun.ports.store import OwnerUsage
+from midrun.server.problem_details import HttpProblem
 
 CALLERS_MAX: Final = 4096
 """The number of callers in memory; one that is forgotten has its full allowance again."""
@@ -36,7 +36,7 @@ class Quota(Struct, frozen=True, kw_only=True):
     tokens_per_day: int | None = None  # tokens that those runs have used
     stored_bytes: int | None = None  # the journals of all runs of the user
 
-    def find_excess(self, usage: Usage) -> str:
+    def find_excess(self, usage: OwnerUsage) -> str:
         """Describe the first bound that is reached; return "" if there is none."""
         bounds = {
             "open_runs": (usage.open_runs, self.open_runs),
@@ -82,7 +82,7 @@ class Allowance:
         self._now = now
         # A token bucket per caller: the changes left, and when that was computed. The bucket
         # refills on demand, so no timer is needed.
-        self._left: dict[str, tuple[float, float]] = {}
+        self._changes_left: dict[str, tuple[float, float]] = {}
         self._streams: Counter[str] = Counter()
         self._heavy_reads: Counter[str] = Counter()
 
@@ -96,7 +96,7 @@ class Allowance:
         """The number of reads of whole journals that run or wait for their turn."""
         return self._heavy_reads.total()
 
-    def spend(self, caller: str) -> None:
+    def count_change(self, caller: str) -> None:
         """Count one change.
 
         Raises:
@@ -104,11 +104,11 @@ class Allowance:
         """
         now, limits = self._now(), self._limits
         # Popped and put back, so that the dict is ordered by last use; the first is evicted.
-        left, then = self._left.pop(caller, (float(limits.burst), now))
+        left, then = self._changes_left.pop(caller, (float(limits.burst), now))
         left = min(left + (now - then) * limits.rate, limits.burst)
-        while len(self._left) >= CALLERS_MAX:
-            del self._left[next(iter(self._left))]
-        self._left[caller] = (max(left - 1, 0.0), now)
+        while len(self._changes_left) >= CALLERS_MAX:
+            del self._changes_left[next(iter(self._changes_left))]
+        self._changes_left[caller] = (max(left - 1, 0.0), now)
         if left < 1:
             wait = max(1, round((1 - left) / limits.rate))
             problem = (
@@ -116,7 +116,7 @@ class Allowance:
                 f"second. Wait {wait} s."
             )
             header = {"Retry-After": str(wait)}
-            raise Problem("too_many_requests", 429, problem, headers=header)
+            raise HttpProblem("too_many_requests", 429, problem, headers=header)
 
     def check_stream(self, caller: str) -> None:
         """Refuse one more stream of a caller that has too many.
@@ -127,16 +127,16 @@ class Allowance:
         most = self._limits.streams
         if self._streams[caller] >= most:
             problem = f"Cannot open another stream: {most} of {caller} are open. Close one."
-            raise Problem("too_many_streams", 429, problem, headers={"Retry-After": "5"})
+            raise HttpProblem("too_many_streams", 429, problem, headers={"Retry-After": "5"})
 
     @contextmanager
-    def stream(self, caller: str) -> Iterator[None]:
+    def count_stream(self, caller: str) -> Iterator[None]:
         """Count one stream while the block runs."""
         with _count_while(self._streams, caller):
             yield
 
     @contextmanager
-    def heavy_read(self, caller: str) -> Iterator[None]:
+    def count_heavy_read(self, caller: str) -> Iterator[None]:
         """Count one read of a whole journal while the block runs.
 
         Raises:
@@ -145,7 +145,9 @@ class Allowance:
         most = self._limits.heavy_reads
         if self._heavy_reads[caller] >= most:
             problem = f"Cannot read another whole journal: {most} reads are under way. Wait."
-            raise Problem("too_many_heavy_reads", 429, problem, headers={"Retry-After": "1"})
+            raise HttpProblem(
+                "too_many_heavy_reads", 429, problem, headers={"Retry-After": "1"}
+            )
         with _count_while(self._heavy_reads, caller):
             yield
 
@@ -172,24 +174,26 @@ class AddressLimit:
         self._rate = rate
         self._now = now
         # Network → events left, and when that was computed.
-        self._left: LruDict[str, tuple[float, float]] = LruDict(max_items=CALLERS_MAX)
+        self._left_by_network: LruDict[str, tuple[float, float]] = LruDict(
+            max_items=CALLERS_MAX
+        )
 
     def wait_s(self, address: str) -> float:
         """Return the seconds until `address` may cause another event; 0 if it may now."""
         return max((1 - self._events_left(address)) / self._rate, 0.0)
 
-    def count(self, address: str) -> None:
+    def count_event(self, address: str) -> None:
         """Count one event; each event beyond the bound makes the wait longer.
 
         The debt is bounded by `burst`, so that an address that stops is free again soon.
         """
         left = max(self._events_left(address) - 1, -self._burst)
-        self._left.put(network_of(address), (left, self._now()))
+        self._left_by_network.put(sender_network(address), (left, self._now()))
 
     def _events_left(self, address: str) -> float:
         now = self._now()
         # The bucket refills with time up to `burst`; an unknown address has a full one.
-        left, then = self._left.get(network_of(address)) or (self._burst, now)
+        left, then = self._left_by_network.get(sender_network(address)) or (self._burst, now)
         return min(left + (now - then) * self._rate, self._burst)
 
 
@@ -203,31 +207,31 @@ class FailedSignIns:
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._failures = AddressLimit(limits.failures, limits.failure_rate, now)
-        self._good: LruDict[bytes, bool] = LruDict(max_items=CALLERS_MAX)  # by hash
+        self._valid_hashes: LruDict[bytes, bool] = LruDict(max_items=CALLERS_MAX)  # by hash
 
-    def check(self, address: str, shown: str) -> None:
+    def check(self, address: str, credential: str) -> None:
         """Refuse a credential from an address that sent too many wrong ones.
 
         Raises:
             HttpProblem: 429, with `Retry-After`.
         """
         wait = self._failures.wait_s(address)
-        if wait and not self._good.get(_hash_credential(shown)):
+        if wait and not self._valid_hashes.get(_hash_credential(credential)):
             problem = f"Cannot sign in: too many wrong tokens came from {address}. "
             problem += f"Wait {ceil(wait)} s."
             header = {"Retry-After": str(ceil(wait))}
-            raise Problem("too_many_failures", 429, problem, headers=header)
+            raise HttpProblem("too_many_failures", 429, problem, headers=header)
 
     def count_failure(self, address: str) -> None:
         """Count one wrong credential."""
-        self._failures.count(address)
+        self._failures.count_event(address)
 
-    def remember_good(self, shown: str) -> None:
+    def remember_valid(self, credential: str) -> None:
         """Remember, by its hash, that a credential is valid."""
-        self._good.put(_hash_credential(shown), value=True)
+        self._valid_hashes.put(_hash_credential(credential), value=True)
 
 
-def network_of(address: str) -> str:
+def sender_network(address: str) -> str:
     """Return the unit that limits count: an IPv4 address, or an IPv6 network of 64 bits.
 
     A socket that listens for both protocols reports an IPv4 client as `::ffff:192.0.2.1`. All
@@ -242,5 +246,5 @@ def network_of(address: str) -> str:
     return str(found.ipv4_mapped or IPv6Network((int(found), 64), strict=False))
 
 
-def _hash_credential(shown: str) -> bytes:
-    return sha256(shown.encode(errors="surrogateescape")).digest()
+def _hash_credential(credential: str) -> bytes:
+    return sha256(credential.encode(errors="surrogateescape")).digest()

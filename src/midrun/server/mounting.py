@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 
-def placed(scope: Scope) -> Scope:
+def restore_mount_path(scope: Scope) -> Scope:
     """Return `scope` with the whole `path` and the `root_path` that ASGI requires.
 
     `scope` is returned unchanged if it has them already, or if they cannot be derived.
@@ -28,19 +28,19 @@ def placed(scope: Scope) -> Scope:
     return {**scope, "path": sent, "root_path": root}
 
 
-def root_of(scope: Scope) -> str:
+def mount_path(scope: Scope) -> str:
     """Return the path at which the app is mounted, without a final slash."""
     root: str = scope.get("root_path", "")
     return root.rstrip("/")
 
 
-def path_in(scope: Scope) -> str:
+def path_below_mount(scope: Scope) -> str:
     """Return the path below the mount path; "" for the mount path itself."""
     path: str = scope["path"]
-    return path.removeprefix(root_of(scope))
+    return path.removeprefix(mount_path(scope))
 
 
-def with_slash(scope: Scope) -> Response:
+def redirect_to_slash(scope: Scope) -> Response:
     """Redirect to the same path with a final slash.
 
     The links of the page are relative, and need it.

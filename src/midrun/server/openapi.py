@@ -15,55 +15,67 @@ from msgspec.structs import fields
 from starlette.responses import Response
 
 from midrun.core.values import Phase
-from midrun.server.checkpoints import EXPIRY_MAX
-from midrun.server.events import PAGE
-from midrun.server.mounting import root_of
-from midrun.server.problem_details import MEDIA
-from midrun.server.request_context import KEY, Visit
+from midrun.server.checkpoints import EXPIRY_MAX_S
+from midrun.server.events import EVENTS_PAGE_MAX
+from midrun.server.mounting import mount_path
+from midrun.server.problem_details import PROBLEM_MEDIA
+from midrun.server.request_context import IDEMPOTENCY_KEY_PATTERN, RequestContext
 from midrun.server.routes import ENDPOINTS, Endpoint
-from midrun.server.schemas import REASON_MAX, Body, encoded, schemas
+from midrun.server.schemas import REASON_MAX, Body, encode_wire, make_schemas
 
 Schema: TypeAlias = Mapping[str, object]
 
-_TEXT: Final[Schema] = {"type": "string"}
-_ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
-_REASON: Final[Schema] = {"type": "string", "maxLength": REASON_MAX}
-_SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
-_PHASES: Final[Schema] = {
+_TEXT_SCHEMA: Final[Schema] = {"type": "string"}
+_ID_SCHEMA: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
+_REASON_SCHEMA: Final[Schema] = {"type": "string", "maxLength": REASON_MAX}
+_SEQ_SCHEMA: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
+_PHASES_SCHEMA: Final[Schema] = {
     "type": "string",
     "description": "phases, separated by commas",
     "pattern": "^(?:{0})?(?:,(?:{0}))*$".format("|".join([*Phase, "terminal"])),
 }
 
 
-def _up_to(most: int) -> Schema:
-    return {"type": "integer", "minimum": 1, "maximum": most}
+def _bounded_int_schema(maximum: int) -> Schema:
+    return {"type": "integer", "minimum": 1, "maximum": maximum}
 
 
-_PAGED: Final[Mapping[str, Schema]] = {"limit": _up_to(200), "cursor": _TEXT}
-_QUERIES: Final[Mapping[str, Mapping[str, Schema]]] = {
+_PAGE_PARAMETERS: Final[Mapping[str, Schema]] = {
+    "limit": _bounded_int_schema(200),
+    "cursor": _TEXT_SCHEMA,
+}
+_QUERY_PARAMETERS: Final[Mapping[str, Mapping[str, Schema]]] = {
     "/v1/runs": {
-        "phase": _PHASES,
-        "state": _PHASES,
-        "agent": _TEXT,
-        "label": _TEXT,
-        "thread": _TEXT,
-        "parent": _TEXT,
+        "phase": _PHASES_SCHEMA,
+        "state": _PHASES_SCHEMA,
+        "agent": _TEXT_SCHEMA,
+        "label": _TEXT_SCHEMA,
+        "thread": _TEXT_SCHEMA,
+        "parent": _TEXT_SCHEMA,
         "attention": {"type": "boolean", "description": "true: only runs that need a person"},
-        **_PAGED,
+        **_PAGE_PARAMETERS,
     },
-    "/v1/runs/{run}": {"until": _PHASES},
-    "/v1/runs/{run}/events": {"after": _SEQ, "types": _TEXT, "limit": _up_to(PAGE)},
-    "/v1/runs/{run}/checkpoint": {"expires_s": _up_to(EXPIRY_MAX)},
-    "/v1/runs/{run}/commands/{command}": {"reason": _REASON},
-    "/v1/runs/{run}/frames/{frame}": {"reason": _REASON},
-    "/v1/events": {"phase": _PHASES, "state": _PHASES, "agent": _TEXT, "label": _TEXT},
-    "/v1/asks": _PAGED,
-    "/v1/approvals": _PAGED,
+    "/v1/runs/{run}": {"until": _PHASES_SCHEMA},
+    "/v1/runs/{run}/events": {
+        "after": _SEQ_SCHEMA,
+        "types": _TEXT_SCHEMA,
+        "limit": _bounded_int_schema(EVENTS_PAGE_MAX),
+    },
+    "/v1/runs/{run}/checkpoint": {"expires_s": _bounded_int_schema(EXPIRY_MAX_S)},
+    "/v1/runs/{run}/commands/{command}": {"reason": _REASON_SCHEMA},
+    "/v1/runs/{run}/frames/{frame}": {"reason": _REASON_SCHEMA},
+    "/v1/events": {
+        "phase": _PHASES_SCHEMA,
+        "state": _PHASES_SCHEMA,
+        "agent": _TEXT_SCHEMA,
+        "label": _TEXT_SCHEMA,
+    },
+    "/v1/asks": _PAGE_PARAMETERS,
+    "/v1/approvals": _PAGE_PARAMETERS,
 }
 """Query parameters by path. A reason is for a DELETE, which has no body."""
 
-_HEADERS: Final[Mapping[str, Mapping[str, Schema]]] = {
+_HEADER_PARAMETERS: Final[Mapping[str, Mapping[str, Schema]]] = {
     "/v1/runs/{run}": {
         "Prefer": {
             "type": "string",
@@ -76,22 +88,26 @@ _HEADERS: Final[Mapping[str, Mapping[str, Schema]]] = {
 """Request headers of a GET, by path."""
 
 
-async def described(context: Visit) -> Response:
+async def show_openapi(context: RequestContext) -> Response:
     """Return the OpenAPI document."""
-    return Response(openapi(root_of(context.request.scope)), media_type="application/json")
+    return Response(
+        make_openapi(mount_path(context.request.scope)), media_type="application/json"
+    )
 
 
 @lru_cache(maxsize=8)
-def openapi(root: str = "") -> bytes:
+def make_openapi(root: str = "") -> bytes:
     """Return the document as JSON, for an app that is mounted at `root`."""
     native = [e for e in ENDPOINTS if e.path.startswith("/v1/")]
     # Sorted by name: sets have no order, and the document must be the same in every process.
-    body_types: set[type[Body]] = {e.takes for e in native if e.takes is not None}
-    response_types: set[type[Struct]] = {e.shows for e in native if e.shows is not None}
+    body_types: set[type[Body]] = {e.body_type for e in native if e.body_type is not None}
+    response_types: set[type[Struct]] = {
+        e.response_type for e in native if e.response_type is not None
+    }
     paths: dict[str, dict[str, object]] = {}
     for endpoint in native:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
-    components = schemas(_sorted(body_types), _sorted(response_types))
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _make_operation(endpoint)
+    components = make_schemas(_sort_by_name(body_types), _sort_by_name(response_types))
     components["Problem"] = {
         "type": "object",
         "required": ["type", "title", "status"],
@@ -114,59 +130,64 @@ def openapi(root: str = "") -> bytes:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
-    return encoded(description)
+    return encode_wire(description)
 
 
-def _sorted(kinds: "Iterable[type[Struct]]") -> list[type[Struct]]:
-    return sorted(kinds, key=lambda kind: kind.__name__)
+def _sort_by_name(types: "Iterable[type[Struct]]") -> list[type[Struct]]:
+    return sorted(types, key=lambda kind: kind.__name__)
 
 
-def _operation(endpoint: Endpoint) -> dict[str, object]:
+def _make_operation(endpoint: Endpoint) -> dict[str, object]:
     summary = (endpoint.handler.__doc__ or "").partition("\n")[0]
     operation: dict[str, object] = {
         "operationId": f"{endpoint.method.lower()} {endpoint.path}",
         "summary": summary,
         "description": f"For {endpoint.role}s and above.",
-        "parameters": _parameters(endpoint),
-        "responses": _responses(endpoint),
+        "parameters": _make_parameters(endpoint),
+        "responses": _make_responses(endpoint),
     }
-    if endpoint.takes is not None:
-        schema = {"$ref": f"#/components/schemas/{endpoint.takes.__name__}"}
+    if endpoint.body_type is not None:
+        schema = {"$ref": f"#/components/schemas/{endpoint.body_type.__name__}"}
         content = {"application/json": {"schema": schema}}
         # A body whose fields all have defaults may be left out.
-        needed = any(each.required for each in fields(endpoint.takes))
+        needed = any(each.required for each in fields(endpoint.body_type))
         operation["requestBody"] = {"required": needed, "content": content}
     return operation
 
 
-def _parameters(endpoint: Endpoint) -> list[object]:
-    found = [_parameter("path", name, _ID) for name in re.findall(r"\{(\w+)\}", endpoint.path)]
-    for name, schema in _QUERIES.get(endpoint.path, {}).items():
+def _make_parameters(endpoint: Endpoint) -> list[object]:
+    found = [
+        _make_parameter("path", name, _ID_SCHEMA)
+        for name in re.findall(r"\{(\w+)\}", endpoint.path)
+    ]
+    for name, schema in _QUERY_PARAMETERS.get(endpoint.path, {}).items():
         if endpoint.method == ("DELETE" if name == "reason" else "GET"):
-            found.append(_parameter("query", name, schema))
+            found.append(_make_parameter("query", name, schema))
     if endpoint.method == "GET":
-        headers = _HEADERS.get(endpoint.path, {})
-        found += [_parameter("header", name, schema) for name, schema in headers.items()]
-    if endpoint.keyed:
-        key = {"type": "string", "pattern": f"^{KEY}$"}
-        found.append(_parameter("header", "Idempotency-Key", key))
-    if endpoint.matches:
+        headers = _HEADER_PARAMETERS.get(endpoint.path, {})
+        found += [_make_parameter("header", name, schema) for name, schema in headers.items()]
+    if endpoint.uses_idempotency_key:
+        key = {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY_PATTERN}$"}
+        found.append(_make_parameter("header", "Idempotency-Key", key))
+    if endpoint.uses_if_match:
         needed = endpoint.method == "PATCH"  # without it, a PATCH is refused with 428
-        found.append(_parameter("header", "If-Match", _TEXT, required=needed))
+        found.append(_make_parameter("header", "If-Match", _TEXT_SCHEMA, required=needed))
     return found
 
 
-def _parameter(where: str, name: str, schema: Schema, *, required: bool = False) -> object:
-    needed = required or where == "path"
-    return {"name": name, "in": where, "required": needed, "schema": schema}
+def _make_parameter(
+    location: str, name: str, schema: Schema, *, required: bool = False
+) -> object:
+    needed = required or location == "path"
+    return {"name": name, "in": location, "required": needed, "schema": schema}
 
 
-def _responses(endpoint: Endpoint) -> dict[str, object]:
-    content: dict[str, object] = {media: {} for media in endpoint.media}
-    if endpoint.shows is not None:
-        schema = {"$ref": f"#/components/schemas/{endpoint.shows.__name__}"}
+def _make_responses(endpoint: Endpoint) -> dict[str, object]:
+    content: dict[str, object] = {media: {} for media in endpoint.other_media}
+    if endpoint.response_type is not None:
+        schema = {"$ref": f"#/components/schemas/{endpoint.response_type.__name__}"}
         content["application/json"] = {"schema": schema}
-    problem = {"content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    problem = {"content": {PROBLEM_MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     responses: dict[str, object] = {
         str(endpoint.status): {"description": "done, or accepted", "content": content},
         "default": {"description": "refused; nothing was changed", **problem},

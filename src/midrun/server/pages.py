@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 from starlette.responses import Response
 
-MEDIA: Final = {
+MEDIA_TYPES: Final = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -22,26 +22,26 @@ MEDIA: Final = {
     "txt": "text/plain; charset=utf-8",
 }
 
-LIST: Final = "index.html"
-RUN: Final = "run.html"
+LIST_PAGE: Final = "index.html"
+RUN_PAGE: Final = "run.html"
 
 _RUN_PATH: Final = re.compile(r"/runs/[A-Za-z0-9_-]{1,64}")
 
 
-class File(Struct, frozen=True):
+class StaticFile(Struct, frozen=True):
     """A static file and its media type."""
 
     body: bytes
     media: str
 
     @property
-    def tag(self) -> str:
+    def etag(self) -> str:
         """The ETag: a hash of the content."""
         return f'"{sha256(self.body).hexdigest()[:32]}"'
 
 
 @cache
-def ours() -> Mapping[str, File]:
+def read_static_files() -> Mapping[str, StaticFile]:
     """Return the static files of the package, by name.
 
     They are read once. A request looks its file up here and never on the disk, so no path can
@@ -49,36 +49,36 @@ def ours() -> Mapping[str, File]:
     """
     folder = files("midrun.server").joinpath("static")
     return {
-        file.name: File(file.read_bytes(), MEDIA[kind])
+        file.name: StaticFile(file.read_bytes(), MEDIA_TYPES[kind])
         for file in folder.iterdir()
-        if (kind := file.name.rpartition(".")[2]) in MEDIA
+        if (kind := file.name.rpartition(".")[2]) in MEDIA_TYPES
     }
 
 
-def found(method: str, path: str, known: str) -> Response | None:
+def find_page(method: str, path: str, cached_etag: str) -> Response | None:
     """Return the page or file at `path`; None for other paths.
 
     `known` is the `If-None-Match` header: the ETag that the browser has cached.
     """
-    name = _name(path)
+    name = _file_name(path)
     if name is None or method not in {"GET", "HEAD"}:
         return None
-    file = ours().get(name)
+    file = read_static_files().get(name)
     if file is None:
         return Response("There is no such file.\n", 404, media_type="text/plain")
     # "no-cache": the browser asks each time, and mostly gets a 304. A page must not mix cached
     # files of an old version with files of a new one.
-    headers = {"Cache-Control": "no-cache", "ETag": file.tag}
-    if file.tag in known:
+    headers = {"Cache-Control": "no-cache", "ETag": file.etag}
+    if file.etag in cached_etag:
         return Response(status_code=304, headers=headers)
     return Response(file.body, headers=headers, media_type=file.media)
 
 
-def _name(path: str) -> str | None:
+def _file_name(path: str) -> str | None:
     if path == "/":
-        return LIST
+        return LIST_PAGE
     if _RUN_PATH.fullmatch(path):
-        return RUN
+        return RUN_PAGE
     # One level only: `/static/a/b` is no file, and `..` is a name that no file has.
     folder, _, name = path.rpartition("/")
     return name if folder == "/static" else None

@@ -11,12 +11,12 @@ from typing import Final
 from starlette.responses import Response
 
 from midrun.errors import ControlRefused, MidrunError
-from midrun.server.schemas import encoded
+from midrun.server.schemas import encode_wire
 
-MEDIA: Final = "application/problem+json"
-PREFIX: Final = "urn:midrun:problem:"
+PROBLEM_MEDIA: Final = "application/problem+json"
+PROBLEM_TYPE_PREFIX: Final = "urn:midrun:problem:"
 
-_BY_CODE: Final[Mapping[str, int]] = {
+_STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "not_json": 400,
     "cursor_refused": 400,
     "too_large": 413,
@@ -35,7 +35,7 @@ _BY_CODE: Final[Mapping[str, int]] = {
 }
 """Code of an error → HTTP status. Any other error is a 500 without details."""
 
-_BY_REASON: Final[Mapping[str, int]] = {
+_STATUS_BY_REASON: Final[Mapping[str, int]] = {
     "not_allowed": 403,
     "no_such_ask": 404,
     "no_such_frame": 404,
@@ -51,7 +51,7 @@ _BY_REASON: Final[Mapping[str, int]] = {
 """Reason of a refused control → HTTP status. Any other reason is a 409."""
 
 
-class Problem(Exception):
+class HttpProblem(Exception):
     """A refusal of the HTTP layer. `slug` ends the `type`; `fields` are additional members."""
 
     def __init__(
@@ -71,22 +71,22 @@ class Problem(Exception):
         self.fields = dict(fields or {})
 
 
-def problem_of(error: Exception) -> Problem | None:
+def to_problem(error: Exception) -> HttpProblem | None:
     """Return the problem for an error; None if its text must stay in the server."""
-    if isinstance(error, Problem):
+    if isinstance(error, HttpProblem):
         return error
     if isinstance(error, ControlRefused):
         # One type for all refused controls, with the `reason` as a member. Only a stale
         # revision has a type of its own, as it belongs to If-Match (412).
-        status = _BY_REASON.get(error.reason, 409)
+        status = _STATUS_BY_REASON.get(error.reason, 409)
         slug = error.reason if error.reason == "stale_revision" else error.code
-        return said(error, slug, status)
-    if not isinstance(error, MidrunError) or error.code not in _BY_CODE:
+        return problem_from_error(error, slug, status)
+    if not isinstance(error, MidrunError) or error.code not in _STATUS_BY_CODE:
         return None
-    return said(error, error.code, _BY_CODE[error.code])
+    return problem_from_error(error, error.code, _STATUS_BY_CODE[error.code])
 
 
-def said(error: MidrunError, slug: str, status: int) -> Problem:
+def problem_from_error(error: MidrunError, slug: str, status: int) -> HttpProblem:
     """Return a `MidrunError` as a problem with this slug and status."""
     fields: dict[str, object] = {"code": error.code, "args": error.args}
     if isinstance(error, ControlRefused):
@@ -99,13 +99,13 @@ def said(error: MidrunError, slug: str, status: int) -> Problem:
             "seq": error.seq,
         }
     retry = {"Retry-After": "1"} if status == 503 else {}  # noqa: PLR2004 - as HTTP counts
-    return Problem(slug, status, str(error), headers=retry, fields=fields)
+    return HttpProblem(slug, status, str(error), headers=retry, fields=fields)
 
 
-def reply(problem: Problem, run: object = None) -> Response:
+def problem_response(problem: HttpProblem, run: object = None) -> Response:
     """Return the response for `problem`, with the view of the run if given."""
     body: dict[str, object] = {
-        "type": PREFIX + problem.slug.replace("_", "-"),
+        "type": PROBLEM_TYPE_PREFIX + problem.slug.replace("_", "-"),
         "title": problem.slug.replace("_", " "),
         "status": problem.status,
         "detail": problem.detail,
@@ -114,8 +114,8 @@ def reply(problem: Problem, run: object = None) -> Response:
     if run is not None:
         body["run"] = run
     return Response(
-        encoded(body),
+        encode_wire(body),
         problem.status,
         headers=problem.headers,
-        media_type=MEDIA,
+        media_type=PROBLEM_MEDIA,
     )

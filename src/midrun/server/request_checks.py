@@ -21,10 +21,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Scope, Send
 
 from midrun.errors import Misconfigured
-from midrun.server.problem_details import Problem
+from midrun.server.problem_details import HttpProblem
 
-SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -33,7 +33,7 @@ CSP: Final = (
 )
 """Allows only the server's own files; text becomes markup only through Lit's templates."""
 
-_ON_EVERY_RESPONSE: Final = {
+_SECURITY_HEADERS: Final = {
     "content-security-policy": CSP,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -44,11 +44,13 @@ _ON_EVERY_RESPONSE: Final = {
 
 # Values of `Sec-Fetch-Site` for a request of a page that has another origin. "same-site" is
 # one of them: another port or subdomain belongs to another server.
-_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
+_FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
 
-_ORIGIN: Final = re.compile(r"(https?)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
+_ORIGIN_PATTERN: Final = re.compile(
+    r"(https?)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?"
+)
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_SHOWN_MAX: Final = 200
+_REPEATED_MAX_CHARS: Final = 200
 """Characters of a refused origin or media type that the refusal repeats."""
 
 PREFLIGHT_MAX_AGE_S: Final = 600
@@ -59,7 +61,7 @@ EXPOSED_HEADERS: Final = (
 """Response headers that scripts of an allowed origin may read, besides the safelisted ones."""
 
 
-class Address(Struct, frozen=True, kw_only=True):
+class ServerAddress(Struct, frozen=True, kw_only=True):
     """The host names of one server, and the foreign origins whose pages it answers."""
 
     hosts: frozenset[str] = frozenset()  # lower case, with or without a port
@@ -67,9 +69,9 @@ class Address(Struct, frozen=True, kw_only=True):
     allow_origins: frozenset[str] = frozenset()
 
 
-def address_of(
+def parse_address(
     hosts: Collection[str], allow_origins: Collection[str], public_url: str | None
-) -> Address:
+) -> ServerAddress:
     """Check the address settings and return them as a `ServerAddress`.
 
     Raises:
@@ -82,7 +84,7 @@ def address_of(
     names = {host.lower() for host in hosts}
     if public:
         names.add(public.partition("://")[2])
-    return Address(
+    return ServerAddress(
         hosts=frozenset(names),
         public_origin=public,
         allow_origins=frozenset(parse_origin("allow_origins", url) for url in allow_origins),
@@ -95,7 +97,7 @@ def parse_origin(setting: str, url: str) -> str:
     Raises:
         Misconfigured: `url` has a path, a wildcard, or another part that no origin has.
     """
-    found = _ORIGIN.fullmatch(url.lower().removesuffix("/"))
+    found = _ORIGIN_PATTERN.fullmatch(url.lower().removesuffix("/"))
     if found is None:
         problem = (
             f"must be an origin such as https://app.example or http://localhost:3000, "
@@ -107,7 +109,7 @@ def parse_origin(setting: str, url: str) -> str:
     return f"{scheme}://{name}{suffix}"
 
 
-def with_public_scheme(scope: Scope, address: Address) -> Scope:
+def apply_public_scheme(scope: Scope, address: ServerAddress) -> Scope:
     """Return `scope` with the scheme of `public_url` if the request was sent to its host.
 
     So a proxy that ends TLS need not send `X-Forwarded-Proto`.
@@ -137,14 +139,14 @@ def check_host(scope: Scope, headers: Headers, allowed: Collection[str]) -> None
         # A browser sends the port that it has connected to. With another port the request came
         # through a forwarder, whose name must be in `allow_hosts`.
         server = scope.get("server") or ("", None)
-        if name in LOOPBACK and port == (server[1] or default):
+        if name in LOOPBACK_NAMES and port == (server[1] or default):
             return
     problem = (
         "Cannot answer under this name: it is not a name of this server. Add the name in the "
         "Host header to allow_hosts (midrun serve --allow-host), or set public_url "
         "(--public-url)."
     )
-    raise Problem("misdirected", 421, problem)
+    raise HttpProblem("misdirected", 421, problem)
 
 
 def split_host(host: str, default: int = 80) -> tuple[str, int]:
@@ -157,7 +159,7 @@ def split_host(host: str, default: int = 80) -> tuple[str, int]:
     return name, int(port) if port.isdecimal() and port.isascii() else 0
 
 
-def cross_origin(scope: Scope, headers: Headers, address: Address) -> str:
+def find_cross_origin(scope: Scope, headers: Headers, address: ServerAddress) -> str:
     """Return the allowed foreign origin of the sending page; "" for all other requests."""
     origins = [origin.lower() for origin in headers.getlist("origin")]
     if len(origins) != 1 or origins[0] in _own_origins(scope, headers, address):
@@ -165,39 +167,40 @@ def cross_origin(scope: Scope, headers: Headers, address: Address) -> str:
     return origins[0] if origins[0] in address.allow_origins else ""
 
 
-def check_page(scope: Scope, headers: Headers, address: Address) -> None:
+def check_origin(scope: Scope, headers: Headers, address: ServerAddress) -> None:
     """Refuse a request that a page of another origin sends, unless that origin is allowed.
 
     Raises:
         HttpProblem: 403.
     """
-    if cross_origin(scope, headers, address):
+    if find_cross_origin(scope, headers, address):
         return
     own = _own_origins(scope, headers, address)
     for origin in headers.getlist("origin"):
         if origin.lower() not in own:
-            raise _foreign(origin)
+            raise _foreign_origin_problem(origin)
     # Browsers send no Origin with a GET of an image or a script, but Sec-Fetch-Site. Following
     # a link to a page of this server is allowed: a navigation shows the page, and the page that
     # holds the link cannot read it.
-    navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in SAFE
-    if headers.get("sec-fetch-site") in _ELSEWHERE and not navigates:
-        raise _foreign("another origin")
+    navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in SAFE_METHODS
+    if headers.get("sec-fetch-site") in _FOREIGN_SITES and not navigates:
+        raise _foreign_origin_problem("another origin")
 
 
-def _own_origins(scope: Scope, headers: Headers, address: Address) -> frozenset[str]:
+def _own_origins(scope: Scope, headers: Headers, address: ServerAddress) -> frozenset[str]:
     here = f"{scope['scheme']}://{headers.get('host', '')}".lower()
     return frozenset({here, address.public_origin or here})
 
 
-def _foreign(origin: str) -> Problem:
+def _foreign_origin_problem(origin: str) -> HttpProblem:
     problem = (
-        f"Cannot accept a request from a page of {origin[:_SHOWN_MAX]}: its origin is not "
+        f"Cannot accept a request from a page of {origin[:_REPEATED_MAX_CHARS]}: its "
+        "origin is not "
         "allowed. To let its scripts call with a bearer token, add its origin to allow_origins "
         "(midrun serve --allow-origin). If it is the server's own address behind a proxy, set "
         "public_url (--public-url)."
     )
-    return Problem("foreign_origin", 403, problem)
+    return HttpProblem("foreign_origin", 403, problem)
 
 
 def check_query(scope: Scope) -> None:
@@ -208,10 +211,10 @@ def check_query(scope: Scope) -> None:
     """
     if b"%00" in scope["query_string"]:
         problem = "Cannot read the query: it contains the character NUL (%00). Remove it."
-        raise Problem("bad_query", 400, problem)
+        raise HttpProblem("bad_query", 400, problem)
 
 
-def check_body(scope: Scope, headers: Headers, limit: int) -> None:
+def check_body(scope: Scope, headers: Headers, max_bytes: int) -> None:
     """Refuse a change whose body is not JSON, or is longer than `max_bytes`.
 
     A request without a body and without a type counts as an empty object. A form in a browser
@@ -220,19 +223,22 @@ def check_body(scope: Scope, headers: Headers, limit: int) -> None:
     Raises:
         HttpProblem: 415, not JSON; 413, too long.
     """
-    if scope["method"] in SAFE:
+    if scope["method"] in SAFE_METHODS:
         return
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
     length = headers.get("content-length", "0")
     is_empty = length == "0" and "transfer-encoding" not in headers
     if media != "application/json" and (media or not is_empty):
-        problem = f"Cannot read a body of type {media[:_SHOWN_MAX]!r}. Send application/json."
-        raise Problem("not_json_body", 415, problem)
+        problem = (
+            f"Cannot read a body of type {media[:_REPEATED_MAX_CHARS]!r}. Send "
+            "application/json."
+        )
+        raise HttpProblem("not_json_body", 415, problem)
     # Only the length that the client claims; `RequestContext.read_body` counts the real bytes.
     # Python refuses to convert very long digit strings, so only 20 digits are read.
-    if not (length.isdecimal() and length.isascii()) or int(length[:20]) > limit:
-        problem = f"Cannot read the body: it may have at most {limit} bytes. Send less."
-        raise Problem("too_large", 413, problem)
+    if not (length.isdecimal() and length.isascii()) or int(length[:20]) > max_bytes:
+        problem = f"Cannot read the body: it may have at most {max_bytes} bytes. Send less."
+        raise HttpProblem("too_large", 413, problem)
 
 
 def preflight_headers(headers: Headers, methods: Collection[str]) -> dict[str, str]:
@@ -249,7 +255,7 @@ def preflight_headers(headers: Headers, methods: Collection[str]) -> dict[str, s
     }
 
 
-def guarded(send: Send, address: Address, origin: str) -> Send:
+def add_security_headers(send: Send, address: ServerAddress, origin: str) -> Send:
     """Return `send` with the security headers added to every response.
 
     `origin` is the foreign origin whose page may read the response; "" for none.
@@ -258,7 +264,7 @@ def guarded(send: Send, address: Address, origin: str) -> Send:
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in _ON_EVERY_RESPONSE.items():
+            for name, value in _SECURITY_HEADERS.items():
                 headers[name] = value
             headers.setdefault("cache-control", "no-store")  # static files set their own
             if address.allow_origins:

@@ -24,40 +24,39 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from midrun.codec.strict_json import Limits as JsonLimits
-from midrun.codec.strict_json import parse
-from midrun.core.ids import SECOND, Micros, RunId
+from midrun.codec.strict_json import JsonLimits, parse_json
+from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.lru import LruDict
-from midrun.core.values import Actor, When
+from midrun.core.values import Actor, RedirectTiming
 from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunNotFound
-from midrun.ports.environment import boottime, wall
-from midrun.ports.store import Page, Query, RunRow, Store
+from midrun.ports.environment import read_boot_clock, read_wall_clock
+from midrun.ports.store import Page, RunQuery, RunRow, Store
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
-from midrun.runs.service import run_for
-from midrun.runs.validation import Asking
+from midrun.runs.service import make_run_id
+from midrun.runs.validation import ControlOptions
 from midrun.runs.values import Receipt, RunView
 from midrun.server.audit_log import AuditRecord
 from midrun.server.auth import Auth
-from midrun.server.broadcast import Channels
-from midrun.server.events import Events
+from midrun.server.broadcast import RunChannels
+from midrun.server.events import EventReader
 from midrun.server.limits import AddressLimit, Allowance, FailedSignIns, Limits, Quota
-from midrun.server.problem_details import Problem
-from midrun.server.run_views import Lines, Views
-from midrun.server.schemas import encoded, whole
+from midrun.server.problem_details import HttpProblem
+from midrun.server.run_views import RunLineBuilder, RunViews
+from midrun.server.schemas import encode_wire, normalize_integers
 from midrun.server.sessions import Session, Sessions
 
 # Open AG-UI streams. A client of that protocol stops a run by closing its stream.
 
 
-class Attending:
+class AguiStreamCounter:
     """Counts the open AG-UI streams of each run; a dropped stream may pause the run."""
 
     def __init__(self) -> None:
         self._count: Counter[RunId] = Counter()
 
     @contextmanager
-    def of(self, run: RunId) -> Iterator[None]:
+    def count_stream(self, run: RunId) -> Iterator[None]:
         """Count one stream of `run` while the block runs."""
         self._count[run] += 1
         try:
@@ -67,7 +66,7 @@ class Attending:
             if not self._count[run]:
                 del self._count[run]
 
-    def anybody(self, run: RunId) -> bool:
+    def has_stream(self, run: RunId) -> bool:
         """Return whether `run` has an open AG-UI stream."""
         return run in self._count
 
@@ -78,7 +77,7 @@ HOLDERS_MAX: Final = 4096
 """The number of lease holders whose last sign of life is remembered."""
 
 
-class Hearing:
+class HolderLastSeen:
     """Remembers when each lease holder (a worker process) was last seen alive.
 
     The store lists only the holders that are alive now. A holder that this server has never
@@ -87,14 +86,14 @@ class Hearing:
     """
 
     def __init__(self) -> None:
-        self._heard: LruDict[str, Micros] = LruDict(max_items=HOLDERS_MAX)
+        self._last_seen_at: LruDict[str, Micros] = LruDict(max_items=HOLDERS_MAX)
 
     def silent_since(self, holder: str, alive: Collection[str], now: Micros) -> Micros:
         """Return since when `holder` has been silent; `now` if it is alive."""
         for each in (*alive, holder):
-            if each in alive or each not in self._heard:
-                self._heard.put(each, now)
-        return self._heard.get(holder) or now
+            if each in alive or each not in self._last_seen_at:
+                self._last_seen_at.put(each, now)
+        return self._last_seen_at.get(holder) or now
 
 
 # Detect that the web server is about to stop.
@@ -139,30 +138,30 @@ class Bridges(Struct, frozen=True, kw_only=True):
     stop: Literal["pause", "cancel"] = "pause"
 
 
-DAY_MICROS: Final = 86_400 * SECOND
+DAY_MICROS: Final = 86_400 * MICROS_PER_SECOND
 
 QUERY_SHOWN_MAX_CHARS: Final = 40
 """Characters of a refused query parameter that the refusal repeats."""
 
-B = TypeVar("B", bound=Struct)
+BodyT = TypeVar("BodyT", bound=Struct)
 
-LOOK_S: Final = 1.0
+STOP_POLL_S: Final = 1.0
 """Seconds between two polls of `is_stopping`."""
 
-DIGITS_MAX: Final = 16
+SEQ_MAX_DIGITS: Final = 16
 """The maximum number of digits of a seq in a header or a query."""
 
-KEY: Final = r'"?([!#-~]{1,200})"?'
+IDEMPOTENCY_KEY_PATTERN: Final = r'"?([!#-~]{1,200})"?'
 """An `Idempotency-Key`, with the quotes that the IETF draft demands, or without."""
 
 
-HEAVY_READS_AT_ONCE: Final = 2
+HEAVY_READS_MAX_CONCURRENT: Final = 2
 """Reads of whole journals at once, of all callers together.
 
 They compute in threads, which compete with the event loop for the interpreter lock."""
 
 
-class Lobby:
+class ServerState:
     """The state that all requests of one server share: caches, counters, sessions."""
 
     def __init__(
@@ -170,26 +169,30 @@ class Lobby:
     ) -> None:
         self.mid = mid
         self.bridges = bridges
-        self.attending = Attending()
+        self.agui_streams = AguiStreamCounter()
         self.auth = auth
         self.limits = limits
         self.allowance = Allowance(limits, anyio.current_time)
-        self.failures = FailedSignIns(limits, boottime)
-        self.unknown_callers = AddressLimit(limits.failures, limits.failure_rate, boottime)
-        self.sessions = Sessions(boottime, wall, key=key)
-        self.views = Views(mid)
-        self.lines = Lines(mid, self.views)
-        self.events = Events(mid)
-        self.hearing = Hearing()
-        self.channels = Channels(mid, self.events)
-        self.heavy_reads = anyio.CapacityLimiter(HEAVY_READS_AT_ONCE)
+        self.failures = FailedSignIns(limits, read_boot_clock)
+        self.unknown_callers = AddressLimit(
+            limits.failures, limits.failure_rate, read_boot_clock
+        )
+        self.sessions = Sessions(read_boot_clock, read_wall_clock, key=key)
+        self.views = RunViews(mid)
+        self.run_lines = RunLineBuilder(mid, self.views)
+        self.events = EventReader(mid)
+        self.holder_last_seen = HolderLastSeen()
+        self.channels = RunChannels(mid, self.events)
+        self.heavy_reads = anyio.CapacityLimiter(HEAVY_READS_MAX_CONCURRENT)
         # One lock per run to which a message is being sent. Weak: a lock disappears with the
         # last request that uses it.
-        self.turns: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
+        self.message_locks: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
         self.closing = anyio.Event()  # set: all streams and long polls end
         self.unsigned_checkpoints = False  # whether `POST /v1/resume` takes them
         self.is_draining = False  # whether `/readyz` answers 503
-        self.is_told = False  # whether the web server calls `App.close` before it stops
+        self.is_close_promised = (
+            False  # whether the web server calls `App.close` before it stops
+        )
 
     @property
     def store(self) -> Store:
@@ -205,7 +208,7 @@ class Lobby:
                 "Cannot reach the store: the Midrun is not open. Open it in the lifespan of "
                 "the application that this server is mounted in."
             )
-            raise Problem("not_open", 503, problem) from None
+            raise HttpProblem("not_open", 503, problem) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,33 +220,33 @@ class Caller:
     session: Session | None = None
     secret: str = field(repr=False, default="")  # the session's, from the cookie
 
-    async def holds(self, server: Lobby) -> bool:
+    async def has_valid_credential(self, server: ServerState) -> bool:
         """Return whether the credential is still valid; streams check it again and again."""
         if self.session is not None and server.sessions.find(self.secret) is None:
             return False
         return not self.token or await server.auth(self.token) == self.actor
 
-    async def leaves(self, server: Lobby) -> None:
+    async def wait_until_invalid(self, server: ServerState) -> None:
         """Wait until the credential is no longer valid.
 
         The end of a session is noticed at once. A token that `auth` no longer accepts, and a
         session that expires, are noticed at the next check, every `Limits.ping` seconds.
         """
         ended = anyio.Event() if self.session is None else self.session.ended
-        while not ended.is_set() and await self.holds(server):
+        while not ended.is_set() and await self.has_valid_credential(server):
             with anyio.move_on_after(server.limits.ping):
                 await ended.wait()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
+class RequestContext:
     """One request of an authenticated caller; the argument of every handler."""
 
-    lobby: Lobby
+    server: ServerState
     request: Request
     caller: Caller
     path: Mapping[str, str]
-    room: int  # the maximum length of the body, in bytes
+    body_max_bytes: int  # the maximum length of the body, in bytes
     audit: AuditRecord
 
     @property
@@ -252,11 +255,11 @@ class Visit:
         return self.caller.actor
 
     @property
-    def own_runs_only(self) -> str:
+    def owner_filter(self) -> str:
         """The owner to restrict lists to: the name of a user, "" for other roles."""
         return self.actor.name if self.actor.role == "user" else ""
 
-    async def body(self, kind: type[B]) -> B:
+    async def decode_body(self, body_type: type[BodyT]) -> BodyT:
         """Decode the body as a `kind`. An empty body counts as an empty object.
 
         Raises:
@@ -264,38 +267,41 @@ class Visit:
                 wrong.
             NotJson: the body is not strict JSON.
         """
-        limits = JsonLimits(depth=self.lobby.limits.depth, size=self.room)
-        data = parse(await self.text() or b"{}", limits)
+        limits = JsonLimits(max_depth=self.server.limits.depth, max_bytes=self.body_max_bytes)
+        data = parse_json(await self.read_body() or b"{}", limits)
         try:
-            return msgspec.convert(whole(data, kind), kind)
+            return msgspec.convert(normalize_integers(data, body_type), body_type)
         except msgspec.ValidationError as error:
-            known = known_fields(kind, str(error))
+            known = find_known_fields(body_type, str(error))
             problem = f"Cannot read the body: {error}. Known fields: {', '.join(known)}."
-            raise Problem("invalid_body", 422, problem, fields={"known": known}) from None
+            raise HttpProblem("invalid_body", 422, problem, fields={"known": known}) from None
 
-    async def text(self) -> bytes:
+    async def read_body(self) -> bytes:
         """Read the whole body, within `Limits.patience` seconds.
 
         Raises:
             HttpProblem: 408, the body did not arrive in time; 413, it is too long.
         """
         text = bytearray()
-        with anyio.move_on_after(self.lobby.limits.patience) as slow:
+        with anyio.move_on_after(self.server.limits.patience) as slow:
             async for chunk in self.request.stream():
                 text += chunk
                 # Counted while it arrives: a chunked body has no Content-Length to check.
-                if len(text) > self.room:
-                    problem = f"Cannot read the body: it may have at most {self.room} bytes."
-                    raise Problem("too_large", 413, f"{problem} Send less.")
+                if len(text) > self.body_max_bytes:
+                    problem = (
+                        f"Cannot read the body: it may have at most {self.body_max_bytes} "
+                        "bytes."
+                    )
+                    raise HttpProblem("too_large", 413, f"{problem} Send less.")
         if slow.cancelled_caught:
             problem = (
                 "Cannot read the body: it did not arrive within "
-                f"{self.lobby.limits.patience:g} s. Send the request again."
+                f"{self.server.limits.patience:g} s. Send the request again."
             )
-            raise Problem("too_slow", 408, problem)
+            raise HttpProblem("too_slow", 408, problem)
         return bytes(text)
 
-    async def run(self) -> Run:
+    async def find_run(self) -> Run:
         """Return the run that the path names, if the caller may see it.
 
         Raises:
@@ -303,23 +309,23 @@ class Visit:
                 so that a user cannot find out which run ids exist.
         """
         run = RunId(self.path["run"])
-        if not await self.sees(run):
+        if not await self.can_see(run):
             raise RunNotFound(run)
-        return await self.lobby.mid.get(run)
+        return await self.server.mid.get(run)
 
     @asynccontextmanager
-    async def heavy_read(self) -> AsyncIterator[None]:
+    async def hold_heavy_read_slot(self) -> AsyncIterator[None]:
         """Wait for one of the few slots for reads of whole journals, and hold it.
 
         Raises:
             HttpProblem: 429, the caller has too many such reads running or waiting.
         """
         # Counted per caller before the wait, so that one caller cannot fill the queue.
-        with self.lobby.allowance.heavy_read(self.actor.name):
-            async with self.lobby.heavy_reads:
+        with self.server.allowance.count_heavy_read(self.actor.name):
+            async with self.server.heavy_reads:
                 yield
 
-    async def list_runs(self, query: Query) -> Page[RunRow]:
+    async def list_runs(self, query: RunQuery) -> Page[RunRow]:
         """Return a page of runs.
 
         A cursor is the id of a run. The id of a run that no list can have shown to this user is
@@ -330,27 +336,27 @@ class Visit:
             CursorRefused: no list has given the cursor to this caller.
         """
         # The store refuses an unknown cursor itself, so `_may_be_listed` finds the run.
-        page = await self.lobby.store.runs(query)
+        page = await self.server.store.list_runs(query)
         if query.cursor and not await self._may_be_listed(RunId(query.cursor)):
             raise CursorRefused(query.cursor)
         return page
 
     async def _may_be_listed(self, run: RunId) -> bool:
         """Return whether a list may have shown `run` to the caller, now or earlier."""
-        if await self.sees(run):
+        if await self.can_see(run):
             return True
         # The list of asks shows runs of other users that have asked this user. Asks that are
         # decided count, too: the cursor may be from before the decision.
-        asks = (await self.lobby.views.state(run)).asks
+        asks = (await self.server.views.read_state(run)).asks
         return any(ask.audience == f"user:{self.actor.name}" for ask in asks)
 
-    def asking(self, reason: str = "") -> Asking:
+    def control_arguments(self, reason: str = "") -> ControlOptions:
         """Return the arguments that every control takes: actor, reason, id, revision."""
-        return Asking(
+        return ControlOptions(
             actor=self.actor,
             reason=reason,
             request_id=self.request_id(),
-            seen=self.seen(),
+            seen=self.if_match_revision(),
         )
 
     def request_id(self) -> str | None:
@@ -362,39 +368,39 @@ class Visit:
         key = self.request.headers.get("idempotency-key")
         if key is None:
             return None
-        found = re.fullmatch(KEY, key)
+        found = re.fullmatch(IDEMPOTENCY_KEY_PATTERN, key)
         if found is None:
             problem = (
                 "Cannot use the Idempotency-Key: it must have 1 to 200 printable ASCII "
                 "characters without spaces."
             )
-            raise Problem("bad_idempotency_key", 400, problem)
-        return self.own(found[1])
+            raise HttpProblem("bad_idempotency_key", 400, problem)
+        return self.make_request_id(found[1])
 
-    def own(self, key: str) -> str:
+    def make_request_id(self, key: str) -> str:
         """Return a request id for `key` that no other caller can produce."""
         # The name is quoted, so it contains no colon: "a:b" + "c" and "a" + "b:c" differ.
         return f"{quote(self.actor.name, safe='')}:{key}"
 
-    async def sees(self, run: RunId) -> bool:
+    async def can_see(self, run: RunId) -> bool:
         """Return whether the caller may see `run`."""
-        return await self.lobby.views.sees(self.actor, run)
+        return await self.server.views.can_see(self.actor, run)
 
     @property
-    def is_over(self) -> bool:
+    def is_server_stopping(self) -> bool:
         """Whether the server is about to stop, so that streams and waits must end."""
-        server = self.lobby
+        server = self.server
         return server.closing.is_set() or (
-            not server.is_told and is_stopping(self.request.scope)
+            not server.is_close_promised and is_stopping(self.request.scope)
         )
 
-    async def over(self) -> None:
+    async def wait_until_stopping(self) -> None:
         """Wait until the server is about to stop."""
         # Without a promise that `App.close` is called, the event may never be set: then the
         # wait ends every STOP_POLL_S seconds, to look at the web server.
-        while not self.is_over:
-            with anyio.move_on_after(None if self.lobby.is_told else LOOK_S):
-                await self.lobby.closing.wait()
+        while not self.is_server_stopping:
+            with anyio.move_on_after(None if self.server.is_close_promised else STOP_POLL_S):
+                await self.server.closing.wait()
 
     async def check_quota(self, request_id: str | None) -> None:
         """Refuse a new run of a user whose quota is used up.
@@ -405,26 +411,29 @@ class Visit:
         Raises:
             HttpProblem: 429, with the bound that is reached.
         """
-        quota, owner = self.lobby.limits.quota, self.own_runs_only
+        quota, owner = self.server.limits.quota, self.owner_filter
         if not owner or quota == Quota():
             return
-        since = Micros(self.lobby.mid.now() - DAY_MICROS)
+        since = Micros(self.server.mid.now() - DAY_MICROS)
         sizes = quota.stored_bytes is not None  # sizes cost a scan of the journals
-        usage = await self.lobby.store.usage(owner, since=since, sizes=sizes)
+        usage = await self.server.store.get_usage(owner, since=since, sizes=sizes)
         excess = quota.find_excess(usage)
         if not excess:
             return
         if request_id:
             # The id of a run follows from its request id, so a repetition finds the row.
             with suppress(RunNotFound):
-                await self.lobby.store.row(run_for(request_id))
+                await self.server.store.get_row(make_run_id(request_id))
                 return
         text = f"Cannot start a run: the quota of user {owner} is used up, {excess}."
         hint = "Wait, end open runs, or have an operator raise Limits.quota."
-        raise Problem("quota_used_up", 429, f"{text} {hint}", headers={"Retry-After": "60"})
+        raise HttpProblem("quota_used_up", 429, f"{text} {hint}", headers={"Retry-After": "60"})
 
-    async def words(
-        self, run: RunId, asking: Asking, send: Callable[[Asking], Awaitable[Receipt]]
+    async def send_with_pending_limit(
+        self,
+        run: RunId,
+        asking: ControlOptions,
+        send: Callable[[ControlOptions], Awaitable[Receipt]],
     ) -> Receipt:
         """Send a message or redirect unless too many wait for their boundary already.
 
@@ -438,17 +447,19 @@ class Visit:
         Raises:
             HttpProblem: 429, `Limits.pending` texts are pending.
         """
-        most = self.lobby.limits.pending
-        async with self.lobby.turns.setdefault(run, anyio.Lock()):
+        most = self.server.limits.pending
+        async with self.server.message_locks.setdefault(run, anyio.Lock()):
             while True:
-                state = await self.lobby.views.state(run)
-                known = asking.get("request_id") in state.heard
+                state = await self.server.views.read_state(run)
+                known = asking.get("request_id") in state.requests
                 if len(state.pending) >= most and not known:
                     text = (
                         f"Cannot send to run {run}: {most} messages wait for their boundary "
                         "already. Withdraw one, or wait until the run takes one."
                     )
-                    raise Problem("too_many_pending", 429, text, headers={"Retry-After": "5"})
+                    raise HttpProblem(
+                        "too_many_pending", 429, text, headers={"Retry-After": "5"}
+                    )
                 if asking.get("seen") is not None:
                     # The client named a revision itself (If-Match): a conflict is its answer.
                     return await send(asking)
@@ -461,17 +472,17 @@ class Visit:
                         raise
                     # Another process was first. Count again on the state that it left.
 
-    async def redirected(
-        self, run: Run, text: str, asking: Asking, *, when: When = "next_step"
+    async def redirect(
+        self, run: Run, text: str, asking: ControlOptions, *, when: RedirectTiming = "next_step"
     ) -> Receipt:
         """Redirect a run, within the limit on pending texts."""
 
-        async def send(counted: Asking) -> Receipt:
+        async def send(counted: ControlOptions) -> Receipt:
             return await run.redirect(text, when=when, **counted)
 
-        return await self.words(run.id, asking, send)
+        return await self.send_with_pending_limit(run.id, asking, send)
 
-    def seen(self, *, required: bool = False) -> int | None:
+    def if_match_revision(self, *, required: bool = False) -> int | None:
         """Return the revision of the run in `If-Match`; None without it, or for `*`.
 
         The core compares it with the journal in the same append, so a control that was decided
@@ -489,14 +500,14 @@ class Visit:
                     "Cannot change the run: If-Match is missing. Send the ETag of the run that "
                     "you saw."
                 )
-                raise Problem("precondition_required", 428, problem)
+                raise HttpProblem("precondition_required", 428, problem)
             return None
         tags = (tag.strip().removeprefix("W/") for tag in header.split(","))
         revs = {tag.strip('"').partition(".")[0] for tag in tags}
-        numbers = [int(rev) for rev in revs if is_number(rev)]
+        numbers = [int(rev) for rev in revs if is_seq_number(rev)]
         return None if "*" in revs else max(numbers, default=0)
 
-    def number(self, name: str, default: int, *, least: int, most: int) -> int:
+    def query_number(self, name: str, default: int, *, minimum: int, maximum: int) -> int:
         """Return the query parameter `name` as an integer, or `default` without it.
 
         Raises:
@@ -505,15 +516,15 @@ class Visit:
         text = self.request.query_params.get(name, "")
         if not text:
             return default
-        value = int(text) if is_number(text) else -1
-        if not least <= value <= most:
+        value = int(text) if is_seq_number(text) else -1
+        if not minimum <= value <= maximum:
             shown = text[:QUERY_SHOWN_MAX_CHARS]
-            problem = f"{name} must be an integer from {least} to {most}, got {shown!r}"
-            raise Problem("bad_query", 400, problem)
+            problem = f"{name} must be an integer from {minimum} to {maximum}, got {shown!r}"
+            raise HttpProblem("bad_query", 400, problem)
         return value
 
 
-def known_fields(kind: type[Struct], problem: str) -> tuple[str, ...]:
+def find_known_fields(kind: type[Struct], problem: str) -> tuple[str, ...]:
     """Return the fields of the object that a validation error is about.
 
     The message of msgspec ends with a JSON path, such as "at `$.caps.steps`". The loop follows
@@ -531,12 +542,12 @@ def known_fields(kind: type[Struct], problem: str) -> tuple[str, ...]:
     return kind.__struct_encode_fields__
 
 
-def is_number(text: str) -> bool:
+def is_seq_number(text: str) -> bool:
     """Return whether `text` is a decimal number short enough to be a seq."""
-    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+    return text.isascii() and text.isdecimal() and len(text) <= SEQ_MAX_DIGITS
 
 
-def etag(run: RunView) -> str:
+def make_etag(run: RunView) -> str:
     """Return the ETag of a view: `control_rev`, a dot, then the seq.
 
     `If-Match` compares only the part before the dot, so steps of the agent do not make a
@@ -547,19 +558,19 @@ def etag(run: RunView) -> str:
     return f'"{run.control_rev}.{run.seq}{silent}"'
 
 
-def answer(
+def json_response(
     value: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return `value` as a JSON response."""
-    return Response(encoded(value), status, headers=headers, media_type="application/json")
+    return Response(encode_wire(value), status, headers=headers, media_type="application/json")
 
 
-async def told(context: Visit, run: Run, receipt: Receipt) -> Response:
+async def control_response(context: RequestContext, run: Run, receipt: Receipt) -> Response:
     """Return the receipt of a control and the run: 202 accepted, 200 already so."""
-    shown = await context.lobby.views.shown(run.id)
+    shown = await context.server.views.show_run(run.id)
     replayed = receipt.already == "duplicate_request"
-    headers = {"ETag": etag(shown)}
+    headers = {"ETag": make_etag(shown)}
     if replayed:
         headers["Idempotency-Replayed"] = "true"
     body = {"command": {"id": f"cmd_{receipt.seq}", "receipt": receipt}, "run": shown}
-    return answer(body, 200 if receipt.already else 202, headers)
+    return json_response(body, 200 if receipt.already else 202, headers)

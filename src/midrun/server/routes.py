@@ -26,15 +26,15 @@ from midrun.server import (
 from midrun.server.a2a import routes as a2a
 from midrun.server.agui import routes as agui
 from midrun.server.commands import Command
-from midrun.server.request_context import Visit
+from midrun.server.request_context import RequestContext
 from midrun.server.run_views import ShownRun
 from midrun.server.schemas import Body
-from midrun.server.sse import SSE
+from midrun.server.sse import SSE_MEDIA
 from midrun.text.report import Report
 
-Handler = Callable[[Visit], Awaitable[Response]]
+Handler = Callable[[RequestContext], Awaitable[Response]]
 
-RANKS: Final[dict[Role, int]] = {"viewer": 0, "user": 1, "operator": 2}
+ROLE_RANKS: Final[dict[Role, int]] = {"viewer": 0, "user": 1, "operator": 2}
 """The order of roles: each may do everything that the one before may. No caller has the role
 `system`."""
 
@@ -46,38 +46,38 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     path: str
     handler: Handler
     role: Role = "viewer"
-    takes: type[Body] | None = None
-    shows: type[Struct] | None = None
+    body_type: type[Body] | None = None
+    response_type: type[Struct] | None = None
     status: int = 200
-    media: tuple[str, ...] = ()  # other media types that `Accept` may choose
-    matches: bool = False  # uses If-Match
-    keyed: bool = True  # uses Idempotency-Key
-    large: bool = False  # the body may be as long as a checkpoint
-    heavy: bool = False  # reads a whole journal
-    audit: str = ""  # the action in the audit log; "" if it is not audited
+    other_media: tuple[str, ...] = ()  # other media types that `Accept` may choose
+    uses_if_match: bool = False  # uses If-Match
+    uses_idempotency_key: bool = True  # uses Idempotency-Key
+    has_large_body: bool = False  # the body may be as long as a checkpoint
+    reads_whole_journal: bool = False  # reads a whole journal
+    audit_action: str = ""  # the action in the audit log; "" if it is not audited
 
-    def route(self) -> Route:
+    def to_route(self) -> Route:
         """Return the Starlette route that matches this endpoint."""
         return Route(self.path, self.handler, methods=[self.method])
 
 
-def _get(
+def _get_endpoint(
     path: str,
     handler: Handler,
-    shows: type[Struct] | None,
+    response_type: type[Struct] | None,
     *media: str,
-    heavy: bool = False,
-    audit: str = "",
+    reads_whole_journal: bool = False,
+    audit_action: str = "",
 ) -> Endpoint:
     return Endpoint(
         method="GET",
         path=path,
         handler=handler,
-        shows=shows,
-        media=media,
-        keyed=False,
-        heavy=heavy,
-        audit=audit,
+        response_type=response_type,
+        other_media=media,
+        uses_idempotency_key=False,
+        reads_whole_journal=reads_whole_journal,
+        audit_action=audit_action,
     )
 
 
@@ -95,32 +95,34 @@ class Noted(Struct, frozen=True, kw_only=True):
     receipt: Receipt
 
 
-def _control(
+def _control_endpoint(
     name: str,
     handler: Handler,
-    takes: type[Body],
+    body_type: type[Body],
     *,
     role: Role = "user",
-    matches: bool = True,
+    uses_if_match: bool = True,
 ) -> Endpoint:
     return Endpoint(
         method="POST",
         path=f"/v1/runs/{{run}}/{name}",
         handler=handler,
         role=role,
-        takes=takes,
-        shows=Told,
+        body_type=body_type,
+        response_type=Told,
         status=202,
-        matches=matches,
+        uses_if_match=uses_if_match,
     )
 
 
-def _bridge(path: str, handler: Handler) -> Endpoint:
+def _protocol_endpoint(path: str, handler: Handler) -> Endpoint:
     """Return an endpoint of another protocol, which the OpenAPI document leaves out."""
-    return Endpoint(method="POST", path=path, handler=handler, role="user", keyed=False)
+    return Endpoint(
+        method="POST", path=path, handler=handler, role="user", uses_idempotency_key=False
+    )
 
 
-_RUN: Final = "/v1/runs/{run}"
+_RUN_PATH: Final = "/v1/runs/{run}"
 
 # The order matters only where two paths match the same request: the first row wins.
 ENDPOINTS: Final = (
@@ -128,120 +130,140 @@ ENDPOINTS: Final = (
     Endpoint(
         method="POST",
         path="/v1/runs",
-        handler=runs.start,
+        handler=runs.start_run,
         role="user",
-        takes=schemas.StartBody,
-        shows=ShownRun,
+        body_type=schemas.StartBody,
+        response_type=ShownRun,
         status=201,
     ),
-    _get("/v1/runs", runs.listed, runs.RunPage),
-    _get(_RUN, runs.look, ShownRun),
+    _get_endpoint("/v1/runs", runs.list_runs, runs.RunPage),
+    _get_endpoint(_RUN_PATH, runs.show_run, ShownRun),
     Endpoint(
         method="PATCH",
-        path=_RUN,
-        handler=runs.change,
+        path=_RUN_PATH,
+        handler=runs.raise_caps,
         role="operator",
-        takes=schemas.ChangeBody,
-        shows=Told,
+        body_type=schemas.ChangeBody,
+        response_type=Told,
         status=202,
-        matches=True,
+        uses_if_match=True,
     ),
     # ── controls; pause and cancel ignore If-Match, because a stop is never stale ──
-    _control("pause", controls.pause, schemas.PauseBody, matches=False),
-    _control("resume", controls.resume, schemas.ResumeBody),
-    _control("redirect", controls.redirect, schemas.RedirectBody),
-    _control("messages", controls.say, schemas.MessageBody),
-    _control("cancel", controls.cancel, schemas.CancelBody, matches=False),
-    _control("force_pause", controls.force_pause, schemas.Empty),
-    _control("retry_undo", controls.retry_undo, schemas.Empty, role="operator"),
-    _control("accept_residue", controls.accept_residue, schemas.Empty, role="operator"),
-    _control("take_over", controls.take_over, schemas.Empty),
-    _control("write", controls.write, schemas.WriteBody),
-    _control("use_tool", controls.use_tool, schemas.UseToolBody),
-    _control("hand_back", controls.hand_back, schemas.HandBackBody),
-    _control("frames/{frame}/resume", controls.resume_frame, schemas.Empty),
+    _control_endpoint("pause", controls.pause, schemas.PauseBody, uses_if_match=False),
+    _control_endpoint("resume", controls.resume, schemas.ResumeBody),
+    _control_endpoint("redirect", controls.redirect, schemas.RedirectBody),
+    _control_endpoint("messages", controls.say, schemas.MessageBody),
+    _control_endpoint("cancel", controls.cancel, schemas.CancelBody, uses_if_match=False),
+    _control_endpoint("force_pause", controls.force_pause, schemas.Empty),
+    _control_endpoint("retry_undo", controls.retry_undo, schemas.Empty, role="operator"),
+    _control_endpoint(
+        "accept_residue", controls.accept_residue, schemas.Empty, role="operator"
+    ),
+    _control_endpoint("take_over", controls.take_over, schemas.Empty),
+    _control_endpoint("write", controls.write, schemas.WriteBody),
+    _control_endpoint("use_tool", controls.use_tool, schemas.UseToolBody),
+    _control_endpoint("hand_back", controls.hand_back, schemas.HandBackBody),
+    _control_endpoint("frames/{frame}/resume", controls.resume_frame, schemas.Empty),
     # ── parts of a run ──
-    _get(f"{_RUN}/seen", run_page.seen, run_page.SeenRun),
-    _get(f"{_RUN}/turns", run_page.looked, run_page.Turns),
-    _get(f"{_RUN}/commands", runs.asked, runs.Commands, heavy=True),
-    _get(f"{_RUN}/commands/{{command}}", runs.asked_one, Command, heavy=True),
+    _get_endpoint(f"{_RUN_PATH}/seen", run_page.show_run_page, run_page.SeenRun),
+    _get_endpoint(f"{_RUN_PATH}/turns", run_page.list_turns, run_page.Turns),
+    _get_endpoint(
+        f"{_RUN_PATH}/commands", runs.list_commands, runs.Commands, reads_whole_journal=True
+    ),
+    _get_endpoint(
+        f"{_RUN_PATH}/commands/{{command}}",
+        runs.show_command,
+        Command,
+        reads_whole_journal=True,
+    ),
     Endpoint(
         method="DELETE",
-        path=f"{_RUN}/commands/{{command}}",
+        path=f"{_RUN_PATH}/commands/{{command}}",
         handler=controls.withdraw,
         role="user",
-        shows=Told,
+        response_type=Told,
         status=202,
-        matches=True,
+        uses_if_match=True,
     ),
-    _get(f"{_RUN}/frames", runs.frames, runs.Frames),
+    _get_endpoint(f"{_RUN_PATH}/frames", runs.list_frames, runs.Frames),
     Endpoint(
         method="DELETE",
-        path=f"{_RUN}/frames/{{frame}}",
+        path=f"{_RUN_PATH}/frames/{{frame}}",
         handler=controls.drop_frame,
         role="user",
-        shows=Told,
+        response_type=Told,
         status=202,
-        matches=True,
+        uses_if_match=True,
     ),
-    _get(f"{_RUN}/effects", runs.effects, runs.Effects),
-    _get(f"{_RUN}/report", runs.report, Report, "text/markdown"),
+    _get_endpoint(f"{_RUN_PATH}/effects", runs.list_effects, runs.Effects),
+    _get_endpoint(f"{_RUN_PATH}/report", runs.show_report, Report, "text/markdown"),
     # ── feeds; NDJSON takes its heavy-read slot in the handler, a stream takes none ──
-    _get(f"{_RUN}/events", feed_routes.events, feed_routes.EventPage, SSE, feed_routes.NDJSON),
-    _get("/v1/events", feed_routes.changes, None, SSE),
+    _get_endpoint(
+        f"{_RUN_PATH}/events",
+        feed_routes.read_events,
+        feed_routes.EventPage,
+        SSE_MEDIA,
+        feed_routes.NDJSON_MEDIA,
+    ),
+    _get_endpoint("/v1/events", feed_routes.follow_runs, None, SSE_MEDIA),
     # ── forks, checkpoints, journals ──
-    _get(f"{_RUN}/boundaries", checkpoints.boundaries, checkpoints.Boundaries, heavy=True),
+    _get_endpoint(
+        f"{_RUN_PATH}/boundaries",
+        checkpoints.list_boundaries,
+        checkpoints.Boundaries,
+        reads_whole_journal=True,
+    ),
     Endpoint(
         method="POST",
-        path=f"{_RUN}/fork",
-        handler=checkpoints.fork,
+        path=f"{_RUN_PATH}/fork",
+        handler=checkpoints.fork_run,
         role="user",
-        heavy=True,
-        takes=schemas.ForkBody,
-        shows=ShownRun,
+        reads_whole_journal=True,
+        body_type=schemas.ForkBody,
+        response_type=ShownRun,
         status=201,
     ),
     Endpoint(
         method="POST",
         path="/v1/resume",
-        handler=checkpoints.bring,
+        handler=checkpoints.import_checkpoint,
         role="operator",
-        takes=schemas.CheckpointBody,
-        shows=ShownRun,
+        body_type=schemas.CheckpointBody,
+        response_type=ShownRun,
         status=201,
-        large=True,
-        audit="import",
+        has_large_body=True,
+        audit_action="import",
     ),
-    _get(f"{_RUN}/verify", runs.verify, Verdict, heavy=True),
-    _get(
-        f"{_RUN}/checkpoint",
-        checkpoints.checkpoint,
+    _get_endpoint(f"{_RUN_PATH}/verify", runs.verify_run, Verdict, reads_whole_journal=True),
+    _get_endpoint(
+        f"{_RUN_PATH}/checkpoint",
+        checkpoints.export_checkpoint,
         None,
         "application/json",
-        heavy=True,
-        audit="export",
+        reads_whole_journal=True,
+        audit_action="export",
     ),
-    _get(
-        f"{_RUN}/export",
-        checkpoints.export,
+    _get_endpoint(
+        f"{_RUN_PATH}/export",
+        checkpoints.export_journal,
         None,
-        feed_routes.NDJSON,
-        heavy=True,
-        audit="export",
+        feed_routes.NDJSON_MEDIA,
+        reads_whole_journal=True,
+        audit_action="export",
     ),
     # ── asks; /v1/approvals is the same, but lists approvals only ──
-    _get("/v1/asks", asks.waiting, asks.AskPage),
-    _get("/v1/approvals", asks.approvals, asks.AskPage),
+    _get_endpoint("/v1/asks", asks.list_asks, asks.AskPage),
+    _get_endpoint("/v1/approvals", asks.list_approvals, asks.AskPage),
     *(
         Endpoint(
             method="POST",
             path=f"/v1/{name}/{{ask}}",
-            handler=asks.decide,
+            handler=asks.decide_ask,
             role="user",
-            takes=schemas.DecisionBody,
-            shows=Told,
+            body_type=schemas.DecisionBody,
+            response_type=Told,
             status=202,
-            matches=True,
+            uses_if_match=True,
         )
         for name in ("asks", "approvals")
     ),
@@ -249,51 +271,51 @@ ENDPOINTS: Final = (
     Endpoint(
         method="POST",
         path="/v1/halt",
-        handler=admin.halt,
+        handler=admin.set_halt,
         role="operator",
-        takes=schemas.HaltBody,
-        shows=admin.Halts,
+        body_type=schemas.HaltBody,
+        response_type=admin.Halts,
         status=202,
-        keyed=False,
-        audit="halt",
+        uses_idempotency_key=False,
+        audit_action="halt",
     ),
     Endpoint(
         method="POST",
         path="/v1/lift",
-        handler=admin.lift,
+        handler=admin.lift_halt,
         role="operator",
-        takes=schemas.LiftBody,
-        shows=admin.Lifted,
-        keyed=False,
-        audit="lift",
+        body_type=schemas.LiftBody,
+        response_type=admin.Lifted,
+        uses_idempotency_key=False,
+        audit_action="lift",
     ),
-    _get("/v1/halts", admin.halts, admin.Halts),
-    _get("/v1/agents", runs.agents, runs.Agents),
-    _get("/v1/session", admin.who, admin.Signed),
+    _get_endpoint("/v1/halts", admin.list_halts, admin.Halts),
+    _get_endpoint("/v1/agents", runs.list_agents, runs.Agents),
+    _get_endpoint("/v1/session", admin.show_actor, admin.Signed),
     Endpoint(
         method="POST",
         path="/v1/session",
         handler=admin.sign_in,
-        takes=schemas.Empty,
-        shows=admin.SignedIn,
-        keyed=False,
-        audit="sign_in",
+        body_type=schemas.Empty,
+        response_type=admin.SignedIn,
+        uses_idempotency_key=False,
+        audit_action="sign_in",
     ),
     Endpoint(
         method="DELETE",
         path="/v1/session",
         handler=admin.sign_out,
         status=204,
-        keyed=False,
-        audit="sign_out",
+        uses_idempotency_key=False,
+        audit_action="sign_out",
     ),
     # ── other protocols ──
-    _bridge("/agui/{agent}", agui.run_agent),
-    _get("/copilotkit/info", agui.info, None),
-    _bridge("/copilotkit/agent/{agent}/run", agui.run_agent),
-    _bridge("/copilotkit/agent/{agent}/connect", agui.connect),
-    _bridge("/copilotkit/agent/{agent}/stop/{thread}", agui.stop),
-    _bridge("/a2a/{agent}", a2a.rpc),
-    _get("/a2a/{agent}/{rest:path}", a2a.rest, None),
-    _bridge("/a2a/{agent}/{rest:path}", a2a.rest),
+    _protocol_endpoint("/agui/{agent}", agui.run_agent),
+    _get_endpoint("/copilotkit/info", agui.show_info, None),
+    _protocol_endpoint("/copilotkit/agent/{agent}/run", agui.run_agent),
+    _protocol_endpoint("/copilotkit/agent/{agent}/connect", agui.connect),
+    _protocol_endpoint("/copilotkit/agent/{agent}/stop/{thread}", agui.stop_run),
+    _protocol_endpoint("/a2a/{agent}", a2a.handle_rpc),
+    _get_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, None),
+    _protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest),
 )

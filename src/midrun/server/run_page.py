@@ -13,30 +13,33 @@ from starlette.responses import Response
 
 from midrun.agents.outcome import AskView
 from midrun.core.decide.asks import may_decide
-from midrun.core.entries import Asked, Record, RunCancelled, RunPaused
+from midrun.core.entries import Record, RequestEntry, RunCancelled, RunPaused
 from midrun.core.ids import Micros, Seq
-from midrun.core.journaled_text import own_plan
+from midrun.core.journaled_text import get_topic_plan
 from midrun.core.state import State
-from midrun.core.values import DRIVABLE, Actor, Phase, Value
-from midrun.ports.store import Halt
-from midrun.runs.turns import TurnView, count, turns
+from midrun.core.values import DRIVABLE_PHASES, Actor, Phase, Value
+from midrun.ports.store import HaltRecord
+from midrun.runs.turns import TurnView, count_turns
+from midrun.runs.turns import list_turns as list_turn_views
 from midrun.runs.values import RunView
-from midrun.runs.views import view_of
-from midrun.server.request_context import Visit, answer, etag
-from midrun.server.run_views import seen_as
-from midrun.text.buttons import Offer, unheard
+from midrun.runs.views import make_view
+from midrun.server.request_context import RequestContext, json_response, make_etag
+from midrun.server.run_views import status_for_viewer
+from midrun.text.buttons import Button, mark_worker_lost
 
-TURNS: Final = 40
+TURNS_PER_PAGE: Final = 40
 """The number of turns on the first page; the client pages back for earlier ones."""
 
-EFFECTS: Final = 100
+EFFECTS_MAX: Final = 100
 """The number of effects in the view; the report has all."""
 
-_SOON: Final = 64
+_PHASE_SEARCH_MAX_ENTRIES: Final = 64
 """The number of entries to search, after a request, for the entry that completed it."""
 
-_NOT_YOURS: Final = "You may only view this run. Its owner and operators control it."
-_FOR_OPERATORS: Final = "Only an operator may do this."
+_VIEWERS_CANNOT_CONTROL: Final = (
+    "You may only view this run. Its owner and operators control it."
+)
+_OPERATORS_ONLY: Final = "Only an operator may do this."
 
 
 class SeenAsk(AskView, kw_only=True):
@@ -68,7 +71,7 @@ class SeenRun(RunView, kw_only=True):
     silent_since: Micros
     workers: int
     plan_held: bool
-    halt: Halt | None = None
+    halt: HaltRecord | None = None
 
 
 class Turns(Value, kw_only=True):
@@ -78,31 +81,35 @@ class Turns(Value, kw_only=True):
     total: int
 
 
-async def seen(context: Visit) -> Response:
+async def show_run_page(context: RequestContext) -> Response:
     """Show a run as of now, with the caller's buttons and whether it is driven."""
-    run, store = await context.run(), context.lobby.store
-    state = await context.lobby.views.state(run.id)
-    row, holders, now = await store.row(run.id), await store.holders(), context.lobby.mid.now()
-    silent = context.lobby.mid.silent_calls(run.id)
-    view = view_of(state, started_at=row.started_at, recent=EFFECTS, silent=silent)
+    run, store = await context.find_run(), context.server.store
+    state = await context.server.views.read_state(run.id)
+    row, holders, now = (
+        await store.get_row(run.id),
+        await store.list_holders(),
+        context.server.mid.now(),
+    )
+    silent = context.server.mid.silent_calls(run.id)
+    view = make_view(state, started_at=row.started_at, max_effects=EFFECTS_MAX, silent=silent)
     # The journal says that a worker holds the lease, the store whether that worker is alive.
     # `lost` is the difference, in phases in which a worker has something to do.
     driven = row.holder in holders
-    lost = state.leased and not driven and state.phase in DRIVABLE
-    working = state.leased and driven
-    began, halt = await _began(context, state), await _halt(context, state)
-    asks = tuple(_seen(context.actor, state, ask) for ask in view.asks)
+    lost = state.is_leased and not driven and state.phase in DRIVABLE_PHASES
+    working = state.is_leased and driven
+    began, halt = await _find_phase_entry(context, state), await _find_halt(context, state)
+    asks = tuple(_show_ask(context.actor, state, ask) for ask in view.asks)
     # The overlay replaces these fields of the view; all others are the same for every viewer.
     fields = structs.asdict(view) | {
         "asks": asks,
-        "controls": _permitted(
-            context.actor, unheard(view.controls) if lost else view.controls
+        "controls": _permit_buttons(
+            context.actor, mark_worker_lost(view.controls) if lost else view.controls
         ),
-        "sign": seen_as(
+        "sign": status_for_viewer(
             view.sign,
-            theirs=any(ask.may_decide for ask in asks),
-            lost=lost,
-            workers=len(holders),
+            may_decide_ask=any(ask.may_decide for ask in asks),
+            is_worker_lost=lost,
+            worker_count=len(holders),
             halt=halt,
         ),
         "elapsed": view.elapsed + max(now - state.at, 0) / 1e6 * working,
@@ -113,64 +120,66 @@ async def seen(context: Visit) -> Response:
         role=context.actor.role,
         now=now,
         since_at=view.started_at if began is None else began.at,
-        since_reason=_reason(began),
+        since_reason=_reason_of(began),
         working=working,
         lost=lost,
-        silent_since=context.lobby.hearing.silent_since(row.holder, holders, now),
+        silent_since=context.server.holder_last_seen.silent_since(row.holder, holders, now),
         workers=len(holders),
-        plan_held=own_plan(state) != state.plan,
+        plan_held=get_topic_plan(state) != state.plan,
         halt=halt,
     )
-    return answer(page, headers={"ETag": etag(page)})
+    return json_response(page, headers={"ETag": make_etag(page)})
 
 
-async def _halt(context: Visit, state: State) -> Halt | None:
+async def _find_halt(context: RequestContext, state: State) -> HaltRecord | None:
     """Return the oldest halt that covers the run; None if the run has ended."""
-    if state.ended:
+    if state.has_ended:
         return None
-    spec, halts = state.started, await context.lobby.store.halts()
+    spec, halts = state.run_started, await context.server.store.list_halts()
     return next((h for h in halts if h.covers(state.run, spec.agent, spec.labels)), None)
 
 
-async def _began(context: Visit, state: State) -> Record | None:
+async def _find_phase_entry(context: RequestContext, state: State) -> Record | None:
     """Return the entry by which the run entered its phase; None if it began there.
 
     `state.phase_since` is the seq of the request. A pause or a cancel is requested first and
     completed by a later entry (`RunPaused`, `RunCancelled`); then that entry counts.
     """
-    if not state.since:
+    if not state.phase_since:
         return None
-    found = await context.lobby.store.read(state.run, after=Seq(state.since - 1), limit=_SOON)
+    found = await context.server.store.read(
+        state.run, after=Seq(state.phase_since - 1), limit=_PHASE_SEARCH_MAX_ENTRIES
+    )
     if state.phase in {Phase.PAUSED, Phase.CANCELLED}:
         completed = [r for r in found if isinstance(r.entry, RunPaused | RunCancelled)]
         return completed[-1] if completed else found[0]
     return found[0]
 
 
-def _reason(began: Record | None) -> str:
-    entry = began.entry if began is not None else None
-    return entry.reason if isinstance(entry, Asked) else ""
+def _reason_of(record: Record | None) -> str:
+    entry = record.entry if record is not None else None
+    return entry.reason if isinstance(entry, RequestEntry) else ""
 
 
-def _permitted(actor: Actor, offers: dict[str, Offer]) -> dict[str, Offer]:
+def _permit_buttons(actor: Actor, buttons: dict[str, Button]) -> dict[str, Button]:
     """Disable the buttons that the server would refuse to this actor."""
-    return {name: _of(actor, offer) for name, offer in offers.items()}
+    return {name: _permit_button(actor, offer) for name, offer in buttons.items()}
 
 
-def _of(actor: Actor, offer: Offer) -> Offer:
-    if not offer.enabled or actor.role == "operator":
-        return offer
+def _permit_button(actor: Actor, button: Button) -> Button:
+    if not button.enabled or actor.role == "operator":
+        return button
     if actor.role == "viewer":
-        return replace(offer, enabled=False, consequence=_NOT_YOURS)
+        return replace(button, enabled=False, consequence=_VIEWERS_CANNOT_CONTROL)
     # The same rules as in `routes.py` and `controls.resume`: only operators raise caps and
     # retry an undo.
-    if offer.caps or offer.command == "retry_undo":
-        return replace(offer, enabled=False, consequence=_FOR_OPERATORS)
-    return offer
+    if button.caps or button.command == "retry_undo":
+        return replace(button, enabled=False, consequence=_OPERATORS_ONLY)
+    return button
 
 
-def _seen(actor: Actor, state: State, view: AskView) -> SeenAsk:
-    ask = state.ask(view.id)
+def _show_ask(actor: Actor, state: State, view: AskView) -> SeenAsk:
+    ask = state.find_ask(view.id)
     assert ask is not None  # the view is of this state
     return SeenAsk(
         **structs.asdict(view),
@@ -179,11 +188,11 @@ def _seen(actor: Actor, state: State, view: AskView) -> SeenAsk:
     )
 
 
-async def looked(context: Visit) -> Response:
+async def list_turns(context: RequestContext) -> Response:
     """List the turns of a run: those after the first `after`, by default the newest."""
-    run = await context.run()
-    state = await context.lobby.views.state(run.id)
-    total = count(state)
-    limit = context.number("limit", TURNS, least=1, most=200)
-    after = context.number("after", max(total - limit, 0), least=0, most=2**53 - 1)
-    return answer(Turns(items=turns(state, after, limit), total=total))
+    run = await context.find_run()
+    state = await context.server.views.read_state(run.id)
+    total = count_turns(state)
+    limit = context.query_number("limit", TURNS_PER_PAGE, minimum=1, maximum=200)
+    after = context.query_number("after", max(total - limit, 0), minimum=0, maximum=2**53 - 1)
+    return json_response(Turns(items=list_turn_views(state, after, limit), total=total))

@@ -19,27 +19,27 @@ from msgspec.structs import replace
 from midrun.core.decide.asks import may_decide
 from midrun.core.evolve import fold
 from midrun.core.ids import Epoch, Micros, RunId, Seq
-from midrun.core.journaled_text import line, own_plan, place
+from midrun.core.journaled_text import format_position, get_topic_plan, shorten_to_line
 from midrun.core.lru import LruDict
 from midrun.core.run_head import Head
 from midrun.core.state import Ask, State
-from midrun.core.values import DRIVABLE, Actor, Phase, Value
-from midrun.driver.journal_writer import load
+from midrun.core.values import DRIVABLE_PHASES, Actor, Phase, Value
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import JournalCorrupt, JournalTooNew
-from midrun.ports.store import Halt, RunRow
+from midrun.ports.store import HaltRecord, RunRow
 from midrun.runs.midrun import Midrun
 from midrun.runs.values import RunView
-from midrun.runs.views import heard, view_of
-from midrun.text.buttons import Offer, offers
-from midrun.text.status import Sign, halting, sign, unheard_of
+from midrun.runs.views import make_view, mark_lost_worker
+from midrun.text.buttons import Button, build_buttons
+from midrun.text.status import StatusLine, build_status_line, mark_halting, mark_lost
 
-STATES_MAX: Final = 128
-STATES_MAX_BYTES: Final = 64 * 1024 * 1024
+CACHED_STATES_MAX: Final = 128
+CACHED_STATES_MAX_BYTES: Final = 64 * 1024 * 1024
 """The bound on the journals of all cached states; a state needs about as much memory."""
 
-HEADS_MAX: Final = 8192
+CACHED_HEADS_MAX: Final = 8192
 
-UNREADABLE: Final = (JournalCorrupt, JournalTooNew)
+UNREADABLE_ERRORS: Final = (JournalCorrupt, JournalTooNew)
 """Errors of one unreadable journal: damaged, or of a newer Midrun. Other runs are fine."""
 
 
@@ -50,22 +50,22 @@ class ShownRun(RunView, kw_only=True):
     started_by: str
 
 
-class _Cached(NamedTuple):
+class _CachedState(NamedTuple):
     state: State
-    size: int  # bytes of its journal, as JSON
+    journal_bytes: int  # bytes of its journal, as JSON
 
 
-class Views:
+class RunViews:
     """Reads states and views of runs. Cached states are folded on from their last seq."""
 
     def __init__(self, mid: Midrun) -> None:
         self._mid = mid
-        self._states: LruDict[RunId, _Cached] = LruDict(
-            max_items=STATES_MAX, max_weight=STATES_MAX_BYTES
+        self._states: LruDict[RunId, _CachedState] = LruDict(
+            max_items=CACHED_STATES_MAX, max_weight=CACHED_STATES_MAX_BYTES
         )
-        self._heads: LruDict[RunId, Head] = LruDict(max_items=HEADS_MAX)
+        self._heads: LruDict[RunId, Head] = LruDict(max_items=CACHED_HEADS_MAX)
 
-    async def state(self, run: RunId) -> State:
+    async def read_state(self, run: RunId) -> State:
         """Return the current state of `run`.
 
         Raises:
@@ -73,41 +73,41 @@ class Views:
         """
         cached = self._states.get(run)
         if cached is None:
-            state = await load(self._mid.store, run)
+            state = await load_run_state(self._mid.store, run)
             size = count_bytes([*state.messages], [*state.calls])
         else:
             state = cached.state
             records = await self._mid.store.read(run, after=state.seq)
             state = fold(run, records, state)
-            size = cached.size + count_bytes(*(record.entry for record in records))
+            size = cached.journal_bytes + count_bytes(*(record.entry for record in records))
         # Other requests may have stored a state during the awaits. A newer one must not be
         # replaced by an older one.
         newest = self._states.get(run)
         if newest is not None and newest.state.seq > state.seq:
             return newest.state
-        self._states.put(run, _Cached(state, size), weight=size)
+        self._states.put(run, _CachedState(state, size), weight=size)
         return state
 
-    async def shown(self, run: RunId) -> ShownRun:
+    async def show_run(self, run: RunId) -> ShownRun:
         """Return the current view of a run."""
-        return await self.shown_in(await self.state(run))
+        return await self.show_state(await self.read_state(run))
 
-    async def shown_in(self, state: State) -> ShownRun:
+    async def show_state(self, state: State) -> ShownRun:
         """Return the view of a run as of `state`."""
         run, store = state.run, self._mid.store
-        row = await store.row(run)
+        row = await store.get_row(run)
         # The hash of the state's own last entry; the row may be ahead of the state.
-        (_, head_hash), *_ = await store.lines(run, after=Seq(state.seq - 1), limit=1)
+        (_, head_hash), *_ = await store.read_lines(run, after=Seq(state.seq - 1), limit=1)
         silent = self._mid.silent_calls(run)
-        view = view_of(state, started_at=row.started_at, silent=silent)
-        view = await heard(store, row, view)
+        view = make_view(state, started_at=row.started_at, silent=silent)
+        view = await mark_lost_worker(store, row, view)
         return ShownRun(
             **structs.asdict(view),
             head_hash=head_hash.hex(),
-            started_by=state.started.by,
+            started_by=state.run_started.by,
         )
 
-    async def head(self, run: RunId) -> Head:
+    async def read_head(self, run: RunId) -> Head:
         """Return a possibly outdated head of `run`; use only its agent and owner.
 
         Those two never change, so the head is cached without any invalidation.
@@ -117,16 +117,16 @@ class Views:
         """
         found = self._heads.get(run)
         if found is None:
-            found = (await self._mid.store.row(run)).head
+            found = (await self._mid.store.get_row(run)).head
             self._heads.put(run, found)
         return found
 
-    async def sees(self, actor: Actor, run: RunId) -> bool:
+    async def can_see(self, actor: Actor, run: RunId) -> bool:
         """Return whether `actor` may see `run`: a user sees their own, other roles see all.
 
         A child run belongs to the owner of its parent.
         """
-        return actor.role != "user" or (await self.head(run)).owner == actor.name
+        return actor.role != "user" or (await self.read_head(run)).owner == actor.name
 
 
 def count_bytes(*values: object) -> int:
@@ -137,29 +137,36 @@ def count_bytes(*values: object) -> int:
 # The status line for one viewer: waiting for you or for others, worker lost, halted.
 
 
-def seen_as(sign: Sign, *, theirs: bool, lost: bool, workers: int, halt: Halt | None) -> Sign:
+def status_for_viewer(
+    status: StatusLine,
+    *,
+    may_decide_ask: bool,
+    is_worker_lost: bool,
+    worker_count: int,
+    halt: HaltRecord | None,
+) -> StatusLine:
     """Adjust a run's status line for one viewer at this moment.
 
     `may_decide_ask`: the viewer may decide the open ask. `is_worker_lost`: the worker with the
     lease is silent. `worker_count`: live workers. `halt`: the halt that covers the run, if any.
     """
     # A lost worker comes first: the other cases assume a worker that acts on them.
-    if lost:
-        return unheard_of(sign)
-    if halt is not None and sign.look in {"running", "pausing", "cancelling"}:
-        return halting(sign, halt.by)
-    if halt is not None and sign.look == "queued":
-        return replace(sign, note="no call starts until the halt is lifted")
-    if sign.look == "queued" and not workers:
-        return replace(sign, note="no worker is available")
-    return _to_whom(sign, theirs=theirs)
+    if is_worker_lost:
+        return mark_lost(status)
+    if halt is not None and status.look in {"running", "pausing", "cancelling"}:
+        return mark_halting(status, halt.by)
+    if halt is not None and status.look == "queued":
+        return replace(status, note="no call starts until the halt is lifted")
+    if status.look == "queued" and not worker_count:
+        return replace(status, note="no worker is available")
+    return _address_waiting(status, may_decide_ask=may_decide_ask)
 
 
-def _to_whom(sign: Sign, *, theirs: bool) -> Sign:
-    if sign.look != "waiting" or not sign.word.endswith("a person"):
-        return sign
-    word = "Waiting for you" if theirs else "Waiting for another person"
-    return replace(sign, word=word, said=f"{word}: {sign.note}")
+def _address_waiting(status: StatusLine, *, may_decide_ask: bool) -> StatusLine:
+    if status.look != "waiting" or not status.word.endswith("a person"):
+        return status
+    word = "Waiting for you" if may_decide_ask else "Waiting for another person"
+    return replace(status, word=word, said=f"{word}: {status.note}")
 
 
 # Lines of a list of runs.
@@ -168,8 +175,8 @@ def _to_whom(sign: Sign, *, theirs: bool) -> Sign:
 # the cost and the button follow only from the journal. They are cached by seq, so that a list
 # does not read a run again that has not changed.
 
-WORKS_MAX: Final = 8192
-WORKS_MAX_BYTES: Final = 16 * 1024 * 1024
+CACHED_WORKS_MAX: Final = 8192
+CACHED_WORKS_MAX_BYTES: Final = 16 * 1024 * 1024
 """The bound on the asks of the cached runs: they hold arguments, which may be long."""
 
 
@@ -186,8 +193,8 @@ class Work(Value, kw_only=True):
     place: str = ""  # "step 4 of 7", or "step 4"
     plan_held: bool = False
     yours: bool = False  # whether the run needs a person and the viewer may act on it
-    sign: Sign
-    quick: Offer  # the one button of a list: pause, keep running or resume
+    sign: StatusLine
+    quick: Button  # the one button of a list: pause, keep running or resume
 
 
 class RunLine(Value, kw_only=True):
@@ -214,7 +221,7 @@ class RunLine(Value, kw_only=True):
     work: Work
 
 
-class _Known(NamedTuple):
+class _CachedWork(NamedTuple):
     """The facts of a run up to `seq` that hold for all viewers, and its open asks."""
 
     seq: Seq
@@ -222,60 +229,62 @@ class _Known(NamedTuple):
     asks: tuple[Ask, ...]
 
 
-class Lines:
+class RunLineBuilder:
     """Builds list lines from rows of the store."""
 
-    def __init__(self, mid: Midrun, views: Views) -> None:
+    def __init__(self, mid: Midrun, views: RunViews) -> None:
         self._mid = mid
         self._views = views
-        self._known: LruDict[RunId, _Known] = LruDict(
-            max_items=WORKS_MAX, max_weight=WORKS_MAX_BYTES
+        self._cache: LruDict[RunId, _CachedWork] = LruDict(
+            max_items=CACHED_WORKS_MAX, max_weight=CACHED_WORKS_MAX_BYTES
         )
 
-    async def of(self, rows: Sequence[RunRow], actor: Actor) -> tuple[RunLine, ...]:
+    async def build(self, rows: Sequence[RunRow], actor: Actor) -> tuple[RunLine, ...]:
         """Return the lines of `rows`, in their order, as `actor` sees them."""
         # Live workers and halts are read once for the whole list.
         store, now = self._mid.store, self._mid.now()
-        holders, halts = await store.holders(), await store.halts()
+        holders, halts = await store.list_holders(), await store.list_halts()
         lines: list[RunLine] = []
         for row in rows:
-            known = await self._read(row)
-            lines.append(_line(row, _at_this_moment(row, known, actor, holders, halts, now)))
+            known = await self._read_work(row)
+            lines.append(
+                _make_line(row, _work_for_viewer(row, known, actor, holders, halts, now))
+            )
         return tuple(lines)
 
-    async def _read(self, row: RunRow) -> _Known:
-        known = self._known.get(row.run)
+    async def _read_work(self, row: RunRow) -> _CachedWork:
+        known = self._cache.get(row.run)
         if known is None or known.seq < row.seq:
             try:
-                state = await self._views.state(row.run)
-            except UNREADABLE as error:
-                return _Known(row.seq, _unread(str(error)), ())
+                state = await self._views.read_state(row.run)
+            except UNREADABLE_ERRORS as error:
+                return _CachedWork(row.seq, _unreadable_work(str(error)), ())
             asks = tuple(state.asks[number - 1] for number in state.open_asks)
-            known = _Known(state.seq, _work(state), asks)
-            self._known.put(row.run, known, weight=count_bytes(*asks))
+            known = _CachedWork(state.seq, _make_work(state), asks)
+            self._cache.put(row.run, known, weight=count_bytes(*asks))
         return known
 
 
-def _unread(error: str) -> Work:
+def _unreadable_work(error: str) -> Work:
     """Return the work of an unreadable run; the list must still show the other runs."""
-    note = line(error)
-    disabled = Offer(enabled=False, command="", label="Pause", consequence=note)
-    return Work(sign=Sign(look="lost", word="Cannot be read", note=note), quick=disabled)
+    note = shorten_to_line(error)
+    disabled = Button(enabled=False, command="", label="Pause", consequence=note)
+    return Work(sign=StatusLine(look="lost", word="Cannot be read", note=note), quick=disabled)
 
 
-def _work(state: State) -> Work:
+def _make_work(state: State) -> Work:
     return Work(
-        elapsed=state.worked / 1e6,
-        working=state.leased,
+        elapsed=state.worked_micros / 1e6,
+        working=state.is_leased,
         cost_usd=state.meter.spent.cost / 1e6,
-        place=place(state.plan, state.meter.steps),
-        plan_held=own_plan(state) != state.plan,
-        sign=sign(state),
-        quick=offers(state)["pause"],
+        place=format_position(state.plan, state.meter.steps),
+        plan_held=get_topic_plan(state) != state.plan,
+        sign=build_status_line(state),
+        quick=build_buttons(state)["pause"],
     )
 
 
-def _line(row: RunRow, work: Work) -> RunLine:
+def _make_line(row: RunRow, work: Work) -> RunLine:
     head = row.head
     return RunLine(
         run_id=row.run,
@@ -300,12 +309,12 @@ def _line(row: RunRow, work: Work) -> RunLine:
     )
 
 
-def _at_this_moment(
+def _work_for_viewer(
     row: RunRow,
-    known: _Known,
+    cached: _CachedWork,
     actor: Actor,
     holders: Collection[str],
-    halts: Sequence[Halt],
+    halts: Sequence[HaltRecord],
     now: Micros,
 ) -> Work:
     """Return the work as it is now, for `actor`.
@@ -313,14 +322,14 @@ def _at_this_moment(
     A worker that dies appends no entry. So the lease in the journal counts only while the
     store lists its holder as alive.
     """
-    work, head = known.work, row.head
-    is_decider = any(may_decide(actor, ask) for ask in known.asks)
+    work, head = cached.work, row.head
+    is_decider = any(may_decide(actor, ask) for ask in cached.asks)
     working = work.working and row.holder in holders
-    status = seen_as(
+    status = status_for_viewer(
         work.sign,
-        theirs=is_decider,
-        lost=work.working and not working and head.phase in DRIVABLE,
-        workers=len(holders),
+        may_decide_ask=is_decider,
+        is_worker_lost=work.working and not working and head.phase in DRIVABLE_PHASES,
+        worker_count=len(holders),
         halt=next((h for h in halts if h.covers(row.run, head.agent, head.labels)), None),
     )
     yours = is_decider if head.attention == "ask" else actor.role != "viewer"

@@ -17,11 +17,11 @@ from msgspec import Meta, Struct
 from msgspec import inspect as info
 from msgspec.structs import asdict
 
-from midrun.core.ids import Micros, date_of
+from midrun.core.ids import Micros, micros_to_datetime
 from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.stops import Stop
-from midrun.core.values import Json, UndoSet, Urgency, Use, Value, When
-from midrun.runs.validation import LABELS_MAX, REASON_MAX_CHARS, WORDS
+from midrun.core.values import Json, RedirectTiming, UndoSet, Urgency, Use, Value
+from midrun.runs.validation import LABELS_MAX, NON_SPACE_PATTERN, REASON_MAX_CHARS
 
 # Integral floats in bodies.
 #
@@ -30,38 +30,38 @@ from midrun.runs.validation import LABELS_MAX, REASON_MAX_CHARS, WORDS
 # only where the body's type is int.
 
 
-def whole(data: object, kind: type[Struct]) -> object:
+def normalize_integers(data: object, body_type: type[Struct]) -> object:
     """Convert integral floats in `data` to int where `kind` has an int field."""
-    return _whole(data, _type(kind))
+    return _normalize(data, _type_info(body_type))
 
 
 @cache
-def _type(kind: type[Struct]) -> info.Type:
-    return info.type_info(kind)
+def _type_info(struct_type: type[Struct]) -> info.Type:
+    return info.type_info(struct_type)
 
 
-def _whole(data: object, kind: info.Type) -> object:
-    match kind, data:
+def _normalize(data: object, type_info: info.Type) -> object:
+    match type_info, data:
         case info.IntType(), float() if data.is_integer():
             return int(data)
         case info.UnionType(), _:
             # Every member may convert its part; one that does not fit changes nothing.
-            for member in kind.types:
-                data = _whole(data, member)
-        case info.StructType(), dict() if _is(data, kind):
-            fields = {field.encode_name: field.type for field in kind.fields}
+            for member in type_info.types:
+                data = _normalize(data, member)
+        case info.StructType(), dict() if _has_tag(data, type_info):
+            fields = {field.encode_name: field.type for field in type_info.fields}
             known = data.keys() & fields.keys()
-            return data | {name: _whole(data[name], fields[name]) for name in known}
+            return data | {name: _normalize(data[name], fields[name]) for name in known}
         case info.VarTupleType(), list():
-            return [_whole(item, kind.item_type) for item in data]
+            return [_normalize(item, type_info.item_type) for item in data]
         case _:
             pass
     return data
 
 
-def _is(data: dict[object, object], kind: info.StructType) -> bool:
+def _has_tag(data: dict[object, object], type_info: info.StructType) -> bool:
     """Return whether `data` has the tag of this struct, or the struct has none."""
-    return kind.tag_field is None or data.get(kind.tag_field) == kind.tag
+    return type_info.tag_field is None or data.get(type_info.tag_field) == type_info.tag
 
 
 # Values on the wire.
@@ -70,85 +70,87 @@ def _is(data: dict[object, object], kind: info.StructType) -> bool:
 # present and times are RFC 3339, so a client needs no knowledge of the classes. User data is
 # passed on unchanged.
 
-_FREE: Final = get_type_hints(Use)["args"]
+_USER_JSON: Final = get_type_hints(Use)["args"]
 _TIME_SCHEMA: Final = {"type": "string", "format": "date-time"}
 
 
-class _As(Enum):
+class _FieldKind(Enum):
     TIME = auto()
-    FREE = auto()  # JSON of the user: passed on unchanged
+    USER_JSON = auto()  # JSON of the user: passed on unchanged
     VALUE = auto()
 
 
-def rfc3339(at: Micros) -> str:
+def format_rfc3339(at: Micros) -> str:
     """Format a time as RFC 3339, in UTC, with microseconds."""
-    return date_of(at).isoformat().replace("+00:00", "Z")
+    return micros_to_datetime(at).isoformat().replace("+00:00", "Z")
 
 
-def plain(value: object) -> object:
+def to_wire(value: object) -> object:
     """Convert `value` to JSON data with all fields present."""
     if isinstance(value, Struct):
-        return _fields(value)
+        return _struct_to_wire(value)
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [to_wire(item) for item in value]
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_wire(item) for key, item in value.items()}
     return value
 
 
-def encoded(value: object) -> bytes:
+def encode_wire(value: object) -> bytes:
     """Encode `value` as the body of a response."""
-    return msgspec.json.encode(plain(value))
+    return msgspec.json.encode(to_wire(value))
 
 
-def _fields(value: Struct) -> dict[str, object]:
+def _struct_to_wire(value: Struct) -> dict[str, object]:
     config = value.__struct_config__
     fields: dict[str, object] = {}
     if config.tag_field is not None:
         fields[config.tag_field] = config.tag
-    for name, how in _shape(type(value)):
+    for name, how in _field_kinds(type(value)):
         content = getattr(value, name)
-        if how is _As.VALUE:
-            content = plain(content)
-        elif how is _As.TIME and content is not None:
-            content = rfc3339(content)
+        if how is _FieldKind.VALUE:
+            content = to_wire(content)
+        elif how is _FieldKind.TIME and content is not None:
+            content = format_rfc3339(content)
         fields[name] = content
     return fields
 
 
 @cache
-def _shape(kind: type[Struct]) -> tuple[tuple[str, _As], ...]:
-    hints = get_type_hints(kind)
-    return tuple((name, _how(hints[name])) for name in kind.__struct_fields__)
+def _field_kinds(struct_type: type[Struct]) -> tuple[tuple[str, _FieldKind], ...]:
+    hints = get_type_hints(struct_type)
+    return tuple((name, _field_kind(hints[name])) for name in struct_type.__struct_fields__)
 
 
-def _how(hint: object) -> _As:
+def _field_kind(hint: object) -> _FieldKind:
     # The alias `Json` is `Any` at run time; only fields of user data have that hint.
-    if hint is _FREE:
-        return _As.FREE
-    return _As.TIME if hint is Micros or Micros in get_args(hint) else _As.VALUE
+    if hint is _USER_JSON:
+        return _FieldKind.USER_JSON
+    return _FieldKind.TIME if hint is Micros or Micros in get_args(hint) else _FieldKind.VALUE
 
 
 # ── JSON Schema ──────────────────────────────────────────────────────────────
 
 
-def schemas(given: Iterable[type[Struct]], shown: Iterable[type[Struct]]) -> dict[str, object]:
+def make_schemas(
+    body_types: Iterable[type[Struct]], response_types: Iterable[type[Struct]]
+) -> dict[str, object]:
     """Return the schemas of request bodies and of responses.
 
     msgspec describes the Python classes. The loop adapts the responses to `to_wire`: all fields
     are required, and times are strings. A request body may omit a field that has a default.
     """
-    shown = tuple(shown)
+    response_types = tuple(response_types)
     _, components = msgspec.json.schema_components(
-        (*given, *shown), ref_template="#/components/schemas/{name}"
+        (*body_types, *response_types), ref_template="#/components/schemas/{name}"
     )
-    for kind in {part for one in shown for part in _parts(one)}:
+    for kind in {part for one in response_types for part in _nested_structs(one)}:
         component = components.get(kind.__name__)
         if component is None:
             continue
         component["required"] = sorted(component["properties"])
-        for name, how in _shape(kind):
-            if how is _As.TIME:
+        for name, how in _field_kinds(kind):
+            if how is _FieldKind.TIME:
                 is_optional = "anyOf" in component["properties"][name]
                 component["properties"][name] = (
                     {"anyOf": [_TIME_SCHEMA, {"type": "null"}]} if is_optional else _TIME_SCHEMA
@@ -156,29 +158,29 @@ def schemas(given: Iterable[type[Struct]], shown: Iterable[type[Struct]]) -> dic
     return components
 
 
-def _parts(hint: object) -> Iterator[type[Struct]]:
+def _nested_structs(hint: object) -> Iterator[type[Struct]]:
     """Yield a struct and all structs nested in its fields."""
     if isinstance(hint, type) and issubclass(hint, Struct):
         yield hint
         for inner in get_type_hints(hint).values():
             if inner is not hint:
-                yield from _parts(inner)
+                yield from _nested_structs(inner)
     for inner in get_args(hint):
-        yield from _parts(inner)
+        yield from _nested_structs(inner)
 
 
 # The scope of a halt. `(?!\n)` because `$` also matches before a final newline in Python; in
 # JavaScript it does not, and the pattern means the same in both.
-SCOPE = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"
+HALT_SCOPE_PATTERN = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"
 
 REASON_MAX: Final = REASON_MAX_CHARS
 
-ID_MAX: Final = NAME_MAX_CHARS
+ID_MAX_CHARS: Final = NAME_MAX_CHARS
 """The maximum length of an id, in characters: ids are part of every line of a list."""
 
 Text = Annotated[str, Meta(max_length=100_000)]
 Line = Annotated[str, Meta(max_length=REASON_MAX)]
-Name = Annotated[str, Meta(min_length=1, max_length=ID_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=ID_MAX_CHARS)]
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 Amount = Annotated[float, Meta(gt=0, le=1e9)]
 
@@ -197,7 +199,7 @@ class Caps(Body, kw_only=True):
     tool_calls: Count | None = None
     repeats: Count | None = None
 
-    def given(self) -> dict[str, float]:
+    def list_set_caps(self) -> dict[str, float]:
         """Return the caps that are set, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -213,9 +215,9 @@ class StartBody(Body, kw_only=True):
 
     agent: Name
     input: Annotated[
-        Text, Meta(extra_json_schema={"pattern": WORDS})
+        Text, Meta(extra_json_schema={"pattern": NON_SPACE_PATTERN})
     ]  # as `Midrun.start` checks it
-    thread_id: Annotated[str, Meta(max_length=ID_MAX)] = ""
+    thread_id: Annotated[str, Meta(max_length=ID_MAX_CHARS)] = ""
     labels: Annotated[tuple[Name, ...], Meta(max_length=LABELS_MAX)] = ()
     caps: Caps = Caps()
     stop: Stop | None = None
@@ -241,7 +243,7 @@ class RedirectBody(Body, kw_only=True):
     """A new instruction that replaces the current course."""
 
     instruction: Text
-    when: When = "next_step"
+    when: RedirectTiming = "next_step"
     reason: Line = ""
 
 
@@ -318,11 +320,11 @@ class CheckpointBody(Body, kw_only=True):
 class HaltBody(Body, kw_only=True):
     """A halt to set. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`."""
 
-    scope: Annotated[str, Meta(pattern=SCOPE)]
+    scope: Annotated[str, Meta(pattern=HALT_SCOPE_PATTERN)]
     reason: Line = ""
 
 
 class LiftBody(Body, kw_only=True):
     """The halt to lift."""
 
-    scope: Annotated[str, Meta(pattern=SCOPE)]
+    scope: Annotated[str, Meta(pattern=HALT_SCOPE_PATTERN)]

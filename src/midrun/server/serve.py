@@ -24,25 +24,25 @@ from midrun.errors import Misconfigured
 from midrun.runs.midrun import Midrun
 from midrun.server.app import App, app
 from midrun.server.auth import Auth, token_for, token_in
-from midrun.server.connections import Connections, Listener, patient
+from midrun.server.connections import BoundedListener, Connections, make_protocol
 from midrun.server.limits import Limits
 
-PORT: Final = 8700
-BACKLOG: Final = 2048
-GRACE_S: Final = 5
+DEFAULT_PORT: Final = 8700
+LISTEN_BACKLOG: Final = 2048
+SHUTDOWN_GRACE_S: Final = 5
 """Seconds that uvicorn waits for open requests when the server stops."""
 
 DRAIN_S: Final = 5.0
 """Seconds that a server beyond loopback serves after SIGTERM, with `/readyz` at 503."""
 
-DRAIN_LOOK_S: Final = 0.1
+DRAIN_POLL_S: Final = 0.1
 """Seconds between two checks for a second signal during the drain, as in uvicorn's loop."""
 
-PROXIES_BELIEVED: Final = "127.0.0.1,::1"
+DEFAULT_TRUSTED_PROXIES: Final = "127.0.0.1,::1"
 """The trusted proxies if none is declared. Given None, uvicorn would take them from the
 environment variable FORWARDED_ALLOW_IPS."""
 
-FORMER_TOKEN: Final = Path(".midrun", "token")
+FORMER_TOKEN_PATH: Final = Path(".midrun", "token")
 """The token file of earlier versions: in the folder in which tools work."""
 
 _LOG: Final = logging.getLogger("midrun.server")
@@ -79,21 +79,21 @@ class Network(Struct, frozen=True, kw_only=True):
             raise Misconfigured("root_path", f"must be like /midrun, got {root!r}")
 
 
-_PLAIN: Final = Network()
+_DEFAULT_NETWORK: Final = Network()
 
 
 async def serve(  # noqa: PLR0913 - all of them are settings of the command
     mid: Midrun,
     *,
     host: str = "127.0.0.1",
-    port: int = PORT,
+    port: int = DEFAULT_PORT,
     folder: Path | None = None,
     token: str | None = None,
     auth: Auth | None = None,
     allow_hosts: Collection[str] = (),
     allow_origins: Collection[str] = (),
     public_url: str | None = None,
-    network: Network = _PLAIN,
+    network: Network = _DEFAULT_NETWORK,
     limits: Limits | None = None,
     session_key: bytes | None = None,
     unsigned_checkpoints: bool = False,
@@ -119,7 +119,9 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     network.check()
     is_own_token = token is None and auth is None
     if is_own_token:
-        token = token_in(folder) if folder else token_for(Path.cwd(), formerly=FORMER_TOKEN)
+        token = (
+            token_in(folder) if folder else token_for(Path.cwd(), former_path=FORMER_TOKEN_PATH)
+        )
     asgi_app = app(
         mid,
         token=token,
@@ -132,11 +134,11 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
         unsigned_checkpoints=unsigned_checkpoints,
     )
     _warn_of_plain_http(host, public_url, network)
-    server = Server(asgi_app, network, drain_s=0.0 if is_loopback(host) else DRAIN_S)
+    server = UvicornServer(asgi_app, network, drain_s=0.0 if is_loopback(host) else DRAIN_S)
     # The signal handlers are installed before the address is printed: the reader of the address
     # may send a signal at once, and it must not be lost.
-    with bound(host, port) as listening, server.capture_signals():
-        base = public_url or _address(host, listening.getsockname()[1], network)
+    with open_listener(host, port) as listening, server.capture_signals():
+        base = public_url or _base_url(host, listening.getsockname()[1], network)
         # A code makes its reader an operator, and this line may go to a log. So there is none
         # if a token is configured: the people who may sign in have that token.
         code = f"/#code={asgi_app.code()}" if is_own_token else ""
@@ -177,57 +179,59 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
         raise Misconfigured("tls_cert", f"Cannot load {files}: {error}") from error
 
 
-def _address(host: str, port: int, network: Network) -> str:
+def _base_url(host: str, port: int, network: Network) -> str:
     scheme = "http" if network.tls_cert is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-class Server(uvicorn.Server):
+class UvicornServer(uvicorn.Server):
     """Uvicorn with four differences.
 
     It has a timeout for headers, bounds its connections, drains before it stops, and ends the
     streams first when it stops.
     """
 
-    def __init__(self, served: App, network: Network = _PLAIN, *, drain_s: float = 0.0) -> None:
-        limits = served.limits
+    def __init__(
+        self, asgi_app: App, network: Network = _DEFAULT_NETWORK, *, drain_s: float = 0.0
+    ) -> None:
+        limits = asgi_app.limits
         self.connections = Connections(limits.connections, limits.connections_per_address)
         # Behind a declared proxy all connections have the proxy's address.
         if network.forwarded_allow_ips is not None and not limits.connections_per_address:
-            self.connections.most_per_address = self.connections.most
+            self.connections.max_per_address = self.connections.max_open
         proxies = network.forwarded_allow_ips
         super().__init__(
             uvicorn.Config(
-                served,
-                http=patient(limits.headers, self.connections),
+                asgi_app,
+                http=make_protocol(limits.headers, self.connections),
                 lifespan="on",
                 ws="none",
                 access_log=False,  # the journal and the audit log record the requests
                 log_config=None,
                 server_header=False,
-                timeout_graceful_shutdown=GRACE_S,
+                timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
                 root_path=network.root_path,
                 # Never None: see DEFAULT_TRUSTED_PROXIES.
-                forwarded_allow_ips=PROXIES_BELIEVED if proxies is None else proxies,
+                forwarded_allow_ips=DEFAULT_TRUSTED_PROXIES if proxies is None else proxies,
                 ssl_certfile=network.tls_cert,
                 ssl_keyfile=network.tls_key,
             )
         )
-        self._served = served
+        self._app = asgi_app
         self._drain_s = drain_s if network.drain_s is None else network.drain_s
-        self._is_hurried = False
-        served.will_be_closed()
+        self._skips_drain = False
+        asgi_app.promise_close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop the server; a second signal, or Ctrl-C, skips the drain."""
         # `should_exit` is set by the first signal, so it is still False for that one.
-        self._is_hurried = self.should_exit or sig == signal.SIGINT
+        self._skips_drain = self.should_exit or sig == signal.SIGINT
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept; from now on a `BoundedListener` counts for this server."""
         for sock in sockets or ():
-            if isinstance(sock, Listener):
+            if isinstance(sock, BoundedListener):
                 sock.connections = self.connections
         await super().startup(sockets)
 
@@ -238,16 +242,16 @@ class Server(uvicorn.Server):
         503: a load balancer reads it and sends no more requests. Plain uvicorn closes the
         socket at once, and waits for the streams until its timeout.
         """
-        self._served.drain()
+        self._app.drain()
         until = anyio.current_time() + self._drain_s
         # A signal handler may not set an event of the loop, so its flag is polled.
-        while not self._is_hurried and anyio.current_time() < until:  # noqa: ASYNC110 - see above
-            await anyio.sleep(DRAIN_LOOK_S)
-        self._served.close()
+        while not self._skips_drain and anyio.current_time() < until:  # noqa: ASYNC110 - see above
+            await anyio.sleep(DRAIN_POLL_S)
+        self._app.close()
         await super().shutdown(sockets)
 
 
-def bound(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 takes any free port.
 
     Raises:
@@ -256,11 +260,11 @@ def bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named explicitly: asyncio sets TCP_NODELAY only on such sockets. With
     # Nagle's algorithm, a reply in two writes waits 40 ms for the client's acknowledgement.
-    listening = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = BoundedListener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(BACKLOG)
+        listening.listen(LISTEN_BACKLOG)
     except OSError as error:
         listening.close()
         raise Misconfigured(f"address {host}:{port}", str(error)) from error

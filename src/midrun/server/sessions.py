@@ -36,28 +36,28 @@ from weakref import WeakValueDictionary
 import anyio
 import msgspec
 
-from midrun.core.ids import SECOND, Micros
+from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.core.values import Actor, Value
 from midrun.ports.environment import Clock
 
-SESSION_S: Final = 12 * 3600
-CODE_S: Final = 600.0
+SESSION_LIFETIME_S: Final = 12 * 3600
+CODE_LIFETIME_S: Final = 600.0
 SESSIONS_MAX: Final = 256
 """The number of sessions in memory. A signed session that is evicted stays valid."""
 
-ENDED_MAX: Final = 4096
-SECRET_MAX: Final = 2048
+ENDED_SESSIONS_MAX: Final = 4096
+SECRET_MAX_CHARS: Final = 2048
 """The maximum length of a cookie, in characters; browsers allow twice as many."""
 
-KEY_MIN: Final = 32
+KEY_MIN_BYTES: Final = 32
 """The minimum length of a key, in bytes."""
 
-_PURPOSE: Final = b"midrun session v1"
-_PROOF: Final = b"midrun session proof v1:"
-_BYTES: Final = 32
+_KEY_LABEL: Final = b"midrun session v1"
+_PROOF_LABEL: Final = b"midrun session proof v1:"
+_RANDOM_BYTES: Final = 32
 
 
-class _Said(Value, kw_only=True):
+class _CookieContent(Value, kw_only=True):
     """The content of a signed cookie. `id` is random, so no two cookies are equal."""
 
     actor: Actor
@@ -71,8 +71,8 @@ class Session:
 
     actor: Actor
     token: str = field(repr=False, default="")
-    until: Micros
-    signed: bool = False  # the cookie holds the actor and the expiry
+    expires_at: Micros
+    is_signed: bool = False  # the cookie holds the actor and the expiry
     ended: anyio.Event = field(default_factory=anyio.Event)  # streams wait for it
 
 
@@ -90,62 +90,64 @@ class Sessions:
         self._now = now
         self._clock = clock
         self._key = key
-        self._proof_key = token_bytes(_BYTES) if key is None else key
+        self._proof_key = token_bytes(_RANDOM_BYTES) if key is None else key
         # The keys of these dicts are hashes of codes and of cookies.
         self._codes: dict[str, tuple[Actor, float]] = {}
-        self._open: dict[str, Session] = {}
+        self._sessions: dict[str, Session] = {}
         # Sessions that were evicted from `_sessions`, while a stream or a request still refers
         # to them. They must be found: a second `Session` for the same cookie would have an
         # `ended` event of its own, and signing out would not end the stream of the first.
-        self._listening: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._evicted: WeakValueDictionary[str, Session] = WeakValueDictionary()
         # Signed sessions that were ended before their expiry: their cookies are still signed.
         self._ended: dict[str, Session] = {}
         # Name of an actor → every signed session that expires by this time is over. It stands
         # for ended sessions that are not listed one by one.
-        self._forgotten: dict[str, Micros] = {}
+        self._ended_up_to: dict[str, Micros] = {}
 
-    def code(self, actor: Actor) -> str:
+    def issue_code(self, actor: Actor) -> str:
         """Return a code that opens one session for `actor`, within ten minutes."""
-        now, code = self._now(), token_urlsafe(_BYTES)
+        now, code = self._now(), token_urlsafe(_RANDOM_BYTES)
         for expired in [name for name, (_, until) in self._codes.items() if until <= now]:
             del self._codes[expired]
-        self._codes[_hashed(code)] = (actor, now + CODE_S)
+        self._codes[_hash_secret(code)] = (actor, now + CODE_LIFETIME_S)
         return code
 
-    def redeem(self, code: str) -> Actor | None:
+    def redeem_code(self, code: str) -> Actor | None:
         """Use up a code and return its actor; None if it is unknown or expired."""
-        actor, until = self._codes.pop(_hashed(code), (None, 0.0))
+        actor, until = self._codes.pop(_hash_secret(code), (None, 0.0))
         return actor if self._now() < until else None
 
     def open(self, actor: Actor, *, token: str = "") -> str:
         """Open a session and return the secret that the cookie carries."""
-        until = Micros(self._clock() + SESSION_S * SECOND)
-        if self._key is not None and (not token or key_of(token) == self._key):
-            payload = _Said(actor=actor, until=until, id=token_urlsafe(_BYTES))
-            secret = _signed(_text(msgspec.json.encode(payload)), self._key)
+        until = Micros(self._clock() + SESSION_LIFETIME_S * MICROS_PER_SECOND)
+        if self._key is not None and (not token or derive_key(token) == self._key):
+            payload = _CookieContent(actor=actor, until=until, id=token_urlsafe(_RANDOM_BYTES))
+            secret = _sign(_encode_base64(msgspec.json.encode(payload)), self._key)
             # A very long name does not fit; its session is kept in memory, as without a key.
-            if len(secret) <= SECRET_MAX:
-                self._keep(_hashed(secret), Session(actor=actor, until=until, signed=True))
+            if len(secret) <= SECRET_MAX_CHARS:
+                self._store(
+                    _hash_secret(secret), Session(actor=actor, expires_at=until, is_signed=True)
+                )
                 return secret
-        secret = token_urlsafe(_BYTES)
-        self._keep(_hashed(secret), Session(actor=actor, token=token, until=until))
+        secret = token_urlsafe(_RANDOM_BYTES)
+        self._store(_hash_secret(secret), Session(actor=actor, token=token, expires_at=until))
         return secret
 
-    def proof_of(self, secret: str) -> str:
+    def make_proof(self, secret: str) -> str:
         """Return the proof of a session: the part that the page keeps outside of cookies."""
-        text = _PROOF + secret.encode(errors="surrogateescape")
-        return _text(hmac.digest(self._proof_key, text, sha256))
+        text = _PROOF_LABEL + secret.encode(errors="surrogateescape")
+        return _encode_base64(hmac.digest(self._proof_key, text, sha256))
 
     def is_proven(self, secret: str, proof: str) -> bool:
         """Return whether `proof` belongs to the cookie `secret`."""
         shown = proof.encode(errors="surrogateescape")
-        return hmac.compare_digest(shown, self.proof_of(secret).encode())
+        return hmac.compare_digest(shown, self.make_proof(secret).encode())
 
     def find(self, secret: str) -> Session | None:
         """Return the session of the cookie `secret`; None if it has ended or expired."""
-        name = _hashed(secret)
-        session = self._known(name) or self._of_before(name, secret)
-        if session is not None and session.until <= self._clock():
+        name = _hash_secret(secret)
+        session = self._find_in_memory(name) or self._adopt_signed(name, secret)
+        if session is not None and session.expires_at <= self._clock():
             self._end(name)
             return None
         return session
@@ -159,111 +161,120 @@ class Sessions:
         now = self._clock()
         for code in [each for each, (who, _) in self._codes.items() if who.name == name]:
             del self._codes[code]
-        known = [*self._open.items(), *self._listening.items()]
+        known = [*self._sessions.items(), *self._evicted.items()]
         for each in [each for each, session in known if session.actor.name == name]:
             self._end(each)
-        self._forgotten = {who: until for who, until in self._forgotten.items() if until > now}
-        self._forgotten[name] = Micros(now + SESSION_S * SECOND)
+        self._ended_up_to = {
+            who: until for who, until in self._ended_up_to.items() if until > now
+        }
+        self._ended_up_to[name] = Micros(now + SESSION_LIFETIME_S * MICROS_PER_SECOND)
 
     def end(self, secret: str) -> None:
         """End a session; its streams end with it."""
-        self._end(_hashed(secret))
+        self._end(_hash_secret(secret))
 
-    def _known(self, name: str) -> Session | None:
-        return self._open.get(name) or self._listening.get(name)
+    def _find_in_memory(self, secret_hash: str) -> Session | None:
+        return self._sessions.get(secret_hash) or self._evicted.get(secret_hash)
 
-    def _of_before(self, name: str, secret: str) -> Session | None:
+    def _adopt_signed(self, secret_hash: str, secret: str) -> Session | None:
         """Adopt a signed session that another process opened, or that was evicted here."""
-        payload = None if self._key is None or name in self._ended else _read(secret, self._key)
+        payload = (
+            None
+            if self._key is None or secret_hash in self._ended
+            else _read_cookie(secret, self._key)
+        )
         if payload is None:
             return None
-        if payload.until <= max(self._forgotten.get(payload.actor.name, 0), self._clock()):
+        if payload.until <= max(self._ended_up_to.get(payload.actor.name, 0), self._clock()):
             return None
-        session = Session(actor=payload.actor, until=payload.until, signed=True)
-        self._keep(name, session)
+        session = Session(actor=payload.actor, expires_at=payload.until, is_signed=True)
+        self._store(secret_hash, session)
         return session
 
-    def _keep(self, name: str, session: Session) -> None:
+    def _store(self, secret_hash: str, session: Session) -> None:
         # Evict the oldest session of the actor with the most: an actor that opens many cannot
         # sign others out. A signed session is adopted again when its cookie comes back; one
         # that is only in memory has to end.
-        while len(self._open) >= SESSIONS_MAX:
-            evicted = _most(self._open)[0]
-            if self._open[evicted].signed:
-                self._listening[evicted] = self._open.pop(evicted)
+        while len(self._sessions) >= SESSIONS_MAX:
+            evicted = _sessions_of_busiest_actor(self._sessions)[0]
+            if self._sessions[evicted].is_signed:
+                self._evicted[evicted] = self._sessions.pop(evicted)
             else:
                 self._end(evicted)
-        self._open[name] = session
+        self._sessions[secret_hash] = session
 
-    def _end(self, name: str) -> None:
-        session = self._known(name)
+    def _end(self, secret_hash: str) -> None:
+        session = self._find_in_memory(secret_hash)
         if session is None:
             return
-        for known in (self._open, self._listening):
-            known.pop(name, None)
+        for known in (self._sessions, self._evicted):
+            known.pop(secret_hash, None)
         session.ended.set()
-        if session.signed and session.until > self._clock():
-            self._remember(name, session)
+        if session.is_signed and session.expires_at > self._clock():
+            self._remember_ended(secret_hash, session)
 
-    def _remember(self, name: str, ended: Session) -> None:
+    def _remember_ended(self, secret_hash: str, ended: Session) -> None:
         """Remember that a signed session has ended, until its cookie expires.
 
         If too many are remembered, those of the actor with the most are replaced by one time in
         `_ended_up_to`. Then all sessions of that actor that expire by this time are over: the
         actor may have to sign in again, and no other actor is affected.
         """
-        self._ended[name] = ended
-        if len(self._ended) <= ENDED_MAX:
+        self._ended[secret_hash] = ended
+        if len(self._ended) <= ENDED_SESSIONS_MAX:
             return
         now = self._clock()
-        self._ended = {n: each for n, each in self._ended.items() if each.until > now}
-        self._forgotten = {who: until for who, until in self._forgotten.items() if until > now}
-        while len(self._ended) > ENDED_MAX:
-            oldest_first = _most(self._ended)
+        self._ended = {n: each for n, each in self._ended.items() if each.expires_at > now}
+        self._ended_up_to = {
+            who: until for who, until in self._ended_up_to.items() if until > now
+        }
+        while len(self._ended) > ENDED_SESSIONS_MAX:
+            oldest_first = _sessions_of_busiest_actor(self._ended)
             # Half of them at once: finding them walks all sessions, which must not happen for
             # each sign-out.
             for each in oldest_first[: len(oldest_first) // 2 + 1]:
                 forgotten = self._ended.pop(each)
                 who = forgotten.actor.name
-                before = self._forgotten.get(who, forgotten.until)
-                self._forgotten[who] = max(before, forgotten.until)
+                before = self._ended_up_to.get(who, forgotten.expires_at)
+                self._ended_up_to[who] = max(before, forgotten.expires_at)
 
 
-def _most(sessions: Mapping[str, Session]) -> Sequence[str]:
+def _sessions_of_busiest_actor(sessions: Mapping[str, Session]) -> Sequence[str]:
     """Return the sessions of the actor with the most sessions, oldest first."""
     ((most, _),) = Counter(each.actor for each in sessions.values()).most_common(1)
     return [name for name, each in sessions.items() if each.actor == most]
 
 
-def key_of(token: str) -> bytes:
+def derive_key(token: str) -> bytes:
     """Derive the session key of a server that has this single token."""
-    return hmac.digest(token.encode(errors="surrogateescape"), _PURPOSE, sha256)
+    return hmac.digest(token.encode(errors="surrogateescape"), _KEY_LABEL, sha256)
 
 
-def _signed(text: str, key: bytes) -> str:
-    return f"{text}.{_text(hmac.digest(key, text.encode(errors='surrogateescape'), sha256))}"
+def _sign(text: str, key: bytes) -> str:
+    signature = hmac.digest(key, text.encode(errors="surrogateescape"), sha256)
+    return f"{text}.{_encode_base64(signature)}"
 
 
-def _read(secret: str, key: bytes) -> _Said | None:
+def _read_cookie(secret: str, key: bytes) -> _CookieContent | None:
     """Return the content of a cookie that was signed with `key`; None for any other."""
-    if len(secret) > SECRET_MAX:
+    if len(secret) > SECRET_MAX_CHARS:
         return None
     text = secret.partition(".")[0]
     # Compare the whole cookie as text. Decoded bytes would not do: several base64 texts decode
     # to the same bytes, so one signature would allow several cookies, with different hashes,
     # and a sign-out would end only one of them. The content is parsed only after this check.
-    shown, right = (s.encode(errors="surrogateescape") for s in (secret, _signed(text, key)))
+    shown, right = (s.encode(errors="surrogateescape") for s in (secret, _sign(text, key)))
     if not hmac.compare_digest(shown, right):
         return None
     try:
-        return msgspec.json.decode(urlsafe_b64decode(text + "=="), type=_Said)
+        return msgspec.json.decode(urlsafe_b64decode(text + "=="), type=_CookieContent)
     except ValueError:  # signed by another version, with an actor that this one cannot read
         return None
 
 
-def _text(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _hashed(secret: str) -> str:
+def _hash_secret(secret: str) -> str:
     return sha256(secret.encode(errors="surrogateescape")).hexdigest()

@@ -33,22 +33,22 @@ CHUNK_MAX_BYTES: Final = 64 * 1024
 OBJECTS_PER_CHUNK: Final = 4
 """The average number of objects per chunk, once it has its minimum length."""
 
-MARK: Final = b"#"
+REFERENCE_PREFIX: Final = b"#"
 """The first byte of a reference line. An ordinary line begins with a brace."""
 
 _BETWEEN_OBJECTS: Final = re.compile(rb'(?<=[\[,])(?=\{")')
 
 
-_Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_HexHash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-class _Reference(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _ReferenceLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     head: str
-    chunks: tuple[_Hash, ...]
+    chunks: tuple[_HexHash, ...]
     tail: str
 
 
-_REFERENCES: Final = msgspec.json.Decoder(_Reference)
+_REFERENCE_DECODER: Final = msgspec.json.Decoder(_ReferenceLine)
 
 
 def split_line(line: bytes) -> tuple[bytes, dict[bytes, bytes]]:
@@ -66,8 +66,8 @@ def split_line(line: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     # object with everything after it. Both stay in the reference line.
     chunks = [(sha256(chunk).digest(), chunk) for chunk in _cut_chunks(objects)]
     hashes = tuple(digest.hex() for digest, _ in chunks)
-    reference = _Reference(head.decode(), hashes, tail.decode())
-    return MARK + msgspec.json.encode(reference), dict(chunks)
+    reference = _ReferenceLine(head.decode(), hashes, tail.decode())
+    return REFERENCE_PREFIX + msgspec.json.encode(reference), dict(chunks)
 
 
 def _cut_chunks(objects: Sequence[bytes]) -> list[bytes]:
@@ -87,7 +87,7 @@ def _cut_chunks(objects: Sequence[bytes]) -> list[bytes]:
     return [*chunks, b"".join(current)] if current else chunks
 
 
-def list_chunks(stored: bytes) -> list[bytes]:
+def list_chunk_hashes(stored: bytes) -> list[bytes]:
     """Return the hashes of the chunks that a stored line refers to."""
     reference = _decode_reference(stored)
     return [] if reference is None else [bytes.fromhex(name) for name in reference.chunks]
@@ -107,10 +107,10 @@ def join_line(stored: bytes, chunks: Mapping[bytes, bytes]) -> bytes:
     return b"".join((reference.head.encode(), *parts, reference.tail.encode()))
 
 
-def _decode_reference(stored: bytes) -> _Reference | None:
-    if not stored.startswith(MARK):
+def _decode_reference(stored: bytes) -> _ReferenceLine | None:
+    if not stored.startswith(REFERENCE_PREFIX):
         return None
     try:
-        return _REFERENCES.decode(stored[len(MARK) :])
+        return _REFERENCE_DECODER.decode(stored[len(REFERENCE_PREFIX) :])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -23,7 +23,7 @@ def new_waiter() -> Waiter:
     return asyncio.get_running_loop().create_future()
 
 
-def running_loop() -> Loop | None:
+def get_current_loop() -> Loop | None:
     """Return the event loop of this thread, or None outside of one."""
     try:
         return asyncio.get_running_loop()
@@ -31,12 +31,12 @@ def running_loop() -> Loop | None:
         return None
 
 
-def wake(waiters: Iterable[Waiter]) -> None:
+def wake_waiters(waiters: Iterable[Waiter]) -> None:
     """Complete `waiters`; use one cross-thread call per foreign event loop.
 
     A waiter that is already complete, or whose loop is closed, is skipped.
     """
-    here = running_loop()
+    here = get_current_loop()
     elsewhere: dict[Loop, list[Waiter]] = {}
     for waiter in waiters:
         loop = waiter.get_loop()
@@ -49,4 +49,4 @@ def wake(waiters: Iterable[Waiter]) -> None:
         # In the other loop this function runs again; there the waiters are its own. A closed
         # loop raises RuntimeError, and none of its tasks can wait any more.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(wake, waiting)
+            loop.call_soon_threadsafe(wake_waiters, waiting)

@@ -5,97 +5,99 @@ from datetime import timedelta
 
 from anyio.lowlevel import checkpoint
 
-from midrun.core.ids import START, Micros, RunId, Seq
-from midrun.core.values import RESTS
+from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
+from midrun.core.values import RESTING_PHASES
 from midrun.errors import RunNotFound
 from midrun.ports.environment import Clock
-from midrun.ports.follower_cursors import NOTE_MAX, Mark
+from midrun.ports.follower_cursors import NOTE_MAX_CHARS, FollowerCursor
 from midrun.ports.store import RunRow
 from midrun.stores import validation
 
 
-def check_mark(follower: str, mark: Mark) -> None:
+def check_cursor(follower: str, cursor: FollowerCursor) -> None:
     """Refuse a cursor that no store can keep."""
-    check_follower(follower)
-    validation.check_id(mark.run)
-    validation.check_text("note", mark.note)
-    if mark.seq < 0 or len(mark.note) > NOTE_MAX:
+    check_follower_name(follower)
+    validation.check_run_id(cursor.run)
+    validation.check_text("note", cursor.note)
+    if cursor.seq < 0 or len(cursor.note) > NOTE_MAX_CHARS:
         raise ValueError(
-            f"Cannot store the cursor of run {mark.run}: seq must be 0 or more, got {mark.seq};"
-            f" note must have at most {NOTE_MAX} characters, got {len(mark.note)}."
+            f"Cannot store the cursor of run {cursor.run}: seq must be 0 or more, got "
+            f"{cursor.seq};"
+            f" note must have at most {NOTE_MAX_CHARS} characters, got {len(cursor.note)}."
         )
 
 
-def check_follower(follower: str) -> None:
+def check_follower_name(follower: str) -> None:
     """Refuse a follower without a name."""
     validation.check_text("follower", follower)
     if not follower:
         raise ValueError("follower must not be empty")
 
 
-class MemoryMarks:
+class MemoryFollowerCursors:
     """Keep cursors in dictionaries; `rows` returns all runs, oldest first."""
 
     def __init__(self, rows: Callable[[], Iterable[RunRow]], clock: Clock) -> None:
         self._rows = rows
         self._clock = clock
-        self._places: dict[str, tuple[str, int]] = {}
-        self._kept: dict[tuple[str, RunId], Mark] = {}
+        self._leaders: dict[str, tuple[str, int]] = {}
+        self._cursors: dict[tuple[str, RunId], FollowerCursor] = {}
 
-    async def attend(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
+    async def acquire_leadership(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
         await checkpoint()
-        check_follower(follower)
-        ttl_micros = validation.check_beat(holder, ttl, 0.0)
+        check_follower_name(follower)
+        ttl_micros = validation.check_heartbeat(holder, ttl, 0.0)
         # A new follower starts at the end of every run that exists now: it reports what happens
         # from here on.
-        if follower not in self._places:
+        if follower not in self._leaders:
             for row in self._rows():
-                self._kept[follower, row.run] = Mark(run=row.run, seq=row.seq)
+                self._cursors[follower, row.run] = FollowerCursor(run=row.run, seq=row.seq)
         now = self._clock()
         # Leadership is a lease with an expiry. It may be renewed by its holder at any time, and
         # taken by another process once it has expired.
-        leader, expires_at = self._places.get(follower, ("", 0))
+        leader, expires_at = self._leaders.get(follower, ("", 0))
         if leader not in {"", holder} and now < expires_at:
             return False
-        self._places[follower] = (holder, now + ttl_micros)
+        self._leaders[follower] = (holder, now + ttl_micros)
         return True
 
-    async def leave(self, follower: str, *, holder: str) -> None:
+    async def release_leadership(self, follower: str, *, holder: str) -> None:
         await checkpoint()
-        if self._places.get(follower, ("", 0))[0] == holder:
-            self._places[follower] = ("", 0)
+        if self._leaders.get(follower, ("", 0))[0] == holder:
+            self._leaders[follower] = ("", 0)
 
-    async def behind(self, follower: str, *, limit: int) -> Sequence[Mark]:
+    async def list_behind(self, follower: str, *, limit: int) -> Sequence[FollowerCursor]:
         await checkpoint()
-        check_follower(follower)
+        check_follower_name(follower)
         grown = (
             (row.changed_at, number, row)
             for number, row in enumerate(self._rows())
-            if row.head.phase in RESTS and row.seq > self._mark(follower, row.run).seq
+            if row.head.phase in RESTING_PHASES
+            and row.seq > self._find_cursor(follower, row.run).seq
         )
-        oldest = sorted(grown, key=_first_two)[: validation.bounded(limit)]
-        return [self._mark(follower, row.run) for _, _, row in oldest]
+        oldest = sorted(grown, key=_get_sort_key)[: validation.clamp_limit(limit)]
+        return [self._find_cursor(follower, row.run) for _, _, row in oldest]
 
-    async def marked(self, follower: str, run: RunId) -> Mark:
+    async def get_cursor(self, follower: str, run: RunId) -> FollowerCursor:
         await checkpoint()
-        check_follower(follower)
-        self._find(run)
-        return self._mark(follower, run)
+        check_follower_name(follower)
+        self._check_run_exists(run)
+        return self._find_cursor(follower, run)
 
-    async def mark(self, follower: str, mark: Mark) -> None:
+    async def advance_cursor(self, follower: str, cursor: FollowerCursor) -> None:
         await checkpoint()
-        check_mark(follower, mark)
-        self._find(mark.run)
-        if mark.seq >= self._mark(follower, mark.run).seq:
-            self._kept[follower, mark.run] = mark
+        check_cursor(follower, cursor)
+        self._check_run_exists(cursor.run)
+        if cursor.seq >= self._find_cursor(follower, cursor.run).seq:
+            self._cursors[follower, cursor.run] = cursor
 
-    def _mark(self, follower: str, run: RunId) -> Mark:
-        return self._kept.get((follower, run)) or Mark(run=run, seq=Seq(START))
+    def _find_cursor(self, follower: str, run: RunId) -> FollowerCursor:
+        return self._cursors.get((follower, run)) or FollowerCursor(run=run, seq=Seq(SEQ_ZERO))
 
-    def _find(self, run: RunId) -> None:
+    def _check_run_exists(self, run: RunId) -> None:
         if not any(row.run == run for row in self._rows()):
             raise RunNotFound(run)
 
 
-def _first_two(found: tuple[Micros, int, RunRow]) -> tuple[Micros, int]:
+def _get_sort_key(found: tuple[Micros, int, RunRow]) -> tuple[Micros, int]:
     return found[:2]

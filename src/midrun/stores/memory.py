@@ -17,35 +17,41 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
-from midrun.codec.hash_chain import Chain
+from midrun.codec.hash_chain import HashChain
 from midrun.codec.journal import decode_lines
 from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import Entry, Record, RunImported
-from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
-from midrun.core.values import DRIVABLE, TERMINAL, Phase
+from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Phase
 from midrun.errors import CursorRefused, RunExists, RunNotFound, StoreClosed
-from midrun.ports.environment import Clock, wall
-from midrun.ports.follower_cursors import Marks
+from midrun.ports.environment import Clock, read_wall_clock
+from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.store import (
-    Appended,
+    AppendResult,
     Change,
-    Halt,
+    HaltRecord,
     Lease,
+    OwnerUsage,
     Page,
-    Query,
+    RunQuery,
     RunRow,
     Snapshot,
-    Usage,
-    covering,
+    select_limits,
 )
 from midrun.stores import validation
-from midrun.stores.cursors import MemoryMarks
-from midrun.stores.validation import Stamped, Standing, adopted, stored, stored_first
-from midrun.stores.watchers import LATCHES, Watchers
+from midrun.stores.cursors import MemoryFollowerCursors
+from midrun.stores.validation import (
+    RunRowVersion,
+    StampedLines,
+    encode_first_head,
+    encode_head,
+    verify_adopted_lines,
+)
+from midrun.stores.watchers import HALTS_CHANGED, Watchers
 
 
-class _Kept(Struct, kw_only=True):
+class _MemoryRun(Struct, kw_only=True):
     """One run: its row, its lines and its snapshot. Changed only between two awaits."""
 
     number: int
@@ -54,9 +60,9 @@ class _Kept(Struct, kw_only=True):
     snapshot: Snapshot | None = None
 
     @property
-    def standing(self) -> Standing:
+    def version(self) -> RunRowVersion:
         row = self.row
-        return Standing(
+        return RunRowVersion(
             run=row.run,
             seq=row.seq,
             hash=row.hash,
@@ -66,12 +72,12 @@ class _Kept(Struct, kw_only=True):
         )
 
 
-class _Beat(Struct, frozen=True, kw_only=True):
+class _HolderBeat(Struct, frozen=True, kw_only=True):
     """The last heartbeat of a holder; `ttl` in microseconds, `lag` in seconds."""
 
     at: Micros
-    ttl: int
-    lag: float
+    ttl_micros: int
+    lag_s: float
 
 
 class MemoryStore:
@@ -80,36 +86,46 @@ class MemoryStore:
     Every method is atomic, because it awaits only once, at its start.
     """
 
-    def __init__(self, *, clock: Clock = wall, key: bytes | None = None) -> None:
-        self.chain = Chain(key)
+    def __init__(self, *, clock: Clock = read_wall_clock, key: bytes | None = None) -> None:
+        self.chain = HashChain(key)
         self._clock = clock
-        self._runs: dict[RunId, _Kept] = {}
+        self._runs: dict[RunId, _MemoryRun] = {}
         self._numbers = itertools.count(1)
-        self._halts: dict[str, Halt] = {}
-        self._beats: dict[str, _Beat] = {}
+        self._halts: dict[str, HaltRecord] = {}
+        self._beats: dict[str, _HolderBeat] = {}
         self._watchers = Watchers()
-        self._marks = MemoryMarks(lambda: [k.row for k in self._runs.values()], clock)
+        self._cursors = MemoryFollowerCursors(
+            lambda: [k.row for k in self._runs.values()], clock
+        )
         self._closed = False
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
-        await self._turn()
-        bodies, head = validation.encoded_start(run, entries), stored_first(head).head
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
+        await self._yield_and_check_open()
+        bodies, head = (
+            validation.encode_first_entries(run, entries),
+            encode_first_head(head).head,
+        )
         if run in self._runs:
             raise RunExists(run)
         stamped = self._stamp(
-            validation.nothing_yet(run, self.chain), bodies, self._clock(), None
+            validation.make_first_version(run, self.chain), bodies, self._clock(), None
         )
-        return self._begin(run, stamped, head, Epoch(0), stamped.appended.at)
+        return self._insert_run(run, stamped, head, Epoch(0), stamped.appended.at)
 
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
-    ) -> Appended:
-        await self._turn()
-        head, journal = stored_first(head).head, adopted(run, lines, imported, self.chain)
+    ) -> AppendResult:
+        await self._yield_and_check_open()
+        head, journal = (
+            encode_first_head(head).head,
+            verify_adopted_lines(run, lines, imported, self.chain),
+        )
         if run in self._runs:
             raise RunExists(run)
-        stamped = journal.stamp(self.chain, self._clock())
-        return self._begin(run, stamped, head, journal.end.epoch, journal.started_at)
+        stamped = journal.stamp_with_import(self.chain, self._clock())
+        return self._insert_run(
+            run, stamped, head, journal.last_version.epoch, journal.started_at
+        )
 
     async def append(
         self,
@@ -121,28 +137,30 @@ class MemoryStore:
         head: Head | None,
         starts: bool = False,
         at: Micros | None = None,
-    ) -> Appended:
-        await self._turn()
+    ) -> AppendResult:
+        await self._yield_and_check_open()
         if after is None:
-            validation.check_evidence(run, entries, lease=lease, head=head, starts=starts)
-        bodies = validation.encoded(run, entries, lease)
-        head = head and stored(head).head
-        stored_run = self._find(run)
+            validation.check_append_without_after(
+                run, entries, lease=lease, head=head, starts=starts
+            )
+        bodies = validation.encode_entries(run, entries, lease)
+        head = head and encode_head(head).head
+        stored_run = self._get_run(run)
         # The order of the checks is part of the contract: the lease before `after`, both before
         # the halts. The SQL stores refuse in the same order.
-        validation.check_append(stored_run.standing, after, lease)
+        validation.check_append(stored_run.version, after, lease)
         if starts or validation.has_starts(entries):
             validation.check_halts(run, stored_run.row.head, self._halts.values())
         epoch = lease.epoch if lease else None
         now = self._clock() if at is None else at
-        stamped = self._stamp(stored_run.standing, bodies, now, epoch)
+        stamped = self._stamp(stored_run.version, bodies, now, epoch)
         # A head that is not `leased` gives the lease back with the same append.
         holder = stored_run.row.holder if head is None or head.leased else ""
-        return self._grow(
+        return self._extend_run(
             stored_run, stamped, head or stored_run.row.head, stored_run.row.epoch, holder
         )
 
-    async def take(
+    async def take_lease(
         self,
         run: RunId,
         entries: Sequence[Entry],
@@ -151,54 +169,58 @@ class MemoryStore:
         holder: str,
         head: Head,
         limits: Mapping[str, int] | None = None,
-    ) -> tuple[Lease, Appended]:
-        await self._turn()
-        epoch = validation.taken_epoch(run, entries, holder)
-        bodies = validation.encoded_taking(run, entries, holder)
-        head, run_limits = stored(head).head, validation.limits_on(head, limits)
-        stored_run = self._find(run)
+    ) -> tuple[Lease, AppendResult]:
+        await self._yield_and_check_open()
+        epoch = validation.read_taken_epoch(run, entries, holder)
+        bodies = validation.encode_lease_entries(run, entries, holder)
+        head, run_limits = encode_head(head).head, validation.select_valid_limits(head, limits)
+        stored_run = self._get_run(run)
         alive = self._is_alive(stored_run.row.holder)
         validation.check_take(
-            stored_run.standing, after=after, holder=holder, epoch=epoch, alive=alive
+            stored_run.version, after=after, holder=holder, epoch=epoch, holder_alive=alive
         )
         if validation.has_starts(entries):
             validation.check_halts(run, stored_run.row.head, self._halts.values())
-        validation.check_room(stored_run.standing, holder, run_limits, partial(self._held, run))
-        stamped = self._stamp(stored_run.standing, bodies, self._clock(), epoch)
-        appended = self._grow(stored_run, stamped, head, epoch, holder if head.leased else "")
+        validation.check_limits(
+            stored_run.version, holder, run_limits, partial(self._count_held, run)
+        )
+        stamped = self._stamp(stored_run.version, bodies, self._clock(), epoch)
+        appended = self._extend_run(
+            stored_run, stamped, head, epoch, holder if head.leased else ""
+        )
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
     async def read(
-        self, run: RunId, *, after: Seq = START, limit: int | None = None
+        self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
     ) -> Sequence[Record]:
-        pairs = await self.lines(run, after=after, limit=limit)
+        pairs = await self.read_lines(run, after=after, limit=limit)
         # The chain of the part that is read starts with the hash of the entry before it.
         previous = self._runs[run].lines[after - 1][1] if after and pairs else None
-        lines = self.chain.verified(run, pairs, after=after, previous=previous)
+        lines = self.chain.verify_lines(run, pairs, after=after, previous=previous)
         return decode_lines(run, lines, after=after)
 
-    async def lines(
-        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    async def read_lines(
+        self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
     ) -> Sequence[tuple[bytes, bytes]]:
-        await self._turn()
-        validation.check_stretch(after, limit)
-        pairs = self._find(run).lines
+        await self._yield_and_check_open()
+        validation.check_read_range(after, limit)
+        pairs = self._get_run(run).lines
         return pairs[after:] if limit is None else pairs[after : after + limit]
 
-    async def row(self, run: RunId) -> RunRow:
-        await self._turn()
-        return self._find(run).row
+    async def get_row(self, run: RunId) -> RunRow:
+        await self._yield_and_check_open()
+        return self._get_run(run).row
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
-        await self._turn()
+        await self._yield_and_check_open()
         validation.check_snapshot(snapshot)
-        stored_run = self._find(run)
+        stored_run = self._get_run(run)
         if stored_run.snapshot is None or stored_run.snapshot.seq <= snapshot.seq:
             stored_run.snapshot = snapshot
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
-        await self._turn()
-        stored_run = self._find(run)
+        await self._yield_and_check_open()
+        stored_run = self._get_run(run)
         # A snapshot is only a cache. One whose hash is not that of the journal is ignored.
         snapshot = stored_run.snapshot
         if snapshot is None or not 0 < snapshot.seq <= len(stored_run.lines):
@@ -206,32 +228,32 @@ class MemoryStore:
         return snapshot if stored_run.lines[snapshot.seq - 1][1] == snapshot.hash else None
 
     async def drop_snapshots(self, run: RunId) -> None:
-        await self._turn()
-        self._find(run).snapshot = None
+        await self._yield_and_check_open()
+        self._get_run(run).snapshot = None
 
-    async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        await self._turn()
-        ttl_micros = validation.check_beat(holder, ttl, lag)
+    async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
+        await self._yield_and_check_open()
+        ttl_micros = validation.check_heartbeat(holder, ttl, lag)
         now = self._clock()
-        self._beats[holder] = _Beat(at=now, ttl=ttl_micros, lag=lag)
+        self._beats[holder] = _HolderBeat(at=now, ttl_micros=ttl_micros, lag_s=lag)
         for name, beat in tuple(self._beats.items()):
-            if beat.at - beat.ttl >= now and name != holder:
+            if beat.at - beat.ttl_micros >= now and name != holder:
                 # Its beat lies further ahead than its `ttl`: the clock was set back. Without
                 # this the dead holder would count as alive when the clock gets there again.
                 del self._beats[name]
 
-    async def rest(self, holder: str) -> None:
-        await self._turn()
+    async def release_leases(self, holder: str) -> None:
+        await self._yield_and_check_open()
         validation.check_holder(holder)
         self._beats.pop(holder, None)
 
-    async def holders(self) -> Mapping[str, float]:
-        await self._turn()
-        return {name: beat.lag for name, beat in self._beats.items() if self._is_alive(name)}
+    async def list_holders(self) -> Mapping[str, float]:
+        await self._yield_and_check_open()
+        return {name: beat.lag_s for name, beat in self._beats.items() if self._is_alive(name)}
 
-    async def runs(self, query: Query) -> Page[RunRow]:
-        await self._turn()
-        limit, before = validation.page_limit(query), INTEGER_MAX
+    async def list_runs(self, query: RunQuery) -> Page[RunRow]:
+        await self._yield_and_check_open()
+        limit, before = validation.check_query(query), INTEGER_MAX
         if query.cursor:
             if RunId(query.cursor) not in self._runs:
                 raise CursorRefused(query.cursor)
@@ -241,13 +263,13 @@ class MemoryStore:
         rows = [
             stored_run.row
             for stored_run in reversed(self._runs.values())
-            if stored_run.number < before and _fits(stored_run.row, query)
+            if stored_run.number < before and _matches_query(stored_run.row, query)
         ]
         items = tuple(rows[:limit])
         return Page(items=items, cursor=items[-1].run if len(rows) > len(items) else "")
 
-    async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
-        await self._turn()
+    async def get_usage(self, owner: str, *, since: Micros, sizes: bool = True) -> OwnerUsage:
+        await self._yield_and_check_open()
         validation.check_text("owner", owner)
         owned = [
             stored_run
@@ -257,8 +279,10 @@ class MemoryStore:
         recent_heads = [
             stored_run.row.head for stored_run in owned if stored_run.row.started_at >= since
         ]
-        return Usage(
-            open_runs=sum(stored_run.row.head.phase not in TERMINAL for stored_run in owned),
+        return OwnerUsage(
+            open_runs=sum(
+                stored_run.row.head.phase not in TERMINAL_PHASES for stored_run in owned
+            ),
             runs=len(recent_heads),
             cost=sum(head.cost for head in recent_heads),
             tokens=sum(head.tokens for head in recent_heads),
@@ -266,25 +290,25 @@ class MemoryStore:
             * sizes,
         )
 
-    async def counts(self) -> Mapping[Phase, int]:
-        await self._turn()
+    async def count_runs_by_phase(self) -> Mapping[Phase, int]:
+        await self._yield_and_check_open()
         return Counter(stored_run.row.head.phase for stored_run in self._runs.values())
 
-    async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
-        await self._turn()
-        limit = validation.bounded(limit)
-        validation.check_agents(agents)
+    async def list_drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
+        await self._yield_and_check_open()
+        limit = validation.clamp_limit(limit)
+        validation.check_agent_names(agents)
         return [
             run
             for run, stored_run in self._runs.items()
-            if stored_run.row.head.phase in DRIVABLE
+            if stored_run.row.head.phase in DRIVABLE_PHASES
             and not self._is_alive(stored_run.row.holder)
             and (not agents or stored_run.row.head.agent in agents)
         ][:limit]
 
-    async def due(self, *, limit: int) -> Sequence[RunId]:
-        await self._turn()
-        limit, now = validation.bounded(limit), self._clock()
+    async def list_due(self, *, limit: int) -> Sequence[RunId]:
+        await self._yield_and_check_open()
+        limit, now = validation.clamp_limit(limit), self._clock()
         waiting = (
             (stored_run.row.head.wake_at, stored_run.number, run)
             for run, stored_run in self._runs.items()
@@ -292,70 +316,75 @@ class MemoryStore:
         )
         return [run for _, _, run in sorted(waiting)[:limit]]
 
-    async def halt(self, halt: Halt) -> None:
-        await self._turn()
+    async def set_halt(self, halt: HaltRecord) -> None:
+        await self._yield_and_check_open()
         validation.check_halt(halt)
         self._halts.setdefault(halt.scope, replace(halt, at=self._clock()))
-        self._watchers.tell([(LATCHES, START)])
+        self._watchers.notify([(HALTS_CHANGED, SEQ_ZERO)])
 
-    async def lift(self, scope: str) -> bool:
-        await self._turn()
+    async def remove_halt(self, scope: str) -> bool:
+        await self._yield_and_check_open()
         validation.check_text("scope", scope)
         removed = self._halts.pop(scope, None) is not None
-        self._watchers.tell([(LATCHES, START)])
+        self._watchers.notify([(HALTS_CHANGED, SEQ_ZERO)])
         return removed
 
-    async def halts(self) -> Sequence[Halt]:
-        await self._turn()
+    async def list_halts(self) -> Sequence[HaltRecord]:
+        await self._yield_and_check_open()
         return tuple(self._halts.values())
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[Change]]:
-        await self._turn()
-        with self._watchers.joined() as watch:
+        await self._yield_and_check_open()
+        with self._watchers.subscribe() as watch:
             yield watch
 
-    def marks(self) -> Marks:
-        return self._marks
+    def follower_cursors(self) -> FollowerCursors:
+        return self._cursors
 
     async def close(self) -> None:
         self._closed = True
-        self._watchers.end()
+        self._watchers.end_watches()
         await checkpoint()
 
-    async def _turn(self) -> None:
+    async def _yield_and_check_open(self) -> None:
         # Every method yields once, before it reads anything. So tasks race for this store as
         # they race for one that waits for a disk, and tests on it find the same bugs.
         await checkpoint()
         if self._closed:
             raise StoreClosed("memory")
 
-    def _find(self, run: RunId) -> _Kept:
+    def _get_run(self, run: RunId) -> _MemoryRun:
         try:
             return self._runs[run]
         except KeyError:
             raise RunNotFound(run) from None
 
-    def _held(self, but: RunId, scope: str) -> int:
+    def _count_held(self, excluded: RunId, scope: str) -> int:
         rows = (
-            stored_run.row for stored_run in self._runs.values() if stored_run.row.run != but
+            stored_run.row
+            for stored_run in self._runs.values()
+            if stored_run.row.run != excluded
         )
         return sum(
-            bool(covering({scope: 1}, row.head)) and self._is_alive(row.holder) for row in rows
+            bool(select_limits({scope: 1}, row.head)) and self._is_alive(row.holder)
+            for row in rows
         )
 
     def _is_alive(self, holder: str) -> bool:
         beat = self._beats.get(holder)
-        return beat is not None and validation.is_fresh(self._clock(), beat.at, beat.ttl)
+        return beat is not None and validation.is_holder_alive(
+            self._clock(), beat.at, beat.ttl_micros
+        )
 
     def _stamp(
-        self, standing: Standing, bodies: Sequence[bytes], now: Micros, epoch: Epoch | None
-    ) -> Stamped:
-        return validation.stamp(standing, bodies, chain=self.chain, now=now, epoch=epoch)
+        self, version: RunRowVersion, bodies: Sequence[bytes], now: Micros, epoch: Epoch | None
+    ) -> StampedLines:
+        return validation.stamp_lines(version, bodies, chain=self.chain, now=now, epoch=epoch)
 
-    def _begin(
-        self, run: RunId, stamped: Stamped, head: Head, epoch: Epoch, started_at: Micros
-    ) -> Appended:
+    def _insert_run(
+        self, run: RunId, stamped: StampedLines, head: Head, epoch: Epoch, started_at: Micros
+    ) -> AppendResult:
         new = stamped.appended
         row = RunRow(
             run=run,
@@ -368,13 +397,13 @@ class MemoryStore:
             changed_at=new.at,
         )
         number = next(self._numbers)
-        self._runs[run] = _Kept(number=number, row=row, lines=list(stamped.lines))
-        self._watchers.tell([(run, new.seq)])
+        self._runs[run] = _MemoryRun(number=number, row=row, lines=list(stamped.lines))
+        self._watchers.notify([(run, new.seq)])
         return new
 
-    def _grow(
-        self, kept: _Kept, stamped: Stamped, head: Head, epoch: Epoch, holder: str
-    ) -> Appended:
+    def _extend_run(
+        self, kept: _MemoryRun, stamped: StampedLines, head: Head, epoch: Epoch, holder: str
+    ) -> AppendResult:
         new = stamped.appended
         kept.lines.extend(stamped.lines)
         kept.row = replace(
@@ -386,11 +415,11 @@ class MemoryStore:
             holder=holder,
             changed_at=new.at,
         )
-        self._watchers.tell([(kept.row.run, new.seq)])
+        self._watchers.notify([(kept.row.run, new.seq)])
         return new
 
 
-def _fits(row: RunRow, query: Query) -> bool:
+def _matches_query(row: RunRow, query: RunQuery) -> bool:
     head = row.head
     return (
         (not query.phases or head.phase in query.phases)

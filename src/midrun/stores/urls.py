@@ -8,12 +8,12 @@ from urllib.parse import unquote, urlsplit
 import anyio.to_thread
 
 from midrun.errors import Misconfigured, StoreError, StoreUnreachable
-from midrun.ports.environment import Clock, wall
+from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.store import Durability, Store
 from midrun.stores.memory import MemoryStore
 from midrun.stores.sqlite.store import SqliteStore
 
-CLOSE_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 10.0
 """The longest time to close a store whose opening was cancelled."""
 
 
@@ -21,7 +21,7 @@ async def open_store(
     url: str,
     *,
     durability: Durability = "full",
-    clock: Clock = wall,
+    clock: Clock = read_wall_clock,
     key: bytes | None = None,
 ) -> Store:
     """Open the store at `url`.
@@ -49,23 +49,25 @@ async def open_store(
             raise StoreUnreachable(url, "use memory:// for a store that is not kept")
         case "sqlite" if not parts.netloc and len(parts.path) > 1:
             path = Path(unquote(parts.path[1:]))
-            return await _open_file(
+            return await _open_sqlite(
                 lambda: SqliteStore(path, durability=durability, clock=clock, key=key)
             )
         case "postgresql" | "postgres":
-            return await _open_postgres(url, durability, None if clock is wall else clock, key)
+            return await _open_postgres(
+                url, durability, None if clock is read_wall_clock else clock, key
+            )
         case _:
             problem = "use memory://, sqlite:///path/to/file.db or postgresql://host/database"
             raise StoreUnreachable(url, problem)
 
 
-async def _open_file(make: Callable[[], SqliteStore]) -> SqliteStore:
+async def _open_sqlite(open_sync: Callable[[], SqliteStore]) -> SqliteStore:
     """Open a SQLite file in a thread; close it if the caller is cancelled."""
     results: list[SqliteStore | StoreError | Misconfigured] = []
 
     async def open_in_thread() -> None:
         try:
-            results.append(await anyio.to_thread.run_sync(make))
+            results.append(await anyio.to_thread.run_sync(open_sync))
         except (StoreError, Misconfigured) as error:
             results.append(error)  # raised below: a task group would wrap it in a group
 
@@ -76,7 +78,7 @@ async def _open_file(make: Callable[[], SqliteStore]) -> SqliteStore:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(open_in_thread)
     except BaseException:
-        with anyio.move_on_after(CLOSE_S, shield=True):
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             for store in results:
                 if isinstance(store, SqliteStore):
                     await store.close()

@@ -22,13 +22,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from midrun.codec.hash_chain import PLAIN, Chain, check_import
-from midrun.codec.journal import decode_line, encode_entry, line, line_of
-from midrun.codec.strict_json import DEFAULT, INTEGER_MAX, Limits
+from midrun.codec.hash_chain import UNKEYED_CHAIN, HashChain, check_import_head
+from midrun.codec.journal import decode_line, encode_entry, format_line, format_record
+from midrun.codec.strict_json import DEFAULT_LIMITS, INTEGER_MAX, JsonLimits
 from midrun.core import transitions
 from midrun.core.entries import Entry, LeaseTaken, Record, RunImported, RunStarted
 from midrun.core.evolve import fold
-from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import NAME_MAX_CHARS, Head
 from midrun.core.state import State
 from midrun.core.values import Phase
@@ -46,22 +46,34 @@ from midrun.errors import (
     StaleEpoch,
     TooLarge,
 )
-from midrun.ports.store import Appended, Halt, Lease, Query, RunRow, Snapshot, covering
-from midrun.ports.write_permissions import CLOSINGS, PERSONAL, UNLEASED
+from midrun.ports.store import (
+    AppendResult,
+    HaltRecord,
+    Lease,
+    RunQuery,
+    RunRow,
+    Snapshot,
+    select_limits,
+)
+from midrun.ports.write_permissions import (
+    CLOSING_ENTRY_TYPES,
+    PERSON_ENTRY_TYPES,
+    UNLEASED_ENTRY_TYPES,
+)
 
 # ── Heads and rows in their stored form ──────────────────────────────────────────────────
 
-_ENCODER: Final = msgspec.json.Encoder(order="sorted")
-_DECODER: Final = msgspec.json.Decoder(Head)
+_HEAD_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_HEAD_DECODER: Final = msgspec.json.Decoder(Head)
 
 
-INDEXED: Final = (
+INDEXED_FIELDS: Final = (
     *("phase", "agent", "thread", "parent", "owner", "attention", "wake_at"),
     "labels",
 )
 """The fields of a head that the SQL stores also keep in columns, for lists."""
 
-ROW_COLUMNS: Final = 8
+ROW_COLUMN_COUNT: Final = 8
 """The number of columns that `build_row` takes. The indexed columns follow them."""
 
 
@@ -72,28 +84,28 @@ class StoredHead(Struct, frozen=True, gc=False):
     body: bytes
 
 
-def stored(head: Head) -> StoredHead:
+def encode_head(head: Head) -> StoredHead:
     """Encode `head` for a store.
 
     Raises:
         NotJson: a field cannot be stored; `path` names it.
     """
     try:
-        body = _ENCODER.encode(head)
+        body = _HEAD_ENCODER.encode(head)
         # The head is decoded again and compared. A field of a wrong type, an int in place of a
         # str, say, would encode without complaint and come back different or not at all.
-        decoded = _DECODER.decode(body)
+        decoded = _HEAD_DECODER.decode(body)
     except (TypeError, ValueError) as error:
-        raise NotJson(f"$.head{_culprit(head)}", str(error)) from None
+        raise NotJson(f"$.head{_find_bad_field(head)}", str(error)) from None
     if decoded != head:
-        raise NotJson(f"$.head{_culprit(head)}", "a value of another type")
+        raise NotJson(f"$.head{_find_bad_field(head)}", "a value of another type")
     for number in (decoded.asks, decoded.step, decoded.wake_at or 0):
         if not -INTEGER_MAX <= number <= INTEGER_MAX:
-            raise NotJson(f"$.head{_culprit(head)}", f"integer beyond ±{INTEGER_MAX}")
+            raise NotJson(f"$.head{_find_bad_field(head)}", f"integer beyond ±{INTEGER_MAX}")
     return StoredHead(decoded, body)
 
 
-def stored_first(head: Head) -> StoredHead:
+def encode_first_head(head: Head) -> StoredHead:
     """Encode the head of a new run for a store.
 
     Postgres cannot index more than about 2,700 bytes, so the names of a new run are bounded in
@@ -103,7 +115,7 @@ def stored_first(head: Head) -> StoredHead:
         NotJson: a field cannot be stored.
         TooLarge: a name is longer than `NAME_MAX_CHARS`; `path` names it.
     """
-    encoded_head = stored(head)
+    encoded_head = encode_head(head)
     names = {name: getattr(head, name) for name in ("agent", "thread", "parent", "owner")}
     names |= {f"labels[{number}]": label for number, label in enumerate(head.labels)}
     for field, name in names.items():
@@ -112,7 +124,7 @@ def stored_first(head: Head) -> StoredHead:
     return encoded_head
 
 
-def read_head(body: bytes) -> Head:
+def decode_head(body: bytes) -> Head:
     """Decode a stored head.
 
     Raises:
@@ -120,10 +132,10 @@ def read_head(body: bytes) -> Head:
     """
     if not isinstance(body, bytes):  # a damaged page may yield NULL
         raise msgspec.ValidationError(f"head must be bytes, got {type(body).__name__}")
-    return _DECODER.decode(body)
+    return _HEAD_DECODER.decode(body)
 
 
-def row_of(
+def build_row(
     run: RunId,
     head: bytes,
     seq: Seq,
@@ -136,7 +148,7 @@ def row_of(
     """Build a row from its columns, in the order of the stores' queries."""
     return RunRow(
         run=run,
-        head=read_head(head),
+        head=decode_head(head),
         seq=seq,
         hash=link,
         epoch=epoch,
@@ -146,19 +158,21 @@ def row_of(
     )
 
 
-def index_of(values: Sequence[object]) -> dict[str, object]:
+def name_indexed_columns(values: Sequence[object]) -> dict[str, object]:
     """Return indexed columns by name, given in the order of the queries."""
-    return dict(zip(INDEXED, values, strict=True))
+    return dict(zip(INDEXED_FIELDS, values, strict=True))
 
 
-def _culprit(head: Head) -> str:
+def _find_bad_field(head: Head) -> str:
     """Return the path suffix of the field that cannot be stored."""
     # The encoder's own message does not always name the field. Each field is tried alone, which
     # is slow but happens only on the way to an error.
     for name in Head.__struct_fields__:
         value = getattr(head, name)
         try:
-            decoded = _DECODER.decode(_ENCODER.encode({"phase": Phase.QUEUED, name: value}))
+            decoded = _HEAD_DECODER.decode(
+                _HEAD_ENCODER.encode({"phase": Phase.QUEUED, name: value})
+            )
         except (TypeError, ValueError):
             return f".{name}"
         number = value if type(value) is int else 0
@@ -169,12 +183,12 @@ def _culprit(head: Head) -> str:
 
 # ── Checks and stamps of a write ─────────────────────────────────────────────────────────
 
-STARTS: Final = frozenset(transitions.STARTS)
-SCOPES: Final = ("agent", "label", "run")
-ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+START_ENTRY_TYPES: Final = frozenset(transitions.START_ENTRY_TYPES)
+NAMED_HALT_SCOPES: Final = ("agent", "label", "run")
+RUN_ID_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Standing(Struct, frozen=True, kw_only=True, gc=False):
+class RunRowVersion(Struct, frozen=True, kw_only=True, gc=False):
     """The columns of a run's row that a write is compared with.
 
     `epoch` and `holder` fence off old leases, `seq` detects a conflict, `hash` and `at` are
@@ -189,46 +203,54 @@ class Standing(Struct, frozen=True, kw_only=True, gc=False):
     holder: str
 
 
-class Stamped(Struct, frozen=True, kw_only=True, gc=False):
+class StampedLines(Struct, frozen=True, kw_only=True, gc=False):
     """Lines with their hashes, and the end of the journal after them."""
 
     lines: tuple[tuple[bytes, bytes], ...]
-    appended: Appended
+    appended: AppendResult
 
 
-def nothing_yet(run: RunId, chain: Chain) -> Standing:
+def make_first_version(run: RunId, chain: HashChain) -> RunRowVersion:
     """Return the version of a run that does not exist yet."""
-    return Standing(
-        run=run, seq=START, hash=chain.first(run), at=Micros(0), epoch=Epoch(0), holder=""
+    return RunRowVersion(
+        run=run,
+        seq=SEQ_ZERO,
+        hash=chain.make_first_link(run),
+        at=Micros(0),
+        epoch=Epoch(0),
+        holder="",
     )
 
 
-def check_id(run: RunId) -> None:
+def check_run_id(run: RunId) -> None:
     """Refuse to look up an id that no run can have."""
-    if not ID.fullmatch(run):
+    if not RUN_ID_PATTERN.fullmatch(run):
         raise RunNotFound(run)
 
 
-def check_new_id(run: RunId) -> None:
+def check_new_run_id(run: RunId) -> None:
     """Refuse an id that would not fit into a URL."""
-    if not ID.fullmatch(run):
+    if not RUN_ID_PATTERN.fullmatch(run):
         raise ValueError(
             f"run id must have 1 to 64 letters, digits, '-' or '_', got {run[:80]!r}"
         )
 
 
-def encoded_start(
-    run: RunId, entries: Sequence[Entry], limits: Limits = DEFAULT
+def encode_first_entries(
+    run: RunId, entries: Sequence[Entry], limits: JsonLimits = DEFAULT_LIMITS
 ) -> list[bytes]:
     """Encode the entries of a new journal; the first is a `RunStarted`."""
-    check_new_id(run)
+    check_new_run_id(run)
     if not entries or not isinstance(entries[0], RunStarted):
         raise ValueError(f"Cannot create run {run}: the first entry must be RunStarted.")
-    return encoded(run, entries, None, limits)
+    return encode_entries(run, entries, None, limits)
 
 
-def encoded(
-    run: RunId, entries: Sequence[Entry], lease: Lease | None, limits: Limits = DEFAULT
+def encode_entries(
+    run: RunId,
+    entries: Sequence[Entry],
+    lease: Lease | None,
+    limits: JsonLimits = DEFAULT_LIMITS,
 ) -> list[bytes]:
     """Encode `entries` if this writer may append them."""
     if not entries:
@@ -241,23 +263,25 @@ def encoded(
         # A driver (with a lease) may not write entries that only people decide. A control
         # (without one) may write only requests of people and the entries that follow from them
         # at once. `LeaseTaken` is written by `Store.take_lease` alone.
-        if kind is LeaseTaken or (kind in PERSONAL if lease else kind not in UNLEASED):
+        if kind is LeaseTaken or (
+            kind in PERSON_ENTRY_TYPES if lease else kind not in UNLEASED_ENTRY_TYPES
+        ):
             raise KindRefused(run, kind.__name__, "driver" if lease else "control")
         bodies.append(encode_entry(entry, limits))
     return bodies
 
 
-def encoded_taking(
-    run: RunId, entries: Sequence[Entry], holder: str, limits: Limits = DEFAULT
+def encode_lease_entries(
+    run: RunId, entries: Sequence[Entry], holder: str, limits: JsonLimits = DEFAULT_LIMITS
 ) -> list[bytes]:
     """Encode the entries of a new lease holder; the first names the epoch."""
-    lease = Lease(run=run, holder=holder, epoch=taken_epoch(run, entries, holder))
+    lease = Lease(run=run, holder=holder, epoch=read_taken_epoch(run, entries, holder))
     first, *rest = entries
-    bodies = encoded(run, rest, lease, limits) if rest else []
+    bodies = encode_entries(run, rest, lease, limits) if rest else []
     return [encode_entry(first, limits), *bodies]
 
 
-def taken_epoch(run: RunId, entries: Sequence[Entry], holder: str) -> Epoch:
+def read_taken_epoch(run: RunId, entries: Sequence[Entry], holder: str) -> Epoch:
     """Return the epoch that the `LeaseTaken` at the start of `entries` takes."""
     first = entries[0] if entries else None
     if not holder or not isinstance(first, LeaseTaken) or first.holder not in {"", holder}:
@@ -269,7 +293,7 @@ def taken_epoch(run: RunId, entries: Sequence[Entry], holder: str) -> Epoch:
     return first.epoch
 
 
-def check_evidence(
+def check_append_without_after(
     run: RunId,
     entries: Sequence[Entry],
     *,
@@ -284,62 +308,65 @@ def check_evidence(
             " head nor starts."
         )
     for entry in entries:
-        if type(entry) not in CLOSINGS:
+        if type(entry) not in CLOSING_ENTRY_TYPES:
             writer = "driver that leaves `after` out"
             raise KindRefused(run, type(entry).__name__, writer)
 
 
 def has_starts(entries: Iterable[Entry]) -> bool:
     """Tell whether one of `entries` starts a call: then the halts are checked."""
-    return not STARTS.isdisjoint(map(type, entries))
+    return not START_ENTRY_TYPES.isdisjoint(map(type, entries))
 
 
-def check_append(standing: Standing, after: Seq | None, lease: Lease | None) -> None:
+def check_append(current: RunRowVersion, after: Seq | None, lease: Lease | None) -> None:
     """Refuse an append under an old lease or after a conflicting entry."""
     # The fence. The row's epoch grows by one with every lease, so an epoch that differs belongs
     # to a lease that was replaced. An equal epoch with another holder (the empty one) was given
     # back. This comes first: a driver that lost its run must learn that, not that it should
     # read on.
-    if lease is not None and (lease.epoch != standing.epoch or lease.holder != standing.holder):
-        raise StaleEpoch(standing.run, lease.epoch, standing.epoch)
-    if after is not None and after != standing.seq:
-        raise SeqConflict(standing.run, after, standing.seq)
+    if lease is not None and (lease.epoch != current.epoch or lease.holder != current.holder):
+        raise StaleEpoch(current.run, lease.epoch, current.epoch)
+    if after is not None and after != current.seq:
+        raise SeqConflict(current.run, after, current.seq)
 
 
 def check_take(
-    standing: Standing, *, after: Seq, holder: str, epoch: Epoch, alive: bool
+    current: RunRowVersion, *, after: Seq, holder: str, epoch: Epoch, holder_alive: bool
 ) -> None:
     """Refuse a lease while another holder is alive."""
-    if alive and standing.holder not in {"", holder}:
-        raise LeaseHeld(standing.run, standing.holder)
-    if after != standing.seq:
-        raise SeqConflict(standing.run, after, standing.seq)
+    if holder_alive and current.holder not in {"", holder}:
+        raise LeaseHeld(current.run, current.holder)
+    if after != current.seq:
+        raise SeqConflict(current.run, after, current.seq)
     # `after` matches, so the caller has read every `LeaseTaken`. A wrong epoch is a bug in it.
-    if epoch != standing.epoch + 1:
+    if epoch != current.epoch + 1:
         raise ValueError(
-            f"Cannot take the lease of run {standing.run}: epoch must be"
-            f" {standing.epoch + 1}, got {epoch}."
+            f"Cannot take the lease of run {current.run}: epoch must be"
+            f" {current.epoch + 1}, got {epoch}."
         )
 
 
-def check_halts(run: RunId, head: Head, halts: Iterable[Halt]) -> None:
+def check_halts(run: RunId, head: Head, halts: Iterable[HaltRecord]) -> None:
     """Refuse a start that one of `halts` forbids."""
     for halt in halts:
         if halt.covers(run, head.agent, head.labels):
             raise HaltInForce(run, halt.scope, halt.reason, halt.by)
 
 
-def limits_on(head: Head, limits: Mapping[str, int] | None) -> dict[str, int]:
+def select_valid_limits(head: Head, limits: Mapping[str, int] | None) -> dict[str, int]:
     """Return the limits that a run with this head counts for; check their values."""
-    selected = covering(limits, head)
+    selected = select_limits(limits, head)
     for scope, limit in selected.items():
-        bounded(limit, at_least=1)
+        clamp_limit(limit, at_least=1)
         check_text("scope", scope)
     return selected
 
 
-def check_room(
-    standing: Standing, holder: str, limits: Mapping[str, int], held: Callable[[str], int]
+def check_limits(
+    current: RunRowVersion,
+    holder: str,
+    limits: Mapping[str, int],
+    count_held: Callable[[str], int],
 ) -> None:
     """Refuse a lease if one of `limits` is reached.
 
@@ -347,37 +374,37 @@ def check_room(
     that takes its own run again needs no new place.
     """
     for scope, limit in limits.items():
-        if standing.holder != holder and held(scope) >= limit:
-            raise NoRoom(standing.run, scope, limit)
+        if current.holder != holder and count_held(scope) >= limit:
+            raise NoRoom(current.run, scope, limit)
 
 
-def check_scope(scope: str) -> None:
+def check_halt_scope(scope: str) -> None:
     """Refuse a halt whose scope covers no run."""
     kind, _, name = scope.partition(":")
-    if scope != "all" and not (kind in SCOPES and name):
+    if scope != "all" and not (kind in NAMED_HALT_SCOPES and name):
         raise ValueError(f"scope must be all, agent:NAME, label:LABEL or run:ID, got {scope!r}")
 
 
-def stamp(
-    standing: Standing,
+def stamp_lines(
+    current: RunRowVersion,
     bodies: Iterable[bytes],
     *,
-    chain: Chain,
+    chain: HashChain,
     now: Micros,
     epoch: Epoch | None,
-) -> Stamped:
+) -> StampedLines:
     """Give each body its seq, its time and its hash."""
     # Time never runs backwards within a run, even if the clock was set back or the last entry
     # was written by a process whose clock is ahead.
-    at = max(now, standing.at)
-    seq, link = standing.seq, standing.hash
+    at = max(now, current.at)
+    seq, link = current.seq, current.hash
     lines = []
     for body in bodies:
         seq = Seq(seq + 1)
-        data = line(body, seq=seq, at=at, epoch=epoch)
-        link = chain.next(link, data)
+        data = format_line(body, seq=seq, at=at, epoch=epoch)
+        link = chain.make_next_link(link, data)
         lines.append((data, link))
-    return Stamped(lines=tuple(lines), appended=Appended(seq=seq, at=at, hash=link))
+    return StampedLines(lines=tuple(lines), appended=AppendResult(seq=seq, at=at, hash=link))
 
 
 def check_text(name: str, text: str) -> None:
@@ -397,39 +424,39 @@ def check_holder(holder: str) -> None:
     check_text("holder", holder)
 
 
-def check_halt(halt: Halt) -> None:
+def check_halt(halt: HaltRecord) -> None:
     """Refuse a halt that covers no run or cannot be stored."""
-    check_scope(halt.scope)
+    check_halt_scope(halt.scope)
     for name in ("scope", "by", "reason"):
         check_text(name, getattr(halt, name))
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
     """Refuse a snapshot at a seq that no entry can have."""
-    if not START < snapshot.seq <= INTEGER_MAX:
+    if not SEQ_ZERO < snapshot.seq <= INTEGER_MAX:
         raise ValueError(f"snapshot.seq must be 1 or more, got {snapshot.seq}")
 
 
-def opened(chain: Chain, snapshot: Snapshot) -> Snapshot | None:
+def open_stored_snapshot(chain: HashChain, snapshot: Snapshot) -> Snapshot | None:
     """Return a stored snapshot; None if its seal does not match the key."""
-    body = chain.opened(snapshot.hash, snapshot.body)
+    body = chain.open_snapshot(snapshot.hash, snapshot.body)
     return None if body is None else Snapshot(seq=snapshot.seq, hash=snapshot.hash, body=body)
 
 
-def check_stretch(after: Seq, limit: int | None) -> None:
+def check_read_range(after: Seq, limit: int | None) -> None:
     """Refuse a read with a negative `after` or `limit`."""
-    if after < START or (limit is not None and limit < 0):
+    if after < SEQ_ZERO or (limit is not None and limit < 0):
         raise ValueError(f"after and limit must not be negative, got {after} and {limit}")
 
 
-def bounded(limit: int, *, at_least: int = 0) -> int:
+def clamp_limit(limit: int, *, at_least: int = 0) -> int:
     """Return `limit`, reduced to the greatest number that every store can count to."""
     if limit < at_least:
         raise ValueError(f"limit must be {at_least} or more, got {limit}")
     return min(limit, INTEGER_MAX - 1)
 
 
-def check_beat(holder: str, ttl: timedelta, lag: float) -> int:
+def check_heartbeat(holder: str, ttl: timedelta, lag: float) -> int:
     """Check a heartbeat; return its `ttl` in microseconds."""
     check_holder(holder)
     micros = ttl // timedelta(microseconds=1)
@@ -440,22 +467,22 @@ def check_beat(holder: str, ttl: timedelta, lag: float) -> int:
     return micros
 
 
-def check_agents(agents: Iterable[str]) -> None:
+def check_agent_names(agents: Iterable[str]) -> None:
     """Refuse agent names that are not valid Unicode."""
     for name in agents:
         check_text("agent", name)
 
 
-def is_fresh(now: Micros, beat_at: Micros, ttl: int) -> bool:
+def is_holder_alive(now: Micros, beat_at: Micros, ttl_micros: int) -> bool:
     """Tell whether a holder that beat at `beat_at` is alive; the SQL queries agree.
 
     A beat from the future counts, too, up to its `ttl`: the clock was set back a little. A beat
     from further ahead does not: a live holder will soon beat again.
     """
-    return abs(now - beat_at) < ttl
+    return abs(now - beat_at) < ttl_micros
 
 
-def page_limit(query: Query) -> int:
+def check_query(query: RunQuery) -> int:
     """Check `query`; return the number of runs that it asks for.
 
     The cursor of a page is the id of its last run. Ids are random, so unlike a position in the
@@ -463,15 +490,15 @@ def page_limit(query: Query) -> int:
     """
     for name in ("agent", "label", "thread", "parent", "owner", "decider"):
         check_text(name, getattr(query, name))
-    if query.cursor and not ID.fullmatch(query.cursor):
+    if query.cursor and not RUN_ID_PATTERN.fullmatch(query.cursor):
         raise CursorRefused(query.cursor)
-    return bounded(query.limit, at_least=1)
+    return clamp_limit(query.limit, at_least=1)
 
 
 # ── Adoption: lines of another store, which may have been forged ─────────────────────────
 
 
-class Adopted(Struct, frozen=True, kw_only=True):
+class AdoptedJournal(Struct, frozen=True, kw_only=True):
     """A verified journal of another store, ready to be stored byte for byte.
 
     `last_version` is the version of the run after the lines. The entry that records the import
@@ -479,17 +506,21 @@ class Adopted(Struct, frozen=True, kw_only=True):
     """
 
     lines: tuple[tuple[bytes, bytes], ...]
-    end: Standing
+    last_version: RunRowVersion
     started_at: Micros
-    imported: bytes  # the body of the entry
+    import_body: bytes  # the body of the entry
 
-    def stamp(self, chain: Chain, now: Micros) -> Stamped:
+    def stamp_with_import(self, chain: HashChain, now: Micros) -> StampedLines:
         """Return all lines, followed by the entry that records their import."""
-        last = stamp(self.end, [self.imported], chain=chain, now=now, epoch=None)
-        return Stamped(lines=(*self.lines, *last.lines), appended=last.appended)
+        last = stamp_lines(
+            self.last_version, [self.import_body], chain=chain, now=now, epoch=None
+        )
+        return StampedLines(lines=(*self.lines, *last.lines), appended=last.appended)
 
 
-def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Chain) -> Adopted:
+def verify_adopted_lines(
+    run: RunId, lines: Sequence[bytes], imported: RunImported, chain: HashChain
+) -> AdoptedJournal:
     """Verify `lines` and hash them as a journal of `run` in this store.
 
     Raises:
@@ -497,24 +528,27 @@ def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Ch
         JournalTooNew: with the first seq that a newer one did.
         ValueError: `imported` names another head than that of `lines`.
     """
-    check_new_id(run)
-    state, link, epoch = State(run=run), chain.first(run), Epoch(0)
+    check_new_run_id(run)
+    state, link, epoch = State(run=run), chain.make_first_link(run), Epoch(0)
     # Two chains run in parallel: the chain of this store, which may be keyed, and the plain
     # one, whose hashes the exporter published and `RunImported` entries name.
-    plain = PLAIN.first(run)
+    plain = UNKEYED_CHAIN.make_first_link(run)
     records: list[Record] = []
     hashed: list[tuple[bytes, bytes]] = []
     for seq, data in enumerate(lines, start=1):
         record = decode_line(data, run=run, seq=Seq(seq))
-        canonical = _canonical(run, record, data)
+        canonical = _check_canonical(run, record, data)
         if records and record.at < records[-1].at:
             raise JournalCorrupt(run, seq, "it is older than the entry before it")
         if isinstance(record.entry, LeaseTaken):
             epoch = max(epoch, record.entry.epoch)
-        check_import(run, record, plain)
+        check_import_head(run, record, plain)
         # Folding the entry proves that it may follow: the driver will fold the same journal.
-        state = _followed(state, record)
-        link, plain = chain.next(link, canonical), PLAIN.next(plain, canonical)
+        state = _fold_record(state, record)
+        link, plain = (
+            chain.make_next_link(link, canonical),
+            UNKEYED_CHAIN.make_next_link(plain, canonical),
+        )
         records.append(record)
         hashed.append((canonical, link))
     if not records:
@@ -524,17 +558,22 @@ def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Ch
             f"Cannot import run {run}: the entry names another head than that of the lines."
         )
     # The import itself must be allowed after the last line, before anything is written.
-    _followed(state, Record(seq=Seq(state.seq + 1), at=state.at, entry=imported))
-    end = Standing(run=run, seq=state.seq, hash=link, at=records[-1].at, epoch=epoch, holder="")
-    return Adopted(
-        lines=tuple(hashed), end=end, started_at=records[0].at, imported=encode_entry(imported)
+    _fold_record(state, Record(seq=Seq(state.seq + 1), at=state.at, entry=imported))
+    end = RunRowVersion(
+        run=run, seq=state.seq, hash=link, at=records[-1].at, epoch=epoch, holder=""
+    )
+    return AdoptedJournal(
+        lines=tuple(hashed),
+        last_version=end,
+        started_at=records[0].at,
+        import_body=encode_entry(imported),
     )
 
 
-def _canonical(run: RunId, record: Record, data: bytes) -> bytes:
+def _check_canonical(run: RunId, record: Record, data: bytes) -> bytes:
     """Return the canonical line of `record`, which must equal the given line."""
     try:
-        canonical = line_of(record)
+        canonical = format_record(record)
     except (NotJson, TooLarge) as refusal:
         raise JournalCorrupt(run, record.seq, str(refusal)) from None
     if canonical != data:
@@ -542,7 +581,7 @@ def _canonical(run: RunId, record: Record, data: bytes) -> bytes:
     return canonical
 
 
-def _followed(state: State, record: Record) -> State:
+def _fold_record(state: State, record: Record) -> State:
     try:
         return fold(state.run, [record], state)
     except (JournalCorrupt, JournalTooNew):

@@ -18,23 +18,23 @@ from typing import Final
 
 from anyio.lowlevel import checkpoint
 
-from midrun.core.ids import START, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.ports.store import Change
-from midrun.stores.cross_thread import new_waiter, running_loop, wake
+from midrun.stores.cross_thread import get_current_loop, new_waiter, wake_waiters
 
-REMEMBERED: Final = 4096
+REMEMBERED_MAX_RUNS: Final = 4096
 """The number of runs whose last reported seq is remembered."""
 
-IN_A_ROW: Final = 64
+CHANGES_BEFORE_YIELD: Final = 64
 """The number of changes a consumer gets before other tasks get a turn of the event loop."""
 
-LATER_S: Final = 0.002
+COLLECT_S: Final = 0.002
 """The time for which commits of this process are collected before a watch is woken.
 
 The driver of the run learns of its own append directly, so this delay costs it nothing.
 """
 
-LATCHES: Final = RunId("")
+HALTS_CHANGED: Final = RunId("")
 """The run id in a change that concerns the halts, which belong to no run."""
 
 
@@ -43,18 +43,18 @@ class Watchers:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._open: list[Watch] = []
-        self._told: OrderedDict[RunId, Seq] = OrderedDict()  # last reported seq, LRU order
+        self._watches: list[ChangeWatch] = []
+        self._last_seqs: OrderedDict[RunId, Seq] = OrderedDict()  # last reported seq, LRU order
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._watches)
 
-    def tell(
+    def notify(
         self,
         changes: Iterable[tuple[RunId, Seq]],
         *,
         held: Collection[RunId] = (),
-        later: bool = False,
+        delayed: bool = False,
     ) -> None:
         """Report `changes` to every watch, without waiting; leave out repetitions.
 
@@ -63,68 +63,68 @@ class Watchers:
         """
         # Read without the lock. A watch that is opened at this moment is owed only the commits
         # that come after it.
-        if not self._open:
+        if not self._watches:
             return
         with self._lock:
-            fresh = {run: seq for run, seq in changes if self._is_news(run, seq)}
-            watches = tuple(self._open)
+            fresh = {run: seq for run, seq in changes if self._is_new(run, seq)}
+            watches = tuple(self._watches)
         if fresh:
             for watch in watches:
                 # A halt must take effect at once, so a batch with one is never delayed.
-                watch.tell(fresh, held, later=later and LATCHES not in fresh)
+                watch.add_changes(fresh, held, delayed=delayed and HALTS_CHANGED not in fresh)
 
-    def end(self) -> None:
+    def end_watches(self) -> None:
         """End every watch because the store is being closed."""
         with self._lock:
-            watches = tuple(self._open)
+            watches = tuple(self._watches)
         for watch in watches:
             watch.end()
 
     @contextmanager
-    def joined(self) -> Iterator["Watch"]:
+    def subscribe(self) -> Iterator["ChangeWatch"]:
         """Open a watch that receives every change from now on."""
-        watch = Watch()
+        watch = ChangeWatch()
         with self._lock:
-            self._open.append(watch)
+            self._watches.append(watch)
         try:
             yield watch
         finally:
             with self._lock:
-                self._open.remove(watch)
+                self._watches.remove(watch)
 
-    def _is_news(self, run: RunId, seq: Seq) -> bool:
-        if run == LATCHES:
+    def _is_new(self, run: RunId, seq: Seq) -> bool:
+        if run == HALTS_CHANGED:
             return True
-        if self._told.get(run, START) >= seq:
+        if self._last_seqs.get(run, SEQ_ZERO) >= seq:
             return False
-        self._told[run] = seq
-        self._told.move_to_end(run)
-        if len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+        self._last_seqs[run] = seq
+        self._last_seqs.move_to_end(run)
+        if len(self._last_seqs) > REMEMBERED_MAX_RUNS:
+            self._last_seqs.popitem(last=False)
         return True
 
 
-class Watch(AsyncIterator[Change]):
+class ChangeWatch(AsyncIterator[Change]):
     """The pending changes of one consumer: the newest seq of each run."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._news: dict[RunId, Seq] = {}
-        self._held: set[RunId] = set()  # the pending runs that have a live lease
+        self._pending: dict[RunId, Seq] = {}
+        self._pending_held: set[RunId] = set()  # the pending runs that have a live lease
         self._waiter = new_waiter()
-        self._in_a_row = 0
-        self._due = False  # a delayed wake-up is scheduled
+        self._since_yield = 0
+        self._wake_scheduled = False  # a delayed wake-up is scheduled
         self._ended = False
 
-    def tell(
-        self, news: dict[RunId, Seq], held: Collection[RunId] = (), *, later: bool = False
+    def add_changes(
+        self, changes: dict[RunId, Seq], held: Collection[RunId] = (), *, delayed: bool = False
     ) -> None:
         """Add changes; a newer seq of a run replaces an older one."""
         with self._lock:
-            for run, seq in news.items():
-                if seq >= self._news.get(run, START):
-                    self._news[run] = seq
-                    (self._held.add if run in held else self._held.discard)(run)
+            for run, seq in changes.items():
+                if seq >= self._pending.get(run, SEQ_ZERO):
+                    self._pending[run] = seq
+                    (self._pending_held.add if run in held else self._pending_held.discard)(run)
         # No wake-up can be lost here. `__anext__` creates its waiter under the lock and only if
         # nothing is pending. So either it has seen the change that was added above, or
         # `_waiter` is already the one it is about to await.
@@ -132,37 +132,37 @@ class Watch(AsyncIterator[Change]):
         # The delay uses `call_later`, which is not thread-safe: from another thread the watch
         # is woken at once.
         loop = self._waiter.get_loop()
-        if not later or running_loop() is not loop:
-            wake([self._waiter])
-        elif not (self._due or self._waiter.done()):
-            self._due = True
-            loop.call_later(LATER_S, self._come_due)
+        if not delayed or get_current_loop() is not loop:
+            wake_waiters([self._waiter])
+        elif not (self._wake_scheduled or self._waiter.done()):
+            self._wake_scheduled = True
+            loop.call_later(COLLECT_S, self._wake_now)
 
-    def _come_due(self) -> None:
-        self._due = False
-        wake([self._waiter])
+    def _wake_now(self) -> None:
+        self._wake_scheduled = False
+        wake_waiters([self._waiter])
 
     def end(self) -> None:
         """End the iteration once every pending change was delivered."""
         with self._lock:
             self._ended = True
-        wake([self._waiter])
+        wake_waiters([self._waiter])
 
     async def __anext__(self) -> Change:
         # Without this, a consumer with a long backlog would never suspend and would block the
         # loop.
-        self._in_a_row += 1
-        if self._in_a_row > IN_A_ROW:
-            self._in_a_row = 1
+        self._since_yield += 1
+        if self._since_yield > CHANGES_BEFORE_YIELD:
+            self._since_yield = 1
             await checkpoint()
         while True:
             with self._lock:
-                for run in self._news:
-                    held = run in self._held
-                    self._held.discard(run)
-                    return Change(run=run, seq=self._news.pop(run), held=held)
+                for run in self._pending:
+                    held = run in self._pending_held
+                    self._pending_held.discard(run)
+                    return Change(run=run, seq=self._pending.pop(run), held=held)
                 if self._ended:
                     raise StopAsyncIteration
                 self._waiter = waiter = new_waiter()
-            self._in_a_row = 1
+            self._since_yield = 1
             await waiter

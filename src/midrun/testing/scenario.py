@@ -16,37 +16,37 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midrun.core.decide import decide
-from midrun.core.decision import Accepted, Already, Refused, Verdict
+from midrun.core.decision import Accepted, NoChange, Refused, Verdict
 from midrun.core.driver_inputs import (
-    Advanced,
-    Close,
-    Evidence,
-    Fenced,
-    Settled,
-    Start,
+    CloseCall,
+    CrossBoundary,
+    DriverInput,
+    LeasedInput,
+    SettlePhase,
+    StartCall,
     TakeLease,
 )
-from midrun.core.effects import Advance, Order, Settle
+from midrun.core.effects import Advance, DriverEffect, Settle
 from midrun.core.entries import (
-    Asked,
     CallDone,
     Entry,
-    Fact,
+    EntryBase,
     LateResult,
     LeaseTaken,
     Record,
+    RequestEntry,
     RunStarted,
 )
 from midrun.core.evolve import evolve
-from midrun.core.ids import SECOND, CallId, Epoch, Micros, RunId, Seq, call_id
-from midrun.core.scheduler import plan
+from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, RunId, Seq, make_call_id
+from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
 from midrun.core.transitions import Input
-from midrun.core.values import NOTHING, Phase, Reply, Spend, Use
+from midrun.core.values import NO_SPEND, Phase, Reply, Spend, Use
 
 RUN: Final = RunId("run_1")
-NOON: Final = Micros(1_800_000_000 * SECOND)
-BEGUN: Final[tuple[Entry, ...]] = (
+START_TIME: Final = Micros(1_800_000_000 * MICROS_PER_SECOND)
+LEASED_RUN: Final[tuple[Entry, ...]] = (
     RunStarted(agent="clerk", task="Sort the mail", by="ann"),
     LeaseTaken(epoch=Epoch(1)),
 )
@@ -59,7 +59,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     state: State = State(run=RUN)
     records: tuple[Record, ...] = ()
     verdict: Verdict | None = None
-    now: Micros = NOON
+    now: Micros = START_TIME
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -72,9 +72,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     def later(self, seconds: float) -> "Scenario":
         """Return the scenario with this much time passed."""
-        return self.at(self.now + round(seconds * SECOND))
+        return self.at(self.now + round(seconds * MICROS_PER_SECOND))
 
-    def after(self, *given: Entry | Evidence) -> "Scenario":
+    def after(self, *inputs: Entry | DriverInput) -> "Scenario":
         """Append entries as they are; decide driver inputs, which must be accepted.
 
         Raises:
@@ -82,55 +82,60 @@ class Scenario(Struct, frozen=True, kw_only=True):
             AssertionError: a driver input was not accepted.
         """
         scenario = self
-        for value in given:
-            if isinstance(value, Fact):
-                scenario = scenario._with((value,), scenario._writer(value))
+        for value in inputs:
+            if isinstance(value, EntryBase):
+                scenario = scenario._append((value,), scenario._usual_epoch(value))
                 continue
             scenario = scenario.when(value)
             assert isinstance(scenario.verdict, Accepted), f"{value}: {scenario.verdict}"
         return scenario
 
-    def when(self, *given: Input) -> "Scenario":
+    def when(self, *inputs: Input) -> "Scenario":
         """Decide the inputs one after another, and append the resulting entries."""
         scenario = self
-        for value in given:
+        for value in inputs:
             verdict = decide(scenario.state, value, scenario.now)
             # Driver inputs are written under their epoch, a lease under the next one, and
             # controls under none.
-            epoch = value.epoch if isinstance(value, Fenced) else None
+            epoch = value.epoch if isinstance(value, LeasedInput) else None
             if isinstance(value, TakeLease):
                 epoch = Epoch(scenario.state.epoch + 1)
-            scenario = replace(scenario._with(verdict.entries, epoch), verdict=verdict)
+            scenario = replace(scenario._append(verdict.entries, epoch), verdict=verdict)
         return scenario
 
-    def starts(self, *calls: str, reserve: Spend = NOTHING) -> "Scenario":
+    def starts(self, *calls: str, reserve: Spend = NO_SPEND) -> "Scenario":
         """Start these calls, as a driver that has read the journal to its end."""
         scenario = self
         for call in calls:
             state = scenario.state
             scenario = scenario.after(
-                Start(
-                    epoch=state.epoch, call=CallId(call), seen=Seq(state.seq), reserve=reserve
+                StartCall(
+                    epoch=state.epoch,
+                    call=CallId(call),
+                    seen_seq=Seq(state.seq),
+                    reserved=reserve,
                 )
             )
         return scenario
 
     def replies(self, *uses: Use, text: str = "") -> "Scenario":
         """Complete one model call with `text` and these tool uses."""
-        call = call_id(len(self.state.calls) + 1)
+        call = make_call_id(len(self.state.calls) + 1)
         reply = Reply(text=text, uses=uses)
         outcome = CallDone(call=call, reply=reply)
-        return self.starts(call).after(Close(epoch=self.state.epoch, outcome=outcome))
+        return self.starts(call).after(CloseCall(epoch=self.state.epoch, outcome=outcome))
 
     def advances(self) -> "Scenario":
         """Append everything that follows from the journal alone, the run's end included."""
         scenario = self
         # Each step may make another one possible, so plan again until none is left.
-        while orders := [o for o in plan(scenario.state) if isinstance(o, Advance | Settle)]:
+        while orders := [
+            o for o in plan_effects(scenario.state) if isinstance(o, Advance | Settle)
+        ]:
             epoch = scenario.state.epoch
             settles = isinstance(orders[0], Settle)
             scenario = scenario.after(
-                Settled(epoch=epoch) if settles else Advanced(epoch=epoch)
+                SettlePhase(epoch=epoch) if settles else CrossBoundary(epoch=epoch)
             )
         return scenario
 
@@ -138,7 +143,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         self,
         *,
         phase: Phase | None = None,
-        plans: Iterable[Order] | None = None,
+        plans: Iterable[DriverEffect] | None = None,
         appended: Iterable[Entry] | None = None,
         already: str | None = None,
         refused: str | None = None,
@@ -147,26 +152,26 @@ class Scenario(Struct, frozen=True, kw_only=True):
         if phase is not None:
             assert self.state.phase == phase
         if plans is not None:
-            assert plan(self.state) == tuple(plans)
+            assert plan_effects(self.state) == tuple(plans)
         if appended is not None:
             assert self.verdict is not None
             assert self.verdict.entries == tuple(appended)
         if already is not None:
-            assert isinstance(self.verdict, Already), f"decision: {self.verdict}"
+            assert isinstance(self.verdict, NoChange), f"decision: {self.verdict}"
             assert self.verdict.name == already
         if refused is not None:
             assert isinstance(self.verdict, Refused), f"decision: {self.verdict}"
             assert self.verdict.reason == refused
         return self
 
-    def _writer(self, entry: Entry) -> Epoch | None:
+    def _usual_epoch(self, entry: Entry) -> Epoch | None:
         """Return the epoch under which `entry` is usually written."""
         if isinstance(entry, LeaseTaken):
             return entry.epoch
-        by_driver = self.state.leased and not isinstance(entry, Asked | LateResult)
+        by_driver = self.state.is_leased and not isinstance(entry, RequestEntry | LateResult)
         return self.state.epoch if by_driver else None
 
-    def _with(self, entries: Iterable[Entry], epoch: Epoch | None) -> "Scenario":
+    def _append(self, entries: Iterable[Entry], epoch: Epoch | None) -> "Scenario":
         state, records = self.state, self.records
         for entry in entries:
             state = evolve(state, entry, self.now)
@@ -174,6 +179,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
         return replace(self, state=state, records=records)
 
 
-def given(*entries: Entry | Evidence, now: Micros = NOON) -> Scenario:
+def given(*entries: Entry | DriverInput, now: Micros = START_TIME) -> Scenario:
     """Return the scenario of a run with this journal."""
     return Scenario(now=now).after(*entries)

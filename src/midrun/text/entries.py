@@ -41,147 +41,165 @@ from midrun.core.entries import (
     VerdictGiven,
 )
 from midrun.core.evolve import evolve
-from midrun.core.evolve.asks import BECAUSE, is_edit_under_four_eyes
-from midrun.core.evolve.calls import call_of
-from midrun.core.ids import SECOND, Micros, RunId
+from midrun.core.evolve.asks import CLOSE_REASON_TEXTS, is_edit_under_four_eyes
+from midrun.core.evolve.calls import get_call
+from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.journaled_text import describe_unmade
 from midrun.core.state import Ask, State
-from midrun.core.stops import AnyOf, Stop, cap_name
+from midrun.core.stops import AnyOf, Stop, get_cap_name
 from midrun.core.values import Phase, Residue
-from midrun.text.call_entries import CALL_TEXTS, CONVERSATION_TEXTS
+from midrun.text.call_entries import CALL_DESCRIBE_FUNCTIONS, CONVERSATION_DESCRIBE_FUNCTIONS
 from midrun.text.phrases import (
-    AGENT,
-    RUN,
-    Sentences,
-    Told,
-    arguments,
-    because,
-    by_itself,
-    call_named,
-    caller,
-    child_named,
-    condition,
-    fault,
-    flat,
-    listed,
-    person,
-    quoted,
-    run_named,
-    several,
-    span,
-    spoken,
-    until,
+    AGENT_SUBJECT,
+    RUN_SUBJECT,
+    DescribeFunctions,
+    EntryText,
+    flatten,
+    format_actor,
+    format_arguments,
+    format_call,
+    format_caller,
+    format_child_call,
+    format_condition,
+    format_count,
+    format_duration,
+    format_error,
+    format_reason,
+    format_run,
+    format_time_until,
+    is_automatic,
+    join_names,
+    quote,
+    quote_value,
 )
-from midrun.text.report import report
+from midrun.text.report import build_report
 
 # ── asks ──────────────────────────────────────────────────────────────────────────────────
 
-_ARTICLES: Final = {"operator": "an"}
-_CLOSED: Final = {
-    **BECAUSE,
+_ROLE_ARTICLES: Final = {"operator": "an"}
+_ASK_CLOSE_TEXTS: Final = {
+    **CLOSE_REASON_TEXTS,
     "expired": "it expired",
     "evidence": "the outcome of the call is known now",
     "elsewhere": "it was decided in the child run",
 }
 
 
-def _ask_opened(entry: AskOpened, _: State, after: State) -> Told:
-    call = call_of(after, entry.call)
-    named = call_named(after, entry.call)
-    asker = caller(call, after) if entry.ask_kind == "question" else RUN
+def _describe_ask_opened(entry: AskOpened, _: State, after: State) -> EntryText:
+    call = get_call(after, entry.call)
+    named = format_call(after, entry.call)
+    asker = format_caller(call, after) if entry.ask_kind == "question" else RUN_SUBJECT
     if entry.ask_kind == "child":
-        asker = child_named(after, call)
-    terms = _terms(entry, after)
+        asker = format_child_call(after, call)
+    terms = _format_ask_terms(entry, after)
     if entry.ask_kind == "approval":
-        wanted = f"{named}{arguments(call.use.args)}"
-        return Told(who=asker, what=f"asks {entry.ask}: may {wanted} be called?{terms}")
+        wanted = f"{named}{format_arguments(call.use.args)}"
+        return EntryText(who=asker, what=f"asks {entry.ask}: may {wanted} be called?{terms}")
     if entry.ask_kind == "unsure":
-        return Told(who=asker, what=f"asks {entry.ask}: did {named} take effect?{terms}")
-    question = quoted(entry.question) if entry.question.strip() else "how should it continue?"
-    return Told(who=asker, what=f"asks {entry.ask}: {question}{terms}")
+        return EntryText(who=asker, what=f"asks {entry.ask}: did {named} take effect?{terms}")
+    question = quote(entry.question) if entry.question.strip() else "how should it continue?"
+    return EntryText(who=asker, what=f"asks {entry.ask}: {question}{terms}")
 
 
-def _terms(entry: AskOpened, state: State) -> str:
+def _format_ask_terms(entry: AskOpened, state: State) -> str:
     """Return the terms of an ask in brackets: audience, four eyes, blocking, expiry."""
     name = entry.audience.removeprefix("user:")
-    who = name if name != entry.audience or not name else f"{_ARTICLES.get(name, 'a')} {name}"
+    who = (
+        name
+        if name != entry.audience or not name
+        else f"{_ROLE_ARTICLES.get(name, 'a')} {name}"
+    )
     terms = [f"{who} decides"] if who else []
     if entry.four_eyes:
-        excluded = " or ".join(_asked(state, entry.ask).excluded)
+        excluded = " or ".join(_get_ask(state, entry.ask).excluded)
         starter = "the person who started the run"
         terms = [f"{who or 'any person'} may decide, but not {excluded or starter}"]
     if not entry.blocking:
         terms.append("the agent continues meanwhile")
     if entry.expires is not None:
         unanswered = "declined" if entry.ask_kind == "approval" else "dropped"
-        terms.append(f"{unanswered} automatically after {until(state, entry.expires)}")
+        terms.append(
+            f"{unanswered} automatically after {format_time_until(state, entry.expires)}"
+        )
     return f" ({'; '.join(terms)})" if terms else ""
 
 
-def _ask_answered(entry: AskAnswered, before: State, _: State) -> Told:
-    ask = _asked(before, entry.ask)
+def _describe_ask_answered(entry: AskAnswered, before: State, _: State) -> EntryText:
+    ask = _get_ask(before, entry.ask)
     decision = entry.decision
-    about = _about(before, ask)
-    who = person(entry.by)
+    about = _format_ask_subject(before, ask)
+    who = format_actor(entry.by)
     if is_edit_under_four_eyes(ask, decision):
-        what = f"changed the arguments of {about}{arguments(decision.value)}"
+        what = f"changed the arguments of {about}{format_arguments(decision.value)}"
         then = "; another person must approve them"
-        return Told(who=who, what=f"{what} in {entry.ask}{then}{because(entry.reason)}")
+        return EntryText(
+            who=who, what=f"{what} in {entry.ask}{then}{format_reason(entry.reason)}"
+        )
     if decision.choice == "approve":
-        other = f", with other arguments{arguments(decision.value)}" if decision.value else ""
-        return Told(
-            who=who, what=f"approved {entry.ask}, {about}{other}{because(entry.reason)}"
+        other = (
+            f", with other arguments{format_arguments(decision.value)}"
+            if decision.value
+            else ""
+        )
+        return EntryText(
+            who=who, what=f"approved {entry.ask}, {about}{other}{format_reason(entry.reason)}"
         )
     if decision.choice == "decline":
-        return Told(who=who, what=f"declined {entry.ask}, {about}{because(decision.reason)}")
-    said = spoken(decision.value)
-    return Told(who=who, what=f"answered {entry.ask}, {about}: {said}{because(entry.reason)}")
+        return EntryText(
+            who=who, what=f"declined {entry.ask}, {about}{format_reason(decision.reason)}"
+        )
+    said = quote_value(decision.value)
+    return EntryText(
+        who=who, what=f"answered {entry.ask}, {about}: {said}{format_reason(entry.reason)}"
+    )
 
 
-def describe_closure(ask: Ask) -> str:
+def describe_ask_closure(ask: Ask) -> str:
     """Describe how an ask was closed, as a predicate of its decider: "answered “no”"."""
     decision = ask.decision
     if decision is None:
-        return f"it was closed: {_CLOSED.get(ask.closed, 'it expired')}"
+        return f"it was closed: {_ASK_CLOSE_TEXTS.get(ask.close_reason, 'it expired')}"
     if decision.choice == "approve":
-        other = f" with other arguments{arguments(decision.value)}" if decision.value else ""
+        other = (
+            f" with other arguments{format_arguments(decision.value)}" if decision.value else ""
+        )
         return f"approved it{other}"
     if decision.choice == "decline":
-        return f"declined it{because(decision.reason)}"
-    return f"answered {spoken(decision.value)}"
+        return f"declined it{format_reason(decision.reason)}"
+    return f"answered {quote_value(decision.value)}"
 
 
-def _about(state: State, ask: Ask) -> str:
+def _format_ask_subject(state: State, ask: Ask) -> str:
     """Return the subject of an ask: its question or its call."""
     if ask.ask_kind == "child":
-        return f"of {child_named(state, call_of(state, ask.call))}"
+        return f"of {format_child_call(state, get_call(state, ask.call))}"
     if ask.ask_kind == "question":
-        return quoted(ask.question) if ask.question.strip() else call_named(state, ask.call)
-    named = call_named(state, ask.call)
+        return quote(ask.question) if ask.question.strip() else format_call(state, ask.call)
+    named = format_call(state, ask.call)
     return f"whether {named} took effect" if ask.ask_kind == "unsure" else named
 
 
-def _ask_closed(entry: AskClosed, before: State, _: State) -> Told:
-    about = _about(before, _asked(before, entry.ask))
-    what = f"closed {entry.ask}, {about}, without a decision: {_CLOSED[entry.why]}"
-    return Told(who=RUN, what=what)
+def _describe_ask_closed(entry: AskClosed, before: State, _: State) -> EntryText:
+    about = _format_ask_subject(before, _get_ask(before, entry.ask))
+    what = f"closed {entry.ask}, {about}, without a decision: {_ASK_CLOSE_TEXTS[entry.why]}"
+    return EntryText(who=RUN_SUBJECT, what=what)
 
 
-def _asked(state: State, ask_: str) -> Ask:
-    ask = state.ask(ask_)
+def _get_ask(state: State, ask_id: str) -> Ask:
+    ask = state.find_ask(ask_id)
     assert ask is not None, "evolve has found this ask already"
     return ask
 
 
-ASK_TEXTS: Sentences = {
-    AskOpened: _ask_opened,
-    AskAnswered: _ask_answered,
-    AskClosed: _ask_closed,
+ASK_DESCRIBE_FUNCTIONS: DescribeFunctions = {
+    AskOpened: _describe_ask_opened,
+    AskAnswered: _describe_ask_answered,
+    AskClosed: _describe_ask_closed,
 }
 
 # ── the life of a run ─────────────────────────────────────────────────────────────────────
 
-_WOKEN: Final = {
+_WAKE_TEXTS: Final = {
     "answered": "its question was answered",
     "approved": "its call was approved",
     "declined": "its call was declined",
@@ -195,103 +213,112 @@ _WOKEN: Final = {
     "time": "a timer is due",
     "tool": "a person requested a call",
 }
-_LEFT: Final = {
+_STAND_DOWN_TEXTS: Final = {
     "halted": "the run is halted",
     "shutdown": "its process is shutting down",
 }
 
 
-def _run_started(entry: RunStarted, _: State, after: State) -> Told:
-    run = f"{run_named(after.run)} with the agent {entry.agent}"
+def _describe_run_started(entry: RunStarted, _: State, after: State) -> EntryText:
+    run = f"{format_run(after.run)} with the agent {entry.agent}"
     history = len(entry.history)
-    said = f", after {several(history, 'earlier message')}" if history else ""
-    stop = f"; it runs {_bounds(entry.stop)}" if entry.stop is not None else ""
-    task = quoted(entry.task)
+    said = f", after {format_count(history, 'earlier message')}" if history else ""
+    stop = f"; it runs {_format_bounds(entry.stop)}" if entry.stop is not None else ""
+    task = quote(entry.task)
     if entry.forked is not None:
-        first = f"{run_named(entry.forked.run)} at entry {entry.forked.seq}"
+        first = f"{format_run(entry.forked.run)} at entry {entry.forked.seq}"
         what = f"forked {first}: {task} is the task of {run}{said}{stop}"
-        return Told(who=person(entry.by), what=what)
+        return EntryText(who=format_actor(entry.by), what=what)
     if entry.parent is not None:
-        parent = f"the parent {run_named(entry.parent.run)}"
-        return Told(who=parent, what=f"started {run}: {task}{said}{stop}")
-    return Told(who=person(entry.by), what=f"started {run}: {task}{said}{stop}")
+        parent = f"the parent {format_run(entry.parent.run)}"
+        return EntryText(who=parent, what=f"started {run}: {task}{said}{stop}")
+    return EntryText(who=format_actor(entry.by), what=f"started {run}: {task}{said}{stop}")
 
 
-def _run_imported(entry: RunImported, before: State, _: State) -> Told:
+def _describe_run_imported(entry: RunImported, before: State, _: State) -> EntryText:
     seal = f"signed with the key {entry.kid}" if entry.kid else "not signed"
-    of = f" of {run_named(entry.checkpoint)}" if entry.checkpoint != before.run else ""
-    above = several(before.seq, "entry", "entries")
+    of = f" of {format_run(entry.checkpoint)}" if entry.checkpoint != before.run else ""
+    above = format_count(before.seq, "entry", "entries")
     what = f"imported the {above} above from a checkpoint{of}, {seal}"
-    return Told(who=person(entry.by), what=what)
+    return EntryText(who=format_actor(entry.by), what=what)
 
 
-def _bounds(stop: Stop) -> str:
+def _format_bounds(stop: Stop) -> str:
     """Return the stop condition of a run as an adverbial: "for at most 3 steps"."""
     if isinstance(stop, AnyOf):
-        return " or ".join(map(_bounds, stop.parts))
-    capped = cap_name(stop) not in {"", "repeats"}
-    return condition(f"for {stop}" if capped else f"until {stop}")
+        return " or ".join(map(_format_bounds, stop.parts))
+    capped = get_cap_name(stop) not in {"", "repeats"}
+    return format_condition(f"for {stop}" if capped else f"until {stop}")
 
 
-def _lease_taken(entry: LeaseTaken, before: State, _: State) -> Told:
+def _describe_lease_taken(entry: LeaseTaken, before: State, _: State) -> EntryText:
     worker = f"worker {entry.holder}" if entry.holder else "a worker"
     how = "took the run"
     # Every regular end of a lease has an entry. If the run is still leased, the previous
     # worker died or lost contact with the store.
-    if before.leased:
+    if before.is_leased:
         how = "took the run over from a worker that was lost"
-    changed = before.agent_print and entry.agent_print not in {"", before.agent_print}
-    return Told(who=worker, what=how + (", with another version of the agent" * bool(changed)))
+    changed = before.agent_fingerprint and entry.agent_print not in {
+        "",
+        before.agent_fingerprint,
+    }
+    return EntryText(
+        who=worker, what=how + (", with another version of the agent" * bool(changed))
+    )
 
 
-def _stood_down(entry: StoodDown, _: State, __: State) -> Told:
-    why = _LEFT.get(entry.why, entry.why)
-    return Told(who="the worker", what="released the run" + (f": {why}" if why else ""))
+def _describe_stood_down(entry: StoodDown, _: State, __: State) -> EntryText:
+    why = _STAND_DOWN_TEXTS.get(entry.why, entry.why)
+    return EntryText(who="the worker", what="released the run" + (f": {why}" if why else ""))
 
 
-def _run_waiting(_: RunWaiting, before: State, __: State) -> Told:
+def _describe_run_waiting(_: RunWaiting, before: State, __: State) -> EntryText:
     asks = [before.asks[n - 1].id for n in before.open_asks]
-    what = f"waits for a decision on {listed(asks)}" if asks else "waits"
-    return Told(who=RUN, what=what)
+    what = f"waits for a decision on {join_names(asks)}" if asks else "waits"
+    return EntryText(who=RUN_SUBJECT, what=what)
 
 
-def _run_woken(entry: RunWoken, _: State, __: State) -> Told:
-    why = _WOKEN.get(entry.why, entry.why)
-    return Told(who=RUN, what="can continue" + (f": {why}" if why else ""))
+def _describe_run_woken(entry: RunWoken, _: State, __: State) -> EntryText:
+    why = _WAKE_TEXTS.get(entry.why, entry.why)
+    return EntryText(who=RUN_SUBJECT, what="can continue" + (f": {why}" if why else ""))
 
 
-def _run_completed(entry: RunCompleted, before: State, _: State) -> Told:
+def _describe_run_completed(entry: RunCompleted, before: State, _: State) -> EntryText:
     if not entry.output.strip():
-        return Told(who=RUN, what="completed without an answer")
+        return EntryText(who=RUN_SUBJECT, what="completed without an answer")
     # The answer is usually the message directly above. Do not quote it twice.
     last = before.messages[-1] if len(before.messages) else None
     if last is not None and last.role == "assistant" and last.text.endswith(entry.output):
-        return Told(who=RUN, what="completed; its answer is the last message")
-    return Told(who=RUN, what=f"completed with the answer {quoted(entry.output)}")
+        return EntryText(who=RUN_SUBJECT, what="completed; its answer is the last message")
+    return EntryText(who=RUN_SUBJECT, what=f"completed with the answer {quote(entry.output)}")
 
 
-def _run_failed(entry: RunFailed, before: State, _: State) -> Told:
+def _describe_run_failed(entry: RunFailed, before: State, _: State) -> EntryText:
     if before.error is not None and before.error.error == entry.error:
-        return Told(who=RUN, what="failed because of this error; it can be resumed")
-    return Told(who=RUN, what=f"failed: {fault(entry.error)}; it can be resumed")
+        return EntryText(
+            who=RUN_SUBJECT, what="failed because of this error; it can be resumed"
+        )
+    return EntryText(
+        who=RUN_SUBJECT, what=f"failed: {format_error(entry.error)}; it can be resumed"
+    )
 
 
-LIFECYCLE_TEXTS: Sentences = {
-    RunStarted: _run_started,
-    RunImported: _run_imported,
-    LeaseTaken: _lease_taken,
-    StoodDown: _stood_down,
-    RunWaiting: _run_waiting,
-    RunWoken: _run_woken,
-    RunCompleted: _run_completed,
-    RunFailed: _run_failed,
+LIFECYCLE_DESCRIBE_FUNCTIONS: DescribeFunctions = {
+    RunStarted: _describe_run_started,
+    RunImported: _describe_run_imported,
+    LeaseTaken: _describe_lease_taken,
+    StoodDown: _describe_stood_down,
+    RunWaiting: _describe_run_waiting,
+    RunWoken: _describe_run_woken,
+    RunCompleted: _describe_run_completed,
+    RunFailed: _describe_run_failed,
 }
 
 # ── controls ──────────────────────────────────────────────────────────────────────────────
 # A request ("asked to cancel the run") and its effect ("is cancelled") are two entries, and
 # their sentences differ: a reader must not take a request for its effect.
 
-_THEN: Final = {
+_AFTER_LIFT_TEXTS: Final = {
     Phase.QUEUED: "the run continues",
     Phase.RUNNING: "the run continues",
     Phase.PAUSING: "the run is pausing",
@@ -300,135 +327,153 @@ _THEN: Final = {
     Phase.FAILED: "the run is still failed",
     Phase.CANCELLING: "the cancel continues",
 }
-_CAPS: Final = {"tool_calls": "tool calls", "repeats": "repetitions"}
+_CAP_NOUNS: Final = {"tool_calls": "tool calls", "repeats": "repetitions"}
 
 
-def _pause_requested(entry: PauseRequested, before: State, after: State) -> Told:
+def _describe_pause_requested(entry: PauseRequested, before: State, after: State) -> EntryText:
     when = "now" if entry.now else "at its next step"
     # This entry follows `TakenOver`, which has named the person. Make the run the subject.
-    if entry.why == "taken_over" and before.wheel == entry.by:
-        return Told(who=RUN, what=f"will pause for {person(entry.by)} {when}")
-    if entry.now and before.hold is not None and before.hold.now:
+    if entry.why == "taken_over" and before.operator_name == entry.by:
+        return EntryText(
+            who=RUN_SUBJECT, what=f"will pause for {format_actor(entry.by)} {when}"
+        )
+    if entry.now and before.pause is not None and before.pause.now:
         when = "without waiting any longer"
     elif entry.until is not None:
-        when += f", for {until(after, entry.until)} at most"
-    why = because(entry.reason)
-    return Told(who=person(entry.by), what=f"asked the run to pause {when}{why}")
+        when += f", for {format_time_until(after, entry.until)} at most"
+    why = format_reason(entry.reason)
+    return EntryText(who=format_actor(entry.by), what=f"asked the run to pause {when}{why}")
 
 
-def _pause_withdrawn(entry: PauseWithdrawn, _: State, __: State) -> Told:
-    if by_itself(entry.by):
-        return Told(who=RUN, what="continues: the time limit of the pause is over")
-    reason = because(entry.reason)
+def _describe_pause_withdrawn(entry: PauseWithdrawn, _: State, __: State) -> EntryText:
+    if is_automatic(entry.by):
+        return EntryText(who=RUN_SUBJECT, what="continues: the time limit of the pause is over")
+    reason = format_reason(entry.reason)
     what = f"withdrew the pause before it took effect; the run continues{reason}"
-    return Told(who=person(entry.by), what=what)
+    return EntryText(who=format_actor(entry.by), what=what)
 
 
-def _run_paused(entry: RunPaused, before: State, _: State) -> Told:
+def _describe_run_paused(entry: RunPaused, before: State, _: State) -> EntryText:
     if entry.why == "cap":
         bound = (
-            "its cap" if before.hold is not None and before.hold.cap else "its stop condition"
+            "its cap"
+            if before.pause is not None and before.pause.cap_name
+            else "its stop condition"
         )
-        return Told(who=RUN, what=f"is paused at {bound}")
-    if entry.why == "taken_over" and before.wheel:
-        return Told(who=RUN, what=f"is paused; {before.wheel} has taken over from the agent")
-    return Told(who=RUN, what="is paused")
+        return EntryText(who=RUN_SUBJECT, what=f"is paused at {bound}")
+    if entry.why == "taken_over" and before.operator_name:
+        return EntryText(
+            who=RUN_SUBJECT,
+            what=f"is paused; {before.operator_name} has taken over from the agent",
+        )
+    return EntryText(who=RUN_SUBJECT, what="is paused")
 
 
-def _run_resumed(entry: RunResumed, before: State, _: State) -> Told:
-    if by_itself(entry.by):
-        return Told(who=RUN, what="continues: the time limit of the pause is over")
+def _describe_run_resumed(entry: RunResumed, before: State, _: State) -> EntryText:
+    if is_automatic(entry.by):
+        return EntryText(who=RUN_SUBJECT, what="continues: the time limit of the pause is over")
     if entry.instruction:
-        change = f"with the instruction {quoted(entry.instruction)}"
-    elif before.redirects:
+        change = f"with the instruction {quote(entry.instruction)}"
+    elif before.pending_redirects:
         change = "with the new instruction"
     else:
         change = "with no changes"
-    return Told(who=person(entry.by), what=f"resumed the run {change}{because(entry.reason)}")
+    return EntryText(
+        who=format_actor(entry.by),
+        what=f"resumed the run {change}{format_reason(entry.reason)}",
+    )
 
 
-def _amount(name: str, bound: int) -> str:
+def _format_cap(name: str, bound: int) -> str:
     if name == "cost":
-        return f"${bound / SECOND:g}"
+        return f"${bound / MICROS_PER_SECOND:g}"
     if name == "time":
-        return f"{span(bound)} of work"
-    return f"{bound} {_CAPS.get(name, name)}"
+        return f"{format_duration(bound)} of work"
+    return f"{bound} {_CAP_NOUNS.get(name, name)}"
 
 
-def _cap_raised(entry: CapRaised, _: State, __: State) -> Told:
-    to = listed(_amount(name, bound) for name, bound in entry.caps.items())
-    return Told(who=person(entry.by), what=f"raised the cap to {to}{because(entry.reason)}")
+def _describe_cap_raised(entry: CapRaised, _: State, __: State) -> EntryText:
+    to = join_names(_format_cap(name, bound) for name, bound in entry.caps.items())
+    return EntryText(
+        who=format_actor(entry.by), what=f"raised the cap to {to}{format_reason(entry.reason)}"
+    )
 
 
-def _cap_reached(entry: CapReached, before: State, _: State) -> Told:
+def _describe_cap_reached(entry: CapReached, before: State, _: State) -> EntryText:
     met = "reached a cap" if entry.cap else "met a condition to pause"
-    unmade = describe_unmade(before, lambda call: call_named(before, call.id))
+    unmade = describe_unmade(before, lambda call: format_call(before, call.id))
     waiting = f"; {unmade}" if unmade else ""
-    return Told(who=RUN, what=f"{met}: {condition(entry.stop)}{waiting}")
+    return EntryText(who=RUN_SUBJECT, what=f"{met}: {format_condition(entry.stop)}{waiting}")
 
 
-def _end_reached(entry: EndReached, _: State, __: State) -> Told:
-    return Told(who=RUN, what=f"met a condition to end: {condition(entry.stop)}")
+def _describe_end_reached(entry: EndReached, _: State, __: State) -> EntryText:
+    return EntryText(
+        who=RUN_SUBJECT, what=f"met a condition to end: {format_condition(entry.stop)}"
+    )
 
 
-def _verdict_given(entry: VerdictGiven, _: State, __: State) -> Told:
+def _describe_verdict_given(entry: VerdictGiven, _: State, __: State) -> EntryText:
     result = "is met" if entry.met else "is not met"
-    return Told(who=f"the stop condition {entry.name}", what=result)
+    return EntryText(who=f"the stop condition {entry.name}", what=result)
 
 
-def _redirect_requested(entry: RedirectRequested, _: State, __: State) -> Told:
+def _describe_redirect_requested(entry: RedirectRequested, _: State, __: State) -> EntryText:
     when = "now" if entry.when == "now" else "at its next step"
-    what = f"asked to redirect the run {when}: {quoted(entry.text)}{because(entry.reason)}"
-    return Told(who=person(entry.by), what=what)
+    what = f"asked to redirect the run {when}: {quote(entry.text)}{format_reason(entry.reason)}"
+    return EntryText(who=format_actor(entry.by), what=what)
 
 
-def _redirect_applied(entry: RedirectApplied, _: State, __: State) -> Told:
-    old = f", instead of: {flat(entry.minus)}" if entry.minus else ""
-    return Told(who=AGENT, what=f"received the new instruction {quoted(entry.plus)}{old}")
+def _describe_redirect_applied(entry: RedirectApplied, _: State, __: State) -> EntryText:
+    old = f", instead of: {flatten(entry.minus)}" if entry.minus else ""
+    return EntryText(
+        who=AGENT_SUBJECT, what=f"received the new instruction {quote(entry.plus)}{old}"
+    )
 
 
-def _redirect_closed(entry: RedirectClosed, before: State, _: State) -> Told:
-    said = quoted(entry.text)
+def _describe_redirect_closed(entry: RedirectClosed, before: State, _: State) -> EntryText:
+    said = quote(entry.text)
     if entry.why == "withdrawn":
         what = f"withdrew the instruction {said} before it was applied"
-        return Told(who=person(entry.by), what=f"{what}{because(entry.reason)}")
-    asker = person(next((p.by for p in before.pending if p.seq == entry.redirect), ""))
+        return EntryText(
+            who=format_actor(entry.by), what=f"{what}{format_reason(entry.reason)}"
+        )
+    asker = format_actor(next((p.by for p in before.pending if p.seq == entry.redirect), ""))
     what = f"returned the instruction {said} to {asker}: it will not be applied"
-    return Told(who=RUN, what=what)
+    return EntryText(who=RUN_SUBJECT, what=what)
 
 
-def _cancel_requested(entry: CancelRequested, _: State, __: State) -> Told:
+def _describe_cancel_requested(entry: CancelRequested, _: State, __: State) -> EntryText:
     undo = "undo everything possible" if entry.undo == "all" else "keep finished work"
-    what = f"asked to cancel the run and {undo}{because(entry.reason)}"
-    return Told(who=person(entry.by), what=what)
+    what = f"asked to cancel the run and {undo}{format_reason(entry.reason)}"
+    return EntryText(who=format_actor(entry.by), what=what)
 
 
-def _run_cancelled(entry: RunCancelled, before: State, _: State) -> Told:
+def _describe_run_cancelled(entry: RunCancelled, before: State, _: State) -> EntryText:
     # The report of the state before is complete: this entry only ends the run.
-    told = report(before)
+    told = build_report(before)
     fates = (("undone", told.undone), ("kept", told.done), ("unsure", told.unsure))
     came = [f"{len(deeds)} {fate}" for fate, deeds in fates if deeds]
     said = f"is cancelled; calls: {', '.join(came)}" if came else "is cancelled"
     if entry.residue:
-        said += f"; cleanup failed: {_left(before, entry.residue)}"
-    return Told(who=RUN, what=said)
+        said += f"; cleanup failed: {_join_residue_calls(before, entry.residue)}"
+    return EntryText(who=RUN_SUBJECT, what=said)
 
 
-def _left(state: State, residue: tuple[Residue, ...]) -> str:
-    return listed(call_named(state, left.call) for left in residue)
+def _join_residue_calls(state: State, residue: tuple[Residue, ...]) -> str:
+    return join_names(format_call(state, left.call) for left in residue)
 
 
-def _undo_retried(entry: UndoRetried, before: State, _: State) -> Told:
-    what = f"asked to retry the failed cleanup: {_left(before, before.residue)}"
-    return Told(who=person(entry.by), what=f"{what}{because(entry.reason)}")
+def _describe_undo_retried(entry: UndoRetried, before: State, _: State) -> EntryText:
+    what = f"asked to retry the failed cleanup: {_join_residue_calls(before, before.residue)}"
+    return EntryText(who=format_actor(entry.by), what=f"{what}{format_reason(entry.reason)}")
 
 
-def _residue_accepted(entry: ResidueAccepted, before: State, _: State) -> Told:
-    what = f"accepted the failed cleanup: {_left(before, before.residue)}"
-    return Told(who=person(entry.by), what=f"{what}{because(entry.reason)}")
+def _describe_residue_accepted(entry: ResidueAccepted, before: State, _: State) -> EntryText:
+    what = f"accepted the failed cleanup: {_join_residue_calls(before, before.residue)}"
+    return EntryText(who=format_actor(entry.by), what=f"{what}{format_reason(entry.reason)}")
 
 
-def _run_halted(entry: RunHalted, _: State, __: State) -> Told:
+def _describe_run_halted(entry: RunHalted, _: State, __: State) -> EntryText:
     kind, name = [*entry.scope.split(":", 1), ""][:2]
     scope = {
         "run": "the run",
@@ -436,69 +481,71 @@ def _run_halted(entry: RunHalted, _: State, __: State) -> Told:
         "agent": f"all runs of agent {name}, including this one",
         "label": f"all runs with the label {name}, including this one",
     }.get(kind, "the run")
-    why = because(entry.reason)
+    why = format_reason(entry.reason)
     what = f"halted {scope}{why}; nothing starts until the halt is lifted"
-    return Told(who=person(entry.by), what=what)
+    return EntryText(who=format_actor(entry.by), what=what)
 
 
-def _run_lifted(entry: RunLifted, _: State, after: State) -> Told:
-    then = _THEN.get(after.phase, "")
+def _describe_run_lifted(entry: RunLifted, _: State, after: State) -> EntryText:
+    then = _AFTER_LIFT_TEXTS.get(after.phase, "")
     what = "lifted the halt" + (f"; {then}" if then else "")
-    return Told(who=person(entry.by), what=f"{what}{because(entry.reason)}")
+    return EntryText(who=format_actor(entry.by), what=f"{what}{format_reason(entry.reason)}")
 
 
-def _request_noted(entry: RequestNoted, _: State, __: State) -> Told:
-    verdict = flat(entry.verdict.replace("_", " "))
+def _describe_request_noted(entry: RequestNoted, _: State, __: State) -> EntryText:
+    verdict = flatten(entry.verdict.replace("_", " "))
     if entry.refused:
-        return Told(who=person(entry.by), what=f"sent a request that was refused: {verdict}")
-    by = f"by {person(entry.since_by)}, " if entry.since_by else ""
+        return EntryText(
+            who=format_actor(entry.by), what=f"sent a request that was refused: {verdict}"
+        )
+    by = f"by {format_actor(entry.since_by)}, " if entry.since_by else ""
     what = f"sent a request that changed nothing: {verdict} ({by}since entry {entry.since})"
-    return Told(who=person(entry.by), what=what)
+    return EntryText(who=format_actor(entry.by), what=what)
 
 
-CONTROL_TEXTS: Sentences = {
-    PauseRequested: _pause_requested,
-    PauseWithdrawn: _pause_withdrawn,
-    RunPaused: _run_paused,
-    RunResumed: _run_resumed,
-    CapRaised: _cap_raised,
-    CapReached: _cap_reached,
-    EndReached: _end_reached,
-    VerdictGiven: _verdict_given,
-    RedirectRequested: _redirect_requested,
-    RedirectApplied: _redirect_applied,
-    RedirectClosed: _redirect_closed,
-    CancelRequested: _cancel_requested,
-    RunCancelled: _run_cancelled,
-    UndoRetried: _undo_retried,
-    ResidueAccepted: _residue_accepted,
-    RunHalted: _run_halted,
-    RunLifted: _run_lifted,
-    RequestNoted: _request_noted,
+CONTROL_DESCRIBE_FUNCTIONS: DescribeFunctions = {
+    PauseRequested: _describe_pause_requested,
+    PauseWithdrawn: _describe_pause_withdrawn,
+    RunPaused: _describe_run_paused,
+    RunResumed: _describe_run_resumed,
+    CapRaised: _describe_cap_raised,
+    CapReached: _describe_cap_reached,
+    EndReached: _describe_end_reached,
+    VerdictGiven: _describe_verdict_given,
+    RedirectRequested: _describe_redirect_requested,
+    RedirectApplied: _describe_redirect_applied,
+    RedirectClosed: _describe_redirect_closed,
+    CancelRequested: _describe_cancel_requested,
+    RunCancelled: _describe_run_cancelled,
+    UndoRetried: _describe_undo_retried,
+    ResidueAccepted: _describe_residue_accepted,
+    RunHalted: _describe_run_halted,
+    RunLifted: _describe_run_lifted,
+    RequestNoted: _describe_request_noted,
 }
 
-SENTENCES: Final[Sentences] = {
-    **LIFECYCLE_TEXTS,
-    **CONTROL_TEXTS,
-    **CALL_TEXTS,
-    **ASK_TEXTS,
-    **CONVERSATION_TEXTS,
+DESCRIBE_FUNCTIONS: Final[DescribeFunctions] = {
+    **LIFECYCLE_DESCRIBE_FUNCTIONS,
+    **CONTROL_DESCRIBE_FUNCTIONS,
+    **CALL_DESCRIBE_FUNCTIONS,
+    **ASK_DESCRIBE_FUNCTIONS,
+    **CONVERSATION_DESCRIBE_FUNCTIONS,
 }
 """Type of entry → the function that describes it. A test checks that no type is missing."""
 
 
-def aloud(entry: Entry, before: State, after: State) -> Told:
+def describe_entry(entry: Entry, before: State, after: State) -> EntryText:
     """Describe `entry`, which led from the state `before` to the state `after`."""
-    return SENTENCES[type(entry)](entry, before, after)
+    return DESCRIBE_FUNCTIONS[type(entry)](entry, before, after)
 
 
-class Reader:
+class JournalDescriber:
     """Describes the entries of one journal, one by one from the first."""
 
     def __init__(self, run: RunId) -> None:
         self.state = State(run=run)
 
-    def read(self, entry: Entry, at: Micros) -> Told:
+    def describe_next(self, entry: Entry, at: Micros) -> EntryText:
         """Describe the next entry, which the store stamped with `at`.
 
         Raises:
@@ -506,4 +553,4 @@ class Reader:
         """
         before = self.state
         self.state = evolve(before, entry, at)
-        return aloud(entry, before, self.state)
+        return describe_entry(entry, before, self.state)

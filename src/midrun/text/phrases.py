@@ -6,23 +6,23 @@ from typing import Final
 
 import msgspec
 
-from midrun.core.evolve.calls import call_of
-from midrun.core.ids import SECOND, Micros, child_id
-from midrun.core.journaled_text import place_of
+from midrun.core.evolve.calls import get_call
+from midrun.core.ids import MICROS_PER_SECOND, Micros, make_child_id
+from midrun.core.journaled_text import format_frame_position
 from midrun.core.state import Call, Frame, State
 from midrun.core.values import Actor, Json, Use, Value
 
-RUN: Final = "the run"
-AGENT: Final = "the agent"
-SYSTEM: Final = "system:"
+RUN_SUBJECT: Final = "the run"
+AGENT_SUBJECT: Final = "the agent"
+SYSTEM_ACTOR_PREFIX: Final = "system:"
 
-LONG: Final = 400
+QUOTE_MAX_CHARS: Final = 400
 """Maximum length of a quoted text or of arguments. The journal has the full text."""
 
-GLIMPSE: Final = 160
+RESULT_MAX_CHARS: Final = 160
 """Maximum length of a tool's result. The agent reads all of it; people need an impression."""
 
-BUILT_IN: Final[Mapping[str, frozenset[str]]] = {
+BUILT_IN_TOOL_ARGS: Final[Mapping[str, frozenset[str]]] = {
     "plan": frozenset({"items", "marks"}),
     "ask_human": frozenset({"question", "options"}),
 }
@@ -32,15 +32,15 @@ The entries `PlanMade` and `AskOpened` describe calls of these tools. A user's t
 name has other arguments and is described like any tool.
 """
 
-_EMPHASIS: Final = re.compile(r"\*([^*\n]+)\*")
+_EMPHASIS_PATTERN: Final = re.compile(r"\*([^*\n]+)\*")
 # `str(stop)` is journaled with the entry: "at most 1 steps or the agent says 'FIN'". These two
 # patterns correct the plural and the quotes when a condition is displayed.
-_ONE: Final = re.compile(r"(at most 1 [a-z ]+?)s(?= or | and |\)|$)")
-_SAYS: Final = re.compile(r"(the agent says )['\"](.*?)['\"](?= or | and |\)|$)")
-_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
+_SINGULAR_PATTERN: Final = re.compile(r"(at most 1 [a-z ]+?)s(?= or | and |\)|$)")
+_MENTION_PATTERN: Final = re.compile(r"(the agent says )['\"](.*?)['\"](?= or | and |\)|$)")
+_DURATION_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
-class Told(Value, kw_only=True):
+class EntryText(Value, kw_only=True):
     """One entry as a sentence: the subject `who` and the predicate `what`."""
 
     who: str
@@ -50,56 +50,62 @@ class Told(Value, kw_only=True):
         return f"{self.who} {self.what}"
 
 
-Sentences = Mapping[type, Callable[..., Told]]  # type: ignore[explicit-any]  # as `state.EvolveFunctions`
+DescribeFunctions = Mapping[type, Callable[..., EntryText]]  # type: ignore[explicit-any]  # as `state.EvolveFunctions`
 
 
-def person(by: str) -> str:
+def format_actor(actor: str) -> str:
     """Return an actor as the subject of a sentence."""
-    run = by.removeprefix("run:")
-    if run != by:
-        return f"the parent {run_named(run)}"
-    return "the user" if by == Actor().name else by or "an unnamed user"
+    run = actor.removeprefix("run:")
+    if run != actor:
+        return f"the parent {format_run(run)}"
+    return "the user" if actor == Actor().name else actor or "an unnamed user"
 
 
-def run_named(run: str) -> str:
+def format_run(run: str) -> str:
     """Return the id of a run, prefixed with "run" if it does not start so."""
     return run if run.startswith("run") else f"run {run}"
 
 
-def by_itself(by: str) -> bool:
+def is_automatic(actor: str) -> bool:
     """Tell whether an entry came from a timer or from the run itself."""
-    return not by or by == f"{SYSTEM}clock"
+    return not actor or actor == f"{SYSTEM_ACTOR_PREFIX}clock"
 
 
-def flat(text: str, most: int = LONG) -> str:
+def flatten(text: str, max_chars: int = QUOTE_MAX_CHARS) -> str:
     """Return `text` as one line, cut to `max_chars` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+    return text if len(text) <= max_chars else text[: max_chars - 1].rstrip() + "…"
 
 
-def quoted(text: str, most: int = LONG) -> str:
+def quote(text: str, max_chars: int = QUOTE_MAX_CHARS) -> str:
     """Return `text` in quotation marks, or "nothing" if it is empty."""
-    said = flat(text, most)
+    said = flatten(text, max_chars)
     return f"“{said}”" if said else "nothing"
 
 
-def unmarked(text: str) -> str:
+def strip_emphasis(text: str) -> str:
     """Remove the asterisks of emphasis from a text of the runtime."""
-    return _EMPHASIS.sub(r"\1", text)
+    return _EMPHASIS_PATTERN.sub(r"\1", text)
 
 
-def shown(value: Json, most: int = LONG) -> str:
+def format_value(value: Json, max_chars: int = QUOTE_MAX_CHARS) -> str:
     """Return a value as text or JSON, cut to `max_chars` characters."""
-    return flat(value if isinstance(value, str) else msgspec.json.encode(value).decode(), most)
+    return flatten(
+        value if isinstance(value, str) else msgspec.json.encode(value).decode(), max_chars
+    )
 
 
-def spoken(value: Json, most: int = LONG) -> str:
+def quote_value(value: Json, max_chars: int = QUOTE_MAX_CHARS) -> str:
     """Return an answer or a result: a string quoted, an object name by name."""
     if isinstance(value, str):
-        return quoted(value, most)
+        return quote(value, max_chars)
     if is_empty(value):
         return "nothing"
-    return arguments(value, most).strip() if isinstance(value, dict) else shown(value, most)
+    return (
+        format_arguments(value, max_chars).strip()
+        if isinstance(value, dict)
+        else format_value(value, max_chars)
+    )
 
 
 def is_empty(value: Json) -> bool:
@@ -110,129 +116,139 @@ def is_empty(value: Json) -> bool:
     return value is None or (isinstance(value, str | list | dict) and not value)
 
 
-def arguments(args: Json, most: int = LONG) -> str:
+def format_arguments(args: Json, max_chars: int = QUOTE_MAX_CHARS) -> str:
     """Return the arguments of a call in brackets, or "" without arguments."""
     if is_empty(args):
         return ""
     if isinstance(args, dict):
-        said = ", ".join(f"{name}: {_plainly(value)}" for name, value in args.items())
-        return f" ({flat(said, most)})"
-    return f" ({shown(args, most)})"
+        said = ", ".join(f"{name}: {_format_argument(value)}" for name, value in args.items())
+        return f" ({flatten(said, max_chars)})"
+    return f" ({format_value(args, max_chars)})"
 
 
-def _plainly(value: Json) -> str:
-    return "nothing" if is_empty(value) else shown(value) or "nothing"
+def _format_argument(value: Json) -> str:
+    return "nothing" if is_empty(value) else format_value(value) or "nothing"
 
 
-def condition(stop: str) -> str:
+def format_condition(stop: str) -> str:
     """Return a journaled stop condition with correct plural and typographic quotes."""
-    return _SAYS.sub(r"\1“\2”", _ONE.sub(r"\1", stop))
+    return _MENTION_PATTERN.sub(r"\1“\2”", _SINGULAR_PATTERN.sub(r"\1", stop))
 
 
-def held_at(frame: Frame) -> str:
+def format_topic_position(frame: Frame) -> str:
     """Return the position of a suspended topic: "plan step 2 of 3", or "step 4"."""
-    return f"plan {place_of(frame)}" if frame.total else place_of(frame)
+    return (
+        f"plan {format_frame_position(frame)}"
+        if frame.total_steps
+        else format_frame_position(frame)
+    )
 
 
-def fault(error: str) -> str:
+def format_error(error: str) -> str:
     """Return the text of an error, or a note that there is none."""
-    return flat(error) or "no reason was given"
+    return flatten(error) or "no reason was given"
 
 
-def because(reason: str) -> str:
+def format_reason(reason: str) -> str:
     """Return a reason as the end of a sentence, or ""."""
-    return f", because: {flat(reason)}" if reason.strip() else ""
+    return f", because: {flatten(reason)}" if reason.strip() else ""
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Join names: "a", "a and b", "a, b and c"."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def several(number: int, one: str, many: str = "") -> str:
+def format_count(number: int, one: str, many: str = "") -> str:
     """Return a number with its noun: "1 step", "3 steps"."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
-def span(micros: int) -> str:
+def format_duration(micros: int) -> str:
     """Return a duration in its largest unit: "2 hours", "less than a second"."""
-    seconds = max(0, micros) / SECOND
-    for size, unit in _UNITS:
+    seconds = max(0, micros) / MICROS_PER_SECOND
+    for size, unit in _DURATION_UNITS:
         if seconds >= size:
-            return several(round(seconds / size), unit)
+            return format_count(round(seconds / size), unit)
     if 0 < seconds < 1:
         return "less than a second"
-    return several(round(seconds), "second")
+    return format_count(round(seconds), "second")
 
 
-def until(state: State, at: Micros) -> str:
+def format_time_until(state: State, at: Micros) -> str:
     """Return the duration from the newest entry to `at`."""
-    return span(at - state.at)
+    return format_duration(at - state.at)
 
 
 # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
 
-def call_named(state: State, call_: str) -> str:
+def format_call(state: State, call_id: str) -> str:
     """Return the name of a call: "draft", "draft #2" or "draft #2 of step 1".
 
     The number is added if its step has several calls of the same tool, the step if a later
     step has begun. A model call is "the agent".
     """
-    call = call_of(state, call_)
+    call = get_call(state, call_id)
     if call.call_kind == "model":
-        return AGENT
-    return f"{_one_of(state, call)}{_of_step(state, call)}"
+        return AGENT_SUBJECT
+    return f"{_format_tool_in_step(state, call)}{_format_step_suffix(state, call)}"
 
 
-def _one_of(state: State, call: Call) -> str:
+def _format_tool_in_step(state: State, call: Call) -> str:
     # A hosted agent has no steps: its calls come one by one. Number them over the whole run.
-    if state.started.hosted:
+    if state.run_started.hosted:
         return f"{call.use.tool} #{call.number}"
-    alike = [one.number for one in _of_its_step(state, call) if one.use.tool == call.use.tool]
+    alike = [
+        one.number for one in _iter_calls_of_step(state, call) if one.use.tool == call.use.tool
+    ]
     if len(alike) == 1:
         return call.use.tool
     return f"{call.use.tool} #{alike.index(call.number) + 1}"
 
 
-def _of_step(state: State, call: Call) -> str:
+def _format_step_suffix(state: State, call: Call) -> str:
     return f" of step {call.step}" if 0 < call.step < state.meter.steps else ""
 
 
-def _of_its_step(state: State, call: Call) -> Iterable[Call]:
+def _iter_calls_of_step(state: State, call: Call) -> Iterable[Call]:
     """Yield the tool calls of the same step: they have consecutive numbers."""
     # A model call separates the steps, so the calls of a step are neighbours. Walk back to the
     # first and then forward, instead of scanning all calls of the run.
     first = call.number
-    while first > 1 and _is_beside(state.calls[first - 2], call):
+    while first > 1 and _is_in_step(state.calls[first - 2], call):
         first -= 1
     for number in range(first, len(state.calls) + 1):
-        if not _is_beside(one := state.calls[number - 1], call):
+        if not _is_in_step(one := state.calls[number - 1], call):
             return
         yield one
 
 
-def _is_beside(one: Call, call: Call) -> bool:
-    return one.step == call.step and one.call_kind != "model"
+def _is_in_step(other: Call, call: Call) -> bool:
+    return other.step == call.step and other.call_kind != "model"
 
 
-def caller(call: Call, state: State) -> str:
+def format_caller(call: Call, state: State) -> str:
     """Return the subject of a call: the agent, or the person who has taken over."""
-    return person(state.wheel) if call.by_hand and state.wheel else AGENT
+    return (
+        format_actor(state.operator_name)
+        if call.requested_by_operator and state.operator_name
+        else AGENT_SUBJECT
+    )
 
 
-def child_of(state: State, call: Call) -> str:
+def format_child_run(state: State, call: Call) -> str:
     """Return the child run of a call: "child run_1"."""
-    return f"child {run_named(child_id(state.run, call.id))}"
+    return f"child {format_run(make_child_id(state.run, call.id))}"
 
 
-def child_named(state: State, call: Call) -> str:
+def format_child_call(state: State, call: Call) -> str:
     """Return the name of a child call with its run: "aide (child run_1)"."""
-    return f"{call_named(state, call.id)} ({child_of(state, call)})"
+    return f"{format_call(state, call.id)} ({format_child_run(state, call)})"
 
 
-def is_told_elsewhere(use: Use) -> bool:
+def is_described_elsewhere(use: Use) -> bool:
     """Tell whether other entries describe this call: a plan, or a question to a person."""
-    ours = BUILT_IN.get(use.tool)
+    ours = BUILT_IN_TOOL_ARGS.get(use.tool)
     return ours is not None and isinstance(use.args, dict) and use.args.keys() <= ours

@@ -11,16 +11,16 @@ from typing import Final
 
 import msgspec
 
-from midrun.core.evolve.asks import BECAUSE
-from midrun.core.ids import CallId, Micros, child_id
-from midrun.core.journaled_text import fate, line, who
-from midrun.core.state import Call, Stage, State
+from midrun.core.evolve.asks import CLOSE_REASON_TEXTS
+from midrun.core.ids import CallId, Micros, make_child_id
+from midrun.core.journaled_text import format_actor_name, outcome_phrase, shorten_to_line
+from midrun.core.state import Call, CallStage, State
 from midrun.core.values import Effect, Phase, Value
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Deed(Value, kw_only=True):
+class ReportedCall(Value, kw_only=True):
     """One call in the report."""
 
     call: CallId
@@ -47,16 +47,16 @@ class Report(Value, kw_only=True):
     cancelled_by: str = ""
     cancelled_at: Micros | None = None  # time of the cancel request; None without a cancel
     reason: str = ""  # the reason that was given with the cancel
-    done: tuple[Deed, ...] = ()  # finished, and kept
-    undoing: tuple[Deed, ...] = ()  # its undo is in progress
-    undone: tuple[Deed, ...] = ()  # in the order in which the calls were undone
-    not_undone: tuple[Deed, ...] = ()  # the undo was given up
-    released: tuple[Deed, ...] = ()  # its resource was released
-    stopped: tuple[Deed, ...] = ()  # stopped midway; may have taken effect in part
-    unsure: tuple[Deed, ...] = ()  # it is unknown whether it happened
-    failed: tuple[Deed, ...] = ()
-    never_started: tuple[Deed, ...] = ()
-    still_held: tuple[Deed, ...] = ()  # its resource could not be released
+    done: tuple[ReportedCall, ...] = ()  # finished, and kept
+    undoing: tuple[ReportedCall, ...] = ()  # its undo is in progress
+    undone: tuple[ReportedCall, ...] = ()  # in the order in which the calls were undone
+    not_undone: tuple[ReportedCall, ...] = ()  # the undo was given up
+    released: tuple[ReportedCall, ...] = ()  # its resource was released
+    stopped: tuple[ReportedCall, ...] = ()  # stopped midway; may have taken effect in part
+    unsure: tuple[ReportedCall, ...] = ()  # it is unknown whether it happened
+    failed: tuple[ReportedCall, ...] = ()
+    never_started: tuple[ReportedCall, ...] = ()
+    still_held: tuple[ReportedCall, ...] = ()  # its resource could not be released
     partial: str = ""
 
     @property
@@ -72,7 +72,7 @@ class Report(Value, kw_only=True):
             "",
             f"The run is {self.phase}.",
             "",
-            *self._particulars(),
+            *self._format_identity(),
             "",
         ]
         for title, deeds in (
@@ -87,70 +87,74 @@ class Report(Value, kw_only=True):
             ("Never started", self.never_started),
             ("Could not be released", self.still_held),
         ):
-            parts += _section(title, deeds)
+            parts += _format_section(title, deeds)
         if self.partial:
             parts += ["## Partial work", "", self.partial, ""]
         return "\n".join(parts)
 
-    def _particulars(self) -> Iterator[str]:
+    def _format_identity(self) -> Iterator[str]:
         """Yield the lines that identify the run and its cancel: id, agent, actor, time."""
         if self.run:
             yield f"- Run: {self.run}" + (f", of agent {self.agent}" if self.agent else "")
         if self.cancelled_at is not None:
-            at = _EPOCH + timedelta(microseconds=self.cancelled_at)
-            by = f", by {_asker(self.cancelled_by)}" if self.cancelled_by else ""
+            at = _UNIX_EPOCH + timedelta(microseconds=self.cancelled_at)
+            by = f", by {_format_canceller(self.cancelled_by)}" if self.cancelled_by else ""
             yield f"- Cancel requested: {at:%Y-%m-%d %H:%M:%S} UTC{by}"
         if self.reason:
             yield f"- Reason: {self.reason}"
 
 
-def _asker(actor: str) -> str:
+def _format_canceller(actor: str) -> str:
     run = actor.removeprefix("run:")
-    return actor if run == actor else f"{who(actor)}, {run}"
+    return actor if run == actor else f"{format_actor_name(actor)}, {run}"
 
 
-def _section(title: str, deeds: tuple[Deed, ...]) -> Iterable[str]:
+def _format_section(title: str, calls: tuple[ReportedCall, ...]) -> Iterable[str]:
     """Return one section of the report as Markdown lines.
 
     Three sections are present even when empty: their absence could be read as an omission.
     """
-    if deeds:
-        return [f"## {title}", "", *(f"- {deed}" for deed in deeds), ""]
+    if calls:
+        return [f"## {title}", "", *(f"- {deed}" for deed in calls), ""]
     always = title in {"Done and kept", "Undone", "Could not be undone"}
     return [f"## {title}", "", "Nothing.", ""] if always else []
 
 
-def report(state: State) -> Report:
+def build_report(state: State) -> Report:
     """Build the report of a run in `state`."""
-    lists: dict[str, list[Deed]] = {}
-    unanswered = _unanswered(state)
+    lists: dict[str, list[ReportedCall]] = {}
+    unanswered = _find_unanswered_notes(state)
     for call in state.calls:
         if call.call_kind == "model":
             continue
-        if (name := _belongs(call)) is not None:
+        if (name := _find_list_name(call)) is not None:
             note = unanswered.get(call.id, "") if name == "stopped" else ""
-            lists.setdefault(name, []).append(_deed(state, call, note or _note(call, name)))
+            lists.setdefault(name, []).append(
+                _make_reported_call(state, call, note or _find_note(call, name))
+            )
         if call.release.stage == "gave_up":
-            lists.setdefault("still_held", []).append(_deed(state, call, call.release.error))
-    closed = {call.id: call.closed for call in state.calls}
+            lists.setdefault("still_held", []).append(
+                _make_reported_call(state, call, call.release.error)
+            )
+    closed = {call.id: call.closed_seq for call in state.calls}
     # Undo runs in the reverse order of closing; list the calls in the order of their undo.
     lists.get("undone", []).sort(key=lambda deed: -closed[deed.call])
     found = {name: tuple(deeds) for name, deeds in lists.items()}
-    cancel = state.cancel
+    cancel = state.cancel_request
     return Report(
         phase=state.phase,
-        task=line(state.started.task),
+        task=shorten_to_line(state.run_started.task),
         run=state.run,
-        agent=state.started.agent,
+        agent=state.run_started.agent,
         cancelled_by=cancel.by if cancel else "",
-        cancelled_at=state.cancelled_on if cancel else None,
-        reason=line(cancel.reason) if cancel else "",
-        partial=_partial(state),
+        cancelled_at=state.cancel_requested_at if cancel else None,
+        reason=shorten_to_line(cancel.reason) if cancel else "",
+        partial=_find_partial_work(state),
         **found,
     )
 
 
-def _partial(state: State) -> str:
+def _find_partial_work(state: State) -> str:
     """Return the agent's partial answer, or "" if it only holds texts of the runtime.
 
     After a side question, `evolve` puts "Back to …" before the agent's next reply. A reply that
@@ -165,7 +169,7 @@ def _partial(state: State) -> str:
     return state.output if said.strip() else ""
 
 
-def _belongs(call: Call) -> str | None:
+def _find_list_name(call: Call) -> str | None:
     """Return the name of the list for `call`; None for a read-only call.
 
     The state of the undo takes precedence over the outcome of the call.
@@ -177,54 +181,56 @@ def _belongs(call: Call) -> str | None:
     if call.undo.stage == "gave_up":
         return "not_undone"
     held_only = call.call_kind == "tool" and not call.traits.undo
-    if call.stage is Stage.DONE and held_only and call.release.stage == "done":
+    if call.stage is CallStage.DONE and held_only and call.release.stage == "done":
         return "released"  # a call that also has an undo has an effect, and counts as done
-    if call.stage is Stage.DONE:
+    if call.stage is CallStage.DONE:
         return None if call.traits.effect is Effect.READ else "done"
     if call.call_kind == "child" and call.release.stage == "done":
         return "stopped"  # the child run has ended; its own report has the details
     # The tool ran until it asked a person, and the call ended there.
-    if call.entered and call.stage is not Stage.FAILED:
+    if call.asked_from_inside and call.stage is not CallStage.FAILED:
         return "stopped"
-    if call.maybe or call.stage is Stage.UNKNOWN:
+    if call.may_have_happened or call.stage is CallStage.UNKNOWN:
         return None if call.traits.effect is Effect.READ else "unsure"
     return {
-        Stage.ABORTED: "stopped",
-        Stage.STARTED: "stopped" if call.doomed else "unsure",
-        Stage.FAILED: "failed",
+        CallStage.ABORTED: "stopped",
+        CallStage.STARTED: "stopped" if call.in_undo_set else "unsure",
+        CallStage.FAILED: "failed",
     }.get(call.stage, "never_started")
 
 
-def _unanswered(state: State) -> dict[str, str]:
+def _find_unanswered_notes(state: State) -> dict[str, str]:
     """Return a note for each call whose question was closed without an answer."""
     return {
-        ask.call: f"not answered: {BECAUSE[ask.closed]}"
+        ask.call: f"not answered: {CLOSE_REASON_TEXTS[ask.close_reason]}"
         for ask in state.asks
-        if ask.ask_kind == "question" and ask.closed in BECAUSE
+        if ask.ask_kind == "question" and ask.close_reason in CLOSE_REASON_TEXTS
     }
 
 
-def _note(call: Call, belongs: str) -> str:
+def _find_note(call: Call, list_name: str) -> str:
     """Return a note that is more precise than the journaled reason, or ""."""
-    if belongs == "undone" and call.call_kind == "child":
+    if list_name == "undone" and call.call_kind == "child":
         return "all its work, if any"  # only the child's journal knows its calls
-    if belongs != "stopped":
+    if list_name != "stopped":
         return ""
     if call.call_kind == "child" and call.release.stage == "done":
         return "its own report has the details"
     if call.stopped_by:
         return f"stopped by {call.stopped_by}"  # before the cancel came
-    return call.error.removeprefix(f"{fate(call)}: ")  # the title of the list says that
+    return call.error.removeprefix(
+        f"{outcome_phrase(call)}: "
+    )  # the title of the list says that
 
 
-def _deed(state: State, call: Call, note: str = "") -> Deed:
+def _make_reported_call(state: State, call: Call, note: str = "") -> ReportedCall:
     args = "" if call.use.args is None else msgspec.json.encode(call.use.args).decode()
     begun = call.call_kind == "child" and call.attempt > 0
-    return Deed(
+    return ReportedCall(
         call=call.id,
         tool=call.use.tool,
-        args=line(args),
-        note=line(note or call.undo.error or call.error),
+        args=shorten_to_line(args),
+        note=shorten_to_line(note or call.undo.error or call.error),
         why=call.use.why,
-        run=child_id(state.run, call.id) if begun else "",
+        run=make_child_id(state.run, call.id) if begun else "",
     )

@@ -8,21 +8,21 @@ show the same line. The server adjusts it for one viewer (see `server.run_views`
 from typing import Final, Literal
 
 from midrun.core.journaled_text import (
-    current,
     describe_unmade,
-    goal,
-    line,
-    own_plan,
-    place,
-    who,
+    find_current_item,
+    format_actor_name,
+    format_goal,
+    format_position,
+    get_topic_plan,
+    shorten_to_line,
 )
 from midrun.core.state import State
-from midrun.core.stops import caps
-from midrun.core.undo import to_undo
+from midrun.core.stops import measure_caps
+from midrun.core.undo import is_undo_due
 from midrun.core.values import Phase, Value
-from midrun.text.buttons import SCALES, stoppable, under_way
+from midrun.text.buttons import CAP_SCALES, describe_cancel_action, is_stoppable
 
-Look = Literal[
+StatusStyle = Literal[
     "queued",
     "running",
     "pausing",
@@ -38,17 +38,17 @@ Look = Literal[
 ]
 
 
-class Sign(Value, kw_only=True):
+class StatusLine(Value, kw_only=True):
     """The status of a run; the words are complete without the style."""
 
-    look: Look  # selects icon and colour
+    look: StatusStyle  # selects icon and colour
     word: str
     by: str = ""  # the actor who caused the status, or ""
     note: str = ""  # current work, the thing it waits for, or the next plan item
     said: str = ""  # announced when the run enters this status, for users who do not look
 
 
-_CAPS: Final = {
+_CAP_NOUNS: Final = {
     "steps": "step",
     "tokens": "token",
     "cost": "cost",
@@ -57,139 +57,157 @@ _CAPS: Final = {
     "repeats": "repetition",
 }
 
-UNHEARD: Final = "Worker not responding"
+WORKER_LOST_WORD: Final = "Worker not responding"
 
 
-def sign(state: State) -> Sign:
+def build_status_line(state: State) -> StatusLine:
     """Return the status line of a run in `state`."""
-    return _SIGNS[state.phase](state)
+    return _STATUS_LINE_BUILDERS[state.phase](state)
 
 
-def halting(before: Sign, by: str) -> Sign:
+def mark_halting(status_line: StatusLine, by: str) -> StatusLine:
     """Return the status line of a run whose halt has not taken effect yet.
 
     The halt is in the store, and the run's worker has not appended `RunHalted` yet.
     """
-    note = f"it was {before.word}" + (f", {before.note}" if before.note else "")
-    return Sign(look="halting", word="Halting", by=by, note=note, said="Halting.")
+    note = f"it was {status_line.word}" + (f", {status_line.note}" if status_line.note else "")
+    return StatusLine(look="halting", word="Halting", by=by, note=note, said="Halting.")
 
 
-def unheard_of(before: Sign) -> Sign:
+def mark_lost(status_line: StatusLine) -> StatusLine:
     """Return the status line of a run whose worker sends no heartbeat."""
-    note = f"it was {before.word}"
-    return Sign(look="lost", word=UNHEARD, note=note, said=f"{UNHEARD}.")
+    note = f"it was {status_line.word}"
+    return StatusLine(
+        look="lost", word=WORKER_LOST_WORD, note=note, said=f"{WORKER_LOST_WORD}."
+    )
 
 
-def _queued(state: State) -> Sign:
+def _describe_queued(state: State) -> StatusLine:
     note = "starts as soon as a worker takes it"
     if state.meter.steps:
         note = "continues as soon as a worker takes it"
-    return Sign(look="queued", word="Queued", note=note)
+    return StatusLine(look="queued", word="Queued", note=note)
 
 
-def _running(state: State) -> Sign:
-    return Sign(look="running", word="Running", note=_at_work(state), said="Running.")
+def _describe_running(state: State) -> StatusLine:
+    return StatusLine(
+        look="running", word="Running", note=_describe_work(state), said="Running."
+    )
 
 
-def _at_work(state: State) -> str:
+def _describe_work(state: State) -> str:
     if state.frames:
-        return f"answering: {goal(state)}"
-    item = current(state.plan)
+        return f"answering: {format_goal(state)}"
+    item = find_current_item(state.plan)
     if item is not None:
-        return line(item.text)
+        return shorten_to_line(item.text)
     tools = [state.calls[n - 1].use.tool for n in state.in_flight]
     return ", ".join(tool or "thinking" for tool in tools)
 
 
-def _pausing(state: State) -> Sign:
+def _describe_pausing(state: State) -> StatusLine:
     calls = [state.calls[n - 1] for n in state.in_flight]
-    now = state.hold is not None and state.hold.now
+    now = state.pause is not None and state.pause.now
     # A pause without `now` lets tools finish; it stops model calls and tools with progress.
-    finishing = [call for call in calls if not now and not stoppable(call)]
+    finishing = [call for call in calls if not now and not is_stoppable(call)]
     named = finishing or calls
     names = ", ".join(call.use.tool or "the model" for call in named)
     verb = "finishing" if finishing else "stopping"
-    return Sign(
+    return StatusLine(
         look="pausing",
-        word="Taking over" if state.wheel else "Pausing",
-        by=state.wheel or who(state.since_by),
+        word="Taking over" if state.operator_name else "Pausing",
+        by=state.operator_name or format_actor_name(state.phase_by),
         note=f"{verb} {names}" if names else "",
         said="Pausing after this call." if finishing else "Pausing. Stopping this call.",
     )
 
 
-def _paused(state: State) -> Sign:
-    hold, note = state.hold, _goes_on(state)
+def _describe_paused(state: State) -> StatusLine:
+    hold, note = state.pause, _describe_next(state)
     unmade = describe_unmade(state, lambda call: call.use.tool)
-    if state.wheel:
+    if state.operator_name:
         said = "Paused. A person has taken over."
-        return Sign(look="paused", word="Taken over", by=state.wheel, note=note, said=said)
-    if hold is not None and hold.cap:
-        name = _CAPS[hold.cap]
-        _, bound = caps(state.stop, state.metered)[hold.cap]
-        word = f"Paused at the {name} cap ({bound / SCALES.get(hold.cap, 1):g})"
+        return StatusLine(
+            look="paused", word="Taken over", by=state.operator_name, note=note, said=said
+        )
+    if hold is not None and hold.cap_name:
+        name = _CAP_NOUNS[hold.cap_name]
+        _, bound = measure_caps(state.stop, state.meter_with_time)[hold.cap_name]
+        word = f"Paused at the {name} cap ({bound / CAP_SCALES.get(hold.cap_name, 1):g})"
         note = unmade or note
-        return Sign(look="paused", word=word, note=note, said=f"Paused at the {name} cap.")
-    if hold is not None and hold.why == "cap":
+        return StatusLine(
+            look="paused", word=word, note=note, said=f"Paused at the {name} cap."
+        )
+    if hold is not None and hold.reason == "cap":
         said = "Paused by a stop condition."
         note = f"{state.stop}; {unmade}" if unmade else str(state.stop)
-        return Sign(look="paused", word=said.rstrip("."), note=note, said=said)
+        return StatusLine(look="paused", word=said.rstrip("."), note=note, said=said)
     said = "Paused. Everything is kept."
-    return Sign(look="paused", word="Paused", by=who(state.since_by), note=note, said=said)
+    return StatusLine(
+        look="paused", word="Paused", by=format_actor_name(state.phase_by), note=note, said=said
+    )
 
 
-def _goes_on(state: State) -> str:
-    if (item := current(own_plan(state))) is not None:
-        return f"next: {line(item.text)}"
-    return f"next: answering {goal(state)}" if state.frames else ""
+def _describe_next(state: State) -> str:
+    if (item := find_current_item(get_topic_plan(state))) is not None:
+        return f"next: {shorten_to_line(item.text)}"
+    return f"next: answering {format_goal(state)}" if state.frames else ""
 
 
-def _waiting(state: State) -> Sign:
+def _describe_waiting(state: State) -> StatusLine:
     asks = [state.asks[n - 1] for n in state.open_asks]
     if not asks:
-        return Sign(look="waiting", word="Waiting", said="Waiting.")
+        return StatusLine(look="waiting", word="Waiting", said="Waiting.")
     # Name the ask that holds the run up. A non-blocking one only matters if there is no other.
     first = next((a for a in asks if a.blocking), asks[0])
-    call = state.call(first.call)
+    call = state.find_call(first.call)
     tool = call.use.tool if call is not None else ""
-    if first.kind == "unsure":
+    if first.effective_kind == "unsure":
         word, note = "Check one call", f"did {tool} go through?"
-        return Sign(look="waiting", word=word, note=note, said="One call needs checking.")
-    note = line(first.question or tool)
-    return Sign(
+        return StatusLine(look="waiting", word=word, note=note, said="One call needs checking.")
+    note = shorten_to_line(first.question or tool)
+    return StatusLine(
         look="waiting", word="Waiting for a person", note=note, said=f"Waiting for you: {note}"
     )
 
 
-def _cancelling(state: State) -> Sign:
+def _describe_cancelling(state: State) -> StatusLine:
     # "Undoing 2 of 5": the total includes the calls whose undo is over already.
-    wanted = [call for call in state.calls if to_undo(state, call) or call.undo.over]
-    over = sum(call.undo.over for call in wanted)
-    word, note, said = "Cancelling — stopping", under_way(state), "Cancelling. No new calls."
-    if not state.leased:  # no worker has the run; the next one continues the cleanup
+    wanted = [call for call in state.calls if is_undo_due(state, call) or call.undo.is_finished]
+    over = sum(call.undo.is_finished for call in wanted)
+    word, note, said = (
+        "Cancelling — stopping",
+        describe_cancel_action(state),
+        "Cancelling. No new calls.",
+    )
+    if not state.is_leased:  # no worker has the run; the next one continues the cleanup
         word, note = "Cancelling", "cleans up as soon as a worker takes it"
     elif wanted and not state.in_flight:
         word = f"Cancelling — undoing {min(over + 1, len(wanted))} of {len(wanted)}"
         said = ""
-    return Sign(look="cancelling", word=word, by=who(state.since_by), note=note, said=said)
+    return StatusLine(
+        look="cancelling", word=word, by=format_actor_name(state.phase_by), note=note, said=said
+    )
 
 
-def _cancelled(state: State) -> Sign:
-    what, could = _left(state)
-    return Sign(
+def _describe_cancelled(state: State) -> StatusLine:
+    what, could = _describe_residue(state)
+    return StatusLine(
         look="cancelled",
         word=f"Cancelled{what}",
-        by=who(state.since_by),
+        by=format_actor_name(state.phase_by),
         said=f"Cancelled. {could or 'The report is ready.'}",
     )
 
 
-def _completed(state: State) -> Sign:
-    what, could = _left(state)
-    return Sign(look="completed", word=f"Completed{what}", said=f"Completed. {could}".rstrip())
+def _describe_completed(state: State) -> StatusLine:
+    what, could = _describe_residue(state)
+    return StatusLine(
+        look="completed", word=f"Completed{what}", said=f"Completed. {could}".rstrip()
+    )
 
 
-def _left(state: State) -> tuple[str, str]:
+def _describe_residue(state: State) -> tuple[str, str]:
     """Return the residue that is not accepted yet, as a suffix and as a sentence."""
     if not state.residue or state.residue_accepted:
         return "", ""
@@ -200,28 +218,33 @@ def _left(state: State) -> tuple[str, str]:
     return f" — {' and '.join(what)} failed", f"{', '.join(could)}."
 
 
-def _failed(state: State) -> Sign:
-    where = place(state.plan, state.meter.steps)
-    error = line(state.error.error) if state.error is not None else ""
-    return Sign(
+def _describe_failed(state: State) -> StatusLine:
+    where = format_position(state.plan, state.meter.steps)
+    error = shorten_to_line(state.error.error) if state.error is not None else ""
+    return StatusLine(
         look="failed", word=f"Failed at {where}", note=error, said=f"Failed at {where}."
     )
 
 
-def _halted(state: State) -> Sign:
-    word = "Halted" if state.since_by else "Halted by an operator"
-    return Sign(look="halted", word=word, by=who(state.since_by), said="Halted by an operator.")
+def _describe_halted(state: State) -> StatusLine:
+    word = "Halted" if state.phase_by else "Halted by an operator"
+    return StatusLine(
+        look="halted",
+        word=word,
+        by=format_actor_name(state.phase_by),
+        said="Halted by an operator.",
+    )
 
 
-_SIGNS: Final = {
-    Phase.QUEUED: _queued,
-    Phase.RUNNING: _running,
-    Phase.PAUSING: _pausing,
-    Phase.PAUSED: _paused,
-    Phase.WAITING: _waiting,
-    Phase.CANCELLING: _cancelling,
-    Phase.CANCELLED: _cancelled,
-    Phase.COMPLETED: _completed,
-    Phase.FAILED: _failed,
-    Phase.HALTED: _halted,
+_STATUS_LINE_BUILDERS: Final = {
+    Phase.QUEUED: _describe_queued,
+    Phase.RUNNING: _describe_running,
+    Phase.PAUSING: _describe_pausing,
+    Phase.PAUSED: _describe_paused,
+    Phase.WAITING: _describe_waiting,
+    Phase.CANCELLING: _describe_cancelling,
+    Phase.CANCELLED: _describe_cancelled,
+    Phase.COMPLETED: _describe_completed,
+    Phase.FAILED: _describe_failed,
+    Phase.HALTED: _describe_halted,
 }

@@ -10,24 +10,24 @@ from typing import Final
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.agents.outcome import AskView
-from midrun.core.ids import SECOND, Micros
+from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.runs.values import CallView, RunView
-from midrun.text.buttons import Offer
-from midrun.text.phrases import shown
-from midrun.tui.escape import exact, flat
-from midrun.tui.phrases import MIDRUN, Hints, place
-from midrun.tui.style import Line, words
-from midrun.tui.wrap import folded
+from midrun.text.buttons import Button
+from midrun.text.phrases import format_value
+from midrun.tui.escape import escape_to_one_line, show_hidden_characters
+from midrun.tui.phrases import DEFAULT_HINTS, Hints, format_progress
+from midrun.tui.style import StyledLine, plain_text
+from midrun.tui.wrap import wrap_text
 
-WIDE: Final = 150
+BUTTON_ROW_MIN_COLUMNS: Final = 150
 """Terminal width from which several buttons may share a line."""
 
-PATIENCE_S: Final = 5
+QUEUED_HINT_AFTER_S: Final = 5
 """Time in the queue after which the bar shows how to start a worker."""
 
-GAP: Final = "   "
-KEYS: Final = {"pause": "p", "redirect": "r", "cancel": "c"}
-MARKS: Final = {
+BUTTON_GAP: Final = "   "
+BUTTON_KEYS: Final = {"pause": "p", "redirect": "r", "cancel": "c"}
+BADGE_MARKS: Final = {
     "queued": "○",
     "running": "▷",
     "pausing": "‖",
@@ -41,148 +41,175 @@ MARKS: Final = {
     "halting": "⊘",
     "lost": "⚠",
 }
-AT_WORK: Final = frozenset({"running", "pausing", "cancelling"})
+WORKING_PHASES: Final = frozenset({"running", "pausing", "cancelling"})
 
 
-def drawn(view: RunView, now: Micros, width: int, hints: Hints = MIDRUN) -> list[Line]:
+def draw_bar(
+    view: RunView, now: Micros, width: int, hints: Hints = DEFAULT_HINTS
+) -> list[StyledLine]:
     """Return the whole bar: headline, buttons, pending requests and asks."""
-    lines = [clipped(headline(view, now), width)]
-    if waits_long(view, now) and hints.workers:
+    lines = [clip_line(draw_headline(view, now), width)]
+    if is_queued_long(view, now) and hints.can_start_workers:
         lines.append(
-            clipped([("bad", f"no worker drives it: {hints.typed('worker', 'APP')}")], width)
+            clip_line(
+                [("bad", f"no worker drives it: {hints.format_command('worker', 'APP')}")],
+                width,
+            )
         )
-    lines += flowing(
-        [button(KEYS[name], offer) for name, offer in view.controls.items()], width
+    lines += layout_buttons(
+        [draw_button(BUTTON_KEYS[name], offer) for name, offer in view.controls.items()], width
     )
-    lines += [clipped(line, width) for line in _waiting(view)]
+    lines += [clip_line(line, width) for line in _draw_pending(view)]
     return lines
 
 
-def headline(view: RunView, now: Micros) -> Line:
+def draw_headline(view: RunView, now: Micros) -> StyledLine:
     """Return the badge, the time at work, the step, the current activity and the cost."""
     sign = view.sign
-    by = f" by {flat(sign.by)}" if sign.by else ""
-    badge = f" {MARKS[sign.look]} {flat(sign.word)}{by} "
-    line: Line = [(f"badge.{sign.look}", badge), ("bold", f" {clock(elapsed(view, now))}")]
-    for look, text in (("", place(view)), ("dim", current(view, now)), ("dim", _money(view))):
-        line += [(look, f"  {flat(text)}")] if text else []
+    by = f" by {escape_to_one_line(sign.by)}" if sign.by else ""
+    badge = f" {BADGE_MARKS[sign.look]} {escape_to_one_line(sign.word)}{by} "
+    line: StyledLine = [
+        (f"badge.{sign.look}", badge),
+        ("bold", f" {format_clock(elapsed_seconds(view, now))}"),
+    ]
+    for look, text in (
+        ("", format_progress(view)),
+        ("dim", describe_activity(view, now)),
+        ("dim", _format_cost(view)),
+    ):
+        line += [(look, f"  {escape_to_one_line(text)}")] if text else []
     return line
 
 
-def elapsed(view: RunView, now: Micros) -> float:
+def elapsed_seconds(view: RunView, now: Micros) -> float:
     """Return the seconds at work, counted up to `now` while the run is at work."""
-    ticking = view.phase in AT_WORK
-    return view.elapsed + (max(0, now - view.changed_at) / SECOND if ticking else 0)
+    ticking = view.phase in WORKING_PHASES
+    return view.elapsed + (max(0, now - view.changed_at) / MICROS_PER_SECOND if ticking else 0)
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Return seconds as 00:01:23."""
     minutes, second = divmod(int(seconds), 60)
     hour, minute = divmod(minutes, 60)
     return f"{hour:02}:{minute:02}:{second:02}"
 
 
-def current(view: RunView, now: Micros) -> str:
+def describe_activity(view: RunView, now: Micros) -> str:
     """Return the calls in flight with their durations; or the note of a run at rest."""
     if view.phase != "running":
         return view.sign.note
-    doing = ", ".join(_doing(call, now) for call in view.in_flight)
+    doing = ", ".join(_describe_call(call, now) for call in view.in_flight)
     plan = view.sign.note if view.plan else ""
     return " · ".join(filter(None, (plan, doing)))
 
 
-def waits_long(view: RunView, now: Micros) -> bool:
+def is_queued_long(view: RunView, now: Micros) -> bool:
     """Tell whether a run is queued for so long that probably no worker drives it."""
-    return view.phase == "queued" and now - view.changed_at > PATIENCE_S * SECOND
+    return (
+        view.phase == "queued"
+        and now - view.changed_at > QUEUED_HINT_AFTER_S * MICROS_PER_SECOND
+    )
 
 
-def _doing(call: CallView, now: Micros) -> str:
-    seconds = max(0, now - call.since) // SECOND
+def _describe_call(call: CallView, now: Micros) -> str:
+    seconds = max(0, now - call.since) // MICROS_PER_SECOND
     verb = {"undo": "undoing ", "release": "releasing "}.get(call.form, "")
     return f"{verb}{call.tool or 'the model'}" + (f", {seconds} s" if seconds else "")
 
 
-def _money(view: RunView) -> str:
+def _format_cost(view: RunView) -> str:
     cap = next((cap.cap for cap in view.caps if cap.name == "cost"), None)
     if cap is not None:
         return f"${view.usage.cost_usd:.2f} of ${cap:.2f}"
     return f"${view.usage.cost_usd:.2f}" if view.usage.cost_usd else ""
 
 
-def button(key: str, offer: Offer) -> Line:
+def draw_button(key: str, button: Button) -> StyledLine:
     """Return a button: its key, its label, and the consequence of pressing it."""
-    if not offer.enabled:
-        return [("dim", f" {key}  {offer.label} — {flat(offer.consequence)}")]
+    if not button.enabled:
+        return [("dim", f" {key}  {button.label} — {escape_to_one_line(button.consequence)}")]
     return [
         ("key", f" {key} "),
-        ("bold", f" {offer.label}"),
-        ("dim", f" — {flat(offer.consequence)}"),
+        ("bold", f" {button.label}"),
+        ("dim", f" — {escape_to_one_line(button.consequence)}"),
     ]
 
 
-def _waiting(view: RunView) -> Iterable[Line]:
+def _draw_pending(view: RunView) -> Iterable[StyledLine]:
     for pending in view.pending:
-        text = f"↪ {pending.kind} waits for the next step: “{flat(pending.text)}”"
+        text = f"↪ {pending.kind} waits for the next step: “{escape_to_one_line(pending.text)}”"
         yield [("person", text), ("dim", "  w withdraws it")]
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
-        yield [("dim", f"⋯ held: {flat(frame.goal)} — {frame.place}{more}")]
+        yield [("dim", f"⋯ held: {escape_to_one_line(frame.goal)} — {frame.place}{more}")]
     if view.controls["pause"].command == "hand_back":
         yield [("key", " t "), ("bold", " Write"), ("dim", " — In the agent's place.")]
     for ask in view.asks[:1]:
         more = f"  ({len(view.asks)} open)" if len(view.asks) > 1 else ""
-        yield [("key", " a "), ("waiting", f" {flat(asked(ask))}"), ("dim", more)]
+        yield [
+            ("key", " a "),
+            ("waiting", f" {escape_to_one_line(format_ask_question(ask))}"),
+            ("dim", more),
+        ]
 
 
-def asked(ask: AskView) -> str:
+def format_ask_question(ask: AskView) -> str:
     """Return the question of an ask as one line, with the call's arguments."""
     verb = {"approval": "Let it call", "unsure": "Did this happen:"}.get(ask.kind, "Decide:")
     question = ask.question or f"{verb} {ask.tool}"
-    return question if ask.kind == "question" else f"{question} {exact(shown(ask.args))}"
+    return (
+        question
+        if ask.kind == "question"
+        else f"{question} {show_hidden_characters(format_value(ask.args))}"
+    )
 
 
 # ── widths ────────────────────────────────────────────────────────────────────────────────
 
 
-def flowing(buttons: list[Line], width: int) -> list[Line]:
+def layout_buttons(buttons: list[StyledLine], width: int) -> list[StyledLine]:
     """Return the lines of the buttons; on a wide terminal, side by side where they fit."""
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     for made in buttons:
-        size = get_cwidth(words(made))
-        if lines and width >= WIDE and get_cwidth(words(lines[-1])) + len(GAP) + size <= width:
-            lines[-1] += [("", GAP), *made]
+        size = get_cwidth(plain_text(made))
+        if (
+            lines
+            and width >= BUTTON_ROW_MIN_COLUMNS
+            and get_cwidth(plain_text(lines[-1])) + len(BUTTON_GAP) + size <= width
+        ):
+            lines[-1] += [("", BUTTON_GAP), *made]
         else:
-            lines += hung(made, width)
+            lines += wrap_button(made, width)
     return lines
 
 
-def hung(line: Line, width: int) -> list[Line]:
+def wrap_button(line: StyledLine, width: int) -> list[StyledLine]:
     """Wrap the line of a button: its consequence continues on indented lines."""
     *head, (look, text) = line
     indent = 4
-    room = width - get_cwidth(words(head))
+    room = width - get_cwidth(plain_text(head))
     if get_cwidth(text) <= room or room <= indent:
         return [line]
     # The first row continues the head, so it has less room than the rows below it.
-    first, *_ = folded(text, room)
-    rest = folded(text[len(first) :].lstrip(), width - indent)
+    first, *_ = wrap_text(text, room)
+    rest = wrap_text(text[len(first) :].lstrip(), width - indent)
     return [[*head, (look, first)], *([(look, " " * indent + row)] for row in rest)]
 
 
-def clipped(line: Line, width: int) -> Line:
+def clip_line(line: StyledLine, width: int) -> StyledLine:
     """Return the part of a line that fits, with an ellipsis if it was cut."""
     room = width
-    pieces: Line = []
+    pieces: StyledLine = []
     for look, text in line:
         size = get_cwidth(text)
         if size > room:
-            return [*pieces, (look, _cut(text, room))] if room > 0 else pieces
+            return [*pieces, (look, _truncate(text, room))] if room > 0 else pieces
         pieces.append((look, text))
         room -= size
     return pieces
 
 
-def _cut(text: str, width: int) -> str:
+def _truncate(text: str, width: int) -> str:
     """Return the beginning of `text` with an ellipsis."""
     while text and get_cwidth(text) > width - 1:
         text = text[:-1]

@@ -6,18 +6,18 @@ from typing import Final
 import msgspec
 
 from midrun.agents.outcome import AskView
-from midrun.text.buttons import Offer
-from midrun.tui.bar import asked
-from midrun.tui.escape import exact, flat
-from midrun.tui.style import Line
-from midrun.tui.wrap import folded
+from midrun.text.buttons import Button
+from midrun.tui.bar import format_ask_question
+from midrun.tui.escape import escape_to_one_line, show_hidden_characters
+from midrun.tui.style import StyledLine
+from midrun.tui.wrap import wrap_text
 
-ROWS: Final = 8
+ARGUMENTS_MAX_ROWS: Final = 8
 """Maximum number of rows for arguments; `midrun asks` prints all of them."""
 
-AGAIN: Final = " ^C again leaves it paused"
+QUIT_HINT: Final = " ^C again leaves it paused"
 
-HELP: Final = (
+KEY_HELP: Final = (
     ("p", "pause, keep running or resume, as the first button says"),
     ("r", "redirect: Enter at the next step, Alt+Enter now, Esc discards"),
     ("s", "side question: the run answers, then returns to its task"),
@@ -32,70 +32,86 @@ HELP: Final = (
 )
 
 
-def confirming(offer: Offer, *, held: bool, width: int) -> list[Line]:
+def draw_cancel_dialog(button: Button, *, held: bool, width: int) -> list[StyledLine]:
     """Return the dialog that confirms a cancel, with all effects that it would undo."""
-    lines: list[Line] = [[("bold", "Cancel? "), ("dim", _held(held=held))]]
+    lines: list[StyledLine] = [[("bold", "Cancel? "), ("dim", _describe_hold(held=held))]]
     for title, names, look in (
-        ("will undo", offer.undo, "good"),
-        ("cannot undo", offer.never, "bad"),
-        ("unsure", offer.unsure, "waiting"),
-        ("will release", offer.release, "dim"),
+        ("will undo", button.undo, "good"),
+        ("cannot undo", button.never, "bad"),
+        ("unsure", button.unsure, "waiting"),
+        ("will release", button.release, "dim"),
     ):
         if names:
-            text = f"  {title}: {'; '.join(flat(exact(name)) for name in names)}"
-            lines += [[(look, row)] for row in folded(text, width)]
+            shown = [escape_to_one_line(show_hidden_characters(name)) for name in names]
+            text = f"  {title}: {'; '.join(shown)}"
+            lines += [[(look, row)] for row in wrap_text(text, width)]
     if len(lines) == 1:
         lines.append([("dim", "  It has changed nothing that a cancel could undo.")])
-    return [*lines, keys(confirm_keys(offer)), [("dim", AGAIN)]]
+    return [*lines, draw_keys(list_confirm_keys(button)), [("dim", QUIT_HINT)]]
 
 
-def _held(*, held: bool) -> str:
+def _describe_hold(*, held: bool) -> str:
     return "Nothing new starts meanwhile; after a minute the run goes on." if held else ""
 
 
-def confirm_keys(offer: Offer) -> dict[str, str]:
+def list_confirm_keys(button: Button) -> dict[str, str]:
     """Return the keys of the cancel dialog, with their meanings."""
     back = {"n": "back"}
-    if not offer.undo:
+    if not button.undo:
         return {"y": "cancel", **back}
-    return {"y": f"cancel and undo {len(offer.undo)}", "k": "cancel, keep changes", **back}
+    return {"y": f"cancel and undo {len(button.undo)}", "k": "cancel, keep changes", **back}
 
 
-def deciding(ask: AskView, number: int, count: int, width: int) -> list[Line]:
+def draw_ask_dialog(ask: AskView, number: int, count: int, width: int) -> list[StyledLine]:
     """Return the dialog of an ask: its question, its call, and its keys."""
     head = f"{ask.id}" + (f"  ({number} of {count}, Tab for the next)" if count > 1 else "")
-    lines: list[Line] = [
-        [("waiting", row)] for row in folded(f"? {flat(asked(ask))}  {head}", width)
+    lines: list[StyledLine] = [
+        [("waiting", row)]
+        for row in wrap_text(f"? {escape_to_one_line(format_ask_question(ask))}  {head}", width)
     ]
     if ask.why:
-        lines += [[("dim", row)] for row in folded(f"  why: {flat(ask.why)}", width)]
+        lines += [
+            [("dim", row)] for row in wrap_text(f"  why: {escape_to_one_line(ask.why)}", width)
+        ]
     if ask.kind != "question" and ask.args is not None:
-        lines += _arguments(ask, width)
+        lines += _draw_arguments(ask, width)
     if ask.hidden:
-        lines += [[("waiting", row)] for row in folded(f"  {flat(exact(ask.hidden))}", width)]
-    lines += [[("", f"  {n}  {flat(exact(str(o)))}")] for n, o in enumerate(options(ask), 1)]
-    return [*lines, keys(ask_keys(ask))]
+        lines += [
+            [("waiting", row)]
+            for row in wrap_text(
+                f"  {escape_to_one_line(show_hidden_characters(ask.hidden))}", width
+            )
+        ]
+    lines += [
+        [("", f"  {n}  {escape_to_one_line(show_hidden_characters(str(o)))}")]
+        for n, o in enumerate(list_options(ask), 1)
+    ]
+    return [*lines, draw_keys(list_ask_keys(ask))]
 
 
-def _arguments(ask: AskView, width: int) -> list[Line]:
+def _draw_arguments(ask: AskView, width: int) -> list[StyledLine]:
     pretty = msgspec.json.format(msgspec.json.encode(ask.args), indent=2).decode()
-    rows = [row for line in exact(pretty).split("\n") for row in folded(f"  {line}", width)]
-    more: list[Line] = [[("dim", "  …")]] if len(rows) > ROWS else []
-    return [[("dim", row)] for row in rows[:ROWS]] + more
+    rows = [
+        row
+        for line in show_hidden_characters(pretty).split("\n")
+        for row in wrap_text(f"  {line}", width)
+    ]
+    more: list[StyledLine] = [[("dim", "  …")]] if len(rows) > ARGUMENTS_MAX_ROWS else []
+    return [[("dim", row)] for row in rows[:ARGUMENTS_MAX_ROWS]] + more
 
 
-def options(ask: AskView) -> list[str]:
+def list_options(ask: AskView) -> list[str]:
     """Return the answers that the question proposes, at most nine: one per digit key."""
     proposed = ask.data.get("options") if isinstance(ask.data, dict) else None
     return [str(option) for option in proposed[:9]] if isinstance(proposed, list) else []
 
 
-def ask_keys(ask: AskView) -> dict[str, str]:
+def list_ask_keys(ask: AskView) -> dict[str, str]:
     """Return the keys that decide `ask`, with their meanings."""
     approval = {"y": "approve", "e": "edit the arguments", "n": "decline"}
     answer = {"t": "type an answer"}
-    if options(ask):
-        answer = {f"1–{len(options(ask))}": "choose", **answer}  # noqa: RUF001 - a range
+    if list_options(ask):
+        answer = {f"1–{len(list_options(ask))}": "choose", **answer}  # noqa: RUF001 - a range
     if ask.kind == "question" and ask.declinable:
         answer["n"] = "decline"
     unsure = {"y": "it did", "n": "it did not", "u": "unknown"}
@@ -103,22 +119,22 @@ def ask_keys(ask: AskView) -> dict[str, str]:
     return {**(meanings or {"y": "approve", "n": "decline", **answer}), "Esc": "back"}
 
 
-def helping(width: int, leaving: str) -> list[Line]:
+def draw_help(width: int, leaving: str) -> list[StyledLine]:
     """Return the help for all keys; `leaving` says how the run continues without the bar."""
     return [
         [("bold", f"  {key:>2}  "), ("dim", row)]
-        for key, text in HELP
+        for key, text in KEY_HELP
         # One row per key: the help must not push the bar out of a small terminal.
-        for row in folded(text.format(leaving=leaving), width - 6)[:1]
+        for row in wrap_text(text.format(leaving=leaving), width - 6)[:1]
     ]
 
 
-def keys(meanings: dict[str, str]) -> Line:
+def draw_keys(meanings: dict[str, str]) -> StyledLine:
     """Return keys and their meanings as one line."""
-    return list(_keys(meanings))
+    return list(_iterate_key_pieces(meanings))
 
 
-def _keys(meanings: dict[str, str]) -> Iterable[tuple[str, str]]:
+def _iterate_key_pieces(meanings: dict[str, str]) -> Iterable[tuple[str, str]]:
     for key, meaning in meanings.items():
         yield ("key", f" {key} ")
         yield ("", f" {meaning}   ")

@@ -10,27 +10,27 @@ from typing import Final
 
 from midrun.codec.hidden_characters import escape_hidden, show_hidden
 
-TAB: Final = 4
+TAB_COLUMNS: Final = 4
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return `text` safe to print: newlines kept, tabs expanded, controls made visible."""
     visible = show_hidden(text, prose=True)
     if "\t" not in visible:
         return visible
-    return "\n".join(line.expandtabs(TAB) for line in visible.split("\n"))
+    return "\n".join(line.expandtabs(TAB_COLUMNS) for line in visible.split("\n"))
 
 
-def exact(text: str) -> str:
+def show_hidden_characters(text: str) -> str:
     """Return arguments, paths, commands or results with every hidden character visible."""
     return show_hidden(text)
 
 
-def flat(text: str) -> str:
+def escape_to_one_line(text: str) -> str:
     """Return `text` as one printable line."""
-    return printable(" ".join(text.split()))
+    return escape_controls(" ".join(text.split()))
 
 
-def json_line(text: str) -> str:
+def escape_json(text: str) -> str:
     """Return JSON text with the same value and without characters that control a terminal."""
     return escape_hidden(text)

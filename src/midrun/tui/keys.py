@@ -7,15 +7,22 @@ from typing import Final, TypeAlias
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from midrun.tui.controller import Hand, Mode, decide, fork, redirect, take_over
+from midrun.tui.controller import (
+    BarController,
+    Mode,
+    compose_fork,
+    handle_ask_key,
+    redirect_or_hand_back,
+    take_over,
+)
 
-Actions: TypeAlias = Mapping[str, Callable[[], None]]
+ActionsByKey: TypeAlias = Mapping[str, Callable[[], None]]
 """Key, or sequence of keys separated by blanks → action."""
 
-DECIDING: Final = "yenut123456789"
+ASK_DIALOG_KEYS: Final = "yenut123456789"
 
 
-def bindings(hand: Hand, focus: Callable[[], None]) -> KeyBindings:
+def build_key_bindings(controller: BarController, focus: Callable[[], None]) -> KeyBindings:
     """Return the key bindings of the bar, its dialogs and the composer.
 
     `focus` is called after each action, before the next key is handled. Otherwise text typed
@@ -30,50 +37,50 @@ def bindings(hand: Hand, focus: Callable[[], None]) -> KeyBindings:
 
         return handle
 
-    for mode, actions in _modes(hand).items():
-        live = Condition(partial(_is_in, hand, mode))
+    for mode, actions in _actions_by_mode(controller).items():
+        live = Condition(partial(_is_in_mode, controller, mode))
         for key, action in actions.items():
             keys.add(*key.split(), filter=live)(make_handler(action))
-    keys.add("c-c")(make_handler(hand.interrupt))
+    keys.add("c-c")(make_handler(controller.interrupt))
     return keys
 
 
-def _is_in(hand: Hand, mode: Mode) -> bool:
-    return hand.mode is mode
+def _is_in_mode(controller: BarController, mode: Mode) -> bool:
+    return controller.mode is mode
 
 
-def _modes(hand: Hand) -> dict[Mode, Actions]:
+def _actions_by_mode(controller: BarController) -> dict[Mode, ActionsByKey]:
     return {
         Mode.BAR: {
-            "p": hand.press,
-            "r": partial(redirect, hand),
-            "s": hand.ask_aside,
-            "c": hand.cancel,
-            "a": hand.look_at_asks,
-            "w": hand.withdraw,
-            "t": partial(take_over, hand),
-            "f": partial(fork, hand),
-            "d": hand.detach,
-            "c-d": hand.say_how_to_leave,
-            "c-z": hand.say_how_to_leave,
-            "?": hand.help,
+            "p": controller.press_toggle,
+            "r": partial(redirect_or_hand_back, controller),
+            "s": controller.compose_side_question,
+            "c": controller.open_cancel_dialog,
+            "a": controller.open_asks_dialog,
+            "w": controller.withdraw_newest,
+            "t": partial(take_over, controller),
+            "f": partial(compose_fork, controller),
+            "d": controller.detach,
+            "c-d": controller.explain_leaving,
+            "c-z": controller.explain_leaving,
+            "?": controller.open_help,
         },
         Mode.COMPOSE: {
-            "enter": hand.send,
-            "escape enter": partial(hand.send, now=True),
-            "escape": hand.discard,
-            "tab": hand.toggle,
+            "enter": controller.send_draft,
+            "escape enter": partial(controller.send_draft, now=True),
+            "escape": controller.discard_draft,
+            "tab": controller.toggle_draft_kind,
         },
         Mode.CONFIRM: {
-            "y": partial(hand.confirmed, "all"),
-            "k": partial(hand.confirmed, "in_flight"),
-            "n": hand.back,
-            "escape": hand.back,
+            "y": partial(controller.cancel_run, "all"),
+            "k": partial(controller.cancel_run, "in_flight"),
+            "n": controller.close_dialog,
+            "escape": controller.close_dialog,
         },
         Mode.ASKS: {
-            **{key: partial(decide, hand, key) for key in DECIDING},
-            "tab": hand.next_ask,
-            "escape": hand.back,
+            **{key: partial(handle_ask_key, controller, key) for key in ASK_DIALOG_KEYS},
+            "tab": controller.show_next_ask,
+            "escape": controller.close_dialog,
         },
-        Mode.HELP: {"?": hand.back, "escape": hand.back},
+        Mode.HELP: {"?": controller.close_dialog, "escape": controller.close_dialog},
     }

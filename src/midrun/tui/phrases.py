@@ -4,13 +4,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from midrun.codec.strict_json import parse
+from midrun.codec.strict_json import parse_json
 from midrun.core.values import Json
 from midrun.errors import NotJson
 from midrun.runs.values import RunView
 
 
-def place(view: RunView) -> str:
+def format_progress(view: RunView) -> str:
     """Return the progress of a run, such as "plan step 4 of 7"; "" before its first step.
 
     With a plan, plan items are counted, and the text says "plan". A cap on steps never counts
@@ -21,10 +21,10 @@ def place(view: RunView) -> str:
     return view.place if view.step else ""
 
 
-def value_of(text: str) -> Json:
+def parse_typed_value(text: str) -> Json:
     """Return the value of a typed answer: parsed JSON, or the text if it is not JSON."""
     try:
-        return parse(text)
+        return parse_json(text)
     except NotJson:
         return text
 
@@ -36,19 +36,23 @@ class Hints(Struct, frozen=True, kw_only=True):
     """
 
     program: str = "midrun"
-    where: str = ""
-    workers: bool = True  # whether one can be started: a server drives its own runs
-    goes_on: bool = True  # whether the run is still driven when this bar is left
+    target_options: str = ""
+    can_start_workers: bool = True  # whether one can be started: a server drives its own runs
+    driven_after_leaving: bool = True  # whether the run is still driven when this bar is left
 
     @property
-    def leaving(self) -> str:
+    def after_leaving(self) -> str:
         """State of the run after the bar is left with `d`, as a clause."""
-        return "the run goes on" if self.goes_on else "the run waits until it is driven again"
+        return (
+            "the run goes on"
+            if self.driven_after_leaving
+            else "the run waits until it is driven again"
+        )
 
-    def typed(self, *words: str) -> str:
+    def format_command(self, *words: str) -> str:
         """Return a command line; `words` are not quoted, so APP and RUN stay readable."""
-        return " ".join(filter(None, (self.program, *words, self.where)))
+        return " ".join(filter(None, (self.program, *words, self.target_options)))
 
 
-MIDRUN: Final = Hints()
+DEFAULT_HINTS: Final = Hints()
 """Default hints: the program by its name, without options."""

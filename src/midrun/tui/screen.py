@@ -17,59 +17,63 @@ from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import Style
 
 from midrun.ports.environment import Clock
-from midrun.tui.bar import clipped, drawn, headline
-from midrun.tui.controller import Hand, Left, Mode
-from midrun.tui.dialogs import confirming, deciding, helping
-from midrun.tui.escape import flat, printable
-from midrun.tui.feed_lines import Watching
-from midrun.tui.keys import bindings
-from midrun.tui.style import Line, emphasised, rules
-from midrun.tui.wrap import wrapped
+from midrun.tui.bar import clip_line, draw_bar, draw_headline
+from midrun.tui.controller import BarController, ExitReason, Mode
+from midrun.tui.dialogs import draw_ask_dialog, draw_cancel_dialog, draw_help
+from midrun.tui.escape import escape_controls, escape_to_one_line
+from midrun.tui.feed_lines import FeedLines
+from midrun.tui.keys import build_key_bindings
+from midrun.tui.style import StyledLine, build_style_rules, style_emphasis
+from midrun.tui.wrap import wrap_indented
 
-TICK_S: Final = 0.5
-REDRAW_S: Final = 0.02
+REFRESH_INTERVAL_S: Final = 0.5
+REDRAW_MIN_INTERVAL_S: Final = 0.02
 """Shortest time between two redraws, in seconds: words come faster than they can be read."""
 
-ESCAPE_S: Final = 0.2
+ESCAPE_TIMEOUT_S: Final = 0.2
 """Time to wait for another key after Escape: terminals send Alt+key as Escape and key."""
 
 
 class Screen:
     """Draws the bar, and prints lines above it in order."""
 
-    def __init__(self, hand: Hand, watching: Watching, *, clock: Clock) -> None:
-        self._hand = hand
-        self._watching = watching
+    def __init__(
+        self, controller: BarController, feed_lines: FeedLines, *, clock: Clock
+    ) -> None:
+        self._controller = controller
+        self._feed_lines = feed_lines
         self._clock = clock
-        self._above: list[Line] = []
-        self._wake = anyio.Event()
-        self._style = Style.from_dict(rules())
+        self._queued_lines: list[StyledLine] = []
+        self._lines_queued = anyio.Event()
+        self._style = Style.from_dict(build_style_rules())
         self._bar = Window(
-            FormattedTextControl(self._drawn, focusable=True, show_cursor=False),
+            FormattedTextControl(self._draw, focusable=True, show_cursor=False),
             dont_extend_height=True,
         )
         self._composer = Window(
-            BufferControl(hand.buffer, input_processors=[BeforeInput(self._label)]),
+            BufferControl(
+                controller.buffer, input_processors=[BeforeInput(self._composer_label)]
+            ),
             height=1,
             dont_extend_height=True,
         )
-        composing = Condition(lambda: hand.mode is Mode.COMPOSE)
-        self.app: Application[Left] = Application(
+        composing = Condition(lambda: controller.mode is Mode.COMPOSE)
+        self.app: Application[ExitReason] = Application(
             Layout(
                 HSplit([self._bar, ConditionalContainer(self._composer, composing)]),
                 focused_element=self._bar,
             ),
-            key_bindings=bindings(hand, self._focus),
+            key_bindings=build_key_bindings(controller, self._update_focus),
             style=self._style,
             full_screen=False,
             erase_when_done=True,
-            refresh_interval=TICK_S,
-            min_redraw_interval=REDRAW_S,
+            refresh_interval=REFRESH_INTERVAL_S,
+            min_redraw_interval=REDRAW_MIN_INTERVAL_S,
             # The mode may also change without a key, when a text returns to the composer.
-            before_render=lambda _: self._focus(),
+            before_render=lambda _: self._update_focus(),
         )
-        self.app.timeoutlen = self.app.ttimeoutlen = ESCAPE_S
-        hand.changed = self.refresh
+        self.app.timeoutlen = self.app.ttimeoutlen = ESCAPE_TIMEOUT_S
+        controller.on_change = self.refresh
 
     @property
     def width(self) -> int:
@@ -78,76 +82,81 @@ class Screen:
 
     def refresh(self) -> None:
         """Schedule a redraw, and move the focus if the mode has changed."""
-        self._focus()
+        self._update_focus()
         self.app.invalidate()
 
-    def above(self, lines: list[Line]) -> None:
+    def print_above(self, lines: list[StyledLine]) -> None:
         """Queue lines to be printed above the bar, and redraw it."""
-        self._above += lines
+        self._queued_lines += lines
         if lines:
-            self._wake.set()
+            self._lines_queued.set()
         self.refresh()
 
-    async def printing(self) -> None:
+    async def print_queued(self) -> None:
         """Print the queued lines while the bar is shown."""
         while True:
-            await self._wake.wait()
-            self._wake = anyio.Event()
+            await self._lines_queued.wait()
+            self._lines_queued = anyio.Event()
             # Hides the bar while printing, and draws it again below the new lines.
             async with in_terminal():
                 self.flush()
 
     def flush(self) -> None:
         """Print the queued lines now; the bar must be hidden or gone."""
-        lines, self._above = self._above, []
+        lines, self._queued_lines = self._queued_lines, []
         # Lines are wrapped here, not by the terminal, so that they break between words.
         for line in lines:
-            safe = [(look, printable(text)) for look, text in line]
-            for row in wrapped(safe, self.width):
-                fragments = [*_classes(row), ("", "\n")]
+            safe = [(look, escape_controls(text)) for look, text in line]
+            for row in wrap_indented(safe, self.width):
+                fragments = [*_to_style_classes(row), ("", "\n")]
                 print_formatted_text(self.app.output, fragments, self._style)
         self.app.output.flush()
 
-    def _focus(self) -> None:
-        wanted = self._composer if self._hand.mode is Mode.COMPOSE else self._bar
+    def _update_focus(self) -> None:
+        wanted = self._composer if self._controller.mode is Mode.COMPOSE else self._bar
         if not self.app.layout.has_focus(wanted):
             self.app.layout.focus(wanted)
 
-    def _label(self) -> StyleAndTextTuples:
-        label = self._hand.draft.label if self._hand.draft is not None else ""
+    def _composer_label(self) -> StyleAndTextTuples:
+        label = self._controller.draft.label if self._controller.draft is not None else ""
         return [("bold", f"{label} ▸ ")]
 
-    def _drawn(self) -> StyleAndTextTuples:
+    def _draw(self) -> StyleAndTextTuples:
         fragments: StyleAndTextTuples = []
-        for number, line in enumerate(self.lines()):
+        for number, line in enumerate(self.visible_lines()):
             fragments += [("", "\n")] if number else []
-            fragments += _classes(line)
+            fragments += _to_style_classes(line)
         return fragments
 
-    def lines(self) -> list[Line]:
+    def visible_lines(self) -> list[StyledLine]:
         """Return the lines of the bar or dialog, from top to bottom."""
-        hand, width = self._hand, self.width
-        row = self._watching.speech.row
-        lines: list[Line] = [[("", row)]] if row else []
-        lines += self._sheet(width)
+        hand, width = self._controller, self.width
+        row = self._feed_lines.streamed.row
+        lines: list[StyledLine] = [[("", row)]] if row else []
+        lines += self._draw_body(width)
         if hand.notice:
-            lines += wrapped(emphasised(flat(hand.notice), "bold"), width)
+            lines += wrap_indented(
+                style_emphasis(escape_to_one_line(hand.notice), "bold"), width
+            )
         if hand.mode is Mode.COMPOSE and hand.draft is not None:
-            lines.append(clipped([("dim", hand.draft.hint)], width))
+            lines.append(clip_line([("dim", hand.draft.hint)], width))
         return lines
 
-    def _sheet(self, width: int) -> list[Line]:
-        hand, now = self._hand, self._clock()
-        top = [clipped(headline(hand.view, now), width)]
+    def _draw_body(self, width: int) -> list[StyledLine]:
+        hand, now = self._controller, self._clock()
+        top = [clip_line(draw_headline(hand.view, now), width)]
         if hand.mode is Mode.CONFIRM:
             offer = hand.view.controls["cancel"]
-            return [*top, *confirming(offer, held=hand.held, width=width)]
-        if hand.mode is Mode.ASKS and (ask := hand.ask) is not None:
-            return [*top, *deciding(ask, hand.ask_number, len(hand.view.asks), width)]
+            return [*top, *draw_cancel_dialog(offer, held=hand.has_hold, width=width)]
+        if hand.mode is Mode.ASKS and (ask := hand.current_ask) is not None:
+            return [
+                *top,
+                *draw_ask_dialog(ask, hand.current_ask_number, len(hand.view.asks), width),
+            ]
         if hand.mode is Mode.HELP:
-            return [*top, *helping(width, hand.hints.leaving)]
-        return drawn(hand.view, now, width, hand.hints)
+            return [*top, *draw_help(width, hand.hints.after_leaving)]
+        return draw_bar(hand.view, now, width, hand.hints)
 
 
-def _classes(line: Line) -> StyleAndTextTuples:
+def _to_style_classes(line: StyledLine) -> StyleAndTextTuples:
     return [(f"class:{look}" if look else "", text) for look, text in line]

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Final, Self
 
 _STDERR: Final = 2
-_CHUNK: Final = 65_536
+_READ_MAX_BYTES: Final = 65_536
 
-Sink = Callable[[str], None]
+TextSink = Callable[[str], None]
 
 
-class Spill:
+class StderrCapture:
     """Reads standard error in a thread while it is open, so that no writer blocks.
 
     `sink` is called with the text, in that thread. By default it writes to the terminal.
@@ -28,13 +28,15 @@ class Spill:
     def __enter__(self) -> Self:
         # `_terminal` keeps the real standard error. The second pipe carries no data: closing
         # its write end wakes the thread from `select`.
-        self._terminal = os.dup(_STDERR)
-        self._read, write = os.pipe()
+        self._terminal_fd = os.dup(_STDERR)
+        self._read_fd, write = os.pipe()
         os.dup2(write, _STDERR)
         os.close(write)
-        self._over, self._end = os.pipe()
-        self.sink: Sink = self.pass_on
-        self._thread = threading.Thread(target=self._pump, name="midrun-spill", daemon=True)
+        self._stop_read_fd, self._stop_write_fd = os.pipe()
+        self.sink: TextSink = self.write_to_terminal
+        self._thread = threading.Thread(
+            target=self._read_until_stopped, name="midrun-spill", daemon=True
+        )
         self._thread.start()
         return self
 
@@ -47,27 +49,27 @@ class Spill:
         # Restore descriptor 2 first, so that nothing more enters the pipe from this process.
         # Child processes may still hold its write end, so end-of-file may never come: closing
         # `_stop_write_fd` tells the thread to stop as soon as the pipe is empty.
-        self.sink = self.pass_on
-        os.dup2(self._terminal, _STDERR)
-        os.close(self._end)
+        self.sink = self.write_to_terminal
+        os.dup2(self._terminal_fd, _STDERR)
+        os.close(self._stop_write_fd)
         self._thread.join()
-        for number in (self._terminal, self._read, self._over):
+        for number in (self._terminal_fd, self._read_fd, self._stop_read_fd):
             os.close(number)
 
-    def pass_on(self, text: str) -> None:
+    def write_to_terminal(self, text: str) -> None:
         """Write text to the terminal, unchanged."""
         data = text.encode(errors="replace")
         while data:
-            data = data[os.write(self._terminal, data) :]
+            data = data[os.write(self._terminal_fd, data) :]
 
-    def _pump(self) -> None:
+    def _read_until_stopped(self) -> None:
         # Incremental: a read may end in the middle of a character.
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         while True:
-            ready, _, _ = select.select([self._read, self._over], [], [])
-            if self._read not in ready:  # stopped, and the pipe is empty
+            ready, _, _ = select.select([self._read_fd, self._stop_read_fd], [], [])
+            if self._read_fd not in ready:  # stopped, and the pipe is empty
                 return
-            data = os.read(self._read, _CHUNK)
+            data = os.read(self._read_fd, _READ_MAX_BYTES)
             self.sink(decoder.decode(data))
             if not data:
                 return

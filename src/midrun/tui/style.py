@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-Piece: TypeAlias = tuple[str, str]
+StyledPiece: TypeAlias = tuple[str, str]
 """Name of a style ("" for none), and text."""
 
-Line: TypeAlias = list[Piece]
+StyledLine: TypeAlias = list[StyledPiece]
 
-SGR: Final = {
+SGR_BY_STYLE: Final = {
     "queued": "2",
     "running": "34",
     "pausing": "33",
@@ -33,7 +33,7 @@ SGR: Final = {
 }
 """Style → parameters of the SGR escape sequence. A badge is the same in reverse video."""
 
-_ANSI: Final = {
+_PROMPT_TOOLKIT_COLOURS: Final = {
     "2": "ansibrightblack",
     "1": "bold",
     "3": "italic",
@@ -49,19 +49,19 @@ _ANSI: Final = {
 _EMPHASIS: Final = re.compile(r"\*([^*\n]+)\*")
 
 
-def emphasised(text: str, look: str = "") -> Line:
+def style_emphasis(text: str, style: str = "") -> StyledLine:
     """Return a text of the runtime as a styled line, with its *marked* parts emphasised.
 
     Only for texts of the runtime: asterisks in texts of users and models are kept.
     """
     pieces = _EMPHASIS.split(text)  # alternating: outside and inside of the marks
-    looks = (look, "em")
+    looks = (style, "em")
     return [(looks[number % 2], piece) for number, piece in enumerate(pieces) if piece]
 
 
-def rules() -> dict[str, str]:
+def build_style_rules() -> dict[str, str]:
     """Return the styles in the syntax of prompt_toolkit."""
-    looks = {name: _ANSI[code] for name, code in SGR.items()}
+    looks = {name: _PROMPT_TOOLKIT_COLOURS[code] for name, code in SGR_BY_STYLE.items()}
     return {
         **looks,
         **{f"badge.{name}": f"bold reverse {look}" for name, look in looks.items()},
@@ -69,6 +69,6 @@ def rules() -> dict[str, str]:
     }
 
 
-def words(line: Iterable[Piece]) -> str:
+def plain_text(line: Iterable[StyledPiece]) -> str:
     """Return the text of a line without its styles."""
     return "".join(text for _, text in line)

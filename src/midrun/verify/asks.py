@@ -19,56 +19,58 @@ from midrun.core.entries import (
     RunResumed,
 )
 from midrun.core.values import Json
-from midrun.verify.checks import Problem, Watch, arms
-from midrun.verify.ledger import Ledger, Made, Posed
+from midrun.verify.checks import JournalCheck, Problem, merge_handlers
+from midrun.verify.ledger import Ledger, LedgerAsk, LedgerCall
 
 
-def hash_of(args: Json) -> str:
+def hash_arguments(args: Json) -> str:
     """Return the hash of the arguments that an approval is bound to."""
     return sha256(msgspec.json.encode(args, order="sorted")).hexdigest()[:32]
 
 
-class Asks(Watch):
+class AskCheck(JournalCheck):
     """Checks every ask, and every start of a call that needs an approval."""
 
-    __slots__ = ("_applied", "_approvals", "_redirects")
+    __slots__ = ("_approvals", "_pending_redirects", "_redirect_applied_at")
 
-    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
-        super().__init__(ledger, found)
-        self._redirects: set[int] = set()  # seqs of instructions that are not applied yet
-        self._applied = 0  # seq at which the last instruction was applied
+    def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
+        super().__init__(ledger, problems)
+        self._pending_redirects: set[int] = (
+            set()
+        )  # seqs of instructions that are not applied yet
+        self._redirect_applied_at = 0  # seq at which the last instruction was applied
         self._approvals: dict[str, tuple[int, AskAnswered]] = {}  # ask → seq, answer
 
-    def opened(self, record: Record, entry: AskOpened) -> None:
+    def check_ask_opened(self, record: Record, entry: AskOpened) -> None:
         """Check that the ask has the next id."""
         expected = f"a{len(self.ledger.asks) + 1}"
         if entry.ask != expected:
             text = f"An ask was opened as {entry.ask}; the next one of the run is {expected}."
             self.report("I19", record.seq, text)
 
-    def answered(self, record: Record, entry: AskAnswered) -> None:
+    def check_ask_answered(self, record: Record, entry: AskAnswered) -> None:
         """Check that the ask is open and the actor allowed; record an approval."""
-        ask = self._open(record, entry.ask, "answered")
+        ask = self._find_open(record, entry.ask, "answered")
         if ask is None:
             return
-        self._principal(record, entry, ask)
+        self._check_decider(record, entry, ask)
         approved = ask.kind == "approval" and entry.decision.choice == "approve"
         if approved and not ask.is_edited(entry):  # an edit needs the approval of another actor
             self._approvals[ask.entry.ask] = (record.seq, entry)
 
-    def closed(self, record: Record, entry: AskClosed) -> None:
+    def check_ask_closed(self, record: Record, entry: AskClosed) -> None:
         """Check that the ask is open."""
-        self._open(record, entry.ask, "closed")
+        self._find_open(record, entry.ask, "closed")
 
-    def _open(self, record: Record, ask_: str, what: str) -> Posed | None:
+    def _find_open(self, record: Record, ask_: str, what: str) -> LedgerAsk | None:
         ask = self.ledger.asks.get(ask_)
-        if ask is not None and ask.open:
+        if ask is not None and ask.is_open:
             return ask
         why = "was closed already" if ask is not None else "was never opened"
         self.report("I24", record.seq, f"{ask_} was {what}, but it {why}.")
         return None
 
-    def _principal(self, record: Record, entry: AskAnswered, ask: Posed) -> None:
+    def _check_decider(self, record: Record, entry: AskAnswered, ask: LedgerAsk) -> None:
         audience = ask.entry.audience
         call = self.ledger.calls.get(ask.call)
         steered_by = {*ask.entry.excluded, *(call.steered_by if call is not None else ())}
@@ -79,21 +81,23 @@ class Asks(Watch):
             text = f"{entry.ask} needs another actor: {entry.by} steered or imported it."
             self.report("I25", record.seq, text)
 
-    def ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
+    def check_run_ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
         """Check that no ask is open when the run ends."""
         for ask in self.ledger.open_asks:
             text = f"{ask} was open at {type(entry).__name__}."
             self.report("I24", record.seq, text)
 
-    def started(self, record: Record, entry: CallStarted) -> None:
+    def check_call_started(self, record: Record, entry: CallStarted) -> None:
         """Check that a call that needs an approval cites a valid one."""
         call = self.ledger.calls.get(entry.call)
         if call is None or not call.traits.approve:
             return
-        if problem := self._unapproved(record, entry, call):
+        if problem := self._find_approval_problem(record, entry, call):
             self.report("I25", record.seq, f"{call} was started, but {problem}.")
 
-    def _unapproved(self, record: Record, entry: CallStarted, made: Made) -> str:
+    def _find_approval_problem(
+        self, record: Record, entry: CallStarted, made: LedgerCall
+    ) -> str:
         """Return the reason why the cited approval does not cover a start, or ""."""
         if entry.approval is None:
             return "it needs an approval and cites none"
@@ -105,7 +109,7 @@ class Asks(Watch):
         since, answer = approved
         if ask.call != made.id:
             return f"{ask_}, which it cites, was about {ask.call}"
-        if entry.approval.args_hash != answer.args_hash or answer.args_hash != hash_of(
+        if entry.approval.args_hash != answer.args_hash or answer.args_hash != hash_arguments(
             made.args
         ):
             return f"{ask_} approved other arguments"
@@ -114,44 +118,46 @@ class Asks(Watch):
         # An approval holds for the instruction under which it was given. A redirect after it,
         # pending or applied, makes it void; a withdrawn one has left `_pending_redirects`
         # again.
-        if self._applied > since or any(seq > since for seq in self._redirects):
+        if self._redirect_applied_at > since or any(
+            seq > since for seq in self._pending_redirects
+        ):
             return f"the run was redirected after {ask_} had been approved"
         return ""
 
-    def imported(self, _: Record, __: RunImported) -> None:
+    def apply_run_imported(self, _: Record, __: RunImported) -> None:
         """Forget the approvals before an import: this store did not witness them."""
         self._approvals.clear()
 
-    def redirected(self, record: Record, _: RedirectRequested) -> None:
+    def apply_redirect_requested(self, record: Record, _: RedirectRequested) -> None:
         """Record a pending instruction."""
-        self._redirects.add(record.seq)
+        self._pending_redirects.add(record.seq)
 
-    def resumed(self, record: Record, entry: RunResumed) -> None:
+    def apply_run_resumed(self, record: Record, entry: RunResumed) -> None:
         """Record an instruction that came with the resume."""
         if entry.instruction:
-            self._redirects.add(record.seq)
+            self._pending_redirects.add(record.seq)
 
-    def applied(self, record: Record, entry: RedirectApplied) -> None:
+    def apply_redirect_applied(self, record: Record, entry: RedirectApplied) -> None:
         """Record that an instruction was applied: earlier approvals are void."""
-        self._redirects.discard(entry.redirect)
-        self._applied = record.seq
+        self._pending_redirects.discard(entry.redirect)
+        self._redirect_applied_at = record.seq
 
-    def withdrawn(self, _: Record, entry: RedirectClosed) -> None:
+    def apply_redirect_closed(self, _: Record, entry: RedirectClosed) -> None:
         """Forget an instruction that was withdrawn."""
-        self._redirects.discard(entry.redirect)
+        self._pending_redirects.discard(entry.redirect)
 
-    ARMS = arms(
+    HANDLERS = merge_handlers(
         {
-            AskOpened: opened,
-            AskAnswered: answered,
-            AskClosed: closed,
-            RunCompleted: ended,
-            RunCancelled: ended,
-            CallStarted: started,
-            RunImported: imported,
-            RedirectRequested: redirected,
-            RunResumed: resumed,
-            RedirectApplied: applied,
-            RedirectClosed: withdrawn,
+            AskOpened: check_ask_opened,
+            AskAnswered: check_ask_answered,
+            AskClosed: check_ask_closed,
+            RunCompleted: check_run_ended,
+            RunCancelled: check_run_ended,
+            CallStarted: check_call_started,
+            RunImported: apply_run_imported,
+            RedirectRequested: apply_redirect_requested,
+            RunResumed: apply_run_resumed,
+            RedirectApplied: apply_redirect_applied,
+            RedirectClosed: apply_redirect_closed,
         }
     )

@@ -5,10 +5,10 @@ from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from midrun.core.entries import KINDS, Asked, Entry, Record
+from midrun.core.entries import ENTRY_TYPES, Entry, Record, RequestEntry
 from midrun.verify.ledger import Ledger
 
-ASKED: Final = tuple(kind for kind in KINDS if issubclass(kind, Asked))
+REQUEST_KINDS: Final = tuple(kind for kind in ENTRY_TYPES if issubclass(kind, RequestEntry))
 """The kinds of entries that record a request."""
 
 
@@ -23,7 +23,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         return f"{self.invariant} at {self.seq}: {self.text}"
 
 
-class Watch:
+class JournalCheck:
     """Base class of a check. It gets the records of the kinds in `HANDLERS`, in order.
 
     If `HANDLES_ALL` is set, every record is also passed to `check_record`, before its handler.
@@ -31,33 +31,33 @@ class Watch:
     the last record.
     """
 
-    ARMS: ClassVar["Arms"] = {}
-    CONCERNS_ALL: ClassVar[bool] = False
+    HANDLERS: ClassVar["HandlersByKind"] = {}
+    HANDLES_ALL: ClassVar[bool] = False
 
-    __slots__ = ("found", "ledger")
+    __slots__ = ("ledger", "problems")
 
-    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
+    def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         self.ledger = ledger
-        self.found = found
+        self.problems = problems
 
     def report(self, invariant: str, seq: int, text: str) -> None:
         """Add a problem."""
-        self.found.append(Problem(invariant=invariant, seq=seq, text=text))
+        self.problems.append(Problem(invariant=invariant, seq=seq, text=text))
 
-    def look(self, record: Record, entry: Entry) -> None:
+    def check_record(self, record: Record, entry: Entry) -> None:
         """Check a record of any kind."""
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         """Check the journal as a whole, after its last record."""
 
 
-Arm = Callable[[Watch, Record, Entry], None]
-Arms = Mapping[type[Entry], Arm]
+RecordHandler = Callable[[JournalCheck, Record, Entry], None]
+HandlersByKind = Mapping[type[Entry], RecordHandler]
 
 
-def arms(*given: Mapping[type[Entry], object]) -> Arms:
+def merge_handlers(*handler_maps: Mapping[type[Entry], object]) -> HandlersByKind:
     """Merge mappings from a kind of entry to the method that handles it; later ones win."""
     merged: dict[type[Entry], object] = {}
-    for handlers in given:
+    for handlers in handler_maps:
         merged |= handlers
     return merged  # type: ignore[return-value]  # each method takes only its own kind of entry

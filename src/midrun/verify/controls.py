@@ -1,7 +1,6 @@
 """Check controls: applied once, and honoured by later entries (I20, I21, I23, I32)."""
 
 from midrun.core.entries import (
-    Asked,
     CancelRequested,
     HandedBack,
     MessageReceived,
@@ -10,6 +9,7 @@ from midrun.core.entries import (
     PersonWrote,
     Record,
     RedirectRequested,
+    RequestEntry,
     RunCompleted,
     RunFailed,
     RunPaused,
@@ -19,10 +19,10 @@ from midrun.core.entries import (
     TakenOver,
     ToolUsed,
 )
-from midrun.verify.checks import ASKED, Problem, Watch, arms
+from midrun.verify.checks import REQUEST_KINDS, JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger
 
-INTERRUPTS = (
+NOT_WHILE_CANCELLING = (
     PauseRequested,
     PauseWithdrawn,
     RedirectRequested,
@@ -36,69 +36,70 @@ INTERRUPTS = (
 """Requests that are possible only while the run is not being cancelled."""
 
 
-class Controls(Watch):
+class ControlCheck(JournalCheck):
     """Checks requests: their ids, their place, and that a pause is honoured."""
 
-    __slots__ = ("_requests", "_resting")
+    __slots__ = ("_is_resting", "_request_seqs")
 
-    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
-        super().__init__(ledger, found)
-        self._requests: dict[str, int] = {}  # request id → seq
-        self._resting = False  # paused or failed, and not resumed since
+    def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
+        super().__init__(ledger, problems)
+        self._request_seqs: dict[str, int] = {}  # request id → seq
+        self._is_resting = False  # paused or failed, and not resumed since
 
-    def asked(self, record: Record, entry: Asked) -> None:
+    def check_request(self, record: Record, entry: RequestEntry) -> None:
         """Check that the request id was not applied before."""
         if not entry.request:
             return
-        first = self._requests.setdefault(entry.request, record.seq)
+        first = self._request_seqs.setdefault(entry.request, record.seq)
         if first != record.seq:
             text = f"Request {entry.request!r} was applied at {first} already."
             self.report("I20", record.seq, text)
 
-    def interrupts(self, record: Record, entry: Asked) -> None:
+    def check_interrupt(self, record: Record, entry: RequestEntry) -> None:
         """Check that no such request is accepted during a cancel; only a halt may stop it."""
-        self.asked(record, entry)
+        self.check_request(record, entry)
         # Entries after the end of a run are checked by `EndCheck` (I5).
-        if self.ledger.cancelled_at and not self.ledger.ended:
+        if self.ledger.cancelled_at and not self.ledger.end_phase:
             since = self.ledger.cancelled_at
             text = f"{type(entry).__name__} came after the cancel at {since}."
             self.report("I32", record.seq, text)
 
-    def settled(self, record: Record, entry: RunCompleted | RunWaiting) -> None:
+    def check_run_settled(self, record: Record, entry: RunCompleted | RunWaiting) -> None:
         """Check that the run did not complete or wait while a pause was in force."""
-        if self.ledger.held:
+        if self.ledger.paused_at:
             self.report(
                 "I21",
                 record.seq,
-                f"{type(entry).__name__} although a pause was accepted at {self.ledger.held} "
+                f"{type(entry).__name__} although a pause was accepted at "
+                f"{self.ledger.paused_at} "
                 "and the run was not resumed.",
             )
 
-    def rests(self, _: Record, __: RunPaused | RunFailed) -> None:
+    def apply_run_rests(self, _: Record, __: RunPaused | RunFailed) -> None:
         """Record that the run stopped until it is resumed."""
-        self._resting = True
+        self._is_resting = True
 
-    def resumed(self, record: Record, entry: RunResumed) -> None:
+    def check_run_resumed(self, record: Record, entry: RunResumed) -> None:
         """Check that the run had stopped since the last resume."""
-        self.asked(record, entry)
-        if not self._resting:
+        self.check_request(record, entry)
+        if not self._is_resting:
             text = "The run was resumed, but it had not stopped since the last time."
             self.report("I23", record.seq, text)
-        self._resting = False
+        self._is_resting = False
 
-    def woken(self, _: Record, __: RunWoken) -> None:
+    def apply_run_woken(self, _: Record, __: RunWoken) -> None:
         """Record that the run goes on, and that its pause is over."""
-        self._resting = False
+        self._is_resting = False
 
-    ARMS = arms(
-        dict.fromkeys(ASKED, asked),
-        dict.fromkeys(INTERRUPTS, interrupts),
+    HANDLERS = merge_handlers(
+        dict.fromkeys(REQUEST_KINDS, check_request),
+        dict.fromkeys(NOT_WHILE_CANCELLING, check_interrupt),
         {
-            RunCompleted: settled,
-            RunWaiting: settled,
-            RunPaused: rests,
-            RunFailed: rests,
-            RunResumed: resumed,
-            RunWoken: woken,
+            RunCompleted: check_run_settled,
+            RunWaiting: check_run_settled,
+            RunPaused: apply_run_rests,
+            RunFailed: apply_run_rests,
+            RunResumed: check_run_resumed,
+            RunWoken: apply_run_woken,
         },
     )

@@ -18,51 +18,51 @@ from midrun.core.entries import (
     RunCompleted,
     RunResumed,
 )
-from midrun.core.ids import SECOND
-from midrun.verify.checks import Problem, Watch, arms
+from midrun.core.ids import MICROS_PER_SECOND
+from midrun.verify.checks import JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger
 
-SLACK: Final = SECOND
+EXPIRY_TOLERANCE_MICROS: Final = MICROS_PER_SECOND
 """Tolerance in microseconds: the store stamps an entry some time after the decision."""
 
 
-class Frames(Watch):
+class ConversationCheck(JournalCheck):
     """Checks the stack of held topics (frames), and the pending messages and instructions."""
 
-    __slots__ = ("_inbox", "_pushed", "_stack")
+    __slots__ = ("_frame_count", "_pending_texts", "_stack")
 
-    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
-        super().__init__(ledger, found)
+    def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
+        super().__init__(ledger, problems)
         self._stack: list[FramePushed] = []
-        self._pushed = 0
-        self._inbox: dict[int, str] = {}  # seq of a pending text → its kind
+        self._frame_count = 0
+        self._pending_texts: dict[int, str] = {}  # seq of a pending text → its kind
 
-    def pushed(self, record: Record, entry: FramePushed) -> None:
+    def check_frame_pushed(self, record: Record, entry: FramePushed) -> None:
         """Check number and depth of a new frame, and that its message was pending."""
-        self._pushed += 1
-        if entry.frame != f"f{self._pushed}":
-            text = f"A frame was pushed as {entry.frame}; the next one is f{self._pushed}."
+        self._frame_count += 1
+        if entry.frame != f"f{self._frame_count}":
+            text = f"A frame was pushed as {entry.frame}; the next one is f{self._frame_count}."
             self.report("I19", record.seq, text)
         self._stack.append(entry)
-        spec = self.ledger.spec
+        spec = self.ledger.started_entry
         if spec is not None and len(self._stack) > spec.frame_depth:
             text = f"{entry.frame} is the {len(self._stack)}th frame of {spec.frame_depth}."
             self.report("I35", record.seq, text)
-        self._taken(record, entry.message, "a message")
+        self._remove_pending(record, entry.message, "a message")
 
-    def resumed(self, record: Record, entry: FrameResumed) -> None:
+    def check_frame_resumed(self, record: Record, entry: FrameResumed) -> None:
         """Check that the resumed frame is on top, named, and has not expired."""
-        frame = self._popped(record, entry.frame)
-        if frame is not None and record.at > frame.expires + SLACK:
+        frame = self._pop_frame(record, entry.frame)
+        if frame is not None and record.at > frame.expires + EXPIRY_TOLERANCE_MICROS:
             text = f"{entry.frame} was resumed as current although it had expired."
             self.report("I36", record.seq, text)
-        self._named(record, entry, frame)
+        self._check_goal_named(record, entry, frame)
 
-    def reconstructed(self, record: Record, entry: FrameReconstructed) -> None:
+    def check_frame_reconstructed(self, record: Record, entry: FrameReconstructed) -> None:
         """Check that the frame is on top and named; it may have expired."""
-        self._named(record, entry, self._popped(record, entry.frame))
+        self._check_goal_named(record, entry, self._pop_frame(record, entry.frame))
 
-    def _named(
+    def _check_goal_named(
         self,
         record: Record,
         entry: FrameResumed | FrameReconstructed,
@@ -72,11 +72,11 @@ class Frames(Watch):
             text = f"{entry.frame} was resumed without naming {frame.goal!r}."
             self.report("I36", record.seq, text)
 
-    def abandoned(self, record: Record, entry: FrameAbandoned) -> None:
+    def check_frame_abandoned(self, record: Record, entry: FrameAbandoned) -> None:
         """Check that the dropped frame is on top."""
-        self._popped(record, entry.frame)
+        self._pop_frame(record, entry.frame)
 
-    def _popped(self, record: Record, frame: str) -> FramePushed | None:
+    def _pop_frame(self, record: Record, frame: str) -> FramePushed | None:
         """Remove `frame` from the stack, and report it if it was not on top."""
         for depth, held in enumerate(reversed(self._stack)):
             if held.frame != frame:
@@ -91,56 +91,60 @@ class Frames(Watch):
 
     # ── pending texts ─────────────────────────────────────────────────────────────────────
 
-    def message(self, record: Record, _: MessageReceived) -> None:
+    def apply_message_received(self, record: Record, _: MessageReceived) -> None:
         """Record a pending message."""
-        self._inbox[record.seq] = "a message"
+        self._pending_texts[record.seq] = "a message"
 
-    def redirect(self, record: Record, _: RedirectRequested) -> None:
+    def apply_redirect_requested(self, record: Record, _: RedirectRequested) -> None:
         """Record a pending instruction."""
-        self._inbox[record.seq] = "an instruction"
+        self._pending_texts[record.seq] = "an instruction"
 
-    def run_resumed(self, record: Record, entry: RunResumed) -> None:
+    def apply_run_resumed(self, record: Record, entry: RunResumed) -> None:
         """Record an instruction that came with the resume."""
         if entry.instruction:
-            self._inbox[record.seq] = "an instruction"
+            self._pending_texts[record.seq] = "an instruction"
 
-    def message_gone(self, record: Record, entry: MessageTaken | MessageClosed) -> None:
+    def check_message_closed(self, record: Record, entry: MessageTaken | MessageClosed) -> None:
         """Check that the message that was used, withdrawn or returned was pending."""
-        self._taken(record, entry.message, "a message")
+        self._remove_pending(record, entry.message, "a message")
 
-    def redirect_gone(self, record: Record, entry: RedirectApplied | RedirectClosed) -> None:
+    def check_redirect_closed(
+        self, record: Record, entry: RedirectApplied | RedirectClosed
+    ) -> None:
         """Check that the instruction that was used, withdrawn or returned was pending."""
-        self._taken(record, entry.redirect, "an instruction")
+        self._remove_pending(record, entry.redirect, "an instruction")
 
-    def _taken(self, record: Record, seq: int, what: str) -> None:
-        if self._inbox.pop(seq, "") != what:
-            text = f"{type(record.entry).__name__} names {seq}, where {what} is not pending."
+    def _remove_pending(self, record: Record, seq: int, text_kind: str) -> None:
+        if self._pending_texts.pop(seq, "") != text_kind:
+            text = (
+                f"{type(record.entry).__name__} names {seq}, where {text_kind} is not pending."
+            )
             self.report("I35", record.seq, text)
 
-    def ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
+    def check_run_ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
         """Check that no frame is held and no text is pending when the run ends."""
         end = type(entry).__name__
         for frame in self._stack:
             text = f"{frame.frame} was neither resumed nor abandoned before {end}."
             self.report("I34", record.seq, text)
-        for seq, what in self._inbox.items():
+        for seq, what in self._pending_texts.items():
             text = f"The run ended with {what} from {seq} that was neither used nor returned."
             self.report("I35", record.seq, text)
 
-    ARMS = arms(
+    HANDLERS = merge_handlers(
         {
-            FramePushed: pushed,
-            FrameResumed: resumed,
-            FrameReconstructed: reconstructed,
-            FrameAbandoned: abandoned,
-            MessageReceived: message,
-            RedirectRequested: redirect,
-            RunResumed: run_resumed,
-            MessageTaken: message_gone,
-            MessageClosed: message_gone,
-            RedirectApplied: redirect_gone,
-            RedirectClosed: redirect_gone,
-            RunCompleted: ended,
-            RunCancelled: ended,
+            FramePushed: check_frame_pushed,
+            FrameResumed: check_frame_resumed,
+            FrameReconstructed: check_frame_reconstructed,
+            FrameAbandoned: check_frame_abandoned,
+            MessageReceived: apply_message_received,
+            RedirectRequested: apply_redirect_requested,
+            RunResumed: apply_run_resumed,
+            MessageTaken: check_message_closed,
+            MessageClosed: check_message_closed,
+            RedirectApplied: check_redirect_closed,
+            RedirectClosed: check_redirect_closed,
+            RunCompleted: check_run_ended,
+            RunCancelled: check_run_ended,
         }
     )

@@ -10,15 +10,15 @@ from typing import TypeVar
 from midrun.core.entries import Record, RunImported
 from midrun.verify.checks import Problem
 
-H = TypeVar("H")
+HashT = TypeVar("HashT")
 
 
 def check_chain(
-    lines: Iterable[tuple[bytes, H]],
+    lines: Iterable[tuple[bytes, HashT]],
     *,
-    chain: Callable[[H, bytes], H],
-    first: H,
-    head: tuple[int, H] | None = None,
+    chain: Callable[[HashT, bytes], HashT],
+    first_hash: HashT,
+    head: tuple[int, HashT] | None = None,
 ) -> tuple[Problem, ...]:
     """Return the first problem of the stored lines, given with their stored hashes.
 
@@ -26,7 +26,7 @@ def check_chain(
     cannot be judged, because their hashes depend on it. `first_hash` is the hash before the
     first line; `head` is a seq and the hash that was kept for it.
     """
-    before, count = first, 0
+    before, count = first_hash, 0
     for count, (line, stored) in enumerate(lines, start=1):
         before = chain(before, line)
         # `before` is computed from the lines alone, so a forged stored hash does not help.
@@ -47,7 +47,7 @@ def check_imports(
     records: Iterable[Record],
     *,
     chain: Callable[[bytes, bytes], bytes],
-    first: bytes,
+    first_hash: bytes,
 ) -> tuple[Problem, ...]:
     """Return a problem for each import that does not name the hash of the lines before it.
 
@@ -56,7 +56,7 @@ def check_imports(
     compared with the one in the import.
     """
     problems: list[Problem] = []
-    link = first
+    link = first_hash
     for line, record in zip(lines, records, strict=True):
         if isinstance(record.entry, RunImported) and record.entry.head != link.hex():
             text = f"The import names the head {record.entry.head}, not that of the lines."

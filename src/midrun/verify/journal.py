@@ -9,62 +9,62 @@ that message is left out.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from midrun.core.entries import KINDS, Entry, Record
+from midrun.core.entries import ENTRY_TYPES, Entry, Record
 from midrun.core.ids import RunId
 from midrun.core.run_head import Head
 from midrun.core.state import State
-from midrun.verify.asks import Asks
-from midrun.verify.calls import Calls, Starts
-from midrun.verify.caps import Money
-from midrun.verify.checks import Arm, Problem, Watch
-from midrun.verify.controls import Controls
-from midrun.verify.conversation import Frames
+from midrun.verify.asks import AskCheck
+from midrun.verify.calls import AttemptCheck, StartCheck
+from midrun.verify.caps import CapCheck
+from midrun.verify.checks import JournalCheck, Problem, RecordHandler
+from midrun.verify.controls import ControlCheck
+from midrun.verify.conversation import ConversationCheck
 from midrun.verify.ledger import Ledger
-from midrun.verify.ownership import Attempts, Ownership
-from midrun.verify.replay import Folding, Numbers
-from midrun.verify.terminal_phases import Ends
-from midrun.verify.undo import Undoing
+from midrun.verify.ownership import LostWorkerCheck, OwnershipCheck
+from midrun.verify.replay import FoldCheck, NumberingCheck
+from midrun.verify.terminal_phases import EndCheck
+from midrun.verify.undo import UndoCheck
 
-SUBJECTS: Final[tuple[type[Watch], ...]] = (
-    Numbers,
-    Ownership,
-    Ends,
-    Starts,
-    Calls,
-    Attempts,
-    Controls,
-    Asks,
-    Undoing,
-    Frames,
-    Money,
+CHECKS: Final[tuple[type[JournalCheck], ...]] = (
+    NumberingCheck,
+    OwnershipCheck,
+    EndCheck,
+    StartCheck,
+    AttemptCheck,
+    LostWorkerCheck,
+    ControlCheck,
+    AskCheck,
+    UndoCheck,
+    ConversationCheck,
+    CapCheck,
 )
 
 
-def _route(kind: type[Entry]) -> tuple[tuple[int, Arm], ...]:
+def _find_handlers(kind: type[Entry]) -> tuple[tuple[int, RecordHandler], ...]:
     """Return the handlers for entries of `kind`, each with the index of its check."""
     handlers = (
         (number, handler)
-        for number, check in enumerate(SUBJECTS)
+        for number, check in enumerate(CHECKS)
         for handler in (
-            check.look if check.CONCERNS_ALL else None,
-            check.ARMS.get(kind),
+            check.check_record if check.HANDLES_ALL else None,
+            check.HANDLERS.get(kind),
         )
     )
     return tuple((number, handler) for number, handler in handlers if handler is not None)
 
 
 # Computed once at import: verifying long journals spends its time on this dispatch.
-ROUTES: Final[Mapping[type[Entry], tuple[tuple[int, Arm], ...]]] = {
-    kind: _route(kind) for kind in KINDS
+HANDLERS_BY_KIND: Final[Mapping[type[Entry], tuple[tuple[int, RecordHandler], ...]]] = {
+    kind: _find_handlers(kind) for kind in ENTRY_TYPES
 }
 
-UNNAMED: Final = RunId("run_unnamed")
+UNNAMED_RUN: Final = RunId("run_unnamed")
 
 
 def check_journal(
     records: Iterable[Record],
     *,
-    run: RunId = UNNAMED,
+    run: RunId = UNNAMED_RUN,
     head: Head | None = None,
     state: State | None = None,
 ) -> tuple[Problem, ...]:
@@ -76,21 +76,21 @@ def check_journal(
     """
     problems: list[Problem] = []
     ledger = Ledger()
-    checks = [check(ledger, problems) for check in SUBJECTS]
-    folding = Folding(ledger, problems, run if state is None else state.run)
+    checks = [check(ledger, problems) for check in CHECKS]
+    folding = FoldCheck(ledger, problems, run if state is None else state.run)
     for record in records:
         entry = record.entry
-        for number, handler in ROUTES[type(entry)]:
+        for number, handler in HANDLERS_BY_KIND[type(entry)]:
             handler(checks[number], record, entry)
-        ledger.note(record)
-        folding.look(record, entry)
+        ledger.apply(record)
+        folding.check_record(record, entry)
     for check in (*checks, folding):
-        check.end()
-    folding.compare(head, state)
-    return _in_order(problems)
+        check.check_end()
+    folding.compare_with_fold(head, state)
+    return _sort_problems(problems)
 
 
-def _in_order(found: list[Problem]) -> tuple[Problem, ...]:
+def _sort_problems(found: list[Problem]) -> tuple[Problem, ...]:
     if not found:
         return ()
     # Drop the fold's general problem (I2) where a check has named the broken invariant.

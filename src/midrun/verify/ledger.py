@@ -53,28 +53,28 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
-from midrun.core.values import Action, AskKind, CallKind, Effect, Json, Traits, Use
+from midrun.core.values import AskKind, CallKind, CleanupAction, Effect, Json, Traits, Use
 
-PLAIN: Final = Traits()
+NO_TRAITS: Final = Traits()
 
 
-class Made:
+class LedgerCall:
     """One call, over all its attempts."""
 
     __slots__ = (
-        "aborted",
         "args",
+        "asked_from_inside",
         "attempt",
-        "by_hand",
-        "closed",
-        "doubted",
-        "entered",
-        "flying",
+        "closed_unmade",
+        "ended_at",
+        "has_aborted_attempt",
+        "has_progress",
+        "has_unknown_attempt",
         "id",
+        "in_flight",
         "kind",
+        "proposed_by_operator",
         "purpose",
-        "saved",
-        "sealed",
         "stage",
         "steered_by",
         "tool",
@@ -86,59 +86,68 @@ class Made:
         self.kind = kind
         self.tool = use.tool if use else kind
         self.args: Json = use.args if use else None
-        self.traits = use.traits if use else PLAIN
+        self.traits = use.traits if use else NO_TRAITS
         self.purpose = "step"
         self.stage = "proposed"
         self.attempt = 0
-        self.by_hand = False  # proposed by an operator who has taken over
-        self.closed = 0  # seq of its last end
-        self.flying = False  # an attempt is in flight
-        self.doubted = False  # an attempt has an unknown outcome that is not settled
-        self.aborted = False  # an attempt was aborted, and none was done since
-        self.entered = False  # it asked a question while it ran, and was not continued since
-        self.saved = False  # it saved progress
-        self.sealed = bool(use and use.refused)  # it will never be made
+        self.proposed_by_operator = False  # proposed by an operator who has taken over
+        self.ended_at = 0  # seq of its last end
+        self.in_flight = False  # an attempt is in flight
+        self.has_unknown_attempt = (
+            False  # an attempt has an unknown outcome that is not settled
+        )
+        self.has_aborted_attempt = False  # an attempt was aborted, and none was done since
+        self.asked_from_inside = (
+            False  # it asked a question while it ran, and was not continued since
+        )
+        self.has_progress = False  # it saved progress
+        self.closed_unmade = bool(use and use.refused)  # it will never be made
         self.steered_by: set[str] = set()  # actors whose texts the agent had at its proposal
 
     def __str__(self) -> str:
         return f"{self.id} ({self.tool})"
 
     @property
-    def harmless(self) -> bool:
+    def safe_to_repeat(self) -> bool:
         """True if making it twice has the same effect as making it once."""
         return self.kind != "tool" or self.traits.effect is not Effect.ONCE
 
     @property
-    def touched(self) -> bool:
+    def may_have_effect(self) -> bool:
         """True if it has had, or may have had, an effect."""
-        return self.doubted or self.aborted or self.entered or self.stage == "done"
+        return (
+            self.has_unknown_attempt
+            or self.has_aborted_attempt
+            or self.asked_from_inside
+            or self.stage == "done"
+        )
 
     @property
-    def unfinished(self) -> bool:
+    def is_unfinished(self) -> bool:
         """True if it was started and is neither done nor known to have had no effect."""
-        return self.flying or (self.touched and self.stage != "done")
+        return self.in_flight or (self.may_have_effect and self.stage != "done")
 
-    def close(self, stage: str, seq: int) -> None:
+    def end_attempt(self, stage: str, seq: int) -> None:
         """Record the end of an attempt."""
-        self.stage, self.closed, self.flying = stage, seq, False
+        self.stage, self.ended_at, self.in_flight = stage, seq, False
         if stage == "done":
-            self.doubted = self.aborted = self.entered = False
+            self.has_unknown_attempt = self.has_aborted_attempt = self.asked_from_inside = False
 
 
-class Posed:
+class LedgerAsk:
     """One ask."""
 
-    __slots__ = ("call", "entry", "kind", "open", "seq")
+    __slots__ = ("call", "entry", "is_open", "kind", "seq")
 
     def __init__(self, seq: int, entry: AskOpened) -> None:
         self.seq = seq
         self.entry = entry
         self.kind: AskKind = entry.ask_kind
         self.call = entry.call
-        self.open = True
+        self.is_open = True
 
     @property
-    def asks_for_words(self) -> bool:
+    def steers_agent(self) -> bool:
         """True if an answer steers the agent; not for the outcome of an unsure call."""
         return (self.entry.of or self.kind) != "unsure"
 
@@ -153,42 +162,42 @@ class Ledger:
     """The run so far, as its entries describe it."""
 
     def __init__(self) -> None:
-        self.spec: RunStarted | None = None
+        self.started_entry: RunStarted | None = None
         self.epoch = 0
-        self.leased = False
-        self.calls: dict[str, Made] = {}
-        self.flying: dict[str, Made] = {}
-        self.undoing: tuple[str, Action] | None = None
-        self.asks: dict[str, Posed] = {}
-        self.open_asks: dict[str, Posed] = {}
-        self.held = 0  # seq of the pause or cap that is in force
-        self.redirected = 0  # seq of the last requested redirect
-        self.wheel = ""  # the operator who has taken over
-        self.words: dict[int, str] = {}  # seq of a pending text → its author
+        self.has_lease = False
+        self.calls: dict[str, LedgerCall] = {}
+        self.calls_in_flight: dict[str, LedgerCall] = {}
+        self.undo_in_flight: tuple[str, CleanupAction] | None = None
+        self.asks: dict[str, LedgerAsk] = {}
+        self.open_asks: dict[str, LedgerAsk] = {}
+        self.paused_at = 0  # seq of the pause or cap that is in force
+        self.redirect_requested_at = 0  # seq of the last requested redirect
+        self.operator_name = ""  # the operator who has taken over
+        self.pending_text_authors: dict[int, str] = {}  # seq of a pending text → its author
         self.steered_by: set[str] = set()  # actors whose texts the agent has received
-        self.cancel: CancelRequested | None = None
+        self.cancel_entry: CancelRequested | None = None
         self.cancelled_at = 0  # seq of the cancel
-        self.ended = ""  # "completed" or "cancelled"
+        self.end_phase = ""  # "completed" or "cancelled"
 
-    def note(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         """Apply one record."""
-        arm = ARMS.get(type(record.entry))
+        arm = APPLY_BY_KIND.get(type(record.entry))
         if arm is not None:
             arm(self, record.seq, record.entry)
 
-    def propose(self, use: Use) -> Made:
+    def add_proposed_call(self, use: Use) -> LedgerCall:
         """Add a proposed call, with the next number."""
-        call = Made(f"c{len(self.calls) + 1}", use.kind, use)
+        call = LedgerCall(f"c{len(self.calls) + 1}", use.kind, use)
         call.steered_by = set(self.steered_by)
         self.calls[call.id] = call
         return call
 
-    def settles(self, late: LateResult) -> bool:
+    def settles_attempt(self, late: LateResult) -> bool:
         """Tell whether a late result decides the outcome of its attempt."""
         call = self.calls.get(late.call)
-        if call is None or self.ended or call.kind == "model":
+        if call is None or self.end_phase or call.kind == "model":
             return False
-        if call.sealed and call.stage == "proposed":
+        if call.closed_unmade and call.stage == "proposed":
             return False  # the call was closed unmade since; the result only makes it doubtful
         return call.stage in {"unknown", "proposed"} and call.attempt == late.attempt
 
@@ -196,204 +205,206 @@ class Ledger:
 # ── entries about the run ─────────────────────────────────────────────────────────────────
 
 
-def _started(books: Ledger, _: int, entry: RunStarted) -> None:
-    books.spec = entry
+def _apply_run_started(ledger: Ledger, _: int, entry: RunStarted) -> None:
+    ledger.started_entry = entry
     authors = {message.by for message in entry.history if message.role != "runtime"}
-    books.steered_by = authors | {entry.by, *entry.steered_by}
+    ledger.steered_by = authors | {entry.by, *entry.steered_by}
 
 
-def _imported(books: Ledger, _: int, entry: RunImported) -> None:
+def _apply_run_imported(ledger: Ledger, _: int, entry: RunImported) -> None:
     # The importing user could have changed the checkpoint, and so counts as an author of all
     # that it contains: with four eyes, they may not approve its calls.
-    books.steered_by.add(entry.by)
-    for call in books.calls.values():
+    ledger.steered_by.add(entry.by)
+    for call in ledger.calls.values():
         call.steered_by.add(entry.by)
 
 
-def _leased(books: Ledger, _: int, entry: LeaseTaken) -> None:
-    books.epoch, books.leased = entry.epoch, True
+def _apply_lease_taken(ledger: Ledger, _: int, entry: LeaseTaken) -> None:
+    ledger.epoch, ledger.has_lease = entry.epoch, True
 
 
-def _let_go(books: Ledger, *_: object) -> None:
-    books.leased = False
+def _apply_lease_released(ledger: Ledger, *_: object) -> None:
+    ledger.has_lease = False
 
 
-def _completed(books: Ledger, *_: object) -> None:
-    books.leased, books.ended = False, "completed"
+def _apply_run_completed(ledger: Ledger, *_: object) -> None:
+    ledger.has_lease, ledger.end_phase = False, "completed"
 
 
-def _cancelled(books: Ledger, *_: object) -> None:
-    books.leased, books.ended = False, "cancelled"
+def _apply_run_cancelled(ledger: Ledger, *_: object) -> None:
+    ledger.has_lease, ledger.end_phase = False, "cancelled"
 
 
-def _held(books: Ledger, seq: int, _: object) -> None:
+def _apply_pause(ledger: Ledger, seq: int, _: object) -> None:
     # The first of several pauses counts: no call may start from there on.
-    books.held = books.held or seq
+    ledger.paused_at = ledger.paused_at or seq
 
 
-def _free(books: Ledger, *_: object) -> None:
-    books.held = 0
+def _apply_pause_withdrawn(ledger: Ledger, *_: object) -> None:
+    ledger.paused_at = 0
 
 
-def _resumed(books: Ledger, seq: int, entry: RunResumed) -> None:
-    books.held = 0
+def _apply_run_resumed(ledger: Ledger, seq: int, entry: RunResumed) -> None:
+    ledger.paused_at = 0
     if entry.instruction:
-        books.words[seq] = entry.by
+        ledger.pending_text_authors[seq] = entry.by
 
 
-def _woken(books: Ledger, *_: object) -> None:
+def _apply_run_woken(ledger: Ledger, *_: object) -> None:
     # Among the causes of a wake-up, only a redirect after the pause ends that pause.
-    if books.redirected > books.held and not books.wheel:
-        books.held = 0
+    if ledger.redirect_requested_at > ledger.paused_at and not ledger.operator_name:
+        ledger.paused_at = 0
 
 
-def _redirected(books: Ledger, seq: int, entry: RedirectRequested) -> None:
-    books.redirected = seq
-    books.words[seq] = entry.by
+def _apply_redirect_requested(ledger: Ledger, seq: int, entry: RedirectRequested) -> None:
+    ledger.redirect_requested_at = seq
+    ledger.pending_text_authors[seq] = entry.by
 
 
-def _said(books: Ledger, seq: int, entry: MessageReceived) -> None:
-    books.words[seq] = entry.by
+def _apply_message_received(ledger: Ledger, seq: int, entry: MessageReceived) -> None:
+    ledger.pending_text_authors[seq] = entry.by
 
 
-def _applied(books: Ledger, _: int, entry: RedirectApplied) -> None:
-    books.steered_by.add(books.words.pop(entry.redirect, ""))
+def _apply_redirect_applied(ledger: Ledger, _: int, entry: RedirectApplied) -> None:
+    ledger.steered_by.add(ledger.pending_text_authors.pop(entry.redirect, ""))
 
 
-def _heard(books: Ledger, _: int, entry: MessageTaken | FramePushed) -> None:
-    books.steered_by.add(books.words.pop(entry.message, ""))
+def _apply_message_taken(ledger: Ledger, _: int, entry: MessageTaken | FramePushed) -> None:
+    ledger.steered_by.add(ledger.pending_text_authors.pop(entry.message, ""))
 
 
-def _wrote(books: Ledger, _: int, entry: PersonWrote) -> None:
-    books.steered_by.add(entry.by)
+def _apply_person_wrote(ledger: Ledger, _: int, entry: PersonWrote) -> None:
+    ledger.steered_by.add(entry.by)
 
 
-def _cancel(books: Ledger, seq: int, entry: CancelRequested) -> None:
-    books.held = 0
-    books.ended = ""  # a parent may cancel a child that has ended, to undo its work
-    books.cancel, books.cancelled_at = entry, books.cancelled_at or seq
+def _apply_cancel_requested(ledger: Ledger, seq: int, entry: CancelRequested) -> None:
+    ledger.paused_at = 0
+    ledger.end_phase = ""  # a parent may cancel a child that has ended, to undo its work
+    ledger.cancel_entry, ledger.cancelled_at = entry, ledger.cancelled_at or seq
 
 
-def _retried(books: Ledger, *_: object) -> None:
-    books.ended = ""
+def _apply_undo_retried(ledger: Ledger, *_: object) -> None:
+    ledger.end_phase = ""
 
 
-def _wheel(books: Ledger, _: int, entry: TakenOver) -> None:
-    books.wheel = entry.by or "somebody"
+def _apply_taken_over(ledger: Ledger, _: int, entry: TakenOver) -> None:
+    ledger.operator_name = entry.by or "somebody"
 
 
-def _handed_back(books: Ledger, *_: object) -> None:
-    books.wheel = ""
+def _apply_handed_back(ledger: Ledger, *_: object) -> None:
+    ledger.operator_name = ""
 
 
 # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _proposed(books: Ledger, _: int, entry: CallProposed) -> None:
-    if books.wheel:
-        books.steered_by.add(books.wheel)
-    books.propose(entry.use).by_hand = bool(books.wheel)
+def _apply_call_proposed(ledger: Ledger, _: int, entry: CallProposed) -> None:
+    if ledger.operator_name:
+        ledger.steered_by.add(ledger.operator_name)
+    ledger.add_proposed_call(entry.use).proposed_by_operator = bool(ledger.operator_name)
 
 
-def _call_started(books: Ledger, _: int, entry: CallStarted) -> None:
-    call = books.calls.get(entry.call)
+def _apply_call_started(ledger: Ledger, _: int, entry: CallStarted) -> None:
+    call = ledger.calls.get(entry.call)
     if call is None:
-        call = books.calls[entry.call] = Made(entry.call, entry.call_kind)
+        call = ledger.calls[entry.call] = LedgerCall(entry.call, entry.call_kind)
         call.purpose = entry.purpose
-    call.attempt, call.stage, call.flying = entry.attempt, "started", True
-    books.flying[call.id] = call
+    call.attempt, call.stage, call.in_flight = entry.attempt, "started", True
+    ledger.calls_in_flight[call.id] = call
 
 
-def _call_done(books: Ledger, seq: int, entry: CallDone) -> None:
-    books.steered_by.update(entry.steered_by)
-    call = _ended(books, seq, entry.call, "done")
+def _apply_call_done(ledger: Ledger, seq: int, entry: CallDone) -> None:
+    ledger.steered_by.update(entry.steered_by)
+    call = _end_call(ledger, seq, entry.call, "done")
     if call is not None and call.purpose == "step" and entry.reply is not None:
         for use in entry.reply.uses:
-            books.propose(use)
+            ledger.add_proposed_call(use)
 
 
-def _call_failed(books: Ledger, seq: int, entry: CallFailed) -> None:
-    _ended(books, seq, entry.call, "failed")
+def _apply_call_failed(ledger: Ledger, seq: int, entry: CallFailed) -> None:
+    _end_call(ledger, seq, entry.call, "failed")
 
 
-def _call_aborted(books: Ledger, seq: int, entry: CallAborted) -> None:
-    call = _ended(books, seq, entry.call, "aborted")
+def _apply_call_aborted(ledger: Ledger, seq: int, entry: CallAborted) -> None:
+    call = _end_call(ledger, seq, entry.call, "aborted")
     if call is not None:
-        call.aborted = True
+        call.has_aborted_attempt = True
 
 
-def _call_unknown(books: Ledger, seq: int, entry: CallUnknown) -> None:
-    call = _ended(books, seq, entry.call, "unknown")
+def _apply_call_unknown(ledger: Ledger, seq: int, entry: CallUnknown) -> None:
+    call = _end_call(ledger, seq, entry.call, "unknown")
     if call is not None:
-        call.doubted = True
+        call.has_unknown_attempt = True
 
 
-def _ended(books: Ledger, seq: int, call: str, stage: str) -> Made | None:
-    books.flying.pop(call, None)
-    ended = books.calls.get(call)
+def _end_call(ledger: Ledger, seq: int, call: str, stage: str) -> LedgerCall | None:
+    ledger.calls_in_flight.pop(call, None)
+    ended = ledger.calls.get(call)
     if ended is not None:
-        ended.close(stage, seq)
+        ended.end_attempt(stage, seq)
     return ended
 
 
-def _settled(books: Ledger, seq: int, entry: CallSettled) -> None:
-    call = books.calls.get(entry.call)
+def _apply_call_settled(ledger: Ledger, seq: int, entry: CallSettled) -> None:
+    call = ledger.calls.get(entry.call)
     if call is None or entry.happened is None:
         return
     if entry.happened:
-        call.close("done", seq)
+        call.end_attempt("done", seq)
     else:
         # It did not happen: the call may be made again as if it had never been attempted.
         call.stage = "proposed"
-        call.doubted = call.aborted = call.entered = False
+        call.has_unknown_attempt = call.has_aborted_attempt = call.asked_from_inside = False
 
 
-def _sealed(books: Ledger, _: int, entry: CallSealed) -> None:
-    call = books.calls.get(entry.call)
+def _apply_call_sealed(ledger: Ledger, _: int, entry: CallSealed) -> None:
+    call = ledger.calls.get(entry.call)
     if call is not None:
-        call.sealed = True
+        call.closed_unmade = True
 
 
-def _saved(books: Ledger, _: int, entry: ProgressSaved) -> None:
-    call = books.calls.get(entry.call)
+def _apply_progress_saved(ledger: Ledger, _: int, entry: ProgressSaved) -> None:
+    call = ledger.calls.get(entry.call)
     if call is not None:
-        call.saved = True
+        call.has_progress = True
 
 
-def _late(books: Ledger, seq: int, entry: LateResult) -> None:
-    call = books.calls.get(entry.call)
-    if books.settles(entry):
-        books.calls[entry.call].close("done", seq)
-    elif call is not None and call.stage != "done" and not books.ended:
-        call.doubted = True  # it had an effect, although the call was treated otherwise since
+def _apply_late_result(ledger: Ledger, seq: int, entry: LateResult) -> None:
+    call = ledger.calls.get(entry.call)
+    if ledger.settles_attempt(entry):
+        ledger.calls[entry.call].end_attempt("done", seq)
+    elif call is not None and call.stage != "done" and not ledger.end_phase:
+        call.has_unknown_attempt = (
+            True  # it had an effect, although the call was treated otherwise since
+        )
 
 
-def _undo_started(books: Ledger, _: int, entry: UndoStarted) -> None:
-    books.undoing = (entry.call, entry.action)
+def _apply_undo_started(ledger: Ledger, _: int, entry: UndoStarted) -> None:
+    ledger.undo_in_flight = (entry.call, entry.action)
 
 
-def _undo_ended(books: Ledger, *_: object) -> None:
-    books.undoing = None
+def _apply_undo_ended(ledger: Ledger, *_: object) -> None:
+    ledger.undo_in_flight = None
 
 
 # ── asks ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _ask_opened(books: Ledger, seq: int, entry: AskOpened) -> None:
-    ask = books.asks[entry.ask] = books.open_asks[entry.ask] = Posed(seq, entry)
-    call = books.calls.get(entry.call)
+def _apply_ask_opened(ledger: Ledger, seq: int, entry: AskOpened) -> None:
+    ask = ledger.asks[entry.ask] = ledger.open_asks[entry.ask] = LedgerAsk(seq, entry)
+    call = ledger.calls.get(entry.call)
     if call is not None and ask.kind != "unsure":
         # The call is parked: no longer in flight, and not made again before a decision. If it
         # was in flight, it asked from inside its code, so part of it has been executed.
-        call.stage, call.entered, call.flying = "asking", call.flying, False
-        books.flying.pop(call.id, None)
+        call.stage, call.asked_from_inside, call.in_flight = "asking", call.in_flight, False
+        ledger.calls_in_flight.pop(call.id, None)
 
 
-def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
-    ask, call = _no_longer_open(books, entry.ask)
+def _apply_ask_answered(ledger: Ledger, seq: int, entry: AskAnswered) -> None:
+    ask, call = _close_ask(ledger, entry.ask)
     has_words = entry.decision.value is not None or bool(entry.decision.reason)
-    if ask is not None and ask.asks_for_words and has_words:
-        books.steered_by.add(entry.by)
+    if ask is not None and ask.steers_agent and has_words:
+        ledger.steered_by.add(entry.by)
     if call is None or ask is None or call.stage != "asking":
         return
     if ask.is_edited(entry):
@@ -401,76 +412,78 @@ def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
     if ask.kind == "question" and ask.entry.continuation is not None:
         call.stage = "proposed"  # it is made again, with the answer and its continuation
     elif ask.kind == "question":
-        call.close("done", seq)  # the answer is the result of the call
+        call.end_attempt("done", seq)  # the answer is the result of the call
     elif ask.kind == "child" or entry.decision.choice == "approve":
         call.stage = "proposed"
         if ask.kind == "approval" and entry.decision.value is not None:
             call.args = entry.decision.value
     else:
-        call.sealed, call.closed = True, seq
+        call.closed_unmade, call.ended_at = True, seq
 
 
-def _ask_closed(books: Ledger, seq: int, entry: AskClosed) -> None:
-    call = _no_longer_open(books, entry.ask)[1]
+def _apply_ask_closed(ledger: Ledger, seq: int, entry: AskClosed) -> None:
+    call = _close_ask(ledger, entry.ask)[1]
     if call is None or call.stage != "asking":
         return
     if entry.why == "elsewhere":
         call.stage = "proposed"
     else:
-        call.sealed, call.closed = True, seq
+        call.closed_unmade, call.ended_at = True, seq
 
 
-def _no_longer_open(books: Ledger, ask_: str) -> tuple[Posed | None, Made | None]:
-    books.open_asks.pop(ask_, None)
-    ask = books.asks.get(ask_)
+def _close_ask(ledger: Ledger, ask_: str) -> tuple[LedgerAsk | None, LedgerCall | None]:
+    ledger.open_asks.pop(ask_, None)
+    ask = ledger.asks.get(ask_)
     if ask is None:
         return None, None
-    ask.open = False
-    return ask, books.calls.get(ask.call)
+    ask.is_open = False
+    return ask, ledger.calls.get(ask.call)
 
 
-_ARMS = {
-    RunStarted: _started,
-    RunImported: _imported,
-    LeaseTaken: _leased,
-    StoodDown: _let_go,
-    RunWaiting: _let_go,
-    RunPaused: _let_go,
-    RunFailed: _let_go,
-    RunCompleted: _completed,
-    RunCancelled: _cancelled,
-    PauseRequested: _held,
-    CapReached: _held,
-    PauseWithdrawn: _free,
-    RunResumed: _resumed,
-    RunWoken: _woken,
-    RedirectRequested: _redirected,
-    RedirectApplied: _applied,
-    MessageReceived: _said,
-    MessageTaken: _heard,
-    FramePushed: _heard,
-    PersonWrote: _wrote,
-    CancelRequested: _cancel,
-    UndoRetried: _retried,
-    TakenOver: _wheel,
-    HandedBack: _handed_back,
-    CallProposed: _proposed,
-    CallStarted: _call_started,
-    CallDone: _call_done,
-    CallFailed: _call_failed,
-    CallAborted: _call_aborted,
-    CallUnknown: _call_unknown,
-    CallSettled: _settled,
-    CallSealed: _sealed,
-    ProgressSaved: _saved,
-    LateResult: _late,
-    UndoStarted: _undo_started,
-    UndoDone: _undo_ended,
-    UndoFailed: _undo_ended,
-    UndoUnknown: _undo_ended,
-    AskOpened: _ask_opened,
-    AskAnswered: _ask_answered,
-    AskClosed: _ask_closed,
+_APPLY_BY_KIND = {
+    RunStarted: _apply_run_started,
+    RunImported: _apply_run_imported,
+    LeaseTaken: _apply_lease_taken,
+    StoodDown: _apply_lease_released,
+    RunWaiting: _apply_lease_released,
+    RunPaused: _apply_lease_released,
+    RunFailed: _apply_lease_released,
+    RunCompleted: _apply_run_completed,
+    RunCancelled: _apply_run_cancelled,
+    PauseRequested: _apply_pause,
+    CapReached: _apply_pause,
+    PauseWithdrawn: _apply_pause_withdrawn,
+    RunResumed: _apply_run_resumed,
+    RunWoken: _apply_run_woken,
+    RedirectRequested: _apply_redirect_requested,
+    RedirectApplied: _apply_redirect_applied,
+    MessageReceived: _apply_message_received,
+    MessageTaken: _apply_message_taken,
+    FramePushed: _apply_message_taken,
+    PersonWrote: _apply_person_wrote,
+    CancelRequested: _apply_cancel_requested,
+    UndoRetried: _apply_undo_retried,
+    TakenOver: _apply_taken_over,
+    HandedBack: _apply_handed_back,
+    CallProposed: _apply_call_proposed,
+    CallStarted: _apply_call_started,
+    CallDone: _apply_call_done,
+    CallFailed: _apply_call_failed,
+    CallAborted: _apply_call_aborted,
+    CallUnknown: _apply_call_unknown,
+    CallSettled: _apply_call_settled,
+    CallSealed: _apply_call_sealed,
+    ProgressSaved: _apply_progress_saved,
+    LateResult: _apply_late_result,
+    UndoStarted: _apply_undo_started,
+    UndoDone: _apply_undo_ended,
+    UndoFailed: _apply_undo_ended,
+    UndoUnknown: _apply_undo_ended,
+    AskOpened: _apply_ask_opened,
+    AskAnswered: _apply_ask_answered,
+    AskClosed: _apply_ask_closed,
 }
 
-ARMS: Final[Mapping[type[Entry], Callable[[Ledger, int, Entry], None]]] = _ARMS  # type: ignore[assignment]  # each arm takes the one entry it is filed under
+APPLY_BY_KIND: Final[Mapping[type[Entry], Callable[[Ledger, int, Entry], None]]] = (
+    _APPLY_BY_KIND  # type: ignore[assignment]  # each arm takes the one entry it is filed under
+)

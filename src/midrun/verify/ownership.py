@@ -34,8 +34,8 @@ from midrun.core.entries import (
     UndoUnknown,
     VerdictGiven,
 )
-from midrun.core.retries import DEATHS, DIED
-from midrun.verify.checks import Problem, Watch, arms
+from midrun.core.retries import WORKER_DEATHS_MAX, WORKERS_DIED_CODE
+from midrun.verify.checks import JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger
 
 # Attempts: a run fails because its workers died only if enough of them died (I41).
@@ -44,38 +44,38 @@ from midrun.verify.ledger import Ledger
 # versions did repeat it, and are still valid. The simulator checks it.
 
 
-class Attempts(Watch):
+class LostWorkerCheck(JournalCheck):
     """Counts the workers that did not give their lease back."""
 
-    __slots__ = ("_lost",)
+    __slots__ = ("_lost_workers",)
 
-    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
-        super().__init__(ledger, found)
-        self._lost = 0  # since an operator last let the run go on
+    def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
+        super().__init__(ledger, problems)
+        self._lost_workers = 0  # since an operator last let the run go on
 
-    def leased(self, *_: object) -> None:
+    def apply_lease_taken(self, *_: object) -> None:
         """Count a lost worker if the lease was taken while another one was held."""
         # The ledger still has the previous lease. If that one was not given back, its worker
         # died or was fenced.
-        self._lost += self.ledger.leased
+        self._lost_workers += self.ledger.has_lease
 
-    def let_go_on(self, *_: object) -> None:
+    def reset_lost_workers(self, *_: object) -> None:
         """Restart the count, because an operator let the run go on."""
-        self._lost = 0
+        self._lost_workers = 0
 
-    def failed(self, record: Record, entry: RunFailed) -> None:
+    def check_run_failed(self, record: Record, entry: RunFailed) -> None:
         """Check that enough workers died before the run failed for that reason."""
-        if entry.code == DIED and self._lost < DEATHS:
-            text = f"The run failed because workers died, but only {self._lost} had."
+        if entry.code == WORKERS_DIED_CODE and self._lost_workers < WORKER_DEATHS_MAX:
+            text = f"The run failed because workers died, but only {self._lost_workers} had."
             self.report("I41", record.seq, text)
 
-    ARMS = arms(
-        {LeaseTaken: leased, RunFailed: failed},
-        dict.fromkeys((RunResumed, TakenOver), let_go_on),
+    HANDLERS = merge_handlers(
+        {LeaseTaken: apply_lease_taken, RunFailed: check_run_failed},
+        dict.fromkeys((RunResumed, TakenOver), reset_lost_workers),
     )
 
 
-DRIVERS: Final = frozenset(
+LEASE_HOLDER_KINDS: Final = frozenset(
     {
         AnswerGiven,
         AskOpened,
@@ -103,39 +103,39 @@ DRIVERS: Final = frozenset(
 """Entries that only the lease holder may write. All others may also come from a control."""
 
 
-class Ownership(Watch):
+class OwnershipCheck(JournalCheck):
     """Checks for every record that its writer was allowed to write it."""
 
-    CONCERNS_ALL = True
+    HANDLES_ALL = True
 
-    __slots__ = ("_evidence", "_orphans", "_taken")
+    __slots__ = ("_lease_taken_at", "_orphans", "_settled_late")
 
-    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
-        super().__init__(ledger, found)
+    def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
+        super().__init__(ledger, problems)
         self._orphans: set[tuple[str, str]] = set()  # left in flight by the previous worker
-        self._taken = 0  # seq of the `LeaseTaken` whose append must close the orphans
-        self._evidence: set[str] = set()  # calls that a late result has settled
+        self._lease_taken_at = 0  # seq of the `LeaseTaken` whose append must close the orphans
+        self._settled_late: set[str] = set()  # calls that a late result has settled
 
-    def look(self, record: Record, entry: Entry) -> None:
+    def check_record(self, record: Record, entry: Entry) -> None:
         """Check the epoch of a record, and that orphans are closed first."""
         if self._orphans:
-            self._orphan(record)
+            self._expect_orphan_closed(record)
         epoch, books, kind = record.epoch, self.ledger, type(entry)
         # Two writers are right: the current lease holder, and a control, which has no epoch and
         # writes none of `LEASE_HOLDER_KINDS`. `LeaseTaken` and `LateResult` have rules of their
         # own.
-        if epoch == books.epoch if epoch is not None else kind not in DRIVERS:
-            if kind in DRIVERS and not books.leased:
+        if epoch == books.epoch if epoch is not None else kind not in LEASE_HOLDER_KINDS:
+            if kind in LEASE_HOLDER_KINDS and not books.has_lease:
                 text = f"{kind.__name__} was written after the lease had been given back."
                 self.report("I6", record.seq, text)
         elif kind is not LeaseTaken and kind is not LateResult:
-            self._foreign(record)
+            self._report_writer(record)
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         """Check that the last append closed all orphans."""
-        self._left_behind()
+        self._report_orphans()
 
-    def lease_taken(self, record: Record, entry: LeaseTaken) -> None:
+    def check_lease_taken(self, record: Record, entry: LeaseTaken) -> None:
         """Check that the epoch grows; remember the calls in flight as orphans."""
         books = self.ledger
         if entry.epoch <= books.epoch or record.epoch not in {None, entry.epoch}:
@@ -145,12 +145,12 @@ class Ownership(Watch):
                 f"The lease was taken with epoch {entry.epoch}, written under {record.epoch}, "
                 f"when the run was at epoch {books.epoch} already.",
             )
-        self._taken = record.seq
-        self._orphans = {(call, "call") for call in books.flying}
-        if books.undoing is not None:
-            self._orphans.add(books.undoing)
+        self._lease_taken_at = record.seq
+        self._orphans = {(call, "call") for call in books.calls_in_flight}
+        if books.undo_in_flight is not None:
+            self._orphans.add(books.undo_in_flight)
 
-    def _orphan(self, record: Record) -> None:
+    def _expect_orphan_closed(self, record: Record) -> None:
         """Expect the record to close an orphan; report the remaining ones if it does not.
 
         The append that takes the lease also closes every call in flight as unknown. So the
@@ -166,20 +166,20 @@ class Ownership(Watch):
         if closed in self._orphans:
             self._orphans.discard(closed)
         else:
-            self._left_behind()
+            self._report_orphans()
 
-    def _left_behind(self) -> None:
+    def _report_orphans(self) -> None:
         for call, what in sorted(self._orphans):
             of_call = "in flight" if what == "call" else f"being cleaned up ({what})"
             self.report(
                 "I8",
-                self._taken,
+                self._lease_taken_at,
                 f"The lease was taken while {call} was {of_call}, "
                 "and the same append did not close it as unknown.",
             )
         self._orphans = set()
 
-    def late(self, record: Record, entry: LateResult) -> None:
+    def check_late_result(self, record: Record, entry: LateResult) -> None:
         """Check the epoch of a late result, and remember the call that it settles."""
         if entry.epoch > self.ledger.epoch:
             self.report(
@@ -188,13 +188,13 @@ class Ownership(Watch):
                 f"A late result of {entry.call} claims epoch {entry.epoch}, "
                 f"which the run has not reached: it is at {self.ledger.epoch}.",
             )
-        if self.ledger.settles(entry):
-            self._evidence.add(entry.call)
+        if self.ledger.settles_attempt(entry):
+            self._settled_late.add(entry.call)
 
-    def ask_closed(self, record: Record, entry: AskClosed) -> None:
+    def check_ask_closed(self, record: Record, entry: AskClosed) -> None:
         """Check that an ask that was closed by evidence has a late result."""
         ask = self.ledger.asks.get(entry.ask) if entry.why == "evidence" else None
-        if ask is not None and ask.call not in self._evidence:
+        if ask is not None and ask.call not in self._settled_late:
             self.report(
                 "I7",
                 record.seq,
@@ -202,7 +202,7 @@ class Ownership(Watch):
                 f"unknown attempt of {ask.call}.",
             )
 
-    def _foreign(self, record: Record) -> None:
+    def _report_writer(self, record: Record) -> None:
         epoch, current, what = record.epoch, self.ledger.epoch, type(record.entry).__name__
         if epoch is None:
             text = f"{what} was written without the lease, which only its holder may do."
@@ -214,4 +214,10 @@ class Ownership(Watch):
             text = f"{what} was written under epoch {epoch}, which was never taken."
             self.report("I6", record.seq, text)
 
-    ARMS = arms({LeaseTaken: lease_taken, LateResult: late, AskClosed: ask_closed})
+    HANDLERS = merge_handlers(
+        {
+            LeaseTaken: check_lease_taken,
+            LateResult: check_late_result,
+            AskClosed: check_ask_closed,
+        }
+    )

@@ -38,19 +38,19 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
-from midrun.verify.checks import Problem, Watch, arms
+from midrun.verify.checks import JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger
 
-NOTES: Final = frozenset({LateResult, RequestNoted, ResidueAccepted, RunImported})
+KINDS_AFTER_ANY_END: Final = frozenset({LateResult, RequestNoted, ResidueAccepted, RunImported})
 """Entries that may follow the end of any run: late results, notes, and an import.
 
 One more is possible: the parent run may cancel an ended child with `undo="all"`.
 """
 
-REMAINS: Final = NOTES | {UndoRetried}
+KINDS_AFTER_CANCEL: Final = KINDS_AFTER_ANY_END | {UndoRetried}
 """Entries that may follow the end of a cancelled run: an operator may retry its undos."""
 
-AGAIN: Final = REMAINS | {
+KINDS_DURING_UNDO_RETRY: Final = KINDS_AFTER_CANCEL | {
     CapRaised,
     LeaseTaken,
     RunCancelled,
@@ -66,107 +66,109 @@ AGAIN: Final = REMAINS | {
 """Entries that may follow once the undos of an ended run are retried."""
 
 
-class Ends(Watch):
+class EndCheck(JournalCheck):
     """Checks that nothing is in flight when a run rests or ends, and nothing follows an end."""
 
-    CONCERNS_ALL = True
+    HANDLES_ALL = True
 
-    __slots__ = ("_answer", "_first", "_may_follow")
+    __slots__ = ("_allowed_kinds", "_first_end", "_has_answer")
 
-    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
-        super().__init__(ledger, found)
-        self._first = ""  # the first end of the run: "completed" or "cancelled"
-        self._may_follow: frozenset[type] | None = None  # None while the run has not ended
-        self._answer = False  # the agent has given its final answer
+    def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
+        super().__init__(ledger, problems)
+        self._first_end = ""  # the first end of the run: "completed" or "cancelled"
+        self._allowed_kinds: frozenset[type] | None = None  # None while the run has not ended
+        self._has_answer = False  # the agent has given its final answer
 
-    def look(self, record: Record, entry: Entry) -> None:
+    def check_record(self, record: Record, entry: Entry) -> None:
         """Check that the record may follow the end of the run."""
-        if self._may_follow is None:
+        if self._allowed_kinds is None:
             return
         kind = type(entry)
-        taken_back = isinstance(entry, CancelRequested) and self._by_parent(entry)
-        if kind not in self._may_follow and not taken_back:
-            text = f"{kind.__name__} came after the run had been {self._first}."
+        taken_back = isinstance(entry, CancelRequested) and self._is_by_parent(entry)
+        if kind not in self._allowed_kinds and not taken_back:
+            text = f"{kind.__name__} came after the run had been {self._first_end}."
             self.report("I5", record.seq, text)
         elif kind is UndoRetried or taken_back:
             # The run is cleaned up once more. Its next `RunCancelled` closes it again.
-            self._may_follow = AGAIN
+            self._allowed_kinds = KINDS_DURING_UNDO_RETRY
 
-    def _by_parent(self, entry: CancelRequested) -> bool:
-        spec = self.ledger.spec
+    def _is_by_parent(self, entry: CancelRequested) -> bool:
+        spec = self.ledger.started_entry
         parent = spec.parent if spec is not None else None
         return parent is not None and entry.by == f"run:{parent.run}" and entry.undo == "all"
 
-    def completed(self, record: Record, _: RunCompleted) -> None:
+    def check_run_completed(self, record: Record, _: RunCompleted) -> None:
         """Check that nothing is in flight, and record the end."""
-        self._idle(record, "I26", "completed")
-        self._first = self._first or "completed"
-        self._may_follow = NOTES
+        self._check_nothing_in_flight(record, "I26", "completed")
+        self._first_end = self._first_end or "completed"
+        self._allowed_kinds = KINDS_AFTER_ANY_END
 
-    def cancelled(self, record: Record, _: RunCancelled) -> None:
+    def check_run_cancelled(self, record: Record, _: RunCancelled) -> None:
         """Check that nothing is in flight, and record the end by a cancel."""
-        self._idle(record, "I28", "cancelled")
-        self._first = self._first or "cancelled"
-        self._may_follow = REMAINS
+        self._check_nothing_in_flight(record, "I28", "cancelled")
+        self._first_end = self._first_end or "cancelled"
+        self._allowed_kinds = KINDS_AFTER_CANCEL
 
-    def rested(self, record: Record, entry: RunPaused | RunFailed) -> None:
+    def check_run_rests(self, record: Record, entry: RunPaused | RunFailed) -> None:
         """Check that nothing is in flight when the run is paused or failed."""
-        self._idle(record, "I26", "paused" if isinstance(entry, RunPaused) else "failed")
+        self._check_nothing_in_flight(
+            record, "I26", "paused" if isinstance(entry, RunPaused) else "failed"
+        )
 
-    def waiting(self, record: Record, _: RunWaiting) -> None:
+    def check_run_waiting(self, record: Record, _: RunWaiting) -> None:
         """Check that nothing is in flight, and that an open ask blocks the run.
 
         Asks that do not block the agent are still waited for once it has given its answer.
         """
-        self._idle(record, "I26", "waiting")
+        self._check_nothing_in_flight(record, "I26", "waiting")
         asks = self.ledger.open_asks.values()
         if not asks:
             self.report("I26", record.seq, "The run waits, but no ask is open.")
-        elif not self._answer and not any(ask.entry.blocking for ask in asks):
+        elif not self._has_answer and not any(ask.entry.blocking for ask in asks):
             names = ", ".join(self.ledger.open_asks)
             text = f"The run waits for {names}, although none of them blocks it."
             self.report("I26", record.seq, text)
 
-    def _idle(self, record: Record, invariant: str, phase: str) -> None:
+    def _check_nothing_in_flight(self, record: Record, invariant: str, phase: str) -> None:
         books = self.ledger
-        for made in books.flying.values():
+        for made in books.calls_in_flight.values():
             text = f"The run is {phase} while {made} is in flight."
             self.report(invariant, record.seq, text)
-        if books.undoing is not None:
-            call, action = books.undoing
+        if books.undo_in_flight is not None:
+            call, action = books.undo_in_flight
             text = f"The run is {phase} while the {action} of {call} is in flight."
             self.report(invariant, record.seq, text)
 
-    def done(self, _: Record, entry: CallDone) -> None:
+    def apply_call_done(self, _: Record, entry: CallDone) -> None:
         """Record whether a reply is an answer: it requests no calls."""
         if entry.reply is not None:
-            self._answer = not entry.reply.uses
+            self._has_answer = not entry.reply.uses
 
-    def answer(self, *_: object) -> None:
+    def apply_answer(self, *_: object) -> None:
         """Record that there is an answer."""
-        self._answer = True
+        self._has_answer = True
 
-    def started(self, _: Record, entry: CallStarted) -> None:
+    def apply_call_started(self, _: Record, entry: CallStarted) -> None:
         """Forget the answer when the next model call starts."""
         if entry.call_kind == "model":
-            self._answer = False
+            self._has_answer = False
 
-    def reopened(self, *_: object) -> None:
+    def apply_new_input(self, *_: object) -> None:
         """Forget the answer because the agent has new input."""
-        self._answer = False
+        self._has_answer = False
 
-    ARMS = arms(
+    HANDLERS = merge_handlers(
         {
-            RunCompleted: completed,
-            RunCancelled: cancelled,
-            RunPaused: rested,
-            RunFailed: rested,
-            RunWaiting: waiting,
-            CallDone: done,
-            AnswerGiven: answer,
-            EndReached: answer,
-            PersonWrote: answer,
-            CallStarted: started,
+            RunCompleted: check_run_completed,
+            RunCancelled: check_run_cancelled,
+            RunPaused: check_run_rests,
+            RunFailed: check_run_rests,
+            RunWaiting: check_run_waiting,
+            CallDone: apply_call_done,
+            AnswerGiven: apply_answer,
+            EndReached: apply_answer,
+            PersonWrote: apply_answer,
+            CallStarted: apply_call_started,
         },
         dict.fromkeys(
             (
@@ -177,6 +179,6 @@ class Ends(Watch):
                 FrameReconstructed,
                 HandedBack,
             ),
-            reopened,
+            apply_new_input,
         ),
     )

@@ -14,19 +14,19 @@ from typing import Final, Literal
 
 from midrun.agents.agent import Agent
 from midrun.core.ids import RunId, Seq
-from midrun.core.run_head import Head, head_of
+from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
 from midrun.core.values import Phase
 from midrun.errors import Misconfigured, NoRoom
-from midrun.ports.store import covering
+from midrun.ports.store import select_limits
 
-WINDING_DOWN: Final = frozenset({Phase.PAUSING, Phase.CANCELLING})
+WINDING_DOWN_PHASES: Final = frozenset({Phase.PAUSING, Phase.CANCELLING})
 """Phases in which a run needs a driver only to come to rest."""
 
-PROBES: Final = 4
+PROBES_PER_SWEEP: Final = 4
 """The most runs that one sweep tries in a scope whose fleet limit was reached before."""
 
-NAMED_MAX: Final = 4096
+LOGGED_MISMATCHES_MAX: Final = 4096
 """The most runs that are remembered as already logged for a version mismatch."""
 
 log = logging.getLogger("midrun")
@@ -66,7 +66,7 @@ class Fleet:
             raise Misconfigured(f"versions {self.versions!r}", "must be 'any' or 'same'")
 
 
-class Room:
+class ConcurrencyLimiter:
     """Count the runs that are driven here, and decide whether another may start.
 
     Two kinds of limits meet here. The limits of this process (`Fleet.here`) are counted
@@ -87,78 +87,82 @@ class Room:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._driven: Counter[str] = Counter()
-        self._places: dict[RunId, list[str]] = {}  # the scopes that each driven run counts for
+        self._driven_by_scope: Counter[str] = Counter()
+        self._scopes_by_run: dict[
+            RunId, list[str]
+        ] = {}  # the scopes that each driven run counts for
         # Scopes whose fleet limit the store reported as reached: in this sweep, and in the one
         # before. `_probes_by_scope` counts the runs tried in scopes of the latter in this
         # sweep.
-        self._full: set[str] = set()
-        self._short: set[str] = set()
-        self._tried: Counter[str] = Counter()
+        self._reached_scopes: set[str] = set()
+        self._reached_last_sweep: set[str] = set()
+        self._probes_by_scope: Counter[str] = Counter()
         # How many runs of each scope came to rest anywhere in the fleet, as far as this
         # process has noticed; and that count at the time each run asked for its lease. A
         # refusal that is older than the latest rest may be out of date.
-        self._rests: Counter[str] = Counter()
-        self._asked: dict[RunId, Mapping[str, int]] = {}
-        self._waiting: dict[RunId, Head] = {}  # turned away, with the head that was read
-        self._own: set[RunId] = set()  # the store already counts them for this process
-        self._named: dict[RunId, None] = {}  # logged as mismatched, oldest first
+        self._rests_by_scope: Counter[str] = Counter()
+        self._rests_when_asked: dict[RunId, Mapping[str, int]] = {}
+        self._blocked_heads: dict[RunId, Head] = {}  # turned away, with the head that was read
+        self._own_leases: set[RunId] = set()  # the store already counts them for this process
+        self._logged_mismatches: dict[RunId, None] = {}  # logged as mismatched, oldest first
         # Runs that another version of their agent has to drive, with the seq at which that
         # was found. Any later entry may be a takeover, so they are then checked again.
-        self.strange: dict[RunId, Seq] = {}
+        self.version_mismatches: dict[RunId, Seq] = {}
 
-    def looks(self, *, everywhere: bool) -> None:
+    def begin_sweep(self, *, full: bool) -> None:
         """Begin a sweep; with `full` also forget which runs are known to be blocked.
 
         A blocked run may have changed without a notification, to cancelling, say. So a full
         sweep reads its row again.
         """
-        self._short, self._full = self._full, set()
-        self._tried.clear()
-        if everywhere:
-            self._waiting.clear()
+        self._reached_last_sweep, self._reached_scopes = self._reached_scopes, set()
+        self._probes_by_scope.clear()
+        if full:
+            self._blocked_heads.clear()
 
-    def waits(self, run: RunId) -> bool:
+    def is_known_blocked(self, run: RunId) -> bool:
         """Tell whether `run` is still blocked, from its remembered head, without a read."""
-        head = self._waiting.get(run)
-        return head is not None and not self._fits(head)
+        head = self._blocked_heads.get(run)
+        return head is not None and not self._has_free_place(head)
 
-    def has(self, run: RunId, head: Head) -> bool:
+    def can_start(self, run: RunId, head: Head) -> bool:
         """Tell whether a run may start; remember it if it may not."""
-        self._waiting.pop(run, None)
-        if _is_free(head) or self._fits(head):
+        self._blocked_heads.pop(run, None)
+        if _is_exempt(head) or self._has_free_place(head):
             return True
-        self._waiting[run] = head
+        self._blocked_heads[run] = head
         return False
 
-    def rested(self, head: Head) -> bool:
+    def record_rest(self, head: Head) -> bool:
         """Record that a run came to rest; tell whether blocked runs wait for it."""
-        scopes = covering(self._fleet.limits, head)
-        self._rests.update(scopes.keys())
-        return not (self._full | self._short).isdisjoint(scopes)
+        scopes = select_limits(self._fleet.limits, head)
+        self._rests_by_scope.update(scopes.keys())
+        return not (self._reached_scopes | self._reached_last_sweep).isdisjoint(scopes)
 
-    def enter(self, run: RunId, head: Head, *, own: bool = False) -> None:
+    def add_run(self, run: RunId, head: Head, *, own: bool = False) -> None:
         """Count a run that is started.
 
         `own` tells that the store already counts it for this process.
         """
         if own:
-            self._own.add(run)
-        if run not in self._places:
+            self._own_leases.add(run)
+        if run not in self._scopes_by_run:
             limits = {**self._fleet.limits, **self._fleet.here}
-            self._places[run] = list(covering(limits, head))
-            self._driven.update(self._places[run])
-            self._tried.update(self._short.intersection(self._places[run]))
+            self._scopes_by_run[run] = list(select_limits(limits, head))
+            self._driven_by_scope.update(self._scopes_by_run[run])
+            self._probes_by_scope.update(
+                self._reached_last_sweep.intersection(self._scopes_by_run[run])
+            )
 
-    def leave(self, run: RunId) -> bool:
+    def remove_run(self, run: RunId) -> bool:
         """Stop counting a run; tell whether that freed a place."""
-        self._asked.pop(run, None)
-        self._own.discard(run)
-        scopes = self._places.pop(run, [])
-        self._driven.subtract(scopes)
+        self._rests_when_asked.pop(run, None)
+        self._own_leases.discard(run)
+        scopes = self._scopes_by_run.pop(run, [])
+        self._driven_by_scope.subtract(scopes)
         return bool(scopes)
 
-    def limits_on(self, state: State) -> Mapping[str, int]:
+    def limits_for_lease(self, state: State) -> Mapping[str, int]:
         """Return the fleet limits under which a run takes its lease.
 
         The driver calls this just before it takes the lease and passes the limits to the store.
@@ -166,40 +170,44 @@ class Room:
         Raises:
             NoRoom: the store has reported one of them as reached in this sweep.
         """
-        head = head_of(state)
-        limits = {} if _is_free(head) else covering(self._fleet.limits, head)
+        head = build_head(state)
+        limits = {} if _is_exempt(head) else select_limits(self._fleet.limits, head)
         # The runs of one sweep take their leases concurrently. The first refusal spares the
         # others the round trip. A run that this process still holds is not counted twice by the
         # store, so it is never turned away here.
-        for scope in self._full.intersection(() if state.run in self._own else limits):
+        for scope in self._reached_scopes.intersection(
+            () if state.run in self._own_leases else limits
+        ):
             raise NoRoom(state.run, scope, limits[scope])
-        self._asked[state.run] = {scope: self._rests[scope] for scope in limits}
+        self._rests_when_asked[state.run] = {
+            scope: self._rests_by_scope[scope] for scope in limits
+        }
         return limits
 
-    def fill(self, refused: NoRoom) -> bool:
+    def limit_reached(self, refused: NoRoom) -> bool:
         """Record that the store refused a lease; tell whether to sweep again at once.
 
         A run may have come to rest between the request and the refusal. Then the place that it
         freed was not counted.
         """
         run, scope = RunId(refused.run), refused.scope
-        self._full.add(scope)
+        self._reached_scopes.add(scope)
         # No count is recorded if no limit covered the run at the last attempt (it was pausing,
         # and the pause was withdrawn since). Then nothing tells that the refusal is outdated.
-        counted = self._asked.get(run, {}).get(scope, self._rests[scope])
-        outdated = self._rests[scope] > counted
-        self.leave(run)
+        counted = self._rests_when_asked.get(run, {}).get(scope, self._rests_by_scope[scope])
+        outdated = self._rests_by_scope[scope] > counted
+        self.remove_run(run)
         return outdated
 
-    def is_strange(self, state: State, agent: Agent) -> bool:
+    def has_version_mismatch(self, state: State, agent: Agent) -> bool:
         """Tell whether another version of the agent must drive the run; log it once."""
-        last_fingerprint = state.agent_print
+        last_fingerprint = state.agent_fingerprint
         if self._fleet.versions == "any" or last_fingerprint in {"", agent.fingerprint}:
             return False
-        if state.run not in self._named:
-            self._named[state.run] = None
-            if len(self._named) > NAMED_MAX:
-                del self._named[next(iter(self._named))]
+        if state.run not in self._logged_mismatches:
+            self._logged_mismatches[state.run] = None
+            if len(self._logged_mismatches) > LOGGED_MISMATCHES_MAX:
+                del self._logged_mismatches[next(iter(self._logged_mismatches))]
             log.warning(
                 "Cannot drive run %s here (agent_mismatch): %s of version %s drove it last,"
                 " this is %s. Keep a worker of that version until the run has ended, or start"
@@ -209,20 +217,23 @@ class Room:
                 last_fingerprint,
                 agent.fingerprint,
             )
-        self.strange[state.run] = state.seq
+        self.version_mismatches[state.run] = state.seq
         return True
 
-    def hears(self, run: RunId, seq: Seq) -> None:
+    def journal_grew(self, run: RunId, seq: Seq) -> None:
         """Forget a version mismatch of `run` if its journal has grown since."""
-        if self.strange.get(run, seq) < seq:
-            del self.strange[run]
+        if self.version_mismatches.get(run, seq) < seq:
+            del self.version_mismatches[run]
 
-    def _fits(self, head: Head) -> bool:
-        fleet, counts = covering(self._fleet.limits, head), self._driven
-        here = covering(self._fleet.here, head)
+    def _has_free_place(self, head: Head) -> bool:
+        fleet, counts = select_limits(self._fleet.limits, head), self._driven_by_scope
+        here = select_limits(self._fleet.here, head)
         # Fleet limits first: refused in this sweep, or probed often enough. Then both kinds of
         # limits against the runs that this process drives itself.
-        if any(scope in self._full or self._tried[scope] >= PROBES for scope in fleet):
+        if any(
+            scope in self._reached_scopes or self._probes_by_scope[scope] >= PROBES_PER_SWEEP
+            for scope in fleet
+        ):
             return False
         return not any(
             counts[scope] >= limit
@@ -231,6 +242,6 @@ class Room:
         )
 
 
-def _is_free(head: Head) -> bool:
+def _is_exempt(head: Head) -> bool:
     """Tell whether no limit applies: the run winds down or is a child."""
-    return head.phase in WINDING_DOWN or head.parent != ""
+    return head.phase in WINDING_DOWN_PHASES or head.parent != ""

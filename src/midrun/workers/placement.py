@@ -10,10 +10,10 @@ from typing import Protocol
 from midrun.agents.agent import Agent
 from midrun.core.ids import RunId
 from midrun.ports.store import Store
-from midrun.workers.local import Local
+from midrun.workers.local import LocalWorker
 
 
-class Placing(Protocol):
+class RunPlacement(Protocol):
     """Have `worker.drive_until_released(run)` called at least once, in some process, soon.
 
     Calling it too often is harmless: a run is driven only by the process that has its lease.
@@ -27,7 +27,7 @@ class Placing(Protocol):
         ...
 
     def running(
-        self, local: Local, store: Store, agents: Mapping[str, Agent]
+        self, worker: LocalWorker, store: Store, agents: Mapping[str, Agent]
     ) -> AbstractAsyncContextManager[None]:
         """Place runs, and drive those that are placed here, while the context is open."""
         ...

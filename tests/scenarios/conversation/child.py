@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from midrun import Midrun
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from tests.crash.child import LONG, kills
 from tests.crash.facts import at_once, later
 from tests.scenarios.conversation.stories import STORIES
@@ -15,7 +15,7 @@ async def live(folder: str, story: str, case: str, hours: int) -> None:
     """Start the run, or find it, and be its people until it has ended."""
     told, place = STORIES[story], Path(folder) / case
     agent = told.agent(case, place)
-    outside = Outside(lease=LONG, clock=later(hours=hours), chance=at_once)
+    outside = Environment(lease=LONG, clock=later(hours=hours), random_unit=at_once)
     async with Midrun(kept_at(f"{folder}/runs.db"), agents=[agent], outside=outside) as midrun:
         run = await midrun.start(agent, "go", request_id=case)
         await told.people(midrun, run, place, again=hours > 0)

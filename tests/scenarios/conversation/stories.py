@@ -21,10 +21,10 @@ from midrun.core.entries import (
     HistoryCondensed,
     PersonWrote,
 )
-from midrun.core.ids import RunId, call_key
-from midrun.core.scheduler import KEEP
+from midrun.core.ids import RunId, make_call_key
+from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES
 from midrun.core.transcript import Transcript
-from midrun.core.values import TERMINAL, Reply
+from midrun.core.values import TERMINAL_PHASES, Reply
 from midrun.core.values import Use as Wanted
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
@@ -65,7 +65,7 @@ async def decide(midrun: Midrun, run: Run, asks: tuple[AskView, ...], place: Pat
             if asked.kind == "approval":
                 await run.approve(ask=ask.id)
             elif asked.kind == "unsure":
-                key = call_key(RunId(owner.id), asked.call)
+                key = make_call_key(RunId(owner.id), asked.call)
                 happened = any(deed.key == key for deed in deeds(place))
                 await run.answer("yes" if happened else "no", ask=ask.id)
             else:
@@ -194,7 +194,7 @@ def review(name: str, folder: Path) -> Agent:
     at = str(folder)
 
     def cue(messages: Transcript) -> Line:
-        if not messages.spoken:
+        if not messages.assistant_turn_count:
             return [Use("post", folder=at), Use("charge", folder=at)]
         return "Done."
 
@@ -307,9 +307,9 @@ class Wordy(Unpriced):
             await pieces.aclose()  # type: ignore[attr-defined]  # it is a generator
 
     async def _pieces(self, prompt: Prompt) -> AsyncIterator[Piece | Finished]:
-        if prompt.asked:
+        if prompt.runtime_request:
             yield Finished(reply=Reply(text="In short: on we go."))
-        elif prompt.transcript.spoken < LONG_STEPS:
+        elif prompt.transcript.assistant_turn_count < LONG_STEPS:
             use = Wanted(tool="charge", args={"folder": self._folder})
             yield Finished(reply=Reply(text="On.", uses=(use,), window=100))
         else:
@@ -326,7 +326,7 @@ async def check_long(_: Midrun, run: Run, place: Path) -> None:
     charged = [deed.key for deed in deeds(place)]
     assert len(charged) == len(set(charged)) == LONG_STEPS, deeds(place)
     assert await entries(run, HistoryCondensed)
-    assert len(await turns(run)) <= KEEP + 4
+    assert len(await turns(run)) <= CONDENSE_KEEP_MESSAGES + 4
 
 
 # ── all of them ───────────────────────────────────────────────────────────────────────────
@@ -374,6 +374,6 @@ async def runs_of(midrun: Midrun, agent: Agent) -> list[Run]:
         rows = (await midrun.runs(agent=member.name)).items
         assert len(rows) <= 1, f"{member.name} has {len(rows)} runs"
         for row in rows:
-            assert row.phase in TERMINAL, f"{member.name} is {row.phase}"
+            assert row.phase in TERMINAL_PHASES, f"{member.name} is {row.phase}"
             found.append(await midrun.get(row.run_id))
     return found

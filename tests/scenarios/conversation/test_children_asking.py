@@ -11,7 +11,7 @@ from midrun import Actor, Agent, Completed, ControlRefused, Midrun, Receipt, Run
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, RunCancelled
 from midrun.core.values import Json
 from midrun.models import ScriptedModel, Use
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from tests.scenarios.conversation.workshop import HOUR, Workshop, child_of, delegating, told
 from tests.scenarios.promises.clocks import FAR, Hand
 from tests.scenarios.promises.seen import entries, recorded
@@ -47,7 +47,7 @@ async def test_a_childs_approval_is_given_on_the_parent_and_the_call_made_once(
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "aide: pay: x done"
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
     (answered,) = await entries(child, AskAnswered)
     assert (answered.by, answered.decision.choice) == ("bob", "approve")
 
@@ -62,7 +62,7 @@ async def test_a_childs_approval_is_declined_on_the_parent_with_the_reason(
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "aide: pay: declined by bob: too dear"
-    assert shop.began == []
+    assert shop.called == []
 
 
 async def test_a_person_sees_on_the_parent_what_the_child_wants_to_do(opened: Opener) -> None:
@@ -86,10 +86,10 @@ async def test_a_user_on_the_parent_cannot_decide_what_only_an_operator_may_on_t
     assert (await refused(run.approve(actor="ada"))).reason == "not_allowed"
     assert (await refused(run.decline(actor="ada"))).reason == "not_allowed"
     assert [open_ask.id for open_ask in (await run.view()).asks] == [ask.id]
-    assert shop.began == []
+    assert shop.called == []
     await run.approve(actor=OLGA)
     assert isinstance(await run.result(), Completed)
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_four_eyes_of_a_child_hold_on_the_parent(opened: Opener) -> None:
@@ -97,10 +97,10 @@ async def test_four_eyes_of_a_child_hold_on_the_parent(opened: Opener) -> None:
     shop = Workshop()
     _, run, _ = await asking(opened, shop, Use("sign", name="x"))
     assert (await refused(run.approve(actor="ada"))).reason == "not_allowed"
-    assert shop.began == []
+    assert shop.called == []
     await run.approve(actor="bob")
     assert isinstance(await run.result(), Completed)
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_who_steered_the_parent_does_not_decide_on_the_child(opened: Opener) -> None:
@@ -117,10 +117,10 @@ async def test_who_steered_the_parent_does_not_decide_on_the_child(opened: Opene
     child = await child_of(midrun, run, "c4")
     for one in (run, child):
         assert (await refused(one.approve(actor=OLGA))).reason == "not_allowed"
-    assert shop.did == ["w"]
+    assert shop.completed == ["w"]
     await child.approve(actor="bob")
     await run.until("completed")
-    assert shop.did == ["w", "x"]
+    assert shop.completed == ["w", "x"]
 
 
 async def test_who_steered_the_child_does_not_approve_what_its_parent_does_then(
@@ -137,7 +137,7 @@ async def test_who_steered_the_child_does_not_approve_what_its_parent_does_then(
     await child.decline("Sign y instead", actor="bob")
     ask = await recorded(run, AskOpened, 2)
     assert (await refused(run.approve(ask=ask.ask, actor="bob"))).reason == "not_allowed"
-    assert shop.did == []
+    assert shop.completed == []
     await run.approve(ask=ask.ask, actor="cyd")
     await run.until("completed")
     assert await midrun.verify(run.id)
@@ -153,7 +153,7 @@ async def test_an_edit_on_the_parent_is_put_to_another_person(opened: Opener) ->
     assert (await refused(run.approve(ask=second.ask, actor="bob"))).reason == "not_allowed"
     await run.approve(ask=second.ask, actor="cyd")
     assert isinstance(await run.result(), Completed)
-    assert shop.did == ["y"]
+    assert shop.completed == ["y"]
 
 
 async def test_an_operator_may_decide_on_the_child_and_the_parent_goes_on(
@@ -176,7 +176,7 @@ async def test_edited_arguments_reach_the_child_through_the_parent(opened: Opene
     await run.approve(args={"name": "y"}, actor="bob")
     outcome = await run.result()
     assert isinstance(outcome, Completed)
-    assert (shop.did, outcome.output) == (["y"], "aide: pay: y done")
+    assert (shop.completed, outcome.output) == (["y"], "aide: pay: y done")
 
 
 async def test_edited_arguments_that_do_not_fit_the_childs_call_are_refused(
@@ -190,7 +190,7 @@ async def test_edited_arguments_that_do_not_fit_the_childs_call_are_refused(
     assert len((await run.view()).asks) == 1
     await run.approve()
     await run.until("completed")
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ async def test_people_who_decide_on_parent_and_child_at_once_have_one_winner(
         tasks.start_soon(try_to, child.decline("no", ask=inner.id, actor="bob"))
     await run.until("completed")
     (answered,) = await entries(child, AskAnswered)
-    assert shop.did == (["x"] if answered.by == "ada" else [])
+    assert shop.completed == (["x"] if answered.by == "ada" else [])
 
 
 async def test_one_of_several_children_asks_and_the_others_work_on(opened: Opener) -> None:
@@ -259,7 +259,7 @@ async def test_one_of_several_children_asks_and_the_others_work_on(opened: Opene
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "quiet: quiet!; asker: asker!"
-    assert shop.did == ["q", "x"]
+    assert shop.completed == ["q", "x"]
 
 
 async def test_all_children_ask_and_each_is_answered_by_name(opened: Opener) -> None:
@@ -315,7 +315,7 @@ async def test_what_a_grandchild_asks_is_decided_at_the_top(opened: Opener) -> N
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "middle: inner: wire: x done"
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_a_childs_queued_review_is_decided_on_the_parent(opened: Opener) -> None:
@@ -329,7 +329,7 @@ async def test_a_childs_queued_review_is_decided_on_the_parent(opened: Opener) -
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "aide: Posted."
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_a_childs_ask_expires_on_both(path: Path) -> None:
@@ -339,7 +339,7 @@ async def test_a_childs_ask_expires_on_both(path: Path) -> None:
     model = ScriptedModel([Use("hasty", name="x"), told])
     aide = Agent("aide", model=model, tools=[pay])
     parent = delegating(aide, turns=[Use("aide", task="Do"), told])
-    outside = Outside(clock=clock, lease=FAR)
+    outside = Environment(clock=clock, lease=FAR)
     with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[parent], outside=outside) as midrun:
             run = await midrun.start("parent", "go")
@@ -350,7 +350,7 @@ async def test_a_childs_ask_expires_on_both(path: Path) -> None:
             assert (await (await child_of(midrun, run)).view()).phase == "completed"
             assert [closed.why for closed in await entries(run, AskClosed)] == ["elsewhere"]
             assert await midrun.verify(run.id)
-    assert shop.began == []
+    assert shop.called == []
 
 
 # ── a new course while a child asks ───────────────────────────────────────────────────────
@@ -373,7 +373,7 @@ async def test_a_redirect_of_the_parent_takes_the_childs_ask_with_it(opened: Ope
     assert late.value.reason == "ask_closed"
     shop.gate("new").set()
     await run.until("completed")
-    assert shop.did == ["new"]
+    assert shop.completed == ["new"]
     await child.until("cancelled")
 
 
@@ -385,7 +385,7 @@ async def test_a_cancel_of_the_parent_ends_a_child_that_waits(opened: Opener) ->
     await run.until("cancelled")
     assert (await child.view()).phase == "cancelled"
     assert [closed.why for closed in await entries(child, AskClosed)] == ["cancelled"]
-    assert shop.began == []
+    assert shop.called == []
 
 
 async def test_a_side_question_to_a_parent_whose_child_waits_leaves_the_child_alone(
@@ -431,7 +431,7 @@ async def test_a_childs_ask_is_decided_where_nothing_is_driven(
         await run.until("waiting")
     async with Midrun(kept_at(path)) as desk:
         await (await desk.get(run.id)).approve(actor="ada")
-    assert shop.began == []
+    assert shop.called == []
     third = await opened(parent)
     view = await (await third.get(run.id)).until("completed")
-    assert (view.output, shop.did) == ("aide: pay: x done", ["x"])
+    assert (view.output, shop.completed) == ("aide: pay: x done", ["x"])

@@ -34,10 +34,10 @@ async def test_a_person_pauses_the_child_alone_and_lets_it_go_on(opened: Opener)
     shop.gate("x").set()
     await child.until("paused")
     await run.until("waiting")
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
     await child.resume(actor="ada")
     await run.until("completed")
-    assert shop.did == ["x", "y"]
+    assert shop.completed == ["x", "y"]
 
 
 async def test_a_parent_is_paused_although_its_child_was_paused_before(opened: Opener) -> None:
@@ -73,7 +73,7 @@ async def test_a_resume_of_the_parent_leaves_a_child_paused_that_a_person_paused
     await run.resume()
     await recorded(run, CallStarted, count=3)  # the model, the child, the child again
     assert (await child.view()).phase == "paused"
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
     await child.resume(actor="ada")
     await run.until("completed")
 
@@ -93,7 +93,7 @@ async def test_a_pause_that_is_withdrawn_costs_the_child_nothing(opened: Opener)
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "aide: Found."
-    assert shop.did == ["x", "y"]
+    assert shop.completed == ["x", "y"]
 
 
 async def test_a_pause_now_aborts_what_the_child_does(opened: Opener) -> None:
@@ -109,7 +109,7 @@ async def test_a_pause_now_aborts_what_the_child_does(opened: Opener) -> None:
     shop.gate("x").set()
     await run.resume()
     assert isinstance(await run.result(), Completed)
-    assert shop.began == ["x", "x"]  # it only reads
+    assert shop.called == ["x", "x"]  # it only reads
 
 
 async def test_a_pause_becomes_sharper_for_the_child_too(opened: Opener) -> None:
@@ -155,7 +155,7 @@ async def test_the_whole_family_is_paused_and_goes_on(opened: Opener) -> None:
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "a: a!; b: b!; middle: inner: inner!"
-    assert sorted(shop.did) == ["a", "b", "i"]
+    assert sorted(shop.completed) == ["a", "b", "i"]
 
 
 # ── redirecting ───────────────────────────────────────────────────────────────────────────
@@ -228,7 +228,7 @@ async def test_a_halt_of_the_parent_stops_the_child_and_a_lift_lets_both_go_on(
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "aide: Found."
-    assert shop.did == ["x", "y"]
+    assert shop.completed == ["x", "y"]
 
 
 async def test_a_halted_family_stays_halted_however_often_somebody_looks(
@@ -250,7 +250,7 @@ async def test_a_halted_family_stays_halted_however_often_somebody_looks(
     await run.until("halted")
     child = await child_of(midrun, run)
     await recorded(child, RunHalted)
-    await midrun.store.lift("label:decoy")  # as by somebody who died on the way
+    await midrun.store.remove_halt("label:decoy")  # as by somebody who died on the way
     await recorded(decoy, RunLifted)
     assert (await child.view()).phase == "halted"
     assert not await entries(child, RunLifted)

@@ -66,7 +66,7 @@ async def test_a_child_whose_thought_is_dropped_is_ended_while_its_parent_waits(
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output.endswith("ask_human: ada")
-    assert shop.did == []
+    assert shop.completed == []
 
 
 async def test_a_parent_is_cancelled_only_after_all_its_children(opened: Opener) -> None:
@@ -190,7 +190,7 @@ async def test_a_process_that_is_left_with_children_in_flight_loses_nothing(
     outcome = await again.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "a: a!; b: b!"
-    assert sorted(shop.did) == ["a1", "a2", "b1", "b2"]
+    assert sorted(shop.completed) == ["a1", "a2", "b1", "b2"]
     assert len((await second.runs()).items) == 3
     assert "PauseRequested" not in await kinds(again)
 

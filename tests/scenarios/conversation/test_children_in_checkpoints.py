@@ -18,7 +18,7 @@ from midrun import (
 )
 from midrun.core.entries import AskAnswered, RunImported
 from midrun.core.ids import RunId
-from midrun.core.run_head import head_of
+from midrun.core.run_head import build_head
 from midrun.core.values import Json
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line
@@ -61,7 +61,7 @@ async def test_what_a_child_did_is_not_done_again_where_its_parent_goes_on(
         outcome = await again.result()
         assert isinstance(outcome, Completed)
         assert outcome.output == "aide: ask_human: yes"
-        assert shop.did == ["paid"]
+        assert shop.completed == ["paid"]
         (answered,) = await entries(await child_of(other, again), AskAnswered)
         assert answered.by == "ada"
     await verify_all(tmp_path / "other.db")
@@ -88,7 +88,7 @@ async def test_a_family_without_a_store_goes_on_in_another_process() -> None:
         outcome = await agent.resume(checkpoint, "red")
     assert isinstance(outcome, Completed)
     assert outcome.output == "middle: inner: ask_human: red"
-    assert shop.did == ["middle", "deep"]
+    assert shop.completed == ["middle", "deep"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ async def test_a_childs_approval_is_given_with_its_parents_checkpoint(
         assert paused.reason == "approval"
         outcome = await agent.resume(paused.checkpoint, answer)
     assert isinstance(outcome, Completed)
-    assert shop.did == made
+    assert shop.completed == made
 
 
 async def test_what_a_completed_child_did_can_be_taken_back_elsewhere(
@@ -168,7 +168,7 @@ async def test_a_child_that_is_at_work_is_not_taken_away(opened: Opener) -> None
     assert len(outcome.checkpoint.children) == 1
     await run.resume()
     await run.until("completed")
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_a_child_that_went_on_elsewhere_makes_its_parents_checkpoint_stale(
@@ -185,7 +185,7 @@ async def test_a_child_that_went_on_elsewhere_makes_its_parents_checkpoint_stale
         with pytest.raises(CheckpointRefused, match="child run"):
             await other.resume(whole, "yes")
         assert len((await other.runs()).items) == 1
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_a_child_whose_agent_has_changed_does_not_go_on_from_a_checkpoint(
@@ -214,7 +214,7 @@ async def test_a_family_that_was_taken_in_by_halves_is_taken_in_by_the_next_atte
     async with elsewhere(tmp_path, agent) as other:
         for child, state in checkpoint.family():
             imported = RunImported(checkpoint=run.id, head=child.head_hash)
-            head = head_of(state)
+            head = build_head(state)
             await other.store.adopt(child.run, child.journal, imported, head=head)
         await (await other.resume(checkpoint, "yes")).until("completed")
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]

@@ -11,7 +11,7 @@ from midrun import Completed, Midrun
 from midrun.core.entries import CallFailed, StoodDown
 from midrun.core.ids import RunId
 from midrun.core.values import Phase
-from midrun.driver.in_flight_call import Flight
+from midrun.driver.in_flight_call import InFlightCall
 from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
 from midrun.models import Use
 from midrun.ports.store import RunRow, Snapshot
@@ -30,9 +30,9 @@ class Moody(SqliteStore):
         super().__init__(path)
         self.troubles = [trouble]
 
-    async def row(self, run: RunId) -> RunRow:
+    async def get_row(self, run: RunId) -> RunRow:
         """Return the run's row, or raise what the test wants, once."""
-        found = await super().row(run)
+        found = await super().get_row(run)
         if found.head.parent and self.troubles:
             raise self.troubles.pop()
         return found
@@ -57,7 +57,7 @@ async def test_a_store_that_cannot_be_read_for_a_moment_does_not_make_a_child_fa
             outcome = await run.result()
             assert isinstance(outcome, Completed), str(outcome)
             assert not await entries(run, CallFailed)
-            assert shop.did == ["x"]
+            assert shop.completed == ["x"]
             assert not moody.troubles
     await moody.close()
 
@@ -78,7 +78,7 @@ async def test_a_process_is_left_soon_while_a_pausing_parent_waits_for_its_child
         async with Midrun(f"sqlite:///{tmp_path}/runs.db") as midrun:
             run = await midrun.get(run.id)
             assert len(await entries(run, StoodDown)) == 1, "its lease was given back"
-        shop.release_all()
+        shop.open_all_gates()
         async with Midrun(f"sqlite:///{tmp_path}/runs.db", agents=[agent]) as midrun:
             await (await midrun.get(run.id)).until("paused")
 
@@ -101,13 +101,13 @@ async def test_a_second_pause_reaches_a_child_that_somebody_let_go_on(opened: Op
     shop.gate("x").set()
     await run.until("paused")
     assert (await child.view()).phase == "paused"
-    assert shop.began == ["x"]
-    shop.release_all()
+    assert shop.called == ["x"]
+    shop.open_all_gates()
     await run.resume()
     await shop.start("y").wait()
     shop.gate("y").set()
     await run.until("completed")
-    assert shop.did == ["x", "y"]
+    assert shop.completed == ["x", "y"]
 
 
 async def test_a_pause_that_is_withdrawn_lets_its_child_go_on(opened: Opener) -> None:
@@ -123,7 +123,7 @@ async def test_a_pause_that_is_withdrawn_lets_its_child_go_on(opened: Opener) ->
     await run.resume()
     shop.gate("x").set()
     await run.until("completed")
-    assert shop.began == ["x"]
+    assert shop.called == ["x"]
 
 
 class Slow(SqliteStore):
@@ -136,10 +136,10 @@ class Slow(SqliteStore):
         self.looked_at = anyio.Event()
         self._paused = RunId("")
 
-    async def row(self, run: RunId) -> RunRow:
+    async def get_row(self, run: RunId) -> RunRow:
         """Return the run's row."""
         late = not self.says_paused
-        found = await super().row(run)
+        found = await super().get_row(run)
         if found.head.parent and found.head.phase is Phase.PAUSED:
             if late:
                 head = replace(found.head, phase=Phase.PAUSING)
@@ -160,14 +160,14 @@ async def test_a_pause_withdrawn_while_its_paused_child_is_looked_at_lets_that_g
 ) -> None:
     """Whoever looks had seen it paused with its parent, and would wait for nobody."""
     shop, let_go = Workshop(), anyio.Event()
-    forget = Flight.let_go
+    forget = InFlightCall.forget_pause
 
-    def told(flight: Flight) -> bool:
+    def told(flight: InFlightCall) -> bool:
         if withdrawn := forget(flight):
             let_go.set()
         return withdrawn
 
-    monkeypatch.setattr(Flight, "let_go", told)
+    monkeypatch.setattr(InFlightCall, "forget_pause", told)
     aide = shop.agent(Use("slow", name="x"), "Done.", name="aide")
     agent = delegating(aide, turns=[Use("aide", task="Do"), "All done."])
     slow = Slow(tmp_path / "runs.db")
@@ -180,13 +180,17 @@ async def test_a_pause_withdrawn_while_its_paused_child_is_looked_at_lets_that_g
             await child.until("pausing")
             shop.gate("x").set()
             await child.until("paused")
-            await true(lambda: child.id not in engine(midrun)._taken)  # nor has more to tell
+            await true(
+                lambda: child.id not in engine(midrun)._active_runs
+            )  # nor has more to tell
             slow.says_paused = True
-            midrun._desk.news.tell(RunId(child.id))  # a reason to look once more
+            midrun._service.change_notifier.notify(
+                RunId(child.id)
+            )  # a reason to look once more
             await slow.looked_at.wait()
             await run.resume()
             await let_go.wait()
             slow.says_more.set()
             await run.until("completed")
-            assert shop.began == ["x"]
+            assert shop.called == ["x"]
     await slow.close()

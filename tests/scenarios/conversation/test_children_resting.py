@@ -27,7 +27,7 @@ async def resting(
 async def asked(midrun: Midrun, run: Run) -> AskView:
     """Return what the parent asks, which its row in the list says, too."""
     view = await run.until("waiting")
-    row = await midrun.store.row(run.id)
+    row = await midrun.store.get_row(run.id)
     assert row.head.attention == "ask"
     (ask,) = view.asks
     return ask
@@ -59,7 +59,7 @@ async def test_raising_the_cap_on_the_child_lets_its_parent_go_on(opened: Opener
     await child.resume(caps={"steps": 5}, actor="ada")
     assert (await run.until("completed")).output == "aide: Found."
     assert [closed.why for closed in await entries(run, AskClosed)] == ["elsewhere"]
-    assert shop.did == ["x", "y"]
+    assert shop.completed == ["x", "y"]
 
 
 async def test_the_answer_on_the_parent_raises_the_cap_of_the_child(opened: Opener) -> None:
@@ -70,7 +70,7 @@ async def test_the_answer_on_the_parent_raises_the_cap_of_the_child(opened: Open
     await run.answer({"steps": 5}, actor=OPERATOR)
     assert (await run.until("completed")).output == "aide: Found."
     assert (await child.view()).caps[0].cap == 5
-    assert shop.did == ["x", "y"]
+    assert shop.completed == ["x", "y"]
 
 
 async def test_an_answer_that_does_not_help_is_asked_about_again(opened: Opener) -> None:
@@ -81,13 +81,13 @@ async def test_an_answer_that_does_not_help_is_asked_about_again(opened: Opener)
     await run.answer("yes", actor=OPERATOR)
     while (second := await asked(midrun, run)).id == first.id:
         continue
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
     await run.answer({"steps": 2}, ask=second.id, actor=OPERATOR)
     while (third := await asked(midrun, run)).id == second.id:
         continue
     await run.answer({"steps": 3}, ask=third.id, actor=OPERATOR)
     assert (await run.until("completed")).output == "aide: Found."
-    assert shop.did == ["x", "y"]
+    assert shop.completed == ["x", "y"]
 
 
 async def test_only_an_operator_raises_the_cap_of_a_child_by_an_answer(opened: Opener) -> None:
@@ -184,7 +184,7 @@ async def test_a_child_that_was_taken_over_makes_its_parent_wait_until_it_is_han
     assert (await asked(midrun, run)).id == ask.id
     await child.hand_back(actor="ada")
     assert (await run.until("completed")).output == "aide: Found."
-    assert shop.did == ["x", "by hand"]
+    assert shop.completed == ["x", "by hand"]
 
 
 async def test_a_parent_is_cancelled_although_its_child_rests(opened: Opener) -> None:

@@ -12,9 +12,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Call, ControlRefused, Midrun, Run, Tool, tool
-from midrun.core.ids import CallId, RunId, child_id
+from midrun.core.ids import CallId, RunId, make_child_id
 from midrun.core.transcript import Transcript
-from midrun.core.values import TERMINAL, Json
+from midrun.core.values import TERMINAL_PHASES, Json
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.stores.memory import MemoryStore
@@ -111,7 +111,7 @@ async def take_over(_: Midrun, run: Run) -> None:
 async def halt(midrun: Midrun, run: Run) -> None:
     """Set a latch on this run alone, and lift it once it holds."""
     await midrun.halt("stop", scope=f"run:{run.id}", actor=OPERATOR)
-    while (view := await run.view()).phase not in TERMINAL:
+    while (view := await run.view()).phase not in TERMINAL_PHASES:
         if view.phase == "halted" and not view.in_flight:
             break
         await checkpoint()
@@ -121,7 +121,7 @@ async def halt(midrun: Midrun, run: Run) -> None:
 async def halt_all(midrun: Midrun, run: Run) -> None:
     """Set a latch on everything, and lift it once it holds."""
     await midrun.halt("stop", actor=OPERATOR)
-    while (view := await run.view()).phase not in TERMINAL:
+    while (view := await run.view()).phase not in TERMINAL_PHASES:
         if view.phase == "halted" and not view.in_flight:
             break
         await checkpoint()
@@ -177,7 +177,7 @@ async def over_a_family(wish: Wish, turns: int, *, child: str = "", whole: bool 
 async def _child(midrun: Midrun, run: Run, call: str) -> Run:
     while True:
         try:
-            return await midrun.get(child_id(RunId(run.id), CallId(call)))
+            return await midrun.get(make_child_id(RunId(run.id), CallId(call)))
         except LookupError:
             await checkpoint()
 
@@ -185,7 +185,7 @@ async def _child(midrun: Midrun, run: Run, call: str) -> Run:
 async def settled(midrun: Midrun) -> None:
     """Every run has ended, and its journal is in order."""
     for row in (await midrun.runs()).items:
-        assert row.phase in TERMINAL, f"{row.agent} is {row.phase}"
+        assert row.phase in TERMINAL_PHASES, f"{row.agent} is {row.phase}"
         verdict = await midrun.verify(row.run_id)
         assert verdict, str(verdict)
 
@@ -275,7 +275,7 @@ def reviewed(world: World) -> Agent:
     """Return an agent that proposes one thing, makes another, and ends."""
 
     def cue(messages: Transcript) -> Line:
-        if not messages.spoken:
+        if not messages.assistant_turn_count:
             return [Use("post", name="post"), Use("make", name="make")]
         return "Done."
 

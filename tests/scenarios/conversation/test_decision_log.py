@@ -35,7 +35,7 @@ class Thinker(Unpriced):
             await pieces.aclose()  # type: ignore[attr-defined]  # it is a generator
 
     async def _pieces(self, prompt: Prompt) -> AsyncIterator[Piece | Finished]:
-        if prompt.transcript.spoken:
+        if prompt.transcript.assistant_turn_count:
             yield Finished(reply=Reply(text="Done."))
             return
         yield Piece(kind="thinking", text="Nobody read it yet. ")
@@ -61,7 +61,7 @@ async def test_thinking_text_and_reason_are_in_the_journal_with_the_call(
     assert (reply.thinking, reply.text) == ("Nobody read it yet. ", "I will read it.")
     (use,) = reply.uses
     assert (use.why, use.args) == ("it is the newest", {"name": "x"})
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_thinking_that_was_cut_short_is_kept(opened: Opener) -> None:

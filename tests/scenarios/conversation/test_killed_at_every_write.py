@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from midrun import Midrun
 from midrun.core.ids import RunId
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from tests.crash.child import LONG
 from tests.crash.facts import at_once, later
 from tests.scenarios.conversation.stories import STORIES, runs_of
@@ -53,7 +53,7 @@ async def killed(folder: Path, story: str, *ends: str) -> list[Case]:
 async def go_on_with(cases: list[Case], folder: Path) -> None:
     """Take over everything that the dead left, and see to every run."""
     agents = [STORIES[case.story].agent(case.case, folder / case.case) for case in cases]
-    outside = Outside(lease=LONG, clock=later(hours=9), chance=at_once)
+    outside = Environment(lease=LONG, clock=later(hours=9), random_unit=at_once)
     room = anyio.Semaphore(AT_ONCE)
     async with (
         Midrun(kept_at(f"{folder}/runs.db"), agents=agents, outside=outside) as midrun,
@@ -75,7 +75,7 @@ async def see_to(midrun: Midrun, case: Case, place: Path, room: anyio.Semaphore)
         for member in await runs_of(midrun, agent):
             verdict = await midrun.verify(member.id)
             assert verdict, f"{case.case}: {verdict}"
-            stored = await midrun.store.lines(RunId(member.id))
+            stored = await midrun.store.read_lines(RunId(member.id))
             lines |= {(seq, link.hex()) for seq, (_, link) in enumerate(stored, 1)}
         for ack in case.acks:  # whatever the dead were told is still there, byte for byte
             seq, link = ack.split()

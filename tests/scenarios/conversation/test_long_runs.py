@@ -55,7 +55,7 @@ class Counting(Unpriced):
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
         """Make one step, or a summary."""
-        pieces = self._summary(prompt) if prompt.asked else self._step(prompt)
+        pieces = self._summary(prompt) if prompt.runtime_request else self._step(prompt)
         try:
             yield pieces
         finally:
@@ -64,7 +64,7 @@ class Counting(Unpriced):
     async def _step(self, prompt: Prompt) -> AsyncIterator[Piece | Finished]:
         self.heard = list(prompt.transcript)
         self.sizes.append(size := _words(self.heard))
-        count = prompt.transcript.spoken
+        count = prompt.transcript.assistant_turn_count
         if count >= self.steps:
             yield Finished(reply=Reply(text="The end.", window=size))
             return
@@ -125,7 +125,7 @@ async def test_the_view_of_the_model_stays_bounded_and_the_journal_keeps_everyth
     replies = [e.reply for e in await entries(run, CallDone) if e.reply is not None]
     texts = [reply.text for reply in replies if reply.text.startswith("Step")]
     assert texts == [f"Step {n} of many, which is work." for n in range(300)]
-    assert shop.did == [f"x{n}" for n in range(300)]
+    assert shop.completed == [f"x{n}" for n in range(300)]
     assert len(await entries(run, HistoryCondensed)) == len(model.summed) > 3
 
 
@@ -138,7 +138,7 @@ async def test_the_view_stays_bounded_over_three_thousand_steps(path: Path) -> N
             run = await midrun.start("actor", "Count to the end of it all")
             await run.until("completed")
         await verify_all(path)
-    assert len(shop.did) == 3_000
+    assert len(shop.completed) == 3_000
     assert max(model.sizes[-1_000:]) <= max(model.sizes[:1_000]) <= WINDOW + STEP
 
 
@@ -176,12 +176,12 @@ async def test_a_pause_in_the_middle_of_a_summary_is_immediate(opened: Opener) -
     assert model.closed == 1
     assert not await entries(run, HistoryCondensed)
     assert len(await entries(run, CallAborted)) == 1
-    done = list(shop.did)
+    done = list(shop.completed)
     model.gated = False
     await run.resume()
     await run.until("completed")
-    assert shop.did[: len(done)] == done
-    assert len(set(shop.did)) == len(shop.did) == 60
+    assert shop.completed[: len(done)] == done
+    assert len(set(shop.completed)) == len(shop.completed) == 60
     assert max(model.sizes) <= WINDOW + STEP
 
 
@@ -223,7 +223,7 @@ async def test_a_summary_that_fails_fails_the_run_resumably(opened: Opener) -> N
     model.failing = False
     await run.resume()
     await run.until("completed")
-    assert len(set(shop.did)) == len(shop.did) == 60
+    assert len(set(shop.completed)) == len(shop.completed) == 60
 
 
 async def test_a_summary_that_says_nothing_does_not_replace_what_was_said(
@@ -283,5 +283,5 @@ async def test_a_window_smaller_than_what_is_kept_still_makes_progress(opened: O
     midrun = await opened(long_agent(model, shop, window=1))
     run = await midrun.start("actor", "go")
     await run.until("completed")
-    assert len(shop.did) == 30
+    assert len(shop.completed) == 30
     assert len(model.summed) <= 31

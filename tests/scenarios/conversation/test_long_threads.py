@@ -25,8 +25,8 @@ def talkative(results: int, size: int) -> Agent:
         return f"{number} " + "x" * size
 
     def cue(messages: Transcript) -> Line:
-        if messages.spoken < results:
-            return Use("read", number=messages.spoken)
+        if messages.assistant_turn_count < results:
+            return Use("read", number=messages.assistant_turn_count)
         return "Read."
 
     return Agent("actor", model=ScriptedModel(cue), tools=[read])

@@ -10,7 +10,7 @@ import anyio
 from midrun import Agent, Midrun
 from midrun.core.entries import FramePushed, MessageClosed, MessageDue, MessageReceived
 from midrun.models import Use
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from tests.scenarios.conversation.workshop import Workshop
 from tests.scenarios.promises.clocks import FAR, Hand
 from tests.scenarios.promises.seen import entries, recorded, turns
@@ -24,7 +24,7 @@ CRON = "system:cron"
 @asynccontextmanager
 async def at_hand(path: Path, clock: Hand, *agents: Agent) -> AsyncIterator[Midrun]:
     """Give a `Midrun` whose time a test moves; its journals are verified."""
-    outside = Outside(clock=clock, lease=FAR)
+    outside = Environment(clock=clock, lease=FAR)
     with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=agents, outside=outside) as midrun:
             yield midrun

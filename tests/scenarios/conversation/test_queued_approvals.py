@@ -10,7 +10,7 @@ from midrun import Actor, Completed, ControlRefused, Midrun, Paused, Run
 from midrun.core.entries import AskAnswered, AskClosed, CallSealed, CallStarted, RunCompleted
 from midrun.core.transcript import Transcript
 from midrun.models import Use
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from tests.scenarios.conversation.workshop import REVIEW, Workshop, last, told
 from tests.scenarios.promises.clocks import FAR, Hand
 from tests.scenarios.promises.seen import entries, journal, recorded, turns
@@ -52,14 +52,14 @@ async def test_the_agent_goes_on_with_other_work_and_the_outcome_is_a_new_messag
     assert heard[0].startswith(f"post: {REVIEW}")
     view = await run.view()
     assert (view.phase, [ask.tool for ask in view.asks]) == ("running", ["post"])
-    assert shop.began == ["other"]
+    assert shop.called == ["other"]
     await run.approve(actor="ada")
     await shop.start("x").wait()  # it does not wait for the other work
     shop.gate("other").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == f'{OUTCOME}"x done"'
-    assert shop.did == ["x", "other"]
+    assert shop.completed == ["x", "other"]
 
 
 async def test_the_interim_result_is_never_rewritten(opened: Opener) -> None:
@@ -81,7 +81,7 @@ async def test_a_run_with_a_review_open_waits_instead_of_completing(opened: Open
     outcome = await run.result()
     assert isinstance(outcome, Paused)
     assert (outcome.phase, outcome.reason) == ("waiting", "approval")
-    assert shop.began == []
+    assert shop.called == []
     await run.approve()
     done = await run.result()
     assert isinstance(done, Completed)
@@ -96,7 +96,7 @@ async def test_a_decline_is_told_with_its_reason_and_the_run_ends(opened: Opener
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == f"{OUTCOME}declined by ada: too loud"
-    assert shop.began == []
+    assert shop.called == []
 
 
 async def test_edited_arguments_are_made_and_told(opened: Opener) -> None:
@@ -106,7 +106,7 @@ async def test_edited_arguments_are_made_and_told(opened: Opener) -> None:
     await run.approve(args={"name": "y"}, actor="ada")
     outcome = await run.result()
     assert isinstance(outcome, Completed)
-    assert (shop.did, outcome.output) == (["y"], f'{OUTCOME}"y done"')
+    assert (shop.completed, outcome.output) == (["y"], f'{OUTCOME}"y done"')
     (answered,) = await entries(run, AskAnswered)
     (started,) = [e for e in await entries(run, CallStarted) if e.approval is not None]
     assert started.approval is not None
@@ -124,7 +124,7 @@ async def test_two_reviews_are_decided_apart_and_in_any_order(opened: Opener) ->
     await run.approve(ask=second)
     await shop.start("y").wait()
     await run.until("waiting")
-    assert shop.did == ["y"]
+    assert shop.completed == ["y"]
     await run.decline("no", ask=first, actor="ada")
     await run.until("completed")
     outcomes = [turn.text for turn in await turns(run) if turn.kind == "outcome"]
@@ -138,11 +138,11 @@ async def test_a_call_beside_the_queued_one_is_made_at_once(opened: Opener) -> N
     midrun = await opened(shop.agent(beside, Use("slow", name="z"), "Done.", "Done."))
     run = await midrun.start("actor", "go")
     await shop.start("z").wait()
-    assert shop.did == ["y"]
+    assert shop.completed == ["y"]
     await run.approve()
     shop.gate("z").set()
     await run.until("completed")
-    assert sorted(shop.did) == ["x", "y", "z"]
+    assert sorted(shop.completed) == ["x", "y", "z"]
 
 
 # ── time ──────────────────────────────────────────────────────────────────────────────────
@@ -152,7 +152,7 @@ async def test_a_review_that_nobody_makes_in_time_is_a_no(path: Path) -> None:
     """The agent is told so, and whoever comes after learns that it is over."""
     shop, clock = Workshop(), Hand()
     agent = shop.agent(Use("brief_post", name="x"), "Hm.", last)
-    outside = Outside(clock=clock, lease=FAR)
+    outside = Environment(clock=clock, lease=FAR)
     with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
             run = await midrun.start("actor", "go")
@@ -163,7 +163,7 @@ async def test_a_review_that_nobody_makes_in_time_is_a_no(path: Path) -> None:
             view = await run.until("completed")
             assert "nobody decided in time" in view.output
             assert await midrun.verify(run.id)
-    assert shop.began == []
+    assert shop.called == []
 
 
 # ── a new course ──────────────────────────────────────────────────────────────────────────
@@ -179,7 +179,7 @@ async def test_a_redirect_while_it_waits_withdraws_the_review(opened: Opener) ->
     assert (late.reason, late.by) == ("ask_closed", "bob")
     outcome = await run.result()
     assert isinstance(outcome, Completed)
-    assert shop.began == []
+    assert shop.called == []
     (closed,) = await entries(run, AskClosed)
     assert (closed.why, closed.by) == ("superseded", "bob")
 
@@ -195,7 +195,7 @@ async def test_a_redirect_while_it_works_withdraws_the_review(opened: Opener) ->
     assert (await refused(run.approve(ask=ask.id))).reason == "ask_closed"
     shop.gate("other").set()
     assert isinstance(await run.result(), Completed)
-    assert shop.did == ["other"]
+    assert shop.completed == ["other"]
 
 
 async def test_a_redirect_withdraws_what_was_approved_and_not_made_yet(opened: Opener) -> None:
@@ -206,7 +206,7 @@ async def test_a_redirect_withdraws_what_was_approved_and_not_made_yet(opened: O
     await run.approve()
     await run.redirect("New")
     assert isinstance(await run.result(), Completed)
-    assert shop.began == []
+    assert shop.called == []
     assert len(await entries(run, CallSealed)) == 1
 
 
@@ -219,7 +219,7 @@ async def test_a_cancel_closes_the_review(opened: Opener) -> None:
     await run.until("cancelled")
     assert (await refused(run.approve(ask=ask.id))).reason == "ask_closed"
     assert [deed.tool for deed in (await run.report()).never_started] == ["post"]
-    assert shop.began == []
+    assert shop.called == []
 
 
 async def test_what_was_approved_and_made_is_undone_with_the_rest(opened: Opener) -> None:
@@ -245,10 +245,10 @@ async def test_a_paused_run_keeps_the_decision_until_it_is_resumed(opened: Opene
     await run.pause()
     await run.approve()
     assert (await run.view()).phase == "paused"
-    assert shop.began == []
+    assert shop.called == []
     await run.resume()
     await run.until("completed")
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_a_side_question_while_a_review_is_out_is_answered_and_it_stays_out(
@@ -263,10 +263,10 @@ async def test_a_side_question_while_a_review_is_out_is_answered_and_it_stays_ou
             await run.until("waiting")
     view = await run.until("waiting")
     assert [ask.tool for ask in view.asks] == ["post"]
-    assert shop.began == []
+    assert shop.called == []
     await run.approve()
     await run.until("completed")
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_a_review_outlives_the_process_and_may_be_made_where_nothing_is_driven(
@@ -280,10 +280,10 @@ async def test_a_review_outlives_the_process_and_may_be_made_where_nothing_is_dr
         await run.until("waiting")
     async with Midrun(kept_at(path)) as desk:
         await (await desk.get(run.id)).approve(args={"name": "y"}, actor="ada")
-    assert shop.began == []
+    assert shop.called == []
     third = await opened(shop.agent(*turns_))
     view = await (await third.get(run.id)).until("completed")
-    assert (shop.did, view.output) == (["y"], f'{OUTCOME}"y done"')
+    assert (shop.completed, view.output) == (["y"], f'{OUTCOME}"y done"')
 
 
 async def test_of_two_people_who_decide_at_once_one_does_and_the_other_learns_who(
@@ -307,7 +307,7 @@ async def test_of_two_people_who_decide_at_once_one_does_and_the_other_learns_wh
         tasks.start_soon(decide, elsewhere, "bob", {"name": "by bob"})
     await run.until("completed")
     (answered,) = await entries(run, AskAnswered)
-    assert shop.did == [f"by {answered.by}"]
+    assert shop.completed == [f"by {answered.by}"]
     (late,) = lost  # the run may have ended by then
     assert late.reason in {"already_answered", "ask_closed"}
     assert late.by == answered.by
@@ -343,7 +343,7 @@ async def test_a_decision_and_a_redirect_at_once_leave_one_truth(
     await run.until("completed")
     said = await journal(run)
     made = [e for e in said if isinstance(e, CallStarted) and e.approval is not None]
-    assert len(made) == len(shop.did) <= 1
+    assert len(made) == len(shop.completed) <= 1
     assert not (made and not won)
 
 
@@ -356,7 +356,7 @@ async def test_only_the_audience_may_make_a_queued_review(opened: Opener) -> Non
     assert (await refused(run.approve(actor="ada"))).reason == "not_allowed"
     await run.approve(actor=Actor(name="olga", role="operator"))
     await run.until("completed")
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_the_last_entry_of_a_reviewed_run_is_its_end(opened: Opener) -> None:

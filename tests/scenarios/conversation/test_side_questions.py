@@ -190,7 +190,7 @@ async def test_a_question_to_a_parent_waits_for_its_child_and_costs_it_nothing(
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output.endswith("Done.")
-    assert shop.began == ["x"]
+    assert shop.called == ["x"]
 
 
 async def test_a_question_to_the_child_is_answered_by_the_child(opened: Opener) -> None:

@@ -45,7 +45,7 @@ async def test_the_whole_cycle(opened: Opener) -> None:
 
     run = await at_the_wheel(opened, shop, listens)
     view = await run.view()
-    assert (view.phase, view.reason, shop.did) == ("paused", "taken_over", ["own"])
+    assert (view.phase, view.reason, shop.completed) == ("paused", "taken_over", ["own"])
     await run.write("Let me do this one.", actor="ada")
     await run.use_tool("quick", {"name": "by hand"}, actor="ada")
     await shop.start("by hand").wait()
@@ -56,7 +56,7 @@ async def test_the_whole_cycle(opened: Opener) -> None:
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "Thanks, Ada."
-    assert shop.did == ["own", "by hand"]
+    assert shop.completed == ["own", "by hand"]
     written = [(t.role, t.by, t.text) for t in heard if t.kind == "person" and t.text]
     assert written == [
         ("assistant", "ada", "Let me do this one."),
@@ -112,7 +112,7 @@ async def test_others_are_refused_by_name_until_it_is_handed_back(opened: Opener
     ):
         problem = await refused(control)
         assert (problem.reason, problem.by) == ("not_taken_over", "ada")
-    assert shop.began == ["own"]
+    assert shop.called == ["own"]
     assert not await entries(run, PersonWrote)
 
 
@@ -178,14 +178,14 @@ async def test_a_tool_used_by_hand_needs_its_approval_too(opened: Opener) -> Non
     await run.use_tool("wire", {"name": "x"}, actor="ada")
     while not (view := await run.until("paused")).asks:
         pass
-    assert (view.reason, shop.began) == ("taken_over", ["own"])
+    assert (view.reason, shop.called) == ("taken_over", ["own"])
     assert (await refused(run.approve(actor="ada"))).reason == "not_allowed"
     await run.approve(actor=OLGA)
     await shop.start("x").wait()
     assert (await run.until("paused")).reason == "taken_over"
     await run.hand_back(actor="ada")
     await run.until("completed")
-    assert shop.did == ["own", "x"]
+    assert shop.completed == ["own", "x"]
 
 
 async def test_a_tool_used_by_hand_that_is_declined_is_never_made(opened: Opener) -> None:
@@ -199,7 +199,7 @@ async def test_a_tool_used_by_hand_that_is_declined_is_never_made(opened: Opener
     assert (await run.until("paused")).reason == "taken_over"
     await run.hand_back(actor="ada")
     await run.until("completed")
-    assert shop.did == ["own"]
+    assert shop.completed == ["own"]
 
 
 @pytest.mark.parametrize(("tool", "args"), [("quick", {"nme": "x"}), ("quack", {"name": "x"})])
@@ -235,7 +235,7 @@ async def test_the_same_request_uses_a_tool_once(opened: Opener) -> None:
         await run.use_tool("quick", {"name": "x"}, actor="ada", request_id="once")
         await shop.start("x").wait()
         await run.until("paused")
-    assert shop.did == ["own", "x"]
+    assert shop.completed == ["own", "x"]
 
 
 async def test_taking_over_closes_the_models_stream_and_keeps_what_it_said(
@@ -287,7 +287,7 @@ async def test_a_failed_run_is_mended_at_the_wheel(opened: Opener) -> None:
     await run.use_tool("quick", {"name": "by hand"}, actor="ada")
     await shop.start("by hand").wait()
     await run.until("paused")
-    assert shop.did == ["own", "by hand"]
+    assert shop.completed == ["own", "by hand"]
 
 
 async def test_a_child_by_hand_is_a_child(opened: Opener) -> None:
@@ -307,7 +307,7 @@ async def test_a_child_by_hand_is_a_child(opened: Opener) -> None:
     await run.until("paused")
     await run.hand_back(actor="ada")
     await run.until("completed")
-    assert shop.did == ["own", "inner"]
+    assert shop.completed == ["own", "inner"]
 
 
 async def test_a_message_for_a_run_at_the_wheel_waits_for_the_hand_back(opened: Opener) -> None:
@@ -362,9 +362,9 @@ async def test_a_tool_used_from_a_process_without_the_agent_is_still_gated(
     except ControlRefused:
         return  # who does not know the tools need not let anybody use them
     while not (view := await run.until("paused")).asks:
-        assert shop.began == ["own"], "made without anybody's yes"
+        assert shop.called == ["own"], "made without anybody's yes"
     assert view.asks[0].audience == "operator"
-    assert shop.began == ["own"]
+    assert shop.called == ["own"]
 
 
 async def test_a_queued_review_of_a_call_by_hand_outlives_the_hand_back(
@@ -378,7 +378,7 @@ async def test_a_queued_review_of_a_call_by_hand_outlives_the_hand_back(
         pass
     await run.hand_back(actor="ada")
     await run.until("waiting")
-    assert shop.began == ["own"]
+    assert shop.called == ["own"]
     await run.approve(actor="bob")
     await run.until("completed")
-    assert shop.did == ["own", "x"]
+    assert shop.completed == ["own", "x"]

@@ -40,7 +40,7 @@ def first_then(listens: Listener, *script: Line) -> Cue:
     def cue(messages: Transcript) -> Line:
         if any(turn.text == "second" for turn in messages):
             return listens(messages)
-        return script[messages.spoken]
+        return script[messages.assistant_turn_count]
 
     return cue
 
@@ -68,7 +68,7 @@ async def test_the_second_run_of_a_thread_sees_the_conversation_of_the_first(
     assert "First." in texts
     (made,) = [use for turn in listens.heard for use in turn.uses]
     assert (made.tool, made.args, made.result) == ("quick", {"name": "x"}, "x done")
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_a_third_run_sees_all_that_was_said_before(opened: Opener) -> None:
@@ -202,7 +202,7 @@ async def test_a_fork_goes_on_from_the_boundary_it_is_given(opened: Opener) -> N
     fork = await run.fork(done)
     assert fork.id != run.id
     assert (await fork.until("completed")).output == "End."
-    assert shop.did == ["a", "b", "b"]
+    assert shop.completed == ["a", "b", "b"]
     (started,) = await entries(fork, RunStarted)
     assert started.forked is not None
     assert (started.forked.run, started.forked.seq) == (run.id, done)
@@ -212,10 +212,10 @@ async def test_a_fork_leaves_the_original_untouched(opened: Opener) -> None:
     """Not an entry, not a byte."""
     shop = Workshop()
     midrun, run = await three_steps(opened, shop)
-    before = await midrun.store.lines(run.id)
+    before = await midrun.store.read_lines(run.id)
     fork = await run.fork(instruction="Differently")
     await fork.until("failed", "completed")
-    assert await midrun.store.lines(run.id) == before
+    assert await midrun.store.read_lines(run.id) == before
 
 
 async def test_a_fork_with_an_instruction_follows_it(opened: Opener) -> None:
@@ -264,7 +264,7 @@ async def test_a_fork_of_a_run_at_work_starts_from_its_newest_boundary(opened: O
     shop.gate("b").set()
     await run.until("completed")
     await fork.until("completed")
-    assert shop.began == ["a", "b", "b"]
+    assert shop.called == ["a", "b", "b"]
     assert "slow" not in [use.tool for turn in (await turns(fork))[:2] for use in turn.uses]
 
 
@@ -315,7 +315,7 @@ async def test_a_fork_does_not_take_the_review_of_the_first_run_with_it(
     assert not (await fork.until("completed")).asks
     await run.approve()
     await run.until("completed")
-    assert shop.did == ["x"]
+    assert shop.completed == ["x"]
 
 
 async def test_a_child_is_not_part_of_its_parents_thread(opened: Opener) -> None:
@@ -345,7 +345,7 @@ async def test_a_fork_goes_on_with_the_turn_that_would_have_come_next(opened: Op
     done = [n for n, name in enumerate(await kinds(run), 1) if name == "CallDone"]
     fork = await run.fork(done[3])  # the model and `a`, the model and `b`
     assert (await fork.until("completed")).output == "End."
-    assert shop.did == ["a", "b", "c", "c"]
+    assert shop.completed == ["a", "b", "c", "c"]
     uses = [(use.tool, use.result) for turn in await turns(fork) for use in turn.uses]
     assert uses == [("quick", f"{name} done") for name in ("a", "b", "c")]
     assert len({use.call for turn in await turns(fork) for use in turn.uses}) == 3
@@ -375,7 +375,11 @@ async def test_who_answered_in_an_earlier_run_does_not_approve_what_follows(
     def cue(messages: Transcript) -> Line:
         if any(turn.text == "second" for turn in messages):
             return Use("sign", name="x")
-        return "First." if messages.spoken else Use("ask_human", question="Which account?")
+        return (
+            "First."
+            if messages.assistant_turn_count
+            else Use("ask_human", question="Which account?")
+        )
 
     agent = Agent("actor", model=ScriptedModel(cue), tools=shop.tools())
     midrun = await opened(agent)
@@ -391,5 +395,5 @@ async def test_who_answered_in_an_earlier_run_does_not_approve_what_follows(
     with pytest.raises(ControlRefused) as refused:
         await two.approve(actor="bob")
     assert refused.value.reason == "not_allowed"
-    assert shop.did == []
+    assert shop.completed == []
     assert await midrun.verify(two.id)

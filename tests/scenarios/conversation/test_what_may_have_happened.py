@@ -7,18 +7,18 @@ import pytest
 from midrun import Agent, Call, OutcomeUnknown, tool
 from midrun.models import ScriptedModel, Use
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 SOON = timedelta(milliseconds=20)
 
 
-def agent_of(stage: Stage, how: str) -> Agent:
+def agent_of(stage: ControllableTools, how: str) -> Agent:
     """Return an agent that makes one call, which ends in this way, and then waits."""
 
     async def ends_badly(call: Call, name: str) -> str:
         """Act, and end badly."""
-        stage._enter(call, name)
-        stage.did.append(name)
+        stage._record_call(call, name)
+        stage.completed.append(name)
         if how == "raises":
             raise ValueError("no luck")
         if how == "cannot say":
@@ -43,10 +43,10 @@ async def test_what_may_have_happened_is_undone_also_where_it_could_be_made_agai
     opened: Opener, how: str
 ) -> None:
     """Whether it is safe to repeat says nothing about whether something is left of it."""
-    stage = Stage()
+    stage = ControllableTools()
     run = await (await opened(agent_of(stage, how))).start("actor", "go")
     await stage.start("y").wait()
-    assert stage.began == ["x", "y"]  # not made again by itself
+    assert stage.called == ["x", "y"]  # not made again by itself
     await run.cancel()
     await run.until("cancelled")
     assert (stage.undone, stage.released) == (["x"], ["x"])
@@ -57,7 +57,7 @@ async def test_a_call_that_raises_counts_as_one_that_did_nothing(opened: Opener)
 
     Undoing what never happened would fail for most hooks, and fill reports with false residue.
     """
-    stage = Stage()
+    stage = ControllableTools()
     run = await (await opened(agent_of(stage, "raises"))).start("actor", "go")
     await stage.start("y").wait()
     await run.cancel(undo="all")
@@ -70,7 +70,7 @@ async def test_a_cancel_under_a_latch_waits_and_the_second_learns_of_the_first(
     opened: Opener,
 ) -> None:
     """It is taken down at once, and carried out when the latch is lifted."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow_draft", name="x")))
     run = await midrun.start("actor", "go")
     await stage.start("x").wait()

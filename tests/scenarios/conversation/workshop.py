@@ -6,16 +6,16 @@ from datetime import timedelta
 import anyio.lowlevel
 
 from midrun import Agent, Call, Midrun, Run, Tool, ask_human, tool
-from midrun.core.ids import CallId, RunId, child_id
+from midrun.core.ids import CallId, RunId, make_child_id
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 REVIEW = "proposed, awaiting review"
 HOUR = timedelta(hours=1)
 
 
-class Workshop(Stage):
+class Workshop(ControllableTools):
     """Tools as on a stage, and ones that somebody must look at first.
 
     `post` is queued for review, `pay` waits for a yes, `wire` for an operator's, `sign` for
@@ -43,13 +43,15 @@ class Workshop(Stage):
 
     def _grind(self, call: Call, name: str) -> str:
         """Block a thread, whatever anybody says."""
-        self._enter(call, name)
+        self._record_call(call, name)
         self.let_go.wait()
-        self.did.append(name)
+        self.completed.append(name)
         return f"{name} done"
 
 
-def delegating(*children: Agent, turns: object, stage: Stage | None = None) -> Agent:
+def delegating(
+    *children: Agent, turns: object, stage: ControllableTools | None = None
+) -> Agent:
     """Return an agent whose tools are `children`, and those of `stage`."""
     tools = [*(child.as_tool() for child in children), *(stage.tools() if stage else [])]
     return Agent("parent", model=ScriptedModel(turns), tools=tools)  # type: ignore[arg-type]  # checked there
@@ -57,7 +59,7 @@ def delegating(*children: Agent, turns: object, stage: Stage | None = None) -> A
 
 async def child_of(midrun: Midrun, run: Run, call: str = "c2") -> Run:
     """Return the run that a call of `run` started, once it is there."""
-    child = child_id(RunId(run.id), CallId(call))
+    child = make_child_id(RunId(run.id), CallId(call))
     while True:
         try:
             return await midrun.get(child)

@@ -2,15 +2,17 @@
 
 from midrun import Agent
 from midrun.models import ScriptedModel
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 
-def slow(stage: Stage, name: str = "actor") -> Agent:
+def slow(stage: ControllableTools, name: str = "actor") -> Agent:
     """Return an agent whose runs act when the test says so, each under its task's name."""
     return Agent(
         name,
         model=ScriptedModel(
-            lambda m: Use("slow", name=next(iter(m)).text) if m.spoken == 0 else "Done."
+            lambda m: (
+                Use("slow", name=next(iter(m)).text) if m.assistant_turn_count == 0 else "Done."
+            )
         ),
         tools=stage.tools(),
     )

@@ -18,9 +18,9 @@ from midrun import Agent, Call, Midrun, Tool, tool
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.connection import Link, Rows, Values
+from midrun.stores.postgres.connection import PostgresConnection, Rows, Values
 from midrun.workers.concurrency_limits import Fleet
 from tests.scenarios.fleet.world import Deed, World
 
@@ -87,13 +87,13 @@ STEPS = ("look", "pay", "order", "draft", "look", "pay")
 
 
 def _busy(messages: Transcript) -> Line:
-    n = messages.spoken
+    n = messages.assistant_turn_count
     return Use(STEPS[n], n=n) if n < len(STEPS) else "Done."
 
 
 def _patient(messages: Transcript) -> Line:
     turns: list[Line] = [Use("pay", n=1), Use("wait", name="gate"), Use("pay", n=2), "Done."]
-    return turns[min(messages.spoken, 3)]
+    return turns[min(messages.assistant_turn_count, 3)]
 
 
 def agents(folder: Path) -> list[Agent]:
@@ -117,10 +117,10 @@ def an_hour_ahead() -> None:
 
 def freeze_at_the_second_payment() -> None:
     """Freeze this process when the start of that payment is committed, and not known here."""
-    ask = Link.ask
+    ask = PostgresConnection.execute
 
     async def freezing(
-        link: Link,
+        link: PostgresConnection,
         statement: LiteralString,
         values: Values | None = None,
         *,
@@ -128,11 +128,11 @@ def freeze_at_the_second_payment() -> None:
     ) -> Rows:
         rows = await ask(link, statement, values, prepare=prepare)
         if statement == queries.WRITE and STARTS in str((values or {})["bids"]):
-            setattr(Link, ask.__name__, ask)
+            setattr(PostgresConnection, ask.__name__, ask)
             os.kill(os.getpid(), signal.SIGSTOP)
         return rows
 
-    setattr(Link, ask.__name__, freezing)  # only in this process
+    setattr(PostgresConnection, ask.__name__, freezing)  # only in this process
 
 
 FLAWS = {"": lambda: None, "clock": an_hour_ahead, "freezes": freeze_at_the_second_payment}
@@ -140,7 +140,7 @@ FLAWS = {"": lambda: None, "clock": an_hour_ahead, "freezes": freeze_at_the_seco
 
 async def main(store: str, folder: str, lease_s: str) -> None:
     """Drive what there is until asked to leave."""
-    outside = Outside(lease=timedelta(seconds=float(lease_s)))
+    outside = Environment(lease=timedelta(seconds=float(lease_s)))
     crew = agents(Path(folder))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async with Midrun(store, agents=crew, outside=outside, fleet=FLEET):

@@ -17,11 +17,11 @@ from typing import LiteralString
 import anyio
 
 from midrun import Completed, Midrun, Paused
-from midrun.core.ids import call_key
-from midrun.driver.journal_writer import load
-from midrun.ports.environment import Outside
+from midrun.core.ids import make_call_key
+from midrun.driver.journal_writer import load_run_state
+from midrun.ports.environment import Environment
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.connection import Link, Rows, Values
+from midrun.stores.postgres.connection import PostgresConnection, Rows, Values
 from tests.crash.facts import later
 from tests.scenarios.fleet.crew import agents
 from tests.scenarios.fleet.world import World
@@ -32,14 +32,14 @@ LONG = timedelta(seconds=60)
 
 def arrange_the_end(point: str, number: int) -> None:
     """Have the process killed at its `number`-th write: before it is sent, or once answered."""
-    ask, passed = Link.ask, count(1)
+    ask, passed = PostgresConnection.execute, count(1)
 
     def look() -> None:
         if next(passed) == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
     async def dying(
-        link: Link,
+        link: PostgresConnection,
         statement: LiteralString,
         values: Values | None = None,
         *,
@@ -53,12 +53,14 @@ def arrange_the_end(point: str, number: int) -> None:
             look()
         return rows
 
-    setattr(Link, Link.ask.__name__, dying)  # only in this process
+    setattr(
+        PostgresConnection, PostgresConnection.execute.__name__, dying
+    )  # only in this process
 
 
 async def live(store: str, folder: Path, *cases: str, hours: int = 0) -> None:
     """Start runs, or find them, and stay until they have ended; settle what is unsure."""
-    outside, world = Outside(lease=LONG, clock=later(hours=hours)), World(folder)
+    outside, world = Environment(lease=LONG, clock=later(hours=hours)), World(folder)
     async with (
         Midrun(store, agents=agents(folder), outside=outside) as midrun,
         anyio.create_task_group() as tasks,
@@ -70,11 +72,11 @@ async def live(store: str, folder: Path, *cases: str, hours: int = 0) -> None:
 async def _see_to(midrun: Midrun, world: World, case: str) -> None:
     run = await midrun.start("busy", case, request_id=case)
     while isinstance(outcome := await run.result(), Paused):
-        state = await load(midrun.store, run.id)
+        state = await load_run_state(midrun.store, run.id)
         for ask in outcome.asks:
-            call = state.call(ask.call)
+            call = state.find_call(ask.call)
             assert call is not None
-            done = world.settle(call_key(run.id, ask.call), call.attempt)
+            done = world.settle(make_call_key(run.id, ask.call), call.attempt)
             await run.answer("yes" if done else "no", ask=ask.id)
     assert isinstance(outcome, Completed), str(outcome)
 

@@ -31,11 +31,11 @@ from midrun.core.entries import (
     RedirectRequested,
     RunCompleted,
 )
-from midrun.core.ids import RunId, call_key
-from midrun.core.values import TERMINAL
-from midrun.driver.journal_writer import load
+from midrun.core.ids import RunId, make_call_key
+from midrun.core.values import TERMINAL_PHASES
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import StoreError
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.runs.values import Receipt
 from midrun.testing.postgres import Postgres, running
 from tests.scenarios.fleet.crew import STEPS, agents
@@ -137,7 +137,7 @@ class Chaos:
 
     async def ask(self, run: RunId, control: str, request: str) -> None:
         """Ask, and repeat the same request until somebody says what became of it."""
-        handle = Run(run, self.desk._desk)
+        handle = Run(run, self.desk._service)
         asks: dict[str, Callable[[], Awaitable[Receipt]]] = {
             "pause": lambda: handle.pause(request_id=request, now=self.chance.random() < 0.5),
             "resume": lambda: handle.resume(request_id=request),
@@ -163,29 +163,29 @@ class Chaos:
         while True:
             await anyio.sleep(0.2)
             try:
-                page = await self.desk.store.runs(Query(attention=True, limit=500))
+                page = await self.desk.store.list_runs(RunQuery(attention=True, limit=500))
                 for row in page.items:
                     await self._decide(row.run)
             except (StoreError, ControlRefused):
                 continue
 
     async def _decide(self, run: RunId) -> None:
-        state = await load(self.desk.store, run)
+        state = await load_run_state(self.desk.store, run)
         for number in state.open_asks:
             ask = state.asks[number - 1]
-            call = state.call(ask.call)
+            call = state.find_call(ask.call)
             assert call is not None
             self.happened["unsure"] += 1
-            done = self.world.settle(call_key(run, ask.call), call.attempt)
-            await Run(run, self.desk._desk).answer("yes" if done else "no", ask=ask.id)
+            done = self.world.settle(make_call_key(run, ask.call), call.attempt)
+            await Run(run, self.desk._service).answer("yes" if done else "no", ask=ask.id)
 
     # ── how it ends ───────────────────────────────────────────────────────────────────────
 
     async def calm_down(self, crew: list[Worker]) -> None:
         """Have every run come to its end."""
         for run in self.runs:
-            handle = Run(run, self.desk._desk)
-            while (phase := (await handle.view()).phase) not in TERMINAL:
+            handle = Run(run, self.desk._service)
+            while (phase := (await handle.view()).phase) not in TERMINAL_PHASES:
                 for worker in crew:
                     worker.check()
                 if phase in {"paused", "failed"}:
@@ -250,7 +250,9 @@ async def _check(chaos: Chaos, desk: Midrun) -> None:
         verdict = await desk.verify(run)
         assert verdict, f"{run}: {verdict}"
         journals[run] = [record.entry for record in await desk.store.read(run)]
-        started |= {call_key(run, e.call) for e in journals[run] if isinstance(e, CallStarted)}
+        started |= {
+            make_call_key(run, e.call) for e in journals[run] if isinstance(e, CallStarted)
+        }
         if isinstance(journals[run][-1], RunCompleted) and not any(
             isinstance(entry, DISTURBED) for entry in journals[run]
         ):

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.core.ids import SECOND
+from midrun.core.ids import MICROS_PER_SECOND
 from midrun.models import ScriptedModel
-from midrun.ports.environment import wall
+from midrun.ports.environment import read_wall_clock
 from midrun.testing.postgres import Postgres
 from tests.scenarios.fleet.crew import agents
 from tests.scenarios.fleet.test_processes import PATIENCE, epochs, paid, waits
@@ -19,7 +19,7 @@ from tests.scenarios.fleet.workers import workers
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 LEASE_S = 2.0
-HALF_AN_HOUR = 1800 * SECOND
+HALF_AN_HOUR = 1800 * MICROS_PER_SECOND
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_one_that_freezes_in_a_commit_does_not_act_on_it_when_it_wakes(
 
     The lease is over by then, and somebody has asked a person whether it was made.
     """
-    store = str(desk._address)
+    store = str(desk._store_option)
     with workers(store, tmp_path, 1, lease_s=LEASE_S, flaw="freezes") as first:
         assert await first[0].hear() == "ready"
         run = await desk.start("patient", "go")
@@ -61,7 +61,7 @@ async def test_one_whose_clock_is_wrong_takes_nothing_from_those_who_are_alive(
     desk: Midrun, tmp_path: Path
 ) -> None:
     """Who is alive is judged by the server, and entries are dated by it."""
-    store = str(desk._address)
+    store = str(desk._store_option)
     with workers(store, tmp_path, 1, lease_s=PATIENCE) as right:
         assert await right[0].hear() == "ready"
         run = await desk.start("patient", "go")
@@ -78,7 +78,7 @@ async def test_one_whose_clock_is_wrong_takes_nothing_from_those_who_are_alive(
         assert len(await epochs(run)) == 1
         assert set(await epochs(run)).isdisjoint(await epochs(other))
         for record in await desk.store.read(other.id):
-            assert abs(record.at - wall()) < HALF_AN_HOUR
+            assert abs(record.at - read_wall_clock()) < HALF_AN_HOUR
     assert paid(tmp_path) == [1, 1, 1, 1]
 
 
@@ -90,11 +90,11 @@ async def test_a_call_that_did_not_leave_in_time_is_made_anew(tmp_path: Path) ->
     agent = Agent("actor", model=ScriptedModel(["Done."]), tools=[])
     with anyio.fail_after(PATIENCE):
         async with Midrun(f"sqlite:///{tmp_path / 'runs.db'}", agents=[agent]) as midrun:
-            assert midrun._local
-            holder = midrun._local._holder
+            assert midrun._worker
+            holder = midrun._worker._heartbeat
             looks = [False]
-            alive = holder.alive
-            setattr(holder, "alive", lambda: looks.pop() if looks else alive())  # noqa: B010 - once
+            alive = holder.is_alive
+            setattr(holder, "is_alive", lambda: looks.pop() if looks else alive())  # noqa: B010 - once
             run = await midrun.start("actor", "go")
             assert (await run.until("completed")).output == "Done."
             assert not looks

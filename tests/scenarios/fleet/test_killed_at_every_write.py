@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from midrun import Midrun
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.testing.postgres import Postgres
 from tests.scenarios.fleet.crew import STEPS
 from tests.scenarios.fleet.world import World
@@ -37,7 +37,7 @@ async def test_a_run_survives_its_process_at_every_one_of_its_writes(
     deeds = world.deeds()
     world.close()
     async with Midrun(url) as midrun:
-        rows = (await midrun.store.runs(Query(limit=500))).items
+        rows = (await midrun.store.list_runs(RunQuery(limit=500))).items
         assert len(rows) == len(cases)
         for row in rows:
             assert row.head.phase == "completed", row

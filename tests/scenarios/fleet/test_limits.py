@@ -10,11 +10,11 @@ import pytest
 from midrun import Midrun, Run
 from midrun.errors import NoRoom
 from midrun.workers import local
-from midrun.workers.concurrency_limits import PROBES, Fleet
+from midrun.workers.concurrency_limits import PROBES_PER_SWEEP, Fleet
 from tests.scenarios.fleet.acting import slow
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import verify_all
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 PATIENCE = 60
 
@@ -32,7 +32,7 @@ async def path(kept: Path) -> AsyncIterator[Path]:
 
 
 async def processes(
-    stack: AsyncExitStack, path: Path, stage: Stage, fleet: Fleet, count: int = 3
+    stack: AsyncExitStack, path: Path, stage: ControllableTools, fleet: Fleet, count: int = 3
 ) -> list[Midrun]:
     """Open the store so many times, as processes would."""
     return [
@@ -46,9 +46,9 @@ async def processes(
 async def looked(those: list[Midrun]) -> None:
     """Have each engine look once more, so that whatever could start has started."""
     for midrun in those:
-        assert midrun._local
-        midrun._local._room.looks(everywhere=True)
-        await midrun._local._find_work()
+        assert midrun._worker
+        midrun._worker._limiter.begin_sweep(full=True)
+        await midrun._worker._start_unheld_runs()
         await anyio.wait_all_tasks_blocked()
 
 
@@ -66,32 +66,32 @@ async def test_all_processes_together_drive_no_more_than_the_limit(
     Nobody looks by the clock here: they are told.
     """
     monkeypatch.setattr(local, "SWEEP_S", 3600.0)
-    stage, fleet = Stage(), Fleet(limits={"agent:actor": 2})
+    stage, fleet = ControllableTools(), Fleet(limits={"agent:actor": 2})
     async with AsyncExitStack() as stack:
         those = await processes(stack, path, stage, fleet)
         runs: list[Run] = [await those[n % 3].start("actor", f"t{n}") for n in range(9)]
         for done in range(1, 8):
-            await grown(stage.began, done + 1)
+            await grown(stage.called, done + 1)
             await looked(those)
-            assert len(stage.began) == done + 1
-            stage.gate(next(n for n in stage.began if n not in stage.did)).set()
-            await grown(stage.did, done)
+            assert len(stage.called) == done + 1
+            stage.gate(next(n for n in stage.called if n not in stage.completed)).set()
+            await grown(stage.completed, done)
         for n in range(9):
             stage.gate(f"t{n}").set()
         for run in runs:
             await run.until("completed")
-    assert sorted(stage.began) == [f"t{n}" for n in range(9)]
+    assert sorted(stage.called) == [f"t{n}" for n in range(9)]
 
 
 async def test_a_limit_of_this_process_is_not_the_others_business(path: Path) -> None:
     """`here` is what one machine can carry; more machines carry more."""
-    stage, fleet = Stage(), Fleet(here={"all": 1})
+    stage, fleet = ControllableTools(), Fleet(here={"all": 1})
     async with AsyncExitStack() as stack:
         those = await processes(stack, path, stage, fleet, 2)
         runs = [await those[0].start("actor", f"t{n}") for n in range(3)]
-        await grown(stage.began, 2)
+        await grown(stage.called, 2)
         await looked(those)
-        assert len(stage.began) == 2
+        assert len(stage.called) == 2
         for n in range(3):
             stage.gate(f"t{n}").set()
         for run in runs:
@@ -100,7 +100,7 @@ async def test_a_limit_of_this_process_is_not_the_others_business(path: Path) ->
 
 async def test_what_is_cancelled_or_paused_does_not_wait_for_the_fleet(path: Path) -> None:
     """A limit is for what begins."""
-    stage, fleet = Stage(), Fleet(limits={"all": 1})
+    stage, fleet = ControllableTools(), Fleet(limits={"all": 1})
     async with AsyncExitStack() as stack:
         one, two = await processes(stack, path, stage, fleet, 2)
         first = await one.start("actor", "a")
@@ -112,24 +112,26 @@ async def test_what_is_cancelled_or_paused_does_not_wait_for_the_fleet(path: Pat
         await second.until("cancelled")
         stage.gate("a").set()
         await first.until("completed")
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
 
 
 async def test_a_process_that_was_cut_off_goes_on_with_its_own_whatever_the_limit(
     path: Path,
 ) -> None:
     """Nobody else can: in the store they are its own, and count, for as long as it is alive."""
-    many = 2 * PROBES
-    stage, fleet = Stage(), Fleet(limits={"agent:actor": many})
+    many = 2 * PROBES_PER_SWEEP
+    stage, fleet = ControllableTools(), Fleet(limits={"agent:actor": many})
     async with AsyncExitStack() as stack:
         (one,) = await processes(stack, path, stage, fleet, 1)
         runs = [await one.start("actor", f"t{n}") for n in range(many)]
-        await grown(stage.began, many)
+        await grown(stage.called, many)
         last = await one.start("actor", "last")
         await looked([one])
-        assert one._local
-        one._local._room.fill(NoRoom(last.id, "agent:actor", many))  # as the store has said
-        one._local._fence()
+        assert one._worker
+        one._worker._limiter.limit_reached(
+            NoRoom(last.id, "agent:actor", many)
+        )  # as the store has said
+        one._worker._fence_drives()
         for run in runs:
             assert [ask.kind for ask in (await run.until("waiting")).asks] == ["unsure"]
             await run.answer("yes")

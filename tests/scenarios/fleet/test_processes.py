@@ -10,7 +10,7 @@ import pytest
 
 from midrun import Midrun, Run
 from midrun.core.entries import LeaseTaken, RunHalted
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.testing.postgres import Postgres
 from tests.scenarios.fleet.crew import agents
 from tests.scenarios.fleet.workers import workers
@@ -28,7 +28,7 @@ async def desk(postgres: Postgres, tmp_path: Path) -> AsyncIterator[Midrun]:
     with anyio.fail_after(PATIENCE):
         async with Midrun(postgres.url(), agents=agents(tmp_path), engine=None) as midrun:
             yield midrun
-            for row in (await midrun.store.runs(Query(limit=500))).items:
+            for row in (await midrun.store.list_runs(RunQuery(limit=500))).items:
                 verdict = await midrun.verify(row.run)
                 assert verdict, str(verdict)
 
@@ -36,7 +36,7 @@ async def desk(postgres: Postgres, tmp_path: Path) -> AsyncIterator[Midrun]:
 @pytest.fixture
 def store(desk: Midrun) -> str:
     """Give the address that the desk has."""
-    return str(desk._address)
+    return str(desk._store_option)
 
 
 async def until(fact: Callable[[], Awaitable[bool]]) -> None:
@@ -49,7 +49,7 @@ async def waits(run: Run, times: int = 1) -> None:
     """Wait until a worker waits in the middle of the run, for the so-many-th time."""
 
     async def fact() -> bool:
-        starts = [r for r in await run._desk.store.read(run.id) if _is_wait(r.entry)]
+        starts = [r for r in await run._service.store.read(run.id) if _is_wait(r.entry)]
         return len(starts) >= times
 
     await until(fact)
@@ -69,7 +69,7 @@ def paid(folder: Path) -> list[int]:
 
 async def epochs(run: Run) -> list[str]:
     """Return who has had the run, in order."""
-    records = await run._desk.store.read(run.id)
+    records = await run._service.store.read(run.id)
     return [r.entry.holder for r in records if isinstance(r.entry, LeaseTaken)]
 
 

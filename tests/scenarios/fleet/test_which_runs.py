@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun, Misconfigured, Run
-from midrun.cli.parser import parser
-from midrun.cli.run_commands import staffed
-from midrun.cli.targets import settle
+from midrun.cli.parser import build_parser
+from midrun.cli.run_commands import build_worker
+from midrun.cli.targets import resolve_settings
 from midrun.core.entries import LeaseTaken
 from midrun.core.ids import RunId
 from midrun.models import ScriptedModel
@@ -20,7 +20,7 @@ from midrun.workers.concurrency_limits import Fleet
 from tests.crash.facts import becomes
 from tests.scenarios.fleet.acting import slow
 from tests.unit.runs.conftest import verify_all
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 PATIENCE = 60
 
@@ -35,21 +35,21 @@ async def path(kept: Path) -> AsyncIterator[Path]:
 
 async def settled(midrun: Midrun) -> None:
     """Have the engine look once more, so that whatever could start has started."""
-    assert midrun._local
-    await midrun._local._find_work()
+    assert midrun._worker
+    await midrun._worker._start_unheld_runs()
     await anyio.wait_all_tasks_blocked()
 
 
 async def test_no_more_runs_of_an_agent_are_driven_than_it_has_room_for(path: Path) -> None:
     """The others wait, queued, and are taken up as soon as there is room."""
-    stage = Stage()
+    stage = ControllableTools()
     fleet = Fleet(limits={"agent:actor": 2})
     async with Midrun(f"sqlite:///{path}", agents=[slow(stage)], fleet=fleet) as midrun:
         runs = [await midrun.start("actor", f"t{n}") for n in range(5)]
         await stage.start("t0").wait()
         await stage.start("t1").wait()
         await settled(midrun)
-        assert sorted(stage.began) == ["t0", "t1"]
+        assert sorted(stage.called) == ["t0", "t1"]
         assert [(await run.view()).phase for run in runs[2:]] == ["queued"] * 3
         for n in range(5):
             stage.gate(f"t{n}").set()
@@ -59,7 +59,7 @@ async def test_no_more_runs_of_an_agent_are_driven_than_it_has_room_for(path: Pa
 
 async def test_a_limit_of_a_label_holds_whatever_the_agent(path: Path) -> None:
     """For what they share outside: a licence, an account, a machine."""
-    stage = Stage()
+    stage = ControllableTools()
     agents = [slow(stage, "one"), slow(stage, "two")]
     fleet = Fleet(limits={"label:licence": 1})
     async with Midrun(f"sqlite:///{path}", agents=agents, fleet=fleet) as midrun:
@@ -69,7 +69,7 @@ async def test_a_limit_of_a_label_holds_whatever_the_agent(path: Path) -> None:
         third = await midrun.start("two", "c")
         await stage.start("c").wait()
         await settled(midrun)
-        assert "b" not in stage.began
+        assert "b" not in stage.called
         for name in "abc":
             stage.gate(name).set()
         for run in (first, second, third):
@@ -78,7 +78,7 @@ async def test_a_limit_of_a_label_holds_whatever_the_agent(path: Path) -> None:
 
 async def test_what_is_cancelled_does_not_wait_for_room(path: Path) -> None:
     """A limit is for what begins."""
-    stage = Stage()
+    stage = ControllableTools()
     fleet = Fleet(limits={"all": 1})
     async with Midrun(f"sqlite:///{path}", agents=[slow(stage)], fleet=fleet) as midrun:
         first = await midrun.start("actor", "a")
@@ -88,12 +88,12 @@ async def test_what_is_cancelled_does_not_wait_for_room(path: Path) -> None:
         await second.until("cancelled")
         stage.gate("a").set()
         await first.until("completed")
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
 
 
 async def test_a_child_run_does_not_wait_for_the_place_that_its_parent_has(path: Path) -> None:
     """They would wait for each other for ever."""
-    stage = Stage()
+    stage = ControllableTools()
     inner = stage.agent(Use("quick", name="inner"), "Found.", name="inner")
     outer = Agent(
         "outer",
@@ -104,15 +104,15 @@ async def test_a_child_run_does_not_wait_for_the_place_that_its_parent_has(path:
     async with Midrun(f"sqlite:///{path}", agents=[outer], fleet=fleet) as midrun:
         run = await midrun.start("outer", "go")
         await run.until("completed")
-    assert stage.did == ["inner"]
+    assert stage.completed == ["inner"]
 
 
 async def test_a_flood_of_one_agents_runs_does_not_keep_the_others_waiting(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest come first, but everybody has a turn."""
-    monkeypatch.setattr(local, "MANY", 4)
-    stage = Stage()
+    monkeypatch.setattr(local, "SWEEP_MAX_RUNS", 4)
+    stage = ControllableTools()
     agents = [slow(stage, "flood"), slow(stage, "other")]
     async with Midrun(f"sqlite:///{path}", agents=agents, engine=None) as creating:
         flood = [await creating.start("flood", f"f{n}") for n in range(8)]
@@ -128,7 +128,7 @@ async def test_a_flood_of_one_agents_runs_does_not_keep_the_others_waiting(
             await (await midrun.get(run.id)).until("completed")
 
 
-def versions(stage: Stage) -> tuple[Agent, Agent]:
+def versions(stage: ControllableTools) -> tuple[Agent, Agent]:
     """Return an old and a new version of one agent."""
     old = stage.agent(Use("slow", name="a"), "Old.", instructions="Be brief.")
     new = stage.agent(Use("slow", name="a"), "New.", instructions="Be thorough.")
@@ -139,7 +139,7 @@ async def test_versions_side_by_side_drive_each_their_own_runs(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A rolling deploy: the new one leaves the old one's runs to it, and says so by name."""
-    stage = Stage()
+    stage = ControllableTools()
     old, new = versions(stage)
     async with Midrun(f"sqlite:///{path}", agents=[old], engine=None) as creating:
         run = await creating.start("actor", "go")
@@ -161,20 +161,20 @@ async def test_what_was_said_of_runs_is_not_remembered_for_ever(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that leaves others' runs alone meets new ones for as long as it lives."""
-    monkeypatch.setattr(concurrency_limits, "NAMED_MAX", 2)
-    old, new = versions(Stage())
+    monkeypatch.setattr(concurrency_limits, "LOGGED_MISMATCHES_MAX", 2)
+    old, new = versions(ControllableTools())
     async with Midrun(f"sqlite:///{path}", agents=[old], engine=None) as creating:
         runs = [await creating.start("actor", f"t{n}") for n in range(5)]
     same = Fleet(versions="same")
     async with Midrun(f"sqlite:///{path}", agents=[new], fleet=same) as newer:
         await becomes(lambda: all(f"drive run {run.id} here" in caplog.text for run in runs))
-        assert newer._local
-        assert len(newer._local._room._named) == 2
+        assert newer._worker
+        assert len(newer._worker._limiter._logged_mismatches) == 2
 
 
 async def test_another_version_goes_on_with_a_run_where_that_is_allowed(path: Path) -> None:
     """By default, as after a plain restart: what was done is data, and is not done again."""
-    stage = Stage()
+    stage = ControllableTools()
     stage.gate("a").set()
     old, new = versions(stage)
     async with AsyncExitStack() as stack:
@@ -188,7 +188,7 @@ async def test_that_another_version_took_a_run_over_is_journaled(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """From then on it is the new version's, also for those who leave other versions alone."""
-    stage, address, same = Stage(), f"sqlite:///{path}", Fleet(versions="same")
+    stage, address, same = ControllableTools(), f"sqlite:///{path}", Fleet(versions="same")
     old, new = versions(stage)
     async with Midrun(address, agents=[old], engine=None) as creating:
         run = await creating.start("actor", "go")
@@ -234,10 +234,10 @@ def test_a_fleet_can_be_typed(
     """As many limits as one likes, of all processes or of this one."""
     words = ["--limit", "agent:clerk=10", "--limit", "label:a=b=2", "--here", "all=200"]
     store = ["--store", f"sqlite:///{tmp_path}/runs.db"]
-    args = parser().parse_args([command, "app.py", *store, *words, "--versions", "same"])
+    args = build_parser().parse_args([command, "app.py", *store, *words, "--versions", "same"])
     monkeypatch.delenv("MIDRUN_POSTGRES", raising=False)  # it is put back; `settle` takes all
-    settle(args)
-    assert staffed(args, ())._fleet == Fleet(
+    resolve_settings(args)
+    assert build_worker(args, ())._fleet == Fleet(
         limits={"agent:clerk": 10, "label:a=b": 2}, here={"all": 200}, versions="same"
     )
 
@@ -246,6 +246,6 @@ def test_a_fleet_can_be_typed(
 def test_a_limit_that_is_typed_wrong_is_refused_by_name(word: str, tmp_path: Path) -> None:
     """Before anything is opened."""
     store = ["--store", f"sqlite:///{tmp_path}/runs.db"]
-    args = parser().parse_args(["worker", "app.py", *store, "--limit", word])
+    args = build_parser().parse_args(["worker", "app.py", *store, "--limit", word])
     with pytest.raises(Misconfigured, match="clerk"):
-        staffed(args, ())
+        build_worker(args, ())

@@ -13,7 +13,7 @@ from midrun import Midrun
 from midrun.driver.live import Delta
 from midrun.runs.run import Run
 from midrun.server import app
-from midrun.stores.sqlite.relay import folder_of
+from midrun.stores.sqlite.relay import get_relay_folder
 from tests.scenarios.live.processes import Other, other
 from tests.unit.server.conftest import listening
 from tests.unit.server.listening import heard
@@ -160,11 +160,11 @@ async def test_what_a_killed_watcher_leaves_is_removed(path: Path) -> None:
                 while "text x" not in await watcher.hear():
                     pass
                 tasks.cancel_scope.cancel()
-            left = set(folder_of(path).iterdir())
+            left = set(get_relay_folder(path).iterdir())
             assert len(left) == 2  # a socket, and its link to the run
             watcher.process.kill()
             await watcher.process.wait()
         async with Midrun(f"sqlite:///{path}") as here:
             assert await told_until(driver, "hello", await here.get(run_id))
-            assert not left & set(folder_of(path).iterdir())
-        assert not folder_of(path).exists()
+            assert not left & set(get_relay_folder(path).iterdir())
+        assert not get_relay_folder(path).exists()

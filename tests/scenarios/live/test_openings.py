@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from midrun import Midrun
 from midrun.core.ids import CallId, RunId
-from midrun.driver.delta import Delta, Saying
-from midrun.driver.live import BACKLOG, Live
-from midrun.driver.notifications import Bell
-from midrun.driver.redaction import Screen, Vault
+from midrun.driver.delta import Delta, LiveTranscript
+from midrun.driver.live import WATCHER_MAX_DELTAS, LiveOutput
+from midrun.driver.notifications import Wakeup
+from midrun.driver.redaction import LiveRedactor, SecretRegistry
 from midrun.runs.values import FeedItem
 from midrun.server import app
 from tests.browser.stage import Hold, Stage
@@ -134,49 +134,49 @@ async def _deltas(events: AsyncIterator[Heard]) -> AsyncGenerator[FeedItem, None
 
 def test_who_is_too_slow_begins_again() -> None:
     """What cannot be kept for them is joined to all that was said."""
-    live = Live()
-    with live.under_way(RUN, CALL), live.watch(RUN, Bell()) as deltas:
-        for number in range(BACKLOG + 1):
-            live.tell(delta(f"{number} "))
-        live.tell(delta("end"))
-        whole = "".join(f"{n} " for n in range(BACKLOG + 1))
+    live = LiveOutput()
+    with live.track_call(RUN, CALL), live.watch(RUN, Wakeup()) as deltas:
+        for number in range(WATCHER_MAX_DELTAS + 1):
+            live.send(delta(f"{number} "))
+        live.send(delta("end"))
+        whole = "".join(f"{n} " for n in range(WATCHER_MAX_DELTAS + 1))
         assert list(deltas) == [delta(whole, opening=True), delta("end")]
 
 
 def test_what_a_fenced_attempt_leaves_is_not_taken_for_the_next_one() -> None:
     """Two of one call in one process: the older one ends last."""
-    live = Live()
-    old = live.under_way(RUN, CALL)
+    live = LiveOutput()
+    old = live.track_call(RUN, CALL)
     old.__enter__()
-    live.tell(delta("old"))
-    with live.under_way(RUN, CALL):
-        live.tell(delta("new"))
+    live.send(delta("old"))
+    with live.track_call(RUN, CALL):
+        live.send(delta("new"))
         old.__exit__(None, None, None)
-        with live.watch(RUN, Bell()) as deltas:
+        with live.watch(RUN, Wakeup()) as deltas:
             assert list(deltas) == [delta("new", opening=True)]
-    with live.watch(RUN, Bell()) as deltas:
+    with live.watch(RUN, Wakeup()) as deltas:
         assert not deltas
 
 
 def test_an_opening_shows_no_secret_and_holds_back_what_may_be_one() -> None:
     """As if its words had been judged one by one; for those who have heard them, too."""
-    vault = Vault(True, b"k")  # noqa: FBT003 - as the user says it
-    placeholder = vault.of(RUN).cover("hunter2-hunter2")
-    live = Live(screen=Screen(vault))
-    with live.under_way(RUN, CALL), live.watch(RUN, Bell()) as first:
-        live.tell(delta("It is hunter2-hunter2, or hunter2"))
-        with live.watch(RUN, Bell()) as second:
+    vault = SecretRegistry(True, b"k")  # noqa: FBT003 - as the user says it
+    placeholder = vault.get_run(RUN).redact("hunter2-hunter2")
+    live = LiveOutput(redactor=LiveRedactor(vault))
+    with live.track_call(RUN, CALL), live.watch(RUN, Wakeup()) as first:
+        live.send(delta("It is hunter2-hunter2, or hunter2"))
+        with live.watch(RUN, Wakeup()) as second:
             shown = delta(f"It is {placeholder}, or ")
             assert list(first) == [shown]
             assert list(second) == [replace(shown, opening=True)]
-            live.tell(delta("-hunter2."))
+            live.send(delta("-hunter2."))
             for deltas in (first, second):
                 assert deltas[-1] == delta(f"{placeholder}.")
 
 
 def test_only_the_last_line_of_a_tool_is_told_again() -> None:
     """A note replaces the one before it, and so do the arguments of the next call."""
-    saying = Saying()
+    saying = LiveTranscript()
     for kind, text, tool in (
         ("note", "page 1", "read"),
         ("note", "page 2", "read"),
@@ -185,7 +185,7 @@ def test_only_the_last_line_of_a_tool_is_told_again() -> None:
         ("args", "{", "second"),
     ):
         saying.add(Delta(run=RUN, call=CALL, kind=kind, text=text, tool=tool))  # type: ignore[arg-type]  # one of them
-    told = [(opening.kind, opening.text, opening.tool) for opening in saying.openings()]
+    told = [(opening.kind, opening.text, opening.tool) for opening in saying.snapshot()]
     assert told == [("note", "page 2", "read"), ("args", "{", "second")]
 
 
@@ -197,24 +197,24 @@ def stage() -> Stage:
 
 def test_another_attempt_begins_with_an_opening() -> None:
     """What the last one said may still be on somebody's page, or on its way there."""
-    live = Live()
-    with live.watch(RUN, Bell()) as deltas:
-        with live.under_way(RUN, CALL):
-            live.tell(delta("One "))
-        with live.under_way(RUN, CALL, again=True):
-            live.tell(delta("Uno "))
-            live.tell(delta("due"))
+    live = LiveOutput()
+    with live.watch(RUN, Wakeup()) as deltas:
+        with live.track_call(RUN, CALL):
+            live.send(delta("One "))
+        with live.track_call(RUN, CALL, is_retry=True):
+            live.send(delta("Uno "))
+            live.send(delta("due"))
         assert list(deltas) == [delta("One "), delta("Uno ", opening=True), delta("due")]
 
 
 def test_another_attempt_whose_first_words_are_held_back_loses_none_of_them() -> None:
     """They may be the beginning of a secret until more is said; then they come, all of them."""
-    vault = Vault(True, b"k")  # noqa: FBT003 - as the user says it
-    vault.of(RUN).cover("Uno-due-tre-quattro")
-    live = Live(screen=Screen(vault))
-    with live.watch(RUN, Bell()) as deltas, live.under_way(RUN, CALL, again=True):
-        live.tell(delta("Uno"))
+    vault = SecretRegistry(True, b"k")  # noqa: FBT003 - as the user says it
+    vault.get_run(RUN).redact("Uno-due-tre-quattro")
+    live = LiveOutput(redactor=LiveRedactor(vault))
+    with live.watch(RUN, Wakeup()) as deltas, live.track_call(RUN, CALL, is_retry=True):
+        live.send(delta("Uno"))
         assert list(deltas) == []
-        live.tell(delta(" and "))
-        live.tell(delta("more"))
+        live.send(delta(" and "))
+        live.send(delta("more"))
         assert list(deltas) == [delta("Uno and ", opening=True), delta("more")]

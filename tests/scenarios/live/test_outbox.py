@@ -3,7 +3,14 @@
 from msgspec.structs import replace
 
 from midrun.core.ids import CallId, RunId
-from midrun.driver.live import CHARS_MAX, DELTAS_MAX, Delta, Live, Outbox, unpacked
+from midrun.driver.live import (
+    OUTBOX_MAX_CHARS,
+    OUTBOX_MAX_DELTAS,
+    Delta,
+    LiveOutput,
+    Outbox,
+    unpack_deltas,
+)
 
 RUN = RunId("run_1")
 
@@ -17,8 +24,8 @@ def emptied(outbox: Outbox) -> list[Delta]:
     """Return everything that is sent."""
     found: list[Delta] = []
     while outbox:
-        found += unpacked(outbox.message())
-        outbox.taken()
+        found += unpack_deltas(outbox.get_next_message())
+        outbox.mark_sent()
     return found
 
 
@@ -63,9 +70,9 @@ def test_no_message_is_longer_than_the_limit() -> None:
         outbox.add(delta(text))
         found: list[Delta] = []
         while outbox:
-            assert len(outbox.message()) <= 1000
-            found += unpacked(outbox.message())
-            outbox.taken()
+            assert len(outbox.get_next_message()) <= 1000
+            found += unpack_deltas(outbox.get_next_message())
+            outbox.mark_sent()
         assert "".join(one.text for one in found) == text
 
 
@@ -76,9 +83,9 @@ def test_many_small_ones_share_a_message() -> None:
         outbox.add(delta(str(n), kind="note"))
     messages = 0
     while outbox:
-        assert len(outbox.message()) <= 1000
+        assert len(outbox.get_next_message()) <= 1000
         messages += 1
-        outbox.taken()
+        outbox.mark_sent()
     assert 1 < messages < 10
 
 
@@ -86,9 +93,9 @@ def test_what_was_not_taken_is_offered_again_and_nothing_is_lost_behind_it() -> 
     """While one message waits for room, more may be said."""
     outbox = Outbox(1000)
     outbox.add(delta("a"))
-    offered = outbox.message()
+    offered = outbox.get_next_message()
     outbox.add(delta("b"))
-    assert outbox.message() == offered
+    assert outbox.get_next_message() == offered
     assert [one.text for one in emptied(outbox)] == ["a", "b"]
 
 
@@ -97,17 +104,17 @@ def test_a_listener_that_takes_nothing_has_little_waiting() -> None:
     outbox = Outbox(60_000)
     for _ in range(1000):
         assert outbox.add(delta("x" * 1000)) == bool(outbox)
-        assert outbox._chars <= CHARS_MAX + 1000
+        assert outbox._char_count <= OUTBOX_MAX_CHARS + 1000
     for n in range(1000):
         assert outbox.add(delta(str(n), kind="note")) == bool(outbox)
-        assert len(outbox._waiting) <= DELTAS_MAX
+        assert len(outbox._queue) <= OUTBOX_MAX_DELTAS
     assert emptied(outbox)[-1].text == "999"
 
 
 def test_a_long_opening_does_not_count_against_what_comes_after_it() -> None:
     """Else who comes late to a long reply would lose it and be told all of it, each time."""
     outbox = Outbox(60_000)
-    opening = replace(delta("x" * 2 * CHARS_MAX), opening=True)
+    opening = replace(delta("x" * 2 * OUTBOX_MAX_CHARS), opening=True)
     assert outbox.add(opening)
     assert outbox.add(delta("y"))
     first, *rest = emptied(outbox)
@@ -138,11 +145,11 @@ def test_a_message_that_is_none_of_ours_is_passed_over() -> None:
     noise = (
         b"\xff\n{}\n[]\n" + b"[" * 100_000 + b'\n{"run":1,"call":"c","kind":"text"}\n\n' + good
     )
-    assert [one.text for one in unpacked(noise)] == ["x"]
+    assert [one.text for one in unpack_deltas(noise)] == ["x"]
 
 
 def test_without_a_relay_nobody_elsewhere_is_told() -> None:
     """A store in memory has nobody elsewhere."""
-    live = Live()
-    live.tell(delta("x"))
-    assert not live.watched(RUN)
+    live = LiveOutput()
+    live.send(delta("x"))
+    assert not live.is_watched(RUN)

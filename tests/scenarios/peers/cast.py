@@ -12,7 +12,7 @@ from midrun.driver.live import Delta
 from midrun.models import ScriptedModel
 from midrun.models.scripted import Line
 from midrun.ports.model import Finished, Piece, Prompt
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 __all__ = ["Cast", "Tapped", "Use", "entry", "first_words", "journal"]
 
@@ -20,7 +20,7 @@ HOURS = 3600.0
 """Between two words of a model that will not come to its end in this test."""
 
 
-class Cast(Stage):
+class Cast(ControllableTools):
     """The tools of the stage, and five more; `heard` is what the model was given, by call."""
 
     def __init__(self) -> None:
@@ -42,23 +42,23 @@ class Cast(Stage):
         @tool
         async def ask(call: Call, name: str) -> NoReturn:
             """Do something, then ask about it."""
-            self.began.append(name)
+            self.called.append(name)
             self.keys.append(call.key)
             pause_here(f"What about {name}?", name=name)
 
         @tool
         async def ask_badly(name: str) -> NoReturn:
             """Ask with something that is no data."""
-            self.began.append(name)
+            self.called.append(name)
             pause_here("How?", how=lambda: name)
 
         @tool(approve=True)
         async def pay(amount: int, to: str) -> str:
             """Pay, once a person has said yes."""
-            self.began.append(to)
+            self.called.append(to)
             self.start(to).set()
             await self.gate(to).wait()
-            self.did.append(f"{amount} to {to}")
+            self.completed.append(f"{amount} to {to}")
             return f"paid {amount}"
 
         @tool
@@ -79,7 +79,7 @@ class Cast(Stage):
             """Read page after page, and save how far it is."""
             first = call.progress if isinstance(call.progress, int) else 0
             for page in range(first, pages):
-                self.began.append(f"page {page}")
+                self.called.append(f"page {page}")
                 await call.save(page + 1)
                 self.start(f"page {page}").set()
                 await self.gate(f"page {page}").wait()
@@ -116,11 +116,11 @@ async def first_words(run: Run) -> str:
 
 async def journal(run: Run) -> list[str]:
     """Return the kinds of a run's entries, in order."""
-    return [type(r.entry).__name__ for r in await run._desk.store.read(run.id)]
+    return [type(r.entry).__name__ for r in await run._service.store.read(run.id)]
 
 
 async def entry(run: Run, kind: str, times: int = 1) -> None:
     """Wait for so many entries of that kind, whatever phase the run is in."""
-    with run._desk.news.of(run.id) as bell:
+    with run._service.change_notifier.subscribe(run.id) as bell:
         while (await journal(run)).count(kind) < times:
             await bell.wait()

@@ -22,10 +22,10 @@ async def test_the_siblings_of_a_question_are_made_once(opened: Opener) -> None:
     midrun = await opened(cast.agent(BATCH, cast.says("Done.")))
     run = await midrun.start("actor", "go")
     await run.until("waiting")
-    assert sorted(cast.did) == ["a", "c"]
+    assert sorted(cast.completed) == ["a", "c"]
     await run.answer("blue")
     await run.until("completed")
-    assert sorted(cast.began) == ["a", "b", "c"]
+    assert sorted(cast.called) == ["a", "b", "c"]
 
 
 async def test_the_call_after_the_question_is_made_and_has_its_result(opened: Opener) -> None:
@@ -47,8 +47,8 @@ async def test_the_same_holds_when_somebody_else_resumes_from_the_checkpoint() -
     checkpoint = Checkpoint.from_json(outcome.checkpoint.to_json())
     ended = await second.agent(BATCH, second.says("Done.")).resume(checkpoint, "blue")
     assert isinstance(ended, Completed)
-    assert sorted(first.began) == ["a", "b", "c"]
-    assert second.began == []
+    assert sorted(first.called) == ["a", "b", "c"]
+    assert second.called == []
     assert told(second) == [("quick", "a done"), ("ask", "blue"), ("quick", "c done")]
 
 
@@ -96,7 +96,7 @@ async def test_a_pause_in_the_middle_of_a_batch_keeps_every_call(opened: Opener)
     await run.until("waiting")
     await run.answer("blue")
     await run.until("completed")
-    assert sorted(cast.began) == ["a", "b", "c"]
+    assert sorted(cast.called) == ["a", "b", "c"]
     assert told(cast) == [("quick", "a done"), ("slow", "b done"), ("ask", "blue")]
 
 
@@ -115,4 +115,4 @@ async def test_a_pause_now_tells_the_agent_of_every_call_how_it_ended(opened: Op
     assert (a.result, b.result, pay.result) == ("a done", None, None)
     assert b.problem.startswith("stopped midway")
     assert pay.problem.startswith("not executed")
-    assert cast.began == ["a", "b"]
+    assert cast.called == ["a", "b"]

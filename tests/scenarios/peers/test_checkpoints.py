@@ -135,7 +135,7 @@ async def test_a_runtime_with_a_key_takes_nothing_that_was_not_signed_with_it(
     async with Midrun(f"sqlite:///{tmp_path}/ours.db", agents=[agent], key=KEY) as ours:
         with pytest.raises(CheckpointRefused):
             await ours.resume(Checkpoint.from_json(text), {"approved": True})
-    assert cast.began == []
+    assert cast.called == []
 
 
 async def test_a_store_that_has_the_run_believes_itself(opened: Opener) -> None:
@@ -149,4 +149,4 @@ async def test_a_store_that_has_the_run_believes_itself(opened: Opener) -> None:
     await run.until("completed")
     with pytest.raises(CheckpointRefused, match="stale_checkpoint"):
         await midrun.resume(before, "yes")
-    assert cast.began == ["a", "b"]
+    assert cast.called == ["a", "b"]

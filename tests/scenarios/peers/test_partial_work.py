@@ -61,7 +61,7 @@ async def test_any_run_can_be_paused_whether_or_not_anybody_watches(opened: Open
     assert isinstance(outcome, Paused)
     await run.resume()
     await run.until("completed")
-    assert cast.did == ["a"]
+    assert cast.completed == ["a"]
 
 
 async def test_paused_is_not_said_while_a_tool_is_at_work(opened: Opener) -> None:

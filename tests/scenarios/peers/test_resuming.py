@@ -27,7 +27,7 @@ async def test_a_tool_that_asks_is_not_entered_again(opened: Opener) -> None:
     await run.until("waiting")
     await run.answer({"colour": "blue"})
     await run.until("completed")
-    assert cast.began == ["a"]
+    assert cast.called == ["a"]
     assert cast.heard[-1][-1].uses[0].result == {"colour": "blue"}
 
 
@@ -40,10 +40,10 @@ async def test_a_tool_that_needs_a_yes_is_entered_once_and_only_after_it(
     midrun = await opened(cast.agent(Use("pay", amount=5, to="bob"), "Done."))
     run = await midrun.start("actor", "go")
     await run.until("waiting")
-    assert cast.began == []
+    assert cast.called == []
     await run.approve()
     await run.until("completed")
-    assert (cast.began, cast.did) == (["bob"], ["5 to bob"])
+    assert (cast.called, cast.completed) == (["bob"], ["5 to bob"])
 
 
 async def test_a_tool_that_was_stopped_midway_is_not_made_again(opened: Opener) -> None:
@@ -57,7 +57,7 @@ async def test_a_tool_that_was_stopped_midway_is_not_made_again(opened: Opener) 
     cast.gate("a").set()
     await run.resume()
     await run.until("completed")
-    assert (cast.began, cast.did) == (["a"], [])
+    assert (cast.called, cast.completed) == (["a"], [])
     assert "may have taken effect" in cast.heard[-1][-1].uses[0].problem
 
 
@@ -74,7 +74,7 @@ async def test_the_model_is_not_asked_again_for_what_it_has_said(opened: Opener)
     await run.resume()
     await run.until("completed")
     assert [len(messages) for messages in cast.heard] == [1, 2]
-    assert cast.did == ["a"]
+    assert cast.completed == ["a"]
 
 
 async def test_a_failed_run_goes_on_as_itself_with_what_it_has_used() -> None:
@@ -95,7 +95,7 @@ async def test_a_failed_run_goes_on_as_itself_with_what_it_has_used() -> None:
     paused = await agent.resume(failed.checkpoint)
     assert isinstance(paused, Paused)
     assert (paused.run_id, paused.reason) == (failed.run_id, "cap")
-    assert cast.did == ["a", "b", "c"]
+    assert cast.completed == ["a", "b", "c"]
 
 
 async def test_a_cap_pauses_with_the_work_kept_and_goes_on_when_raised(opened: Opener) -> None:
@@ -113,7 +113,7 @@ async def test_a_cap_pauses_with_the_work_kept_and_goes_on_when_raised(opened: O
         await run.resume()
     await run.resume(caps={"steps": 9})
     await run.until("completed")
-    assert cast.began == ["a", "b"]
+    assert cast.called == ["a", "b"]
     assert cast.heard[0][-1].uses[0].result == "a done"
 
 
@@ -135,7 +135,7 @@ async def test_of_two_who_resume_one_wins_and_the_other_learns_who(opened: Opene
         await other.resume("and quickly", actor="bob")
     cast.gate("b").set()
     await run.until("completed")
-    assert cast.began == ["a", "b"]
+    assert cast.called == ["a", "b"]
 
 
 async def test_a_checkpoint_is_resumed_once_where_there_is_a_store(opened: Opener) -> None:
@@ -151,7 +151,7 @@ async def test_a_checkpoint_is_resumed_once_where_there_is_a_store(opened: Opene
     for who in (midrun, await opened(cast.agent(*turns))):
         with pytest.raises(CheckpointRefused, match="stale_checkpoint"):
             await who.resume(checkpoint, "yes")
-    assert cast.began == ["a", "b"]
+    assert cast.called == ["a", "b"]
 
 
 async def test_the_second_answer_is_refused_with_who_was_first(opened: Opener) -> None:
@@ -201,7 +201,7 @@ async def test_a_checkpoint_without_its_answer_is_refused_and_stays_good() -> No
     with pytest.raises(ControlRefused, match="answer_needed"):
         await agent.resume(paused.checkpoint)
     assert isinstance(await agent.resume(paused.checkpoint, "yes"), Completed)
-    assert cast.began == ["a"]
+    assert cast.called == ["a"]
 
 
 async def test_a_long_tool_goes_on_from_where_it_had_saved(opened: Opener) -> None:
@@ -217,7 +217,7 @@ async def test_a_long_tool_goes_on_from_where_it_had_saved(opened: Opener) -> No
         cast.gate(f"page {page}").set()
     await run.resume()
     await run.until("completed")
-    assert cast.began == ["page 0", "page 1", "page 2"]
+    assert cast.called == ["page 0", "page 1", "page 2"]
     assert cast.heard[-1][-1].uses[0].result == "3 pages"
 
 
@@ -236,7 +236,7 @@ async def test_a_paused_run_is_there_after_the_process_is_gone(path: Path) -> No
         assert (await again.view()).phase == "paused"
         await again.resume()
         await again.until("completed")
-    assert (first.began, second.began) == (["a"], ["b"])
+    assert (first.called, second.called) == (["a"], ["b"])
 
 
 async def test_a_process_that_leaves_in_the_middle_has_nothing_made_again(path: Path) -> None:
@@ -250,5 +250,5 @@ async def test_a_process_that_leaves_in_the_middle_has_nothing_made_again(path: 
     async with Midrun(kept_at(path), agents=[second.agent(*turns)]) as midrun:
         again = await midrun.get(run.id)
         await again.until("completed")
-    assert (first.began, second.began) == (["a", "b"], [])
+    assert (first.called, second.called) == (["a", "b"], [])
     assert second.heard[-1][-1].uses[0].problem.startswith("stopped midway")

@@ -23,7 +23,7 @@ async def test_words_that_come_while_a_tool_is_at_work_reach_the_next_model_call
     await run.until("completed")
     last = cast.heard[-1][-1]
     assert (last.role, last.text, last.by) == ("user", "Use the 2026 figures", "ada")
-    assert cast.did == ["a"]
+    assert cast.completed == ["a"]
 
 
 async def test_words_that_come_too_late_are_refused_aloud(opened: Opener) -> None:
@@ -75,7 +75,7 @@ async def test_a_new_course_starts_nothing_of_the_old_one(opened: Opener) -> Non
     cast.gate("a").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
-    assert cast.began == ["a"]
+    assert cast.called == ["a"]
     assert cast.heard[-1][-2].uses[1].problem.startswith("not executed")
 
 

@@ -141,7 +141,7 @@ async def test_an_async_tool_is_stopped_without_looking_for_a_signal(opened: Ope
     await cast.start("a").wait()
     await run.cancel()
     await run.until("cancelled")
-    assert (cast.stopped, cast.did) == (["a"], [])
+    assert (cast.stopped, cast.completed) == (["a"], [])
 
 
 async def test_an_agent_that_is_a_tool_of_another_is_stopped_with_it(opened: Opener) -> None:
@@ -154,7 +154,7 @@ async def test_an_agent_that_is_a_tool_of_another_is_stopped_with_it(opened: Ope
     await cast.start("a").wait()
     await run.cancel()
     await run.until("cancelled")
-    assert (cast.stopped, cast.did) == (["a"], [])
+    assert (cast.stopped, cast.completed) == (["a"], [])
     assert {view.phase for view in (await midrun.runs()).items} == {"cancelled"}
 
 
@@ -196,7 +196,7 @@ async def test_a_cancel_in_the_first_moment_is_not_lost(opened: Opener) -> None:
     run = await midrun.start("actor", "go")
     await run.cancel()
     assert isinstance(await run.result(), Cancelled)
-    assert cast.did == []
+    assert cast.completed == []
 
 
 async def test_a_run_that_waits_for_a_person_can_be_cancelled(opened: Opener) -> None:
@@ -223,7 +223,7 @@ async def test_a_cancelled_run_never_comes_back(opened: Opener) -> None:
     with pytest.raises(ControlRefused):
         await again.resume("go on all the same")
     assert (await again.view()).seq == ended.seq
-    assert cast.began == ["a"]
+    assert cast.called == ["a"]
 
 
 async def test_an_approved_call_is_not_made_twice_by_a_cancel_in_the_middle(
@@ -238,7 +238,7 @@ async def test_an_approved_call_is_not_made_twice_by_a_cancel_in_the_middle(
     await cast.start("bob").wait()
     await run.cancel()
     await run.until("cancelled")
-    assert (cast.began, cast.did) == (["bob"], [])
+    assert (cast.called, cast.completed) == (["bob"], [])
 
 
 async def test_what_was_in_flight_is_on_the_record(opened: Opener) -> None:

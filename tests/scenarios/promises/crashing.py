@@ -17,7 +17,7 @@ import anyio
 
 from midrun import Midrun
 from midrun.core.ids import Micros
-from midrun.ports.environment import Outside, wall
+from midrun.ports.environment import Environment, read_wall_clock
 from tests.scenarios.promises.seen import engine, true
 from tests.scenarios.promises.world import World
 from tests.support.processes import ROOT
@@ -28,10 +28,10 @@ HOUR = 3_600_000_000
 
 def an_hour_later() -> Micros:
     """Tell the time by which every lease of a process that does not beat any more is over."""
-    return Micros(wall() + HOUR)
+    return Micros(read_wall_clock() + HOUR)
 
 
-LATER = Outside(clock=an_hour_later, lease=timedelta(seconds=30))
+LATER = Environment(clock=an_hour_later, lease=timedelta(seconds=30))
 """The outside of a process that may take over at once what a dead or frozen one has held."""
 
 
@@ -105,7 +105,7 @@ async def pause(path: str, folder: str) -> None:
 async def drive(path: str, folder: str, script: str, stop_at: str) -> None:
     """Drive a run to the point where it stops, and be killed there."""
     world = World(Path(folder), stop_at=stop_at)
-    outside = Outside(lease=timedelta(seconds=60))
+    outside = Environment(lease=timedelta(seconds=60))
     address = kept_at(path)
     async with Midrun(address, agents=[world.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
@@ -117,20 +117,20 @@ async def drive(path: str, folder: str, script: str, stop_at: str) -> None:
 async def drive_until_let_go(path: str, folder: str, script: str, stop_at: str) -> None:
     """Drive a run to the point where it stops; say so once this process has let go of it."""
     world = World(Path(folder), stop_at=stop_at)
-    outside = Outside(lease=timedelta(seconds=60))
+    outside = Environment(lease=timedelta(seconds=60))
     address = kept_at(path)
     async with Midrun(address, agents=[world.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         await world.reached.wait()
         say(run.id)
-        await true(lambda: run.id not in engine(midrun)._taken)
+        await true(lambda: run.id not in engine(midrun)._active_runs)
         say("let go")
 
 
 async def cancel(path: str, folder: str, script: str, stop_at: str) -> None:
     """Make two drafts, cancel while a third tool looks, and stop in the first undo."""
     looking, world = World(Path(folder), "look:before"), World(Path(folder), stop_at)
-    outside = Outside(lease=timedelta(seconds=60))
+    outside = Environment(lease=timedelta(seconds=60))
     address = kept_at(path)
     async with Midrun(address, agents=[looking.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")

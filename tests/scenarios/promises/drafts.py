@@ -6,29 +6,29 @@ from datetime import timedelta
 from midrun import Agent, Call, Tool, tool
 from midrun.core.ids import Micros
 from midrun.models import ScriptedModel
-from midrun.ports.environment import Outside, wall
-from midrun.text.report import Deed
-from tests.unit.runs.stage import Stage, Use
+from midrun.ports.environment import Environment, read_wall_clock
+from midrun.text.report import ReportedCall
+from tests.unit.runs.stage import ControllableTools, Use
 
 ATTEMPTS = 5
 
 
-def hasty() -> Outside:
+def hasty() -> Environment:
     """Return an outside whose clock jumps by minutes: whatever waits for a time is due."""
     jumps = [0]
 
     def clock() -> Micros:
         jumps[0] += 1
-        return Micros(wall() + jumps[0] * 120_000_000)
+        return Micros(read_wall_clock() + jumps[0] * 120_000_000)
 
-    return Outside(clock=clock, lease=timedelta(days=10_000))
+    return Environment(clock=clock, lease=timedelta(days=10_000))
 
 
 class Drafts:
     """Drafts that can be undone, with an undo that fails as often as a test wants."""
 
     def __init__(self) -> None:
-        self.stage = Stage()
+        self.stage = ControllableTools()
         self.fails: dict[str, int] = {}
         self.tries: list[tuple[str, str, object]] = []  # name, key, result
         self.call_keys: dict[str, str] = {}
@@ -49,7 +49,7 @@ class Drafts:
         async def write(call: Call, name: str) -> str:
             """Write a draft."""
             self.call_keys[name] = call.key
-            self.stage.did.append(name)
+            self.stage.completed.append(name)
             return f"{name} written"
 
         @tool(undo=self.discard)
@@ -58,7 +58,7 @@ class Drafts:
             self.call_keys[name] = call.key
             self.stage.start(name).set()
             await self.stage.gate(name).wait()
-            self.stage.did.append(name)
+            self.stage.completed.append(name)
             return f"{name} dictated"
 
         return [write, dictate]
@@ -69,6 +69,6 @@ class Drafts:
         return Agent(name, model=ScriptedModel(list(turns)), tools=tools)
 
 
-def names(deeds: Sequence[Deed]) -> list[str]:
+def names(deeds: Sequence[ReportedCall]) -> list[str]:
     """Return the `name` argument of each deed."""
     return [deed.args.split('"')[3] for deed in deeds]

@@ -9,9 +9,9 @@ from anyio.lowlevel import checkpoint
 from midrun import Midrun, Run
 from midrun.core.entries import CallStarted, CancelRequested, Entry
 from midrun.core.transcript import Transcript, Turn
-from midrun.driver.journal_writer import load
-from midrun.runs.values import Happened
-from midrun.workers.local import Local
+from midrun.driver.journal_writer import load_run_state
+from midrun.runs.values import FeedEntry
+from midrun.workers.local import LocalWorker
 
 E = TypeVar("E", bound=Entry)
 
@@ -21,7 +21,7 @@ PATIENCE = 60
 
 async def journal(run: Run) -> list[Entry]:
     """Return the entries of `run` so far."""
-    return [record.entry for record in await run._desk.store.read(run.id)]
+    return [record.entry for record in await run._service.store.read(run.id)]
 
 
 async def entries(run: Run, kind: type[E]) -> list[E]:
@@ -39,7 +39,7 @@ async def recorded(run: Run, kind: type[E], count: int = 1) -> E:
     found: list[E] = []
     with anyio.fail_after(PATIENCE):
         async for item in run.feed():
-            if isinstance(item, Happened) and isinstance(item.entry, kind):
+            if isinstance(item, FeedEntry) and isinstance(item.entry, kind):
                 found.append(item.entry)
                 if len(found) == count:
                     return found[-1]
@@ -48,7 +48,7 @@ async def recorded(run: Run, kind: type[E], count: int = 1) -> E:
 
 async def turns(run: Run) -> list[Turn]:
     """Return what a model would be given of `run` now."""
-    return list(Transcript(await load(run._desk.store, run.id)))
+    return list(Transcript(await load_run_state(run._service.store, run.id)))
 
 
 async def starts_after_the_cancel(run: Run) -> list[CallStarted]:
@@ -58,10 +58,10 @@ async def starts_after_the_cancel(run: Run) -> list[CallStarted]:
     return [entry for entry in told[at:] if isinstance(entry, CallStarted)]
 
 
-def engine(midrun: Midrun) -> Local:
+def engine(midrun: Midrun) -> LocalWorker:
     """Return what drives the runs of `midrun`, to look inside."""
-    assert midrun._local is not None
-    return midrun._local
+    assert midrun._worker is not None
+    return midrun._worker
 
 
 async def true(fact: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ from tests.scenarios.promises import conditions
 from tests.scenarios.promises.caps import capped, shown, uses
 from tests.scenarios.promises.seen import entries, kinds
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 # ── repetition ────────────────────────────────────────────────────────────────────────────
 
@@ -28,20 +28,20 @@ from tests.unit.runs.stage import Stage
 )
 async def test_going_round_in_circles_pauses(n: int, names: str, opened: Opener) -> None:
     """The same call, or a cycle of up to four, and not a call later."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(*uses(*names, "z"), "Done.", stop=Repeats(n)))
     run = await midrun.start("actor", "go")
     await capped(run)
-    assert "".join(stage.did) == names
+    assert "".join(stage.completed) == names
     await run.resume("Try something else")  # there is no bound to raise: saying so is enough
     await run.until("completed")
-    assert "".join(stage.did) == names + "z"
+    assert "".join(stage.completed) == names + "z"
 
 
 @pytest.mark.parametrize("names", ["aabbaa", "abcba", "abcdeabcde"])
 async def test_calls_that_only_look_alike_do_not_pause(names: str, opened: Opener) -> None:
     """Other arguments are another call."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(*uses(*names), "Done.", stop=Repeats(3)))
     run = await midrun.start("actor", "go")
     assert (await run.until("completed", "paused")).phase == "completed"
@@ -49,7 +49,7 @@ async def test_calls_that_only_look_alike_do_not_pause(names: str, opened: Opene
 
 async def test_how_often_it_has_repeated_itself_is_shown(opened: Opener) -> None:
     """As for any other cap: used, and bound."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(*uses("x", "a", "a", "a"), "Done.", stop=Repeats(3)))
     run = await midrun.start("actor", "go")
     await capped(run)
@@ -64,15 +64,15 @@ async def test_a_condition_without_a_bound_pauses_once_for_what_it_has_seen(
     stop: Stop, opened: Opener
 ) -> None:
     """There is nothing to raise, so a bare resume goes on, and one more step at least."""
-    stage = Stage()
+    stage = ControllableTools()
     turns: list[Line] = [*uses("a"), ["I am ready now. ", *uses("b")], *uses("c"), "Done."]
     midrun = await opened(stage.agent(*turns, stop=stop))
     run = await midrun.start("actor", "go")
     await capped(run)
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
     await run.resume()
     outcome = await run.result()
-    assert stage.did == ["a", "b", "c"]
+    assert stage.completed == ["a", "b", "c"]
     if isinstance(outcome, Paused):  # two calls were two calls after the next step as well
         await run.resume()
     await run.until("completed")
@@ -89,19 +89,19 @@ async def test_a_condition_without_a_bound_pauses_once_for_what_it_has_seen(
 )
 async def test_a_condition_may_say_that_the_run_is_done(stop: Stop, opened: Opener) -> None:
     """What the agent said last is its answer; the calls of that step are made."""
-    stage = Stage()
+    stage = ControllableTools()
     turns: list[Line] = [*uses("a"), ["All ready. ", *uses("b")], *uses("never")]
     midrun = await opened(stage.agent(*turns, stop=stop))
     run = await midrun.start("actor", "go")
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "All ready. "
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
 
 
 async def test_what_a_condition_of_ones_own_said_is_on_record(opened: Opener) -> None:
     """Somebody's function is asked once per boundary; a replay does not ask it again."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(
         stage.agent(*uses("a", "b"), "Done.", stop=Custom(conditions.two_calls))
     )
@@ -142,17 +142,17 @@ READY: Sequence[Line | Cue] = (
 )
 async def test_conditions_compose_in_any_order(stop: Stop, did: str, opened: Opener) -> None:
     """With `|`, `&` and `~`, in any order."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(*READY, stop=stop))
     run = await midrun.start("actor", "go")
     await capped(run)
-    assert "".join(stage.did) == did
+    assert "".join(stage.completed) == did
     assert (await run.view()).stop == str(stop)
 
 
 async def test_a_cap_within_a_composed_condition_is_raised_by_its_name(opened: Opener) -> None:
     """All of them are shown, whichever was reached."""
-    stage = Stage()
+    stage = ControllableTools()
     stop = (MaxSteps(3) & TextMention("ready")) | MaxToolCalls(40)
     midrun = await opened(stage.agent(*READY, stop=stop))
     run = await midrun.start("actor", "go")
@@ -167,7 +167,7 @@ async def test_a_cap_within_a_composed_condition_is_raised_by_its_name(opened: O
 
 async def test_a_cap_holds_without_a_store_too() -> None:
     """The outcome says so, and its checkpoint keeps the cap."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(*uses("a", "b"), "Done.", stop=MaxSteps(1))
     outcome = await agent.run("go")
     assert isinstance(outcome, Paused)
@@ -175,12 +175,12 @@ async def test_a_cap_holds_without_a_store_too() -> None:
     with pytest.raises(ControlRefused) as refused:
         await agent.resume(Checkpoint.from_json(outcome.checkpoint.to_json()))
     assert refused.value.reason == "cap_reached"
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 async def test_reaching_a_cap_is_on_record_with_its_words(opened: Opener) -> None:
     """Asked for and happened are two facts here as well."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(*uses("a", "b"), "Done.", stop=MaxSteps(1)))
     run = await midrun.start("actor", "go")
     await capped(run)

@@ -16,7 +16,7 @@ from midrun.core.entries import CallFailed, CallStarted, Record
 from midrun.core.transcript import Transcript
 from midrun.errors import ControlRefused
 from midrun.models import Use
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.stops import Custom, MaxTokens
 from tests.scenarios.promises import conditions
 from tests.scenarios.promises.clocks import FAR, Hand
@@ -34,10 +34,12 @@ from tests.scenarios.promises.office import told
 from tests.scenarios.promises.seen import entries, kinds, recorded
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 
-def agent(stage: Stage, model: Faulty, name: str = "actor", **options: object) -> Agent:
+def agent(
+    stage: ControllableTools, model: Faulty, name: str = "actor", **options: object
+) -> Agent:
     """Return an agent with this model."""
     return Agent(name, model=model, tools=stage.tools(), **options)  # type: ignore[arg-type]  # checked there
 
@@ -52,7 +54,7 @@ async def failed(run: Run) -> Failed:
 
 async def book(run: Run) -> Sequence[Record]:
     """Return the journal with its times."""
-    return await run._desk.store.read(run.id)
+    return await run._service.store.read(run.id)
 
 
 # ── the model ─────────────────────────────────────────────────────────────────────────────
@@ -70,7 +72,7 @@ async def test_a_model_that_fails_leaves_the_run_where_it_was(
     error: Exception, code: str, opened: Opener
 ) -> None:
     """What was done stays done and is not done again; only the step that failed is made."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Faulty(Use("quick", name="a"), error, Use("quick", name="b"), "Done.")
     midrun = await opened(agent(stage, model))
     run = await midrun.start("actor", "go")
@@ -81,13 +83,13 @@ async def test_a_model_that_fails_leaves_the_run_where_it_was(
     assert (await run.view()).error == outcome.error
     await run.resume(actor="ada")
     assert (await run.until("completed")).output == "Done."
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
     assert model.asked == 4
 
 
 async def test_a_run_may_fail_as_often_as_it_likes(opened: Opener) -> None:
     """Each time it can be resumed, with an instruction too."""
-    stage = Stage()
+    stage = ControllableTools()
     heard: list[str] = []
 
     def listen(messages: Transcript) -> str:
@@ -101,13 +103,13 @@ async def test_a_run_may_fail_as_often_as_it_likes(opened: Opener) -> None:
         await failed(run)
         await run.resume(instruction)
     await run.until("completed")
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
     assert heard == ["go", "Use the other one"]
 
 
 async def test_another_process_goes_on_from_a_failure(opened: Opener, path: Path) -> None:
     """The one that failed may be gone."""
-    stage = Stage()
+    stage = ControllableTools()
     first = agent(stage, Faulty(Use("quick", name="a"), REFUSED))
     async with Midrun(kept_at(path), agents=[first]) as midrun:
         run = await midrun.start("actor", "go")
@@ -116,24 +118,24 @@ async def test_another_process_goes_on_from_a_failure(opened: Opener, path: Path
     run = await again.get(run.id)
     await run.resume()
     await run.until("completed")
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 async def test_a_failure_carries_a_checkpoint_that_goes_on_without_a_store() -> None:
     """As a pause does."""
-    stage = Stage()
+    stage = ControllableTools()
     outcome = await agent(stage, Faulty(Use("quick", name="a"), REFUSED)).run("go")
     assert isinstance(outcome, Failed)
     checkpoint = Checkpoint.from_json(outcome.checkpoint.to_json())
     again = await agent(stage, Faulty(told)).resume(checkpoint)
     assert isinstance(again, Completed)
     assert again.output == "quick: a done"
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 async def test_a_failed_run_can_be_cancelled_and_cleans_up(opened: Opener) -> None:
     """What it holds is not held for ever because its model broke."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Faulty([Use("draft", name="d"), Use("lock", name="table")], REFUSED)
     midrun = await opened(agent(stage, model))
     run = await midrun.start("actor", "go")
@@ -147,7 +149,7 @@ async def test_a_model_that_cannot_say_what_it_costs_fails_its_run_and_no_other(
     opened: Opener,
 ) -> None:
     """Whatever of somebody's code raises, it is this run's failure."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Careless("Done.")
     careless = agent(stage, model, stop=MaxTokens(1000))
     sound = stage.agent(Use("slow", name="x"), "Done.", name="sound")
@@ -166,7 +168,7 @@ async def test_a_model_that_cannot_say_what_it_costs_fails_its_run_and_no_other(
 
 async def test_a_condition_that_raises_fails_the_run_and_not_for_good(opened: Opener) -> None:
     """Mended, it is asked again."""
-    stage = Stage()
+    stage = ControllableTools()
     stop = Custom(conditions.broken)
     midrun = await opened(stage.agent(Use("quick", name="a"), "Done.", stop=stop))
     conditions.BROKEN["raises"] = True
@@ -177,7 +179,7 @@ async def test_a_condition_that_raises_fails_the_run_and_not_for_good(opened: Op
     conditions.BROKEN["raises"] = False
     await run.resume()
     await run.until("completed")
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 # ── tools ─────────────────────────────────────────────────────────────────────────────────
@@ -203,7 +205,7 @@ async def test_what_a_tool_raises_is_told_to_the_agent(
     """The run does not fail of it, nor hang, nor take the process down."""
     name = tool.name  # type: ignore[attr-defined]  # it is a tool
     model = Faulty([Use(name, how=how), Use("quick", name="a")], told)
-    stage = Stage()
+    stage = ControllableTools()
     both = Agent("actor", model=model, tools=[tool, *stage.tools()])  # type: ignore[list-item]  # as above
     midrun = await opened(both)
     run = await midrun.start("actor", "go")
@@ -214,7 +216,7 @@ async def test_what_a_tool_raises_is_told_to_the_agent(
         view = await run.until("completed")
     assert view.phase == "completed"
     assert heard in view.output
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 # ── attempts ──────────────────────────────────────────────────────────────────────────────
@@ -222,7 +224,7 @@ async def test_what_a_tool_raises_is_told_to_the_agent(
 
 async def test_what_passes_is_tried_again_by_itself(opened: Opener) -> None:
     """Later each time, as attempts of the same call; what it had said before does not count."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Faulty(OVERLOADED, OVERLOADED, "Done.")
     midrun = await opened(agent(stage, model))
     run = await midrun.start("actor", "go")
@@ -236,7 +238,7 @@ async def test_what_passes_is_tried_again_by_itself(opened: Opener) -> None:
     ]
     first, second = _waits(await book(run))
     assert (first >= 0.25, second >= 0.5) == (True, True)
-    turns = list(Transcript(await run._state()))
+    turns = list(Transcript(await run._load_state()))
     assert [turn.text for turn in turns if turn.role == "assistant"] == ["Done."]
 
 
@@ -261,7 +263,7 @@ def _waits(journal: Sequence[Record]) -> list[float]:
 
 async def test_a_provider_that_says_when_to_come_back_is_obeyed(opened: Opener) -> None:
     """Never earlier than that."""
-    midrun = await opened(agent(Stage(), Faulty(limited(0.8), "Done.")))
+    midrun = await opened(agent(ControllableTools(), Faulty(limited(0.8), "Done.")))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     (wait,) = _waits(await book(run))
@@ -272,8 +274,8 @@ async def test_attempts_are_bounded_and_afterwards_the_run_fails(path: Path) -> 
     """Nothing is tried for ever; resumed, it is given a full set of attempts again."""
     clock = Hand()
     model = Faulty(*[OVERLOADED] * 6, REFUSED, "Done.")
-    outside = Outside(clock=clock, lease=FAR)
-    acting = agent(Stage(), model)
+    outside = Environment(clock=clock, lease=FAR)
+    acting = agent(ControllableTools(), model)
     async with Midrun(kept_at(path), agents=[acting], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         for n in range(1, 6):
@@ -292,7 +294,7 @@ async def test_attempts_are_bounded_and_afterwards_the_run_fails(path: Path) -> 
 async def test_a_pause_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
     """Nothing is in flight while the run waits to try again."""
     model = Faulty(limited(600))
-    midrun = await opened(agent(Stage(), model))
+    midrun = await opened(agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
     with anyio.fail_after(60):
@@ -304,7 +306,7 @@ async def test_a_pause_does_not_wait_for_the_next_attempt(opened: Opener) -> Non
 async def test_a_cancel_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
     """And nothing is tried after it."""
     model = Faulty(limited(600))
-    midrun = await opened(agent(Stage(), model))
+    midrun = await opened(agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
     with anyio.fail_after(60):
@@ -319,7 +321,7 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt(opened: Opener) -> No
 async def test_a_redirect_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
     """What failed was decided for the old course; the new one is thought about at once."""
     model = Faulty(limited(600), "On the new course.")
-    midrun = await opened(agent(Stage(), model))
+    midrun = await opened(agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
     with anyio.fail_after(60):
@@ -330,7 +332,7 @@ async def test_a_redirect_does_not_wait_for_the_next_attempt(opened: Opener) -> 
 async def test_resuming_after_a_pause_does_not_forget_when_to_come_back(opened: Opener) -> None:
     """A person's impatience is not the provider's permission."""
     model = Faulty(limited(0.8), "Done.")
-    midrun = await opened(agent(Stage(), model))
+    midrun = await opened(agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
     await run.pause()

@@ -14,7 +14,7 @@ from midrun.models import Use
 from tests.scenarios.promises.processes import elsewhere
 from tests.scenarios.promises.seen import entries
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 OPERATOR = "operator:olga"
 
@@ -26,7 +26,7 @@ async def test_a_latch_set_in_another_process_reaches_the_call(
     opened: Opener, path: Path
 ) -> None:
     """Out of band: the process that sets it knows none of the agents."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -34,7 +34,7 @@ async def test_a_latch_set_in_another_process_reaches_the_call(
     await run.until("halted")
     (halted,) = await entries(run, RunHalted)
     assert (halted.by, halted.reason) == ("olga", "smoke in the server room")
-    assert stage.did == []
+    assert stage.completed == []
     await midrun.lift(actor=OPERATOR)
     await run.until("completed")
 
@@ -43,7 +43,7 @@ async def test_it_holds_in_every_process_and_lifting_it_anywhere_lifts_it(
     opened: Opener,
 ) -> None:
     """Also in one that was opened afterwards."""
-    first, second = Stage(), Stage()
+    first, second = ControllableTools(), ControllableTools()
     one = await opened(first.agent(Use("slow", name="a"), "Done.", name="one"))
     two = await opened(second.agent(Use("slow", name="b"), "Done.", name="two"))
     runs = [await one.start("one", "go"), await two.start("two", "go")]
@@ -52,13 +52,13 @@ async def test_it_holds_in_every_process_and_lifting_it_anywhere_lifts_it(
     await one.halt("stop", actor=OPERATOR)
     for run in runs:
         await run.until("halted")
-    third = await opened(Stage().agent("Done.", name="three"))
+    third = await opened(ControllableTools().agent("Done.", name="three"))
     late = await third.start("three", "go")
     await late.until("halted")
     await third.lift(actor=OPERATOR)
     for run in (*runs, late):
         await run.until("completed")
-    assert (first.began, second.began) == (["a"], ["b"])
+    assert (first.called, second.called) == (["a"], ["b"])
 
 
 # ── on record ─────────────────────────────────────────────────────────────────────────────
@@ -66,7 +66,7 @@ async def test_it_holds_in_every_process_and_lifting_it_anywhere_lifts_it(
 
 async def test_who_halted_and_lifted_and_why_is_on_record(opened: Opener) -> None:
     """In the journal of each run that it held."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -83,7 +83,7 @@ async def test_who_halted_and_lifted_and_why_is_on_record(opened: Opener) -> Non
 
 async def test_under_a_latch_controls_are_refused_by_name(opened: Opener) -> None:
     """All but cancel, which an operator's latch does not take from anybody."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -101,7 +101,7 @@ async def test_under_a_latch_controls_are_refused_by_name(opened: Opener) -> Non
 
 async def test_a_latch_that_is_lifted_at_once_leaves_no_run_behind(opened: Opener) -> None:
     """Whoever meets it late must not hold a run that nobody will ever lift."""
-    stage = Stage()
+    stage = ControllableTools()
     names = [f"r{n}" for n in range(8)]
     agents = [stage.agent(Use("slow", name=name), "Done.", name=name) for name in names]
     driving = await opened(*agents)
@@ -122,13 +122,13 @@ async def test_a_latch_that_is_met_after_it_was_lifted_holds_nothing(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same, with the bad luck made certain: it is lifted between looking and telling."""
-    stage = Stage()
+    stage = ControllableTools()
     driving = await opened(stage.agent(Use("slow", name="a"), "Done."))
     operating = await opened()
     run = await driving.start("actor", "go")
     await stage.start("a").wait()
     looked, lifted = anyio.Event(), anyio.Event()
-    halts = driving.store.halts
+    halts = driving.store.list_halts
 
     async def slowly() -> object:
         found = await halts()
@@ -136,7 +136,7 @@ async def test_a_latch_that_is_met_after_it_was_lifted_holds_nothing(
         await lifted.wait()
         return found
 
-    monkeypatch.setattr(driving.store, "halts", slowly)
+    monkeypatch.setattr(driving.store, "list_halts", slowly)
     await operating.halt("stop", actor=OPERATOR)
     await looked.wait()
     await operating.lift(actor=OPERATOR)
@@ -148,18 +148,18 @@ async def test_a_latch_that_is_met_after_it_was_lifted_holds_nothing(
 
 async def test_a_process_that_dies_while_it_lifts_leaves_no_run_behind(opened: Opener) -> None:
     """The latch is gone, and its runs have not heard of it: whoever drives them finds out."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
     await midrun.halt("stop", actor=OPERATOR)
     await run.until("halted")
-    await midrun.store.lift("all")  # and it is killed before it tells anybody
+    await midrun.store.remove_halt("all")  # and it is killed before it tells anybody
     with anyio.fail_after(60):
         await run.until("completed")
 
 
 async def test_lifting_what_does_not_hold_says_so(opened: Opener) -> None:
     """And changes nothing."""
-    midrun = await opened(Stage().agent("Done."))
+    midrun = await opened(ControllableTools().agent("Done."))
     assert not await midrun.lift(scope="agent:actor", actor=OPERATOR)

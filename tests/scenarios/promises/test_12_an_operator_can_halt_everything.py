@@ -18,7 +18,7 @@ from tests.scenarios.promises.processes import elsewhere
 from tests.scenarios.promises.seen import journal, recorded
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 SCOPES = ("all", "agent:actor", "label:risky", "run")
 """Four latches that cover a run of `actor` with the label `risky`."""
@@ -52,7 +52,7 @@ async def test_a_running_run_is_stopped_where_it_is_and_goes_on_when_lifted(
     scope: str, opened: Opener
 ) -> None:
     """What is in flight is aborted; what may have acted is not made again."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     midrun = await opened(agent)
     run = await midrun.start("actor", "go", labels=["risky"])
@@ -64,15 +64,15 @@ async def test_a_running_run_is_stopped_where_it_is_and_goes_on_when_lifted(
     assert isinstance(outcome, Paused)
     assert outcome.reason == "halted"
     await recorded(run, StoodDown)
-    assert (stage.stopped, stage.did) == (["a"], [])
+    assert (stage.stopped, stage.completed) == (["a"], [])
     assert await midrun.lift(scope=latch, actor=OPERATOR)
     await run.until("completed")
-    assert stage.began == ["a", "b"]
+    assert stage.called == ["a", "b"]
 
 
 async def test_a_latch_holds_only_what_it_covers(opened: Opener) -> None:
     """Others go on as if nothing had happened."""
-    stage = Stage()
+    stage = ControllableTools()
     agents = [stage.agent(Use("slow", name=n), "Done.", name=n) for n in ("actor", "other")]
     midrun = await opened(*agents)
     held = await midrun.start("actor", "go", labels=["risky"])
@@ -90,7 +90,7 @@ async def test_a_latch_holds_only_what_it_covers(opened: Opener) -> None:
 
 async def test_two_latches_hold_until_both_are_lifted(opened: Opener) -> None:
     """Lifting one says nothing about the other."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -106,7 +106,7 @@ async def test_two_latches_hold_until_both_are_lifted(opened: Opener) -> None:
 # ── every phase ───────────────────────────────────────────────────────────────────────────
 
 
-async def paused(midrun: Midrun, run: Run, stage: Stage) -> Run:
+async def paused(midrun: Midrun, run: Run, stage: ControllableTools) -> Run:
     """Bring a run to where somebody paused it."""
     del midrun
     await stage.start("a").wait()
@@ -116,7 +116,7 @@ async def paused(midrun: Midrun, run: Run, stage: Stage) -> Run:
     return run
 
 
-async def waiting(midrun: Midrun, run: Run, stage: Stage) -> Run:
+async def waiting(midrun: Midrun, run: Run, stage: ControllableTools) -> Run:
     """Bring a run to where it waits for a person."""
     del midrun
     await stage.start("a").wait()
@@ -127,7 +127,7 @@ async def waiting(midrun: Midrun, run: Run, stage: Stage) -> Run:
     return run
 
 
-async def failed(midrun: Midrun, run: Run, stage: Stage) -> Run:
+async def failed(midrun: Midrun, run: Run, stage: ControllableTools) -> Run:
     """Bring a run to where it failed: its script has ended."""
     del midrun
     stage.gate("a").set()
@@ -135,7 +135,7 @@ async def failed(midrun: Midrun, run: Run, stage: Stage) -> Run:
     return run
 
 
-RESTING: dict[str, Callable[[Midrun, Run, Stage], Awaitable[Run]]] = {
+RESTING: dict[str, Callable[[Midrun, Run, ControllableTools], Awaitable[Run]]] = {
     "paused": paused,
     "waiting": waiting,
     "failed": failed,
@@ -147,7 +147,7 @@ async def test_a_run_at_rest_starts_nothing_under_a_latch_and_is_where_it_was(
     phase: str, opened: Opener
 ) -> None:
     """Whoever resumes or answers meanwhile finds out that nothing starts."""
-    stage = Stage()
+    stage = ControllableTools()
     turns = ["Done."] if phase != "failed" else []
     acting = stage.agent(Use("slow", name="a"), *turns)
     midrun = await opened(acting, stage.agent("Done.", name="bystander"))
@@ -166,7 +166,7 @@ async def test_a_paused_run_that_is_resumed_under_a_latch_starts_nothing_until_i
     opened: Opener,
 ) -> None:
     """The wish to go on is kept; the operator's latch is stronger."""
-    stage = Stage()
+    stage = ControllableTools()
     acting = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     midrun = await opened(acting, stage.agent("Done.", name="bystander"))
     run = await midrun.start("actor", "go")
@@ -175,10 +175,10 @@ async def test_a_paused_run_that_is_resumed_under_a_latch_starts_nothing_until_i
     await run.resume(actor="ada")
     await run.until("halted")
     await look_twice(midrun, run)
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
     await midrun.lift(scope="agent:actor", actor=OPERATOR)
     await run.until("completed")
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
 
 
 async def test_a_waiting_run_that_is_answered_under_a_latch_starts_nothing_until_it_is_lifted(
@@ -186,7 +186,9 @@ async def test_a_waiting_run_that_is_answered_under_a_latch_starts_nothing_until
 ) -> None:
     """The answer is kept."""
     log = str(tmp_path / "book.txt")
-    midrun = await opened(office(*script("pay", log)), Stage().agent("Done.", name="bystander"))
+    midrun = await opened(
+        office(*script("pay", log)), ControllableTools().agent("Done.", name="bystander")
+    )
     run = await midrun.start("office", "go")
     await run.until("waiting")
     await midrun.halt("stop", scope="agent:office", actor=OPERATOR)
@@ -204,7 +206,7 @@ async def test_a_run_that_is_started_under_a_latch_exists_and_starts_nothing(
     scope: str, opened: Opener
 ) -> None:
     """Nobody's task is lost; it begins when the latch is lifted."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("quick", name="a"), "Done."))
     await midrun.halt("stop", scope=scope, actor=OPERATOR)
     run = await midrun.start("actor", "go", labels=["risky"])
@@ -212,12 +214,12 @@ async def test_a_run_that_is_started_under_a_latch_exists_and_starts_nothing(
     assert await begun(run) == []
     await midrun.lift(scope=scope, actor=OPERATOR)
     await run.until("completed")
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 async def test_a_run_that_is_pausing_is_paused_when_lifted(opened: Opener) -> None:
     """The pause that somebody asked for is not forgotten over the halt."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -226,7 +228,7 @@ async def test_a_run_that_is_pausing_is_paused_when_lifted(opened: Opener) -> No
     await run.until("halted")
     await midrun.lift(actor=OPERATOR)
     await run.until("paused")
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
     await run.resume(actor="ada")
     await run.until("completed")
 
@@ -235,7 +237,7 @@ async def test_a_cancelled_run_undoes_nothing_under_a_latch_and_goes_on_when_lif
     opened: Opener,
 ) -> None:
     """An undo changes the world too. The cancel itself counts at once."""
-    stage = Stage()
+    stage = ControllableTools()
     acting = stage.agent(Use("draft", name="d"), Use("slow_draft", name="a"), "never")
     midrun = await opened(acting, stage.agent("Done.", name="bystander"))
     run = await midrun.start("actor", "go")
@@ -250,12 +252,12 @@ async def test_a_cancelled_run_undoes_nothing_under_a_latch_and_goes_on_when_lif
     await midrun.lift(scope="agent:actor", actor=OPERATOR)
     await run.until("cancelled")
     assert stage.undone == ["a", "d"]
-    assert "never" not in stage.began
+    assert "never" not in stage.called
 
 
 async def test_a_latch_in_the_middle_of_undoing_stops_it_there(opened: Opener) -> None:
     """What is undone stays undone; the rest is undone when it is lifted, each once."""
-    stage = Stage()
+    stage = ControllableTools()
     gate, reached = anyio.Event(), anyio.Event()
     undone: list[str] = []
 

@@ -34,14 +34,14 @@ from tests.scenarios.promises.seen import entries, journal, kinds
 from tests.support.hands import UNDONE, by_hand, replaced
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 # ── who, what, why ────────────────────────────────────────────────────────────────────────
 
 
 async def test_who_asked_for_what_and_why_stands_in_the_journal(opened: Opener) -> None:
     """Each control with its actor, the actor's role, the reason and the words."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done.", stop=MaxSteps(9))
     midrun = await opened(agent)
     run = await midrun.start("actor", "Sort it", actor="ada", labels=["mail"], thread="t1")
@@ -99,7 +99,7 @@ async def test_why_the_agent_makes_a_call_is_on_record_and_no_argument_of_the_to
     opened: Opener,
 ) -> None:
     """Every tool is offered with a place to say why; none is given it."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(
         stage.agent(["Let me look. ", Use("quick", name="a", why="the bill is due")], "Done.")
     )
@@ -145,7 +145,7 @@ async def test_what_the_model_thought_is_on_record_with_what_it_said(opened: Ope
 
 async def test_a_request_that_changed_nothing_is_on_record_too(opened: Opener) -> None:
     """Somebody pressed the button; that it was a no-op, or refused, is a fact as well."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -160,7 +160,7 @@ async def test_a_request_that_changed_nothing_is_on_record_too(opened: Opener) -
 
 async def test_the_feed_is_the_journal(opened: Opener) -> None:
     """Everything that stands there, in its place; from any place on, and nothing twice."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("quick", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
@@ -178,7 +178,7 @@ async def test_the_feed_is_the_journal(opened: Opener) -> None:
 @pytest.fixture
 async def told(path: Path) -> tuple[Path, str, int]:
     """Give a store with a run that was paused and resumed, and another one beside it."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with Midrun(kept_at(path), agents=[agent]) as midrun:
         run = await midrun.start("actor", "Pay 100 to ada")
@@ -321,7 +321,7 @@ async def test_an_entry_of_another_run_is_found(told: tuple[Path, str, int]) -> 
 
 async def test_a_run_whose_journal_was_changed_is_not_driven_on(path: Path) -> None:
     """Nobody acts on what was not written; the other runs go on."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with Midrun(kept_at(path), agents=[agent]) as midrun:
         run = await midrun.start("actor", "Pay 100")
@@ -337,4 +337,4 @@ async def test_a_run_whose_journal_was_changed_is_not_driven_on(path: Path) -> N
         assert refused.value.seq == 1
         other = await midrun.start("actor", "Another")
         await other.until("completed")
-    assert stage.did == ["a", "a", "b"]
+    assert stage.completed == ["a", "a", "b"]

@@ -23,7 +23,7 @@ from midrun.models import Use
 from tests.scenarios.promises.office import office, script, written
 from tests.scenarios.promises.seen import entries, journal, kinds, true
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 CROWD = 20
 
@@ -57,7 +57,7 @@ async def crowd(one: Run, two: Run) -> list[tuple[Run, str]]:
     return [((one, two)[n % 2], f"person{n}") for n in range(CROWD)]
 
 
-async def paused(opened: Opener, stage: Stage) -> tuple[Run, Run]:
+async def paused(opened: Opener, stage: ControllableTools) -> tuple[Run, Run]:
     """Return the handles that two processes have of a paused run."""
     driving = await opened(stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done."))
     watching = await opened()
@@ -74,7 +74,7 @@ async def paused(opened: Opener, stage: Stage) -> tuple[Run, Run]:
 
 async def test_of_twenty_cancels_one_counts_and_the_others_learn_whose(opened: Opener) -> None:
     """One entry, one undo; nobody is told that it was refused, for it is what they wanted."""
-    stage = Stage()
+    stage = ControllableTools()
     driving = await opened(stage.agent(Use("slow_draft", name="a"), "Done."))
     watching = await opened()
     run = await driving.start("actor", "go")
@@ -98,7 +98,7 @@ async def test_of_twenty_cancels_one_counts_and_the_others_learn_whose(opened: O
 
 async def test_of_twenty_resumes_one_counts_and_the_others_learn_whose(opened: Opener) -> None:
     """Whatever the run has come to meanwhile, there was one resumption of this pause."""
-    stage = Stage()
+    stage = ControllableTools()
     run, other = await paused(opened, stage)
     people = await crowd(run, other)
     told = await at_once(
@@ -115,12 +115,12 @@ async def test_of_twenty_resumes_one_counts_and_the_others_learn_whose(opened: O
         else:
             assert one.reason == "is_completed"  # it was too quick for them
     await run.until("completed")
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
 
 
 async def test_a_resume_that_lost_names_the_one_that_won(opened: Opener) -> None:
     """Bare, it is a no-op; with words it is refused, so that nobody's words are lost."""
-    stage = Stage()
+    stage = ControllableTools()
     driving = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
     watching = await opened()
     run = await driving.start("actor", "go")
@@ -191,7 +191,7 @@ async def test_pause_resume_redirect_and_cancel_at_once_leave_one_story(
     opened: Opener,
 ) -> None:
     """Every receipt ever given agrees with the journal; from the cancel on nothing starts."""
-    stage = Stage()
+    stage = ControllableTools()
     driving = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
     watching = await opened()
     run = await driving.start("actor", "go")
@@ -228,12 +228,12 @@ async def test_a_control_against_the_end_of_the_run_has_one_winner(
     control: str, opened: Opener
 ) -> None:
     """Accepted, the run does not complete; refused, it has, and says so."""
-    stage = Stage()
+    stage = ControllableTools()
     driving = await opened(stage.agent(Use("slow", name="a"), "Done."))
     watching = await opened()
     runs = [await driving.start("actor", f"go {n}") for n in range(10)]
     handles = [await watching.get(run.id) for run in runs]
-    await true(lambda: len(stage.began) == len(runs))
+    await true(lambda: len(stage.called) == len(runs))
     stage.gate("a").set()  # all of them are about to end
     told = await at_once(*(getattr(handle, control) for handle in handles))
     for run, one in zip(runs, told, strict=True):
@@ -282,7 +282,7 @@ async def test_a_request_that_is_repeated_is_applied_once_and_told_the_same(
     opened: Opener,
 ) -> None:
     """The reply was lost, so the client asks again: from another process, and later."""
-    stage = Stage()
+    stage = ControllableTools()
     driving = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
     watching = await opened()
     run = await driving.start("actor", "go")
@@ -305,7 +305,7 @@ async def test_a_request_that_is_repeated_is_applied_once_and_told_the_same(
 
 async def test_twenty_repeats_at_once_are_one_request(opened: Opener) -> None:
     """All of them get the receipt of the one."""
-    stage = Stage()
+    stage = ControllableTools()
     driving = await opened(stage.agent(Use("slow", name="a"), "Done."))
     watching = await opened()
     run = await driving.start("actor", "go")
@@ -321,7 +321,7 @@ async def test_twenty_repeats_at_once_are_one_request(opened: Opener) -> None:
 
 async def test_a_refusal_is_repeated_as_it_was_told(opened: Opener) -> None:
     """Also when the run could do it by now: the same question gets the same answer."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -342,7 +342,7 @@ async def test_an_id_that_is_reused_for_something_else_is_refused(
     other: str, opened: Opener
 ) -> None:
     """Other words, another person, another control: it is not a repeat."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -362,7 +362,7 @@ async def test_an_id_that_is_reused_for_something_else_is_refused(
 
 async def test_a_run_is_started_once_however_often_it_is_asked_for(opened: Opener) -> None:
     """By its request id; the same id for anything else is refused."""
-    stage = Stage()
+    stage = ControllableTools()
     one = await opened(stage.agent(Use("quick", name="a"), "Done."))
     two = await opened(stage.agent(Use("quick", name="a"), "Done."))
     runs: list[str] = []
@@ -376,7 +376,7 @@ async def test_a_run_is_started_once_however_often_it_is_asked_for(opened: Opene
     assert len(set(runs)) == 1
     run = await one.get(runs[0])
     assert isinstance(await run.result(), Completed)
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
     assert len((await one.runs()).items) == 1
     for otherwise in (
         two.start("actor", "something else", request_id="r1", actor="ada"),

@@ -12,19 +12,19 @@ from pathlib import Path
 
 from midrun import Agent, Midrun, Paused, ask_human
 from midrun.core.entries import CallStarted, LeaseTaken
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from tests.scenarios.promises.crashing import child
 from tests.scenarios.promises.seen import engine, entries, journal, kinds, true
 from tests.scenarios.promises.speaker import Line, Speaker
 from tests.scenarios.promises.world import World
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 
 async def test_nothing_runs_and_nothing_is_spent_after_paused(opened: Opener) -> None:
     """A second run lives its whole life meanwhile: there was every opportunity."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     other = stage.agent("Bye.", name="other")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()), other)
@@ -38,26 +38,26 @@ async def test_nothing_runs_and_nothing_is_spent_after_paused(opened: Opener) ->
     assert (later.seq, later.usage) == (paused.seq, paused.usage)
     assert (await kinds(run))[-1] == "RunPaused"
     assert len(model.heard) == 1
-    assert not await midrun.store.drivable(limit=10, agents=["actor"])
+    assert not await midrun.store.list_drivable(limit=10, agents=["actor"])
 
 
 async def test_nothing_of_a_paused_run_is_left_in_memory(opened: Opener) -> None:
     """No drive, no task, no lease: a thousand paused runs cost what their rows cost."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     before = asyncio.all_tasks()
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
-    driven = weakref.ref(engine(midrun)._drives[run.id])
+    driven = weakref.ref(engine(midrun)._run_loops[run.id])
     await run.pause()
     stage.gate("a").set()
     await run.until("paused")
-    await true(lambda: run.id not in engine(midrun)._taken)
+    await true(lambda: run.id not in engine(midrun)._active_runs)
     await true(lambda: asyncio.all_tasks() <= before)
     gc.collect()
     assert driven() is None
-    assert run.id not in engine(midrun)._drives
-    row = await midrun.store.row(run.id)
+    assert run.id not in engine(midrun)._run_loops
+    row = await midrun.store.get_row(run.id)
     assert row.holder == ""
 
 
@@ -65,7 +65,7 @@ async def test_another_holder_goes_on_at_the_next_step_and_repeats_nothing(
     opened: Opener, path: Path
 ) -> None:
     """The one that paused it is gone by then: all there is is the file."""
-    stage = Stage()
+    stage = ControllableTools()
     script = (Use("quick", name="a"), Use("slow", name="b"), Use("quick", name="c"), "Done.")
     async with Midrun(kept_at(path), agents=[stage.agent(*script)]) as first:
         run = await first.start("actor", "go")
@@ -77,7 +77,7 @@ async def test_another_holder_goes_on_at_the_next_step_and_repeats_nothing(
     found = await second.get(run.id)
     await found.resume()
     await found.until("completed")
-    assert stage.did == ["a", "b", "c"]
+    assert stage.completed == ["a", "b", "c"]
     leases = await entries(found, LeaseTaken)
     assert [lease.epoch for lease in leases] == [1, 2]
     assert leases[0].holder != leases[1].holder
@@ -105,7 +105,7 @@ async def test_a_run_that_nobody_drives_yet_is_paused_at_once(
     opened: Opener, path: Path
 ) -> None:
     """There is no boundary to wait for, so the receipt says that it is done."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("quick", name="a"), "Done.")
     async with Midrun(kept_at(path), agents=[agent], engine=None) as asking:
         run = await asking.start("actor", "go")
@@ -113,34 +113,36 @@ async def test_a_run_that_nobody_drives_yet_is_paused_at_once(
         assert (receipt.phase, receipt.applied) == ("paused", True)
     midrun = await opened(agent)
     found = await midrun.get(run.id)
-    assert [row.run for row in (await midrun.store.runs(Query(limit=9))).items] == [run.id]
-    assert not await midrun.store.drivable(limit=9, agents=["actor"])
+    assert [row.run for row in (await midrun.store.list_runs(RunQuery(limit=9))).items] == [
+        run.id
+    ]
+    assert not await midrun.store.list_drivable(limit=9, agents=["actor"])
     await found.resume()
     await found.until("completed")
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 async def test_siblings_in_flight_finish_before_paused_and_are_not_made_again(
     opened: Opener,
 ) -> None:
     """*Paused* waits for the last of them."""
-    stage = Stage()
+    stage = ControllableTools()
     step = [Use("slow", name="a"), Use("slow", name="b"), Use("quick", name="c")]
     midrun = await opened(stage.agent(step, "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
     await stage.start("b").wait()
-    await true(lambda: stage.did == ["c"])
+    await true(lambda: stage.completed == ["c"])
     await run.pause()
     stage.gate("b").set()
-    await true(lambda: "b" in stage.did)
+    await true(lambda: "b" in stage.completed)
     assert (await run.view()).phase == "pausing"
     stage.gate("a").set()
     await run.until("paused")
     await run.resume()
     await run.until("completed")
-    assert stage.did == ["c", "b", "a"]
-    assert len(stage.began) == 3
+    assert stage.completed == ["c", "b", "a"]
+    assert len(stage.called) == 3
 
 
 async def test_a_question_stays_open_through_a_pause(opened: Opener) -> None:
@@ -164,7 +166,7 @@ async def test_a_question_stays_open_through_a_pause(opened: Opener) -> None:
 
 async def test_every_pause_of_a_run_costs_it_nothing(opened: Opener) -> None:
     """Paused at each of its steps, it does what it would have done without any pause."""
-    stage = Stage()
+    stage = ControllableTools()
     names = [str(number) for number in range(5)]
     midrun = await opened(stage.agent(*(Use("slow", name=name) for name in names), "Done."))
     run = await midrun.start("actor", "go")
@@ -175,6 +177,6 @@ async def test_every_pause_of_a_run_costs_it_nothing(opened: Opener) -> None:
         await run.until("paused")
         await run.resume()
     await run.until("completed")
-    assert stage.began == stage.did == names
+    assert stage.called == stage.completed == names
     told = await journal(run)
     assert sum(isinstance(entry, CallStarted) for entry in told) == 2 * len(names) + 1

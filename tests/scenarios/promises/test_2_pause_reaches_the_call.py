@@ -18,7 +18,7 @@ from tests.scenarios.promises.seen import entries, kinds, turns
 from tests.scenarios.promises.speaker import RESERVED, Line, Speaker
 from tests.unit.driver.subprocess.scene import Middle, Watch
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 
 async def test_the_stream_is_closed_and_its_text_is_kept(opened: Opener) -> None:
@@ -66,7 +66,7 @@ async def test_a_stream_that_was_closed_may_be_billed_and_counts(opened: Opener)
 
 async def test_the_calls_of_an_unfinished_message_are_never_made(opened: Opener) -> None:
     """It had begun to ask for a call; what it was about to ask for nobody knows."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(
         Line("Let me act. ", "", Use("quick", name="half"), gate="half"),
         Line("", "", Use("quick", name="whole")),
@@ -79,7 +79,7 @@ async def test_the_calls_of_an_unfinished_message_are_never_made(opened: Opener)
     await run.until("paused")
     await run.resume()
     await run.until("completed")
-    assert stage.began == ["whole"]
+    assert stage.called == ["whole"]
     assert all(
         made.args == {"name": "whole"} for turn in await turns(run) for made in turn.uses
     )
@@ -87,7 +87,7 @@ async def test_the_calls_of_an_unfinished_message_are_never_made(opened: Opener)
 
 async def test_a_tool_at_work_finishes_and_its_result_is_used(opened: Opener) -> None:
     """The result is in the journal before *paused* is, and the model gets it on resume."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -95,20 +95,20 @@ async def test_a_tool_at_work_finishes_and_its_result_is_used(opened: Opener) ->
     await run.pause()
     stage.gate("a").set()
     await run.until("paused")
-    assert (stage.did, stage.stopped) == (["a"], [])
+    assert (stage.completed, stage.stopped) == (["a"], [])
     assert (await kinds(run))[-2:] == ["CallDone", "RunPaused"]
     await run.resume()
     await run.until("completed")
     (made,) = model.heard[1][-1].uses
     assert made.result == "a done"
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
 
 
 class Crawl:
     """A tool that saves after every page, and stops at each until a test lets it on."""
 
     def __init__(self) -> None:
-        self.stage = Stage()
+        self.stage = ControllableTools()
         self.pages: list[int] = []
         self.given: list[object] = []
         self.keys: list[str] = []
@@ -159,7 +159,7 @@ async def test_a_tool_that_saves_stops_at_its_progress_and_goes_on_from_there(
 
 async def test_progress_counts_from_the_moment_it_is_saved(opened: Opener) -> None:
     """Saved after the pause was asked for, it is enough to stop at all the same."""
-    stage = Stage()
+    stage = ControllableTools()
 
     @tool
     async def work(call: Call) -> str:
@@ -208,7 +208,7 @@ async def test_pause_now_stops_a_tool_that_has_saved_nothing(
     opened: Opener, sharpened: bool
 ) -> None:
     """At once, or on top of a patient pause; the agent is told, and it is not made again."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -219,17 +219,17 @@ async def test_pause_now_stops_a_tool_that_has_saved_nothing(
     receipt = await run.pause(now=True)
     assert receipt.already is None
     await run.until("paused")
-    assert (stage.stopped, stage.did) == (["a"], [])
+    assert (stage.stopped, stage.completed) == (["a"], [])
     await run.resume()
     await run.until("completed")
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
     (made,) = model.heard[1][-1].uses
     assert made.problem.startswith("stopped midway")
 
 
 async def test_pause_now_makes_again_what_only_reads(opened: Opener) -> None:
     """Nothing can be repeated where nothing was changed; it is the same call, under its key."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("read", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -239,7 +239,7 @@ async def test_pause_now_makes_again_what_only_reads(opened: Opener) -> None:
     stage.gate("a").set()
     await run.resume()
     await run.until("completed")
-    assert (stage.began, stage.did) == (["a", "a"], ["a"])
+    assert (stage.called, stage.completed) == (["a", "a"], ["a"])
     assert len(set(stage.keys)) == 1
 
 

@@ -24,19 +24,19 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import Micros
 from midrun.driver.live import Delta
-from midrun.ports.environment import Outside, wall
+from midrun.ports.environment import Environment, read_wall_clock
 from tests.scenarios.promises.crashing import LATER, child
 from tests.scenarios.promises.seen import entries, kinds, recorded, true
 from tests.scenarios.promises.speaker import Line, Speaker
 from tests.scenarios.promises.world import World
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import LEASE, Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 
 async def test_pausing_names_what_it_waits_for(opened: Opener) -> None:
     """Two tools are at work: the run says which, and is not paused when one of them is done."""
-    stage = Stage()
+    stage = ControllableTools()
     step = [Use("slow", name="a"), Use("read", name="b")]
     midrun = await opened(stage.agent(step, "Done."))
     run = await midrun.start("actor", "go")
@@ -49,7 +49,7 @@ async def test_pausing_names_what_it_waits_for(opened: Opener) -> None:
     assert [call.tool for call in view.in_flight] == ["slow", "read"]
     assert "slow" in view.controls["pause"].consequence
     stage.gate("b").set()
-    await true(lambda: "b" in stage.did)
+    await true(lambda: "b" in stage.completed)
     await run.view()
     assert not await entries(run, RunPaused)
     stage.gate("a").set()
@@ -58,7 +58,7 @@ async def test_pausing_names_what_it_waits_for(opened: Opener) -> None:
 
 async def test_cancelling_names_what_it_waits_for(opened: Opener) -> None:
     """A tool that tidies up when it is stopped: until it has, the run is not cancelled."""
-    stage = Stage()
+    stage = ControllableTools()
 
     @tool
     async def tidy(call: Call) -> str:
@@ -89,7 +89,7 @@ async def test_cancelling_names_what_it_waits_for(opened: Opener) -> None:
 
 async def test_resume_withdraws_a_pause_that_has_not_taken_hold(opened: Opener) -> None:
     """The tool does not notice, and the run was never paused."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -98,14 +98,14 @@ async def test_resume_withdraws_a_pause_that_has_not_taken_hold(opened: Opener) 
     assert (receipt.phase, receipt.applied, receipt.already) == ("running", True, None)
     stage.gate("a").set()
     await run.until("completed")
-    assert (stage.began, stage.stopped) == (["a"], [])
+    assert (stage.called, stage.stopped) == (["a"], [])
     assert [withdrawn.by for withdrawn in await entries(run, PauseWithdrawn)] == ["bob"]
     assert not await entries(run, RunPaused)
 
 
 async def test_resume_with_words_withdraws_a_pause_and_redirects(opened: Opener) -> None:
     """The words are not lost because the pause had not taken hold."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -121,7 +121,7 @@ async def test_resume_with_words_withdraws_a_pause_and_redirects(opened: Opener)
 
 async def test_a_pause_is_withdrawn_by_its_seq_only_while_it_pends(opened: Opener) -> None:
     """Once it has taken hold there is nothing to withdraw: resume ends it."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -139,7 +139,7 @@ async def test_a_pause_is_withdrawn_by_its_seq_only_while_it_pends(opened: Opene
 
 async def test_a_held_pause_that_never_took_hold_lets_go_by_itself(opened: Opener) -> None:
     """The tool takes longer than the pause was meant to last."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -149,18 +149,18 @@ async def test_a_held_pause_that_never_took_hold_lets_go_by_itself(opened: Opene
     assert (await run.view()).phase == "running"
     stage.gate("a").set()
     await run.until("completed")
-    assert (stage.began, stage.stopped) == (["a"], [])
+    assert (stage.called, stage.stopped) == (["a"], [])
 
 
 async def test_a_held_pause_lets_go_by_itself_when_its_time_is_over(path: Path) -> None:
     """Nobody holds the run in memory meanwhile: whoever drives on this store wakes it."""
-    stage, ahead = Stage(), [0]
+    stage, ahead = ControllableTools(), [0]
 
     def clock() -> Micros:
-        return Micros(wall() + ahead[0])
+        return Micros(read_wall_clock() + ahead[0])
 
     agent = stage.agent(Use("slow", name="a"), "Done.")
-    outside = Outside(clock=clock, lease=LEASE)
+    outside = Environment(clock=clock, lease=LEASE)
     with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
             run = await midrun.start("actor", "go")
@@ -177,7 +177,7 @@ async def test_a_held_pause_lets_go_by_itself_when_its_time_is_over(path: Path) 
 
 async def test_a_pause_for_good_outlasts_one_that_is_held(opened: Opener) -> None:
     """The second asks for more than the first, so it is not *already so*."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -185,7 +185,7 @@ async def test_a_pause_for_good_outlasts_one_that_is_held(opened: Opener) -> Non
     assert (await run.pause()).already is None
     stage.gate("a").set()
     await run.until("paused")
-    assert (await midrun.store.row(run.id)).head.wake_at is None
+    assert (await midrun.store.get_row(run.id)).head.wake_at is None
 
 
 async def test_a_pause_beats_a_completion_that_is_not_in_the_journal(opened: Opener) -> None:
@@ -207,7 +207,7 @@ async def test_a_pause_beats_a_completion_that_is_not_in_the_journal(opened: Ope
 
 async def test_a_completion_in_the_journal_beats_a_pause(opened: Opener) -> None:
     """The other way round: the pause is refused, by name."""
-    midrun = await opened(Stage().agent("Done."))
+    midrun = await opened(ControllableTools().agent("Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     with pytest.raises(ControlRefused) as refused:
@@ -217,7 +217,7 @@ async def test_a_completion_in_the_journal_beats_a_pause(opened: Opener) -> None
 
 async def test_who_asks_for_what_is_so_already_learns_who_was_first(opened: Opener) -> None:
     """Nothing changes, nothing is an error; words, though, are never swallowed."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -245,7 +245,7 @@ async def test_a_call_that_ignores_its_pause_keeps_the_run_pausing_and_is_named(
     opened: Opener,
 ) -> None:
     """Nobody can stop a thread. The run says so, and waits until a person has had enough."""
-    gate, stage = threading.Event(), Stage()
+    gate, stage = threading.Event(), ControllableTools()
 
     @tool(in_process=True)
     def stubborn() -> str:
@@ -285,7 +285,7 @@ async def test_after_a_forced_pause_a_person_is_asked_what_became_of_the_call(
     opened: Opener,
 ) -> None:
     """Nobody waited for it, so nobody knows; it is not made again on a guess."""
-    gate, stage = threading.Event(), Stage()
+    gate, stage = threading.Event(), ControllableTools()
 
     @tool(in_process=True)
     def stubborn() -> str:
@@ -336,7 +336,7 @@ async def test_a_tool_that_asks_while_the_run_is_pausing_is_parked_with_it(
     opened: Opener,
 ) -> None:
     """Paused, not waiting: the person who paused has the word, and then the question."""
-    stage = Stage()
+    stage = ControllableTools()
 
     @tool
     async def curious() -> str:

@@ -20,26 +20,26 @@ from tests.scenarios.promises.seen import kinds, recorded, starts_after_the_canc
 from tests.scenarios.promises.world import World
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
-Bring = Callable[[Midrun, Stage], Awaitable[Run]]
+Bring = Callable[[Midrun, ControllableTools], Awaitable[Run]]
 
 
-async def running(midrun: Midrun, stage: Stage) -> Run:
+async def running(midrun: Midrun, stage: ControllableTools) -> Run:
     """Bring a run into the middle of a tool."""
     run = await midrun.start("actor", "go")
     await stage.start("held").wait()
     return run
 
 
-async def pausing(midrun: Midrun, stage: Stage) -> Run:
+async def pausing(midrun: Midrun, stage: ControllableTools) -> Run:
     """Have it asked to pause."""
     run = await running(midrun, stage)
     await run.pause()
     return run
 
 
-async def paused(midrun: Midrun, stage: Stage) -> Run:
+async def paused(midrun: Midrun, stage: ControllableTools) -> Run:
     """Pause it."""
     run = await running(midrun, stage)
     await run.pause(now=True)
@@ -47,7 +47,7 @@ async def paused(midrun: Midrun, stage: Stage) -> Run:
     return run
 
 
-async def waiting(midrun: Midrun, stage: Stage) -> Run:
+async def waiting(midrun: Midrun, stage: ControllableTools) -> Run:
     """Have it ask a person."""
     del stage
     run = await midrun.start("asker", "go")
@@ -55,7 +55,7 @@ async def waiting(midrun: Midrun, stage: Stage) -> Run:
     return run
 
 
-async def failed(midrun: Midrun, stage: Stage) -> Run:
+async def failed(midrun: Midrun, stage: ControllableTools) -> Run:
     """Have its model fail for good."""
     del stage
     run = await midrun.start("failer", "go")
@@ -63,7 +63,7 @@ async def failed(midrun: Midrun, stage: Stage) -> Run:
     return run
 
 
-async def halted(midrun: Midrun, stage: Stage) -> Run:
+async def halted(midrun: Midrun, stage: ControllableTools) -> Run:
     """Hold it by a latch; nothing may be undone before that is lifted."""
     run = await running(midrun, stage)
     await midrun.halt("stop", actor="operator:olga")
@@ -74,7 +74,7 @@ async def halted(midrun: Midrun, stage: Stage) -> Run:
 @pytest.mark.parametrize("bring", [running, pausing, paused, waiting, failed, halted])
 async def test_nothing_starts_after_a_cancel_in_any_phase(opened: Opener, bring: Bring) -> None:
     """And what was in flight, if anything, is stopped."""
-    stage = Stage()
+    stage = ControllableTools()
     first, ask = Use("draft", name="first"), Use("ask_human", question="Which?")
     midrun = await opened(
         Agent(
@@ -90,7 +90,7 @@ async def test_nothing_starts_after_a_cancel_in_any_phase(opened: Opener, bring:
         Agent("failer", model=ScriptedModel([first]), tools=stage.tools()),
     )
     run = await bring(midrun, stage)
-    began = list(stage.began)
+    began = list(stage.called)
     await run.cancel(undo="all")
     if bring is halted:
         assert (await run.view()).phase == "halted"
@@ -98,8 +98,8 @@ async def test_nothing_starts_after_a_cancel_in_any_phase(opened: Opener, bring:
         await midrun.lift(actor="operator:olga")
     await run.until("cancelled")
     assert await starts_after_the_cancel(run) == []
-    assert stage.began == began
-    assert "held" not in stage.did
+    assert stage.called == began
+    assert "held" not in stage.completed
     assert stage.undone == ["first"]
     assert not (await run.view()).asks
 
@@ -108,7 +108,7 @@ async def test_a_run_that_nobody_drives_yet_is_cancelled_at_once(
     opened: Opener, path: Path
 ) -> None:
     """It needs no driver for that, and none ever takes it."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("quick", name="a"), "Done.")
     async with Midrun(kept_at(path), agents=[agent], engine=None) as asking:
         run = await asking.start("actor", "go")
@@ -116,12 +116,12 @@ async def test_a_run_that_nobody_drives_yet_is_cancelled_at_once(
     midrun = await opened(agent)
     told = await kinds(await midrun.get(run.id))
     assert told == ["RunStarted", "CancelRequested", "RunCancelled"]
-    assert stage.began == []
+    assert stage.called == []
 
 
 async def test_a_second_cancel_changes_nothing_and_says_who_was_first(opened: Opener) -> None:
     """Nor can anybody pause, resume or redirect what is being cancelled."""
-    stage = Stage()
+    stage = ControllableTools()
 
     @tool
     async def tidy() -> str:
@@ -154,7 +154,7 @@ async def test_a_second_cancel_changes_nothing_and_says_who_was_first(opened: Op
 
 async def test_a_completed_run_cannot_be_cancelled(opened: Opener) -> None:
     """Whoever was first in the journal has won."""
-    midrun = await opened(Stage().agent("Done."))
+    midrun = await opened(ControllableTools().agent("Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     with pytest.raises(ControlRefused) as refused:
@@ -226,7 +226,7 @@ async def test_a_cancel_at_any_entry_is_the_last_word_on_starts(
     opened: Opener, seq: int
 ) -> None:
     """Whatever the run is at when the cancel lands; one that lands too late is refused."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("draft", name="a"), Use("draft", name="b"), "Done."))
     run = await midrun.start("actor", "go")
     async for item in run.feed():
@@ -238,4 +238,4 @@ async def test_a_cancel_at_any_entry_is_the_last_word_on_starts(
         assert stage.undone == []
     else:
         assert await starts_after_the_cancel(run) == []
-        assert stage.undone == stage.did[::-1]
+        assert stage.undone == stage.completed[::-1]

@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 from midrun import Agent, Cancelled, pause_here, tool
 from midrun.core.entries import CallAborted, CallUnknown, LateResult
 from midrun.models import ScriptedModel
-from midrun.runs.values import Happened
+from midrun.runs.values import FeedEntry
 from tests.scenarios.promises.blocking import hold
 from tests.scenarios.promises.framework import Framework, Provider
 from tests.scenarios.promises.seen import entries
@@ -23,14 +23,14 @@ from tests.scenarios.promises.speaker import Line, Speaker
 from tests.unit.driver.subprocess.deeds import hold_with_family, ignore_requests_to_stop
 from tests.unit.driver.subprocess.scene import Middle, Watch
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 SHORT = timedelta(milliseconds=50)
 
 
 async def test_the_stream_is_closed_and_what_it_asked_for_is_not_made(opened: Opener) -> None:
     """It had begun to ask for a call."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("So far. ", "", Use("quick", name="a"), gate="half"))
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -38,7 +38,7 @@ async def test_the_stream_is_closed_and_what_it_asked_for_is_not_made(opened: Op
     await run.cancel()
     await run.until("cancelled")
     assert model.closed == ["half"]
-    assert stage.began == []
+    assert stage.called == []
     assert (await run.report()).partial == "So far. "
 
 
@@ -56,7 +56,7 @@ async def test_an_answer_that_comes_after_the_cancel_is_partial_work(opened: Ope
 
 async def test_a_tool_that_swallows_a_cancellation_meets_the_next(opened: Opener) -> None:
     """One `except BaseException` is the usual way to outlive a cancel."""
-    stage = Stage()
+    stage = ControllableTools()
 
     @tool
     async def deaf() -> str:
@@ -109,7 +109,7 @@ async def test_a_tool_that_swallows_every_cancellation_is_cancelled_a_few_times_
     opened: Opener,
 ) -> None:
     """The event loop is shared: the tool may ignore us, but it must not keep the loop busy."""
-    stage = Stage()
+    stage = ControllableTools()
     swallowed = 0
 
     @tool
@@ -142,7 +142,7 @@ async def test_an_async_tool_that_ignores_everything_is_not_called_stopped(
     opened: Opener,
 ) -> None:
     """It runs on behind its shield, and the report does not pretend otherwise."""
-    stage = Stage()
+    stage = ControllableTools()
 
     @tool
     async def shielded() -> str:
@@ -169,7 +169,7 @@ async def test_a_thread_that_ignores_its_cancel_is_shown_and_its_outcome_is_unkn
     opened: Opener,
 ) -> None:
     """Nobody can stop a thread. What it brings in the end is kept as late evidence."""
-    gate, stage = threading.Event(), Stage()
+    gate, stage = threading.Event(), ControllableTools()
 
     @tool(in_process=True)
     def stubborn() -> str:
@@ -184,7 +184,7 @@ async def test_a_thread_that_ignores_its_cancel_is_shown_and_its_outcome_is_unkn
     await stage.start("stubborn").wait()
     try:
         await run.cancel()
-        shown = [item async for item in run.feed() if isinstance(item, Happened)]
+        shown = [item async for item in run.feed() if isinstance(item, FeedEntry)]
         (lost,) = [item.entry for item in shown if isinstance(item.entry, CallUnknown)]
         assert lost.why == "not_responding"
         report = await run.report()
@@ -262,7 +262,7 @@ async def test_a_tool_that_asks_a_person_after_the_cancel_does_not_hold_it_up(
     opened: Opener,
 ) -> None:
     """It was stopped in the middle, and its question is nobody's any more."""
-    stage = Stage()
+    stage = ControllableTools()
 
     @tool
     async def curious() -> str:

@@ -29,7 +29,7 @@ from tests.scenarios.promises.seen import entries, true
 from tests.scenarios.promises.world import World
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 # ── the undo set, and its order ───────────────────────────────────────────────────────────
 
@@ -46,7 +46,7 @@ async def test_what_came_last_is_undone_first_by_the_order_in_which_it_ended(
         await drafts.stage.start(name).wait()
     for name in ("b", "c", "a"):
         drafts.stage.gate(name).set()
-        await true(partial(drafts.stage.did.__contains__, name))
+        await true(partial(drafts.stage.completed.__contains__, name))
     await drafts.stage.start("x").wait()
     await run.cancel(undo="all")
     await run.until("cancelled")
@@ -81,19 +81,19 @@ async def test_an_undo_is_given_what_its_call_was_given_and_returned(opened: Ope
 # ── what is held ──────────────────────────────────────────────────────────────────────────
 
 
-async def completed(run: Run, stage: Stage) -> None:
+async def completed(run: Run, stage: ControllableTools) -> None:
     """Let the run come to its end."""
     stage.gate("x").set()
     await run.until("completed")
 
 
-async def cancelled(run: Run, _: Stage) -> None:
+async def cancelled(run: Run, _: ControllableTools) -> None:
     """Cancel the run, and keep its work."""
     await run.cancel()
     await run.until("cancelled")
 
 
-async def cancelled_while_paused(run: Run, _: Stage) -> None:
+async def cancelled_while_paused(run: Run, _: ControllableTools) -> None:
     """Cancel the run when nobody drives it."""
     await run.pause(now=True)
     await run.until("paused")
@@ -103,10 +103,10 @@ async def cancelled_while_paused(run: Run, _: Stage) -> None:
 
 @pytest.mark.parametrize("end", [completed, cancelled, cancelled_while_paused])
 async def test_what_is_held_is_released_however_the_run_ends(
-    opened: Opener, end: Callable[[Run, Stage], Awaitable[None]]
+    opened: Opener, end: Callable[[Run, ControllableTools], Awaitable[None]]
 ) -> None:
     """The latest first, each once."""
-    stage = Stage()
+    stage = ControllableTools()
     script = (Use("lock", name="1"), Use("lock", name="2"), Use("slow", name="x"), "Done.")
     midrun = await opened(stage.agent(*script))
     run = await midrun.start("actor", "go")
@@ -119,7 +119,7 @@ async def test_what_is_held_is_released_however_the_run_ends(
 
 async def test_a_failed_run_holds_on_until_it_ends(opened: Opener) -> None:
     """It can be resumed, so it has not ended; cancelled then, it releases."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("lock", name="1")))
     run = await midrun.start("actor", "go")
     await run.until("failed")
@@ -257,11 +257,11 @@ async def test_somebody_can_take_the_residue_as_it_is(path: Path) -> None:
                 await run.accept_residue(actor="operator:olga")
             await run.cancel(undo="all")
             await run.until("cancelled")
-            assert (await midrun.store.row(run.id)).head.attention
+            assert (await midrun.store.get_row(run.id)).head.attention
             await run.accept_residue(actor="operator:olga", reason="it is a draft")
             (accepted,) = await entries(run, ResidueAccepted)
             assert (accepted.by, accepted.reason) == ("olga", "it is a draft")
-            assert not (await midrun.store.row(run.id)).head.attention
+            assert not (await midrun.store.get_row(run.id)).head.attention
             assert names((await run.report()).not_undone) == ["a"]
             with pytest.raises(ControlRefused, match="no_residue"):
                 await run.accept_residue(actor="operator:olga")
@@ -306,7 +306,7 @@ async def test_a_cancel_that_nobody_drives_is_cleaned_up_by_whoever_comes(
     path: Path, opened: Opener
 ) -> None:
     """Asked for by a process that knows no agent, of a run that rests."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("draft", name="a"), Use("lock", name="t"), Use("slow", name="x"))
     async with Midrun(kept_at(path), agents=[agent]) as first:
         run = await first.start("actor", "go")

@@ -16,7 +16,7 @@ from tests.scenarios.promises.drafts import ATTEMPTS, Drafts, hasty, names
 from tests.scenarios.promises.speaker import Line, Speaker
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 SHORT = timedelta(milliseconds=500)
 """For what can be stopped it is long, also on a slow machine."""
@@ -41,7 +41,7 @@ class Mixed:
         @tool(approve=True)
         async def send(name: str) -> str:
             """Need a person."""
-            stage.did.append(name)
+            stage.completed.append(name)
             return name
 
         @tool(in_process=True)
@@ -92,7 +92,7 @@ async def test_the_report_says_what_the_world_saw(path: Path) -> None:
             assert names(report.stopped) == ["stopped"]
             assert names(report.unsure) == ["unsure"]
             assert names(report.never_started) == ["never"]
-            assert stage.did == ["kept", "table"]
+            assert stage.completed == ["kept", "table"]
             assert stage.released == ["table"]
             assert report.partial == "And more. "
             _is_told(report)
@@ -130,7 +130,7 @@ async def test_the_words_of_a_model_that_was_cut_short_are_saved(opened: Opener)
 
 async def test_a_cancelled_run_that_changed_nothing_has_a_clean_report(opened: Opener) -> None:
     """What only reads leaves nothing to report."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("read", name="a")))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()

@@ -20,7 +20,7 @@ from tests.scenarios.promises.seen import entries
 from tests.scenarios.promises.world import World
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 SHORT = timedelta(milliseconds=50)
 
@@ -84,7 +84,7 @@ async def test_an_undo_that_must_know_is_not_tried_on_a_call_that_may_not_have_h
     opened: Opener,
 ) -> None:
     """It is left to a person, by name."""
-    stage = Stage()
+    stage = ControllableTools()
     tried: list[str] = []
 
     async def refund(call: Call, args: dict[str, str], result: object) -> None:
@@ -118,7 +118,7 @@ async def test_an_undo_that_must_know_is_not_tried_on_a_call_that_may_not_have_h
 
 async def test_an_undo_that_hangs_is_given_up_on_and_tried_again(path: Path) -> None:
     """It has the time of its tool; a hanging one must not hold the cancel up for ever."""
-    stage, tries = Stage(), []
+    stage, tries = ControllableTools(), []
 
     async def discard(call: Call, args: dict[str, str], result: object) -> None:
         del args, result
@@ -148,7 +148,7 @@ async def test_an_undo_that_hangs_is_given_up_on_and_tried_again(path: Path) -> 
 
 async def test_an_undo_that_asks_a_person_has_failed(path: Path) -> None:
     """Nobody is asked during a cancel; the next attempt may do better."""
-    stage = Stage()
+    stage = ControllableTools()
     tries: list[int] = []
 
     async def discard(call: Call, args: dict[str, str], result: object) -> None:

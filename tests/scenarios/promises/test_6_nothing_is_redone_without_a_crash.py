@@ -20,11 +20,11 @@ from midrun.core.entries import (
     LateResult,
 )
 from midrun.core.ids import Micros
-from midrun.core.retries import DENIALS
+from midrun.core.retries import CHECK_DENIALS_MAX
 from midrun.driver import tool_calls
 from midrun.errors import OutcomeUnknown
 from midrun.models import ScriptedModel
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.stops import MaxTokens
 from tests.scenarios.promises.blocking import charge_and_die, fetch_and_die
 from tests.scenarios.promises.crashing import an_hour_later
@@ -32,14 +32,14 @@ from tests.scenarios.promises.seen import engine, entries, recorded, true, turns
 from tests.scenarios.promises.speaker import RESERVED, Line, Speaker
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import LEASE, Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 
 async def test_a_slow_worker_that_is_not_dead_saves_somebody_the_question(
     path: Path, opened: Opener
 ) -> None:
     """Taken over, it may decide nothing any more, but what it knows is evidence."""
-    gate, stage, calls = threading.Event(), Stage(), []
+    gate, stage, calls = threading.Event(), ControllableTools(), []
 
     @tool(in_process=True)
     def charge(call: Call) -> str:
@@ -55,7 +55,7 @@ async def test_a_slow_worker_that_is_not_dead_saves_somebody_the_question(
     slow = await opened(agent())
     run_id = (await slow.start("actor", "go")).id
     await stage.start("charge").wait()
-    outside = Outside(clock=an_hour_later, lease=LEASE)
+    outside = Environment(clock=an_hour_later, lease=LEASE)
     try:
         async with Midrun(kept_at(path), agents=[agent()], outside=outside) as other:
             run = await other.get(run_id)
@@ -126,7 +126,7 @@ async def test_a_tool_that_was_stopped_midway_is_not_made_again_after_a_restart(
     path: Path, opened: Opener
 ) -> None:
     """Aborted is not unknown: nobody is asked, and nobody tries again."""
-    stage = Stage()
+    stage = ControllableTools()
     script = (Use("slow", name="a"), "Done.")
     async with Midrun(kept_at(path), agents=[stage.agent(*script)]) as first:
         run = await first.start("actor", "go")
@@ -137,14 +137,14 @@ async def test_a_tool_that_was_stopped_midway_is_not_made_again_after_a_restart(
     found = await midrun.get(run.id)
     await found.resume()
     await found.until("completed")
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
     (problem,) = [one.problem for turn in await turns(found) for one in turn.uses]
     assert "stopped midway" in problem
 
 
 async def test_a_shutdown_is_not_a_crash(path: Path, opened: Opener) -> None:
     """A process that leaves lets its tool finish, and the next one goes on behind it."""
-    stage = Stage()
+    stage = ControllableTools()
     script = (Use("slow", name="a"), Use("quick", name="b"), "Done.")
     address = kept_at(path)
     async with (
@@ -157,19 +157,19 @@ async def test_a_shutdown_is_not_a_crash(path: Path, opened: Opener) -> None:
     midrun = await opened(stage.agent(*script))
     found = await midrun.get(run.id)
     await found.until("completed")
-    assert stage.did == ["a", "b"]
-    assert stage.began == ["a", "b"]
+    assert stage.completed == ["a", "b"]
+    assert stage.called == ["a", "b"]
     assert not await entries(found, CallUnknown)
 
 
 async def _finish_while_leaving(midrun: Midrun, gate: anyio.Event) -> None:
-    await true(lambda: engine(midrun)._leaving)
+    await true(lambda: engine(midrun)._shutting_down)
     gate.set()
 
 
 async def test_a_check_that_cannot_find_out_fails_the_run_resumably(opened: Opener) -> None:
     """It is not taken for an answer; mended, it is asked again on resume."""
-    stage = Stage()
+    stage = ControllableTools()
     broken, asked = [True], []
 
     async def find(call: Call, args: dict[str, str]) -> object:
@@ -188,7 +188,7 @@ async def test_a_check_that_cannot_find_out_fails_the_run_resumably(opened: Open
             anyio.from_thread.run_sync(stage.start(name).set)
             gate.wait()
             raise OSError("it did not work out")
-        stage.did.append(name)
+        stage.completed.append(name)
         return "charged"
 
     model = ScriptedModel([Use("charge", name="a"), "Done."])
@@ -204,11 +204,11 @@ async def test_a_check_that_cannot_find_out_fails_the_run_resumably(opened: Open
     assert isinstance(outcome, Failed)
     assert outcome.code == "check_failed"
     assert "no connection" in outcome.error
-    assert (stage.did, len(asked)) == ([], 3)
+    assert (stage.completed, len(asked)) == ([], 3)
     broken[0] = False
     await run.resume()
     await run.until("completed")
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
     await recorded(run, CallSettled)
 
 
@@ -272,8 +272,8 @@ async def test_a_call_that_is_never_done_is_left_and_the_agent_hears_of_it(
     run = await (await opened(agent)).start("actor", "go")
     view = await run.until("completed")
     made = [one for one in await entries(run, CallStarted) if one.call == "c2"]
-    assert len(made) == DENIALS
-    assert waits == [*range(1, DENIALS)]
+    assert len(made) == CHECK_DENIALS_MAX
+    assert waits == [*range(1, CHECK_DENIALS_MAX)]
     assert view.output == (
         "not executed: tried 8 times, and each time its check found nothing done"
     )
@@ -289,7 +289,7 @@ async def test_a_model_that_lost_its_run_is_closed_and_what_it_may_cost_is_kept(
     run_id = (await slow.start("actor", "go")).id
     await first.reached("half").wait()
     agents = [Agent("actor", model=second, stop=MaxTokens(10_000))]
-    outside = Outside(clock=an_hour_later, lease=LEASE)
+    outside = Environment(clock=an_hour_later, lease=LEASE)
     async with Midrun(kept_at(path), agents=agents, outside=outside) as other:
         run = await other.get(run_id)
         usage = (await run.until("completed")).usage

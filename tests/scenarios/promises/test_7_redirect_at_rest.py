@@ -16,14 +16,14 @@ from tests.scenarios.promises.seen import entries, instructed, kinds
 from tests.scenarios.promises.speaker import Line, Speaker
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 NEW = "Use the 2026 figures"
 
 
 async def test_while_paused_it_goes_on_with_the_text(opened: Opener) -> None:
     """Whoever says where to go wants it to go."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -39,7 +39,7 @@ async def test_while_paused_it_goes_on_with_the_text(opened: Opener) -> None:
 
 async def test_resume_with_words_says_the_difference_too(opened: Opener) -> None:
     """The same words by another button mean the same."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -56,7 +56,7 @@ async def test_resume_with_words_says_the_difference_too(opened: Opener) -> None
 
 async def test_while_pausing_it_pauses_and_then_goes_on_with_the_text(opened: Opener) -> None:
     """The pause is not overtaken: the tool at work finishes first, and *paused* is a fact."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -92,7 +92,7 @@ async def test_while_waiting_its_questions_are_superseded(opened: Opener) -> Non
 
 async def test_while_failed_it_goes_on_with_the_text(opened: Opener) -> None:
     """From its last boundary, with what was done before the failure."""
-    stage = Stage()
+    stage = ControllableTools()
 
     def play(messages: Transcript) -> str | Use:
         last = messages[-1]
@@ -109,7 +109,7 @@ async def test_while_failed_it_goes_on_with_the_text(opened: Opener) -> None:
     await run.redirect(NEW)
     view = await run.until("completed")
     assert view.output == "Done."
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
 
 
 async def test_while_queued_it_is_there_before_the_first_step(

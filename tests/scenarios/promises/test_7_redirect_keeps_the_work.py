@@ -10,11 +10,11 @@ import pytest
 
 from midrun import Agent, ControlRefused, tool
 from midrun.core.entries import AskClosed, RedirectApplied, RedirectClosed, RedirectRequested
-from midrun.core.values import When
+from midrun.core.values import RedirectTiming
 from tests.scenarios.promises.seen import entries, instructed, recorded, turns
 from tests.scenarios.promises.speaker import Line, Speaker
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 NEW = "Use the 2026 figures"
 
@@ -24,10 +24,10 @@ NEW = "Use the 2026 figures"
 
 @pytest.mark.parametrize("when", ["next_step", "now"])
 async def test_a_model_that_speaks_is_closed_and_asked_again_with_the_instruction(
-    opened: Opener, when: When
+    opened: Opener, when: RedirectTiming
 ) -> None:
     """Its words so far are kept; nothing of the old course is decided by it any more."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("As planned, ", "", Use("quick", name="old"), gate="half"), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -39,14 +39,14 @@ async def test_a_model_that_speaks_is_closed_and_asked_again_with_the_instructio
     _, said, told = model.heard[1]
     assert (said.text, said.interrupted) == ("As planned, ", True)
     assert instructed(told, NEW)
-    assert stage.began == []
+    assert stage.called == []
 
 
 async def test_at_the_next_step_a_tool_at_work_finishes_and_its_result_is_kept(
     opened: Opener,
 ) -> None:
     """Until then the words are there to be seen, and to be withdrawn."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -57,7 +57,7 @@ async def test_at_the_next_step_a_tool_at_work_finishes_and_its_result_is_kept(
     assert (pending.seq, pending.text, pending.by) == (receipt.seq, NEW, "ada")
     stage.gate("a").set()
     await run.until("completed")
-    assert (stage.did, stage.stopped) == (["a"], [])
+    assert (stage.completed, stage.stopped) == (["a"], [])
     *_, acted, told = model.heard[1]
     assert acted.uses[0].result == "a done"
     assert instructed(told, NEW)
@@ -66,7 +66,7 @@ async def test_at_the_next_step_a_tool_at_work_finishes_and_its_result_is_kept(
 
 async def test_now_a_tool_at_work_is_stopped_and_not_made_again(opened: Opener) -> None:
     """Not even one that only reads: it belonged to the old course."""
-    stage = Stage()
+    stage = ControllableTools()
     step = (Use("slow", name="a"), Use("read", name="b"))
     model = Speaker(Line("", "", *step), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
@@ -76,7 +76,7 @@ async def test_now_a_tool_at_work_is_stopped_and_not_made_again(opened: Opener) 
     await run.redirect(NEW, when="now", actor="ada")
     await run.until("completed")
     assert sorted(stage.stopped) == ["a", "b"]
-    assert sorted(stage.began) == ["a", "b"]
+    assert sorted(stage.called) == ["a", "b"]
     *_, acted, told = model.heard[1]
     assert all("stopped midway" in made.problem for made in acted.uses)
     assert instructed(told, NEW)
@@ -84,7 +84,7 @@ async def test_now_a_tool_at_work_is_stopped_and_not_made_again(opened: Opener) 
 
 async def test_finished_work_stays_and_is_not_repeated(opened: Opener) -> None:
     """Nothing is undone, and the agent still has every result."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(
         Line("", "", Use("draft", name="1")),
         Line("", "", Use("draft", name="2"), Use("slow", name="x")),
@@ -96,7 +96,7 @@ async def test_finished_work_stays_and_is_not_repeated(opened: Opener) -> None:
     await stage.start("x").wait()
     await run.redirect(NEW, when="now", actor="ada")
     await run.until("completed")
-    assert stage.did == ["1", "2", "new"]
+    assert stage.completed == ["1", "2", "new"]
     assert stage.undone == []
     results = [made.result for turn in model.heard[-1] for made in turn.uses if made.result]
     assert results == ["1 done", "2 done", "new done"]
@@ -106,12 +106,12 @@ async def test_calls_of_the_step_that_had_not_begun_are_not_made_and_the_agent_i
     opened: Opener,
 ) -> None:
     """One of them waits for a person's yes, which nobody is asked for any more."""
-    stage = Stage()
+    stage = ControllableTools()
 
     @tool(approve=True)
     async def send(name: str) -> str:
         """Need a person first."""
-        stage.did.append(name)
+        stage.completed.append(name)
         return "sent"
 
     model = Speaker(Line("", "", Use("slow", name="a"), Use("send", name="mail")), "Done.")
@@ -127,7 +127,7 @@ async def test_calls_of_the_step_that_had_not_begun_are_not_made_and_the_agent_i
     assert (refused.value.reason, refused.value.by) == ("ask_closed", "ada")
     stage.gate("a").set()
     await run.until("completed")
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
     slow, sealed = model.heard[1][-2].uses
     assert slow.result == "a done"
     assert sealed.problem == "not executed: the run was redirected"
@@ -135,7 +135,7 @@ async def test_calls_of_the_step_that_had_not_begun_are_not_made_and_the_agent_i
 
 async def test_the_one_line_difference_is_on_the_record(opened: Opener) -> None:
     """What would have come next, and what comes instead; long words are cut to a line."""
-    stage = Stage()
+    stage = ControllableTools()
     long = "Use the\n2026 figures, " + "and mind the footnotes, " * 10
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -156,7 +156,7 @@ async def test_the_one_line_difference_is_on_the_record(opened: Opener) -> None:
 
 async def test_redirects_that_come_together_are_all_told_in_order(opened: Opener) -> None:
     """The second does not replace the first: both are somebody's words."""
-    stage = Stage()
+    stage = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
@@ -187,7 +187,7 @@ async def test_a_redirect_beats_an_answer_that_is_not_in_the_journal(opened: Ope
 
 async def test_words_that_come_too_late_for_a_cancelled_run_come_back(opened: Opener) -> None:
     """In the same breath as the cancel, with the text."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -203,7 +203,7 @@ async def test_words_that_come_too_late_for_a_cancelled_run_come_back(opened: Op
 @pytest.mark.parametrize("end", ["completed", "cancelled"])
 async def test_words_for_a_run_that_is_over_are_refused(opened: Opener, end: str) -> None:
     """Nothing is taken that could not be given to the agent."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -218,7 +218,7 @@ async def test_words_for_a_run_that_is_over_are_refused(opened: Opener, end: str
 
 async def test_empty_words_are_refused(opened: Opener) -> None:
     """They would stop the model for nothing."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -230,7 +230,7 @@ async def test_empty_words_are_refused(opened: Opener) -> None:
 
 async def test_words_can_be_withdrawn_until_the_agent_has_them(opened: Opener) -> None:
     """Before that they leave no trace in what it is told."""
-    stage = Stage()
+    stage = ControllableTools()
     step = Line("", "", Use("slow", name="a"))
     model = Speaker(step, Line("", "", Use("slow", name="b")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
@@ -255,7 +255,7 @@ async def test_words_can_be_withdrawn_until_the_agent_has_them(opened: Opener) -
 
 async def test_a_withdrawn_now_leaves_the_step_as_it_was(opened: Opener) -> None:
     """Withdrawn while the tool still stops: as it only reads, it is made again."""
-    stage, looks = Stage(), []
+    stage, looks = ControllableTools(), []
 
     @tool(read_only=True)
     async def look() -> str:

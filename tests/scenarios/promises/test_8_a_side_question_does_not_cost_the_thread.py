@@ -22,7 +22,7 @@ from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from tests.scenarios.promises.seen import entries, turns
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 PLAN = ["Find papers", "Read them", "Synthesise"]
 
@@ -31,7 +31,7 @@ async def test_a_question_mid_chain_is_answered_and_the_run_says_where_it_goes_o
     opened: Opener,
 ) -> None:
     """With a plan, the way back counts its items."""
-    stage = Stage()
+    stage = ControllableTools()
     heard: list[str] = []
 
     def goes_on(messages: Transcript) -> str:
@@ -60,14 +60,14 @@ async def test_a_question_mid_chain_is_answered_and_the_run_says_where_it_goes_o
     assert (pushed.goal, pushed.done, pushed.total) == ("Literature synthesis", 1, 3)
     (resumed,) = await entries(run, FrameResumed)
     assert resumed.words == back
-    assert stage.began == ["reading"]
+    assert stage.called == ["reading"]
 
 
 async def test_a_question_that_cannot_wait_closes_the_stream_and_switches(
     opened: Opener,
 ) -> None:
     """Said *now*, it does not wait for the model to finish its sentence."""
-    stage = Stage()
+    stage = ControllableTools()
     model = ScriptedModel(
         ["A long sentence that goes on.", "The answer.", "Done."], chunk_delay=0.02
     )
@@ -85,7 +85,7 @@ async def test_a_question_that_cannot_wait_closes_the_stream_and_switches(
 
 async def test_later_never_pushes(opened: Opener) -> None:
     """It is more of the task, once the task is done."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "First.", "And that."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
@@ -99,7 +99,7 @@ async def test_later_never_pushes(opened: Opener) -> None:
 
 async def test_a_question_inside_a_question_comes_back_to_both(opened: Opener) -> None:
     """Last in, first out; each by name."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(
         Use("slow", name="main"),
         Use("slow", name="side"),
@@ -131,7 +131,7 @@ async def test_a_full_stack_queues_the_message_and_takes_it_up_when_a_frame_clos
     opened: Opener,
 ) -> None:
     """It is accepted, and says that it waits."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(
         Use("slow", name="main"),
         Use("slow", name="side"),
@@ -159,7 +159,7 @@ async def test_a_thought_that_was_held_too_long_comes_back_as_a_reconstruction(
     opened: Opener,
 ) -> None:
     """It says so instead of pretending to remember."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(
         Use("slow", name="main"),
         "Quick answer.",
@@ -180,7 +180,7 @@ async def test_a_thought_that_was_held_too_long_comes_back_as_a_reconstruction(
 
 async def test_a_cancel_gives_up_every_held_thought_by_name(opened: Opener) -> None:
     """None vanishes."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="main"), Use("slow", name="side"), "x"))
     run = await midrun.start("actor", "Main")
     await stage.start("main").wait()
@@ -195,7 +195,7 @@ async def test_a_cancel_gives_up_every_held_thought_by_name(opened: Opener) -> N
 
 async def test_a_question_to_a_paused_run_waits_for_the_resume(opened: Opener) -> None:
     """Speaking is not resuming."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="main"), "Side.", "Main."))
     run = await midrun.start("actor", "Main")
     await stage.start("main").wait()
@@ -214,7 +214,7 @@ async def test_a_question_to_a_run_that_waits_is_answered_and_the_ask_stays_open
     opened: Opener,
 ) -> None:
     """The run is driven to answer it, and waits again."""
-    stage = Stage()
+    stage = ControllableTools()
     model = ScriptedModel([Use("ask_human", question="Which?"), "Tuesday.", "Red it is."])
     midrun = await opened(Agent("actor", model=model, tools=[ask_human, *stage.tools()]))
     run = await midrun.start("actor", "Main")
@@ -234,7 +234,7 @@ async def test_a_question_at_the_moment_of_completion_is_answered_before_the_end
     opened: Opener, urgency: str
 ) -> None:
     """Whoever speaks before the end is in the journal is heard, or told that it is over."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="main"), "Main.", "Side.", "Again."))
     run = await midrun.start("actor", "Main")
     await stage.start("main").wait()

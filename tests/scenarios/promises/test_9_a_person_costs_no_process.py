@@ -17,7 +17,7 @@ from tests.scenarios.promises.processes import elsewhere
 from tests.scenarios.promises.seen import recorded
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 # ── a question ────────────────────────────────────────────────────────────────────────────
 
@@ -68,7 +68,7 @@ async def test_with_a_store_another_process_answers_and_drives(
     async with Midrun(kept_at(path), agents=[office(*script("ask_async", log))]) as midrun:
         run = await midrun.start("office", "go")
         await run.until("waiting")
-        assert (await midrun.store.row(run.id)).holder == ""
+        assert (await midrun.store.get_row(run.id)).holder == ""
     said = await elsewhere("answer", "ask_async", log, path, run.id, '"yes"')
     assert said == {"phase": "completed", "output": "ask_async: yes"}
     assert written(log) == ["asked Refund?"]
@@ -178,7 +178,7 @@ async def test_the_run_waits_only_when_the_calls_beside_it_have_ended(
     opened: Opener, log: str
 ) -> None:
     """`waiting` says that nothing is in flight; an answer need not wait for that."""
-    stage = Stage()
+    stage = ControllableTools()
     asking = next(tool for tool in office().tools.values() if tool.name == "ask_async")
     agent = stage.agent([Use("slow", name="a"), Use("ask_async", log=log, question="?")], told)
     agent = type(agent)("actor", model=agent.model, tools=[*agent.tools.values(), asking])

@@ -14,14 +14,14 @@ import pytest
 from midrun import Agent, Checkpoint, Completed, ControlRefused, Midrun, Paused
 from midrun.core.entries import AskOpened, CallDone, CallStarted
 from midrun.models import Use
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from tests.scenarios.promises.clocks import FAR, Hand
 from tests.scenarios.promises.office import carried, office, script, told, written
 from tests.scenarios.promises.processes import elsewhere
 from tests.scenarios.promises.seen import entries, kinds, recorded
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 # ── an approval ───────────────────────────────────────────────────────────────────────────
 
@@ -250,7 +250,7 @@ def hasty(log: str) -> Agent:
 async def test_an_approval_that_nobody_decides_in_time_is_a_no(path: Path, log: str) -> None:
     """The agent is told so; whoever decides after it learns that it is over."""
     clock = Hand()
-    outside = Outside(clock=clock, lease=FAR)
+    outside = Environment(clock=clock, lease=FAR)
     async with Midrun(kept_at(path), agents=[hasty(log)], outside=outside) as midrun:
         run = await midrun.start("office", "go")
         (ask,) = (await run.until("waiting")).asks
@@ -269,7 +269,7 @@ async def test_a_yes_that_has_expired_before_the_call_is_made_is_asked_for_again
 ) -> None:
     """Given in time, but nobody drove the run until it was over: it is not used any more."""
     clock = Hand()
-    outside = Outside(clock=clock, lease=FAR)
+    outside = Environment(clock=clock, lease=FAR)
     address = kept_at(path)
     async with Midrun(address, agents=[hasty(log)], outside=outside) as midrun:
         run = await midrun.start("office", "go")
@@ -290,7 +290,7 @@ async def test_a_yes_that_has_expired_before_the_call_is_made_is_asked_for_again
 # ── what nobody knows ─────────────────────────────────────────────────────────────────────
 
 
-async def doubtful(opened: Opener, stage: Stage) -> tuple[Midrun, str]:
+async def doubtful(opened: Opener, stage: ControllableTools) -> tuple[Midrun, str]:
     """Bring a run to where nobody knows whether a call took effect, and a person is asked."""
     midrun = await opened(stage.agent(Use("slow", name="a"), told))
     run = await midrun.start("actor", "go")
@@ -314,7 +314,7 @@ async def test_a_person_says_what_became_of_a_call_that_nobody_knows(
     said: str, entered: list[str], heard: str, opened: Opener
 ) -> None:
     """Made again only if the person says that it was not made."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun, run_id = await doubtful(opened, stage)
     run = await midrun.get(run_id)
     outcome = await run.result()
@@ -326,15 +326,15 @@ async def test_a_person_says_what_became_of_a_call_that_nobody_knows(
     stage.gate("a").set()
     await run.answer(said, actor="ada")
     assert heard in (await run.until("completed")).output
-    assert stage.began == entered
+    assert stage.called == entered
 
 
 async def test_the_doubt_travels_in_a_checkpoint(opened: Opener) -> None:
     """Another process asks the same question, and takes the same answers."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun, run_id = await doubtful(opened, stage)
     checkpoint = await (await midrun.get(run_id)).checkpoint()
     agent = stage.agent(Use("slow", name="a"), told)
     outcome = await agent.resume(Checkpoint.from_json(checkpoint.to_json()), "yes")
     assert isinstance(outcome, Completed)
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]

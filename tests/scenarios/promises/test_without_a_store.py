@@ -26,17 +26,17 @@ from midrun import (
 )
 from midrun.core.entries import RunImported
 from midrun.core.ids import Micros
-from midrun.core.run_head import head_of
+from midrun.core.run_head import build_head
 from midrun.core.values import Phase
 from midrun.models import ScriptedModel, Use
-from midrun.ports.environment import wall
+from midrun.ports.environment import read_wall_clock
 from midrun.stops import MaxSteps
 from tests.scenarios.promises.faulty import REFUSED, Faulty
 from tests.scenarios.promises.office import act, office, script, told, write, written
 from tests.scenarios.promises.processes import elsewhere
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))
@@ -110,19 +110,19 @@ async def test_an_exception_of_the_caller_comes_out_as_it_is(opened: Opener) -> 
 
 async def test_whoever_gives_up_on_a_run_stops_it() -> None:
     """A timeout around it, or Ctrl-C: nothing goes on behind the caller's back."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), "Done.", grace=timedelta(milliseconds=50))
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(agent.run, "go")
             await stage.start("a").wait()
             tasks.cancel_scope.cancel()
-    assert (stage.stopped, stage.did) == (["a"], [])
+    assert (stage.stopped, stage.completed) == (["a"], [])
 
 
 async def test_whoever_gives_up_on_a_run_has_it_cleaned_up() -> None:
     """Nobody can take it up later: what was in flight is undone now, what it holds released."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(
         Use("lock", name="a"), Use("draft", name="b"), Use("slow_draft", name="c")
     )
@@ -265,7 +265,7 @@ async def test_a_checkpoint_of_another_agent_is_refused(log: str) -> None:
     """Its name is another, or what it can do has changed since."""
     checkpoint = (await asking(log)).checkpoint
     others = (
-        Stage().agent("Done.", name="actor"),
+        ControllableTools().agent("Done.", name="actor"),
         Agent("office", model=ScriptedModel(["Done."]), tools=[act]),
         Agent(
             "office",
@@ -285,10 +285,10 @@ async def test_a_checkpoint_that_has_expired_is_refused(log: str) -> None:
     whole = (await asking(log)).checkpoint
     imported = RunImported(checkpoint=whole.run, head=whole.head_hash)
     async with Midrun("memory://") as midrun:
-        head = head_of(whole.state())
+        head = build_head(whole.state())
         await midrun.store.adopt(whole.run, whole.journal, imported, head=head)
-        lines = await midrun.store.lines(whole.run)
-    now = wall()
+        lines = await midrun.store.read_lines(whole.run)
+    now = read_wall_clock()
 
     def until(moment: int) -> Checkpoint:
         return Checkpoint.of(

@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun, Run
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.server import App, Bridges, Tokens, app
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import PATIENCE, PEOPLE, listening, token_of
 
 
@@ -26,7 +26,7 @@ class Bridged:
 
     async def only(self) -> Run:
         """Return the one run there is."""
-        (row,) = (await self.mid.store.runs(Query(limit=2))).items
+        (row,) = (await self.mid.store.list_runs(RunQuery(limit=2))).items
         return await self.mid.get(row.run)
 
 
@@ -39,9 +39,9 @@ class Serving(Protocol):
 
 
 @pytest.fixture
-def stage() -> Stage:
+def stage() -> ControllableTools:
     """Give a stage of the test's own."""
-    return Stage()
+    return ControllableTools()
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def serving(tmp_path: Path) -> Serving:
                 made = app(mid, auth=auth, bridges=bridges)
                 async with listening(made) as port:
                     yield Bridged(mid, made, f"http://127.0.0.1:{port}")
-                for row in (await mid.store.runs(Query(limit=50))).items:
+                for row in (await mid.store.list_runs(RunQuery(limit=50))).items:
                     verdict = await mid.verify(row.run)
                     assert verdict, str(verdict)
 

@@ -26,7 +26,7 @@ from midrun.models import ScriptedModel, Use
 from midrun.server import serve
 from midrun.stops import MaxCost
 from tests.scenarios.protocols.conftest import Bridged, Serving
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import PATIENCE, token_of
 
 pytestmark = pytest.mark.once
@@ -70,7 +70,7 @@ def shown(event: pb.StreamResponse) -> tuple[str, str]:
 
 @BINDINGS
 async def test_a_task_is_started_followed_and_found_again(
-    serving: Serving, stage: Stage, binding: str
+    serving: Serving, stage: ControllableTools, binding: str
 ) -> None:
     """Its output is an artifact, and the run is in the journal under the task's id."""
     agent = stage.agent(Use("quick", name="a"), "It is a.")
@@ -88,7 +88,7 @@ async def test_a_task_is_started_followed_and_found_again(
 
 @BINDINGS
 async def test_a_message_to_a_task_at_work_redirects_it_at_once(
-    serving: Serving, stage: Stage, binding: str
+    serving: Serving, stage: ControllableTools, binding: str
 ) -> None:
     """It does not wait until the first call is over, as the SDK's own executor has it."""
     agent = stage.agent(Use("slow", name="x"), "On the new course.")
@@ -115,7 +115,7 @@ async def test_a_message_to_a_task_at_work_redirects_it_at_once(
 
 @BINDINGS
 async def test_a_cancel_ends_the_task_and_a_second_one_is_refused_by_name(
-    serving: Serving, stage: Stage, binding: str
+    serving: Serving, stage: ControllableTools, binding: str
 ) -> None:
     """The report of what was done and undone is an artifact."""
     agent = stage.agent(Use("draft", name="d"), Use("slow", name="x"))
@@ -141,7 +141,7 @@ async def test_a_cancel_ends_the_task_and_a_second_one_is_refused_by_name(
 
 
 async def test_a_file_is_refused_by_name_and_not_dropped(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     async with serving(stage.agent("Done.")) as server, client(server) as theirs:
         request = saying("Read this.")
@@ -153,7 +153,7 @@ async def test_a_file_is_refused_by_name_and_not_dropped(
 
 
 async def test_a_paused_task_needs_input_and_any_message_resumes_it(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """Pause itself is our extension: the protocol's core has no word for it."""
     agent = stage.agent(Use("read", name="x"), "Done.")
@@ -204,7 +204,9 @@ async def test_a_question_is_answered_and_an_approval_given_by_a_message(
         assert paid == [5]
 
 
-async def test_the_task_of_somebody_else_is_not_found(serving: Serving, stage: Stage) -> None:
+async def test_the_task_of_somebody_else_is_not_found(
+    serving: Serving, stage: ControllableTools
+) -> None:
     """Nobody is told whether it is there."""
     async with serving(stage.agent("Secret.")) as server:
         run = await server.mid.start("actor", "Hm.", actor="ann")
@@ -234,7 +236,7 @@ async def test_a_task_that_the_agent_would_never_do_is_rejected_in_words(
 
 @BINDINGS
 async def test_a_request_that_cannot_be_taken_is_an_error_and_no_task(
-    serving: Serving, stage: Stage, binding: str
+    serving: Serving, stage: ControllableTools, binding: str
 ) -> None:
     """So the specification has it."""
     async with (
@@ -249,7 +251,7 @@ async def test_a_request_that_cannot_be_taken_is_an_error_and_no_task(
 
 
 async def test_a_store_that_is_busy_is_no_fault_of_the_request(
-    serving: Serving, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a client would never try again what it could."""
     async with serving(stage.agent("So.")) as server, client(server) as theirs:
@@ -266,7 +268,7 @@ async def test_a_store_that_is_busy_is_no_fault_of_the_request(
 
 
 async def test_a_task_without_a_context_begins_one_that_another_can_follow_in(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """The second is told what was said in the first, and both are listed under it."""
     async with serving(stage.agent("It is blue.", "As I said.")) as server:
@@ -285,7 +287,7 @@ async def test_a_task_without_a_context_begins_one_that_another_can_follow_in(
 
 
 async def test_the_card_is_public_and_says_that_calls_need_a_token(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """A client reads it before it has a token; the instructions are for those who have one."""
     agent = stage.agent("So.", instructions="Handle the secret project.")
@@ -311,7 +313,9 @@ async def test_the_card_is_public_and_says_that_calls_need_a_token(
         assert (await http.get(missing)).status_code == 404
 
 
-async def test_errors_of_json_rpc_have_its_codes(serving: Serving, stage: Stage) -> None:
+async def test_errors_of_json_rpc_have_its_codes(
+    serving: Serving, stage: ControllableTools
+) -> None:
     """Text that is no JSON is a parse error; a task that is not there is not found."""
     headers = {
         "Authorization": f"Bearer {token_of('olga')}",
@@ -330,7 +334,7 @@ async def test_errors_of_json_rpc_have_its_codes(serving: Serving, stage: Stage)
 
 
 async def test_a_list_says_how_many_tasks_there_are_over_all_pages(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """Of the caller, in the wanted state; a page is only a part of them."""
     agent = stage.agent("So.")
@@ -348,7 +352,9 @@ async def test_a_list_says_how_many_tasks_there_are_over_all_pages(
         assert (len(page.tasks), page.total_size) == (0, 0)
 
 
-async def test_a_stream_ends_with_the_server(serving: Serving, stage: Stage) -> None:
+async def test_a_stream_ends_with_the_server(
+    serving: Serving, stage: ControllableTools
+) -> None:
     """An open stream must not hold up whoever stops the server; the run goes on elsewhere."""
     agent = stage.agent(Use("read", name="x"), "Done.")
     async with serving(agent) as server, client(server) as theirs:
@@ -365,7 +371,7 @@ async def test_a_stream_ends_with_the_server(serving: Serving, stage: Stage) -> 
 
 @BINDINGS
 async def test_a_stream_outlives_a_signal_to_another_server_of_the_process(
-    serving: Serving, stage: Stage, binding: str
+    serving: Serving, stage: ControllableTools, binding: str
 ) -> None:
     """The SDK's library for streams notes a signal for the whole process, and for ever."""
     agent = stage.agent("One.", Use("quick", name="a"), "Two.")

@@ -10,7 +10,7 @@ from midrun.server import Bridges
 from tests.scenarios.promises.seen import entries
 from tests.scenarios.protocols.conftest import Serving
 from tests.scenarios.protocols.theirs import BEFORE, CURRENT, client
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 BOTH = pytest.mark.parametrize("kind", [CURRENT, BEFORE])
 pytestmark = pytest.mark.once
@@ -29,7 +29,7 @@ def only(items: object) -> object:
     return item
 
 
-def parent(stage: Stage) -> Agent:
+def parent(stage: ControllableTools) -> Agent:
     """Return an agent that has another one look something up."""
     aide = stage.agent(Use("read", name="x"), "It is x.", name="aide")
     model = ScriptedModel([Use("aide", task="Look."), "All done."])
@@ -38,7 +38,7 @@ def parent(stage: Stage) -> Agent:
 
 @BOTH
 async def test_a_run_is_streamed_and_ends_well(
-    serving: Serving, stage: Stage, kind: str
+    serving: Serving, stage: ControllableTools, kind: str
 ) -> None:
     """Text, a call with its arguments and result, and the answer; every part is closed."""
     agent = stage.agent(["Looking it up.", Use("quick", name="a")], "It is a.")
@@ -61,7 +61,7 @@ async def test_a_run_is_streamed_and_ends_well(
 
 
 async def test_a_child_run_is_a_subagent_and_rests_with_its_parent(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """It is told of in every segment that it is at work in, and ends in each of them."""
     url = "/agui/actor"
@@ -93,7 +93,7 @@ async def test_a_child_run_is_a_subagent_and_rests_with_its_parent(
 
 
 async def test_a_client_of_before_1_0_is_told_of_a_child_as_of_any_call(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """It would throw at a word that it does not know."""
     stage.gate("x").set()
@@ -107,7 +107,7 @@ async def test_a_client_of_before_1_0_is_told_of_a_child_as_of_any_call(
 
 
 async def test_a_pause_is_an_interrupt_and_its_answer_resumes_with_an_instruction(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """The person pauses elsewhere; the client shows it, and resumes by its own means."""
     agent = stage.agent(Use("read", name="x"), "Done as told.")
@@ -131,7 +131,7 @@ async def test_a_pause_is_an_interrupt_and_its_answer_resumes_with_an_instructio
 
 
 async def test_a_client_of_before_1_0_hears_of_a_pause_and_resumes_by_speaking(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """It has no box for an interrupt: the segment ends, and the next message resumes."""
     agent = stage.agent(Use("read", name="x"), "Done as told.")
@@ -154,7 +154,7 @@ async def test_a_client_of_before_1_0_hears_of_a_pause_and_resumes_by_speaking(
     ("kind", "outcome"), [(CURRENT, "cancelled"), (BEFORE, "error STOPPED")]
 )
 async def test_a_cancel_is_told_in_the_words_that_the_client_knows(
-    serving: Serving, stage: Stage, kind: str, outcome: str
+    serving: Serving, stage: ControllableTools, kind: str, outcome: str
 ) -> None:
     """A client of before 1.0 throws at an outcome that it does not know."""
     agent = stage.agent(["Half a sen", Use("slow", name="x")])
@@ -165,7 +165,7 @@ async def test_a_cancel_is_told_in_the_words_that_the_client_knows(
         await (await server.only()).cancel()
         assert (await theirs.over())["outcome"] == outcome
         assert any(event.get("name") == "midrun.report" for event in theirs.events)
-        assert stage.did == []
+        assert stage.completed == []
 
 
 @BOTH
@@ -274,7 +274,7 @@ async def test_a_question_is_answered_by_the_next_message(serving: Serving) -> N
 
 
 async def test_a_dropped_stream_pauses_the_run_after_the_grace(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """`abortRun` only drops the socket, and so does a closed tab: pause is right for both."""
     agent = stage.agent(Use("read", name="x"), "Done.")
@@ -292,7 +292,7 @@ async def test_a_dropped_stream_pauses_the_run_after_the_grace(
 
 
 async def test_a_dropped_stream_can_be_told_to_mean_nothing(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """For runs that are started and left alone."""
     agent = stage.agent(Use("read", name="x"), "Done.")
@@ -306,7 +306,9 @@ async def test_a_dropped_stream_can_be_told_to_mean_nothing(
         assert (await run.until("completed")).output == "Done."
 
 
-async def test_a_thread_of_another_user_is_not_joined(serving: Serving, stage: Stage) -> None:
+async def test_a_thread_of_another_user_is_not_joined(
+    serving: Serving, stage: ControllableTools
+) -> None:
     """A thread is a conversation of its user's own, whatever others call theirs."""
     agent = stage.agent("Secret.")
     async with serving(agent) as server:

@@ -17,11 +17,11 @@ from midrun.core.values import Phase
 from midrun.driver.live import Delta
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
-from midrun.server.a2a.tasks import STATES
-from midrun.server.agui.translate import Segment
+from midrun.server.a2a.tasks import TASK_STATES
+from midrun.server.agui.translate import AguiSegment
 from midrun.stops import MaxSteps, MaxTime
 from tests.scenarios.protocols.conftest import Bridged, Serving
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect
 from tests.unit.server.conftest import PATIENCE, token_of
 from tests.unit.server.listening import heard
@@ -72,14 +72,14 @@ def interrupt(events: list[Event]) -> dict[str, object]:
     return one
 
 
-def calls(stage: Stage) -> Agent:
+def calls(stage: ControllableTools) -> Agent:
     """Return an agent whose one call must be approved."""
     model = ScriptedModel([Use("guarded", name="x"), "Done."])
     return Agent("actor", model=model, tools=[tool(stage._quick, name="guarded", approve=True)])
 
 
 async def test_an_approval_names_its_call_and_what_an_answer_looks_like(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """And the state that goes with it has the run's view, and where it is controlled."""
     async with serving(calls(stage)) as server, signed_in_client(server) as client:
@@ -111,7 +111,7 @@ async def test_an_answer_to_one_of_two_interrupts_ends_with_the_other(
 
 
 async def test_words_that_the_agent_has_answered_are_not_taken_for_new_ones(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """Clients send the whole conversation each time; its last words may be old."""
     async with serving(calls(stage)) as server, signed_in_client(server) as client:
@@ -140,7 +140,9 @@ async def test_a_message_with_a_picture_is_refused_by_name(serving: Serving, kin
         assert not (await server.mid.runs()).items
 
 
-async def paused(server: Bridged, client: httpx2.AsyncClient, stage: Stage) -> list[Event]:
+async def paused(
+    server: Bridged, client: httpx2.AsyncClient, stage: ControllableTools
+) -> list[Event]:
     """Return the segment of a run that somebody pauses elsewhere."""
     found: list[Event] = []
 
@@ -155,7 +157,7 @@ async def paused(server: Bridged, client: httpx2.AsyncClient, stage: Stage) -> l
 
 
 async def test_an_interrupt_that_is_cancelled_cancels_the_run(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """It says who paused, and takes an instruction; no is the other answer there is."""
     agent = stage.agent(Use("read", name="x"), "Done.")
@@ -174,7 +176,10 @@ async def test_an_interrupt_that_is_cancelled_cancels_the_run(
     ("how", "ends"), [("interrupt", "interrupt"), ("success", "success"), ("auto", "interrupt")]
 )
 async def test_what_a_pause_is_to_a_client_can_be_said(
-    serving: Serving, stage: Stage, how: Literal["auto", "interrupt", "success"], ends: str
+    serving: Serving,
+    stage: ControllableTools,
+    how: Literal["auto", "interrupt", "success"],
+    ends: str,
 ) -> None:
     """Where a chat has no box for an interrupt, it is the end of a segment."""
     agent = stage.agent(Use("read", name="x"), "Done.")
@@ -190,7 +195,7 @@ async def test_what_a_pause_is_to_a_client_can_be_said(
 
 @pytest.mark.parametrize("watched", [False, True])
 async def test_a_dropped_stream_can_cancel_unless_somebody_else_watches(
-    serving: Serving, stage: Stage, watched: bool
+    serving: Serving, stage: ControllableTools, watched: bool
 ) -> None:
     """Who looks on by the native feed keeps the run, though the one who asked is gone."""
     agent = stage.agent(Use("read", name="x"), "Done.")
@@ -216,7 +221,7 @@ async def test_a_dropped_stream_can_cancel_unless_somebody_else_watches(
 def test_what_a_model_thinks_is_told_apart_once_and_closed() -> None:
     """Also to one who is given all of it again, because something was lost on the way."""
     run, call = RunId("run_1"), CallId("c1")
-    told = Segment(State(run=run), current=True)
+    told = AguiSegment(State(run=run), is_current_version=True)
     said: list[Event] = []
     deltas: tuple[tuple[Literal["thinking", "text"], str, bool], ...] = (
         ("thinking", "First", False),
@@ -226,8 +231,8 @@ def test_what_a_model_thinks_is_told_apart_once_and_closed() -> None:
     )
     for kind, text, opening in deltas:
         delta = Delta(run=run, call=call, kind=kind, text=text, opening=opening)
-        said += told.told(delta)
-    said += told.ended()
+        said += told.translate(delta)
+    said += told.close_all()
     assert [event["type"] for event in said] == [
         "REASONING_START",
         "REASONING_MESSAGE_START",
@@ -256,7 +261,9 @@ async def test_a_runtime_says_what_its_agents_can_do(serving: Serving) -> None:
         assert not any(told["threadEndpoints"].values())
 
 
-async def test_a2a_is_spoken_as_it_was_before_too(serving: Serving, stage: Stage) -> None:
+async def test_a2a_is_spoken_as_it_was_before_too(
+    serving: Serving, stage: ControllableTools
+) -> None:
     """Version 0.3 had other names for everything, and most clients that exist are of it."""
     async with serving(stage.agent("It is a.")) as server, signed_in_client(server) as client:
         message = {"role": "user", "messageId": "1", "kind": "message"}
@@ -269,9 +276,9 @@ async def test_a2a_is_spoken_as_it_was_before_too(serving: Serving, stage: Stage
 
 def test_every_phase_is_a_state_of_a_task() -> None:
     """Paused and waiting need input; what is being stopped is still at work."""
-    states = {phase: STATES[phase] for phase in Phase}
-    needs = {phase for phase, state in states.items() if state == STATES[Phase.PAUSED]}
-    works = {phase for phase, state in states.items() if state == STATES[Phase.RUNNING]}
+    states = {phase: TASK_STATES[phase] for phase in Phase}
+    needs = {phase for phase, state in states.items() if state == TASK_STATES[Phase.PAUSED]}
+    works = {phase for phase, state in states.items() if state == TASK_STATES[Phase.RUNNING]}
     assert needs == {Phase.PAUSED, Phase.WAITING, Phase.HALTED}
     assert works == {Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING}
     assert len(set(states.values())) == 6

@@ -7,13 +7,13 @@ from midrun.server import Bridges
 from tests.scenarios.protocols.conftest import Serving
 from tests.scenarios.protocols.test_agui import texts
 from tests.scenarios.protocols.theirs import client
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 pytestmark = pytest.mark.once
 
 
 async def test_it_connects_finds_the_agents_and_runs_one(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """What it is told of the runtime is what it asks before anything else."""
     agent = stage.agent(["Looking.", Use("quick", name="a")], "It is a.")
@@ -26,7 +26,7 @@ async def test_it_connects_finds_the_agents_and_runs_one(
 
 @pytest.mark.parametrize(("how", "phase"), [("pause", "paused"), ("cancel", "cancelled")])
 async def test_its_one_button_stops_the_run_as_the_server_was_told(
-    serving: Serving, stage: Stage, how: str, phase: str
+    serving: Serving, stage: ControllableTools, how: str, phase: str
 ) -> None:
     """Pause unless told otherwise: it has one button, and a pause can be taken back."""
     agent = stage.agent(["Half a sen", Use("read", name="x")], "Done.")
@@ -47,7 +47,7 @@ async def test_its_one_button_stops_the_run_as_the_server_was_told(
 
 
 async def test_a_page_that_is_opened_again_is_given_the_conversation(
-    serving: Serving, stage: Stage
+    serving: Serving, stage: ControllableTools
 ) -> None:
     """What was said while nobody looked is there, and the agent can be spoken to."""
     agent = stage.agent("It is a.")

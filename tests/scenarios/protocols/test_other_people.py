@@ -8,10 +8,10 @@ from midrun import Agent
 from midrun.core.entries import RunStarted
 from midrun.core.ids import RunId
 from midrun.models import ScriptedModel, Use
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.server import Limits
 from midrun.server.admin import PROOF_HEADER
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect
 from tests.unit.server.conftest import PEOPLE, Serve, serve, stage
 
@@ -38,7 +38,7 @@ def agui(thread: str, text: str) -> dict[str, object]:
 
 
 async def test_a_context_of_the_same_name_is_another_for_another_user_of_a2a(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A run on a thread is given what was said in it, and shows it to its starter."""
     served = await serve(stage.agent("The password is swordfish.", "Yes.", "No."))
@@ -55,7 +55,7 @@ async def test_a_context_of_the_same_name_is_another_for_another_user_of_a2a(
 
 
 async def test_a_thread_of_the_same_name_is_another_for_another_user_of_ag_ui(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Whichever agents take part in it."""
     other = Agent("other", model=ScriptedModel(["Hm."]))
@@ -66,14 +66,14 @@ async def test_a_thread_of_the_same_name_is_another_for_another_user_of_ag_ui(
     reply = await bob.post("/agui/other", json=agui("secrets", "What was said?"))
     assert reply.status_code == 200, reply.text
     assert "swordfish" not in reply.text
-    (row,) = (await served.mid.store.runs(Query(owner="bob"))).items
+    (row,) = (await served.mid.store.list_runs(RunQuery(owner="bob"))).items
     (record,) = await served.mid.store.read(row.run, limit=1)
     assert isinstance(record.entry, RunStarted)
     assert record.entry.history == ()
 
 
 async def test_a_run_of_an_operator_in_ones_thread_is_not_spoken_to(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """One goes on with the thread that is one's own, and with no run that is not."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -95,7 +95,7 @@ async def test_a_run_of_an_operator_in_ones_thread_is_not_spoken_to(
 
 
 async def test_two_people_may_send_messages_of_the_same_name(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A message's id is its sender's; the other one is not told that there is such a run."""
     served = await serve(stage.agent("Hers.", "His."))
@@ -106,7 +106,7 @@ async def test_two_people_may_send_messages_of_the_same_name(
 
 
 async def test_ids_that_are_no_names_are_refused_by_every_bridge(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A thread stands in every line of a list: a megabyte of it would be everybody's."""
     served = await serve(stage.agent("Done."))
@@ -117,7 +117,7 @@ async def test_ids_that_are_no_names_are_refused_by_every_bridge(
 
 
 async def test_a2a_says_so_where_somebody_has_too_many_streams(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """As a refusal, and not as a fault of the server's."""
     served = await serve(stage.agent("Done."), limits=Limits(streams=0))
@@ -126,7 +126,7 @@ async def test_a2a_says_so_where_somebody_has_too_many_streams(
 
 
 async def test_a2a_and_ag_ui_keep_to_how_many_words_may_wait(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """The bound is the run's, and not that of one way in."""
     agent = stage.agent(Use("slow", name="x"), "Done.")
@@ -142,7 +142,7 @@ async def test_a2a_and_ag_ui_keep_to_how_many_words_may_wait(
 
 
 async def test_who_waits_by_a2a_for_a_server_that_closes_is_answered(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Be it that it should come again: no answer at all is a fault of the server's."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -163,7 +163,7 @@ async def test_who_waits_by_a2a_for_a_server_that_closes_is_answered(
 
 
 async def test_a_stream_of_a2a_ends_with_the_session_it_was_opened_in(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Whoever signed out hears no more."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -185,7 +185,7 @@ async def test_a_stream_of_a2a_ends_with_the_session_it_was_opened_in(
 
 
 async def test_a_page_that_no_list_gave_out_is_the_callers_mistake(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """In both forms of A2A: an internal error would have somebody look into our log."""
     served = await serve(stage.agent("Done."))

@@ -7,12 +7,12 @@ import anyio
 import pytest
 
 from midrun import Agent, ControlRefused, Midrun, Misconfigured, Tool, tool
-from midrun.cli.output import ask_line
+from midrun.cli.output import format_ask
 from midrun.core.placeholders import PLACEHOLDER
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.runs.run import Run
-from midrun.tui.dialogs import deciding
+from midrun.tui.dialogs import draw_ask_dialog
 
 ATTACKER = "DE89-3704-0044-0532"
 OURS = "DE02-1203-0000-0000"
@@ -86,7 +86,7 @@ async def test_a_value_that_a_model_calls_a_password_is_hidden_nowhere_else() ->
         (ask,) = (await run.view()).asks
         assert ask.args == {"to": ATTACKER}
         assert ask.hidden == ""
-        stored = [line.decode() for line, _ in await midrun.store.lines(run.id)]
+        stored = [line.decode() for line, _ in await midrun.store.read_lines(run.id)]
         assert not any("password" in line and ATTACKER in line for line in stored)
         await run.approve()
         await run.until("completed")
@@ -146,7 +146,7 @@ async def test_an_argument_that_its_tool_declares_secret_can_be_approved(
         assert ask.hidden == expected
         await run.approve()
         view = await run.until("completed")
-        stored = b"".join(line for line, _ in await midrun.store.lines(run.id))
+        stored = b"".join(line for line, _ in await midrun.store.read_lines(run.id))
     assert bank.wired == [given]
     assert OURS.encode() not in stored
     assert view.output.startswith("I used [redacted:")
@@ -180,8 +180,8 @@ async def test_the_terminal_names_hidden_arguments() -> None:
         run = await waiting(midrun, agent)
         (ask,) = (await run.view()).asks
         (open_ask,) = await midrun.asks()
-    sheet = " ".join(text for row in deciding(ask, 1, 1, 60) for _, text in row)
-    listed = " ".join(text for _, text in ask_line(open_ask))
+    sheet = " ".join(text for row in draw_ask_dialog(ask, 1, 1, 60) for _, text in row)
+    listed = " ".join(text for _, text in format_ask(open_ask))
     words = "tool wire_iban declares it secret"
     assert words in " ".join(sheet.split())
     assert words in listed

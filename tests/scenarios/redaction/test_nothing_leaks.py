@@ -16,7 +16,7 @@ from midrun.core.entries import CallFailed
 from midrun.driver.live import Delta
 from midrun.models import Use
 from midrun.runs.run import Run
-from midrun.runs.values import Happened
+from midrun.runs.values import FeedEntry
 from midrun.server import app
 from tests.scenarios.redaction.office import HEADER, PASSWORD, SECRETS, SESSION, Office, copied
 from tests.support.processes import ROOT
@@ -49,9 +49,9 @@ def files(path: Path) -> list[str]:
 
 async def everything(run: Run, midrun: Midrun) -> list[object]:
     """Return all that can be looked at of a run."""
-    lines = await midrun.store.lines(run.id)
+    lines = await midrun.store.read_lines(run.id)
     seen: list[object] = [line.decode() for line, _ in lines]
-    seen += [await run.view(), await run.report(), await midrun.store.row(run.id)]
+    seen += [await run.view(), await run.report(), await midrun.store.get_row(run.id)]
     if (await run.view()).phase not in {"completed", "cancelled"}:
         seen.append((await run.checkpoint()).to_json())
     token = "t" * 43
@@ -105,7 +105,7 @@ async def test_a_whole_run_leaves_no_secret_anywhere(
         assert await midrun.verify(run.id)
     notes = [item for item in live if isinstance(item, Delta) and item.kind == "note"]
     assert notes
-    assert not leaks(*(item for item in live if isinstance(item, Happened)), *notes)
+    assert not leaks(*(item for item in live if isinstance(item, FeedEntry)), *notes)
     assert not leaks(*files(path))
     assert not leaks(caplog.text)
     assert HEADER not in caplog.text
@@ -124,7 +124,7 @@ async def test_a_tool_in_a_process_of_its_own_has_the_secret(
     async with opened(agent) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("completed")
-        seen = [item.entry async for item in run.feed() if isinstance(item, Happened)]
+        seen = [item.entry async for item in run.feed() if isinstance(item, FeedEntry)]
         assert any("ann: True" in repr(entry) for entry in seen)
     assert not leaks(*files(path))
 
@@ -159,7 +159,7 @@ async def test_a_call_whose_secret_is_lost_is_not_made_and_the_agent_is_told(
     assert ended.stdout == b"[]\n"
     async with Midrun(f"sqlite:///{path}") as midrun:
         run = await midrun.get(run.id)
-        entries = [item.entry async for item in run.feed() if isinstance(item, Happened)]
+        entries = [item.entry async for item in run.feed() if isinstance(item, FeedEntry)]
         (failed,) = [entry for entry in entries if isinstance(entry, CallFailed)]
         assert failed.code == "redacted"
         assert await midrun.verify(run.id)
@@ -235,7 +235,7 @@ async def test_a_long_runs_snapshot_has_none(opened: Opened, path: Path) -> None
         run = await midrun.start(agent, "Log in, often.")
         await run.until("completed")
         assert await midrun.store.load_snapshot(run.id) is not None
-        lines = await midrun.store.lines(run.id)
+        lines = await midrun.store.read_lines(run.id)
         uses = {
             msgspec.json.encode(use["args"]["password"])
             for line, _ in lines

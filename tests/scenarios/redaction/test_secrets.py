@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midrun.codec.redaction import PEOPLE_WORDS, drain, is_secret_name
+from midrun.codec.redaction import PERSON_TEXT_SCOPE, is_secret_name, run_steps
 from midrun.core.controls import Approve, Say
-from midrun.core.driver_inputs import Close, Fail
+from midrun.core.driver_inputs import CloseCall, FailRun
 from midrun.core.entries import CallDone, CallFailed, RunStarted
 from midrun.core.ids import AskId, CallId, Epoch, RunId
 from midrun.core.placeholders import PLACEHOLDER
@@ -18,33 +18,33 @@ from midrun.core.state import State
 from midrun.core.values import Json, Reply, Traits, Use
 from midrun.driver.delta import Delta
 from midrun.driver.redaction import (
-    EACH,
-    RUNS,
-    SHORT,
-    Screen,
-    Secrets,
-    Vault,
-    hide_at_once,
-    hide_control,
+    REMEMBERED_MAX_RUNS,
+    RUN_MAX_SECRETS,
+    SEARCHED_MIN_CHARS,
+    LiveRedactor,
+    RunSecrets,
+    SecretRegistry,
+    redact_control,
+    redact_struct_now,
 )
 
 RUN = RunId("run_1")
 SECRET = "hunter2-correct-horse"
 
 
-def vault() -> Vault:
+def vault() -> SecretRegistry:
     """Return a vault that hides by name."""
-    return Vault(redact=True, key=b"k")
+    return SecretRegistry(redact=True, key=b"k")
 
 
 def hides(value: Json) -> Json:
     """Return `value` as it is journaled."""
-    return drain(vault().of(RUN).redaction.value(value))
+    return run_steps(vault().get_run(RUN).redactor.redact_value(value))
 
 
 def placeholder(secret: str = SECRET) -> str:
     """Return what stands for a secret of the run."""
-    return vault().of(RUN).cover(secret)
+    return vault().get_run(RUN).redact(secret)
 
 
 @pytest.mark.parametrize(
@@ -156,25 +156,25 @@ def test_a_secret_is_found_by_its_shape(secret: str) -> None:
     text = f"It is {secret}"
     shown = f"It is {placeholder(secret)}"
     assert hides({"note": text}) == {"note": shown}
-    assert hide_at_once(vault(), RUN, Say(text=text)).text == shown
-    reply = Close(
+    assert redact_struct_now(vault(), RUN, Say(text=text)).text == shown
+    reply = CloseCall(
         epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=Reply(text=text, opaque=text))
     )
-    assert secret not in repr(hide_at_once(vault(), RUN, reply))
+    assert secret not in repr(redact_struct_now(vault(), RUN, reply))
 
 
 def test_a_secret_in_the_task_is_found() -> None:
     """By a name before it, or by its shape."""
     started = RunStarted(agent="a", task=f"Log in with password={SECRET}, the pin is fine.")
-    shown = hide_at_once(vault(), RUN, started)
+    shown = redact_struct_now(vault(), RUN, started)
     assert shown.task == f"Log in with password={placeholder()}, the pin is fine."
 
 
 def test_a_model_may_write_of_names_in_its_words() -> None:
     """An agent that explains a configuration file must not be garbled."""
     reply = Reply(text="Set password=changeme-first in app.ini")
-    done = Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
-    assert hide_at_once(vault(), RUN, done) is done
+    done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
+    assert redact_struct_now(vault(), RUN, done) is done
 
 
 def test_a_secret_is_hidden_also_where_it_stands_before_its_name() -> None:
@@ -187,11 +187,13 @@ def test_a_secret_is_hidden_also_where_it_stands_before_its_name() -> None:
 
 def test_equal_secrets_look_equal_in_one_run_and_not_in_another() -> None:
     """So that repetition is noticed, and nothing is learnt by comparing runs."""
-    one, other = vault().of(RUN), vault().of(RunId("run_2"))
-    assert one.cover(SECRET) == vault().of(RUN).cover(SECRET)
-    assert one.cover(SECRET) != one.cover("another")
-    assert one.cover(SECRET) != other.cover(SECRET)
-    assert Vault(redact=True, key=b"other").of(RUN).cover(SECRET) != one.cover(SECRET)
+    one, other = vault().get_run(RUN), vault().get_run(RunId("run_2"))
+    assert one.redact(SECRET) == vault().get_run(RUN).redact(SECRET)
+    assert one.redact(SECRET) != one.redact("another")
+    assert one.redact(SECRET) != other.redact(SECRET)
+    assert SecretRegistry(redact=True, key=b"other").get_run(RUN).redact(SECRET) != one.redact(
+        SECRET
+    )
 
 
 def test_a_secret_that_is_known_is_hidden_wherever_it_appears_next() -> None:
@@ -201,32 +203,35 @@ def test_a_secret_that_is_known_is_hidden_wherever_it_appears_next() -> None:
     use = Use(tool="login", args={"password": SECRET}, why=why, traits=declared)
     opaque = {"parts": [{"args": f'{{"password": "{SECRET}"}}', "text": f"so {SECRET}"}]}
     reply = Reply(text=f"I use {SECRET}", thinking=SECRET, uses=(use,), opaque=opaque)
-    done = Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
-    assert SECRET not in repr(hide_at_once(vault(), RUN, done))
+    done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
+    assert SECRET not in repr(redact_struct_now(vault(), RUN, done))
 
 
 def test_a_secret_that_begins_with_another_is_hidden_whole() -> None:
     """Its end would be left otherwise, and whoever knows the other has it all."""
-    at = vault().of(RUN)
-    at.cover("hunter2")
-    at.cover("hunter2-and-more")
-    shown = at.known("hunter2-and-more, hunter2")
+    at = vault().get_run(RUN)
+    at.redact("hunter2")
+    at.redact("hunter2-and-more")
+    shown = at.redact_all_known("hunter2-and-more, hunter2")
     assert shown == f"{placeholder('hunter2-and-more')}, {placeholder('hunter2')}"
 
 
 def test_what_has_no_secret_is_the_very_same_object() -> None:
     """It costs a look, and no copy."""
     reply = Reply(text="I log in", uses=(Use(tool="login", args={"user": "ann"}),))
-    done = Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
-    assert hide_at_once(vault(), RUN, done) is done
+    done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
+    assert redact_struct_now(vault(), RUN, done) is done
 
 
 def test_errors_of_every_kind_are_covered() -> None:
     """Also those of evidence that has an error and nothing else."""
     error = f"KeyError: password={SECRET}"
     failed = CallFailed(call=CallId("c1"), error=error)
-    for one in (Close(epoch=Epoch(1), outcome=failed), Fail(epoch=Epoch(1), error=error)):
-        assert SECRET not in repr(hide_at_once(vault(), RUN, one))
+    for one in (
+        CloseCall(epoch=Epoch(1), outcome=failed),
+        FailRun(epoch=Epoch(1), error=error),
+    ):
+        assert SECRET not in repr(redact_struct_now(vault(), RUN, one))
 
 
 def test_a_function_of_ones_own_finds_more() -> None:
@@ -235,17 +240,17 @@ def test_a_function_of_ones_own_finds_more() -> None:
     def find(name: str, text: str) -> Iterable[str]:
         return [text] if name == "iban" else re.findall(r"sk-\w+", text)
 
-    secrets = Vault(find, b"k").of(RUN)
+    secrets = SecretRegistry(find, b"k").get_run(RUN)
     value = {"iban": "DE02", "list": ["use sk-123 and sk-456"], "password": SECRET}
-    shown = drain(secrets.redaction.value(value))
+    shown = run_steps(secrets.redactor.redact_value(value))
     assert shown == {
-        "iban": secrets.cover("DE02"),
-        "list": [f"use {secrets.cover('sk-123')} and {secrets.cover('sk-456')}"],
-        "password": secrets.cover(SECRET),
+        "iban": secrets.redact("DE02"),
+        "list": [f"use {secrets.redact('sk-123')} and {secrets.redact('sk-456')}"],
+        "password": secrets.redact(SECRET),
     }
-    assert drain(secrets.redaction.value(shown)) == shown
-    said = drain(secrets.redaction.value("it is sk-123", PEOPLE_WORDS))
-    assert said == f"it is {secrets.cover('sk-123')}"
+    assert run_steps(secrets.redactor.redact_value(shown)) == shown
+    said = run_steps(secrets.redactor.redact_value("it is sk-123", PERSON_TEXT_SCOPE))
+    assert said == f"it is {secrets.redact('sk-123')}"
 
 
 def test_where_that_function_raises_nothing_is_shown() -> None:
@@ -254,16 +259,18 @@ def test_where_that_function_raises_nothing_is_shown() -> None:
     def find(name: str, text: str) -> Iterable[str]:
         raise ZeroDivisionError(name, text)
 
-    shown = drain(Vault(find, b"k").of(RUN).redaction.value({"a": "harmless?"}))
+    shown = run_steps(
+        SecretRegistry(find, b"k").get_run(RUN).redactor.redact_value({"a": "harmless?"})
+    )
     assert isinstance(shown, dict)
     assert PLACEHOLDER.fullmatch(shown["a"])
 
 
 def test_without_redaction_nothing_is_hidden() -> None:
     """It can be turned off."""
-    off = Vault(redact=False, key=b"k")
-    given = Fail(epoch=Epoch(1), error=f"password={SECRET}")
-    assert hide_at_once(off, RUN, given) is given
+    off = SecretRegistry(redact=False, key=b"k")
+    given = FailRun(epoch=Epoch(1), error=f"password={SECRET}")
+    assert redact_struct_now(off, RUN, given) is given
 
 
 def test_what_nobody_could_store_is_not_looked_at() -> None:
@@ -277,73 +284,73 @@ def test_what_nobody_could_store_is_not_looked_at() -> None:
 # ── giving back ──────────────────────────────────────────────────────────────
 
 
-def journaled(secrets: Secrets, tool: str, args: Json) -> Json:
+def journaled(secrets: RunSecrets, tool: str, args: Json) -> Json:
     """Return the arguments of a call as the journal has them."""
-    return drain(secrets.use(Use(tool=tool, args=args), by_model=True)).args
+    return run_steps(secrets.redact_use(Use(tool=tool, args=args), by_model=True)).args
 
 
 def test_a_tool_gets_what_the_model_wrote() -> None:
     """In every field, also one that only a function found."""
-    secrets = Vault(lambda _, text: re.findall(r"sk-\w+", text), b"k").of(RUN)
+    secrets = SecretRegistry(lambda _, text: re.findall(r"sk-\w+", text), b"k").get_run(RUN)
     args = {"password": SECRET, "body": "the key is sk-123", "n": 1}
     kept = journaled(secrets, "login", args)
     assert "sk-123" not in repr(kept)
-    assert secrets.revealed(Use(tool="login", args=kept)) == args
+    assert secrets.restore_args(Use(tool="login", args=kept)) == args
 
 
 def test_a_placeholder_is_taken_for_its_secret_only_where_one_belongs() -> None:
     """Or whoever can make a model write a mail could have a secret sent to them."""
-    secrets = vault().of(RUN)
+    secrets = vault().get_run(RUN)
     journaled(secrets, "login", {"password": SECRET})
     copied = {
         "password": placeholder(),
         "body": f"it is {placeholder()}",
         "list": [placeholder()],
     }
-    assert secrets.revealed(Use(tool="send", args=copied)) == {**copied, "password": SECRET}
+    assert secrets.restore_args(Use(tool="send", args=copied)) == {**copied, "password": SECRET}
 
 
 def test_what_another_process_has_hidden_is_missed() -> None:
     """A call with a placeholder in the place of a secret must not be made."""
     args = {"password": placeholder()}
-    elsewhere = Vault(redact=True, key=b"k")
-    assert elsewhere.is_lost(RUN, args)
-    assert elsewhere.of(RUN).revealed(Use(tool="login", args=args)) == args
-    assert not elsewhere.is_lost(RUN, {"password": "none"})
+    elsewhere = SecretRegistry(redact=True, key=b"k")
+    assert elsewhere.has_lost_secrets(RUN, args)
+    assert elsewhere.get_run(RUN).restore_args(Use(tool="login", args=args)) == args
+    assert not elsewhere.has_lost_secrets(RUN, {"password": "none"})
 
 
 async def test_what_a_person_edits_is_hidden_and_given_to_the_tool() -> None:
     """Whatever becomes of the ask: it does not reach the journal."""
     at = vault()
     control = Approve(ask=AskId("a1"), args={"password": SECRET})
-    kept = await hide_control(at, State(run=RUN), control)
+    kept = await redact_control(at, State(run=RUN), control)
     assert SECRET not in repr(kept)
-    assert at.of(RUN).revealed(Use(tool="", args=kept.args)) == {"password": SECRET}
-    said = await hide_control(at, State(run=RUN), Say(text=f"it is {SECRET}"))
+    assert at.get_run(RUN).restore_args(Use(tool="", args=kept.args)) == {"password": SECRET}
+    said = await redact_control(at, State(run=RUN), Say(text=f"it is {SECRET}"))
     assert said.text == f"it is {placeholder()}"
 
 
 def test_a_vault_does_not_grow_without_end() -> None:
     """The oldest secrets, and those of the runs that rest for the longest, are forgotten."""
     at = vault()
-    for n in range(EACH + 5):
-        at.of(RUN).cover(f"secret-{n}")
-    assert len(at.of(RUN)._values) == EACH
-    for n in range(RUNS + 5):
-        at.of(RunId(f"run_{n}"))
-    assert len(at._runs) == RUNS
+    for n in range(RUN_MAX_SECRETS + 5):
+        at.get_run(RUN).redact(f"secret-{n}")
+    assert len(at.get_run(RUN)._secret_by_placeholder) == RUN_MAX_SECRETS
+    for n in range(REMEMBERED_MAX_RUNS + 5):
+        at.get_run(RunId(f"run_{n}"))
+    assert len(at._runs) == REMEMBERED_MAX_RUNS
 
 
 # ── what is live ─────────────────────────────────────────────────────────────
 
 
-def shown(screen: Screen, kind: str, *texts: str) -> str:
+def shown(screen: LiveRedactor, kind: str, *texts: str) -> str:
     """Return what is shown of a call that says `texts` one after the other."""
     deltas = (
         Delta(run=RUN, call=CallId("c1"), kind=kind, text=text)  # type: ignore[arg-type]  # one of them
         for text in texts
     )
-    passed = (screen.passed(delta) for delta in deltas)
+    passed = (screen.redact_delta(delta) for delta in deltas)
     return "".join(delta.text for delta in passed if delta is not None)
 
 
@@ -358,30 +365,32 @@ def shown(screen: Screen, kind: str, *texts: str) -> str:
 )
 def test_arguments_are_shown_up_to_a_name_that_may_be_a_secrets(pieces: list[str]) -> None:
     """However they are cut into pieces."""
-    assert "hunter2" not in shown(Screen(vault()), "args", *pieces)
+    assert "hunter2" not in shown(LiveRedactor(vault()), "args", *pieces)
 
 
 def test_arguments_without_such_a_name_are_shown() -> None:
     """As they come."""
     pieces = '{"pa', 'th": "x", "keywords": ["monkey"], "url": "https://ho', 'st"}'
-    assert shown(Screen(vault()), "args", *pieces) == "".join(pieces)
+    assert shown(LiveRedactor(vault()), "args", *pieces) == "".join(pieces)
 
 
 def test_a_known_secret_is_hidden_in_text_that_comes_in_pieces() -> None:
     """Its beginning is held back until it is clear that it is none."""
     at = vault()
-    at.of(RUN).cover(SECRET)
+    at.get_run(RUN).redact(SECRET)
     for size in (1, 2, 3, 7, 100):
         text = f"use {SECRET} or hunter2-not, hunt"
         pieces = [text[n : n + size] for n in range(0, len(text), size)]
         assert (
-            shown(Screen(at), "text", *pieces, "er!")
+            shown(LiveRedactor(at), "text", *pieces, "er!")
             == f"use {placeholder()} or hunter2-not, hunter!"
         )
 
 
 @given(
-    secrets=st.lists(st.text("ab1", min_size=SHORT, max_size=9), min_size=1, max_size=3),
+    secrets=st.lists(
+        st.text("ab1", min_size=SEARCHED_MIN_CHARS, max_size=9), min_size=1, max_size=3
+    ),
     words=st.lists(st.text("ab1 ", max_size=9), max_size=4),
     cuts=st.lists(st.integers(1, 5), min_size=1, max_size=5),
 )
@@ -391,20 +400,20 @@ def test_no_known_secret_is_ever_shown_however_the_text_is_cut(
     """Also where one is part of another, or begins where another ends."""
     at = vault()
     for secret in secrets:
-        at.of(RUN).cover(secret)
+        at.get_run(RUN).redact(secret)
     text = "".join(part for pair in zip_longest(words, secrets, fillvalue="") for part in pair)
     pieces, sizes = [], cycle(cuts)
     while text:
         size = next(sizes)
         pieces.append(text[:size])
         text = text[size:]
-    seen = shown(Screen(at), "text", *pieces)
+    seen = shown(LiveRedactor(at), "text", *pieces)
     assert not [secret for secret in secrets if secret in PLACEHOLDER.sub("|", seen)]
 
 
 def test_with_a_function_of_ones_own_no_words_are_live() -> None:
     """It cannot judge half of what it is to find. Notes are whole, and come."""
-    screen = Screen(Vault(lambda _, text: re.findall(r"sk-\w+", text), b"k"))
+    screen = LiveRedactor(SecretRegistry(lambda _, text: re.findall(r"sk-\w+", text), b"k"))
     assert not shown(screen, "text", "anything")
     assert shown(screen, "note", "no key") == "no key"
     assert "sk-1" not in shown(screen, "note", "a key: sk-123")

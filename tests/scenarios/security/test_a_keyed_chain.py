@@ -16,15 +16,15 @@ import apsw
 import pytest
 
 from midrun import Agent, Completed, Midrun, ask_human
-from midrun.cli.targets import opened, settle
-from midrun.codec.hash_chain import PLAIN, Chain
-from midrun.codec.snapshot import freeze
+from midrun.cli.targets import open_target, resolve_settings
+from midrun.codec.hash_chain import UNKEYED_CHAIN, HashChain
+from midrun.codec.snapshot import encode_snapshot
 from midrun.core.ids import RunId, Seq
-from midrun.driver.journal_writer import load
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import JournalCorrupt, Misconfigured, StoreKeyRefused
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import Snapshot
-from midrun.runs.verification import verdict_on
+from midrun.runs.verification import verify_run
 from midrun.stores.memory import MemoryStore
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
@@ -70,25 +70,27 @@ def test_a_link_is_an_hmac_of_what_it_is_a_hash_of_without_a_key() -> None:
     """As it is written down, so that others can check it; without a key nothing is new."""
     run, lines = RunId("run_1"), [b"one", b"two"]
     first = sha256(b"midrun journal\nrun_1").digest()
-    assert PLAIN.first(run) == first
-    assert PLAIN.next(first, b"one") == sha256(first + b"one").digest()
-    keyed = Chain(KEY)
-    assert keyed.first(run) == digest(KEY, first, "sha256")
-    assert keyed.next(b"before", b"one") == digest(KEY, b"beforeone", "sha256")
-    heads = {chain.head(run, lines) for chain in (PLAIN, keyed, Chain(OTHER))}
+    assert UNKEYED_CHAIN.make_first_link(run) == first
+    assert UNKEYED_CHAIN.make_next_link(first, b"one") == sha256(first + b"one").digest()
+    keyed = HashChain(KEY)
+    assert keyed.make_first_link(run) == digest(KEY, first, "sha256")
+    assert keyed.make_next_link(b"before", b"one") == digest(KEY, b"beforeone", "sha256")
+    heads = {
+        chain.compute_head(run, lines) for chain in (UNKEYED_CHAIN, keyed, HashChain(OTHER))
+    }
     assert len(heads) == 3
 
 
 def test_a_key_is_long_enough_and_shows_itself_nowhere() -> None:
     """An unset variable is no key, and logs are read by many."""
     with pytest.raises(Misconfigured, match="at least 16"):
-        Chain(b"")
+        HashChain(b"")
     with pytest.raises(Misconfigured, match="at least 16"):
         MemoryStore(key=b"too short")
-    assert KEY.decode() not in repr(Chain(KEY))
-    assert KEY.hex() not in repr(Chain(KEY))
-    assert Chain(KEY).kid in repr(Chain(KEY))
-    assert Chain(KEY).kid != Chain(OTHER).kid
+    assert KEY.decode() not in repr(HashChain(KEY))
+    assert KEY.hex() not in repr(HashChain(KEY))
+    assert HashChain(KEY).key_id in repr(HashChain(KEY))
+    assert HashChain(KEY).key_id != HashChain(OTHER).key_id
 
 
 # ── the right key ─────────────────────────────────────────────────────────────────────────
@@ -99,9 +101,9 @@ async def test_a_run_is_driven_verified_and_found_again_with_the_key(address: st
     run = await a_run(address)
     async with Midrun(address, chain_key=KEY) as midrun:
         assert await midrun.verify(run)
-        pairs = await midrun.store.lines(run)
-        assert [link for _, link in pairs] == _links(Chain(KEY), run, pairs)
-        assert (await midrun.store.row(run)).hash == pairs[-1][1]
+        pairs = await midrun.store.read_lines(run)
+        assert [link for _, link in pairs] == _links(HashChain(KEY), run, pairs)
+        assert (await midrun.store.get_row(run)).hash == pairs[-1][1]
 
 
 async def test_without_a_key_not_a_byte_is_different(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ async def test_without_a_key_not_a_byte_is_different(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path / 'runs.db'}"
     run = await a_run(address, key=None)
     async with Midrun(address) as midrun:
-        pairs = await midrun.store.lines(run)
+        pairs = await midrun.store.read_lines(run)
         link = sha256(b"midrun journal\n" + run.encode()).digest()
         for line, stored in pairs:
             link = sha256(link + line).digest()
@@ -152,7 +154,7 @@ async def test_a_store_is_not_opened_with_another_key_or_none(
     with pytest.raises(StoreKeyRefused) as refused:
         async with Midrun(address, agents=[clerk()], chain_key=key):
             raise AssertionError("opened")
-    assert refused.value.kept == Chain(KEY).kid
+    assert refused.value.kept == HashChain(KEY).key_id
     assert "MIDRUN_CHAIN_KEY" in str(refused.value)
     async with Midrun(address, chain_key=KEY) as midrun:
         assert await midrun.verify(run)
@@ -194,31 +196,31 @@ async def test_the_command_has_the_key_from_its_environment(
     run = await a_run(address)
     args = Namespace(store=address, url=None, actor=None)
     monkeypatch.delenv("MIDRUN_POSTGRES", raising=False)  # it is put back; `settle` takes all
-    settle(args)
+    resolve_settings(args)
     with pytest.raises(StoreKeyRefused):
-        async with opened(args):
+        async with open_target(args):
             raise AssertionError("opened")
     monkeypatch.setenv("MIDRUN_CHAIN_KEY", KEY.decode())
-    settle(args)
+    resolve_settings(args)
     assert "MIDRUN_CHAIN_KEY" not in os.environ  # where tools in this process would find it
-    async with opened(args) as midrun:
+    async with open_target(args) as midrun:
         assert await midrun.verify(run)
 
 
 # ── a hand in the database ────────────────────────────────────────────────────────────────
 
 
-def _links(chain: Chain, run: RunId, pairs: Pairs) -> list[bytes]:
+def _links(chain: HashChain, run: RunId, pairs: Pairs) -> list[bytes]:
     lines = [line for line, _ in pairs]
-    return [chain.head(run, lines[:n]) for n in range(1, len(lines) + 1)]
+    return [chain.compute_head(run, lines[:n]) for n in range(1, len(lines) + 1)]
 
 
 def _rewritten(run: RunId, pairs: Pairs, seq: int) -> Pairs:
     """Make a new chain from `seq` on, as anybody can; of the same lines: only it tells."""
     made = list(pairs[: seq - 1])
-    link = made[-1][1] if made else PLAIN.first(run)
+    link = made[-1][1] if made else UNKEYED_CHAIN.make_first_link(run)
     for line, _ in pairs[seq - 1 :]:
-        link = PLAIN.next(link, line)
+        link = UNKEYED_CHAIN.make_next_link(link, line)
         made.append((line, link))
     return made
 
@@ -244,17 +246,17 @@ async def test_who_makes_a_new_chain_without_the_key_is_found_where_they_began(
     path = tmp_path / "runs.db"
     run = await a_run(f"sqlite:///{path}")
     store = SqliteStore(path, key=KEY)
-    pairs = list(await store.lines(run))
+    pairs = list(await store.read_lines(run))
     for seq in range(1, len(pairs) + 1):
         put(path, run, _rewritten(run, pairs, seq))
-        found = await verdict_on(store, run)
+        found = await verify_run(store, run)
         assert not found
         assert [problem.seq for problem in found.problems] == [seq]
         with pytest.raises(JournalCorrupt) as corrupt:
             await store.read(run)
         assert corrupt.value.seq == seq
     put(path, run, pairs)
-    assert await verdict_on(store, run)
+    assert await verify_run(store, run)
     await store.close()
 
 
@@ -264,15 +266,15 @@ async def test_without_a_key_the_same_hand_is_not_found(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     run = await a_run(f"sqlite:///{path}", key=None)
     store = SqliteStore(path)
-    pairs = list(await store.lines(run))
-    link, made = PLAIN.first(run), []
+    pairs = list(await store.read_lines(run))
+    link, made = UNKEYED_CHAIN.make_first_link(run), []
     for line, _ in pairs:
         data = line.replace(b"sorted 1", b"burnt 1!")
-        link = PLAIN.next(link, data)
+        link = UNKEYED_CHAIN.make_next_link(link, data)
         made.append((data, link))
     assert made != pairs
     put(path, run, made)
-    assert await verdict_on(store, run)
+    assert await verify_run(store, run)
     await store.close()
 
 
@@ -283,8 +285,8 @@ async def test_a_snapshot_that_was_put_there_without_the_key_is_not_used(
     path = tmp_path / "runs.db"
     run = await a_run(f"sqlite:///{path}")
     store = SqliteStore(path, key=KEY)
-    state, row = await load(store, run), await store.row(run)
-    true = Snapshot(seq=Seq(row.seq), hash=row.hash, body=freeze(state))
+    state, row = await load_run_state(store, run), await store.get_row(run)
+    true = Snapshot(seq=Seq(row.seq), hash=row.hash, body=encode_snapshot(state))
     await store.save_snapshot(run, true)
     assert await store.load_snapshot(run) == true
     with apsw.Connection(str(path)) as db:
@@ -292,7 +294,8 @@ async def test_a_snapshot_that_was_put_there_without_the_key_is_not_used(
     assert await store.load_snapshot(run) is None
     with apsw.Connection(str(path)) as db:
         db.execute(
-            "UPDATE snapshots SET body = ?", (Chain(OTHER).sealed(true.hash, true.body),)
+            "UPDATE snapshots SET body = ?",
+            (HashChain(OTHER).seal_snapshot(true.hash, true.body),),
         )
     assert await store.load_snapshot(run) is None
     await store.close()

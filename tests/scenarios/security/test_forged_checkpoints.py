@@ -16,9 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from midrun import Agent, Checkpoint, Midrun, tool
-from midrun.client.transport import NO_TLS
-from midrun.codec.hash_chain import PLAIN
-from midrun.codec.journal import decode_lines, line_of
+from midrun.client.transport import NO_TLS_CONTEXT
+from midrun.codec.hash_chain import UNKEYED_CHAIN
+from midrun.codec.journal import decode_lines, format_record
 from midrun.core.entries import (
     AskAnswered,
     AskOpened,
@@ -57,7 +57,7 @@ class Bank:
         """Return a client with the token of one of the people."""
         headers = {"Authorization": f"Bearer {token_of(name)}"}
         return httpx2.AsyncClient(
-            base_url=self.url, headers=headers, timeout=PATIENCE, verify=NO_TLS
+            base_url=self.url, headers=headers, timeout=PATIENCE, verify=NO_TLS_CONTEXT
         )
 
     async def waiting(self) -> Checkpoint:
@@ -118,14 +118,14 @@ def forged(
     for entry in added:
         seq, at = Seq(len(records) + 1), records[-1].at
         records.append(Record(seq=seq, at=at, entry=entry))
-    lines = tuple(line_of(record).decode() for record in records)
+    lines = tuple(format_record(record).decode() for record in records)
     journal = tuple(line.encode() for line in lines)
     return replace(
         real,
         run=FORGED,
         phase=fold(FORGED, records).phase,
         head_seq=Seq(len(lines)),
-        head_hash=PLAIN.head(FORGED, journal).hex(),
+        head_hash=UNKEYED_CHAIN.compute_head(FORGED, journal).hex(),
         lines=lines,
         signed=False,
         kid="",
@@ -309,7 +309,7 @@ async def test_a_stored_stop_condition_that_the_agent_does_not_name_fails_the_ru
         started = RunStarted(
             agent="teller", task="Pay", stop=Custom("worse_module:judge"), by="olga"
         )
-        await there.mid._desk.create(RunId("run_stored"), started)
+        await there.mid._service.create_run(RunId("run_stored"), started)
         run = await there.mid.get("run_stored")
         await run.until("failed")
         error = (await run.result()).error  # type: ignore[union-attr]  # it failed

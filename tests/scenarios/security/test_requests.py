@@ -12,7 +12,7 @@ from midrun import Agent
 from midrun.models import ScriptedModel, Use
 from midrun.server.routes import ENDPOINTS
 from tests.scenarios.redaction.office import blocking_login
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import Serve, serve, stage, token_of
 from tests.unit.server.defences import entries_of
 
@@ -31,7 +31,7 @@ def _filled(run: str, name: re.Match[str]) -> str:
     return {"run": run, "agent": "actor", "ask": f"{run}-a1"}.get(name[1], "x")
 
 
-async def test_looking_changes_nothing(serve: Serve, stage: Stage) -> None:
+async def test_looking_changes_nothing(serve: Serve, stage: ControllableTools) -> None:
     """A page of another site can have a browser look at any address."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
     run = await served.mid.start("actor", "Go.", actor="olga")
@@ -43,14 +43,14 @@ async def test_looking_changes_nothing(serve: Serve, stage: Stage) -> None:
         async with client.stream("GET", where) as reply:  # some go on for ever
             assert reply.status_code < 500, where
         assert await entries_of(served) == before, where
-        assert not await served.mid.store.halts()
+        assert not await served.mid.store.list_halts()
     stage.gate("a").set()
     await run.until("completed")
 
 
 @pytest.mark.parametrize("name", ["token", "access_token", "auth", "authorization", "key"])
 async def test_a_credential_in_an_address_is_none(
-    name: str, serve: Serve, stage: Stage
+    name: str, serve: Serve, stage: ControllableTools
 ) -> None:
     """Addresses are logged, and sent on as the referrer."""
     served = await serve(stage.agent("Done."))
@@ -61,7 +61,7 @@ async def test_a_credential_in_an_address_is_none(
 
 
 @pytest.mark.parametrize("size", [100_000, 2_000_000])
-async def test_headers_are_bounded(size: int, serve: Serve, stage: Stage) -> None:
+async def test_headers_are_bounded(size: int, serve: Serve, stage: ControllableTools) -> None:
     """Whoever has no credential must not have memory of ours, either."""
     served = await serve(stage.agent("Done."))
     async with await anyio.connect_tcp("127.0.0.1", served.port) as raw:
@@ -80,7 +80,7 @@ async def test_headers_are_bounded(size: int, serve: Serve, stage: Stage) -> Non
 
 
 async def test_a_tools_process_is_started_with_no_credential_of_the_server(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Neither in its arguments nor in its environment, where other users could read them."""
     del stage
@@ -90,7 +90,7 @@ async def test_a_tools_process_is_started_with_no_credential_of_the_server(
     served = await serve(agent)
     run = await served.mid.start("actor", "Go.", actor="olga")
     await run.until("completed")
-    lines = b"".join(line for line, _ in await served.mid.store.lines(run.id))
+    lines = b"".join(line for line, _ in await served.mid.store.read_lines(run.id))
     assert b"PATH" in lines
     assert b"token-of-" not in lines
     assert b"s3cret-word" not in lines

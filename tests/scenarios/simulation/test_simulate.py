@@ -5,7 +5,7 @@ import pytest
 from midrun.core.controls import Say
 from midrun.core.decision import Accepted, Refused
 from midrun.core.entries import CallStarted, FrameAbandoned
-from midrun.core.transitions import ACCEPTS
+from midrun.core.transitions import INPUT_TABLE
 from midrun.core.values import Phase
 from tests.support.mutants.asking import ASKING
 from tests.support.mutants.gate import MUTANTS, hunt
@@ -26,7 +26,9 @@ ON_ITS_MIND = (
     "side question waits",
 )
 ALL = {(one, fault) for one in ON_ITS_MIND for fault in ("crash", "zombie")}
-SAID = {(phase, Accepted if ACCEPTS[Say][phase].to else Refused) for phase in Phase}
+SAID = {
+    (phase, Accepted if INPUT_TABLE[Say][phase].next_phases else Refused) for phase in Phase
+}
 TWICE = next(mutant for mutant in ASKING if mutant.name == "request_applied_twice")
 
 

@@ -9,7 +9,7 @@ from midrun.core.decide import asks as ask_rulings
 from midrun.core.decide import conversation
 from midrun.core.decide import shared as waking_rules
 from midrun.core.decision import Refused, Verdict
-from midrun.core.driver_inputs import Advanced, Wake
+from midrun.core.driver_inputs import CrossBoundary, Wake
 from midrun.core.entries import (
     AskAnswered,
     AskClosed,
@@ -24,7 +24,7 @@ from midrun.core.entries import (
 from midrun.core.evolve import asks as ask_folds
 from midrun.core.evolve import calls as call_folds
 from midrun.core.ids import Micros
-from midrun.core.journaled_text import back_to
+from midrun.core.journaled_text import format_resumed_topic
 from midrun.core.state import Ask, State
 from midrun.core.transitions import Input
 from midrun.core.values import Phase
@@ -41,7 +41,7 @@ from tests.support.mutants.planting import (
 
 
 def _never_heard(state: State, control: Control, now: Micros) -> Verdict:
-    return _ASKED_FOR(replace(state, heard={}), control, now)
+    return _ASKED_FOR(replace(state, requests={}), control, now)
 
 
 def _not_noted(state: State, control: Control, now: Micros) -> Verdict:
@@ -49,13 +49,13 @@ def _not_noted(state: State, control: Control, now: Micros) -> Verdict:
     return verdict if not isinstance(verdict, Refused) else replace(verdict, entries=())
 
 
-_ASKED_FOR = deciding._asked_for
-_PROBLEM = ask_rulings._problem
+_ASKED_FOR = deciding._decide_control
+_PROBLEM = ask_rulings._find_refusal
 
 
 def _accept_second_answer(ask: Ask | None, *rest: object) -> Refused | None:
-    if ask is not None and ask.closed == "answered":
-        ask = replace(ask, closed="")
+    if ask is not None and ask.close_reason == "answered":
+        ask = replace(ask, close_reason="")
     return _PROBLEM(ask, *rest)  # type: ignore[arg-type]  # as it came
 
 
@@ -68,10 +68,10 @@ def _ignore_audience(ask: Ask | None, *rest: object) -> Refused | None:
 def _old_arguments(before: State, after: State, entry: Entry) -> State:
     """Keep the arguments that were shown, whatever the person changed."""
     assert isinstance(entry, AskAnswered)
-    ask = before.ask(entry.ask)
+    ask = before.find_ask(entry.ask)
     if ask is None or ask.ask_kind != "approval" or entry.decision.value is None:
         return after
-    was, call = before.call(ask.call), after.call(ask.call)
+    was, call = before.find_call(ask.call), after.find_call(ask.call)
     assert was is not None
     assert call is not None
     return after.with_call(replace(call, use=was.use))
@@ -81,33 +81,33 @@ def _from_below(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
     return _WAY_BACK(replace(state, frames=state.frames[:1]), now)
 
 
-_WAY_BACK = step_boundary.way_back
+_WAY_BACK = step_boundary.resume_topic
 
 
 def _held(state: State, now: Micros) -> FrameResumed:
     del now
     frame = state.frames[-1]
-    return FrameResumed(frame=frame.id, words=back_to(frame))
+    return FrameResumed(frame=frame.id, words=format_resumed_topic(frame))
 
 
 def _deep(old: Ruling) -> Ruling:
     def rule(state: State, given: Input, now: Micros) -> Verdict:
-        spec = replace(state.started, frame_depth=99)
-        return old(replace(state, spec=spec), given, now)
+        spec = replace(state.run_started, frame_depth=99)
+        return old(replace(state, started_entry=spec), given, now)
 
     return rule
 
 
 def _always_deep() -> Planted:
     """Push frames however many are held."""
-    original = step_boundary.crossing
+    original = step_boundary.boundary_entries
 
     def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
-        spec = replace(state.started, frame_depth=99)
-        return original(replace(state, spec=spec), now)
+        spec = replace(state.run_started, frame_depth=99)
+        return original(replace(state, started_entry=spec), now)
 
     return together(
-        ruling(Advanced, _deep),
+        ruling(CrossBoundary, _deep),
         in_place_of(scheduler, "crossing", crossing),
     )
 
@@ -115,29 +115,29 @@ def _always_deep() -> Planted:
 def _anywhere(before: State, after: State, entry: Entry) -> State:
     del before
     assert isinstance(entry, RunHalted)
-    return replace(after, then=Phase.QUEUED)
+    return replace(after, phase_after_halt=Phase.QUEUED)
 
 
 ASKING = (
     Mutant(
         name="request_applied_twice",
         wrong="a request that is sent again is applied again",
-        plant=lambda: in_place_of(deciding, "_asked_for", _never_heard),
+        plant=lambda: in_place_of(deciding, "_decide_control", _never_heard),
     ),
     Mutant(
         name="refusal_not_kept",
         wrong="a refused request that is sent again may be accepted",
-        plant=lambda: in_place_of(deciding, "_asked_for", _not_noted),
+        plant=lambda: in_place_of(deciding, "_decide_control", _not_noted),
     ),
     Mutant(
         name="answer_twice",
         wrong="an ask that was answered can be answered again",
-        plant=lambda: in_place_of(ask_rulings, "_problem", _accept_second_answer),
+        plant=lambda: in_place_of(ask_rulings, "_find_refusal", _accept_second_answer),
     ),
     Mutant(
         name="anybody_decides",
         wrong="an ask is decided by somebody whom it is not for",
-        plant=lambda: in_place_of(ask_rulings, "_problem", _ignore_audience),
+        plant=lambda: in_place_of(ask_rulings, "_find_refusal", _ignore_audience),
     ),
     Mutant(
         name="four_eyes_forget_who_steered",
@@ -161,7 +161,7 @@ ASKING = (
         wrong="an approval given for the old course counts on the new one",
         plant=lambda: together(
             filtered(Redirect, AskClosed),
-            in_place_of(step_boundary, "_redirected", _only_applied),
+            in_place_of(step_boundary, "_apply_redirects", _only_applied),
         ),
     ),
     Mutant(
@@ -174,7 +174,7 @@ ASKING = (
         wrong="a run that waits is not woken by what it waited for",
         plant=lambda: together(
             in_place_of(ask_rulings, "waking", lambda _, entries, __: entries),
-            in_place_of(waking_rules, "can_go_on", lambda _: False),
+            in_place_of(waking_rules, "can_continue", lambda _: False),
         ),
     ),
     Mutant(
@@ -186,7 +186,7 @@ ASKING = (
         name="frame_from_the_middle",
         wrong="a held thought is taken from below another one",
         plant=lambda: together(
-            in_place_of(step_boundary, "way_back", _from_below),
+            in_place_of(step_boundary, "resume_topic", _from_below),
             in_place_of(conversation, "way_back", _from_below),
         ),
         limit=6000,
@@ -195,7 +195,7 @@ ASKING = (
         name="frame_resumed_too_late",
         wrong="a thought that was held for too long goes on as if it was not",
         plant=lambda: together(
-            in_place_of(step_boundary, "way_back", _held),
+            in_place_of(step_boundary, "resume_topic", _held),
             in_place_of(conversation, "way_back", _held),
         ),
         strategy="random",
@@ -228,7 +228,7 @@ ASKING = (
     Mutant(
         name="pause_at_a_cap_forgets_to_settle",
         wrong="a run that is pausing is never paused",
-        plant=lambda: in_place_of(scheduler, "_stopping", lambda _, __: iter(())),
+        plant=lambda: in_place_of(scheduler, "_plan_pausing", lambda _, __: iter(())),
     ),
 )
 
@@ -239,4 +239,4 @@ def _only_applied(state: State) -> tuple[Entry, ...]:
     )
 
 
-_REDIRECTED = step_boundary._redirected
+_REDIRECTED = step_boundary._apply_redirects

@@ -9,8 +9,8 @@ from midrun.core.controls import Cancel, ForcePause
 from midrun.core.decide import controls as steering_rulings
 from midrun.core.decide import lifecycle as end_rulings
 from midrun.core.decision import Verdict, accept
-from midrun.core.driver_inputs import Settled, StandDown
-from midrun.core.effects import Order, Settle
+from midrun.core.driver_inputs import SettlePhase, StandDown
+from midrun.core.effects import DriverEffect, Settle
 from midrun.core.entries import (
     AskOpened,
     CallUnknown,
@@ -23,9 +23,9 @@ from midrun.core.entries import (
     UndoGaveUp,
 )
 from midrun.core.ids import Micros
-from midrun.core.state import Call, Hold, State
+from midrun.core.state import Call, PauseState, State
 from midrun.core.transitions import Input
-from midrun.core.values import Action, Phase
+from midrun.core.values import CleanupAction, Phase
 from tests.support.mutants.planting import (
     Mutant,
     Planted,
@@ -52,55 +52,55 @@ def _completes_in(phase: Phase) -> Planted:
         return rule
 
     return together(
-        ruling(Settled, hasty),
-        accepts(Settled, {phase: tuple(Phase)}),
+        ruling(SettlePhase, hasty),
+        accepts(SettlePhase, {phase: tuple(Phase)}),
         follows(RunCompleted, {phase: Phase.COMPLETED}),
     )
 
 
-def _oldest_first(state: State) -> list[tuple[Call, Action]]:
+def _oldest_first(state: State) -> list[tuple[Call, CleanupAction]]:
     return list(reversed(_REMAINING(state)))
 
 
-_REMAINING = undo.remaining
+_REMAINING = undo.list_remaining_cleanups
 
 
-def _cancels_at_once(state: State) -> Iterator[Order]:
+def _cancels_at_once(state: State) -> Iterator[DriverEffect]:
     orders = list(_CANCELLING(state))
     yield from orders
     if state.in_flight:
         yield Settle()
 
 
-_CANCELLING = scheduler._cancelling
+_CANCELLING = scheduler._plan_cancelling
 
 
-def _pauses_at_once(state: State, hold: Hold) -> Iterator[Order]:
+def _pauses_at_once(state: State, hold: PauseState) -> Iterator[DriverEffect]:
     orders = list(_STOPPING(state, hold))
     yield from orders
     if state.in_flight and Settle() not in orders:
         yield Settle()
 
 
-_STOPPING = scheduler._stopping
+_STOPPING = scheduler._plan_pausing
 
 
 def _doomed_in_flight_only(before: State, after: State, _: Entry) -> State:
-    for number in before.effects:
+    for number in before.cleanup_calls:
         if number not in before.in_flight:
-            after = after.with_call(replace(after.calls[number - 1], doomed=False))
+            after = after.with_call(replace(after.calls[number - 1], in_undo_set=False))
     return after
 
 
 def _never_attempted(before: State, after: State, entry: Entry) -> State:
     assert isinstance(entry, AskOpened)
-    call = after.call(entry.call)
-    was = before.call(entry.call)
+    call = after.find_call(entry.call)
+    was = before.find_call(entry.call)
     assert call is not None
     assert was is not None
     if entry.ask_kind != "approval" or was.stage != "aborted":
         return after
-    return after.with_call(replace(call, maybe=False, entered=False))
+    return after.with_call(replace(call, may_have_happened=False, asked_from_inside=False))
 
 
 def _nothing_left(old: Ruling) -> Ruling:
@@ -120,10 +120,10 @@ def _nothing_left(old: Ruling) -> Ruling:
 
 
 def _gives_up_at_once(state: State) -> Iterator[UndoGaveUp]:
-    if state.in_flight or state.cleaning:
+    if state.in_flight or state.cleanup_in_flight:
         return
     for call, action in _REMAINING(state):
-        if call.cleanup(action).stage == "failed":
+        if call.get_cleanup(action).stage == "failed":
             yield UndoGaveUp(call=call.id, action=action, error="too hard")
         return
 
@@ -131,7 +131,7 @@ def _gives_up_at_once(state: State) -> Iterator[UndoGaveUp]:
 def _lets_go(old: Ruling) -> Ruling:
     """Give the lease back whatever is in flight."""
     return lambda state, given, now: old(
-        replace(state, in_flight=(), cleaning=None), given, now
+        replace(state, in_flight=(), cleanup_in_flight=None), given, now
     )
 
 
@@ -161,19 +161,19 @@ ENDS = (
         name="undo_in_start_order",
         wrong="what was done first is undone first",
         plant=lambda: together(
-            in_place_of(undo, "remaining", _oldest_first),
+            in_place_of(undo, "list_remaining_cleanups", _oldest_first),
             in_place_of(step_boundary, "remaining", _oldest_first),
         ),
     ),
     Mutant(
         name="cancel_does_not_wait",
         wrong="a run is cancelled while a call is in flight",
-        plant=lambda: in_place_of(scheduler, "_cancelling", _cancels_at_once),
+        plant=lambda: in_place_of(scheduler, "_plan_cancelling", _cancels_at_once),
     ),
     Mutant(
         name="pause_does_not_wait",
         wrong="a run is paused while a call is in flight",
-        plant=lambda: in_place_of(scheduler, "_stopping", _pauses_at_once),
+        plant=lambda: in_place_of(scheduler, "_plan_pausing", _pauses_at_once),
     ),
     Mutant(
         name="undo_set_forgets_the_unknown",
@@ -185,18 +185,18 @@ ENDS = (
     Mutant(
         name="nothing_is_undone",
         wrong="a cancel undoes nothing",
-        plant=lambda: in_place_of(undo, "to_undo", lambda _, __: False),
+        plant=lambda: in_place_of(undo, "is_undo_due", lambda _, __: False),
     ),
     Mutant(
         name="nothing_is_released",
         wrong="held resources stay held",
-        plant=lambda: in_place_of(undo, "to_release", lambda _: False),
+        plant=lambda: in_place_of(undo, "is_release_due", lambda _: False),
     ),
     Mutant(
         name="aborted_counts_as_undone",
         wrong="a call that was stopped midway is taken for one that did nothing",
         plant=lambda: in_place_of(
-            Call, "touched", property(lambda call: call.maybe or call.stage == "done")
+            Call, "may_have_effect", property(lambda call: call.maybe or call.stage == "done")
         ),
     ),
     Mutant(
@@ -204,7 +204,7 @@ ENDS = (
         wrong="what a tool did before it asked a person is forgotten",
         plant=lambda: in_place_of(
             Call,
-            "touched",
+            "may_have_effect",
             property(lambda call: call.maybe or call.stage in {"done", "aborted", "unknown"}),
         ),
     ),
@@ -217,17 +217,17 @@ ENDS = (
     Mutant(
         name="residue_forgotten",
         wrong="a cancel that left something behind says that it is clean",
-        plant=lambda: ruling(Settled, _nothing_left),
+        plant=lambda: ruling(SettlePhase, _nothing_left),
     ),
     Mutant(
         name="undo_given_up_at_once",
         wrong="an undo that failed is not tried again",
-        plant=lambda: in_place_of(step_boundary, "_given_up", _gives_up_at_once),
+        plant=lambda: in_place_of(step_boundary, "_give_up_cleanups", _gives_up_at_once),
     ),
     Mutant(
         name="undo_tried_for_ever",
         wrong="an undo that always fails keeps the run cancelling",
-        plant=lambda: in_place_of(step_boundary, "_given_up", lambda _: iter(())),
+        plant=lambda: in_place_of(step_boundary, "_give_up_cleanups", lambda _: iter(())),
         limit=6000,
     ),
     Mutant(
@@ -255,18 +255,18 @@ ENDS = (
     Mutant(
         name="words_lost_at_the_end",
         wrong="a message that waits when the run completes is gone",
-        plant=lambda: filtered(Settled, MessageClosed),
+        plant=lambda: filtered(SettlePhase, MessageClosed),
     ),
     Mutant(
         name="words_lost_at_a_cancel",
         wrong="texts that wait when the run is cancelled are gone",
-        plant=lambda: in_place_of(steering_rulings, "returned", lambda *_: ()),
+        plant=lambda: in_place_of(steering_rulings, "return_pending", lambda *_: ()),
     ),
     Mutant(
         name="calls_not_sealed_at_a_cancel",
         wrong="a cancelled run leaves calls open",
         plant=lambda: together(
-            in_place_of(end_rulings, "cancelled", _unsealed),
+            in_place_of(end_rulings, "make_cancel_entries", _unsealed),
             in_place_of(steering_rulings, "cancelled", _unsealed),
         ),
     ),

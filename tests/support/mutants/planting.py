@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 from msgspec import Struct
 
-from midrun.core.decide import RULINGS
-from midrun.core.decision import Accepted, Already, Verdict
+from midrun.core.decide import DECIDE_FUNCTIONS
+from midrun.core.decision import Accepted, NoChange, Verdict
 from midrun.core.entries import Entry
-from midrun.core.evolve import ARMS
-from midrun.core.ids import START, Micros
+from midrun.core.evolve import EVOLVE_FUNCTIONS
+from midrun.core.ids import SEQ_ZERO, Micros
 from midrun.core.state import State
-from midrun.core.transitions import ACCEPTS, FOLLOWS, Cell, Input
+from midrun.core.transitions import ENTRY_TABLE, INPUT_TABLE, Input, TableCell
 from midrun.core.values import Phase
 from tests.support.simulate.setup import Strategy
 
@@ -51,8 +51,8 @@ def in_place_of(where: object, name: str, new: object) -> Planted:
 
 def ruling(kind: type[Input], new: Callable[[Ruling], Ruling]) -> Planted:
     """Replace the ruling about inputs of this kind by one made of it."""
-    old: Ruling = RULINGS[kind]
-    return patch.dict(RULINGS, {kind: new(old)})
+    old: Ruling = DECIDE_FUNCTIONS[kind]
+    return patch.dict(DECIDE_FUNCTIONS, {kind: new(old)})
 
 
 def filtered(kind: type[Input], *without: type[Entry]) -> Planted:
@@ -64,7 +64,7 @@ def filtered(kind: type[Input], *without: type[Entry]) -> Planted:
             if not isinstance(verdict, Accepted):
                 return verdict
             kept = tuple(e for e in verdict.entries if not isinstance(e, without))
-            return Accepted(entries=kept) if kept else Already(name="forgotten", seq=START)
+            return Accepted(entries=kept) if kept else NoChange(name="forgotten", seq=SEQ_ZERO)
 
         return rule
 
@@ -73,20 +73,20 @@ def filtered(kind: type[Input], *without: type[Entry]) -> Planted:
 
 def arm(kind: type[Entry], new: Callable[[State, State, Entry], State]) -> Planted:
     """Let the fold of an entry end differently: `new` gets the state before, after, and it."""
-    old = ARMS[kind]
+    old = EVOLVE_FUNCTIONS[kind]
 
     def fold(state: State, entry: Entry) -> State:
         return new(state, old(state, entry), entry)
 
-    return patch.dict(ARMS, {kind: fold})
+    return patch.dict(EVOLVE_FUNCTIONS, {kind: fold})
 
 
 def follows(kind: type[Entry], also: Mapping[Phase, Phase]) -> Planted:
     """Let an entry stand where it must not."""
-    return patch.dict(FOLLOWS, {kind: {**FOLLOWS[kind], **also}})
+    return patch.dict(ENTRY_TABLE, {kind: {**ENTRY_TABLE[kind], **also}})
 
 
 def accepts(kind: type[Input], also: Mapping[Phase, tuple[Phase, ...]]) -> Planted:
     """Let an input be accepted where it must not be."""
-    cells = {phase: Cell(to=to) for phase, to in also.items()}
-    return patch.dict(ACCEPTS, {kind: {**ACCEPTS[kind], **cells}})
+    cells = {phase: TableCell(next_phases=to) for phase, to in also.items()}
+    return patch.dict(INPUT_TABLE, {kind: {**INPUT_TABLE[kind], **cells}})

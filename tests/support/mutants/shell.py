@@ -58,7 +58,7 @@ def _acts_first(self: Door, batch: Batch) -> bool:
     if not any(isinstance(entry, CallStarted) for entry in batch.entries):
         return _COMMIT(self, batch)
     self.leave(batch)
-    with in_place_of(Door, "leave", lambda _, __: None):
+    with in_place_of(Door, "start", lambda _, __: None):
         return _COMMIT(self, batch)
 
 
@@ -75,7 +75,7 @@ _DRIVE = driver.Driver._drive
 
 
 def _without_frames(state: State) -> bytes:
-    return snapshot.freeze(replace(state, frames=(), pending=()))
+    return snapshot.encode_snapshot(replace(state, frames=(), pending=()))
 
 
 def _no_halts(run: RunId, head: object, halts: Iterable[object]) -> None:

@@ -6,7 +6,7 @@ from midrun.core import decide as core_decide
 from midrun.core import retries, step_boundary
 from midrun.core.decide import calls as call_rulings
 from midrun.core.decision import Verdict, accept
-from midrun.core.driver_inputs import Fenced, Start, TakeLease
+from midrun.core.driver_inputs import LeasedInput, StartCall, TakeLease
 from midrun.core.entries import (
     CallFailed,
     CallStarted,
@@ -16,7 +16,7 @@ from midrun.core.entries import (
     RunLifted,
 )
 from midrun.core.evolve import calls as call_folds
-from midrun.core.ids import START, Micros, Seq
+from midrun.core.ids import SEQ_ZERO, Micros, Seq
 from midrun.core.state import Call, State
 from midrun.core.stops import Meter
 from midrun.core.transitions import Input
@@ -41,9 +41,9 @@ def _unfenced_decide() -> Planted:
     original = core_decide.decide
 
     def decide(state: State, given: Input, now: Micros) -> Verdict:
-        if isinstance(given, Fenced):
+        if isinstance(given, LeasedInput):
             given = replace(given, epoch=state.epoch)
-            state = replace(state, leased=True)
+            state = replace(state, is_leased=True)
         return original(state, given, now)
 
     return in_place_of(sim_desk, "decide", decide)
@@ -52,7 +52,7 @@ def _unfenced_decide() -> Planted:
 def _unfenced_store() -> Planted:
     original = validation.check_append
 
-    def check(standing: validation.Standing, after: Seq | None, lease: object) -> None:
+    def check(standing: validation.RunRowVersion, after: Seq | None, lease: object) -> None:
         del lease
         original(standing, after, None)
 
@@ -65,15 +65,15 @@ def _ungated() -> Planted:
 
     def trusting(_: Ruling) -> Ruling:
         def rule(state: State, given: Input, _: Micros) -> Verdict:
-            assert isinstance(given, Start)
-            call = state.call(given.call)
+            assert isinstance(given, StartCall)
+            call = state.find_call(given.call)
             return accept(
                 CallStarted(
                     call=given.call,
                     call_kind="model" if call is None else call.call_kind,
                     attempt=1 if call is None else call.attempt + 1,
-                    seen=given.seen,
-                    reserved=given.reserve,
+                    seen=given.seen_seq,
+                    reserved=given.reserved,
                     approval=None if call is None else call.approval,
                 )
             )
@@ -81,8 +81,8 @@ def _ungated() -> Planted:
         return rule
 
     return together(
-        ruling(Start, trusting),
-        accepts(Start, {phase: (phase,) for phase in driven}),
+        ruling(StartCall, trusting),
+        accepts(StartCall, {phase: (phase,) for phase in driven}),
         follows(CallStarted, {phase: phase for phase in driven}),
     )
 
@@ -91,15 +91,17 @@ def _unseen() -> Planted:
     """Forget when somebody last asked for something."""
 
     def blind(old: Ruling) -> Ruling:
-        return lambda state, given, now: old(replace(state, controls=START), given, now)
+        return lambda state, given, now: old(
+            replace(state, last_control_seq=SEQ_ZERO), given, now
+        )
 
-    return ruling(Start, blind)
+    return ruling(StartCall, blind)
 
 
 def _uncompared() -> Planted:
     original = validation.check_append
 
-    def check(standing: validation.Standing, after: Seq | None, lease: object) -> None:
+    def check(standing: validation.RunRowVersion, after: Seq | None, lease: object) -> None:
         del after
         original(standing, None, lease)  # type: ignore[arg-type]  # as it came
 
@@ -108,10 +110,10 @@ def _uncompared() -> Planted:
 
 def _unreserved(old: Ruling) -> Ruling:
     def rule(state: State, given: Input, now: Micros) -> Verdict:
-        assert isinstance(given, Start)
-        verdict = old(state, replace(given, reserve=Spend()), now)
+        assert isinstance(given, StartCall)
+        verdict = old(state, replace(given, reserved=Spend()), now)
         started = [e for e in verdict.entries if isinstance(e, CallStarted)]
-        return accept(replace(started[0], reserved=given.reserve)) if started else verdict
+        return accept(replace(started[0], reserved=given.reserved)) if started else verdict
 
     return rule
 
@@ -124,9 +126,9 @@ def _reserves_nothing(meter: Meter, call: Call, _: int) -> Meter:
 def _forgets_doubt(before: State, after: State, entry: Entry) -> State:
     del before
     assert isinstance(entry, CallFailed)
-    call = after.call(entry.call)
+    call = after.find_call(entry.call)
     assert call is not None
-    return after.with_call(replace(call, maybe=False))
+    return after.with_call(replace(call, may_have_happened=False))
 
 
 def _any_attempt(state: State, call: Call, attempt: int) -> bool:
@@ -170,7 +172,7 @@ STARTS = (
     Mutant(
         name="unknown_is_retried",
         wrong="a call that may have happened is made again, whatever its class",
-        plant=lambda: in_place_of(Call, "harmless", property(lambda _: True)),
+        plant=lambda: in_place_of(Call, "safe_to_repeat", property(lambda _: True)),
     ),
     Mutant(
         name="no_orphan_on_takeover",
@@ -180,13 +182,13 @@ STARTS = (
     Mutant(
         name="a_pill_is_swallowed_for_ever",
         wrong="a call that ends its processes is made again by every one that comes",
-        plant=lambda: in_place_of(retries, "DEATHS", NEVER),
+        plant=lambda: in_place_of(retries, "WORKER_DEATHS_MAX", NEVER),
         rules=("DEATHS",),
     ),
     Mutant(
         name="one_death_is_enough",
         wrong="a run fails as soon as one machine has gone away",
-        plant=lambda: in_place_of(retries, "DEATHS", 1),
+        plant=lambda: in_place_of(retries, "WORKER_DEATHS_MAX", 1),
         rules=("I41",),
     ),
     Mutant(
@@ -220,7 +222,7 @@ STARTS = (
         name="late_evidence_of_any_attempt",
         wrong="a late result settles an attempt that it is not about",
         plant=lambda: together(
-            in_place_of(call_folds, "settles", _any_attempt),
+            in_place_of(call_folds, "can_settle_late", _any_attempt),
             in_place_of(call_rulings, "settles", _any_attempt),
         ),
     ),
@@ -228,7 +230,8 @@ STARTS = (
         name="no_reservation",
         wrong="calls in flight do not count against a cap",
         plant=lambda: together(
-            ruling(Start, _unreserved), in_place_of(call_folds, "_metered", _reserves_nothing)
+            ruling(StartCall, _unreserved),
+            in_place_of(call_folds, "_meter_start", _reserves_nothing),
         ),
     ),
     Mutant(
@@ -240,19 +243,19 @@ STARTS = (
     Mutant(
         name="redirect_does_not_stop_starts",
         wrong="calls of the old course start while a new one waits",
-        plant=lambda: in_place_of(State, "redirects", property(lambda _: ())),
+        plant=lambda: in_place_of(State, "pending_redirects", property(lambda _: ())),
     ),
     Mutant(
         name="lift_forgets_where_the_run_was",
         wrong="lifting a latch lets a paused or cancelled run go on",
         plant=lambda: arm(
-            RunLifted, lambda _, after, __: replace(after, phase=Phase.QUEUED, leased=False)
+            RunLifted, lambda _, after, __: replace(after, phase=Phase.QUEUED, is_leased=False)
         ),
     ),
     Mutant(
         name="agent_acts_at_the_wheel",
         wrong="the agent's own calls start while a person is at the wheel",
-        plant=lambda: in_place_of(State, "at_hand", property(lambda state: state.open)),
+        plant=lambda: in_place_of(State, "active_calls", property(lambda state: state.open)),
     ),
     Mutant(
         name="late_evidence_leaves_it_unknown",

@@ -9,20 +9,20 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from midrun.codec.snapshot import freeze, thaw
+from midrun.codec.snapshot import decode_snapshot, encode_snapshot
 from midrun.core import transitions
 from midrun.core.decide import decide
 from midrun.core.decision import Accepted, Refused, Verdict
-from midrun.core.driver_inputs import Evidence, TakeLease
+from midrun.core.driver_inputs import DriverInput, TakeLease
 from midrun.core.entries import Entry, Record
-from midrun.core.evolve import apply, evolve, fold
+from midrun.core.evolve import apply_entries, evolve, fold
 from midrun.core.ids import Epoch, Micros, RunId, Seq
-from midrun.core.run_head import Head, head_of
+from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
-from midrun.core.transitions import ACCEPTS, STARTS, Input
+from midrun.core.transitions import INPUT_TABLE, START_ENTRY_TYPES, Input
 from midrun.errors import JournalCorrupt, LeaseHeld, SeqConflict
 from midrun.ports.environment import Clock
-from midrun.ports.store import Appended, Halt, Lease, Snapshot
+from midrun.ports.store import AppendResult, HaltRecord, Lease, Snapshot
 from midrun.stores.memory import MemoryStore
 from tests.support.simulate.violation import Violation
 
@@ -35,7 +35,7 @@ AGES: Final = timedelta(days=36_500)
 class Still(MemoryStore):
     """The store without its pauses: here the scheduler says who is next."""
 
-    async def _turn(self) -> None:
+    async def _yield_and_check_open(self) -> None:
         return
 
 
@@ -63,13 +63,13 @@ class Batch:
         """Decide `given`, and add what it means."""
         try:
             verdict = decide(self.state, given, self.now)
-            after = apply(self.state, verdict.entries, self.now)
+            after = apply_entries(self.state, verdict.entries, self.now)
         except JournalCorrupt as error:
             raise Violation("FOLD", f"{given} was decided, but {error}") from error
         if not verdict.entries:
             return verdict
-        cell = ACCEPTS[type(given)][self.state.phase]
-        if isinstance(verdict, Accepted) and after.phase not in cell.to:
+        cell = INPUT_TABLE[type(given)][self.state.phase]
+        if isinstance(verdict, Accepted) and after.phase not in cell.next_phases:
             raise Violation("TABLE", f"{given} led from {self.state.phase} to {after.phase}")
         self.entries += verdict.entries
         self.state = after
@@ -101,11 +101,11 @@ class Desk:
     def create(self, batch: Batch, *entries: Entry) -> None:
         """Begin the journal."""
         batch.entries = entries
-        batch.state = apply(batch.base, entries, batch.now)
-        head = head_of(batch.state)
+        batch.state = apply_entries(batch.base, entries, batch.now)
+        head = build_head(batch.state)
         self._grew(batch, done(self.store.create(self.run, entries, head=head)), None)
 
-    def bring(self, batch: Batch, given: Evidence) -> Verdict:
+    def bring(self, batch: Batch, given: DriverInput) -> Verdict:
         """Add a driver's evidence to `batch`; refusals are counted, since they must be few."""
         verdict = batch.add(given)
         if isinstance(verdict, Refused):
@@ -119,13 +119,13 @@ class Desk:
             StaleEpoch: the lease is not in force any more.
             HaltInForce: the batch starts something and a latch covers the run.
         """
-        starts = any(isinstance(entry, STARTS) for entry in batch.entries)
+        starts = any(isinstance(entry, START_ENTRY_TYPES) for entry in batch.entries)
         append = self.store.append(
             self.run,
             batch.entries,
             after=Seq(batch.base.seq),
             lease=lease,
-            head=head_of(batch.state),
+            head=build_head(batch.state),
             starts=starts,
         )
         try:
@@ -135,7 +135,7 @@ class Desk:
             return False
         self._grew(batch, appended, lease.epoch if lease else None)
         if self.latches and any(
-            isinstance(entry, transitions.STARTS) for entry in batch.entries
+            isinstance(entry, transitions.START_ENTRY_TYPES) for entry in batch.entries
         ):
             raise Violation("I12", f"started under the latch {self.latches[0]}")
         return True
@@ -157,15 +157,15 @@ class Desk:
         if not isinstance(batch.add(TakeLease(holder=holder)), Accepted):
             return None
         self._free = None
-        done(self.store.beat(holder, ttl=AGES))
+        done(self.store.record_heartbeat(holder, ttl=AGES))
         try:
             lease, appended = done(
-                self.store.take(
+                self.store.take_lease(
                     self.run,
                     batch.entries,
                     after=Seq(batch.base.seq),
                     holder=holder,
-                    head=head_of(batch.state),
+                    head=build_head(batch.state),
                 )
             )
         except LeaseHeld:
@@ -176,27 +176,27 @@ class Desk:
     def lapse(self, holder: str) -> None:
         """Let the heartbeat of `holder` be too old, as far as the store can tell."""
         self._free = None
-        done(self.store.rest(holder))
+        done(self.store.release_leases(holder))
 
     def drivable(self) -> bool:
         """Tell whether the run needs a driver and has none that is alive."""
         if self._free is None:
-            self._free = bool(done(self.store.drivable(limit=1)))
+            self._free = bool(done(self.store.list_drivable(limit=1)))
         return self._free
 
     def halt(self, scope: str, by: str) -> None:
         """Set a latch."""
-        done(self.store.halt(Halt(scope=scope, by=by, reason="drill")))
+        done(self.store.set_halt(HaltRecord(scope=scope, by=by, reason="drill")))
         self._look()
 
     def lift(self, scope: str) -> None:
         """Take a latch away."""
-        done(self.store.lift(scope))
+        done(self.store.remove_halt(scope))
         self._look()
 
     def _look(self) -> None:
-        spec = self.state.started
-        halts = done(self.store.halts())
+        spec = self.state.run_started
+        halts = done(self.store.list_halts())
         covering = (h for h in halts if h.covers(self.run, spec.agent, spec.labels))
         self.latches = tuple(h.scope for h in covering)
 
@@ -206,21 +206,23 @@ class Desk:
 
     def head(self) -> Head:
         """Return what the store keeps beside the journal, for lists and wake-ups."""
-        return done(self.store.row(self.run)).head
+        return done(self.store.get_row(self.run)).head
 
     def alive(self, holder: str) -> bool:
         """Tell whether the store has heard of `holder` lately."""
-        return holder in done(self.store.holders())
+        return holder in done(self.store.list_holders())
 
     def snapshot(self) -> None:
         """Store the state as it is now."""
-        snapshot = Snapshot(seq=Seq(self.state.seq), hash=self.hash, body=freeze(self.state))
+        snapshot = Snapshot(
+            seq=Seq(self.state.seq), hash=self.hash, body=encode_snapshot(self.state)
+        )
         done(self.store.save_snapshot(self.run, snapshot))
 
     def recover(self) -> None:
         """Do what a process does that knows nothing: snapshot, rest, fold; compare."""
         found = done(self.store.load_snapshot(self.run))
-        state = thaw(found.body) if found else None
+        state = decode_snapshot(found.body) if found else None
         rest = self.records(after=state.seq if state else 0)
         try:
             same = fold(self.run, rest, state) == self.state
@@ -229,7 +231,7 @@ class Desk:
         if not same:
             raise Violation("I2", f"snapshot at {state and state.seq} and the rest differ")
 
-    def _grew(self, batch: Batch, appended: Appended, epoch: Epoch | None) -> None:
+    def _grew(self, batch: Batch, appended: AppendResult, epoch: Epoch | None) -> None:
         self._free = None
         if batch.base is self.state and batch.state.at == appended.at:
             self.state = batch.state
@@ -241,9 +243,9 @@ class Desk:
         for entry in batch.entries:
             self.tally[type(entry)] += 1
             self.written.append((entry, epoch))
-        row = done(self.store.row(self.run))
+        row = done(self.store.get_row(self.run))
         head, self.holder, self.wake_at = row.head, row.holder, row.head.wake_at
-        if (head.phase, head.leased) != (self.state.phase, self.state.leased):
+        if (head.phase, head.leased) != (self.state.phase, self.state.is_leased):
             raise Violation("I2", f"the stored head says {head.phase}, not {self.state.phase}")
 
     def _follow(self, entries: tuple[Entry, ...], at: Micros) -> None:

@@ -9,15 +9,15 @@ from typing import Final
 from midrun.core.controls import Halt
 from midrun.core.decision import Accepted, Verdict
 from midrun.core.driver_inputs import (
-    Advanced,
     AskPerson,
-    Close,
+    CloseCall,
     CloseUndo,
-    Late,
+    CrossBoundary,
+    ReportLateResult,
     SaveProgress,
     SetPlan,
     SettleCall,
-    Start,
+    StartCall,
 )
 from midrun.core.effects import Advance, CallModel, CallTool
 from midrun.core.entries import (
@@ -31,8 +31,8 @@ from midrun.core.entries import (
     UndoFailed,
     UndoStarted,
 )
-from midrun.core.ids import CallId, Seq, undo_key
-from midrun.core.scheduler import plan
+from midrun.core.ids import CallId, Seq, make_undo_key
+from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
 from midrun.core.values import Actor, Effect, Reply, Spend
 from midrun.errors import HaltInForce, KindRefused, StaleEpoch
@@ -73,7 +73,7 @@ class Door:
     def holds(self) -> bool:
         """Tell whether this epoch is still the one that counts."""
         state = self.desk.state
-        current = state.leased and state.epoch == self.lease.epoch
+        current = state.is_leased and state.epoch == self.lease.epoch
         return current and not (self.dropped or self.process.lapsed)
 
     def drop(self) -> None:
@@ -117,7 +117,7 @@ class Door:
                 self.scene.spawn(self._clean(entry), self.process)
 
     def _make(self, number: CallId, state: State) -> None:
-        call = state.call(number)
+        call = state.find_call(number)
         assert call is not None
         task = Task(call, self.scene.key(number), state)
         self.tasks[number] = task
@@ -153,21 +153,23 @@ class Door:
 
     def start(self, batch: Batch, order: CallModel | CallTool, seen: int) -> Verdict:
         """Ask the gate whether the ordered call may leave, from what was `seen`."""
-        call = batch.state.call(order.call)
+        call = batch.state.find_call(order.call)
         reserve = TOOLS[call.use.tool].reserve if call and call.use.tool else PROMPT
-        given = Start(epoch=self.lease.epoch, call=order.call, seen=Seq(seen), reserve=reserve)
+        given = StartCall(
+            epoch=self.lease.epoch, call=order.call, seen_seq=Seq(seen), reserved=reserve
+        )
         return self.desk.bring(batch, given)
 
     def close(self, task: Task, outcome: Outcome) -> Steps:
         """Journal how a call ended, with the next start if there is one; or bring it late."""
-        given = Close(epoch=self.lease.epoch, outcome=outcome)
+        given = CloseCall(epoch=self.lease.epoch, outcome=outcome)
         scene = self.scene
         if self.holds() and scene.chance(scene.setup.batches) and self._go_on(given):
             return
         if not self._journal(given, None if scene.chance(0.7) else task.view):
             yield from self._late(task, outcome)
 
-    def _journal(self, given: Close | CloseUndo | SaveProgress, view: State | None) -> bool:
+    def _journal(self, given: CloseCall | CloseUndo | SaveProgress, view: State | None) -> bool:
         """Append evidence that is true whatever else has happened; False if fenced."""
         batch = self.desk.batch(view)
         if self.dropped or not isinstance(self.desk.bring(batch, given), Accepted):
@@ -179,20 +181,20 @@ class Door:
             return False
         return True
 
-    def _go_on(self, given: Close) -> bool:
+    def _go_on(self, given: CloseCall) -> bool:
         """Append the end of one call and the start of the next in one go."""
         batch = self.desk.batch()
         if not isinstance(self.desk.bring(batch, given), Accepted):
             return False
         ends = len(batch.entries)
         for _ in range(4):
-            orders = plan(batch.state)
+            orders = plan_effects(batch.state)
             if Advance() in orders:
-                batch.add(Advanced(epoch=self.lease.epoch))
+                batch.add(CrossBoundary(epoch=self.lease.epoch))
                 continue
             starts = [o for o in orders if isinstance(o, CallModel | CallTool)]
             for order in starts[:1]:
-                if getattr(order, "after", None) is None:
+                if getattr(order, "not_before", None) is None:
                     self.start(batch, order, batch.state.seq)
             break
         return len(batch.entries) > ends and self.commit(batch)
@@ -211,7 +213,7 @@ class Door:
             result=outcome.result,
         )
         batch = self.desk.batch()
-        if isinstance(batch.add(Late(result=result)), Accepted):
+        if isinstance(batch.add(ReportLateResult(result=result)), Accepted):
             self.desk.commit(batch)
 
     def act(self, task: Task, part: str = "", *, holds: bool = False) -> bool:
@@ -363,11 +365,11 @@ class Door:
         yield None
         if not self.may_act():
             return
-        key = undo_key(self.desk.run, started.call, started.action)
-        world, call = scene.world, self.desk.state.call(started.call)
+        key = make_undo_key(self.desk.run, started.call, started.action)
+        world, call = scene.world, self.desk.state.find_call(started.call)
         assert call is not None
         if call.call_kind == "child":
-            cancel = self.desk.state.cancel
+            cancel = self.desk.state.cancel_request
             undo_all = cancel is not None and cancel.undo == "all"
             done = world.end_child(scene.key(started.call), undo_all=undo_all)
         else:

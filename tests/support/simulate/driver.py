@@ -7,13 +7,13 @@ the journal has moved on meanwhile, it reads again.
 from midrun.core.controls import Halt
 from midrun.core.decision import Accepted
 from midrun.core.driver_inputs import (
-    Advanced,
-    Evidence,
-    Fail,
-    Finish,
-    GiveVerdict,
-    Propose,
-    Settled,
+    CrossBoundary,
+    DriverInput,
+    FailRun,
+    FinishHostedAgent,
+    ProposeCall,
+    RecordStopVerdict,
+    SettlePhase,
     StandDown,
     StartUndo,
     Wake,
@@ -25,8 +25,8 @@ from midrun.core.effects import (
     CallTool,
     CheckCall,
     ControlChild,
-    Judge,
-    Order,
+    DriverEffect,
+    EvaluateStopCondition,
     Park,
     Release,
     RunHost,
@@ -35,9 +35,9 @@ from midrun.core.effects import (
     WakeAt,
 )
 from midrun.core.ids import Micros
-from midrun.core.scheduler import plan
+from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
-from midrun.core.values import DRIVABLE, Actor, Phase
+from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
 from tests.support.simulate.door import Door
 from tests.support.simulate.pills import checked
 from tests.support.simulate.programs import proposals
@@ -77,7 +77,7 @@ class Driver:
         if self.leaving:
             return True
         own = self.desk.holder == self.process.name  # left over from an epoch it has dropped
-        return self.desk.state.phase in DRIVABLE and (own or self.desk.drivable())
+        return self.desk.state.phase in DRIVABLE_PHASES and (own or self.desk.drivable())
 
     def _hold(self, scope: str) -> None:
         """Halt a run that nobody drives, now that it is touched."""
@@ -98,12 +98,12 @@ class Driver:
             if heard and state.phase is not Phase.HALTED and (scopes := self.desk.latches):
                 door.meet(scopes[0], "olga")
                 continue
-            busy = state.in_flight or state.cleaning
+            busy = state.in_flight or state.cleanup_in_flight
             if self.leaving and (not busy or self.scene.chance(0.5)):
                 self._bring(door, state, StandDown(epoch=door.lease.epoch, why="shutdown"))
                 if not busy:
                     continue
-            orders = plan(state)
+            orders = plan_effects(state)
             self._pass_on(door, orders)
             self.timer = self._timer(orders)
             acting = [o for o in orders if self._is_acting(door, o)]
@@ -130,30 +130,32 @@ class Driver:
         if not scene.agent_failures or state.in_flight or not scene.chance(0.1):
             return False
         scene.agent_failures -= 1
-        self._bring(door, state, Fail(epoch=door.lease.epoch, error="KeyError", code="agent"))
+        self._bring(
+            door, state, FailRun(epoch=door.lease.epoch, error="KeyError", code="agent")
+        )
         return True
 
-    def _pass_on(self, door: Door, orders: tuple[Order, ...]) -> None:
+    def _pass_on(self, door: Door, orders: tuple[DriverEffect, ...]) -> None:
         """Tell calls in flight to stop: nothing is journaled until they have."""
         for order in orders:
             match order:
-                case AbortCall(call=call, because=because) if call in door.tasks:
+                case AbortCall(call=call, reason=because) if call in door.tasks:
                     door.tasks[call].stop = because
                 case ControlChild(call=call, control=control) if call in door.tasks:
                     door.tasks[call].stop = "cancelled" if control == "cancel" else control
                 case _:
                     continue
 
-    def _timer(self, orders: tuple[Order, ...]) -> Micros | None:
+    def _timer(self, orders: tuple[DriverEffect, ...]) -> Micros | None:
         times = [o.at for o in orders if isinstance(o, WakeAt)]
         times += [
-            o.after
+            o.not_before
             for o in orders
-            if isinstance(o, CallModel | Undo | Release) and o.after and not self.leaving
+            if isinstance(o, CallModel | Undo | Release) and o.not_before and not self.leaving
         ]
         return min(times, default=None)
 
-    def _is_acting(self, door: Door, order: Order) -> bool:
+    def _is_acting(self, door: Door, order: DriverEffect) -> bool:
         if self.leaving and not isinstance(order, WakeAt):
             return False
         match order:
@@ -161,38 +163,40 @@ class Driver:
                 return False
             case WakeAt(at=at):
                 return at <= self.scene.now
-            case CallModel(after=after) | Undo(after=after) | Release(after=after):
+            case (
+                CallModel(not_before=after) | Undo(not_before=after) | Release(not_before=after)
+            ):
                 return after is None or after <= self.scene.now
             case CheckCall(call=call):
                 return call not in door.checking
             case _:
                 return True
 
-    def _carry_out(self, door: Door, orders: list[Order], state: State) -> None:
+    def _carry_out(self, door: Door, orders: list[DriverEffect], state: State) -> None:
         """Carry out the first order, and the starts beside it."""
         epoch = door.lease.epoch
         match orders[0]:
             case Advance():
-                self._bring(door, state, Advanced(epoch=epoch))
+                self._bring(door, state, CrossBoundary(epoch=epoch))
             case CallModel() | CallTool():
                 starts = [o for o in orders if isinstance(o, CallModel | CallTool)]
                 self._start(door, starts, state)
             case CheckCall(call=call):
                 door.checking.add(call)
-                made = state.call(call)
+                made = state.find_call(call)
                 tool = made.use.tool if made else ""
                 steps = checked(self.scene, self.process, tool, door.check(call))
                 self.scene.spawn(steps, self.process)
-            case Judge(name=name):
+            case EvaluateStopCondition(name=name):
                 met = self.scene.verdicts_left > 0 and self.scene.chance(0.3)
                 self.scene.verdicts_left -= met
-                self._bring(door, state, GiveVerdict(epoch=epoch, name=name, met=met))
+                self._bring(door, state, RecordStopVerdict(epoch=epoch, name=name, met=met))
             case Undo(call=call, action=action) | Release(call=call, action=action):
                 self._bring(door, state, StartUndo(epoch=epoch, call=call, action=action))
             case RunHost():
                 self._host(door, state)
             case Settle():
-                self._bring(door, state, Settled(epoch=epoch))
+                self._bring(door, state, SettlePhase(epoch=epoch))
             case Park():
                 self._bring(door, state, StandDown(epoch=epoch, why="halted"))
             case WakeAt():
@@ -204,7 +208,7 @@ class Driver:
         """Decide on what was read a moment ago, or on what the journal says now."""
         return state if self.scene.chance(0.5) else self.desk.state
 
-    def _bring(self, door: Door, state: State, given: Evidence) -> None:
+    def _bring(self, door: Door, state: State, given: DriverInput) -> None:
         batch = self.desk.batch(self._view(state))
         if isinstance(self.desk.bring(batch, given), Accepted):
             door.commit(batch)
@@ -225,9 +229,9 @@ class Driver:
         batch = self.desk.batch(self._view(state))
         uses = proposals(self.scene.program, state)
         for use in uses:
-            self.desk.bring(batch, Propose(epoch=door.lease.epoch, use=use))
+            self.desk.bring(batch, ProposeCall(epoch=door.lease.epoch, use=use))
         if not uses:
-            self.desk.bring(batch, Finish(epoch=door.lease.epoch, output="main:end"))
+            self.desk.bring(batch, FinishHostedAgent(epoch=door.lease.epoch, output="main:end"))
         door.commit(batch)
 
     def _wake(self) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from midrun.core.decision import Accepted, Already
+from midrun.core.decision import Accepted, NoChange
 from midrun.core.entries import Entry
 from midrun.core.ids import Epoch
 from tests.support.simulate.scene import Scene, Told
@@ -57,7 +57,7 @@ def _reply(one: Told) -> str:
     request = f" {one.control.request}" if one.control.request else ""
     if isinstance(one.verdict, Accepted):
         answer = f"accepted as {one.first}"
-    elif isinstance(one.verdict, Already):
+    elif isinstance(one.verdict, NoChange):
         answer = f"= {one.verdict.name}"
     else:
         answer = f"refused {one.verdict.reason}"

@@ -19,7 +19,7 @@ def born(scene: Scene, key: str) -> Child:
 def decided(view: State, call: CallId) -> int:
     """Return how much of what the child of `call` asked was decided, here or on the child."""
     asks = (ask for ask in view.asks if ask.call == call)
-    return sum(ask.closed in {"answered", "elsewhere"} for ask in asks)
+    return sum(ask.close_reason in {"answered", "elsewhere"} for ask in asks)
 
 
 def left_behind(scene: Scene, view: State) -> None:
@@ -30,8 +30,8 @@ def left_behind(scene: Scene, view: State) -> None:
     """
     for call in view.calls:
         child = scene.world.children.get(scene.key(call.id))
-        if child is None or child.ended or child.fails or call.unclosed:
+        if child is None or child.ended or child.fails or call.is_open:
             continue
-        parked = any(call.number in frame.parked for frame in view.frames)
-        if not parked and call.release.attempts < view.started.undo_attempts:
+        parked = any(call.number in frame.parked_calls for frame in view.frames)
+        if not parked and call.release.attempts < view.run_started.undo_attempts:
             raise Violation("LEFT", f"the child of {call.id} was left to itself")

@@ -137,7 +137,7 @@ def under_way(state: State) -> set[str]:
         "child": any(call.call_kind == "child" for call in flying),
         "child asks": any(ask.ask_kind == "child" for ask in asks),
         "queued approval": any(not ask.blocking for ask in asks),
-        "take-over": bool(state.wheel),
+        "take-over": bool(state.operator_name),
         "condensing": any(call.purpose == "condense" for call in flying),
         "side question waits": any(p.kind == "message" for p in state.pending),
     }

@@ -34,10 +34,10 @@ from midrun.core.controls import (
     Write,
 )
 from midrun.core.decision import Accepted
-from midrun.core.driver_inputs import AskMoot
+from midrun.core.driver_inputs import CloseChildAsk
 from midrun.core.ids import AskId, FrameId, Micros, Seq
 from midrun.core.state import Ask, State
-from midrun.core.stops import caps
+from midrun.core.stops import measure_caps
 from midrun.core.values import Actor, Phase
 from tests.support.simulate.desk import Batch
 from tests.support.simulate.programs import soon, use_of
@@ -147,7 +147,7 @@ class Person:
             state = self.desk.state
             yield None
             batch = self.desk.batch(state)
-            batch.add(AskMoot(ask=asks[0].id))
+            batch.add(CloseChildAsk(ask=asks[0].id))
             if not batch.entries or self.desk.commit(batch):
                 return
 
@@ -189,7 +189,7 @@ class Person:
 
     def truth(self, ask: AskId) -> object:
         """Return the answer to a question; about an unsure call, what the world says."""
-        found = self.desk.state.ask(ask)
+        found = self.desk.state.find_ask(ask)
         if found is None or found.ask_kind != "unsure":
             return "the blue one"
         if self.scene.chance(0.1):
@@ -210,7 +210,7 @@ def higher(state: State) -> dict[str, int]:
     """Return caps well above those of the run, or one that it does not have."""
     return {
         name: max(used, bound) * 2 + 100_000 * (name == "time") + 20
-        for name, (used, bound) in caps(state.stop, state.meter).items()
+        for name, (used, bound) in measure_caps(state.stop, state.meter).items()
     } or {"steps": 9}
 
 

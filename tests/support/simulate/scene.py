@@ -9,7 +9,7 @@ from msgspec import Struct
 from midrun.core.controls import Control
 from midrun.core.decision import Verdict
 from midrun.core.entries import (
-    KINDS,
+    ENTRY_TYPES,
     AskOpened,
     CallAborted,
     CallDone,
@@ -34,7 +34,7 @@ from midrun.core.entries import (
     UndoFailed,
     UndoStarted,
 )
-from midrun.core.ids import CallId, Micros, RunId, Seq, call_key
+from midrun.core.ids import CallId, Micros, RunId, Seq, make_call_key
 from midrun.core.state import State
 from midrun.core.values import Json, Phase
 from tests.support.simulate.desk import Desk
@@ -55,7 +55,7 @@ TICK: Final = 1000
 REACH: Final = 34
 """The last position of the journal at which something is placed."""
 
-BY_NAME: Final = {kind.__name__: kind for kind in KINDS}
+BY_NAME: Final = {kind.__name__: kind for kind in ENTRY_TYPES}
 
 TARGETS: Final[tuple[type[Entry], ...]] = (
     CallStarted,
@@ -110,7 +110,9 @@ SENSIBLE: Final[Mapping[str, Sense]] = {
     **dict.fromkeys(("answer", "approve", "approve_other", "decline"), _asked),
     **dict.fromkeys(("answer_on_child", "cancel_child"), _asked),
     **dict.fromkeys(("resume", "resume_with", "resume_caps"), _rests),
-    **dict.fromkeys(("write", "use_tool", "hand_back"), lambda s: bool(s.wheel) and _rests(s)),
+    **dict.fromkeys(
+        ("write", "use_tool", "hand_back"), lambda s: bool(s.operator_name) and _rests(s)
+    ),
     **dict.fromkeys(("resume_frame", "drop_frame"), lambda s: bool(s.frames)),
     "drop_at_rest": lambda s: bool(s.frames) and s.phase is Phase.WAITING,
     "withdraw": lambda s: bool(s.pending) or s.phase is Phase.PAUSING,
@@ -119,7 +121,7 @@ SENSIBLE: Final[Mapping[str, Sense]] = {
     "lift": lambda s: s.phase is Phase.HALTED,
     "retry_undo": lambda s: s.phase is Phase.CANCELLED,
     "accept_residue": lambda s: s.phase is Phase.CANCELLED,
-    "raise_cap": lambda s: bool(s.hold and s.hold.cap),
+    "raise_cap": lambda s: bool(s.pause and s.pause.cap_name),
 }
 """When an op makes sense."""
 
@@ -191,7 +193,7 @@ class Scene:
 
     def key(self, call: str) -> str:
         """Return the idempotency key of a call."""
-        return call_key(self.desk.run, call)  # type: ignore[arg-type]  # ids are text
+        return make_call_key(self.desk.run, call)  # type: ignore[arg-type]  # ids are text
 
     def spawn(self, steps: Steps, process: Process) -> None:
         """Add a thread to a process."""

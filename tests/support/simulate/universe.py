@@ -5,7 +5,7 @@ from typing import Final
 from midrun.core.entries import ResidueAccepted
 from midrun.core.ids import Micros
 from midrun.core.state import State
-from midrun.core.values import DRIVABLE, Phase
+from midrun.core.values import DRIVABLE_PHASES, Phase
 from tests.support.simulate.checks.audit import audit, audit_so_far
 from tests.support.simulate.driver import Driver
 from tests.support.simulate.family import left_behind
@@ -151,10 +151,10 @@ class Universe:
         match state.phase:
             case Phase.HALTED:
                 self._does("lift")
-            case Phase.PAUSED | Phase.FAILED if state.wheel:
-                self.operator.name = state.wheel
+            case Phase.PAUSED | Phase.FAILED if state.operator_name:
+                self.operator.name = state.operator_name
                 self._does("hand_back")
-            case Phase.PAUSED | Phase.FAILED if state.hold and state.hold.cap:
+            case Phase.PAUSED | Phase.FAILED if state.pause and state.pause.cap_name:
                 self._does("resume_caps")
             case Phase.PAUSED | Phase.FAILED:
                 self._does("resume")
@@ -168,7 +168,7 @@ class Universe:
             case Phase.CANCELLED | Phase.COMPLETED:
                 again = state.phase is Phase.CANCELLED and self.scene.chance(0.7)
                 self._does("retry_undo" if again else "accept_residue")
-            case phase if phase in DRIVABLE:
+            case phase if phase in DRIVABLE_PHASES:
                 raise Violation("L1", f"stuck in {phase}: nobody has anything to do")
             case phase:
                 raise Violation("L1", f"stuck in {phase}")

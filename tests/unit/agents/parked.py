@@ -3,30 +3,30 @@
 from typing import Final
 
 from midrun.agents.checkpoint import Checkpoint
-from midrun.codec.journal import chain, genesis, line_of
-from midrun.core.ids import SECOND, Micros, RunId
+from midrun.codec.journal import format_record, hash_line, hash_run_id
+from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.values import Phase
-from midrun.testing.scenario import NOON, RUN, Scenario
+from midrun.testing.scenario import RUN, START_TIME, Scenario
 from tests.unit.core.phases import paused
 
 KEY: Final = b"a key of the deployment"
 PRINT: Final = "5f2c"
-LATER: Final = Micros(NOON + 60 * SECOND)
+LATER: Final = Micros(START_TIME + 60 * MICROS_PER_SECOND)
 """When checkpoints are issued here."""
 
-HOUR: Final = 3600 * SECOND
+HOUR: Final = 3600 * MICROS_PER_SECOND
 
 
 def lines_of(run: Scenario) -> tuple[bytes, ...]:
     """Return a journal as a store keeps it."""
-    return tuple(map(line_of, run.records))
+    return tuple(map(format_record, run.records))
 
 
 def pairs_of(lines: tuple[bytes, ...], run: RunId = RUN) -> list[tuple[bytes, bytes]]:
     """Return lines with the hashes that a store keeps beside them."""
-    link, pairs = genesis(run), []
+    link, pairs = hash_run_id(run), []
     for data in lines:
-        link = chain(link, data)
+        link = hash_line(link, data)
         pairs.append((data, link))
     return pairs
 

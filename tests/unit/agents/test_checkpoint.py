@@ -5,15 +5,15 @@ import json
 import pytest
 
 from midrun.agents import checkpoint as module
-from midrun.agents.checkpoint import LIMITS, PARKED, Checkpoint, key_id
-from midrun.codec.strict_json import Limits
+from midrun.agents.checkpoint import ENVELOPE_LIMITS, PARKED_PHASES, Checkpoint, make_key_id
+from midrun.codec.strict_json import JsonLimits
 from midrun.core import controls as c
 from midrun.core.decide import decide
 from midrun.core.decision import Accepted
 from midrun.core.entries import RunImported
-from midrun.core.evolve import apply
+from midrun.core.evolve import apply_entries
 from midrun.core.ids import Micros, Seq
-from midrun.core.run_head import head_of
+from midrun.core.run_head import build_head
 from midrun.core.values import Phase
 from midrun.errors import CheckpointRefused, JournalCorrupt, Misconfigured, TooLarge
 from midrun.stores.memory import MemoryStore
@@ -21,7 +21,7 @@ from midrun.testing.scenario import RUN, Scenario
 from tests.unit.agents.parked import HOUR, KEY, LATER, PRINT, checkpoint_of, lines_of, pairs_of
 from tests.unit.core.phases import RUNS, begun, paused, waiting
 
-PARKED_RUNS = [run for phase in sorted(PARKED) for run in RUNS[phase]]
+PARKED_RUNS = [run for phase in sorted(PARKED_PHASES) for run in RUNS[phase]]
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -38,7 +38,7 @@ def test_a_checkpoint_comes_back_as_the_same_run(run: Scenario, key: bytes | Non
 
 def test_the_parked_phases_are_those_in_which_a_run_rests_and_can_go_on() -> None:
     """A change to the phases must be a decision about checkpoints, too."""
-    assert {Phase.PAUSED, Phase.WAITING, Phase.FAILED, Phase.HALTED} == PARKED
+    assert {Phase.PAUSED, Phase.WAITING, Phase.FAILED, Phase.HALTED} == PARKED_PHASES
 
 
 def test_a_run_goes_on_from_its_checkpoint() -> None:
@@ -53,9 +53,9 @@ async def test_a_store_adopts_the_journal_of_a_checkpoint() -> None:
     back = Checkpoint.from_json(checkpoint_of(key=KEY).to_json(), key=KEY)
     store = MemoryStore()
     imported = RunImported(checkpoint=back.run, head=back.head_hash, by="ann")
-    head = head_of(apply(back.state(), [imported]))
+    head = build_head(apply_entries(back.state(), [imported]))
     adopted = await store.adopt(back.run, back.journal, imported, head=head)
-    lines = [*await store.lines(back.run)]
+    lines = [*await store.read_lines(back.run)]
     assert lines[:-1] == pairs_of(back.journal)
     assert (len(lines), lines[-1][1]) == (adopted.seq, adopted.hash)
 
@@ -118,7 +118,7 @@ def test_a_key_that_proves_nothing_is_a_mistake_of_the_deployment(key: bytes) ->
 def test_a_key_is_named_but_not_shown() -> None:
     """The name tells keys apart when they are rotated."""
     named = checkpoint_of(key=KEY)
-    assert named.kid == key_id(KEY) != key_id(KEY + b"!")
+    assert named.kid == make_key_id(KEY) != make_key_id(KEY + b"!")
     assert KEY.decode() not in named.to_json()
     assert KEY.hex() not in named.to_json()
 
@@ -126,7 +126,7 @@ def test_a_key_is_named_but_not_shown() -> None:
 # ── issuing ──────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("phase", sorted(set(Phase) - PARKED))
+@pytest.mark.parametrize("phase", sorted(set(Phase) - PARKED_PHASES))
 def test_only_a_parked_run_has_a_checkpoint(phase: Phase) -> None:
     """A driver still has the others in its hands, or nothing more will come of them."""
     with pytest.raises(CheckpointRefused, match="parked") as refusal:
@@ -151,7 +151,11 @@ def test_a_checkpoint_beyond_the_bound_is_neither_written_nor_read(
     issued = checkpoint_of()
     text = issued.to_json()
     for size, fits in ((len(text), True), (len(text) - 1, False)):
-        monkeypatch.setattr(module, "LIMITS", Limits(depth=LIMITS.depth, size=size))
+        monkeypatch.setattr(
+            module,
+            "ENVELOPE_LIMITS",
+            JsonLimits(max_depth=ENVELOPE_LIMITS.max_depth, max_bytes=size),
+        )
         if fits:
             assert Checkpoint.from_json(issued.to_json()) == issued
             continue

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from midrun.agents import checkpoint as module
-from midrun.agents.checkpoint import LIMITS, Checkpoint
+from midrun.agents.checkpoint import ENVELOPE_LIMITS, Checkpoint
 from midrun.core.values import Phase
 from midrun.errors import CheckpointRefused
-from midrun.testing.scenario import BEGUN
+from midrun.testing.scenario import LEASED_RUN
 from midrun.testing.scenario import given as journal
 from tests.unit.agents.parked import KEY, LATER, PRINT, checkpoint_of, forged, lines_of
 from tests.unit.core.phases import begun, paused
@@ -52,7 +52,7 @@ def test_every_flipped_bit_of_a_signed_checkpoint_is_refused_before_a_line_is_re
 ) -> None:
     """F35: one loop over all bytes. What was not signed is never handed to the journal."""
     monkeypatch.setattr(module, "decode_line", None)
-    monkeypatch.setattr(module, "_shaped", None)
+    monkeypatch.setattr(module, "_convert_envelope", None)
     data = bytearray(SIGNED.encode())
     for at in range(len(data)):
         for bit in BITS:
@@ -238,7 +238,7 @@ def test_what_the_fold_relies_on_is_refused_and_not_a_crash(
 def test_a_journal_of_a_run_that_is_not_parked_is_refused_whatever_the_envelope_says() -> None:
     """The phase that counts is the one that the lines mean."""
     assert "running run" in refused(forged(lines_of(begun)).to_json())
-    assert "queued run" in refused(forged(lines_of(journal(BEGUN[0]))).to_json())
+    assert "queued run" in refused(forged(lines_of(journal(LEASED_RUN[0]))).to_json())
 
 
 def test_a_signature_does_not_move_to_another_checkpoint() -> None:
@@ -315,4 +315,4 @@ def test_a_text_beyond_the_bound_is_refused_before_it_is_parsed(
 ) -> None:
     """The bound is on what is read, not on what was meant."""
     monkeypatch.setattr("json.loads", None)
-    assert "the limit is" in refused("[" * (LIMITS.size + 1))
+    assert "the limit is" in refused("[" * (ENVELOPE_LIMITS.max_bytes + 1))

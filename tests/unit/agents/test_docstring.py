@@ -2,7 +2,7 @@
 
 import pytest
 
-from midrun.agents.signature import described
+from midrun.agents.signature import parse_docstring
 
 GOOGLE = """Fetch a page.
 
@@ -58,7 +58,7 @@ SPHINX = """Fetch a page.
 @pytest.mark.parametrize("doc", [GOOGLE, NUMPY, SPHINX], ids=["google", "numpy", "sphinx"])
 def test_each_style_says_the_same(doc: str) -> None:
     """Nobody rewrites docstrings for us."""
-    text, parameters = described(doc)
+    text, parameters = parse_docstring(doc)
     assert text == "Fetch a page.\n\nIt may be large: mind that."
     parameters.pop("others", None)
     assert parameters == {
@@ -86,4 +86,4 @@ def test_anything_else_is_text_or_nothing(
     doc: str | None, text: str, parameters: dict[str, str]
 ) -> None:
     """A docstring is for people first, and never an error."""
-    assert described(doc) == (text, parameters)
+    assert parse_docstring(doc) == (text, parameters)

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from midrun.agents.signature import BadArguments, Function
-from midrun.agents.tool import NOT_DONE, Options, Tool, place_of, take_why, tool
+from midrun.agents.tool import NOT_DONE, Tool, ToolOptions, find_import_path, split_why, tool
 from midrun.agents.tool_context import Call
 from midrun.core.values import Effect, Json, Traits
 from midrun.errors import Misconfigured
@@ -145,7 +145,7 @@ def test_a_bound_method_is_a_tool_without_its_self() -> None:
         ),
     ],
 )
-def test_what_is_declared_becomes_traits(options: Options, expected: Traits) -> None:
+def test_what_is_declared_becomes_traits(options: ToolOptions, expected: Traits) -> None:
     """The core sees traits, and no functions."""
     made = tool(plain, **options).traits
     assert made == Traits(
@@ -234,7 +234,7 @@ def test_models_are_offered_a_place_to_say_why() -> None:
 def test_the_reason_is_taken_out_of_the_arguments(args: Json, why: str, rest: Json) -> None:
     """Whatever a model makes of it, the arguments are without it."""
     before = repr(args)
-    assert take_why(args) == (why, rest)
+    assert split_why(args) == (why, rest)
     assert repr(args) == before
 
 
@@ -244,13 +244,13 @@ def test_the_reason_is_taken_out_of_the_arguments(args: Json, why: str, rest: Js
 def test_what_stands_in_a_module_has_a_place() -> None:
     """Another process imports the module and finds it."""
     here = __name__
-    assert place_of(plain) == f"{here}:plain"
-    assert place_of(fetch_page) == f"{here}:fetch_page"
-    assert place_of(fetch_page.fn) == f"{here}:fetch_page"
-    assert place_of(tool(plain, name="other")) == f"{here}:plain"
-    assert place_of(Desk.static) == f"{here}:Desk.static"
-    assert place_of(Desk.of_class) == f"{here}:Desk.of_class"
-    assert place_of(Desk.inner) == f"{here}:Desk.inner"
+    assert find_import_path(plain) == f"{here}:plain"
+    assert find_import_path(fetch_page) == f"{here}:fetch_page"
+    assert find_import_path(fetch_page.fn) == f"{here}:fetch_page"
+    assert find_import_path(tool(plain, name="other")) == f"{here}:plain"
+    assert find_import_path(Desk.static) == f"{here}:Desk.static"
+    assert find_import_path(Desk.of_class) == f"{here}:Desk.of_class"
+    assert find_import_path(Desk.inner) == f"{here}:Desk.inner"
 
 
 def test_what_exists_only_in_memory_has_none() -> None:
@@ -260,10 +260,10 @@ def test_what_exists_only_in_memory_has_none() -> None:
 
     renamed = partial(plain, 1)
     for fn in (closure, lambda: None, Desk().method, renamed):
-        assert place_of(fn) is None
+        assert find_import_path(fn) is None
     gone = tool(closure)
     gone.fn.__module__ = "no_such_module"
-    assert place_of(gone) is None
+    assert find_import_path(gone) is None
 
 
 @pytest.mark.parametrize("file", [None, "script.py"])
@@ -278,7 +278,7 @@ def test_the_main_script_is_a_place_and_a_prompt_is_not(
     main = ModuleType("__main__")
     vars(main).update({"typed": typed} | ({"__file__": file} if file else {}))
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert place_of(typed) == ("__main__:typed" if file else None)
+    assert find_import_path(typed) == ("__main__:typed" if file else None)
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────

@@ -13,9 +13,9 @@ import pytest
 
 from midrun import Agent, Midrun
 from midrun.cli import main as command
-from midrun.cli.command_specs import GROUPS
-from midrun.cli.tables import count, spell
-from midrun.cli.targets import agents_of
+from midrun.cli.command_specs import COMMAND_GROUPS
+from midrun.cli.tables import format_count, format_duration
+from midrun.cli.targets import load_agents
 from midrun.errors import RunNotFound
 from midrun.models import ScriptedModel
 from midrun.server import serve
@@ -316,7 +316,7 @@ def test_what_the_tutorial_has_its_reader_save_can_be_served(
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "memo.py").write_text("\n".join(blocks))
-    assert [agent.name for agent in agents_of("memo.py")] == ["writer"]
+    assert [agent.name for agent in load_agents("memo.py")] == ["writer"]
     assert not (tmp_path / "memo.db").exists()
 
 
@@ -324,7 +324,7 @@ def test_every_command_teaches_by_example(capsys: pytest.CaptureFixture[str]) ->
     """And the list of them says what each is for."""
     midrun = Typist(capsys)
     listed = midrun("--help").out
-    for name in (name for commands in GROUPS.values() for name in commands):
+    for name in (name for commands in COMMAND_GROUPS.values() for name in commands):
         assert f"  {name} " in listed
         told = midrun(name, "--help")
         assert told.code == 0
@@ -335,7 +335,7 @@ def test_every_command_teaches_by_example(capsys: pytest.CaptureFixture[str]) ->
 def test_times_and_sizes_are_for_people() -> None:
     """Nobody counts seconds of a day, or digits of a million."""
     times = (0, 59, 60, 3_599, 7_200, 5 * 86_400)
-    assert [spell(seconds) for seconds in times] == [
+    assert [format_duration(seconds) for seconds in times] == [
         "0 s",
         "59 s",
         "1 min",
@@ -344,7 +344,7 @@ def test_times_and_sizes_are_for_people() -> None:
         "5 d",
     ]
     sizes = (940, 12_345, 999_999, 3_400_000, 12_345_678_901)
-    assert [count(n) for n in sizes] == ["940", "12.3k", "1M", "3.4M", "12346M"]
+    assert [format_count(n) for n in sizes] == ["940", "12.3k", "1M", "3.4M", "12346M"]
 
 
 @pytest.mark.parametrize("word", ["ls", "show run_x", "pause run_x", "asks"])
@@ -397,6 +397,6 @@ def test_what_went_wrong_side_by_side_is_said_in_one_line(
     async def breaks(*_: object) -> int:
         raise ExceptionGroup("tasks", [ExceptionGroup("more", [RunNotFound("run_x")])])
 
-    monkeypatch.setattr(command, "_do", breaks)
+    monkeypatch.setattr(command, "_run_command", breaks)
     said = Typist(capsys)("ls")
     assert (said.code, "run_x" in said.err, "Traceback" in said.err) == (1, True, False)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from midrun import Midrun
-from midrun.cli.command_specs import GROUPS
+from midrun.cli.command_specs import COMMAND_GROUPS
 from midrun.models import Use
 from midrun.runs.protocols import AnyRun
 from midrun.runs.values import Receipt
@@ -45,7 +45,7 @@ def until(midrun: Typist, run: str, **wanted: str) -> dict[str, object]:
 
 def test_what_a_program_can_ask_of_a_run_can_be_typed() -> None:
     """Under the same name, with dashes: nobody has to learn it twice."""
-    typed = {name for commands in GROUPS.values() for name in commands}
+    typed = {name for commands in COMMAND_GROUPS.values() for name in commands}
     asked = {
         name.replace("_", "-")
         for name, method in inspect.getmembers(AnyRun, inspect.isfunction)

@@ -9,16 +9,16 @@ import pytest
 
 from midrun import Midrun
 from midrun.cli import hints
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from tests.unit.cli.typist import APP, TOKEN, Shell, Typist, read_until, serving
 
 
 async def _forget(store: str) -> str:
     """Have nobody heard of those who drive, as when their time is over; return their run."""
     async with Midrun(store, engine=None) as midrun:
-        for holder in await midrun.store.holders():
-            await midrun.store.rest(holder)
-        (row,) = (await midrun.store.runs(Query())).items
+        for holder in await midrun.store.list_holders():
+            await midrun.store.release_leases(holder)
+        (row,) = (await midrun.store.list_runs(RunQuery())).items
         return row.run
 
 
@@ -75,21 +75,21 @@ def test_a_midrun_that_is_not_on_the_path_is_named_by_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From a clone nobody has it on their path; below this folder, it is named from here."""
-    assert hints.program() == "midrun"
+    assert hints.find_program() == "midrun"
     monkeypatch.setenv("PATH", "/nowhere")
     script = Path(sys.executable).with_name("midrun")
-    assert hints.program() == str(script)
+    assert hints.find_program() == str(script)
     monkeypatch.chdir(script.parents[2])
-    assert hints.program() == str(script.relative_to(script.parents[2]))
+    assert hints.find_program() == str(script.relative_to(script.parents[2]))
 
 
 def test_the_demo_is_found_again_as_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """By make, if make started it."""
     monkeypatch.delenv("MAKELEVEL", raising=False)
-    assert hints.demo("--terminal") == "midrun demo --terminal"
+    assert hints.demo_command("--terminal") == "midrun demo --terminal"
     monkeypatch.setenv("MAKELEVEL", "1")
-    assert hints.demo() == "make demo"
-    assert hints.demo("--terminal") == 'make demo ARGS="--terminal"'
+    assert hints.demo_command() == "make demo"
+    assert hints.demo_command("--terminal") == 'make demo ARGS="--terminal"'
 
 
 def test_a_run_that_is_not_there_is_looked_for_in_the_same_store(
@@ -106,7 +106,7 @@ def test_a_worker_that_has_nothing_to_do_is_not_overlooked(
     store: Typist, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Idle it gives no sign of life, until what was asked wakes it: nobody starts another."""
-    monkeypatch.setattr(hints, "NOTICED_S", 60)
+    monkeypatch.setattr(hints, "IDLE_WORKER_PICKUP_S", 60)
     run = store("run", f"{APP}:asker", "Ask me").out.split()[0]
     said = store("answer", run, "red").out
     assert "answer: in the journal" in said

@@ -5,14 +5,19 @@ from argparse import Namespace
 
 import pytest
 
-from midrun.cli.hints import as_typed, next_step
-from midrun.cli.parser import parser
+from midrun.cli.hints import format_refusal, next_step
+from midrun.cli.parser import build_parser
 from midrun.core.controls import Control
-from midrun.core.transitions import GUARDS
+from midrun.core.transitions import GUARD_REFUSALS
 from midrun.errors import ControlRefused
 
 REASONS = sorted(
-    {reason for kind, names in GUARDS.items() if issubclass(kind, Control) for reason in names}
+    {
+        reason
+        for kind, names in GUARD_REFUSALS.items()
+        if issubclass(kind, Control)
+        for reason in names
+    }
 )
 HERE = Namespace(where=["--store", "sqlite:///x.db"], url=None)
 
@@ -32,12 +37,12 @@ def test_every_reason_says_what_to_do_next(reason: str) -> None:
     if "--store" in command:
         program, *words = shlex.split(command)
         assert program.endswith("midrun")
-        parser().parse_args([word.replace("AMOUNT", "20") for word in words])
+        build_parser().parse_args([word.replace("AMOUNT", "20") for word in words])
 
 
 def test_controls_are_spelt_as_they_are_typed() -> None:
     """`take_over` is no command."""
-    said = as_typed(refused("no_such_frame", by=""))
+    said = format_refusal(refused("no_such_frame", by=""))
     assert said == (
         "Cannot drop-frame run_1: there is no such suspended task (no_such_frame). "
         "Allowed now: take-over."

@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from midrun import Agent, Midrun, tool
-from midrun.cli.tables import cut, row_line, wide
+from midrun.cli.tables import format_row, text_width, truncate
 from midrun.core.ids import Micros
 from midrun.core.values import Phase
 from midrun.models import ScriptedModel, Use
 from midrun.runs.values import RunView
-from midrun.tui.style import words
+from midrun.tui.style import plain_text
 
 LONG = "Compare what the three vendors say about salt with what the harbour office has measured"
 WIDE = "三つの業者の言うことを港の測定と比べて、違いを全部書き出してください"
@@ -52,7 +52,9 @@ async def _waits() -> RunView:
 
 def told(view: RunView, columns: int | None, *, hours: int = 0) -> str:
     """Return the row, some hours later."""
-    return words(row_line(view, Micros(view.changed_at + hours * 3_600_000_000), columns))
+    return plain_text(
+        format_row(view, Micros(view.changed_at + hours * 3_600_000_000), columns)
+    )
 
 
 @pytest.mark.parametrize("columns", SIZES)
@@ -64,7 +66,7 @@ def test_a_row_fits_and_has_the_whole_id(waiting: RunView, columns: int, task: s
         child, asking = replace(bare, parent=bare.run_id), replace(bare, asks=waiting.asks)
         for view in (bare, child, asking):
             row = told(view, columns, hours=hours)
-            assert wide(row) <= columns
+            assert text_width(row) <= columns
             assert row.startswith(f"{view.run_id}  {phase}")
             assert task[:4] in row
             assert task in row or "…" in row
@@ -110,7 +112,7 @@ def test_a_file_gets_all_of_it(waiting: RunView) -> None:
 )
 def test_a_text_is_cut_to_fit(text: str, columns: int, left: str) -> None:
     """By columns, of which some characters take two."""
-    assert cut(text, columns) == left
+    assert truncate(text, columns) == left
 
 
 @pytest.mark.slow
@@ -123,7 +125,7 @@ async def test_a_list_does_not_wrap_in_a_real_terminal(tmp_path: Path, columns: 
         for run in runs:
             await run.until("waiting")
     rows = _typed(columns, "ls", "--store", store)
-    assert [wide(row) <= columns for row in rows] == [True] * len(runs)
+    assert [text_width(row) <= columns for row in rows] == [True] * len(runs)
     assert {row.split()[0] for row in rows} == {run.id for run in runs}
 
 

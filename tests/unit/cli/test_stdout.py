@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.cli.output import Sayer
+from midrun.cli.output import CommandOutput
 from midrun.models import ScriptedModel
 
 SAID = "Dönë — 日本"
@@ -151,8 +151,8 @@ def test_a_report_is_broken_between_words_where_somebody_reads_it(
     monkeypatch.setenv("COLUMNS", "40")
     report = f"# Title\n\n- `write` {'word ' * 20}\n\n{'Partial work. ' * 9}"
     screen, file = Screen(), StringIO()
-    Sayer(screen).prose(report)
-    Sayer(file).prose(report)
+    CommandOutput(screen).write_wrapped(report)
+    CommandOutput(file).write_wrapped(report)
     shown = screen.getvalue().splitlines()
     assert shown[:4] == ["# Title", "", f"- `write`{' word' * 6}", f"  {'word ' * 7}".rstrip()]
     assert max(map(len, shown)) <= 40

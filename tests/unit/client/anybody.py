@@ -12,15 +12,15 @@ from urllib.parse import quote, unquote
 from midrun import Actor, Midrun
 from midrun.client.midrun import RemoteMidrun
 from midrun.client.run import RemoteRun
-from midrun.runs.validation import Who, actor_of
+from midrun.runs.validation import ActorLike, parse_actor
 from midrun.runs.values import FeedItem
 
 Call = Callable[..., Awaitable[object]]  # type: ignore[explicit-any]  # whatever the method takes
 
 
-def token_for(who: Who) -> str:
+def token_for(who: ActorLike) -> str:
     """Return the token of anybody."""
-    actor = actor_of(who)
+    actor = parse_actor(who)
     return f"a-token-for-anybody:{actor.role}:{quote(actor.name, safe='')}"
 
 
@@ -39,7 +39,7 @@ class Anybody:
         self._stack = stack
         self._known: dict[str, RemoteMidrun] = {}
 
-    async def by(self, who: Who) -> RemoteMidrun:
+    async def by(self, who: ActorLike) -> RemoteMidrun:
         """Return the client of `who`."""
         token = token_for(who)
         if token not in self._known:
@@ -52,7 +52,7 @@ class Anybody:
             return getattr(self._mid, name)
 
         async def call(*args: object, **kwargs: object) -> object:
-            remote = await self.by(cast("Who", kwargs.get("actor")))
+            remote = await self.by(cast("ActorLike", kwargs.get("actor")))
             made = await getattr(remote, name)(*args, **kwargs)
             return AnybodysRun(made, self) if isinstance(made, RemoteRun) else made
 
@@ -66,7 +66,7 @@ class AnybodysRun:
         self.id = run.id
         self._run = run
         self._runs = runs
-        self._desk = runs._mid._desk  # where tests look at the journal itself
+        self._desk = runs._mid._service  # where tests look at the journal itself
 
     def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
         """Give what happens."""
@@ -74,8 +74,8 @@ class AnybodysRun:
 
     def __getattr__(self, name: str) -> Call:
         async def call(*args: object, **kwargs: object) -> object:
-            remote = await self._runs.by(cast("Who", kwargs.get("actor")))
-            made = await getattr(RemoteRun(self.id, remote._link), name)(*args, **kwargs)
+            remote = await self._runs.by(cast("ActorLike", kwargs.get("actor")))
+            made = await getattr(RemoteRun(self.id, remote._transport), name)(*args, **kwargs)
             return AnybodysRun(made, self._runs) if isinstance(made, RemoteRun) else made
 
         return call

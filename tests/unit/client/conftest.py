@@ -10,7 +10,7 @@ import pytest
 
 from midrun import connect
 from midrun.runs.protocols import AnyMidrun
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import Serve, Served, server_on, token_of
 
 PATIENCE = 120
@@ -32,12 +32,12 @@ def serve(stack: AsyncExitStack, tmp_path: Path) -> Serve:
 
 
 @pytest.fixture
-async def stage(stack: AsyncExitStack) -> AsyncIterator[Stage]:
+async def stage(stack: AsyncExitStack) -> AsyncIterator[ControllableTools]:
     """Give a stage; what waits on it at the end is let go."""
     del stack  # only to be over before it
-    made = Stage()
+    made = ControllableTools()
     yield made
-    made.release_all()
+    made.open_all_gates()
 
 
 class Connected(Protocol):

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.server import Limits, app
 from tests.scenarios.conversation import (
     test_side_questions,
@@ -77,7 +77,7 @@ def _opener(stack: AsyncExitStack, path: Path) -> object:
     async def open_one(
         *agents: Agent, lease: timedelta = LEASE, key: bytes | None = None
     ) -> Anybody:
-        address, outside = f"sqlite:///{path}", Outside(lease=lease)
+        address, outside = f"sqlite:///{path}", Environment(lease=lease)
         mid = Midrun(address, agents=agents, key=key, outside=outside)
         await stack.enter_async_context(mid)
         made = app(mid, auth=anybody, limits=Limits(rate=1e6, burst=10**6, pending=10**3))

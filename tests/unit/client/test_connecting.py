@@ -11,7 +11,7 @@ from midrun.errors import Misconfigured, RunNotFound, ServerRefused
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxSteps
 from tests.unit.client.conftest import Connected, Serve
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import KEY
 
 WITHOUT = """
@@ -68,7 +68,7 @@ async def test_a_handle_must_be_open_and_is_open_once(
 
 
 async def test_a_task_that_says_nothing_is_none_wherever_it_is_started(
-    serve: Serve, connected: Connected, stage: Stage
+    serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """By one rule, before anything is sent or stored."""
     agent = stage.agent("Done.")
@@ -84,7 +84,7 @@ async def test_a_task_that_says_nothing_is_none_wherever_it_is_started(
 
 
 async def test_nobody_speaks_for_somebody_else(
-    serve: Serve, connected: Connected, stage: Stage
+    serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """The journal says who asked, and over HTTP the token says who that is."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -101,7 +101,7 @@ async def test_nobody_speaks_for_somebody_else(
 
 
 async def test_what_a_role_may_not_do_is_refused_there(
-    serve: Serve, connected: Connected, stage: Stage
+    serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """Runs of others do not exist for a user; a viewer only looks."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -122,7 +122,7 @@ async def test_what_a_role_may_not_do_is_refused_there(
 
 
 async def test_a_condition_that_names_code_stays_with_the_server(
-    serve: Serve, connected: Connected, stage: Stage
+    serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """A stop that is data is taken over; one that would import something is not."""
     served = await serve(stage.agent("Done."))

@@ -10,11 +10,11 @@ import httpx2
 import msgspec
 import pytest
 
-from midrun.core.entries import Asked
+from midrun.core.entries import RequestEntry
 from midrun.server import Limits
 from tests.support.processes import ROOT
 from tests.unit.client.conftest import Connected, Serve
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 from tests.unit.server.conftest import listening, token_of
 from tests.unit.server.listening import heard
 
@@ -25,7 +25,7 @@ ROOM = 4096
 
 @pytest.mark.slow
 async def test_requests_from_several_processes_in_any_order_are_each_applied_once(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """By two servers on one store: whoever asks under an id hears what the first one heard."""
     limits = Limits(pending=100, rate=1e6, burst=10**6)
@@ -49,7 +49,11 @@ async def test_requests_from_several_processes_in_any_order_are_each_applied_onc
         for seed, url in enumerate((served.url, other.url, served.url)):
             tasks.start_soon(pressed, url, seed)
     records = await served.mid.store.read(run.id)
-    noted = [r.entry.request for r in records if isinstance(r.entry, Asked) and r.entry.request]
+    noted = [
+        r.entry.request
+        for r in records
+        if isinstance(r.entry, RequestEntry) and r.entry.request
+    ]
     assert sorted(noted) == sorted(set(noted)), "a request was applied twice"
     assert len(noted) == len(replies)
     for number, told in replies.items():
@@ -65,7 +69,7 @@ async def test_requests_from_several_processes_in_any_order_are_each_applied_onc
 
 @pytest.mark.slow
 async def test_two_hundred_who_are_slow_cost_nobody_anything(
-    serve: Serve, connected: Connected, stage: Stage
+    serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """They hold still until the run is over, then hear all of it; the quick hear it live.
 

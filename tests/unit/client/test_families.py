@@ -7,12 +7,16 @@ from midrun import Agent, Completed, Paused, ask_human
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from tests.unit.client.conftest import Connected
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import Serve, server_on
 
 
 async def test_a_family_goes_on_on_another_server(
-    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: Stage, tmp_path: Path
+    stack: AsyncExitStack,
+    serve: Serve,
+    connected: Connected,
+    stage: ControllableTools,
+    tmp_path: Path,
 ) -> None:
     """What the child has done is not done again there, and the answer reaches it."""
     script: list[Line] = [Use("quick", name="paid"), Use("ask_human", question="Ok?"), "Done."]
@@ -28,4 +32,4 @@ async def test_a_family_goes_on_on_another_server(
     there = await connected(await elsewhere(agent))
     outcome = await (await there.resume(paused.checkpoint, "yes")).result()
     assert isinstance(outcome, Completed)
-    assert stage.did == ["paid"]
+    assert stage.completed == ["paid"]

@@ -8,22 +8,22 @@ from typing import ClassVar
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.ports.environment import Outside
-from midrun.ports.store import Query
+from midrun.ports.environment import Environment
+from midrun.ports.store import RunQuery
 from midrun.runs.protocols import AnyMidrun
-from midrun.testing.run_suite import Opened, RunSuite
+from midrun.testing.run_suite import OpenHandle, RunSuite
 from tests.unit.client.conftest import Connected, Serve
 from tests.unit.server.conftest import KEY
 
 
 class TestAtHome(RunSuite):
     @pytest.fixture
-    def opened(self, stack: AsyncExitStack, tmp_path: Path) -> Opened:
+    def opened(self, stack: AsyncExitStack, tmp_path: Path) -> OpenHandle:
         """Give what opens a `Midrun`; afterwards every journal is verified."""
         address = f"sqlite:///{tmp_path / 'runs.db'}"
 
         async def open_one(*agents: Agent) -> AnyMidrun:
-            outside = Outside(lease=timedelta(seconds=30))
+            outside = Environment(lease=timedelta(seconds=30))
             mid = Midrun(address, agents=agents, outside=outside)
             await stack.enter_async_context(mid)
             stack.push_async_callback(_verify, mid)
@@ -36,7 +36,7 @@ class TestOverHttp(RunSuite):
     checkpoint_key: ClassVar[bytes | None] = KEY
 
     @pytest.fixture
-    def opened(self, serve: Serve, connected: Connected) -> Opened:
+    def opened(self, serve: Serve, connected: Connected) -> OpenHandle:
         """Give what serves agents, and connects to the server as olga."""
 
         async def open_one(*agents: Agent) -> AnyMidrun:
@@ -46,6 +46,6 @@ class TestOverHttp(RunSuite):
 
 
 async def _verify(mid: Midrun) -> None:
-    for row in (await mid.store.runs(Query(limit=500))).items:
+    for row in (await mid.store.list_runs(RunQuery(limit=500))).items:
         verdict = await mid.verify(row.run)
         assert verdict, str(verdict)

@@ -15,16 +15,16 @@ from midrun.runs.protocols import AnyMidrun
 from midrun.stops import MaxSteps
 from tests.unit.client.conftest import Connected, Serve
 from tests.unit.client.proxy import proxied
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 Lose: TypeAlias = Callable[[], None]
 """Has the reply to what is asked next get lost, where there is a way to lose it."""
 
-Journey: TypeAlias = Callable[[AnyMidrun, Stage, Lose], Awaitable[RunId]]
+Journey: TypeAlias = Callable[[AnyMidrun, ControllableTools, Lose], Awaitable[RunId]]
 """Does things to a run, and returns its id."""
 
 
-async def steered(mid: AnyMidrun, stage: Stage, lose: Lose) -> RunId:
+async def steered(mid: AnyMidrun, stage: ControllableTools, lose: Lose) -> RunId:
     """Say it, take it back, pause, raise a cap, take over, write, use a tool, hand back."""
     lose()
     run = await mid.start("actor", "Go.")
@@ -49,11 +49,11 @@ async def steered(mid: AnyMidrun, stage: Stage, lose: Lose) -> RunId:
     lose()
     await run.hand_back("Go on.")
     await run.until("completed")
-    assert stage.did.count("by hand") == 1
+    assert stage.completed.count("by hand") == 1
     return run.id
 
 
-async def decided(mid: AnyMidrun, stage: Stage, lose: Lose) -> RunId:
+async def decided(mid: AnyMidrun, stage: ControllableTools, lose: Lose) -> RunId:
     """Approve with other arguments, decline, and go on after a failure."""
     run = await mid.start("asks", "Go.")
     await run.until("waiting")
@@ -70,7 +70,7 @@ async def decided(mid: AnyMidrun, stage: Stage, lose: Lose) -> RunId:
     return run.id
 
 
-async def undone(mid: AnyMidrun, stage: Stage, lose: Lose) -> RunId:
+async def undone(mid: AnyMidrun, stage: ControllableTools, lose: Lose) -> RunId:
     """Cancel, try again to undo what could not be, and take it as it is."""
     run = await mid.start("stuck", "Go.")
     await stage.start("x").wait()
@@ -96,7 +96,7 @@ async def undone(mid: AnyMidrun, stage: Stage, lose: Lose) -> RunId:
     return run.id
 
 
-def agents(stage: Stage) -> list[Agent]:
+def agents(stage: ControllableTools) -> list[Agent]:
     """Return those that the journeys are made with."""
 
     async def cannot(*_: object) -> None:
@@ -105,7 +105,7 @@ def agents(stage: Stage) -> list[Agent]:
     @tool(undo=cannot)
     async def draft(name: str) -> str:
         """Write something that stays."""
-        stage.did.append(name)
+        stage.completed.append(name)
         return name
 
     @tool(approve=True)
@@ -127,18 +127,22 @@ def agents(stage: Stage) -> list[Agent]:
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """An undo that fails is tried again at once: nothing here is about how long that takes."""
-    monkeypatch.setattr(retries, "LONGEST", 0.001)
+    monkeypatch.setattr(retries, "LONGEST_WAIT_S", 0.001)
 
 
 @pytest.mark.parametrize("journey", [steered, decided, undone])
 async def test_a_journey_with_every_reply_lost_once_is_the_same_journey(
-    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: Stage, journey: Journey
+    stack: AsyncExitStack,
+    serve: Serve,
+    connected: Connected,
+    stage: ControllableTools,
+    journey: Journey,
 ) -> None:
     """Each thing that was asked is in the journal once, as if nothing had got lost."""
-    near = Stage()
+    near = ControllableTools()
     mid = await stack.enter_async_context(Midrun("memory://", agents=agents(near)))
     plain = await journey(mid, near, lambda: None)
-    near.release_all()
+    near.open_all_gates()
     served = await serve(*agents(stage))
     proxy = await stack.enter_async_context(proxied(served.port))
     asked = 0

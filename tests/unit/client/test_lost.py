@@ -8,17 +8,17 @@ import anyio
 import pytest
 
 from midrun import Agent, ask_human
-from midrun.client.transport import Away
+from midrun.client.transport import Backoff
 from midrun.errors import ServerUnreachable
 from midrun.models import ScriptedModel, Use
-from midrun.ports.environment import Outside
-from midrun.ports.store import Query
+from midrun.ports.environment import Environment
+from midrun.ports.store import RunQuery
 from midrun.runs.protocols import AnyMidrun, AnyRun
-from midrun.runs.values import Happened, Receipt
+from midrun.runs.values import FeedEntry, Receipt
 from midrun.server import Limits
 from tests.unit.client.conftest import Connected, Serve, Served
 from tests.unit.client.proxy import Proxy, proxied
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 Control = Callable[[AnyRun], Awaitable[Receipt]]
 
@@ -49,7 +49,7 @@ async def test_a_control_whose_reply_is_lost_is_applied_once(
     stack: AsyncExitStack,
     serve: Serve,
     connected: Connected,
-    stage: Stage,
+    stage: ControllableTools,
     control: Control,
     kind: str,
     applied: bool,
@@ -69,7 +69,7 @@ async def test_a_control_whose_reply_is_lost_is_applied_once(
 
 
 async def test_a_start_and_a_fork_whose_reply_is_lost_make_one_run_each(
-    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: Stage
+    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """Nobody pays for a run that nobody knows of."""
     served = await serve(stage.agent("Done.", "Done again."))
@@ -81,7 +81,7 @@ async def test_a_start_and_a_fork_whose_reply_is_lost_make_one_run_each(
     forked = await run.fork(instruction="And now?")
     await forked.until("completed")
     assert proxy.lost == 2
-    rows = (await served.mid.store.runs(Query())).items
+    rows = (await served.mid.store.list_runs(RunQuery())).items
     assert {row.run for row in rows} == {run.id, forked.id}
 
 
@@ -107,7 +107,7 @@ async def test_an_answer_and_a_checkpoint_whose_reply_is_lost_go_on_once(
 
 
 async def test_a_refusal_whose_reply_is_lost_is_the_same_refusal(
-    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: Stage
+    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """What the first attempt was told is on record."""
     served = await serve(stage.agent("Done."))
@@ -120,7 +120,7 @@ async def test_a_refusal_whose_reply_is_lost_is_the_same_refusal(
 
 
 async def test_a_feed_that_is_cut_again_and_again_has_every_entry_once(
-    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: Stage
+    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """Also where it is cut within an event: that one comes again, whole."""
     turns = [Use("slow", name="a"), *(Use("quick", name=str(n)) for n in range(12)), "Done."]
@@ -128,10 +128,10 @@ async def test_a_feed_that_is_cut_again_and_again_has_every_entry_once(
     proxy, mid = await _behind(stack, served, connected)
     run = await mid.start("actor", "go")
     await stage.start("a").wait()
-    items: list[Happened] = []
+    items: list[FeedEntry] = []
     proxy.cut_after = 3000  # the head of a response and the longest entry fit, and little more
     async for item in run.feed():
-        if isinstance(item, Happened):
+        if isinstance(item, FeedEntry):
             items.append(item)
             proxy.cut_after = 3000 + 97 * len(items) % 1000
             stage.gate("a").set()
@@ -141,18 +141,18 @@ async def test_a_feed_that_is_cut_again_and_again_has_every_entry_once(
 
 
 async def test_one_who_knew_more_than_the_journal_is_given_all_of_it(
-    serve: Serve, connected: Connected, stage: Stage
+    serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """Its store was restored from a backup: what was seen of it is not what it is now."""
     served = await serve(stage.agent("Done."))
     run = await (await connected(served)).start("actor", "go")
     await run.until("completed")
-    seqs = [item.seq async for item in run.feed(999) if isinstance(item, Happened)]
+    seqs = [item.seq async for item in run.feed(999) if isinstance(item, FeedEntry)]
     assert seqs == [record.seq for record in await served.mid.store.read(run.id)]
 
 
 async def test_whoever_waits_or_watches_outlives_a_server_that_is_away(
-    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: Stage
+    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """A restart of the server is a pause for its clients, and nothing else."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -164,7 +164,7 @@ async def test_whoever_waits_or_watches_outlives_a_server_that_is_away(
 
     async def watch() -> None:
         async for item in run.feed():
-            if isinstance(item, Happened):
+            if isinstance(item, FeedEntry):
                 seqs.append(item.seq)
                 watching.set()
 
@@ -190,14 +190,14 @@ async def test_patience_begins_when_the_server_goes_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run may be silent for an hour before its server is started again."""
-    away, began = Away(30.0, Outside()), anyio.current_time()
+    away, began = Backoff(30.0, Environment()), anyio.current_time()
     for now, waits in ((3600, True), (3620, True), (3631, False)):
         monkeypatch.setattr("anyio.current_time", lambda now=now: began + now)
-        assert await away.waited() is waits
+        assert await away.wait() is waits
 
 
 async def test_a_server_that_stays_away_is_named_and_what_was_asked_can_be_repeated(
-    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: Stage
+    stack: AsyncExitStack, serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """Whether it arrived nobody knows; under its id it is applied once in any case."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -231,7 +231,7 @@ async def test_nobody_at_the_address_is_said_when_connecting(connected: Connecte
 
 
 async def test_one_who_asks_too_often_is_slowed_down_and_not_refused(
-    serve: Serve, connected: Connected, stage: Stage
+    serve: Serve, connected: Connected, stage: ControllableTools
 ) -> None:
     """The server says when to come back, and the client does."""
     served = await serve(stage.agent("Done."), limits=Limits(rate=100.0, burst=2))

@@ -9,23 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr
 
-from midrun.codec.hash_chain import PLAIN
+from midrun.codec.hash_chain import UNKEYED_CHAIN
 from midrun.codec.journal import (
     Line,
-    chain,
-    checked_entry,
     decode_line,
     decode_lines,
     encode_entry,
-    genesis,
-    line,
-    line_of,
+    format_line,
+    format_record,
+    hash_line,
+    hash_run_id,
+    normalize_entry,
     prepare_entry,
 )
-from midrun.codec.redaction import drain
-from midrun.codec.strict_json import INTEGER_MAX, Limits
+from midrun.codec.redaction import run_steps
+from midrun.codec.strict_json import INTEGER_MAX, JsonLimits
 from midrun.core.entries import (
-    KINDS,
+    ENTRY_TYPES,
     CallDone,
     CallStarted,
     CapRaised,
@@ -39,7 +39,7 @@ from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.stops import MaxCost
 from midrun.core.values import Reply, Use
 from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
-from midrun.testing.store_suite.fixtures import example
+from midrun.testing.store_suite.fixtures import make_example
 
 AT = Micros(1_763_251_200_000_000)
 ENDLESS = MaxCost(usd=1.0)
@@ -49,7 +49,7 @@ force_setattr(ENDLESS, "usd", float("inf"))  # no stop can be made like this
 def put(entry: Entry, seq: int = 7, epoch: int | None = 3) -> bytes:
     """Return the line that has `entry`."""
     its_epoch = None if epoch is None else Epoch(epoch)
-    return line(encode_entry(entry), seq=Seq(seq), at=AT, epoch=its_epoch)
+    return format_line(encode_entry(entry), seq=Seq(seq), at=AT, epoch=its_epoch)
 
 
 def changed(data: bytes, **outer: object) -> bytes:
@@ -71,21 +71,21 @@ def test_a_line_is_canonical_json() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize("kind", [*ENTRY_TYPES])
 def test_every_kind_of_entry_is_read_back_as_it_was(kind: type[Entry]) -> None:
     """Also those that no other test happens to write."""
-    entry = example(kind)
+    entry = make_example(kind)
     record = decode_line(put(entry), seq=Seq(7))
     assert record == Record(seq=Seq(7), at=AT, entry=entry, epoch=Epoch(3))
     assert type(record) is Record
-    assert line_of(record) == put(entry)
+    assert format_record(record) == put(entry)
 
 
 def test_user_data_is_plain_once_it_is_in_an_entry() -> None:
     """What is folded after an append must equal what is folded after a restart."""
     use = Use(tool="t", args={"b": (1, 2), "a": None})
     entry = CallDone(call=CallId("c1"), reply=Reply(uses=(use,)), result=("x",))
-    sound = checked_entry(entry)
+    sound = normalize_entry(entry)
     assert isinstance(sound, CallDone)
     assert sound.result == ["x"]
     assert sound.reply is not None
@@ -96,7 +96,7 @@ def test_user_data_is_plain_once_it_is_in_an_entry() -> None:
 def test_an_entry_without_user_data_is_not_copied() -> None:
     """Most entries have none; the walk costs them next to nothing."""
     entry = CallStarted(call=CallId("c1"), call_kind="tool", attempt=1, seen=Seq(3))
-    assert checked_entry(entry) is entry
+    assert normalize_entry(entry) is entry
 
 
 @pytest.mark.parametrize(
@@ -129,23 +129,23 @@ def test_a_prepared_entry_is_encoded_as_any_other() -> None:
     entry = CallDone(call=CallId("c1"), result=data, encoding_error="none")
     expected = encode_entry(entry)
     assert sum(1 for _ in prepare_entry(entry)) > 10, "it yields now and then"
-    prepared = drain(prepare_entry(entry))
+    prepared = run_steps(prepare_entry(entry))
     assert isinstance(prepared, CallDone)
     assert prepared == entry
     assert prepared.result is not data
     assert encode_entry(prepared) == expected
     with pytest.raises(TooLarge):
-        encode_entry(prepared, Limits(size=1000))
+        encode_entry(prepared, JsonLimits(max_bytes=1000))
     with pytest.raises(NotJson):
-        drain(prepare_entry(CallDone(call=CallId("c1"), result=[*data["b"], object()])))
+        run_steps(prepare_entry(CallDone(call=CallId("c1"), result=[*data["b"], object()])))
 
 
 def test_an_entry_beyond_its_bound_is_not_written() -> None:
     """Both in user data and in our own text fields."""
     with pytest.raises(TooLarge):
-        encode_entry(PauseRequested(reason="x" * 200), Limits(size=100))
+        encode_entry(PauseRequested(reason="x" * 200), JsonLimits(max_bytes=100))
     with pytest.raises(TooLarge):
-        encode_entry(CallDone(call=CallId("c"), result="x" * 200), Limits(size=100))
+        encode_entry(CallDone(call=CallId("c"), result="x" * 200), JsonLimits(max_bytes=100))
 
 
 def test_free_data_is_known_by_its_type_in_every_entry() -> None:
@@ -154,10 +154,10 @@ def test_free_data_is_known_by_its_type_in_every_entry() -> None:
     assert get_type_hints(CallDone)["result"] == free
 
 
-@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize("kind", [*ENTRY_TYPES])
 def test_a_field_that_is_not_known_is_refused_in_every_kind(kind: type[Entry]) -> None:
     """Dropping it silently could mean that something counts as approved."""
-    fields = msgspec.json.decode(encode_entry(example(kind)))
+    fields = msgspec.json.decode(encode_entry(make_example(kind)))
     with pytest.raises(JournalCorrupt):
         decode_line(changed(put(RunPaused()), entry={**fields, "approved": True}))
 
@@ -185,7 +185,7 @@ CORRUPT: list[bytes] = [
     changed(put(RunPaused()), entry="RunPaused"),
     changed(put(RunPaused()), entry={"kind": "CallStarted"}),
     changed(put(RunPaused()), entry={"kind": "PauseRequested", "now": "yes"}),
-    line(NESTED, seq=Seq(7), at=AT, epoch=None),
+    format_line(NESTED, seq=Seq(7), at=AT, epoch=None),
     put(RunPaused()) + b"x",
 ]
 
@@ -259,10 +259,10 @@ def test_a_kind_that_an_upcast_does_not_know_is_too_new() -> None:
 
 def journal(run: RunId, entries: int = 6) -> list[tuple[bytes, bytes]]:
     """Return the lines and hashes of a short journal."""
-    link, pairs = genesis(run), []
+    link, pairs = hash_run_id(run), []
     for seq in range(1, entries + 1):
         data = put(PauseRequested(reason=f"r{seq}"), seq=seq)
-        link = chain(link, data)
+        link = hash_line(link, data)
         pairs.append((data, link))
     return pairs
 
@@ -271,11 +271,12 @@ def test_a_journal_that_was_left_alone_is_verified() -> None:
     """From its start, and from a seq that is trusted already."""
     pairs = journal(RunId("r"))
     lines = [data for data, _ in pairs]
-    assert PLAIN.verified(RunId("r"), pairs) == lines
+    assert UNKEYED_CHAIN.verify_lines(RunId("r"), pairs) == lines
     assert (
-        PLAIN.verified(RunId("r"), pairs[2:], after=Seq(2), previous=pairs[1][1]) == lines[2:]
+        UNKEYED_CHAIN.verify_lines(RunId("r"), pairs[2:], after=Seq(2), previous=pairs[1][1])
+        == lines[2:]
     )
-    assert PLAIN.verified(RunId("r"), []) == []
+    assert UNKEYED_CHAIN.verify_lines(RunId("r"), []) == []
 
 
 @pytest.mark.parametrize("at", [*range(6)])
@@ -298,17 +299,19 @@ def test_the_first_entry_that_was_tampered_with_is_named(damage: str, at: int) -
         case _:
             pairs[at] = (data, bytes(32))
     if damage in {"missing", "inserted"} and at >= len(pairs):
-        assert len(PLAIN.verified(RunId("r"), pairs)) == at  # only a kept head shows a cut tail
+        assert (
+            len(UNKEYED_CHAIN.verify_lines(RunId("r"), pairs)) == at
+        )  # only a kept head shows a cut tail
         return
     with pytest.raises(JournalCorrupt) as refused:
-        PLAIN.verified(RunId("r"), pairs)
+        UNKEYED_CHAIN.verify_lines(RunId("r"), pairs)
     assert refused.value.seq == at + 1
 
 
 def test_lines_cannot_be_moved_to_another_run() -> None:
     """The id of the run is in the first link."""
     with pytest.raises(JournalCorrupt):
-        PLAIN.verified(RunId("other"), journal(RunId("r")))
+        UNKEYED_CHAIN.verify_lines(RunId("other"), journal(RunId("r")))
 
 
 DEEP = 200_000  # deeper than the stack of any Python
@@ -319,7 +322,7 @@ DEEP = 200_000  # deeper than the stack of any Python
     [
         b"[" * DEEP + b"]" * DEEP,
         b'{"a":' * DEEP + b"1" + b"}" * DEEP,
-        line(
+        format_line(
             b'{"call":"c","kind":"CallDone","result":' + b"[" * DEEP + b"]" * DEEP + b"}",
             seq=Seq(7),
             at=AT,

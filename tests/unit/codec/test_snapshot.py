@@ -2,9 +2,9 @@
 
 import pytest
 
-from midrun.codec.snapshot import DIGEST, freeze, thaw
+from midrun.codec.snapshot import DIGEST_BYTES, decode_snapshot, encode_snapshot
 from midrun.core.entries import Entry, LeaseTaken, MessageReceived, RunStarted
-from midrun.core.evolve import apply
+from midrun.core.evolve import apply_entries
 from midrun.core.ids import Epoch, Micros, RunId
 from midrun.core.state import State
 
@@ -17,24 +17,24 @@ def state() -> State:
         LeaseTaken(epoch=Epoch(7), holder="h"),
         MessageReceived(text="one of 12345"),
     ]
-    return apply(State(run=RunId("r")), entries, Micros(1_800_000_000_000_000))
+    return apply_entries(State(run=RunId("r")), entries, Micros(1_800_000_000_000_000))
 
 
 def test_a_state_is_thawed_as_it_was_frozen(state: State) -> None:
     """Folding from there must be folding from the beginning."""
-    assert thaw(freeze(state)) == state
+    assert decode_snapshot(encode_snapshot(state)) == state
 
 
 def test_a_snapshot_with_one_byte_changed_is_not_believed(state: State) -> None:
     """It may still be a state: of a run that never was."""
-    frozen = freeze(state)
+    frozen = encode_snapshot(state)
     for place in range(len(frozen)):
         changed = bytearray(frozen)
         changed[place] ^= 1
-        assert thaw(bytes(changed)) is None
+        assert decode_snapshot(bytes(changed)) is None
 
 
-@pytest.mark.parametrize("keep", [0, 1, DIGEST - 1, DIGEST, DIGEST + 1, -1])
+@pytest.mark.parametrize("keep", [0, 1, DIGEST_BYTES - 1, DIGEST_BYTES, DIGEST_BYTES + 1, -1])
 def test_a_snapshot_that_was_cut_off_is_not_believed(state: State, keep: int) -> None:
     """Nor is an empty one."""
-    assert thaw(freeze(state)[:keep]) is None
+    assert decode_snapshot(encode_snapshot(state)[:keep]) is None

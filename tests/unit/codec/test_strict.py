@@ -12,8 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from midrun.codec import strict_json
-from midrun.codec.redaction import drain
-from midrun.codec.strict_json import INTEGER_MAX, Limits, checked, encode_in_steps, parse
+from midrun.codec.redaction import run_steps
+from midrun.codec.strict_json import (
+    INTEGER_MAX,
+    JsonLimits,
+    encode_in_steps,
+    normalize_json,
+    parse_json,
+)
 from midrun.errors import MidrunError, NotJson, TooLarge
 
 
@@ -103,7 +109,7 @@ def test_what_json_cannot_say_is_refused_with_its_path(
 ) -> None:
     """There is no fallback: a second format is how others got remote code execution."""
     with pytest.raises(NotJson) as refused:
-        checked(value)
+        normalize_json(value)
     assert refused.value.path == path
     assert problem in refused.value.problem
 
@@ -125,7 +131,7 @@ def test_what_json_cannot_say_is_refused_with_its_path(
 )
 def test_what_has_a_plain_form_becomes_it(value: object, plain: object) -> None:
     """Enums and tuples are everywhere in Python and lose nothing that JSON could keep."""
-    sound = checked(value)
+    sound = normalize_json(value)
     assert sound == plain
     assert json.dumps(sound) == json.dumps(plain)
     assert _only_plain(sound)
@@ -133,13 +139,13 @@ def test_what_has_a_plain_form_becomes_it(value: object, plain: object) -> None:
 
 def test_a_strings_own_methods_are_never_asked() -> None:
     """The value comes from a tool; its code has run long enough."""
-    assert checked([Loud("x"), {Loud("k"): 1}]) == ["x", {"k": 1}]
+    assert normalize_json([Loud("x"), {Loud("k"): 1}]) == ["x", {"k": 1}]
 
 
 def test_the_data_that_was_checked_is_not_shared() -> None:
     """Whoever gave it may change it later; the entry must not change with it."""
     inner = [1]
-    sound = checked({"a": inner})
+    sound = normalize_json({"a": inner})
     inner.append(2)
     assert sound == {"a": [1]}
 
@@ -158,14 +164,18 @@ def test_the_data_that_was_checked_is_not_shared() -> None:
 def test_data_beyond_its_bound_is_refused_before_it_is_encoded(value: object) -> None:
     """Encoding it first would double the memory that it already takes."""
     with pytest.raises(TooLarge) as refused:
-        checked(value, limits=Limits(size=100))
+        normalize_json(value, limits=JsonLimits(max_bytes=100))
     assert refused.value.limit == 100 < refused.value.size
 
 
 def test_the_same_data_twice_in_one_value_is_no_cycle() -> None:
     """Only a value inside itself is."""
     shared = {"a": 1}
-    assert checked([shared, shared, {"b": shared}]) == [{"a": 1}, {"a": 1}, {"b": {"a": 1}}]
+    assert normalize_json([shared, shared, {"b": shared}]) == [
+        {"a": 1},
+        {"a": 1},
+        {"b": {"a": 1}},
+    ]
 
 
 TEXTS: list[tuple[str | bytes, str, str]] = [
@@ -203,7 +213,7 @@ def test_text_that_is_not_strictly_json_is_refused_with_its_place(
 ) -> None:
     """Two parsers that read the same text differently are a way around a check."""
     with pytest.raises(NotJson) as refused:
-        parse(text)
+        parse_json(text)
     assert refused.value.path == path
     assert problem in refused.value.problem
 
@@ -211,7 +221,7 @@ def test_text_that_is_not_strictly_json_is_refused_with_its_place(
 def test_text_beyond_its_bound_is_not_even_parsed() -> None:
     """Limits come before work."""
     with pytest.raises(TooLarge):
-        parse("[" * 200, Limits(size=100))
+        parse_json("[" * 200, JsonLimits(max_bytes=100))
 
 
 @pytest.mark.parametrize(
@@ -219,12 +229,12 @@ def test_text_beyond_its_bound_is_not_even_parsed() -> None:
 )
 def test_whole_numbers_that_a_double_can_hold_are_read(text: str) -> None:
     """In full, or in the shortest form that reads back the same."""
-    assert parse(text) == float(text)
+    assert parse_json(text) == float(text)
 
 
 def test_plain_text_is_read_as_it_is() -> None:
     """Strict means strict about what is wrong only."""
-    assert parse(b' {"a": [1, -0.0, 1e2, "\\u00e9", null, true]} ') == {
+    assert parse_json(b' {"a": [1, -0.0, 1e2, "\\u00e9", null, true]} ') == {
         "a": [1, -0.0, 100.0, "é", None, True]
     }
 
@@ -249,10 +259,10 @@ JSON = st.recursive(
 def test_what_is_read_and_written_again_gives_the_same_bytes(value: object) -> None:
     """Canonical: 1 and 1.0 and -0.0 stay what they are."""
     encode: Callable[[object], bytes] = msgspec.json.Encoder(order="sorted").encode
-    first = encode(checked(value))
+    first = encode(normalize_json(value))
     assert encode(msgspec.json.decode(first)) == first
-    assert encode(parse(first)) == first
-    assert parse(first) == checked(value)
+    assert encode(parse_json(first)) == first
+    assert parse_json(first) == normalize_json(value)
 
 
 ANYTHING = st.recursive(
@@ -269,18 +279,18 @@ ANYTHING = st.recursive(
 def test_any_python_data_is_accepted_as_plain_or_refused_by_name(value: object) -> None:
     """Accepted means that another parser reads the same."""
     try:
-        sound = checked(value)
+        sound = normalize_json(value)
     except MidrunError as refusal:
         assert refusal.args[0].startswith("$")  # noqa: PT017 - either way is fine
     else:
-        assert parse(msgspec.json.encode(sound)) == sound
+        assert parse_json(msgspec.json.encode(sound)) == sound
 
 
 @given(st.text() | st.binary())
 def test_any_text_is_parsed_or_refused(text: str | bytes) -> None:
     """Nothing but our own error may come out."""
     try:
-        parse(text)
+        parse_json(text)
     except NotJson as refusal:
         assert refusal.problem  # noqa: PT017 - as above
 
@@ -292,13 +302,13 @@ def test_data_that_is_encoded_in_steps_is_the_same(
     """The plain data, its canonical text, and what is refused where."""
 
     def at_once() -> tuple[object, bytes]:
-        plain = checked(value)
+        plain = normalize_json(value)
         return plain, msgspec.json.encode(plain, order="sorted")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strict_json, "STEP_LEAVES", steps)
-        patch.setattr(strict_json, "SHALLOW_MAX", shallow)
-        made = _outcome(lambda: drain(encode_in_steps(value)))
+        patch.setattr(strict_json, "SHALLOW_MAX_ITEMS", shallow)
+        made = _outcome(lambda: run_steps(encode_in_steps(value)))
     assert made == _outcome(at_once)
 
 
@@ -314,10 +324,10 @@ def _outcome(work: Callable[[], tuple[object, bytes]]) -> object:
 def test_data_beyond_its_bound_is_refused_in_steps_too() -> None:
     """Also where only its text is too long. A refusal says where."""
     with pytest.raises(NotJson, match=r"\$\.a\[1\]\.b as JSON: bytes is not JSON"):
-        drain(encode_in_steps({"a": [[[0]], {"b": b"", "c": [[]]}]}))
+        run_steps(encode_in_steps({"a": [[[0]], {"b": b"", "c": [[]]}]}))
     for value in (["x" * 20], ["\x01" * 6], [[["x"]] * 8], {"a": ["x" * 20, []]}):
         with pytest.raises(TooLarge):
-            drain(encode_in_steps(value, limits=Limits(size=20)))
+            run_steps(encode_in_steps(value, limits=JsonLimits(max_bytes=20)))
 
 
 def _only_plain(value: object) -> bool:

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from midrun.codec.strict_json import Limits, _Flaw, _items, checked
+from midrun.codec.strict_json import JsonLimits, _iter_items, _JsonProblem, normalize_json
 from midrun.errors import NotJson, TooLarge
 
 
@@ -94,14 +94,14 @@ def test_what_a_value_says_of_itself_is_not_asked(
 ) -> None:
     """Nor does any of its code run, whatever it claims to be."""
     with pytest.raises(NotJson) as refused:
-        checked(value)
+        normalize_json(value)
     assert refused.value.path == path
     assert problem in refused.value.problem
 
 
 def test_values_are_what_they_are_by_descent() -> None:
     """Their own methods would say something else."""
-    sound = checked([Sly(7), Vague(0.5), Stubborn(a=1), Place(1, 2)])
+    sound = normalize_json([Sly(7), Vague(0.5), Stubborn(a=1), Place(1, 2)])
     assert sound == [7, 0.5, {"a": 1}, [1, 2]]
     assert isinstance(sound, list)
     assert [type(part) for part in sound] == [int, float, dict, list]
@@ -110,10 +110,10 @@ def test_values_are_what_they_are_by_descent() -> None:
 def test_data_that_changes_while_it_is_read_is_refused() -> None:
     """Large values are read in a thread, while their owner may go on."""
     value: dict[str, object] = {"a": 1, "b": 2}
-    items = _items(cast("dict[object, object]", value))
+    items = _iter_items(cast("dict[object, object]", value))
     next(items)
     value["c"] = 3
-    with pytest.raises(_Flaw, match="changed while it was read"):
+    with pytest.raises(_JsonProblem, match="changed while it was read"):
         next(items)
 
 
@@ -121,4 +121,4 @@ def test_a_large_container_is_refused_before_it_is_walked() -> None:
     """A million small things take a long time to walk."""
     walked: list[object] = [Mock(spec=dict)]
     with pytest.raises(TooLarge):
-        checked(walked * 1000, limits=Limits(size=1000))
+        normalize_json(walked * 1000, limits=JsonLimits(max_bytes=1000))

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 from midrun.core import driver_inputs as v
 from midrun.core import effects as o
 from midrun.core.controls import Control
-from midrun.core.decision import Accepted, Already, Verdict
-from midrun.core.driver_inputs import Evidence
+from midrun.core.decision import Accepted, NoChange, Verdict
+from midrun.core.driver_inputs import DriverInput
 from midrun.core.entries import CallDone, CallStarted, LateResult, UndoDone
-from midrun.core.run_head import head_of
-from midrun.core.scheduler import plan, wake_at
+from midrun.core.run_head import build_head
+from midrun.core.scheduler import find_wake_time, plan_effects
 from midrun.core.state import State
-from midrun.core.transitions import ACCEPTS, GUARDS, Input
-from midrun.core.values import DRIVABLE, Phase, Reply
+from midrun.core.transitions import GUARD_REFUSALS, INPUT_TABLE, Input
+from midrun.core.values import DRIVABLE_PHASES, Phase, Reply
 from midrun.testing.scenario import given
 from midrun.verify.journal import check_journal
 from tests.unit.core import wild
@@ -56,9 +56,9 @@ class Game:
         revival = wild.revival(pick, state)
         if revival is not None and pick((True, False)):
             self._ask(revival)
-        elif not state.leased:
+        elif not state.is_leased:
             self.give(v.TakeLease(holder="one"))
-        elif state.cleaning is not None and pick(MOSTLY):
+        elif state.cleanup_in_flight is not None and pick(MOSTLY):
             self.give(wild.undo_ending(pick, state))
         elif bool(state.in_flight) and pick(MOSTLY):
             call = state.calls[pick(state.in_flight) - 1]
@@ -66,7 +66,7 @@ class Game:
                 self.give(wild.asking(pick, state, call, self.run.now))
             else:
                 self.give(wild.ending(pick, state, call))
-        elif orders := plan(state):
+        elif orders := plan_effects(state):
             self.perform(pick, pick(orders))
 
     def crash(self, _: Pick) -> None:
@@ -80,13 +80,17 @@ class Game:
     def come_late(self, pick: Pick) -> None:
         """A driver that was only slow reports an attempt it made before it lost the run."""
         made = [r for r in self.run.records if isinstance(r.entry, CallStarted)]
-        gone = [r for r in made if r.epoch != self.state.epoch or not self.state.leased]
+        gone = [r for r in made if r.epoch != self.state.epoch or not self.state.is_leased]
         if gone:
             record = pick(gone[::-1])
             assert isinstance(record.entry, CallStarted)
             assert record.epoch is not None
             call, attempt = record.entry.call, record.entry.attempt
-            self.give(v.Late(result=LateResult(call=call, attempt=attempt, epoch=record.epoch)))
+            self.give(
+                v.ReportLateResult(
+                    result=LateResult(call=call, attempt=attempt, epoch=record.epoch)
+                )
+            )
 
     def wait(self, pick: Pick) -> None:
         """Time passes."""
@@ -98,25 +102,30 @@ class Game:
     def give(self, one: Input) -> Verdict:
         """Give the core one input, and see that its answer was foreseen."""
         before = self.state
-        cell = ACCEPTS[type(one)][before.phase]
+        cell = INPUT_TABLE[type(one)][before.phase]
         self.run = self.run.when(one)
         verdict = self.run.verdict
         assert verdict is not None
         if isinstance(verdict, Accepted):
-            assert self.state.phase in cell.to, f"{one} led to {self.state.phase}"
-        elif isinstance(verdict, Already):
-            foreseen = {cell.already, *NO_OPS, *self._heard(one)}
+            assert self.state.phase in cell.next_phases, f"{one} led to {self.state.phase}"
+        elif isinstance(verdict, NoChange):
+            foreseen = {cell.no_change_name, *NO_OPS, *self._heard(one)}
             assert verdict.name in foreseen, f"{one} in {before.phase}: {verdict}"
         else:
-            foreseen = {cell.refused, *GUARDS.get(type(one), ()), *COMMON, *self._heard(one)}
+            foreseen = {
+                cell.refusal_name,
+                *GUARD_REFUSALS.get(type(one), ()),
+                *COMMON,
+                *self._heard(one),
+            }
             assert verdict.reason in foreseen, f"{one} in {before.phase}: {verdict}"
-        plan(self.state)
-        head_of(self.state)
+        plan_effects(self.state)
+        build_head(self.state)
         return verdict
 
     def _heard(self, one: Input) -> Iterable[str]:
-        heard = self.state.heard.get(getattr(one, "request", ""))
-        return {heard.verdict} if heard else ()
+        heard = self.state.requests.get(getattr(one, "request", ""))
+        return {heard.verdict_name} if heard else ()
 
     def _ask(self, control: Control) -> None:
         """Ask, and see that a repeat hears the first outcome and changes nothing."""
@@ -132,16 +141,16 @@ class Game:
         if first != control:
             assert getattr(verdict, "reason", "") == "request_id_reused"
         elif isinstance(heard, Accepted):
-            assert isinstance(verdict, Already), f"{control} was applied twice"
+            assert isinstance(verdict, NoChange), f"{control} was applied twice"
             assert verdict.name == "duplicate_request"
         else:
             assert replace(verdict, entries=()) == replace(heard, entries=())
 
-    def perform(self, pick: Pick, order: o.Order) -> None:
+    def perform(self, pick: Pick, order: o.DriverEffect) -> None:
         """Do at once what is ordered: who has seen everything is never refused."""
-        evidence: Evidence | None = wild.performed(pick, order, self.state)
+        evidence: DriverInput | None = wild.performed(pick, order, self.state)
         if evidence is None:
-            self.run = self.run.at(max(self.run.now, wake_at(self.state) or 0))
+            self.run = self.run.at(max(self.run.now, find_wake_time(self.state) or 0))
             evidence = v.Wake()
         verdict = self.give(evidence)
         assert isinstance(verdict, Accepted), f"{order} was refused: {verdict}"
@@ -153,28 +162,28 @@ class Game:
 
     def bring_to_rest(self, pick: Pick) -> None:
         """No more faults, and a live driver: the run comes to rest."""
-        if self.state.phase in DRIVABLE:
+        if self.state.phase in DRIVABLE_PHASES:
             self.give(v.TakeLease(holder="last"))
         for _ in range(ROUNDS_MAX):
             state = self.state
-            if state.phase not in DRIVABLE:
+            if state.phase not in DRIVABLE_PHASES:
                 break
-            if not state.leased:
+            if not state.is_leased:
                 self.give(v.TakeLease(holder="last"))
-            elif state.cleaning:
-                number, action = state.cleaning
+            elif state.cleanup_in_flight:
+                number, action = state.cleanup_in_flight
                 outcome = UndoDone(call=state.calls[number - 1].id, action=action)
                 self.give(v.CloseUndo(epoch=state.epoch, outcome=outcome))
             elif state.in_flight:
                 call = state.calls[state.in_flight[0] - 1]
                 reply = Reply(text="That is all.") if call.call_kind == "model" else None
                 done = CallDone(call=call.id, reply=reply)
-                self.give(v.Close(epoch=state.epoch, outcome=done))
+                self.give(v.CloseCall(epoch=state.epoch, outcome=done))
             else:
-                orders = plan(state)
+                orders = plan_effects(state)
                 assert orders, f"nothing in flight and nothing ordered in {state.phase}"
                 self.perform(pick, orders[0])
-        assert self.state.phase not in DRIVABLE, "it never came to rest"
-        if self.state.cancel is not None:
+        assert self.state.phase not in DRIVABLE_PHASES, "it never came to rest"
+        if self.state.cancel_request is not None:
             assert self.state.phase in {Phase.CANCELLED, Phase.HALTED}
-        assert not self.state.leased or self.state.phase is Phase.HALTED
+        assert not self.state.is_leased or self.state.phase is Phase.HALTED

@@ -9,19 +9,19 @@ from midrun.core.entries import CallDone, LateResult, LeaseTaken, RunStarted, Un
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId, Seq
 from midrun.core.transitions import Input
 from midrun.core.values import Actor, Item, Origin, Phase, Reply, Traits, Use
-from midrun.testing.scenario import BEGUN, Scenario, given
+from midrun.testing.scenario import LEASED_RUN, Scenario, given
 
 ANN: Final = Actor(name="ann")
 MAIL: Final = Use(tool="mail", args={"to": "bo"}, traits=Traits(undo=True))
 ASK: Final = Use(tool="ask_human", args={})
 
-begun: Final = given(*BEGUN)
+begun: Final = given(*LEASED_RUN)
 mailing: Final = begun.replies(MAIL).starts("c2")
 questioned: Final = v.AskPerson(epoch=Epoch(1), call=CallId("c2"))
 asking: Final = begun.replies(ASK).starts("c2").after(questioned)
 waiting: Final = asking.advances()
 paused: Final = (
-    mailing.after(v.Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
+    mailing.after(v.CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
     .when(c.Pause())
     .advances()
 )
@@ -33,13 +33,13 @@ grown_up: Final = (
     )
     .replies(MAIL)
     .starts("c2")
-    .after(v.Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
+    .after(v.CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
 )
 """A child that has done something which can be undone."""
 
 RUNS: Final[Mapping[Phase, tuple[Scenario, ...]]] = {
     Phase.QUEUED: (
-        given(BEGUN[0]),
+        given(LEASED_RUN[0]),
         paused.when(c.Resume()),
         waiting.when(c.Redirect(text="no")),
     ),
@@ -50,14 +50,14 @@ RUNS: Final[Mapping[Phase, tuple[Scenario, ...]]] = {
     Phase.CANCELLING: (cancelling, paused.when(c.Cancel(undo="all"))),
     Phase.CANCELLED: (
         waiting.when(c.Cancel()),
-        given(BEGUN[0]).when(c.Cancel()),
+        given(LEASED_RUN[0]).when(c.Cancel()),
         grown_up.when(c.Cancel()).advances(),
     ),
     Phase.COMPLETED: (
         begun.replies(text="done").advances(),
         grown_up.replies(text="done").advances(),
     ),
-    Phase.FAILED: (begun.after(v.Fail(epoch=Epoch(1), error="boom")),),
+    Phase.FAILED: (begun.after(v.FailRun(epoch=Epoch(1), error="boom")),),
     Phase.HALTED: (mailing.when(c.Halt()), waiting.when(c.Halt()), cancelling.when(c.Halt())),
 }
 
@@ -92,28 +92,28 @@ INPUTS: Final[tuple[Input, ...]] = (
     c.UseTool(use=MAIL, by=ANN),
     c.HandBack(by=ANN),
     v.TakeLease(holder="w2"),
-    v.TakeLease(holder="w2", held=True),
-    v.Late(result=LateResult(call=CallId("c2"), attempt=1, epoch=Epoch(0))),
-    v.Late(result=LateResult(call=CallId("c0"), attempt=1, epoch=Epoch(0))),
+    v.TakeLease(holder="w2", held_by_other=True),
+    v.ReportLateResult(result=LateResult(call=CallId("c2"), attempt=1, epoch=Epoch(0))),
+    v.ReportLateResult(result=LateResult(call=CallId("c0"), attempt=1, epoch=Epoch(0))),
     v.Wake(),
-    v.Advanced(epoch=Epoch(1)),
-    v.Start(epoch=Epoch(1), call=CallId("c2"), seen=Seq(0)),
-    v.Start(epoch=Epoch(1), call=CallId("c99"), seen=Seq(0)),
-    v.Start(epoch=Epoch(7), call=CallId("c2"), seen=Seq(0)),
-    v.Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"), reply=Reply())),
+    v.CrossBoundary(epoch=Epoch(1)),
+    v.StartCall(epoch=Epoch(1), call=CallId("c2"), seen_seq=Seq(0)),
+    v.StartCall(epoch=Epoch(1), call=CallId("c99"), seen_seq=Seq(0)),
+    v.StartCall(epoch=Epoch(7), call=CallId("c2"), seen_seq=Seq(0)),
+    v.CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"), reply=Reply())),
     v.AskPerson(epoch=Epoch(1), call=CallId("c2")),
-    v.AskMoot(ask=AskId("a1")),
+    v.CloseChildAsk(ask=AskId("a1")),
     v.TakeBack(parent=RunId("run_parent")),
     v.TakeBack(parent=RunId("run_other")),
     v.SaveProgress(epoch=Epoch(1), call=CallId("c2"), progress=1),
-    v.Propose(epoch=Epoch(1), use=MAIL),
+    v.ProposeCall(epoch=Epoch(1), use=MAIL),
     v.SetPlan(epoch=Epoch(1), items=(Item(text="one"),)),
-    v.GiveVerdict(epoch=Epoch(1), name="m:f", met=False),
+    v.RecordStopVerdict(epoch=Epoch(1), name="m:f", met=False),
     v.SettleCall(epoch=Epoch(1), call=CallId("c2"), happened=True),
     v.StartUndo(epoch=Epoch(1), call=CallId("c2")),
     v.CloseUndo(epoch=Epoch(1), outcome=UndoDone(call=CallId("c2"))),
-    v.Finish(epoch=Epoch(1)),
-    v.Settled(epoch=Epoch(1)),
-    v.Fail(epoch=Epoch(1), error="boom"),
+    v.FinishHostedAgent(epoch=Epoch(1)),
+    v.SettlePhase(epoch=Epoch(1)),
+    v.FailRun(epoch=Epoch(1), error="boom"),
     v.StandDown(epoch=Epoch(1)),
 )

@@ -11,11 +11,11 @@ from midrun.core.decide.asks import may_decide
 from midrun.core.decision import Accepted, Refused
 from midrun.core.effects import CallModel, CallTool, CheckCall, Settle
 from midrun.core.entries import CallDone, CallStarted, LateResult, RunImported, RunStarted
-from midrun.core.history import fork
-from midrun.core.ids import SECOND, AskId, CallId, Epoch, Micros
-from midrun.core.state import Stage
+from midrun.core.history import make_fork_entry
+from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, Micros, Seq
+from midrun.core.state import CallStage
 from midrun.core.values import Actor, Effect, Json, Phase, Role, Traits, Use
-from midrun.testing.scenario import BEGUN, Scenario, given
+from midrun.testing.scenario import LEASED_RUN, Scenario, given
 
 E1, E2 = Epoch(1), Epoch(2)
 C2, C3, C4 = CallId("c2"), CallId("c3"), CallId("c4")
@@ -26,30 +26,30 @@ POST = Use(tool="post", args={"text": "hi"}, traits=Traits(approve="queue"))
 MAIL = Use(tool="mail", args={})
 SEARCH = Use(tool="search", args={}, traits=Traits(effect=Effect.READ))
 
-begun = given(*BEGUN)
+begun = given(*LEASED_RUN)
 asked = v.AskPerson(epoch=E1, call=C2, question="ok?")
 paying = begun.replies(PAY).advances()
 
 
-def stage(run: Scenario, call: str) -> Stage:
+def stage(run: Scenario, call: str) -> CallStage:
     """Return where a call stands."""
-    found = run.state.call(call)
+    found = run.state.find_call(call)
     assert found is not None
     return found.stage
 
 
-def done(call: CallId, epoch: Epoch = E1) -> v.Close:
+def done(call: CallId, epoch: Epoch = E1) -> v.CloseCall:
     """Return the evidence that a call returned."""
-    return v.Close(epoch=epoch, outcome=CallDone(call=call))
+    return v.CloseCall(epoch=epoch, outcome=CallDone(call=call))
 
 
 def test_the_answer_is_the_tools_result_and_the_tool_is_not_entered_again() -> None:
     """Days later, in another process: the call is done, not retried."""
     run = begun.replies(ASK).starts("c2").after(asked).advances().then(phase=Phase.WAITING)
     run = run.when(c.Answer(ask=A1, value={"approved": True})).then(phase=Phase.QUEUED)
-    call = run.state.call("c2")
+    call = run.state.find_call("c2")
     assert call is not None
-    assert (call.stage, call.result) == (Stage.DONE, {"approved": True})
+    assert (call.stage, call.result) == (CallStage.DONE, {"approved": True})
     run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
 
 
@@ -63,7 +63,7 @@ def test_an_approval_that_was_imported_does_not_count_and_its_bearer_cannot_rene
     halted = asking.when(yes).after(v.TakeLease()).starts("c2").when(c.Halt(by=eve))
     for resting, wake in ((paused, c.Resume()), (halted, c.Lift(by=eve))):
         run = resting.after(imported).when(wake).after(v.TakeLease()).advances()
-        assert stage(run, "c2") is Stage.ASKING
+        assert stage(run, "c2") is CallStage.ASKING
         run = run.then(phase=Phase.WAITING)
         again = AskId("a2")
         run.when(c.Approve(ask=again, by=eve)).then(refused="not_allowed")
@@ -75,12 +75,12 @@ def test_every_bearer_of_a_run_is_excluded_from_what_follows_from_it() -> None:
     run = begun.replies(SEARCH).starts("c2").when(c.Pause()).after(done(C2)).advances()
     for name in ("eve", "bo"):
         run = run.after(RunImported(checkpoint=run.state.run, head="", by=name))
-    forked = fork(run.state, by=Actor(name="cy"))
+    forked = make_fork_entry(run.state, by=Actor(name="cy"))
     assert isinstance(forked, RunStarted)
     assert forked.steered_by == ("eve", "bo")  # the history names ann
     run = taken(run.when(c.Resume())).replies(SIGN).advances()
     assert run.state.asks[-1].excluded == ("ann", "eve", "bo")
-    call = run.state.call(run.state.asks[-1].call)
+    call = run.state.find_call(run.state.asks[-1].call)
     assert call is not None
     assert call.steered_by == ("ann", "eve", "bo")  # as a child run is told
 
@@ -91,9 +91,9 @@ def test_a_question_with_a_continuation_has_the_call_made_again_with_the_answer(
     run = begun.replies(MAIL).starts("c2").after(asks).advances().then(phase=Phase.WAITING)
     run = run.when(c.Answer(ask=A1, value="yes")).then(phase=Phase.QUEUED)
     run = run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
-    call = run.state.call("c2")
+    call = run.state.find_call("c2")
     assert call is not None
-    assert call.answered == {
+    assert call.question_answer == {
         "continuation": {"state": "s"},
         "choice": "answer",
         "value": "yes",
@@ -110,9 +110,9 @@ def test_a_question_can_be_declined_only_where_the_call_goes_on_with_that() -> N
     asks = v.AskPerson(epoch=E1, call=C2, continuation={})
     run = begun.replies(ASK).starts("c2").after(asks).advances()
     run = run.when(c.Decline(ask=A1, reason="no")).then(phase=Phase.QUEUED)
-    call = run.state.call("c2")
+    call = run.state.find_call("c2")
     assert call is not None
-    assert call.answered == {"continuation": {}, "choice": "decline", "value": None}
+    assert call.question_answer == {"continuation": {}, "choice": "decline", "value": None}
 
 
 def test_an_approval_still_counts_after_a_question_of_the_call() -> None:
@@ -159,7 +159,7 @@ def test_a_gated_call_starts_only_with_its_approval_and_cites_it() -> None:
 def test_edited_arguments_are_what_is_executed() -> None:
     """The person changed the amount; the hash is of what they approved."""
     run = paying.when(c.Approve(ask=A1, args={"eur": 50})).after(v.TakeLease())
-    call = run.state.call("c2")
+    call = run.state.find_call("c2")
     assert call is not None
     assert call.use.args == {"eur": 50}
     assert call.approval is not None
@@ -169,9 +169,9 @@ def test_edited_arguments_are_what_is_executed() -> None:
 def test_a_declined_call_is_never_made_and_the_agent_is_told_why() -> None:
     """No is an answer."""
     run = paying.when(c.Decline(ask=A1, reason="too much", by=Actor(name="bo")))
-    call = run.state.call("c2")
+    call = run.state.find_call("c2")
     assert call is not None
-    assert (call.stage, call.error) == (Stage.SEALED, "declined by bo: too much")
+    assert (call.stage, call.error) == (CallStage.SEALED, "declined by bo: too much")
     run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
 
 
@@ -325,29 +325,34 @@ def test_a_run_that_would_complete_waits_for_its_queued_approvals() -> None:
 
 def test_an_unanswered_ask_expires_and_counts_as_a_no() -> None:
     """By the store's clock, whoever looks first."""
-    expires = Micros(begun.now + 60 * SECOND)
+    expires = Micros(begun.now + 60 * MICROS_PER_SECOND)
     asks = v.AskPerson(epoch=E1, call=C2, expires=expires)
     run = begun.replies(ASK).starts("c2").after(asks).advances().later(61).when(v.Wake())
     run.then(phase=Phase.QUEUED)
-    assert stage(run, "c2") is Stage.SEALED
+    assert stage(run, "c2") is CallStage.SEALED
     run.when(c.Answer(ask=A1, value=1)).then(refused="ask_closed")
 
 
 def test_an_undecided_approval_expires_if_its_tool_says_so() -> None:
     """A yes that comes tomorrow may be for a world that has changed."""
-    hasty = Use(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * SECOND))
+    hasty = Use(
+        tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * MICROS_PER_SECOND)
+    )
     run = begun.replies(hasty).advances().then(phase=Phase.WAITING).later(61).when(v.Wake())
     run.then(phase=Phase.QUEUED).when(c.Approve(ask=A1)).then(refused="ask_closed")
 
 
 def test_a_yes_that_was_not_used_in_time_has_to_be_given_again() -> None:
     """Approved, then nobody drove the run until it had expired."""
-    hasty = Use(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * SECOND))
+    hasty = Use(
+        tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * MICROS_PER_SECOND)
+    )
     run = begun.replies(hasty).advances().when(c.Approve(ask=A1)).later(61)
-    run = run.when(v.TakeLease()).when(v.Start(epoch=E2, call=C2, seen=run.state.seq + 1))  # type: ignore[arg-type]  # a sum of Seqs
+    start = v.StartCall(epoch=E2, call=C2, seen_seq=Seq(run.state.seq + 1))
+    run = run.when(v.TakeLease()).when(start)
     run = run.advances().then(phase=Phase.WAITING)
     assert [ask.id for ask in run.state.asks] == ["a1", "a2"]
-    assert stage(run, "c2") is Stage.ASKING
+    assert stage(run, "c2") is CallStage.ASKING
 
 
 def test_an_unknown_once_call_is_put_to_a_person_and_never_repeated() -> None:
@@ -355,14 +360,17 @@ def test_an_unknown_once_call_is_put_to_a_person_and_never_repeated() -> None:
     run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
     run = run.then(phase=Phase.WAITING)
     assert run.state.asks[0].ask_kind == "unsure"
-    run.when(v.Start(epoch=E2, call=C2, seen=run.state.seq)).then(refused="lease_lost")
+    run.when(v.StartCall(epoch=E2, call=C2, seen_seq=run.state.seq)).then(refused="lease_lost")
     run.when(c.Answer(ask=A1, value="perhaps")).then(refused="not_an_outcome")
 
 
 @pytest.mark.parametrize(
-    ("said", "left"), [("yes", Stage.DONE), ("no", Stage.PROPOSED), ("unknown", Stage.UNKNOWN)]
+    ("said", "left"),
+    [("yes", CallStage.DONE), ("no", CallStage.PROPOSED), ("unknown", CallStage.UNKNOWN)],
 )
-def test_what_a_person_says_about_an_unsure_call_settles_it(said: Json, left: Stage) -> None:
+def test_what_a_person_says_about_an_unsure_call_settles_it(
+    said: Json, left: CallStage
+) -> None:
     """It did: done. It didn't: made now. Don't know: left alone, and reported as unsure."""
     run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
     run = run.when(c.Answer(ask=A1, value=said)).then(phase=Phase.QUEUED)
@@ -385,8 +393,8 @@ def test_late_evidence_answers_the_question_that_was_put_to_a_person() -> None:
     """Slow, not dead: the worker had the result all along."""
     run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
     late = LateResult(call=C2, attempt=1, epoch=E1, result="sent")
-    run = run.when(v.Late(result=late)).then(phase=Phase.QUEUED)
-    assert stage(run, "c2") is Stage.DONE
+    run = run.when(v.ReportLateResult(result=late)).then(phase=Phase.QUEUED)
+    assert stage(run, "c2") is CallStage.DONE
     run.when(c.Answer(ask=A1, value="no")).then(refused="ask_closed")
 
 
@@ -394,8 +402,8 @@ def test_late_evidence_of_an_attempt_that_was_restarted_changes_nothing() -> Non
     """It speaks of the first attempt; the second is under way."""
     run = begun.replies(SEARCH).starts("c2").after(v.TakeLease()).starts("c2")
     late = LateResult(call=C2, attempt=1, epoch=E1, result="old")
-    run = run.when(v.Late(result=late))
-    assert stage(run, "c2") is Stage.STARTED
+    run = run.when(v.ReportLateResult(result=late))
+    assert stage(run, "c2") is CallStage.STARTED
 
 
 def test_a_childs_ask_shows_on_the_parent_and_is_closed_when_answered_there() -> None:
@@ -404,8 +412,8 @@ def test_a_childs_ask_shows_on_the_parent_and_is_closed_when_answered_there() ->
     shown = v.AskPerson(epoch=E1, call=C2, question="child asks", child=True)
     run = begun.replies(child).starts("c2").after(shown)
     run.advances().then(phase=Phase.WAITING)
-    moot = run.after(v.AskMoot(ask=A1))
-    assert stage(moot, "c2") is Stage.PROPOSED
+    moot = run.after(v.CloseChildAsk(ask=A1))
+    assert stage(moot, "c2") is CallStage.PROPOSED
 
 
 def test_an_answer_while_paused_is_kept_for_the_resume() -> None:
@@ -413,7 +421,7 @@ def test_an_answer_while_paused_is_kept_for_the_resume() -> None:
     run = begun.replies(ASK).starts("c2").after(asked).advances().when(c.Pause())
     run = run.when(c.Answer(ask=A1, value=7)).then(phase=Phase.PAUSED)
     run.when(c.Resume()).then(phase=Phase.QUEUED)
-    assert stage(run, "c2") is Stage.DONE
+    assert stage(run, "c2") is CallStage.DONE
 
 
 def test_resume_with_an_open_ask_goes_back_to_waiting() -> None:

@@ -16,10 +16,10 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.ids import CallId, Epoch
-from midrun.core.scheduler import plan
-from midrun.core.values import Action, Effect, Phase, Traits, UndoSet, Use
-from midrun.testing.scenario import BEGUN, Scenario, given
-from midrun.text.report import report
+from midrun.core.scheduler import plan_effects
+from midrun.core.values import CleanupAction, Effect, Phase, Traits, UndoSet, Use
+from midrun.testing.scenario import LEASED_RUN, Scenario, given
+from midrun.text.report import build_report
 
 E1 = Epoch(1)
 C2, C3 = CallId("c2"), CallId("c3")
@@ -27,23 +27,23 @@ DRAFT = Use(tool="draft", args={}, traits=Traits(undo=True))
 LOCK = Use(tool="lock", args={}, traits=Traits(release=True))
 MAIL = Use(tool="mail", args={})
 
-begun = given(*BEGUN)
+begun = given(*LEASED_RUN)
 drafting = begun.replies(DRAFT, DRAFT).starts("c2", "c3")
 
 
-def ended(call: CallId, epoch: Epoch = E1) -> v.Close:
+def ended(call: CallId, epoch: Epoch = E1) -> v.CloseCall:
     """Return the evidence that a call returned."""
-    return v.Close(epoch=epoch, outcome=CallDone(call=call, result="ok"))
+    return v.CloseCall(epoch=epoch, outcome=CallDone(call=call, result="ok"))
 
 
-def aborted(call: CallId) -> v.Close:
+def aborted(call: CallId) -> v.CloseCall:
     """Return the evidence that a call was stopped within its grace."""
-    return v.Close(epoch=E1, outcome=CallAborted(call=call))
+    return v.CloseCall(epoch=E1, outcome=CallAborted(call=call))
 
 
 def cleaned_up(run: Scenario) -> Scenario:
     """Perform every undo and release that is ordered, until the run has ended."""
-    while orders := [o for o in plan(run.state) if isinstance(o, Undo | Release)]:
+    while orders := [o for o in plan_effects(run.state) if isinstance(o, Undo | Release)]:
         call, action, epoch = orders[0].call, orders[0].action, run.state.epoch
         run = run.after(
             v.StartUndo(epoch=epoch, call=call, action=action),
@@ -52,7 +52,7 @@ def cleaned_up(run: Scenario) -> Scenario:
     return run.advances()
 
 
-def undone(run: Scenario) -> list[tuple[str, Action]]:
+def undone(run: Scenario) -> list[tuple[str, CleanupAction]]:
     """Return what was undone or released, in order."""
     return [(e.call, e.action) for e in run.entries if isinstance(e, UndoStarted)]
 
@@ -60,9 +60,9 @@ def undone(run: Scenario) -> list[tuple[str, Action]]:
 def test_a_cancel_aborts_the_calls_in_flight_and_starts_nothing() -> None:
     """From the moment it is in the journal, by any process."""
     run = drafting.when(c.Cancel()).then(phase=Phase.CANCELLING)
-    aborts = (AbortCall(call=C2, because="cancelled"), AbortCall(call=C3, because="cancelled"))
+    aborts = (AbortCall(call=C2, reason="cancelled"), AbortCall(call=C3, reason="cancelled"))
     run.then(plans=aborts)
-    start = v.Start(epoch=E1, call=CallId("c4"), seen=run.state.seq)
+    start = v.StartCall(epoch=E1, call=CallId("c4"), seen_seq=run.state.seq)
     run.when(start).then(refused="is_cancelling")
 
 
@@ -71,7 +71,7 @@ def test_an_aborted_call_is_undone_because_it_may_have_taken_effect() -> None:
     run = drafting.after(ended(C2)).when(c.Cancel()).after(aborted(C3))
     run = cleaned_up(run).then(phase=Phase.CANCELLED)
     assert undone(run) == [("c3", "undo")]
-    assert [deed.call for deed in report(run.state).done] == ["c2"]
+    assert [deed.call for deed in build_report(run.state).done] == ["c2"]
 
 
 def test_a_call_in_flight_that_finishes_under_a_cancel_is_undone_too() -> None:
@@ -107,11 +107,11 @@ def test_an_unknown_call_stays_in_the_undo_set_after_a_later_clean_end() -> None
     """Unknown sticks: a failed second attempt says nothing about the first."""
     idempotent = Use(tool="draft", traits=Traits(undo=True, effect=Effect.IDEMPOTENT))
     run = begun.replies(idempotent).starts("c2").after(v.TakeLease())
-    call = run.state.call("c2")
+    call = run.state.find_call("c2")
     assert call is not None
-    assert call.maybe
+    assert call.may_have_happened
     run = run.starts("c2").when(c.Cancel())
-    run = run.after(v.Close(epoch=Epoch(2), outcome=CallAborted(call=C2)))
+    run = run.after(v.CloseCall(epoch=Epoch(2), outcome=CallAborted(call=C2)))
     assert undone(cleaned_up(run)) == [("c2", "undo")]
 
 
@@ -120,7 +120,7 @@ def test_an_attempt_that_was_stopped_counts_even_if_the_next_one_failed() -> Non
     idempotent = Use(tool="draft", traits=Traits(undo=True, effect=Effect.IDEMPOTENT))
     run = begun.replies(idempotent).starts("c2").when(c.Pause(now=True)).after(aborted(C2))
     run = run.advances().when(c.Resume()).after(v.TakeLease()).starts("c2")
-    run = run.after(v.Close(epoch=Epoch(2), outcome=CallFailed(call=C2, error="no")))
+    run = run.after(v.CloseCall(epoch=Epoch(2), outcome=CallFailed(call=C2, error="no")))
     assert undone(cleaned_up(run.when(c.Cancel()))) == [("c2", "undo")]
 
 
@@ -128,9 +128,9 @@ def test_a_tool_whose_undo_needs_certainty_is_reported_instead_of_guessed() -> N
     """Undoing what never happened can be a second mistake."""
     careful = Use(tool="draft", traits=Traits(undo=True, undo_unknown=False))
     run = begun.replies(careful).starts("c2").when(c.Cancel())
-    run = cleaned_up(run.after(v.Close(epoch=E1, outcome=CallUnknown(call=C2))))
+    run = cleaned_up(run.after(v.CloseCall(epoch=E1, outcome=CallUnknown(call=C2))))
     run = run.advances().then(phase=Phase.CANCELLED)
-    assert [deed.call for deed in report(run.state).not_undone] == ["c2"]
+    assert [deed.call for deed in build_report(run.state).not_undone] == ["c2"]
 
 
 def test_an_undo_that_fails_for_ever_becomes_residue_and_the_others_still_run() -> None:
@@ -142,7 +142,7 @@ def test_an_undo_that_fails_for_ever_becomes_residue_and_the_others_still_run() 
         run = run.after(v.StartUndo(epoch=E1, call=C3), v.CloseUndo(epoch=E1, outcome=failed))
     run = cleaned_up(run.advances()).then(phase=Phase.CANCELLED)
     assert [left.call for left in run.state.residue] == ["c3"]
-    found = report(run.state)
+    found = build_report(run.state)
     assert ([d.call for d in found.not_undone], [d.call for d in found.undone]) == (
         ["c3"],
         ["c2"],
@@ -155,12 +155,12 @@ def test_an_undo_that_fails_for_ever_becomes_residue_and_the_others_still_run() 
 def test_an_undo_that_did_not_stop_becomes_residue_after_one_attempt() -> None:
     """A second attempt could run beside the first; the others still run."""
     run = drafting.when(c.Cancel()).after(ended(C2), ended(C3))
-    assert not report(run.state).clean
+    assert not build_report(run.state).clean
     failed = UndoFailed(call=C3, error="it did not stop", final=True)
     run = run.after(v.StartUndo(epoch=E1, call=C3), v.CloseUndo(epoch=E1, outcome=failed))
     run = cleaned_up(run.advances()).then(phase=Phase.CANCELLED)
     assert [left.call for left in run.state.residue] == ["c3"]
-    assert not report(run.state).clean
+    assert not build_report(run.state).clean
 
 
 def test_a_driver_that_dies_in_an_undo_leaves_it_to_the_next_under_the_same_order() -> None:
@@ -172,7 +172,7 @@ def test_a_driver_that_dies_in_an_undo_leaves_it_to_the_next_under_the_same_orde
 
 def test_a_cancel_where_nobody_drives_and_nothing_is_left_is_done_at_once() -> None:
     """Paused, waiting, queued and failed runs need no driver to end."""
-    run = given(BEGUN[0]).when(c.Cancel()).then(phase=Phase.CANCELLED)
+    run = given(LEASED_RUN[0]).when(c.Cancel()).then(phase=Phase.CANCELLED)
     assert isinstance(run.entries[-1], RunCancelled)
 
 
@@ -193,8 +193,8 @@ def test_calls_that_never_started_are_sealed_so_that_no_message_is_left_unanswer
     """A provider refuses a history with an open tool call."""
     run = begun.replies(MAIL, MAIL).starts("c2").when(c.Cancel())
     run = run.after(aborted(C2)).advances().then(phase=Phase.CANCELLED)
-    assert [deed.call for deed in report(run.state).never_started] == ["c3"]
-    assert run.state.open == ()
+    assert [deed.call for deed in build_report(run.state).never_started] == ["c3"]
+    assert run.state.open_calls == ()
 
 
 def test_a_cancel_gives_back_words_that_were_never_applied() -> None:
@@ -211,7 +211,7 @@ def test_a_cancel_reaches_children_first_with_its_undo_set() -> None:
     """The child undoes its own work before the parent undoes around it."""
     helper = Use(tool="helper", kind="child")
     run = begun.replies(helper).starts("c2").when(c.Cancel(undo="all"))
-    order = plan(run.state)[0]
+    order = plan_effects(run.state)[0]
     assert isinstance(order, ControlChild)
     assert (order.control, order.undo, order.now) == ("cancel", "all", True)
 
@@ -235,7 +235,7 @@ def test_no_control_interrupts_the_undo() -> None:
 
 def test_a_report_says_what_is_true_while_the_run_goes_on() -> None:
     """Three lists are always there; a missing one could mean nothing, or forgotten."""
-    text = str(report(drafting.state))
+    text = str(build_report(drafting.state))
     for title in ("Done and kept", "Undone", "Could not be undone", "Unsure"):
         assert f"## {title}" in text
 
@@ -243,6 +243,8 @@ def test_a_report_says_what_is_true_while_the_run_goes_on() -> None:
 def test_settling_is_refused_while_something_is_in_flight() -> None:
     """Cancelled is said only when it is true."""
     run = drafting.when(c.Cancel())
-    run.when(v.Settled(epoch=E1)).then(refused="in_flight")
-    run.after(aborted(C2), aborted(C3)).when(v.Settled(epoch=E1)).then(refused="not_settled")
-    assert Settle() not in plan(run.state)
+    run.when(v.SettlePhase(epoch=E1)).then(refused="in_flight")
+    run.after(aborted(C2), aborted(C3)).when(v.SettlePhase(epoch=E1)).then(
+        refused="not_settled"
+    )
+    assert Settle() not in plan_effects(run.state)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import CallModel, Judge, WakeAt
+from midrun.core.effects import CallModel, EvaluateStopCondition, WakeAt
 from midrun.core.entries import CallAborted, CallDone, CapReached, RunStarted
 from midrun.core.ids import CallId, Epoch
 from midrun.core.journaled_text import describe_unmade
@@ -19,11 +19,11 @@ from midrun.core.stops import (
     Repeats,
     Stop,
     TextMention,
-    caps,
-    repeats,
+    has_repeats,
+    measure_caps,
 )
 from midrun.core.values import Actor, Effect, Phase, Spend, Traits, Use
-from midrun.testing.scenario import BEGUN, Scenario, given
+from midrun.testing.scenario import LEASED_RUN, Scenario, given
 
 E1 = Epoch(1)
 C1, C2 = CallId("c1"), CallId("c2")
@@ -33,9 +33,9 @@ SEARCH = Use(tool="search", args={"q": "x"}, traits=Traits(effect=Effect.READ))
 
 def capped(stop: Stop) -> Scenario:
     """Return a run that a driver has just taken, with a stop condition."""
-    first = BEGUN[0]
+    first = LEASED_RUN[0]
     assert isinstance(first, RunStarted)
-    return given(replace(first, stop=stop), BEGUN[1])
+    return given(replace(first, stop=stop), LEASED_RUN[1])
 
 
 def searches(run: Scenario, query: str) -> Scenario:
@@ -43,7 +43,7 @@ def searches(run: Scenario, query: str) -> Scenario:
     use = Use(tool="search", args={"q": query}, traits=Traits(effect=Effect.READ))
     call = CallId(f"c{len(run.state.calls) + 2}")
     run = run.replies(use).starts(call)
-    return run.after(v.Close(epoch=run.state.epoch, outcome=CallDone(call=call))).advances()
+    return run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallDone(call=call))).advances()
 
 
 def test_reaching_a_cap_pauses_and_names_it() -> None:
@@ -78,21 +78,21 @@ def test_a_call_that_could_overrun_the_cap_is_not_started() -> None:
     """What is promised to calls in flight counts as spent."""
     run = capped(MaxTokens(100)).starts("c1", reserve=Spend(tokens=60))
     outcome = CallDone(call=C1, spent=Spend(tokens=50))
-    run = run.after(v.Close(epoch=E1, outcome=outcome))
-    start = v.Start(epoch=E1, call=C2, seen=run.state.seq, reserve=Spend(tokens=60))
+    run = run.after(v.CloseCall(epoch=E1, outcome=outcome))
+    start = v.StartCall(epoch=E1, call=C2, seen_seq=run.state.seq, reserved=Spend(tokens=60))
     run = run.when(start).then(phase=Phase.PAUSING).advances().then(phase=Phase.PAUSED)
-    assert run.state.meter.committed == Spend(tokens=50)
+    assert run.state.meter.committed_spend == Spend(tokens=50)
 
 
 def test_a_stopped_stream_counts_as_billed_and_an_unknown_call_keeps_its_reservation() -> None:
     """The provider may well send the bill."""
     run = capped(MaxCost(usd=1)).starts("c1", reserve=Spend(cost=300_000))
-    stopped = run.after(v.Close(epoch=E1, outcome=CallAborted(call=C1)))
+    stopped = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C1)))
     assert stopped.state.meter.spent == Spend(cost=300_000)
     orphaned = run.after(v.TakeLease())
-    assert orphaned.state.meter.committed == Spend(cost=300_000)
+    assert orphaned.state.meter.committed_spend == Spend(cost=300_000)
     again = orphaned.starts("c1", reserve=Spend(cost=300_000))
-    assert again.state.meter.committed == Spend(cost=600_000)
+    assert again.state.meter.committed_spend == Spend(cost=600_000)
 
 
 def test_the_same_call_over_and_over_pauses() -> None:
@@ -105,15 +105,15 @@ def test_the_same_call_over_and_over_pauses() -> None:
 def test_a_cap_on_calls_stops_the_calls_of_one_reply() -> None:
     """The first call is in flight and finishes; the others wait, named, and are made later."""
     run = capped(MaxToolCalls(1)).replies(SEARCH, SEARCH, SEARCH).starts("c2")
-    start = v.Start(epoch=E1, call=CallId("c3"), seen=run.state.seq)
+    start = v.StartCall(epoch=E1, call=CallId("c3"), seen_seq=run.state.seq)
     run = run.when(start).then(phase=Phase.PAUSING)
     assert "2 calls are not made yet: search, search" in describe_unmade(
         run.state, lambda call: call.use.tool
     )
-    run = run.after(v.Close(epoch=E1, outcome=CallDone(call=C2))).advances()
+    run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
     run.then(phase=Phase.PAUSED).when(c.Resume()).then(refused="cap_reached")
     run = run.when(c.Resume(caps={"tool_calls": 2})).after(v.TakeLease()).starts("c3")
-    start = v.Start(epoch=run.state.epoch, call=CallId("c4"), seen=run.state.seq)
+    start = v.StartCall(epoch=run.state.epoch, call=CallId("c4"), seen_seq=run.state.seq)
     run.when(start).then(phase=Phase.PAUSING)
 
 
@@ -126,11 +126,11 @@ def test_a_second_attempt_is_the_same_call_and_no_cap_on_calls_stops_it() -> Non
 def test_a_person_at_the_wheel_may_make_a_call_beyond_the_cap() -> None:
     """They decide about this one call; the agent still meets the cap when it goes on."""
     run = capped(MaxToolCalls(1)).replies(SEARCH, SEARCH).starts("c2").when(c.TakeOver(by=BOB))
-    run = run.after(v.Close(epoch=E1, outcome=CallDone(call=C2))).advances()
+    run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
     run = run.when(c.UseTool(by=BOB, use=SEARCH)).after(v.TakeLease()).starts("c4")
-    done = v.Close(epoch=run.state.epoch, outcome=CallDone(call=CallId("c4")))
+    done = v.CloseCall(epoch=run.state.epoch, outcome=CallDone(call=CallId("c4")))
     run = run.after(done).advances().when(c.HandBack(by=BOB)).after(v.TakeLease())
-    start = v.Start(epoch=run.state.epoch, call=CallId("c3"), seen=run.state.seq)
+    start = v.StartCall(epoch=run.state.epoch, call=CallId("c3"), seen_seq=run.state.seq)
     run.when(start).then(phase=Phase.PAUSING)
 
 
@@ -149,13 +149,13 @@ def test_a_person_at_the_wheel_may_make_a_call_beyond_the_cap() -> None:
 )
 def test_cycles_of_up_to_four_calls_are_repetition(trail: str, n: int, expected: bool) -> None:
     """A-B-A-B is a loop too."""
-    assert repeats(tuple(trail), n) is expected
+    assert has_repeats(tuple(trail), n) is expected
 
 
 def test_time_counts_only_while_somebody_drives_the_run() -> None:
     """A weekend in `paused` is not work."""
     run = capped(MaxTime(minutes=1)).starts("c1").later(30)
-    run = run.after(v.Close(epoch=E1, outcome=CallDone(call=C1))).when(c.Pause()).advances()
+    run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C1))).when(c.Pause()).advances()
     run = run.later(86_400).when(c.Resume()).after(v.TakeLease()).starts("c2")
     run.then(plans=(WakeAt(at=run.now + 30_000_000),))  # type: ignore[arg-type]  # a sum of Micros
     run.later(29).when(v.Wake()).then(already="nothing_due")
@@ -166,15 +166,17 @@ def test_a_condition_can_say_that_the_run_is_done() -> None:
     """TextMention with then="complete" ends the run with what was said."""
     use = Use(tool="log", args={}, traits=Traits(effect=Effect.READ))
     run = capped(TextMention("all done", then="complete")).replies(use, text="ALL DONE.")
-    run = run.starts("c2").after(v.Close(epoch=E1, outcome=CallDone(call=C2))).advances()
+    run = run.starts("c2").after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
     run.then(phase=Phase.COMPLETED)
     assert run.state.output == "ALL DONE."
 
 
 def test_a_custom_condition_is_judged_before_every_step_and_its_verdict_journaled() -> None:
     """The shell evaluates it; the core only knows its name."""
-    run = capped(Custom("shop:too_expensive")).then(plans=(Judge(name="shop:too_expensive"),))
-    verdict = v.GiveVerdict(epoch=E1, name="shop:too_expensive", met=False)
+    run = capped(Custom("shop:too_expensive")).then(
+        plans=(EvaluateStopCondition(name="shop:too_expensive"),)
+    )
+    verdict = v.RecordStopVerdict(epoch=E1, name="shop:too_expensive", met=False)
     run = run.after(verdict).then(plans=(CallModel(call=C1),))
     met = searches(run, "x").after(replace(verdict, met=True))
     met.advances().then(phase=Phase.PAUSED).when(c.Resume()).then(phase=Phase.QUEUED)
@@ -185,6 +187,9 @@ def test_conditions_compose_and_say_themselves_in_words() -> None:
     stop = MaxSteps(40) | MaxCost(usd=2) & ~TextMention("almost")
     assert str(stop) == "at most 40 steps or (at most $2 and not the agent says 'almost')"
     run = capped(MaxSteps(40) | MaxToolCalls(3))
-    assert caps(run.state.stop, run.state.meter) == {"steps": (0, 40), "tool_calls": (0, 3)}
+    assert measure_caps(run.state.stop, run.state.meter) == {
+        "steps": (0, 40),
+        "tool_calls": (0, 3),
+    }
     one = searches(capped(MaxToolCalls(1) & MaxSteps(2)), "a").then(phase=Phase.RUNNING)
     searches(one, "b").then(phase=Phase.PAUSED)

@@ -7,9 +7,9 @@ from midrun.core import driver_inputs as v
 from midrun.core.effects import CallTool
 from midrun.core.entries import CallAborted, CallDone, CallFailed, CallStarted, LateResult
 from midrun.core.ids import AskId, CallId, Epoch
-from midrun.core.scheduler import plan
+from midrun.core.scheduler import plan_effects
 from midrun.core.values import Actor, Effect, Phase, Reply, Traits, Use
-from midrun.testing.scenario import BEGUN, Scenario, given
+from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from midrun.verify.journal import check_journal
 
 ANN, BOB = Actor(name="ann"), Actor(name="bob", role="operator")
@@ -18,12 +18,12 @@ MAIL = Use(tool="mail", args={})
 PUT = Use(tool="put", args={}, traits=Traits(effect=Effect.IDEMPOTENT, undo=True, release=True))
 FIX = Use(tool="fix", args={}, traits=Traits(approve="block"))
 
-begun = given(*BEGUN)
+begun = given(*LEASED_RUN)
 
 
 def closed(run: Scenario, outcome: CallDone | CallFailed | CallAborted) -> Scenario:
     """Let a call end."""
-    return run.after(v.Close(epoch=run.state.epoch, outcome=outcome))
+    return run.after(v.CloseCall(epoch=run.state.epoch, outcome=outcome))
 
 
 def sound(run: Scenario) -> bool:
@@ -59,20 +59,22 @@ def test_an_approval_of_a_suspended_thought_does_not_outlive_a_redirect() -> Non
     run = begun.replies(FIX).advances().when(c.Say(text="Why?")).after(v.TakeLease()).advances()
     run = run.when(c.Approve(ask=AskId("a1"), by=BOB), c.Redirect(text="Other")).advances()
     run = run.replies(text="Because.").advances()
-    starts = [order for order in plan(run.state) if isinstance(order, CallTool)]
+    starts = [order for order in plan_effects(run.state) if isinstance(order, CallTool)]
     assert not any(isinstance(e, CallStarted) and e.call == C2 for e in run.entries)
     assert CallTool(call=C2) not in starts
 
 
 def test_a_failed_run_that_only_waits_for_a_person_waits_when_resumed() -> None:
     """The table did not know that resuming a failed run may lead there."""
-    run = begun.replies(FIX).after(v.Advanced(epoch=Epoch(1)))
-    run.after(v.Fail(epoch=Epoch(1), error="no")).when(c.Resume()).then(phase=Phase.WAITING)
+    run = begun.replies(FIX).after(v.CrossBoundary(epoch=Epoch(1)))
+    run.after(v.FailRun(epoch=Epoch(1), error="no")).when(c.Resume()).then(phase=Phase.WAITING)
 
 
 def test_a_run_whose_last_ask_was_settled_behind_the_latch_goes_on_when_it_is_lifted() -> None:
     """I26: it waited for nobody, for ever."""
     run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances().when(c.Halt(by=BOB))
     late = LateResult(call=C2, attempt=1, epoch=Epoch(1))
-    run = run.after(v.Late(result=late)).when(c.Lift(by=BOB)).then(phase=Phase.QUEUED)
+    run = (
+        run.after(v.ReportLateResult(result=late)).when(c.Lift(by=BOB)).then(phase=Phase.QUEUED)
+    )
     assert sound(run)

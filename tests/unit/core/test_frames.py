@@ -15,11 +15,11 @@ from midrun.core.entries import (
     MessageReceived,
     RunStarted,
 )
-from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Micros
-from midrun.core.values import Actor, Effect, Item, Mark, Phase, Traits, Use
-from midrun.testing.scenario import BEGUN, Scenario, given
-from midrun.text.buttons import offers
-from midrun.text.status import sign
+from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, FrameId, Micros
+from midrun.core.values import Actor, Effect, Item, Phase, PlanItemState, Traits, Use
+from midrun.testing.scenario import LEASED_RUN, Scenario, given
+from midrun.text.buttons import build_buttons
+from midrun.text.status import build_status_line
 
 E1 = Epoch(1)
 C1, C2, C3, C4 = CallId("c1"), CallId("c2"), CallId("c3"), CallId("c4")
@@ -27,7 +27,7 @@ SEARCH = Use(tool="search", args={}, traits=Traits(effect=Effect.READ))
 ASK = Use(tool="ask_human", args={})
 PLAN = tuple(Item(text=f"part {n}", mark="done" if n < 4 else "queued") for n in range(1, 8))
 
-begun = given(*BEGUN)
+begun = given(*LEASED_RUN)
 planned = begun.after(v.SetPlan(epoch=E1, items=PLAN))
 TUESDAY = c.Say(text="What was that paper from Tuesday?")
 
@@ -42,7 +42,7 @@ def searching(run: Scenario) -> Scenario:
     number = len(run.state.calls) + 2
     call = CallId(f"c{number}")
     run = run.replies(SEARCH).starts(call)
-    return run.after(v.Close(epoch=run.state.epoch, outcome=CallDone(call=call)))
+    return run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallDone(call=call)))
 
 
 def test_a_side_question_is_acknowledged_in_the_runtimes_own_words() -> None:
@@ -77,7 +77,7 @@ def test_a_side_question_suspends_the_chain_and_comes_back_to_its_place() -> Non
     assert pushed.next == "part 4"
     assert run.state.messages[-1].text == TUESDAY.text
     run = run.replies(text="It was Lamport 1978.").advances().then(phase=Phase.RUNNING)
-    assert run.state.prefix == "Back to *Sort the mail* — step 4 of 7"
+    assert run.state.reply_prefix == "Back to *Sort the mail* — step 4 of 7"
     run.then(plans=(CallModel(call=C2),))
 
 
@@ -90,21 +90,23 @@ def test_a_question_about_a_question_finishes_that_and_no_item_of_the_plan() -> 
     )
     run = run.when(c.Say(text="And Monday?")).advances()
     held = run.state.frames[-1]
-    assert (held.goal, held.next) == (TUESDAY.text, "the next step as planned")
+    assert (held.goal, held.next_step) == (TUESDAY.text, "the next step as planned")
     paused = run.when(c.Pause(by=Actor(name="ann"))).advances()
-    assert sign(paused.state).note == "next: answering And Monday?"
-    assert offers(paused.state)["pause"].consequence.startswith("Continues at “And Monday?”")
+    assert build_status_line(paused.state).note == "next: answering And Monday?"
+    assert build_buttons(paused.state)["pause"].consequence.startswith(
+        "Continues at “And Monday?”"
+    )
 
 
 def test_a_plan_item_that_failed_lies_behind_as_one_that_is_done_does() -> None:
     """The step is the row that is worked at, in the words, in the view, and on the way back."""
-    marks: tuple[Mark, ...] = ("done", "dropped", "failed", "running", "queued")
+    marks: tuple[PlanItemState, ...] = ("done", "dropped", "failed", "running", "queued")
     items = tuple(Item(text=f"part {n}", mark=mark) for n, mark in enumerate(marks, 1))
-    assert journaled_text.place(items, steps=9) == "step 3 of 4"
+    assert journaled_text.format_position(items, steps=9) == "step 3 of 4"
     run = begun.after(v.SetPlan(epoch=E1, items=items)).when(TUESDAY).advances()
-    assert journaled_text.place_of(run.state.frames[-1]) == "step 3 of 4"
+    assert journaled_text.format_frame_position(run.state.frames[-1]) == "step 3 of 4"
     run = run.replies(text="It was Lamport 1978.").advances()
-    assert run.state.prefix == "Back to *Sort the mail* — step 3 of 4"
+    assert run.state.reply_prefix == "Back to *Sort the mail* — step 3 of 4"
 
 
 @pytest.mark.parametrize(
@@ -117,10 +119,12 @@ def test_a_plan_item_that_failed_lies_behind_as_one_that_is_done_does() -> None:
         ((), "step 9"),
     ],
 )
-def test_the_step_is_that_of_the_item_at_hand(marks: tuple[Mark, ...], place: str) -> None:
+def test_the_step_is_that_of_the_item_at_hand(
+    marks: tuple[PlanItemState, ...], place: str
+) -> None:
     """Or the last one of a plan that is through; a plan of nothing counts as none."""
     items = tuple(Item(text="part", mark=mark) for mark in marks)
-    assert journaled_text.place(items, steps=9) == place
+    assert journaled_text.format_position(items, steps=9) == place
 
 
 def test_a_side_question_now_closes_the_model_stream_and_next_does_not() -> None:
@@ -128,8 +132,8 @@ def test_a_side_question_now_closes_the_model_stream_and_next_does_not() -> None
     writing = begun.starts("c1")
     writing.when(TUESDAY).then(plans=())
     run = writing.when(c.Say(text="now!", urgency="now"))
-    run = run.then(plans=(AbortCall(call=C1, because="redirected"),))
-    run = run.after(v.Close(epoch=E1, outcome=CallAborted(call=C1, text="Half"))).advances()
+    run = run.then(plans=(AbortCall(call=C1, reason="redirected"),))
+    run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C1, text="Half"))).advances()
     assert len(run.state.frames) == 1
 
 
@@ -155,17 +159,17 @@ def test_questions_nest_and_come_back_in_reverse_order() -> None:
     run = searching(run).when(c.Say(text="And its author?")).advances()
     assert [frame.goal for frame in run.state.frames] == ["Sort the mail", TUESDAY.text]
     run = run.replies(text="Leslie.").advances()
-    assert run.state.prefix.startswith("Back to *What was that paper")
+    assert run.state.reply_prefix.startswith("Back to *What was that paper")
     run = run.replies(text="Lamport 1978.").advances()
-    assert run.state.prefix.startswith("Back to *Sort the mail*")
+    assert run.state.reply_prefix.startswith("Back to *Sort the mail*")
     assert run.state.frames == ()
 
 
 def test_a_full_stack_queues_the_message_until_a_frame_closes() -> None:
     """Accepted, said to be in line, and taken up; never refused into the void."""
-    first = replace(BEGUN[0], frame_depth=1)
+    first = replace(LEASED_RUN[0], frame_depth=1)
     assert isinstance(first, RunStarted)
-    run = given(first, BEGUN[1]).when(TUESDAY).advances()
+    run = given(first, LEASED_RUN[1]).when(TUESDAY).advances()
     run = searching(run).when(c.Say(text="And another")).advances()
     assert len(run.state.frames) == 1
     assert "next in line" in ack(run)
@@ -180,7 +184,7 @@ def test_a_frame_held_for_too_long_comes_back_as_a_reconstruction_that_says_so()
     run = begun.when(TUESDAY).advances().later(25 * 3600).replies(text="Lamport").advances()
     back = run.entries[-1]
     assert isinstance(back, FrameReconstructed)
-    assert "reconstruction, not a continuation" in run.state.prefix
+    assert "reconstruction, not a continuation" in run.state.reply_prefix
 
 
 def test_a_person_can_go_back_to_or_drop_the_thought_on_top_by_name() -> None:
@@ -188,7 +192,7 @@ def test_a_person_can_go_back_to_or_drop_the_thought_on_top_by_name() -> None:
     run = begun.when(TUESDAY).advances()
     assert run.when(c.ResumeFrame(frame=FrameId("f1"))).state.frames == ()
     dropped = run.when(c.DropFrame(frame=FrameId("f1")))
-    assert dropped.state.prefix == "Dropped *Sort the mail* at the beginning"
+    assert dropped.state.reply_prefix == "Dropped *Sort the mail* at the beginning"
     run.when(c.DropFrame(frame=FrameId("f9"))).then(refused="no_such_frame")
     deeper = searching(run).when(c.Say(text="more?")).advances()
     deeper.when(c.DropFrame(frame=FrameId("f1"))).then(refused="frame_not_on_top")
@@ -226,7 +230,7 @@ def test_a_scheduled_note_wakes_a_parked_run_when_its_time_comes() -> None:
     note = c.Say(
         text="Market opens",
         by=Actor(name="system:clock", role="system"),
-        due=Micros(begun.now + 60 * SECOND),
+        due=Micros(begun.now + 60 * MICROS_PER_SECOND),
     )
     asked = v.AskPerson(epoch=E1, call=C2, question="ok?")
     waiting = begun.replies(ASK).starts("c2").after(asked).advances().when(note)

@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 from midrun.core import controls as c
 from midrun.core.entries import LeaseTaken, RunStarted
 from midrun.core.ids import Epoch
-from midrun.core.transcript import FRAME_TOKENS, TOKEN, Transcript, tokens
+from midrun.core.transcript import (
+    CHARS_PER_TOKEN,
+    FRAME_MAX_TOKENS,
+    Transcript,
+    estimate_frame_tokens,
+)
 from midrun.core.values import Use
 from midrun.testing.scenario import Scenario, given
 
@@ -34,23 +39,23 @@ def test_a_held_thought_costs_no_more_than_its_share_whatever_it_is_about(
     task, *questions = texts
     run = asked(begun(task, depth=3), *questions)
     assert len(run.state.frames) == min(len(questions), 3)
-    assert tokens(run.state) <= len(run.state.frames) * FRAME_TOKENS
+    assert estimate_frame_tokens(run.state) <= len(run.state.frames) * FRAME_MAX_TOKENS
     held = [turn.text for turn in Transcript(run.state) if turn.kind == "held"]
-    assert tokens(run.state) * TOKEN >= sum(map(len, held))
+    assert estimate_frame_tokens(run.state) * CHARS_PER_TOKEN >= sum(map(len, held))
 
 
 def test_every_model_call_counts_what_it_was_told_of_held_thoughts() -> None:
     """Nothing without one; with one, the same again for each call that is made meanwhile."""
     run = begun().replies(LOOK).starts("c2")
-    assert run.state.meter.held == 0
+    assert run.state.meter.held_tokens == 0
     run = asked(begun(), "And Tuesday?", "And Wednesday?")
-    two = tokens(run.state)
+    two = estimate_frame_tokens(run.state)
     assert two > 0
     run = run.replies(text="Wednesday is fine.")
-    assert run.state.meter.held == two
+    assert run.state.meter.held_tokens == two
     run = run.advances()
-    one = tokens(run.state)
+    one = estimate_frame_tokens(run.state)
     assert 0 < one < two
     run = run.replies(text="So is Tuesday.").advances()
-    assert run.state.meter.held == two + one
-    assert run.replies(text="Sorted.").advances().state.meter.held == two + one
+    assert run.state.meter.held_tokens == two + one
+    assert run.replies(text="Sorted.").advances().state.meter.held_tokens == two + one

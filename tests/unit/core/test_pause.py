@@ -4,29 +4,29 @@ from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.effects import AbortCall, CallModel, CallTool, Settle, WakeAt
 from midrun.core.entries import CallAborted, CallDone, RunPaused, RunWoken
-from midrun.core.ids import SECOND, CallId, Epoch, Micros
-from midrun.core.scheduler import plan
-from midrun.core.state import Stage
+from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros
+from midrun.core.scheduler import plan_effects
+from midrun.core.state import CallStage
 from midrun.core.values import Actor, Effect, Phase, Reply, Traits, Use
-from midrun.testing.scenario import BEGUN, given
+from midrun.testing.scenario import LEASED_RUN, given
 
 E1 = Epoch(1)
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")
 SEARCH = Use(tool="search", args={"q": "x"}, traits=Traits(effect=Effect.READ))
 MAIL = Use(tool="mail", args={"to": "bo"})
 
-begun = given(*BEGUN)
+begun = given(*LEASED_RUN)
 two_tools = begun.replies(SEARCH, MAIL).starts("c2", "c3")
 
 
-def done(call: CallId, epoch: int = 1) -> v.Close:
+def done(call: CallId, epoch: int = 1) -> v.CloseCall:
     """Return the evidence that a call returned."""
-    return v.Close(epoch=Epoch(epoch), outcome=CallDone(call=call, result="ok"))
+    return v.CloseCall(epoch=Epoch(epoch), outcome=CallDone(call=call, result="ok"))
 
 
-def aborted(call: CallId, text: str = "") -> v.Close:
+def aborted(call: CallId, text: str = "") -> v.CloseCall:
     """Return the evidence that a call was stopped within its grace."""
-    return v.Close(epoch=E1, outcome=CallAborted(call=call, text=text))
+    return v.CloseCall(epoch=E1, outcome=CallAborted(call=call, text=text))
 
 
 def test_a_pause_lets_started_tools_finish_and_starts_nothing() -> None:
@@ -40,7 +40,7 @@ def test_a_pause_lets_started_tools_finish_and_starts_nothing() -> None:
 def test_a_pause_closes_the_model_stream_and_keeps_its_text() -> None:
     """Not reading a stream is not a pause: the provider goes on and so does the bill."""
     run = begun.starts("c1").when(c.Pause())
-    run.then(plans=(AbortCall(call=C1, because="paused"),))
+    run.then(plans=(AbortCall(call=C1, reason="paused"),))
     run = run.after(aborted(C1, "The first ven")).advances().then(phase=Phase.PAUSED)
     said = run.state.messages[-1]
     assert (said.text, said.interrupted) == ("The first ven", True)
@@ -49,7 +49,7 @@ def test_a_pause_closes_the_model_stream_and_keeps_its_text() -> None:
 def test_pause_now_aborts_tools_too() -> None:
     """The user said now."""
     run = two_tools.when(c.Pause(now=True))
-    aborts = (AbortCall(call=C2, because="paused"), AbortCall(call=C3, because="paused"))
+    aborts = (AbortCall(call=C2, reason="paused"), AbortCall(call=C3, reason="paused"))
     run.then(plans=aborts)
 
 
@@ -57,7 +57,7 @@ def test_a_second_pause_may_be_sharper_but_not_weaker() -> None:
     """After ten seconds the page offers to stop the call now."""
     run = two_tools.when(c.Pause(), c.Pause()).then(already="already_pausing")
     run = run.when(c.Pause(now=True)).then(phase=Phase.PAUSING)
-    assert len(plan(run.state)) == 2
+    assert len(plan_effects(run.state)) == 2
     run.when(c.Pause(now=True)).then(already="already_pausing")
 
 
@@ -65,10 +65,10 @@ def test_a_tool_that_saved_its_progress_stops_there_and_is_given_it_back() -> No
     """It asked for that by saving; the others finish."""
     saved = v.SaveProgress(epoch=E1, call=C3, progress={"page": 42})
     run = two_tools.after(saved).when(c.Pause())
-    run.then(plans=(AbortCall(call=C3, because="paused"),))
+    run.then(plans=(AbortCall(call=C3, reason="paused"),))
     run = run.after(aborted(C3), done(C2)).advances().when(c.Resume())
     run = run.after(v.TakeLease()).then(plans=(CallTool(call=C3),))
-    again = run.state.call("c3")
+    again = run.state.find_call("c3")
     assert again is not None
     assert again.progress == {"page": 42}
 
@@ -85,16 +85,16 @@ def test_a_once_call_stopped_midway_is_never_made_again() -> None:
     run = two_tools.when(c.Pause(now=True)).after(done(C2), aborted(C3)).advances()
     run = run.when(c.Resume()).after(v.TakeLease())
     run.then(plans=(CallModel(call=CallId("c4")),))
-    stopped = run.state.call("c3")
+    stopped = run.state.find_call("c3")
     assert stopped is not None
-    assert stopped.stage is Stage.ABORTED
-    assert stopped.touched
+    assert stopped.stage is CallStage.ABORTED
+    assert stopped.may_have_effect
 
 
 def test_an_accepted_pause_beats_a_completion_and_the_answer_waits() -> None:
     """An accepted control is never overtaken; the answer completes right after resume."""
     run = begun.starts("c1").when(c.Pause())
-    finished = v.Close(epoch=E1, outcome=CallDone(call=C1, reply=Reply(text="42")))
+    finished = v.CloseCall(epoch=E1, outcome=CallDone(call=C1, reply=Reply(text="42")))
     run = run.after(finished).advances().then(phase=Phase.PAUSED)
     run = run.when(c.Resume()).after(v.TakeLease()).advances().then(phase=Phase.COMPLETED)
     assert run.state.output == "42"
@@ -117,7 +117,7 @@ def test_a_second_resume_is_a_no_op_and_says_who_was_first() -> None:
 
 def test_a_held_pause_lets_go_by_itself() -> None:
     """While somebody thinks about a cancel the run stands still, but not for ever."""
-    until = Micros(begun.now + 30 * SECOND)
+    until = Micros(begun.now + 30 * MICROS_PER_SECOND)
     run = two_tools.when(c.Pause(until=until)).then(plans=(WakeAt(at=until),))
     run = run.after(done(C2), done(C3)).advances().then(phase=Phase.PAUSED)
     run.when(v.Wake()).then(already="nothing_due", phase=Phase.PAUSED)
@@ -126,13 +126,13 @@ def test_a_held_pause_lets_go_by_itself() -> None:
 
 def test_a_held_pause_that_still_pends_is_withdrawn_when_its_time_is_up() -> None:
     """It never took hold; the run goes on."""
-    until = Micros(begun.now + SECOND)
+    until = Micros(begun.now + MICROS_PER_SECOND)
     two_tools.when(c.Pause(until=until)).later(2).when(v.Wake()).then(phase=Phase.RUNNING)
 
 
 def test_a_plain_pause_on_top_of_a_held_one_stays() -> None:
     """Somebody means it."""
-    until = Micros(begun.now + SECOND)
+    until = Micros(begun.now + MICROS_PER_SECOND)
     paused = begun.when(c.Pause(until=until)).advances()
     run = paused.when(c.Pause()).then(phase=Phase.PAUSED).later(5)
     run.when(v.Wake()).then(phase=Phase.PAUSED, already="nothing_due")
@@ -140,22 +140,22 @@ def test_a_plain_pause_on_top_of_a_held_one_stays() -> None:
 
 def test_a_pause_where_nobody_drives_holds_at_once() -> None:
     """Queued and waiting runs have nothing in flight."""
-    given(BEGUN[0]).when(c.Pause()).then(phase=Phase.PAUSED)
+    given(LEASED_RUN[0]).when(c.Pause()).then(phase=Phase.PAUSED)
 
 
 def test_a_forced_pause_makes_what_did_not_respond_unknown() -> None:
     """The user stops waiting; nobody pretends to know what the call did."""
     run = two_tools.when(c.Pause()).after(done(C2)).when(c.ForcePause())
     run.then(phase=Phase.PAUSED)
-    forced = run.state.call("c3")
+    forced = run.state.find_call("c3")
     assert forced is not None
-    assert (forced.stage, forced.maybe) == (Stage.UNKNOWN, True)
+    assert (forced.stage, forced.may_have_happened) == (CallStage.UNKNOWN, True)
 
 
 def test_a_pause_is_withdrawn_by_its_seq() -> None:
     """The command can be taken back as long as it pends, and not after."""
     pausing = two_tools.when(c.Pause())
-    hold = pausing.state.hold
+    hold = pausing.state.pause
     assert hold is not None
     pausing.when(c.Withdraw(seq=hold.seq)).then(phase=Phase.RUNNING)
     paused = pausing.after(done(C2), done(C3)).advances()

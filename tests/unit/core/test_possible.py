@@ -11,8 +11,8 @@ from midrun.core.decision import Refused
 from midrun.core.evolve import fold
 from midrun.core.ids import Micros
 from midrun.core.state import State
-from midrun.core.stops import caps
-from midrun.core.transitions import enabled, name_of, possible
+from midrun.core.stops import measure_caps
+from midrun.core.transitions import get_input_name, list_phase_controls, list_possible_controls
 from midrun.core.values import Actor, Use
 from tests.support.processes import JOURNALS
 from tools.golden.facts import RUN
@@ -22,10 +22,13 @@ STORED = sorted(JOURNALS.glob("*.jsonl"))
 
 def well_put(state: State) -> list[c.Control]:
     """Return controls that make sense of whatever the run in `state` has."""
-    driver = Actor(name=state.wheel or "ann", role="operator")
-    raised = {name: bound + 1 for name, (_, bound) in caps(state.stop, state.metered).items()}
+    driver = Actor(name=state.operator_name or "ann", role="operator")
+    raised = {
+        name: bound + 1
+        for name, (_, bound) in measure_caps(state.stop, state.meter_with_time).items()
+    }
     pending = [p.seq for p in state.pending]
-    pending += [state.hold.seq] if state.hold is not None else []
+    pending += [state.pause.seq] if state.pause is not None else []
     made: list[c.Control] = [
         c.Pause(),
         c.Resume(caps=raised),
@@ -60,9 +63,9 @@ def test_a_run_takes_exactly_what_is_said_to_be_possible(path: Path) -> None:
     for length in range(1, len(records) + 1):
         state = fold(RUN, records[:length])
         taken = {
-            name_of(type(control))
+            get_input_name(type(control))
             for control in well_put(state)
             if not isinstance(decide(state, control, Micros(state.at)), Refused)
         }
-        said = set(possible(state)) - {"halt", "lift"}
-        assert said == taken & set(enabled(state.phase)), (length, state.phase)
+        said = set(list_possible_controls(state)) - {"halt", "lift"}
+        assert said == taken & set(list_phase_controls(state.phase)), (length, state.phase)

@@ -16,10 +16,10 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId
-from midrun.core.scheduler import plan
+from midrun.core.scheduler import plan_effects
 from midrun.core.values import Origin, Phase, Traits, UndoSet, Use
-from midrun.testing.scenario import BEGUN, Scenario, given
-from midrun.text.report import report
+from midrun.testing.scenario import LEASED_RUN, Scenario, given
+from midrun.text.report import build_report
 from midrun.verify.journal import check_journal
 
 PARENT = RunId("run_parent")
@@ -35,13 +35,13 @@ child = given(
 def done(run: Scenario, call: str) -> Scenario:
     """Let a call return."""
     outcome = CallDone(call=CallId(call), result="ok")
-    return run.after(v.Close(epoch=run.state.epoch, outcome=outcome))
+    return run.after(v.CloseCall(epoch=run.state.epoch, outcome=outcome))
 
 
 def cleaned_up(run: Scenario) -> Scenario:
     """Perform every undo and release that is ordered, until the run has ended."""
     run = run.advances()
-    while orders := [o for o in plan(run.state) if isinstance(o, Undo | Release)]:
+    while orders := [o for o in plan_effects(run.state) if isinstance(o, Undo | Release)]:
         call, action, epoch = orders[0].call, orders[0].action, run.state.epoch
         run = run.after(
             v.StartUndo(epoch=epoch, call=call, action=action),
@@ -66,8 +66,8 @@ def test_what_a_completed_child_did_is_undone_in_reverse_order() -> None:
     run = run.when(v.TakeBack(parent=PARENT)).then(phase=Phase.CANCELLING)
     run = cleaned_up(run.after(v.TakeLease())).then(phase=Phase.CANCELLED)
     assert undone(run) == [("c3", "undo"), ("c2", "undo")]
-    assert (run.state.output, run.state.since_by) == ("Done.", f"run:{PARENT}")
-    assert [deed.call for deed in report(run.state).undone] == ["c3", "c2"]
+    assert (run.state.output, run.state.phase_by) == ("Done.", f"run:{PARENT}")
+    assert [deed.call for deed in build_report(run.state).undone] == ["c3", "c2"]
 
 
 def test_a_child_that_was_cancelled_alone_gives_up_what_it_had_kept() -> None:
@@ -92,13 +92,15 @@ def test_nobody_but_its_parent_takes_a_completed_run_back() -> None:
     run = done(child.replies(DRAFT).starts("c2"), "c2").replies(text="Done.").advances()
     run.when(v.TakeBack(parent=RunId("run_other"))).then(refused="not_its_parent")
     run.when(c.Cancel(undo="all")).then(refused="already_completed")
-    alone = done(given(*BEGUN).replies(DRAFT).starts("c2"), "c2").replies(text="x").advances()
+    alone = (
+        done(given(*LEASED_RUN).replies(DRAFT).starts("c2"), "c2").replies(text="x").advances()
+    )
     alone.when(v.TakeBack(parent=PARENT)).then(refused="not_its_parent")
 
 
 # ── the parent ────────────────────────────────────────────────────────────────────────────
 
-began = done(given(*BEGUN).replies(DRAFT, AIDE).starts("c2", "c3"), "c2")
+began = done(given(*LEASED_RUN).replies(DRAFT, AIDE).starts("c2", "c3"), "c2")
 
 
 @pytest.mark.parametrize(
@@ -114,14 +116,14 @@ def test_a_child_that_had_completed_is_undone_with_all_and_kept_otherwise(
 def test_a_child_in_flight_is_ended_once_and_undoes_as_it_is_ended() -> None:
     """Its release passes the undo set on: a second order would say the same."""
     run = began.when(c.Cancel(undo="all"))
-    run = run.after(v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId("c3"))))
+    run = run.after(v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c3"))))
     assert undone(cleaned_up(run)) == [("c3", "release"), ("c2", "undo")]
 
 
 def test_a_child_that_was_left_behind_gives_up_what_it_had_kept_when_all_is_undone() -> None:
     """It was ended by a redirect, which keeps what is finished."""
     run = began.when(c.Redirect(text="Not that", when="now"))
-    run = run.after(v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId("c3"))))
+    run = run.after(v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c3"))))
     run = cleaned_up(run)  # before the next step: its plan is gone
     assert undone(run) == [("c3", "release")]
     run = run.when(c.Cancel(undo="all"))
@@ -131,10 +133,10 @@ def test_a_child_that_was_left_behind_gives_up_what_it_had_kept_when_all_is_undo
 def test_a_child_that_was_given_up_does_not_wait_for_what_is_released_at_the_end() -> None:
     """It is ended before the next step; the order of an end is that of one end."""
     lock = Use(tool="lock", args={}, traits=Traits(release=True))
-    run = given(*BEGUN).replies(AIDE, lock).starts("c2", "c3")
+    run = given(*LEASED_RUN).replies(AIDE, lock).starts("c2", "c3")
     run = run.when(c.Redirect(text="Not that", when="now"))
     for call in ("c2", "c3"):
-        run = run.after(v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId(call))))
+        run = run.after(v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId(call))))
     run = cleaned_up(cleaned_up(run).replies(text="Done."))
     run.then(phase=Phase.COMPLETED)
     assert undone(run) == [("c2", "release"), ("c3", "release")]
@@ -146,10 +148,10 @@ def test_a_model_call_made_once_more_waits_for_the_end_of_a_child_given_up_meanw
     run = began.after(asks).when(c.Say(text="Wait", urgency="now")).advances()
     run = run.starts("c4").when(c.DropFrame(frame=FrameId("f1"))).after(v.TakeLease())
     assert run.entries[-1] == CallUnknown(call=CallId("c4"))
-    assert [type(order) for order in plan(run.state)] == [Release]
+    assert [type(order) for order in plan_effects(run.state)] == [Release]
     run = cleaned_up(run)
     assert undone(run) == [("c3", "release")]
-    assert [order for order in plan(run.state) if isinstance(order, CallModel)]
+    assert [order for order in plan_effects(run.state) if isinstance(order, CallModel)]
 
 
 def test_the_end_of_a_child_given_up_waits_for_a_call_that_was_approved_meanwhile() -> None:
@@ -159,10 +161,10 @@ def test_the_end_of_a_child_given_up_waits_for_a_call_that_was_approved_meanwhil
     run = began.after(asks).when(c.Say(text="Wait", urgency="now")).advances()
     run = run.replies(mail).advances().starts("c6").when(c.DropFrame(frame=FrameId("f1")))
     run = run.when(c.Approve(ask=AskId("a2"))).after(v.TakeLease()).starts("c5")
-    assert not [o for o in plan(run.state) if isinstance(o, Release | CallModel)]
+    assert not [o for o in plan_effects(run.state) if isinstance(o, Release | CallModel)]
     run = cleaned_up(done(run, "c5"))
     assert undone(run) == [("c3", "release")]
-    assert [order for order in plan(run.state) if isinstance(order, CallModel)]
+    assert [order for order in plan_effects(run.state) if isinstance(order, CallModel)]
 
 
 def test_a_child_given_up_is_ended_although_the_run_waits_for_somebody() -> None:
@@ -173,7 +175,7 @@ def test_a_child_given_up_is_ended_although_the_run_waits_for_somebody() -> None
     run = run.after(v.AskPerson(epoch=Epoch(1), call=CallId("c5"), question="Who?")).advances()
     run = run.then(phase=Phase.WAITING).when(c.DropFrame(frame=FrameId("f1")))
     run = run.then(phase=Phase.QUEUED).after(v.TakeLease())
-    assert [type(order) for order in plan(run.state)] == [Release]
+    assert [type(order) for order in plan_effects(run.state)] == [Release]
     run = cleaned_up(run).then(phase=Phase.WAITING)
     assert undone(run) == [("c3", "release")]
 
@@ -181,7 +183,7 @@ def test_a_child_given_up_is_ended_although_the_run_waits_for_somebody() -> None
 def test_a_child_whose_end_was_under_way_when_all_was_to_be_undone_is_undone_as_well() -> None:
     """That end had been ordered by a redirect, and keeps what is finished."""
     run = began.when(c.Redirect(text="Not that", when="now"))
-    run = run.after(v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId("c3"))))
+    run = run.after(v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c3"))))
     run = run.advances().after(v.StartUndo(epoch=Epoch(1), call=CallId("c3"), action="release"))
     run = run.when(c.Cancel(undo="all"))
     ended = UndoDone(call=CallId("c3"), action="release")
@@ -192,11 +194,13 @@ def test_a_child_whose_end_was_under_way_when_all_was_to_be_undone_is_undone_as_
 def test_a_child_that_failed_is_ended_with_its_parent_and_undone_once() -> None:
     """It rests at its failure, with what it did; its parent's end is its own."""
     failed = CallFailed(call=CallId("c3"), error="no luck")
-    run = began.after(v.Close(epoch=Epoch(1), outcome=failed)).when(c.Cancel(undo="all"))
+    run = began.after(v.CloseCall(epoch=Epoch(1), outcome=failed)).when(c.Cancel(undo="all"))
     assert undone(cleaned_up(run)) == [("c3", "release"), ("c2", "undo")]
 
 
 def test_a_journal_from_before_children_could_be_undone_stays_sound() -> None:
     """Their calls did not say that they have an undo."""
-    run = done(given(*BEGUN).replies(OLD_AIDE).starts("c2"), "c2").when(c.Cancel(undo="all"))
+    run = done(given(*LEASED_RUN).replies(OLD_AIDE).starts("c2"), "c2").when(
+        c.Cancel(undo="all")
+    )
     assert undone(cleaned_up(run)) == []

@@ -21,7 +21,7 @@ from midrun.core.entries import (
     UndoFailed,
     UndoUnknown,
 )
-from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
+from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.state import Call, State
 from midrun.core.stops import (
     Custom,
@@ -32,10 +32,20 @@ from midrun.core.stops import (
     MaxToolCalls,
     Repeats,
     TextMention,
-    caps,
+    measure_caps,
 )
-from midrun.core.transitions import ACCEPTS
-from midrun.core.values import Action, Actor, Effect, Item, Phase, Reply, Spend, Traits, Use
+from midrun.core.transitions import INPUT_TABLE
+from midrun.core.values import (
+    Actor,
+    CleanupAction,
+    Effect,
+    Item,
+    Phase,
+    Reply,
+    Spend,
+    Traits,
+    Use,
+)
 
 T = TypeVar("T")
 Outcome = CallDone | CallFailed | CallAborted | CallUnknown
@@ -71,7 +81,7 @@ TOKENS = (0, 0, 40, 70)
 COSTS = (0, 0, 9)
 NUMBERS = tuple(range(12))
 YES_NO = (False, True)
-ACTIONS: tuple[Action, ...] = ("undo", "release")
+ACTIONS: tuple[CleanupAction, ...] = ("undo", "release")
 CAPS = {"tokens": 300}
 
 STOPS = (
@@ -106,7 +116,7 @@ def spec(pick: Pick) -> RunStarted:
         stop=pick(STOPS),
         hosted=pick((False, False, False, True)),
         frame_depth=pick((2, 1, 0)),
-        frame_ttl=20 * SECOND,
+        frame_ttl=20 * MICROS_PER_SECOND,
         undo_attempts=pick((1, 2)),
         model_attempts=pick((1, 2)),
         window=pick((0, 5)),
@@ -128,10 +138,10 @@ def wish(
     pick: Pick, state: State, now: Micros, kinds: tuple[type[Control], ...] = WISHES
 ) -> Control:
     """Return something that a person may ask of a run in `state`, mostly at a fitting time."""
-    fitting = tuple(kind for kind in kinds if ACCEPTS[kind][state.phase].to)
+    fitting = tuple(kind for kind in kinds if INPUT_TABLE[kind][state.phase].next_phases)
     at_a_fitting_time = bool(fitting) and pick((True, True, True, False))
     kind = pick(fitting if at_a_fitting_time else kinds)
-    later = pick((None, None, Micros(now + 5 * SECOND)))
+    later = pick((None, None, Micros(now + 5 * MICROS_PER_SECOND)))
     ask = AskId(f"a{max(0, len(state.asks) - pick((0, 0, 1, 2)))}")
     frame = FrameId(f"f{max(0, state.frames_pushed - pick((0, 0, 1)))}")
     more: dict[type[Control], dict[str, object]] = {
@@ -159,11 +169,11 @@ def revival(pick: Pick, state: State) -> Control | None:
     """Return what lets a run that rests go on, if anything does."""
     if state.phase is Phase.HALTED:
         return c.Lift(by=BOB)
-    if state.phase is Phase.PAUSED and state.wheel:
-        return c.HandBack(by=ANN if state.wheel == "ann" else BOB)
+    if state.phase is Phase.PAUSED and state.operator_name:
+        return c.HandBack(by=ANN if state.operator_name == "ann" else BOB)
     if state.phase in {Phase.PAUSED, Phase.FAILED}:
-        reached = state.hold.cap if state.hold is not None else ""
-        bounds = caps(state.stop, state.meter)
+        reached = state.pause.cap_name if state.pause is not None else ""
+        bounds = measure_caps(state.stop, state.meter)
         return c.Resume(caps={reached: 2 * bounds[reached][1] + 90} if reached else {})
     if state.phase is not Phase.WAITING or not state.open_asks:
         return None
@@ -177,7 +187,7 @@ def revival(pick: Pick, state: State) -> Control | None:
     return c.Answer(ask=ask.id, by=BOB, value=pick(("yes", "no", "unknown")))
 
 
-def ending(pick: Pick, state: State, call: Call) -> v.Close:
+def ending(pick: Pick, state: State, call: Call) -> v.CloseCall:
     """Return how a call in flight may end."""
     reply = None
     if call.call_kind == "model":
@@ -189,19 +199,19 @@ def ending(pick: Pick, state: State, call: Call) -> v.Close:
     aborted = CallAborted(call=call.id, text=pick(TEXTS), spent=spent)
     unknown = CallUnknown(call=call.id, why="not_responding")
     outcomes: tuple[Outcome, ...] = (done, done, done, done, failed, aborted, unknown)
-    return v.Close(epoch=state.epoch, outcome=pick(outcomes))
+    return v.CloseCall(epoch=state.epoch, outcome=pick(outcomes))
 
 
 def undo_ending(pick: Pick, state: State) -> v.CloseUndo:
     """Return how the undo in flight may end."""
-    assert state.cleaning is not None
-    number, action = state.cleaning
+    assert state.cleanup_in_flight is not None
+    number, action = state.cleanup_in_flight
     call = CallId(f"c{number}")
     kind = pick((UndoDone, UndoDone, UndoFailed, UndoUnknown))
     return v.CloseUndo(epoch=state.epoch, outcome=kind(call=call, action=action))
 
 
-def asking(pick: Pick, state: State, call: Call, now: Micros) -> v.Evidence:
+def asking(pick: Pick, state: State, call: Call, now: Micros) -> v.DriverInput:
     """Return what a call in flight may say before it ends: a question, or its progress."""
     if pick(YES_NO):
         return v.SaveProgress(epoch=state.epoch, call=call.id, progress=3)
@@ -210,65 +220,65 @@ def asking(pick: Pick, state: State, call: Call, now: Micros) -> v.Evidence:
         call=call.id,
         question="Which one?",
         child=call.call_kind == "child",
-        expires=pick((None, Micros(now + 5 * SECOND))),
+        expires=pick((None, Micros(now + 5 * MICROS_PER_SECOND))),
     )
 
 
-def finding(pick: Pick, state: State) -> v.Evidence:
+def finding(pick: Pick, state: State) -> v.DriverInput:
     """Return evidence that nobody ordered: out of turn, about calls that may not exist."""
     call = CallId(f"c{pick(NUMBERS)}")
     epoch = pick((state.epoch, state.epoch, Epoch(state.epoch - 1)))
-    action: Action = pick(ACTIONS)
+    action: CleanupAction = pick(ACTIONS)
     items = (Item(text="one", mark="done"), Item(text="two"))
-    found: tuple[v.Evidence, ...] = (
-        v.Advanced(epoch=epoch),
-        v.Settled(epoch=epoch),
-        v.Start(epoch=epoch, call=call, seen=pick((state.seq, Seq(state.seq // 2)))),
-        v.Close(epoch=epoch, outcome=CallDone(call=call)),
+    found: tuple[v.DriverInput, ...] = (
+        v.CrossBoundary(epoch=epoch),
+        v.SettlePhase(epoch=epoch),
+        v.StartCall(epoch=epoch, call=call, seen_seq=pick((state.seq, Seq(state.seq // 2)))),
+        v.CloseCall(epoch=epoch, outcome=CallDone(call=call)),
         v.CloseUndo(epoch=epoch, outcome=UndoDone(call=call, action=action)),
         v.AskPerson(epoch=epoch, call=call, question="Which one?"),
-        v.AskMoot(ask=AskId(f"a{pick(NUMBERS)}")),
+        v.CloseChildAsk(ask=AskId(f"a{pick(NUMBERS)}")),
         v.SaveProgress(epoch=epoch, call=call, progress=3),
-        v.Propose(epoch=epoch, use=pick(USES)),
+        v.ProposeCall(epoch=epoch, use=pick(USES)),
         v.SetPlan(epoch=epoch, items=items),
-        v.GiveVerdict(epoch=epoch, name="checks:enough", met=pick(YES_NO)),
+        v.RecordStopVerdict(epoch=epoch, name="checks:enough", met=pick(YES_NO)),
         v.SettleCall(epoch=epoch, call=call, happened=pick(YES_NO)),
         v.StartUndo(epoch=epoch, call=call, action=action),
-        v.Finish(epoch=epoch, output="over"),
-        v.Fail(epoch=epoch, error="boom"),
+        v.FinishHostedAgent(epoch=epoch, output="over"),
+        v.FailRun(epoch=epoch, error="boom"),
         v.StandDown(epoch=epoch),
-        v.TakeLease(holder="two", held=True),
+        v.TakeLease(holder="two", held_by_other=True),
     )
     return pick(found)
 
 
-def hosted(pick: Pick, epoch: Epoch) -> v.Evidence:
+def hosted(pick: Pick, epoch: Epoch) -> v.DriverInput:
     """Return what a hosted agent wants: a call, or its end."""
     if pick(YES_NO):
-        return v.Propose(epoch=epoch, use=pick(USES))
-    return v.Finish(epoch=epoch, output="hosted")
+        return v.ProposeCall(epoch=epoch, use=pick(USES))
+    return v.FinishHostedAgent(epoch=epoch, output="hosted")
 
 
-def performed(pick: Pick, order: o.Order, state: State) -> v.Evidence | None:  # noqa: C901 - one arm per order
+def performed(pick: Pick, order: o.DriverEffect, state: State) -> v.DriverInput | None:  # noqa: C901 - one arm per order
     """Return what a driver brings that performs `order`; None if it can only wait."""
     epoch = state.epoch
     match order:
         case o.Advance():
-            return v.Advanced(epoch=epoch)
+            return v.CrossBoundary(epoch=epoch)
         case o.CallModel(call=call) | o.CallTool(call=call):
-            return v.Start(epoch=epoch, call=call, seen=state.seq, reserve=spend(pick))
+            return v.StartCall(epoch=epoch, call=call, seen_seq=state.seq, reserved=spend(pick))
         case o.CheckCall(call=call):
             return v.SettleCall(epoch=epoch, call=call, happened=pick(YES_NO))
-        case o.Judge(name=name):
-            return v.GiveVerdict(epoch=epoch, name=name, met=pick(YES_NO))
+        case o.EvaluateStopCondition(name=name):
+            return v.RecordStopVerdict(epoch=epoch, name=name, met=pick(YES_NO))
         case o.AbortCall(call=call) | o.ControlChild(call=call):
-            return v.Close(epoch=epoch, outcome=CallAborted(call=call))
+            return v.CloseCall(epoch=epoch, outcome=CallAborted(call=call))
         case o.Undo(call=call, action=action) | o.Release(call=call, action=action):
             return v.StartUndo(epoch=epoch, call=call, action=action)
         case o.RunHost():
             return hosted(pick, epoch)
         case o.Settle():
-            return v.Settled(epoch=epoch)
+            return v.SettlePhase(epoch=epoch)
         case o.Park():
             return v.StandDown(epoch=epoch, why="parked")
         case o.WakeAt():

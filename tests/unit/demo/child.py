@@ -31,7 +31,7 @@ async def _main(folder: Path, word: str) -> None:
     demo = Demo(store=f"sqlite:///{folder / 'runs.db'}", pace=pace, actor="ada")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_tell, pace)
-        await page.show(demo, _opened, port=0, browser=False)
+        await page.serve_demo(demo, _opened, port=0, browser=False)
         tasks.cancel_scope.cancel()
 
 

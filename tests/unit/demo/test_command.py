@@ -18,11 +18,17 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from midrun import Midrun
-from midrun.cli.demo import TRY, TRY_HERE, options
+from midrun.cli.demo import PAGE_TIPS, TERMINAL_TIPS, add_arguments
 from midrun.core.entries import CallAborted, CallDone, Entry
 from midrun.core.values import Reply
 from midrun.demo import texts
-from midrun.demo.agents import AGENT, PROVIDERS, SCRIPTED, cast, choose_model
+from midrun.demo.agents import (
+    AGENT_NAME,
+    MODEL_BY_API_KEY,
+    SCRIPTED_MODEL,
+    build_researcher,
+    choose_model,
+)
 from midrun.demo.launch import Demo
 from midrun.demo.page import has_screen
 from tests.support.processes import ROOT
@@ -84,8 +90,8 @@ async def test_the_command_prints_a_link_that_answers_and_leaves_when_told(
         demo.process.send_signal(signal.SIGINT)
         assert await demo.process.wait() == 0
     assert (tmp_path / "midrun-demo" / "runs.db").is_file()
-    async with Demo(store=f"sqlite:///{tmp_path}/midrun-demo/runs.db").midrun() as mid:
-        row = await mid.store.row(told["run_id"])
+    async with Demo(store=f"sqlite:///{tmp_path}/midrun-demo/runs.db").build_midrun() as mid:
+        row = await mid.store.get_row(told["run_id"])
         assert await mid.verify(row.run)
 
 
@@ -114,7 +120,7 @@ async def test_a_run_that_is_paused_survives_a_kill_and_goes_on_in_its_sentence(
             assert await second.line() == "reached"
         second.process.send_signal(signal.SIGTERM)
         await second.process.wait()
-    async with Demo(store=f"sqlite:///{tmp_path}/runs.db").midrun() as mid:
+    async with Demo(store=f"sqlite:///{tmp_path}/runs.db").build_midrun() as mid:
         assert await mid.verify(run)
         records = await mid.store.read((await mid.get(run)).id)
     replies = [text for record in records if (text := _reply(record.entry))]
@@ -164,7 +170,7 @@ async def test_leaving_the_bar_says_that_nothing_drives_the_run(tmp_path: Path) 
     assert terminal.exitstatus == 75
     async with Midrun(f"sqlite:///{tmp_path}/midrun-demo/runs.db", engine=None) as mid:
         (view,) = (await mid.runs()).items
-        assert (view.phase, await mid.store.holders()) == ("queued", {})
+        assert (view.phase, await mid.store.list_holders()) == ("queued", {})
 
 
 @pytest.mark.slow
@@ -196,18 +202,18 @@ async def test_a_run_under_way_is_found_and_an_ended_one_followed_by_a_new_one(
     """Only where nothing is under way is anything started."""
     demo = Demo(store=f"sqlite:///{tmp_path}/runs.db", pace=AT_ONCE)
     with anyio.fail_after(PATIENCE):
-        async with demo.midrun() as mid:
-            first, found = await demo.run(mid)
+        async with demo.build_midrun() as mid:
+            first, found = await demo.find_or_start_run(mid)
             assert found == ""
             await first.until("waiting")
-            again, found = await demo.run(mid)
+            again, found = await demo.find_or_start_run(mid)
             assert (again.id, found) == (first.id, "waiting")
-            other, found = await replace(demo, new=True).run(mid)
+            other, found = await replace(demo, new=True).find_or_start_run(mid)
             assert (other.id == first.id, found) == (False, "")
             for run in (first, other):
                 await run.cancel(actor="ada")
                 await run.until("cancelled")
-            new, found = await demo.run(mid)
+            new, found = await demo.find_or_start_run(mid)
             assert (new.id in {first.id, other.id}, found) == (False, "")
             await new.cancel(actor="ada")
             await new.until("cancelled")
@@ -222,8 +228,8 @@ def test_the_files_are_beside_the_store_or_in_a_folder_of_their_own() -> None:
 
 def test_a_key_in_the_environment_chooses_the_model_and_says_so() -> None:
     """It is somebody's own money."""
-    assert choose_model({})[0] == SCRIPTED
-    assert choose_model({"OPENAI_API_KEY": ""})[0] == SCRIPTED
+    assert choose_model({})[0] == SCRIPTED_MODEL
+    assert choose_model({"OPENAI_API_KEY": ""})[0] == SCRIPTED_MODEL
     name, told = choose_model({"OPENAI_API_KEY": "sk-1"})
     assert name.startswith("openai:")
     assert "OPENAI_API_KEY is set" in told
@@ -236,7 +242,7 @@ def test_a_key_without_its_package_falls_back_and_says_what_to_install(
     """A demo that fails for want of a package is no demo."""
     monkeypatch.setattr("midrun.demo.agents.find_spec", lambda _: None)
     name, told = choose_model({"OPENAI_API_KEY": "sk-1"})
-    assert name == SCRIPTED
+    assert name == SCRIPTED_MODEL
     assert "midrun[openai] is not installed" in told
 
 
@@ -257,7 +263,7 @@ def test_a_browser_is_opened_where_somebody_would_see_it(
     assert has_screen(environ, platform) is opens
 
 
-@pytest.mark.parametrize("tips", [TRY, TRY_HERE])
+@pytest.mark.parametrize("tips", [PAGE_TIPS, TERMINAL_TIPS])
 def test_what_to_try_fits_a_terminal_of_80_columns(tips: str) -> None:
     """It is the first thing that anybody reads."""
     told = tips.format(pid=4_194_304, again='make demo ARGS="--terminal"')
@@ -270,7 +276,7 @@ def test_a_speed_that_is_none_is_refused(
 ) -> None:
     """And what a speed is, is said."""
     made = ArgumentParser()
-    options(made)
+    add_arguments(made)
     assert made.parse_args(["--speed", "2"]).speed == 2
     with pytest.raises(SystemExit):
         made.parse_args(["--speed", speed])
@@ -290,10 +296,12 @@ async def test_the_same_agent_runs_on_a_real_model(
         monkeypatch.setenv("OPENAI_BASE_URL", f"{far.url}/v1")
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", far.url)
-        (model,) = (name for _, name in PROVIDERS.values() if name.startswith(provider))
+        (model,) = (name for _, name in MODEL_BY_API_KEY.values() if name.startswith(provider))
         with anyio.fail_after(PATIENCE):
-            async with Midrun("memory://", agents=[cast(tmp_path, model=model)]) as mid:
-                run = await mid.start(AGENT, texts.TASK, actor="ada")
+            async with Midrun(
+                "memory://", agents=[build_researcher(tmp_path, model=model)]
+            ) as mid:
+                run = await mid.start(AGENT_NAME, texts.TASK, actor="ada")
                 view = await run.until("completed")
                 assert await mid.verify(run.id)
         told = json.dumps(far.exchanges[0].body)

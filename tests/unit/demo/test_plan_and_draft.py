@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from midrun.core.entries import PlanMade, ProgressSaved
-from midrun.core.journaled_text import progress
+from midrun.core.journaled_text import count_plan_items
 from midrun.demo import texts
-from midrun.demo.interruptions import Researcher, _subject
+from midrun.demo.interruptions import ResearcherScript, _extract_topic
 from tests.unit.demo.theatre import Holding, Theatre, theatre
 
 MARKUP = re.compile(r"\*\w|\w\*|`|^#", re.MULTILINE)
@@ -35,7 +35,7 @@ async def test_after_every_detour_the_plan_and_the_count_of_sections_are_right(
         records = await stage.mid.store.read(stage.run.id)
         said = await stage.said()
     plans = [record.entry.items for record in records if isinstance(record.entry, PlanMade)]
-    done = [progress(items)[0] for items in plans]
+    done = [count_plan_items(items)[0] for items in plans]
     assert done == sorted(done)
     assert [item.mark for item in view.plan] == [*["done"] * 6, "dropped"]
     assert view.place == "step 6 of 6"
@@ -143,12 +143,12 @@ async def test_told_to_stop_before_it_read_anything_it_leaves_nothing_open(
 )
 def test_a_section_is_headed_by_its_subject(text: str, heading: str) -> None:
     """And not by the order to write it."""
-    assert _subject(text) == heading
+    assert _extract_topic(text) == heading
 
 
 def test_what_is_done_cannot_be_left_out_and_it_says_so() -> None:
     """Nobody should believe that it was."""
-    play = Researcher(rounds=1)
-    play._work.end(3, done=True)
-    words = play.redirected("Skip the analysis").words
+    play = ResearcherScript(rounds=1)
+    play._work.end_item(3, done=True)
+    words = play.react_to_instruction("Skip the analysis").words
     assert words == f"Changing course. “{texts.PLAN[2]}” is done already; that stays."

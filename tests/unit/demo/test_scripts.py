@@ -4,8 +4,8 @@ import pytest
 
 from midrun.core.ids import CallId
 from midrun.core.transcript import Made, Turn
-from midrun.demo.model import Pace, _pieces
-from midrun.demo.script import Course, Line, Script, next_line
+from midrun.demo.model import Pace, _split_into_pieces
+from midrun.demo.script import InstructionEffect, Script, ScriptLine, find_next_line
 from midrun.models import Use
 
 
@@ -15,30 +15,32 @@ class Counting:
     def begin(self, task: str) -> Script:
         """Count."""
         for number in range(1, 4):
-            made = yield Line(f"{task} {number}, one two.", (Use("note", n=number),), "Hm.")
+            made = yield ScriptLine(
+                f"{task} {number}, one two.", (Use("note", n=number),), "Hm."
+            )
             if made[0].problem:
-                yield Line(f"Oh: {made[0].problem}.", (Use("look"),))
-        yield Line("Done.")
+                yield ScriptLine(f"Oh: {made[0].problem}.", (Use("look"),))
+        yield ScriptLine("Done.")
         return ""
 
-    def redirected(self, text: str) -> Course:
+    def react_to_instruction(self, text: str) -> InstructionEffect:
         """Take a detour, another way, or only note it."""
         return {
-            "detour": Course(detour=self._detour()),
-            "instead": Course(instead=self._instead()),
-        }.get(text, Course(words="Noted."))
+            "detour": InstructionEffect(detour=self._detour()),
+            "instead": InstructionEffect(instead=self._instead()),
+        }.get(text, InstructionEffect(words="Noted."))
 
-    def asked(self, text: str) -> Script:
+    def answer_side_question(self, text: str) -> Script:
         """Answer."""
-        yield Line(f"To {text}: yes.")
+        yield ScriptLine(f"To {text}: yes.")
         return ""
 
     def _detour(self) -> Script:
-        yield Line("A detour.", (Use("look"),))
+        yield ScriptLine("A detour.", (Use("look"),))
         return "Back."
 
     def _instead(self) -> Script:
-        yield Line("Another way.")
+        yield ScriptLine("Another way.")
         return ""
 
 
@@ -120,31 +122,31 @@ HELD, BACK = runtime("held", "Held: Count."), runtime("back", "Back to *Count* â
 )
 def test_the_next_line_follows_from_the_transcript(turns: list[Turn], text: str) -> None:
     """Nothing is repeated, nothing is left out, whoever came in between."""
-    assert next_line(Counting(), [TASK, *turns]).text == text
+    assert find_next_line(Counting(), [TASK, *turns]).text == text
 
 
 def test_a_call_that_was_not_made_is_asked_for_again_without_a_word() -> None:
     """The words before it were said already."""
     sealed = said("Count 1, one two.", made(problem="not executed: redirected"))
-    line = next_line(Counting(), [TASK, sealed])
+    line = find_next_line(Counting(), [TASK, sealed])
     assert [use.tool for use in line.uses] == ["note"]
-    after = next_line(Counting(), [TASK, sealed, said("", made())])
+    after = find_next_line(Counting(), [TASK, sealed, said("", made())])
     assert after.text == "Count 2, one two."
 
 
 def test_a_script_that_is_over_has_something_to_say() -> None:
     """An answer of nothing would be the output of the run."""
     done = [said(f"Count {n}, one two.", made()) for n in (1, 2, 3)]
-    assert next_line(Counting(), [TASK, *done, cut("Done.")]).text == "That is all."
+    assert find_next_line(Counting(), [TASK, *done, cut("Done.")]).text == "That is all."
     after = [TASK, *done, said("Done."), told("detour"), said("A detour.", made("look"))]
-    assert next_line(Counting(), after).text == "Back. "
+    assert find_next_line(Counting(), after).text == "Back. "
 
 
 def test_a_pace_is_uneven_and_the_same_each_time() -> None:
     """Chance has a seed: what was shown once can be shown again."""
-    pieces = _pieces(Line("One two three. Four five.", (), "Hm, hm."))
-    waits = Pace().waits(pieces)
-    assert waits == Pace().waits(pieces)
+    pieces = _split_into_pieces(ScriptLine("One two three. Four five.", (), "Hm, hm."))
+    waits = Pace().compute_delays(pieces)
+    assert waits == Pace().compute_delays(pieces)
     assert len(set(waits)) == len(pieces)
-    assert sum(Pace(2).waits(pieces)) == pytest.approx(sum(waits) / 2)
-    assert Pace(float("inf")).waits(pieces) == [0] * len(pieces)
+    assert sum(Pace(2).compute_delays(pieces)) == pytest.approx(sum(waits) / 2)
+    assert Pace(float("inf")).compute_delays(pieces) == [0] * len(pieces)

@@ -30,7 +30,7 @@ async def test_the_whole_play_reads_asks_writes_checks_and_mails(tmp_path: Path)
         assert "one was corrected" in view.output
         used = {use.tool for turn in await stage.turns() for use in turn.uses}
         assert used == set(stage.mid.agents["researcher"].tools) - {"read_draft"}
-    assert texts.STRESSED["shade"] in stage.draft
+    assert texts.TOP_SECTION_BY_EMPHASIS["shade"] in stage.draft
     assert "1,150" in stage.draft, "the fact checker found the wrong figure"
     assert "1,510" not in stage.draft
     (mail,) = stage.mails
@@ -145,7 +145,7 @@ async def test_a_side_question_is_answered_and_the_thread_kept(
     if urgency == "now":
         assert (
             said[answer - 2] + said[answer + 1].removeprefix(f"{back.words}\n\n… ")
-            == (texts.REMARKS["salt-and-wind"])
+            == (texts.NOTE_REMARKS["salt-and-wind"])
         )
 
 
@@ -326,7 +326,7 @@ async def test_a_fork_goes_on_from_what_the_first_run_had_read(tmp_path: Path) -
             await run.until("cancelled")
     assert said[: len(first)] == first
     assert said[len(first)].startswith("You did not say"), "its question was the first run's"
-    assert read == [*texts.FIRST, *texts.SECOND, "prices", "traders-letter"]
+    assert read == [*texts.FIRST_NOTES, *texts.SECOND_NOTES, "prices", "traders-letter"]
 
 
 async def test_a_run_on_the_same_thread_takes_its_task_as_an_instruction(

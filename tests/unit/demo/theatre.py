@@ -10,13 +10,13 @@ import anyio
 from midrun import Midrun, Run
 from midrun.core.entries import Entry
 from midrun.core.transcript import Transcript, Turn
-from midrun.demo.agents import AGENT, cast
+from midrun.demo.agents import AGENT_NAME, build_researcher
 from midrun.demo.model import Pace
 from midrun.demo.texts import TASK
-from midrun.driver.journal_writer import load
+from midrun.driver.journal_writer import load_run_state
 from midrun.ports.model import Finished, Piece
-from midrun.ports.store import Query
-from midrun.runs.values import Happened
+from midrun.ports.store import RunQuery
+from midrun.runs.values import FeedEntry
 
 PATIENCE = 60
 """Seconds after which something that should have happened counts as never happening."""
@@ -37,13 +37,13 @@ class Holding(Pace):
     word: str
     reached: anyio.Event
 
-    async def before(self, piece: Piece | Finished, wait: float) -> None:
+    async def wait_before(self, piece: Piece | Finished, wait: float) -> None:
         """Wait for ever before the word, once."""
         said = piece.text.strip() if isinstance(piece, Piece) else ""
         if said == self.word and not self.reached.is_set():
             self.reached.set()
             await anyio.sleep_forever()
-        await super().before(piece, wait)
+        await super().wait_before(piece, wait)
 
 
 class Theatre:
@@ -72,7 +72,7 @@ class Theatre:
 
     async def turns(self) -> list[Turn]:
         """Return what the model would be given now."""
-        return list(Transcript(await load(self.mid.store, self.run.id)))
+        return list(Transcript(await load_run_state(self.mid.store, self.run.id)))
 
     async def said(self) -> list[str]:
         """Return what the agent has said, reply by reply."""
@@ -87,7 +87,7 @@ class Theatre:
         """Wait until the journal has `count` entries of a kind, and return the last."""
         found: list[E] = []
         async for item in self.run.feed():
-            if isinstance(item, Happened) and isinstance(item.entry, kind):
+            if isinstance(item, FeedEntry) and isinstance(item.entry, kind):
                 found.append(item.entry)
                 if len(found) == count:
                     return found[-1]
@@ -105,11 +105,11 @@ async def theatre(
     folder: Path, *, pace: Pace = AT_ONCE, rounds: int = 8, task: str = TASK
 ) -> AsyncIterator[Theatre]:
     """Start the demo in `folder`; when it is left, every journal is verified."""
-    agent = cast(folder, pace=pace, rounds=rounds)
+    agent = build_researcher(folder, pace=pace, rounds=rounds)
     with anyio.fail_after(PATIENCE):
         async with Midrun("memory://", agents=[agent]) as mid:
-            run = await mid.start(AGENT, task, actor="ada")
+            run = await mid.start(AGENT_NAME, task, actor="ada")
             yield Theatre(mid, run, folder)
-            for row in (await mid.store.runs(Query(limit=100))).items:
+            for row in (await mid.store.list_runs(RunQuery(limit=100))).items:
                 verdict = await mid.verify(row.run)
                 assert verdict, str(verdict)

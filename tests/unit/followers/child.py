@@ -9,12 +9,12 @@ from midrun import Midrun
 from midrun.followers import following, worker
 from midrun.followers.webhooks import Webhook
 from tests.unit.followers.receiving import SECRET
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 
 async def _main(address: str, url: str, task: str) -> None:
-    worker.PLACE = timedelta(seconds=1)  # type: ignore[misc]  # nobody waits for the dead for long
-    agent = Stage().agent("Done.")
+    worker.LEADERSHIP_TTL = timedelta(seconds=1)  # type: ignore[misc]  # nobody waits for the dead for long
+    agent = ControllableTools().agent("Done.")
     async with (
         Midrun(address, agents=[agent]) as midrun,
         following(midrun, Webhook(url, secret=SECRET)),

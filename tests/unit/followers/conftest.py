@@ -15,8 +15,8 @@ PATIENCE = 120
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here is about how long the waits are, only about what comes after them."""
-    monkeypatch.setattr(module, "FIRST_S", 0.001)
-    monkeypatch.setattr(module, "GAP_S", 0.001)
+    monkeypatch.setattr(module, "RETRY_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(module, "PASS_MIN_INTERVAL_S", 0.001)
 
 
 @pytest.fixture

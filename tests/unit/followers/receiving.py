@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from midrun.server.serve import bound
+from midrun.server.serve import open_listener
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 
@@ -90,7 +90,7 @@ async def far_end() -> AsyncIterator[FarEnd]:
     site = Starlette(routes=[Route("/{rest:path}", made.serve, methods=["POST", "GET"])])
     config = uvicorn.Config(site, log_config=None, access_log=False, lifespan="off")
     server = uvicorn.Server(config)
-    with bound("127.0.0.1", 0) as sock:
+    with open_listener("127.0.0.1", 0) as sock:
         made.url = f"http://127.0.0.1:{sock.getsockname()[1]}/hook"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [sock])

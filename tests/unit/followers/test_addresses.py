@@ -10,7 +10,7 @@ from midrun.errors import Misconfigured
 from midrun.followers import following
 from midrun.followers.webhooks import Webhook
 from tests.unit.followers.receiving import SECRET, FarEnd
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 
 async def test_an_address_is_in_no_log(
@@ -18,7 +18,7 @@ async def test_an_address_is_in_no_log(
 ) -> None:
     """Whoever knows it can post to many a far end; HTTP clients like to log it."""
     caplog.set_level(logging.INFO)
-    agent, secret = Stage().agent("Done."), "T00000000-secret"
+    agent, secret = ControllableTools().agent("Done."), "T00000000-secret"
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
         following(midrun, Webhook(f"{there.url}?key={secret}", secret=SECRET)),

@@ -14,7 +14,7 @@ from midrun.followers import following
 from midrun.followers import worker as module
 from midrun.followers.webhooks import Webhook
 from tests.unit.followers.receiving import SECRET, FarEnd
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 FEW = 4
 BAD = 3 * FEW
@@ -33,16 +33,16 @@ def refusing(there: FarEnd) -> Callable[[int], Response]:
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where many would hold up the others, a few do."""
-    monkeypatch.setattr(module, "MANY", FEW)
+    monkeypatch.setattr(module, "DELIVERY_QUEUE_MAX_RUNS", FEW)
 
 
 async def test_runs_that_are_refused_do_not_hold_up_others(
     path: Path, there: FarEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many: those wait for their next attempt, and the others are told meanwhile."""
-    monkeypatch.setattr(module, "FIRST_S", 3600.0)
+    monkeypatch.setattr(module, "RETRY_FIRST_DELAY_S", 3600.0)
     there.answer = refusing(there)
-    agent = Stage().agent("Done.")
+    agent = ControllableTools().agent("Done.")
     async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
         async with following(midrun, Webhook(there.url, secret=SECRET)):
             for _ in range(BAD):
@@ -56,7 +56,7 @@ async def test_runs_that_are_refused_do_not_hold_up_others(
         # In a new process all of them are behind, and those that are refused are the oldest.
         run = await midrun.start(agent, "good")
         await run.until("completed")
-        monkeypatch.setattr(module, "LOOK_S", 0.05)
+        monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.05)
         async with following(midrun, Webhook(there.url, secret=SECRET)):
             while run.id not in {got.data["run_id"] for got in there.got}:
                 await there.hears(len(there.got) + 1)
@@ -66,7 +66,7 @@ async def test_attempts_that_hang_do_not_hold_up_others(
     path: Path, there: FarEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A far end may take its time over what it has refused before."""
-    monkeypatch.setattr(module, "AT_ONCE", 1)
+    monkeypatch.setattr(module, "FIRST_ATTEMPTS_MAX_CONCURRENT", 1)
     over, take = anyio.Event(), there.take
     tried: set[str] = set()
     hanging = 0
@@ -82,7 +82,7 @@ async def test_attempts_that_hang_do_not_hold_up_others(
 
     there.answer = refusing(there)
     there.taking = taking
-    agent = Stage().agent("Done.")
+    agent = ControllableTools().agent("Done.")
     # None of the attempts that hang gives up, however long the test takes.
     webhook = Webhook(there.url, secret=SECRET, timeout=timedelta(hours=1))
     async with (
@@ -91,10 +91,10 @@ async def test_attempts_that_hang_do_not_hold_up_others(
     ):
         for _ in range(BAD):
             await (await midrun.start(agent, "bad")).until("completed")
-        while hanging < module.AGAIN_AT_ONCE or len(tried) < BAD:
+        while hanging < module.RETRIES_MAX_CONCURRENT or len(tried) < BAD:
             await there.hears(len(there.got) + 1)
         run = await midrun.start(agent, "good")
         while there.got[-1].data["run_id"] != run.id:
             await there.hears(len(there.got) + 1)
-        assert hanging == module.AGAIN_AT_ONCE
+        assert hanging == module.RETRIES_MAX_CONCURRENT
         over.set()

@@ -12,11 +12,11 @@ from midrun.core.ids import Seq
 from midrun.followers import following
 from midrun.followers import worker as module
 from midrun.followers.webhooks import Webhook
-from midrun.ports.follower_cursors import Mark
+from midrun.ports.follower_cursors import FollowerCursor
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.cursors import DONE, TTL, grow
-from midrun.testing.store_suite.fixtures import OTHER, RUN, create
+from midrun.testing.store_suite.cursors import COMPLETED_HEAD, LEASE_TTL, append_in_phase
+from midrun.testing.store_suite.fixtures import OTHER_RUN, RUN, create_run
 from tests.scenarios.redaction.office import Office
 from tests.support.processes import ROOT
 from tests.unit.followers.receiving import SECRET, FarEnd
@@ -48,7 +48,7 @@ async def test_one_that_is_killed_as_soon_as_it_has_come_misses_nothing(
     address: str, there: FarEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does the next one repeat what was there before either of them came."""
-    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.05)
     office = Office()
     agent = office.agent(Use("ask"), "Thanks.", name="asks")
     async with Midrun(address, agents=[agent]) as midrun:
@@ -73,17 +73,17 @@ async def test_one_that_is_killed_as_soon_as_it_has_come_misses_nothing(
 async def test_an_older_midrun_does_not_get_the_place_of_a_latecomer(path: Path) -> None:
     """It would take every run without a mark for one that was never told of."""
     store = SqliteStore(path)
-    await create(store, RUN, head=DONE)
-    marks, old = store.marks(), apsw.Connection(str(path))
-    assert await marks.attend("late", holder="new", ttl=TTL)
-    await marks.leave("late", holder="new")
+    await create_run(store, RUN, head=COMPLETED_HEAD)
+    marks, old = store.follower_cursors(), apsw.Connection(str(path))
+    assert await marks.acquire_leadership("late", holder="new", ttl=LEASE_TTL)
+    await marks.release_leadership("late", holder="new")
     far = 2**61
     for name, gets in (("late", 0), ("known", 1)):
         old.execute(OLD["come"], (name,))
         old.execute(OLD["attend"], (name, "old", far, far - 1))
         assert old.changes() == gets
-    assert await marks.attend("late", holder="new", ttl=TTL)
-    assert not await marks.attend("known", holder="new", ttl=TTL)
+    assert await marks.acquire_leadership("late", holder="new", ttl=LEASE_TTL)
+    assert not await marks.acquire_leadership("known", holder="new", ttl=LEASE_TTL)
     old.close()
     await store.close()
 
@@ -91,25 +91,25 @@ async def test_an_older_midrun_does_not_get_the_place_of_a_latecomer(path: Path)
 async def test_what_an_older_midrun_writes_is_not_lost_to_a_latecomer(path: Path) -> None:
     """A run that grows gets its mark in whichever process that happens."""
     store = SqliteStore(path)
-    await create(store, RUN, head=DONE)
-    marks, old = store.marks(), apsw.Connection(str(path))
-    await marks.attend("late", holder="new", ttl=TTL)
+    await create_run(store, RUN, head=COMPLETED_HEAD)
+    marks, old = store.follower_cursors(), apsw.Connection(str(path))
+    await marks.acquire_leadership("late", holder="new", ttl=LEASE_TTL)
     for _ in range(2):
         old.execute(OLD["grow"], (RUN,))
     old.close()
-    assert await marks.behind("late", limit=9) == [Mark(run=RUN, seq=Seq(1))]
+    assert await marks.list_behind("late", limit=9) == [FollowerCursor(run=RUN, seq=Seq(1))]
     await store.close()
 
 
 async def test_a_latecomer_costs_nothing_for_what_was_there(path: Path) -> None:
     """Neither when it comes, nor when it looks: there is a mark for what has grown since."""
     store = SqliteStore(path)
-    for run in (RUN, OTHER):
-        await create(store, run, head=DONE)
-    await store.marks().attend("late", holder="p", ttl=TTL)
+    for run in (RUN, OTHER_RUN):
+        await create_run(store, run, head=COMPLETED_HEAD)
+    await store.follower_cursors().acquire_leadership("late", holder="p", ttl=LEASE_TTL)
     db = apsw.Connection(str(path))
     assert db.execute("SELECT count(*) FROM marks").get == 0
-    await grow(store, OTHER, 1)
+    await append_in_phase(store, OTHER_RUN, 1)
     assert db.execute("SELECT follower, seq FROM marks").fetchall() == [("late", 1)]
     db.close()
     await store.close()

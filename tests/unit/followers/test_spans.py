@@ -16,15 +16,15 @@ from midrun import Agent, Midrun
 from midrun.codec.journal import decode_lines
 from midrun.core.ids import Seq
 from midrun.followers import following
-from midrun.followers.span_builder import segments
+from midrun.followers.span_builder import build_segments
 from midrun.followers.spans import Spans
 from midrun.models import Use
-from midrun.ports.follower_cursors import Marking
+from midrun.ports.follower_cursors import HasFollowerCursors
 from midrun.runs.run import Run
 from tests.scenarios.promises.speaker import Line, Speaker
 from tests.scenarios.redaction.office import PASSWORD, Office
 from tests.support.processes import JOURNALS
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tools.golden.facts import RUN
 
 STORED = sorted(JOURNALS.glob("*.jsonl"))
@@ -73,10 +73,10 @@ async def followed(path: Path, told: Told, *agents: Agent) -> AsyncIterator[Midr
 
 async def emitted(midrun: Midrun, run: Run) -> None:
     """Wait until everything of a run that rests was emitted."""
-    assert isinstance(midrun.store, Marking)
-    head = (await midrun.store.row(run.id)).seq
+    assert isinstance(midrun.store, HasFollowerCursors)
+    head = (await midrun.store.get_row(run.id)).seq
     for _ in range(3000):
-        if (await midrun.store.marks().marked("spans", run.id)).seq >= head:
+        if (await midrun.store.follower_cursors().get_cursor("spans", run.id)).seq >= head:
             return
         await anyio.sleep(0.01)
     raise AssertionError("it was never marked")
@@ -89,7 +89,7 @@ def attributes(span: ReadableSpan) -> dict[str, object]:
 
 async def test_a_run_is_a_span_with_its_calls_in_it(path: Path, told: Told) -> None:
     """Under the names that backends know, at the times of the entries."""
-    agent = Stage().agent(Use("quick", name="a"), "Done.")
+    agent = ControllableTools().agent(Use("quick", name="a"), "Done.")
     async with followed(path, told, agent) as midrun:
         run = await midrun.start(agent, "Go.", thread="t1")
         await run.until("completed")
@@ -129,7 +129,7 @@ async def test_a_pause_ends_a_segment_and_the_next_is_linked_to_it(
     path: Path, told: Told
 ) -> None:
     """No span is open while a run waits for a week; that they belong together is visible."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), "Done.")
     async with followed(path, told, agent) as midrun:
         run = await midrun.start(agent, "Go.")
@@ -177,7 +177,7 @@ async def test_the_link_survives_a_restart(path: Path, told: Told) -> None:
 
 async def test_a_cancel_by_a_person_is_no_error(path: Path, told: Told) -> None:
     """Alarms are for what nobody wanted."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), "Done.")
     async with followed(path, told, agent) as midrun:
         run = await midrun.start(agent, "Go.")
@@ -225,7 +225,7 @@ async def test_what_this_process_traces_itself_is_not_the_parent(
 ) -> None:
     """A run is told of long after it happened, by whoever is at it then."""
     tracer = told.provider.get_tracer("app")
-    agent = Stage().agent("Done.")
+    agent = ControllableTools().agent("Done.")
     with tracer.start_as_current_span("request"):
         async with followed(path, told, agent) as midrun:
             run = await midrun.start(agent, "Go.")
@@ -239,15 +239,15 @@ async def test_what_this_process_traces_itself_is_not_the_parent(
 def test_every_stored_journal_can_be_told(journal: Path) -> None:
     """Segments do not overlap, calls lie within them, and the function is pure."""
     records = decode_lines(RUN, journal.read_bytes().splitlines())
-    found = segments(RUN, records)
-    assert found == segments(RUN, records)
+    found = build_segments(RUN, records)
+    assert found == build_segments(RUN, records)
     end = 0
     for segment in found:
         span = segment.span
         assert end <= span.start <= span.end
         end = span.end
         assert all(span.start <= call.start <= call.end <= span.end for call in segment.calls)
-        assert all(span.start <= moment.at <= span.end for moment in span.moments)
+        assert all(span.start <= moment.at <= span.end for moment in span.events)
         assert span.attributes["midrun.outcome"]
         assert all("midrun.outcome" in call.attributes for call in segment.calls)
     ends = [segment.end for segment in found]
@@ -259,7 +259,7 @@ async def test_a_run_that_was_started_in_a_trace_belongs_to_it_over_every_pause(
     path: Path, told: Told
 ) -> None:
     """Whoever follows a request finds the whole run, whichever process drove it."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("read", name="x"), "Done.")
     caller = f"00-{7:032x}-{9:016x}-01"
     async with followed(path, told, agent) as midrun:

@@ -16,12 +16,12 @@ from midrun.followers import following
 from midrun.followers import worker as module
 from midrun.followers.webhooks import Webhook
 from midrun.models import Use
-from midrun.ports.follower_cursors import Marking
+from midrun.ports.follower_cursors import HasFollowerCursors
 from midrun.stops import MaxSteps
 from tests.scenarios.redaction.office import PASSWORD, Office
 from tests.support.processes import ROOT
 from tests.unit.followers.receiving import SECRET, FarEnd, Got
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 Answer = Callable[[int], Response]
 
@@ -38,9 +38,9 @@ def hook(there: FarEnd, **options: object) -> Webhook:
 
 async def marked(midrun: Midrun, name: str) -> None:
     """Wait until the follower of this name has told everything, and the store knows it."""
-    assert isinstance(midrun.store, Marking)
+    assert isinstance(midrun.store, HasFollowerCursors)
     for _ in range(3000):
-        if not await midrun.store.marks().behind(name, limit=1):
+        if not await midrun.store.follower_cursors().list_behind(name, limit=1):
             return
         await anyio.sleep(0.01)
     raise AssertionError("something was never marked")
@@ -48,7 +48,7 @@ async def marked(midrun: Midrun, name: str) -> None:
 
 async def test_an_end_is_posted_as_a_signed_cloudevent(path: Path, there: FarEnd) -> None:
     """In the structured form, with an id that says which entry of which run it is."""
-    agent = Stage().agent("All sorted.")
+    agent = ControllableTools().agent("All sorted.")
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
         following(midrun, hook(there)),
@@ -85,7 +85,7 @@ async def test_a_signature_is_no_longer_good_when_anything_is_changed(
     path: Path, there: FarEnd
 ) -> None:
     """The id, the time, or any byte of the body."""
-    agent = Stage().agent("Done.")
+    agent = ControllableTools().agent("Done.")
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
         following(midrun, hook(there)),
@@ -105,7 +105,7 @@ async def test_waiting_a_cap_a_failure_and_a_cancel_are_told_and_a_persons_pause
     path: Path, there: FarEnd
 ) -> None:
     """Where somebody is needed, or it is over; who paused it knows that it is paused."""
-    office, stage = Office(), Stage()
+    office, stage = Office(), ControllableTools()
     asks = office.agent(Use("ask"), "Thanks.", name="asks")
     capped = stage.agent(
         Use("quick", name="a"), Use("quick", name="b"), name="capped", stop=MaxSteps(1)
@@ -143,7 +143,7 @@ async def test_what_is_not_taken_is_sent_again_with_the_same_id(
 ) -> None:
     """A receiver knows it by its id; the time of sending is new."""
     there.answer = failing(3)
-    agent = Stage().agent("Done.")
+    agent = ControllableTools().agent("Done.")
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
         following(midrun, hook(there)),
@@ -160,7 +160,7 @@ async def test_what_was_not_delivered_is_delivered_after_a_restart(
 ) -> None:
     """Also what happened while nobody was there to deliver it."""
     there.answer = failing(10_000)
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent("Done.")
     address = f"sqlite:///{path}"
     async with Midrun(address, agents=[agent]) as midrun, following(midrun, hook(there)):
@@ -226,25 +226,28 @@ async def test_a_dead_end_holds_little_and_slows_no_run(
     """What it was not told waits in the journals, not in memory."""
     for name in ("MANY", "REMEMBERED"):
         monkeypatch.setattr(module, name, 4)
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.01)
     there.answer = failing(10_000)
-    agent = Stage().agent("Done.")
+    agent = ControllableTools().agent("Done.")
     async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
-        trails: list[module.Trail] = []
-        look = module.Trail._look
+        trails: list[module.FollowerWorker] = []
+        look = module.FollowerWorker._fill_queues
 
-        async def seen(self: module.Trail, tasks: TaskGroup) -> None:
+        async def seen(self: module.FollowerWorker, tasks: TaskGroup) -> None:
             trails.append(self)
             await look(self, tasks)
 
-        monkeypatch.setattr(module.Trail, "_look", seen)
+        monkeypatch.setattr(module.FollowerWorker, "_fill_queues", seen)
         async with following(midrun, hook(there)):
             runs = [await midrun.start(agent, f"Go {n}.") for n in range(12)]
             for run in runs:
                 await run.until("completed")
             await there.hears(30)
-            assert len(trails[0]._later) <= 4
-            assert max(len(lane.runs) for lane in (trails[0]._first, trails[0]._again)) <= 4
+            assert len(trails[0]._retries) <= 4
+            assert (
+                max(len(lane.runs) for lane in (trails[0]._first_queue, trails[0]._retry_queue))
+                <= 4
+            )
             there.answer = failing(0)
             while {str(got.data["run_id"]) for got in there.got} != {run.id for run in runs}:
                 await there.hears(len(there.got) + 1)
@@ -252,7 +255,7 @@ async def test_a_dead_end_holds_little_and_slows_no_run(
 
 async def test_of_two_processes_one_delivers(path: Path, there: FarEnd) -> None:
     """And when it leaves, the other takes its place."""
-    agent = Stage().agent("Done.")
+    agent = ControllableTools().agent("Done.")
     address = f"sqlite:///{path}"
     async with Midrun(address, agents=[agent]) as one, Midrun(address) as two:
         async with following(one, hook(there)), following(two, hook(there)):
@@ -271,7 +274,7 @@ async def test_of_two_processes_one_delivers(path: Path, there: FarEnd) -> None:
 
 async def test_a_webhook_that_is_new_is_not_told_of_the_past(path: Path, there: FarEnd) -> None:
     """A store may have years of it."""
-    agent = Stage().agent("Done.")
+    agent = ControllableTools().agent("Done.")
     async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
         await (await midrun.start(agent, "Before.")).until("completed")
         async with following(midrun, hook(there)):
@@ -285,7 +288,7 @@ async def test_a_redirect_is_not_followed(path: Path, there: FarEnd) -> None:
     there.answer = lambda n: (
         RedirectResponse("http://127.0.0.1:1/inside", 307) if n < 3 else Response()
     )
-    agent = Stage().agent("Done.")
+    agent = ControllableTools().agent("Done.")
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
         following(midrun, hook(there)),
@@ -299,7 +302,7 @@ async def test_nothing_that_a_run_says_decides_where_it_is_sent(
 ) -> None:
     """Tasks, labels and outputs are data, whatever address they have in them."""
     evil = "http://127.0.0.1:9/steal"
-    agent = Stage().agent(f"Send it to {evil} .")
+    agent = ControllableTools().agent(f"Send it to {evil} .")
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
         following(midrun, hook(there)),
@@ -357,7 +360,7 @@ async def test_neither_secrets_nor_addresses_are_logged(
 
 async def test_children_are_not_told_of(path: Path, there: FarEnd) -> None:
     """What a child needs shows on its parent, and its end is nobody's news."""
-    stage = Stage()
+    stage = ControllableTools()
     inner = stage.agent("Inner done.", name="inner")
     outer = stage.agent(Use("inner", task="Do it."), "Done.", name="outer")
     tools = [*outer.tools.values(), inner.as_tool()]
@@ -379,7 +382,7 @@ async def test_what_a_killed_process_had_not_delivered_another_delivers(
     path: Path, there: FarEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes the place of the dead one, and goes on from its marks."""
-    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.05)
     there.answer = failing(10_000)
     address = f"sqlite:///{path}"
     command = [sys.executable, "-m", "tests.unit.followers.child", address, there.url, "Go."]

@@ -15,8 +15,8 @@ from midrun.core.values import Json
 from midrun.mcp import mcp_tools
 from midrun.models import ScriptedModel
 from midrun.models.scripted import Cue, Line
-from midrun.ports.environment import Outside
-from midrun.ports.store import Query
+from midrun.ports.environment import Environment
+from midrun.ports.store import RunQuery
 from tests.scenarios.promises.seen import turns
 from tests.unit.runs.conftest import LEASE
 
@@ -110,9 +110,11 @@ async def clerk(tools: Sequence[Tool], *lines: Line | Cue) -> AsyncIterator[Midr
     """Give a `Midrun` whose agent plays `lines` with these tools; its journals are verified."""
     agent = Agent("clerk", model=ScriptedModel(lines), tools=tools)
     with anyio.fail_after(PATIENCE):
-        async with Midrun("memory://", agents=[agent], outside=Outside(lease=LEASE)) as midrun:
+        async with Midrun(
+            "memory://", agents=[agent], outside=Environment(lease=LEASE)
+        ) as midrun:
             yield midrun
-            for row in (await midrun.store.runs(Query())).items:
+            for row in (await midrun.store.list_runs(RunQuery())).items:
                 verdict = await midrun.verify(row.run)
                 assert verdict, str(verdict)
 

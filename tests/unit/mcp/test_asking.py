@@ -14,7 +14,7 @@ from midrun.core.values import Json
 from midrun.mcp import mcp_tools
 from midrun.mcp.elicitation import ask_for_input, read_responses
 from midrun.models import ScriptedModel, Use
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from tests.scenarios.promises.seen import entries
 from tests.unit.mcp.office import PATIENCE, WAYS, Pipe, Way, clerk, results, served
 
@@ -150,7 +150,7 @@ async def test_a_question_of_a_childs_server_is_decided_on_its_parent(url: str) 
             assert who.question == "Who?"
             await run.decline("alone")
             assert isinstance(await run.result(), Completed)
-            (child,) = (await midrun.store.runs(Query(parent=run.id))).items
+            (child,) = (await midrun.store.list_runs(RunQuery(parent=run.id))).items
             assert await results(await midrun.get(child.run)) == [
                 "table on Monday: party decline None; where accept {'place': 'outside'}",
             ]

@@ -17,11 +17,11 @@ from mcp_types import (
 
 from midrun import Completed
 from midrun.core.entries import CallAborted, CallFailed, CallStarted
-from midrun.core.ids import call_key
+from midrun.core.ids import make_call_key
 from midrun.core.values import Json
 from midrun.driver.live import Delta
 from midrun.mcp import mcp_tools
-from midrun.mcp.results import TEXT_MAX, ToolFailed, json_of
+from midrun.mcp.results import RESOURCE_TEXT_MAX_CHARS, ToolFailed, convert_result
 from midrun.models import Use
 from tests.scenarios.promises.seen import entries
 from tests.unit.mcp.office import Pipe, clerk, command, results
@@ -52,7 +52,9 @@ async def test_the_server_is_given_the_key_of_the_call(url: str) -> None:
     async with mcp_tools(url=url) as tools, clerk(tools, Use("key"), "Done.") as midrun:
         run = await midrun.start("clerk", "go")
         await run.until("completed")
-        keys = [call_key(run.id, started.call) for started in await entries(run, CallStarted)]
+        keys = [
+            make_call_key(run.id, started.call) for started in await entries(run, CallStarted)
+        ]
         (told,) = await results(run)
     assert told in keys
 
@@ -105,13 +107,13 @@ async def test_progress_becomes_notes(pipe: Pipe) -> None:
 def test_an_error_without_words_is_still_one() -> None:
     """A model that is told nothing takes it for a success."""
     with pytest.raises(ToolFailed, match="did not say why"):
-        json_of(CallToolResult(content=[], is_error=True))
+        convert_result(CallToolResult(content=[], is_error=True))
 
 
 def test_what_is_attached_is_told_by_kind_and_size() -> None:
     """Bytes are counted and left out, texts are cut."""
     blob = base64.b64encode(b"1234").decode()
-    text = "ä" * (TEXT_MAX + 1)
+    text = "ä" * (RESOURCE_TEXT_MAX_CHARS + 1)
     blocks: list[ContentBlock] = [
         TextContent(text="a"),
         TextContent(text="b"),
@@ -120,7 +122,7 @@ def test_what_is_attached_is_told_by_kind_and_size() -> None:
         EmbeddedResource(resource=TextResourceContents(uri="file:///y", text=text)),
         EmbeddedResource(resource=BlobResourceContents(uri="file:///z", blob=blob)),
     ]
-    told = json_of(CallToolResult(content=blocks))
+    told = convert_result(CallToolResult(content=blocks))
     assert isinstance(told, dict)
     assert told["result"] == "a\nb"
     assert told["attached"] == [
@@ -130,7 +132,7 @@ def test_what_is_attached_is_told_by_kind_and_size() -> None:
             "type": "resource",
             "uri": "file:///y",
             "bytes": 2 * len(text),
-            "text": text[: TEXT_MAX - 1] + "…",
+            "text": text[: RESOURCE_TEXT_MAX_CHARS - 1] + "…",
         },
         {"type": "resource", "uri": "file:///z", "bytes": 4},
     ]

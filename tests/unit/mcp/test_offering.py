@@ -9,12 +9,14 @@ from midrun import Completed, Misconfigured, Tool
 from midrun.agents.signature import BadArguments
 from midrun.core.values import Effect, Json
 from midrun.mcp import mcp_tools
-from midrun.mcp.connection import Connection, server_of
-from midrun.mcp.tools import Choice, ServerArguments, tools_of
+from midrun.mcp.connection import McpConnection, make_server_address
+from midrun.mcp.tools import ServerArguments, ToolSelection, make_tools
 from midrun.models import Use
 from tests.unit.mcp.office import clerk, results
 
-ALL = Choice(prefix="", only=None, exclude=(), approve=False, timeout=None, trust_hints=False)
+ALL = ToolSelection(
+    prefix="", only=None, exclude=(), approve=False, timeout=None, trust_hints=False
+)
 
 
 def named(tools: list[Tool]) -> dict[str, Tool]:
@@ -22,11 +24,13 @@ def named(tools: list[Tool]) -> dict[str, Tool]:
     return {tool.name: tool for tool in tools}
 
 
-async def offered(*listed: Listed, choice: Choice = ALL) -> list[Tool]:
+async def offered(*listed: Listed, choice: ToolSelection = ALL) -> list[Tool]:
     """Return the tools of a server that lists these."""
-    connection = Connection(server_of(command=["never"], env=None, url=None, headers=None))
-    connection.listed = list(listed)
-    return tools_of(connection, choice)
+    connection = McpConnection(
+        make_server_address(command=["never"], env=None, url=None, headers=None)
+    )
+    connection.listed_tools = list(listed)
+    return make_tools(connection, choice)
 
 
 async def test_a_model_is_offered_what_the_server_declares(url: str) -> None:

@@ -11,7 +11,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from midrun.core.state import State
 from midrun.core.transcript import Transcript, Turn
-from midrun.models.provider import Provided, ProviderModel
+from midrun.models.provider import ProviderModel, PydanticModel
 from midrun.ports.model import Finished, Model, Piece, Prompt, ToolSpec
 from tests.support.providers import Provider
 
@@ -34,7 +34,7 @@ class Told(Transcript):
     def __init__(self, *turns: Turn) -> None:
         super().__init__(State())
         self._turns = turns
-        self.spoken = sum(turn.role == "assistant" for turn in turns)
+        self.assistant_turn_count = sum(turn.role == "assistant" for turn in turns)
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -78,7 +78,7 @@ def joined(pieces: Sequence[Piece], kind: str, call: int = 0) -> str:
 
 def let_go(model: ProviderModel) -> bool:
     """Tell whether the model holds no connection any more."""
-    there = model._provided.provider
+    there = model._model.provider
     assert there is not None
     own = there._own_http_client
     return own is not None and own.is_closed and there._entered_count == 0
@@ -88,21 +88,21 @@ class Speaks(Struct, frozen=True, kw_only=True):
     """A protocol: how to make a model of it, and what it can do."""
 
     name: str
-    provided: Callable[[Provider], Provided]
+    provided: Callable[[Provider], PydanticModel]
     signs: bool  # its thinking has a signature to give back
 
 
-def _chat(provider: Provider) -> Provided:
+def _chat(provider: Provider) -> PydanticModel:
     there = OpenAIProvider(base_url=f"{provider.url}/v1", api_key="k")
     return OpenAIChatModel("gpt-5-mini", provider=there)
 
 
-def _responses(provider: Provider) -> Provided:
+def _responses(provider: Provider) -> PydanticModel:
     there = OpenAIProvider(base_url=f"{provider.url}/v1", api_key="k")
     return OpenAIResponsesModel("gpt-5-mini", provider=there)
 
 
-def _anthropic(provider: Provider) -> Provided:
+def _anthropic(provider: Provider) -> PydanticModel:
     there = AnthropicProvider(base_url=provider.url, api_key="k")
     return AnthropicModel("claude-opus-4-6", provider=there)
 

@@ -179,7 +179,7 @@ async def test_a_cancellation_at_any_moment_leaves_nothing_open(speaks: Speaks) 
                             async for _ in stream:
                                 await checkpoint()
                 assert scope.cancelled_caught
-                there = model._provided.provider
+                there = model._model.provider
                 assert there is not None
                 assert there._entered_count == 0, turns
                 if provider.exchanges:

@@ -8,8 +8,8 @@ from pydantic_ai.messages import ModelResponse, ModelResponseState
 
 from midrun.errors import ModelFailed
 from midrun.models.provider import ProviderModel
-from midrun.models.streaming import whole
-from midrun.ports.environment import wall
+from midrun.models.streaming import make_reply
+from midrun.ports.environment import read_wall_clock
 from midrun.ports.model import Finished, Piece
 from tests.support.providers import (
     Answer,
@@ -94,7 +94,7 @@ async def test_a_wait_in_seconds_is_handed_on(speaks: Speaks) -> None:
 @protocols
 async def test_a_wait_until_a_date_is_handed_on_in_seconds(speaks: Speaks) -> None:
     """HTTP allows both forms."""
-    then = datetime.fromtimestamp(wall() / 1e6, UTC) + timedelta(hours=1)
+    then = datetime.fromtimestamp(read_wall_clock() / 1e6, UTC) + timedelta(hours=1)
     date = format_datetime(then, usegmt=True)
     denied = Denied(503, headers={"retry-after": date})
     async with Provider(denied) as provider:
@@ -196,13 +196,13 @@ async def test_a_provider_that_is_not_there_is_worth_another_try(speaks: Speaks)
 def test_only_a_complete_response_is_a_reply(state: ModelResponseState) -> None:
     """Whatever else it claims, and whoever made it."""
     with pytest.raises(ModelFailed, match="before it was whole"):
-        whole("m", ModelResponse(parts=[], state=state, finish_reason="stop"))
+        make_reply("m", ModelResponse(parts=[], state=state, finish_reason="stop"))
 
 
 def test_a_reply_that_the_provider_gave_up_is_worth_another_try() -> None:
     """Some say so in good order, with what they had until then."""
     with pytest.raises(ModelFailed) as caught:
-        whole("m", ModelResponse(parts=[], finish_reason="error"))
+        make_reply("m", ModelResponse(parts=[], finish_reason="error"))
     assert (caught.value.reason, caught.value.transient) == ("server_error", True)
 
 

@@ -8,7 +8,12 @@ from pydantic_ai.messages import ModelRequest, ModelResponse
 
 from midrun.core.ids import CallId
 from midrun.core.transcript import Made, Turn
-from midrun.models.messages import BY_A_PERSON, kept, restored, told
+from midrun.models.messages import (
+    WRITTEN_BY_PERSON_NOTE,
+    dump_response,
+    load_response,
+    make_messages,
+)
 from midrun.models.provider import ProviderModel
 from tests.support.providers import Answer, Provider, Text
 from tests.unit.models.protocols import ALL, TASK, Speaks, heard, prompt
@@ -24,7 +29,7 @@ def lines(*turns: Turn) -> list[str]:
 
 
 def _lines(*turns: Turn) -> Iterator[str]:
-    for message in told(prompt(*turns)):
+    for message in make_messages(prompt(*turns)):
         for part in message.parts:
             said = msgspec.to_builtins(getattr(part, "content", getattr(part, "args", "")))
             yield f"{message.kind} {part.part_kind}: {said}"
@@ -110,7 +115,7 @@ def test_a_reply_that_a_person_wrote_is_said_to_be_theirs() -> None:
     written = Turn(role="assistant", text="I did it.", by="ada", kind="person")
     assert lines(TASK, written)[-2:] == [
         "response text: I did it.",
-        f"request user-prompt: [runtime] {BY_A_PERSON.format(by='ada')}",
+        f"request user-prompt: [runtime] {WRITTEN_BY_PERSON_NOTE.format(by='ada')}",
     ]
 
 
@@ -128,7 +133,7 @@ def test_a_reply_that_a_person_wrote_is_said_to_be_theirs() -> None:
 )
 def test_the_history_never_ends_with_the_assistant(turns: tuple[Turn, ...]) -> None:
     """To continue the last reply in place is refused by newer models."""
-    messages = told(prompt(*turns))
+    messages = make_messages(prompt(*turns))
     assert isinstance(messages[-1], ModelRequest)
     assert all(message.parts for message in messages)
 
@@ -146,14 +151,14 @@ def test_the_history_never_ends_with_the_assistant(turns: tuple[Turn, ...]) -> N
 )
 def test_an_unreadable_message_is_told_from_its_text(opaque: object) -> None:
     """A journal outlives versions; what cannot be read any more is not a reason to stop."""
-    assert restored(opaque) is None
+    assert load_response(opaque) is None
     turn = Turn(role="assistant", text="Let me see.", uses=(CATS,), opaque=opaque)
     assert "response text: Let me see." in lines(TASK, turn)
 
 
 def test_a_message_that_does_not_fit_its_calls_is_told_from_its_text() -> None:
     """The journal says which calls there were; each has to be asked for before its outcome."""
-    other = kept(ModelResponse(parts=[]))
+    other = dump_response(ModelResponse(parts=[]))
     turn = Turn(role="assistant", text="Let me see.", uses=(CATS,), opaque=other)
     assert lines(TASK, turn)[1:3] == [
         "response text: Let me see.",

@@ -239,7 +239,7 @@ async def test_a_reply_under_another_name_costs_what_the_model_asked_costs() -> 
     async with Provider() as provider:
         prices = Prices(ANTHROPIC.provided(provider))
     unheard_of = ModelResponse(parts=[], usage=usage, model_name="unheard-of")
-    assert prices.spent(unheard_of) == Spend(tokens=1_000_000, cost=5_000_000)
+    assert prices.compute_spend(unheard_of) == Spend(tokens=1_000_000, cost=5_000_000)
 
 
 @protocols

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.ports.environment import Outside
-from midrun.ports.store import Query
+from midrun.ports.environment import Environment
+from midrun.ports.store import RunQuery
 from tests.support.store_choice import kept_at
 
 PATIENCE = 60
@@ -48,7 +48,7 @@ def _opener(stack: AsyncExitStack, path: Path) -> Opener:
     async def open_one(
         *agents: Agent, lease: timedelta = LEASE, key: bytes | None = None
     ) -> Midrun:
-        address, outside = kept_at(path), Outside(lease=lease)
+        address, outside = kept_at(path), Environment(lease=lease)
         midrun = Midrun(address, agents=agents, key=key, outside=outside)
         return await stack.enter_async_context(midrun)
 
@@ -58,6 +58,6 @@ def _opener(stack: AsyncExitStack, path: Path) -> Opener:
 async def verify_all(path: Path) -> None:
     """Hold every journal of a store against the invariants."""
     async with Midrun(kept_at(path)) as midrun:
-        for row in (await midrun.store.runs(Query(limit=500))).items:
+        for row in (await midrun.store.list_runs(RunQuery(limit=500))).items:
             verdict = await midrun.verify(row.run)
             assert verdict, str(verdict)

@@ -4,10 +4,10 @@ import anyio
 import anyio.lowlevel
 
 from midrun import Agent, Completed, Midrun, Run, ask_human
-from midrun.core.ids import CallId, RunId, child_id
+from midrun.core.ids import CallId, RunId, make_child_id
 from midrun.models import ScriptedModel, Use
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 
 def parent_of(*children: Agent, turns: object) -> Agent:
@@ -18,7 +18,7 @@ def parent_of(*children: Agent, turns: object) -> Agent:
 
 async def child_of(midrun: Midrun, run: Run, call: str = "c2") -> Run:
     """Return the run that a call of `run` started, once it is there."""
-    child = child_id(RunId(run.id), CallId(call))
+    child = make_child_id(RunId(run.id), CallId(call))
     while True:
         try:
             return await midrun.get(child)
@@ -28,7 +28,7 @@ async def child_of(midrun: Midrun, run: Run, call: str = "c2") -> Run:
 
 async def test_the_answer_of_the_child_is_the_result_of_the_call(opened: Opener) -> None:
     """With a journal of its own, which says whose child it is."""
-    stage = Stage()
+    stage = ControllableTools()
     aide = stage.agent(Use("quick", name="x"), "Found it.", name="aide")
     turns = [
         Use("aide", task="Find x"),
@@ -42,7 +42,7 @@ async def test_the_answer_of_the_child_is_the_result_of_the_call(opened: Opener)
     child = await child_of(midrun, run)
     view = await child.view()
     assert (view.phase, view.task, view.agent) == ("completed", "Find x", "aide")
-    row = await midrun.store.row(RunId(child.id))
+    row = await midrun.store.get_row(RunId(child.id))
     assert row.head.parent == run.id
 
 
@@ -50,7 +50,7 @@ async def test_a_pause_of_the_parent_pauses_the_child_and_a_resume_goes_on(
     opened: Opener,
 ) -> None:
     """The parent is paused only when its child is."""
-    stage = Stage()
+    stage = ControllableTools()
     aide = stage.agent(Use("slow", name="x"), Use("quick", name="y"), "Found.", name="aide")
     midrun = await opened(parent_of(aide, turns=[Use("aide", task="Find"), "Done."]))
     run = await midrun.start("parent", "go")
@@ -62,17 +62,17 @@ async def test_a_pause_of_the_parent_pauses_the_child_and_a_resume_goes_on(
     stage.gate("x").set()
     await run.until("paused")
     assert (await child.view()).phase == "paused"
-    assert stage.did == ["x"]
+    assert stage.completed == ["x"]
     await run.resume()
     assert isinstance(await run.result(), Completed)
-    assert stage.did == ["x", "y"]
+    assert stage.completed == ["x", "y"]
 
 
 async def test_a_cancel_reaches_the_child_first_and_undoes_its_work_before_the_parents(
     opened: Opener,
 ) -> None:
     """In reverse order over both of them."""
-    stage = Stage()
+    stage = ControllableTools()
     aide = stage.agent(
         Use("draft", name="inner"), Use("slow_draft", name="flight"), name="aide"
     )
@@ -131,7 +131,7 @@ async def test_what_a_child_asks_may_be_answered_on_the_child(opened: Opener) ->
 
 async def test_children_work_side_by_side(opened: Opener) -> None:
     """Three calls of one step, three runs; the parent waits for all of them."""
-    stage = Stage()
+    stage = ControllableTools()
     aides = [stage.agent(Use("slow", name=n), f"{n}!", name=n) for n in ("a", "b", "c")]
     turns = [
         [Use(n, task="go") for n in ("a", "b", "c")],
@@ -150,7 +150,7 @@ async def test_children_work_side_by_side(opened: Opener) -> None:
 
 async def test_a_grandchild_is_cancelled_with_them_all(opened: Opener) -> None:
     """However deep it goes."""
-    stage = Stage()
+    stage = ControllableTools()
     inner = stage.agent(Use("slow_draft", name="deep"), name="inner")
     middle = Agent(
         "middle", model=ScriptedModel([Use("inner", task="deeper")]), tools=[inner.as_tool()]
@@ -167,7 +167,7 @@ async def test_a_child_that_is_held_with_its_parent_does_not_go_on_when_it_is_an
     opened: Opener,
 ) -> None:
     """The parent is paused: so is everything of it."""
-    stage = Stage()
+    stage = ControllableTools()
     model = ScriptedModel([Use("ask_human", question="Which?"), Use("quick", name="x"), "Ok."])
     aide = Agent("aide", model=model, tools=[ask_human, *stage.tools()])
     midrun = await opened(parent_of(aide, turns=[Use("aide", task="Ask"), "Done."]))
@@ -177,7 +177,7 @@ async def test_a_child_that_is_held_with_its_parent_does_not_go_on_when_it_is_an
     child = await child_of(midrun, run)
     await child.answer("red")
     await child.until("paused")
-    assert stage.began == []
+    assert stage.called == []
     await run.resume()
     assert isinstance(await run.result(), Completed)
-    assert stage.began == ["x"]
+    assert stage.called == ["x"]

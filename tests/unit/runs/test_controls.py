@@ -7,26 +7,26 @@ from midrun import Agent, Call, Completed, ControlRefused, Paused, tool
 from midrun.driver.live import Delta
 from midrun.models import ScriptedModel
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 
 async def test_a_run_calls_its_tools_and_completes(opened: Opener) -> None:
     """The smallest whole run."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(["One. ", Use("quick", name="a")], "Done.")
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "Done."
-    assert stage.did == ["a"]
+    assert stage.completed == ["a"]
 
 
 async def test_a_pause_lets_the_tool_finish_and_resume_does_not_make_it_again(
     opened: Opener,
 ) -> None:
     """Pausing names what it waits for; paused is said when it is true."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
@@ -37,32 +37,32 @@ async def test_a_pause_lets_the_tool_finish_and_resume_does_not_make_it_again(
     assert [call.tool for call in view.in_flight] == ["slow"]
     stage.gate("a").set()
     await run.until("paused")
-    assert stage.began == ["a"]
+    assert stage.called == ["a"]
     outcome = await run.result()
     assert isinstance(outcome, Paused)
     assert outcome.reason == "user"
     await run.resume()
     await run.until("completed")
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
 
 
 async def test_pause_now_stops_the_tool_midway(opened: Opener) -> None:
     """It may have acted, so the agent is told, and nobody makes it again."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Told so."))
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
     await run.pause(now=True)
     await run.until("paused")
-    assert (stage.stopped, stage.did) == (["a"], [])
+    assert (stage.stopped, stage.completed) == (["a"], [])
     await run.resume()
     await run.until("completed")
-    assert stage.began == ["a"]  # a call that may have acted is not made again
+    assert stage.called == ["a"]  # a call that may have acted is not made again
 
 
 async def test_cancel_stops_what_is_in_flight_and_undoes_it(opened: Opener) -> None:
     """Finished work is kept, what was held is released."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(
         [Use("draft", name="kept"), Use("lock", name="table")],
         Use("slow_draft", name="midway"),
@@ -83,7 +83,7 @@ async def test_cancel_stops_what_is_in_flight_and_undoes_it(opened: Opener) -> N
 
 async def test_cancel_all_undoes_what_was_finished_in_reverse_order(opened: Opener) -> None:
     """What came last goes first."""
-    stage = Stage()
+    stage = ControllableTools()
     agent = stage.agent(
         Use("draft", name="1"), Use("draft", name="2"), Use("slow", name="x"), "never"
     )
@@ -97,7 +97,7 @@ async def test_cancel_all_undoes_what_was_finished_in_reverse_order(opened: Open
 
 async def test_redirect_now_reaches_the_model_with_what_changed(opened: Opener) -> None:
     """The tool is stopped, and the next thing the model reads is the instruction."""
-    stage = Stage()
+    stage = ControllableTools()
     heard: list[str] = []
 
     def turn(messages: object) -> object:
@@ -119,7 +119,7 @@ async def test_redirect_now_reaches_the_model_with_what_changed(opened: Opener) 
 
 async def test_a_refusal_names_what_was_refused_and_what_is_possible(opened: Opener) -> None:
     """So that a surface can say it in words."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent("Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
@@ -130,7 +130,7 @@ async def test_a_refusal_names_what_was_refused_and_what_is_possible(opened: Ope
 
 async def test_the_feed_has_every_entry_once_and_the_words_as_they_come(opened: Opener) -> None:
     """Entries in order, without a gap; words only while somebody listens."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(["Let me see. ", Use("slow", name="a")], "Done now."))
     run = await midrun.start("actor", "go")
     seqs: list[int] = []
@@ -148,7 +148,7 @@ async def test_the_feed_has_every_entry_once_and_the_words_as_they_come(opened: 
 
 async def test_two_processes_one_drives_and_the_other_controls(opened: Opener) -> None:
     """Two stores on one file are all that two processes share."""
-    stage = Stage()
+    stage = ControllableTools()
     driving = await opened(stage.agent(Use("slow", name="a"), "Done."))
     watching = await opened()
     run = await driving.start("actor", "go")

@@ -24,7 +24,7 @@ from midrun import (
 )
 from midrun.core.entries import CallDone, CallSettled, RunStarted
 from midrun.core.values import Reply, Spend
-from midrun.driver.model_calls import CALLS_MAX
+from midrun.driver.model_calls import REPLY_MAX_CALLS
 from midrun.errors import OutcomeUnknown, StoreClosed
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
@@ -33,7 +33,7 @@ from tests.scenarios.promises.seen import entries
 from tests.support.hands import by_hand, replaced
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 
 class Said(Unpriced):
@@ -119,7 +119,7 @@ async def test_a_stream_that_just_ends_is_tried_again_with_patience(opened: Open
 
 async def test_nobody_gives_money_back(opened: Opener) -> None:
     """A provider that reports less than nothing has not said what it used."""
-    stage = Stage()
+    stage = ControllableTools()
     spent = Spend(tokens=-50)
     model = Said(Finished(reply=Reply(text="Hm", uses=()), spent=spent))
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
@@ -147,7 +147,7 @@ async def test_a_condition_that_raises_fails_its_run_and_no_other(
     opened: Opener, stop: object
 ) -> None:
     """Whatever it raises."""
-    stage = Stage()
+    stage = ControllableTools()
     judged = Custom(stop)  # type: ignore[arg-type]  # it is one
     agent = stage.agent(Use("slow", name="a"), "Done.", stop=judged)
     midrun = await opened(agent)
@@ -184,7 +184,7 @@ async def test_whatever_a_tool_raises_ends_its_call_and_nothing_else(opened: Ope
 
 async def test_a_hook_that_returns_a_coroutine_has_undone_nothing(opened: Opener) -> None:
     """The report must not say *undone* of what nobody awaited."""
-    stage = Stage()
+    stage = ControllableTools()
 
     async def take_back() -> None:
         stage.undone.append("never")
@@ -219,7 +219,7 @@ def test_a_timeout_for_what_blocks_a_thread_is_refused() -> None:
 
 async def test_many_blocked_threads_hold_up_nobody_else(opened: Opener) -> None:
     """Neither the store nor other runs wait for them."""
-    gate, stage = threading.Event(), Stage()
+    gate, stage = threading.Event(), ControllableTools()
 
     @tool(in_process=True)
     def block() -> None:
@@ -242,13 +242,13 @@ async def test_one_journal_that_cannot_be_read_is_nobody_elses_problem(
     opened: Opener, path: Path
 ) -> None:
     """Its run is left alone; the others are driven."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     bad = await midrun.start("actor", "bad")
     await stage.start("a").wait()
     await bad.pause(now=True, hold=timedelta(milliseconds=1))
     by_hand(path, replaced("bad", "sad", where="seq = 1"))
-    other = await opened(Stage().agent("Fine.", name="other"))
+    other = await opened(ControllableTools().agent("Fine.", name="other"))
     run = await other.start("other", "go")
     assert isinstance(await run.result(), Completed)
     by_hand(path, replaced("sad", "bad", where="seq = 1"))
@@ -293,7 +293,7 @@ async def test_a_resume_that_is_refused_in_part_is_refused_as_a_whole(opened: Op
 
 async def test_whoever_waits_is_told_when_the_store_is_left() -> None:
     """Not left waiting for ever."""
-    stage = Stage()
+    stage = ControllableTools()
     async with anyio.create_task_group() as tasks:
         told: list[str] = []
 
@@ -313,7 +313,7 @@ async def test_whoever_waits_is_told_when_the_store_is_left() -> None:
 
 async def test_a_word_that_no_control_knows_is_an_error(opened: Opener) -> None:
     """`undoo="all"` must not quietly undo less than was asked."""
-    stage = Stage()
+    stage = ControllableTools()
     midrun = await opened(stage.agent("Done."))
     run = await midrun.start("actor", "go")
     with pytest.raises(TypeError, match="undoo"):
@@ -344,11 +344,11 @@ async def test_a_reply_that_asks_for_too_many_calls_has_the_first_of_them(
         made.append(n)
         return n
 
-    many = [Use("count", n=n) for n in range(CALLS_MAX + 50)]
+    many = [Use("count", n=n) for n in range(REPLY_MAX_CALLS + 50)]
     model = ScriptedModel([many, "Done."])
     run = await (await opened(Agent("actor", model=model, tools=[count]))).start("actor", "go")
     assert isinstance(await run.result(), Completed)
-    assert sorted(made) == list(range(CALLS_MAX))
+    assert sorted(made) == list(range(REPLY_MAX_CALLS))
     asked = (await entries(run, CallDone))[0].reply
     assert asked is not None
     assert "nor were 49 more" in asked.uses[-1].refused

@@ -52,7 +52,7 @@ async def test_a_latch_that_would_cover_nothing_is_refused_by_name(scope: str) -
     async with Midrun("memory://") as midrun:
         with pytest.raises(Misconfigured, match="scope"):
             await midrun.halt("Fire.", scope=scope, actor="operator:olga")
-        assert not await midrun.store.halts()
+        assert not await midrun.store.list_halts()
 
 
 LONG_NAME = "x" * 3_000_000

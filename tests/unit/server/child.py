@@ -8,7 +8,7 @@ import msgspec
 
 from midrun import Midrun
 from midrun.server import Limits, Network, serve
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 
 def _say(text: str) -> None:
@@ -17,7 +17,7 @@ def _say(text: str) -> None:
 
 
 async def _main(folder: Path, network: Network) -> None:
-    agent = Stage().agent(Use("read", name="for ever"), "Done.")
+    agent = ControllableTools().agent(Use("read", name="for ever"), "Done.")
     mid = Midrun(f"sqlite:///{folder / 'runs.db'}", agents=[agent])
     limits = Limits(headers=3600)  # so that only a test's own facts end a connection
     await serve(mid, port=0, folder=folder / "data", network=network, limits=limits, say=_say)

@@ -12,12 +12,12 @@ import httpx2
 import pytest
 
 from midrun import Actor, Agent, Midrun
-from midrun.client.transport import NO_TLS
-from midrun.ports.environment import Outside
-from midrun.ports.store import Query
+from midrun.client.transport import NO_TLS_CONTEXT
+from midrun.ports.environment import Environment
+from midrun.ports.store import RunQuery
 from midrun.server import App, Limits, Tokens, app
-from midrun.server.serve import Server, bound
-from tests.unit.runs.stage import Stage
+from midrun.server.serve import UvicornServer, open_listener
+from tests.unit.runs.stage import ControllableTools
 
 PATIENCE = 90
 """Seconds after which something that should have happened counts as never happening."""
@@ -53,7 +53,7 @@ class Served:
         """Return a client that shows the token of one of the people, or none."""
         headers = {} if name is None else {"Authorization": f"Bearer {token_of(name)}"}
         made = httpx2.AsyncClient(
-            base_url=self.url, headers=headers, timeout=PATIENCE, verify=NO_TLS
+            base_url=self.url, headers=headers, timeout=PATIENCE, verify=NO_TLS_CONTEXT
         )
         return await self._stack.enter_async_context(made)
 
@@ -70,10 +70,10 @@ async def listening(made: App, *, room: int = 0) -> AsyncIterator[int]:
 
     With `room`, that is how many bytes the system keeps for whoever does not read.
     """
-    with bound("127.0.0.1", 0) as sock:
+    with open_listener("127.0.0.1", 0) as sock:
         if room:
             sock.setsockopt(SOL_SOCKET, SO_SNDBUF, room)
-        server = Server(made)
+        server = UvicornServer(made)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [sock])
             try:
@@ -91,10 +91,10 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 
 
 @pytest.fixture
-async def stage(serve: Serve) -> AsyncIterator[Stage]:
+async def stage(serve: Serve) -> AsyncIterator[ControllableTools]:
     """Give a stage; what waits on it at the end is let go, so that nobody waits for it."""
     del serve  # only to be over before it
-    made = Stage()
+    made = ControllableTools()
     yield made
     for gate in made._gates.values():
         gate.set()
@@ -104,7 +104,7 @@ def server_on(stack: AsyncExitStack, address: str, hosts: Collection[str] = ()) 
     """Return what starts a server on a store, to be left with the stack."""
 
     async def serve(*agents: Agent, limits: Limits = LIMITS) -> Served:
-        outside = Outside(lease=timedelta(seconds=30))
+        outside = Environment(lease=timedelta(seconds=30))
         opened = Midrun(address, agents=agents, outside=outside, key=KEY)
         mid = await stack.enter_async_context(opened)
         stack.push_async_callback(_verify_all, mid)
@@ -117,6 +117,6 @@ def server_on(stack: AsyncExitStack, address: str, hosts: Collection[str] = ()) 
 
 
 async def _verify_all(mid: Midrun) -> None:
-    for row in (await mid.store.runs(Query(limit=500))).items:
+    for row in (await mid.store.list_runs(RunQuery(limit=500))).items:
         verdict = await mid.verify(row.run)
         assert verdict, str(verdict)

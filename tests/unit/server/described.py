@@ -11,14 +11,14 @@ import anyio
 from midrun import Agent, Midrun, ask_human
 from midrun.models import ScriptedModel, Use
 from midrun.server import Limits, app
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import listening, token_of
 
 LIMITS = Limits(rate=1e6, burst=10**6, wait=0.2, streams=10**4, failures=10**6)
 
 
 async def _main(folder: Path) -> None:
-    stage = Stage()
+    stage = ControllableTools()
     asks = ScriptedModel([Use("ask_human", question="Which?"), "Done."])
     agents = [
         stage.agent("Done."),

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 
 from midrun import Midrun
 from midrun.server import App
-from midrun.server.serve import bound
+from midrun.server.serve import open_listener
 
 WHERE = "/agents"
 OWN = "/hello"
@@ -83,7 +83,7 @@ async def hosted(host: object) -> AsyncIterator[tuple[uvicorn.Server, str]]:
     """Serve an application with uvicorn as it comes: it waits for connections for ever."""
     config = uvicorn.Config(as_asgi(host), lifespan="on", log_config=None, access_log=False)
     server = uvicorn.Server(config)
-    with bound("127.0.0.1", 0) as sock:
+    with open_listener("127.0.0.1", 0) as sock:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [sock])
             try:

@@ -5,7 +5,7 @@ from httpx2 import AsyncClient
 from midrun import Agent, ask_human, tool
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxSteps
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect, reached, start_run
 from tests.unit.server.conftest import Serve
 
@@ -57,7 +57,9 @@ async def test_an_approval_is_given_once_with_edited_arguments(serve: Serve) -> 
     assert made == ["b"]
 
 
-async def test_a_user_raises_no_cap_of_a_child_by_an_answer(serve: Serve, stage: Stage) -> None:
+async def test_a_user_raises_no_cap_of_a_child_by_an_answer(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """PATCH and resume refuse it; the answer on the parent is no way round."""
     turns = (Use("quick", name="x"), "Found.")
     aide = stage.agent(*turns, name="aide", stop=MaxSteps(1))

@@ -10,8 +10,8 @@ from midrun import Actor, Midrun
 from midrun.server import Limits, app
 from midrun.server.admin import PROOF_HEADER
 from midrun.server.limits import CALLERS_MAX, AddressLimit, FailedSignIns
-from midrun.server.problem_details import Problem
-from tests.unit.runs.stage import Stage
+from midrun.server.problem_details import HttpProblem
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect, reached, start_run
 from tests.unit.server.conftest import Serve
 
@@ -38,7 +38,7 @@ def facts(record: dict[str, str]) -> tuple[str, str, str, str]:
 
 
 async def test_signing_in_and_out_is_on_record(
-    serve: Serve, stage: Stage, caplog: pytest.LogCaptureFixture
+    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And what went wrong with it, by whom it can be told."""
     served = await serve(stage.agent("Done."))
@@ -65,7 +65,7 @@ async def test_signing_in_and_out_is_on_record(
 
 
 async def test_what_takes_runs_away_or_holds_them_up_is_on_record(
-    serve: Serve, stage: Stage, caplog: pytest.LogCaptureFixture
+    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also if it was refused."""
     served = await serve(stage.agent("Done."))
@@ -96,7 +96,7 @@ async def test_what_takes_runs_away_or_holds_them_up_is_on_record(
 
 
 async def test_an_address_that_guesses_is_slowed_down_and_those_who_were_in_are_not(
-    serve: Serve, stage: Stage, caplog: pytest.LogCaptureFixture
+    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After so many wrong ones a guess is not even looked at, right or wrong."""
     served = await serve(stage.agent("Done."), limits=Limits(failures=3, failure_rate=0.001))
@@ -115,7 +115,7 @@ async def test_an_address_that_guesses_is_slowed_down_and_those_who_were_in_are_
 
 
 async def test_pages_of_other_origins_do_not_fill_the_log(
-    serve: Serve, stage: Stage, caplog: pytest.LogCaptureFixture
+    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A page can send as many requests as it likes."""
     served = await serve(stage.agent("Done."), limits=Limits(failures=2, failure_rate=0.001))
@@ -131,20 +131,20 @@ def test_what_is_remembered_of_addresses_is_bounded_and_time_heals() -> None:
     now = 0.0
     limit = AddressLimit(2, 0.5, lambda: now)
     for last in range(2):
-        limit.count(f"2001:db8::{last}")
+        limit.count_event(f"2001:db8::{last}")
     assert limit.wait_s("2001:db8::ffff") == 2.0
     assert limit.wait_s("2001:db8:0:1::1") == 0.0
     for last in range(2):  # as a socket for both protocols names clients of IPv4
-        limit.count(f"::ffff:192.0.2.{last}")
+        limit.count_event(f"::ffff:192.0.2.{last}")
     assert limit.wait_s("::ffff:198.51.100.1") == 0.0
     now = 2.0
     assert limit.wait_s("2001:db8::1") == 0.0
     for number in range(2 * CALLERS_MAX):
-        limit.count(f"address {number}")
-    assert len(limit._left) == CALLERS_MAX
+        limit.count_event(f"address {number}")
+    assert len(limit._left_by_network) == CALLERS_MAX
     failures = FailedSignIns(Limits(failures=1), lambda: now)
     failures.count_failure("10.0.0.1")
-    with pytest.raises(Problem, match="too_many_failures"):
+    with pytest.raises(HttpProblem, match="too_many_failures"):
         failures.check("10.0.0.1", "guess")
     failures.check("10.0.0.2", "guess")
 
@@ -152,7 +152,7 @@ def test_what_is_remembered_of_addresses_is_bounded_and_time_heals() -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("version", ["1.0", "9.9" + "x"])
 async def test_text_of_clients_reaches_the_log_escaped(
-    serve: Serve, stage: Stage, caplog: pytest.LogCaptureFixture, version: str
+    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture, version: str
 ) -> None:
     """Ids, methods and names of an A2A request, which its SDK logs, and tracebacks."""
     caplog.set_level(logging.DEBUG)

@@ -9,13 +9,15 @@ from midrun.errors import Misconfigured
 from midrun.models import ScriptedModel
 from midrun.server import Limits, Tokens, app
 from midrun.server.routes import ENDPOINTS
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 from tests.unit.server.calling import expect
 from tests.unit.server.conftest import PEOPLE, Serve, listening, token_of
 from tests.unit.server.defences import JSON, entries_of, is_guarded, name_of, path_of
 
 
-async def test_no_route_answers_without_a_credential(serve: Serve, stage: Stage) -> None:
+async def test_no_route_answers_without_a_credential(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Also those that do not exist: what there is, is nobody's business."""
     served = await serve(stage.agent("Done."), limits=Limits(failures=1000))
     for name in (None, "mallory"):
@@ -29,7 +31,9 @@ async def test_no_route_answers_without_a_credential(serve: Serve, stage: Stage)
     assert await entries_of(served) == 0
 
 
-async def test_probes_are_answered_and_told_nothing(serve: Serve, stage: Stage) -> None:
+async def test_probes_are_answered_and_told_nothing(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """A load balancer has no token, and needs to know no more than up or down."""
     served = await serve(stage.agent("Done."))
     client = await served.client(None)
@@ -54,7 +58,7 @@ async def test_probes_are_answered_and_told_nothing(serve: Serve, stage: Stage) 
     ],
 )
 async def test_a_credential_that_is_nearly_right_is_wrong(
-    serve: Serve, stage: Stage, header: str
+    serve: Serve, stage: ControllableTools, header: str
 ) -> None:
     """Nothing is trimmed, guessed or compared in part."""
     served = await serve(stage.agent("Done."))
@@ -63,7 +67,7 @@ async def test_a_credential_that_is_nearly_right_is_wrong(
     assert (await client.get("/v1/runs", headers=raw)).status_code == 401  # type: ignore[arg-type]
 
 
-async def test_a_role_comes_from_the_credential(serve: Serve, stage: Stage) -> None:
+async def test_a_role_comes_from_the_credential(serve: Serve, stage: ControllableTools) -> None:
     """Whatever a request says of its sender, it is who the token says."""
     served = await serve(stage.agent("Done."))
     ann = await served.client("ann")
@@ -77,7 +81,9 @@ async def test_a_role_comes_from_the_credential(serve: Serve, stage: Stage) -> N
     assert made.json()["started_by"] == "ann"
 
 
-async def test_users_see_their_own_runs_in_every_list(serve: Serve, stage: Stage) -> None:
+async def test_users_see_their_own_runs_in_every_list(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Over pages too: runs of others take no place in them, and are not counted."""
     served = await serve(stage.agent("Done."))
     hers = [await served.mid.start("actor", f"{n}", actor="ann") for n in range(3)]
@@ -117,7 +123,7 @@ async def test_newer_runs_of_others_do_not_push_a_run_out_of_a_users_lists(
 
 
 async def test_a_cursor_does_not_reveal_how_many_runs_others_have(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     served = await serve(stage.agent("Done."))
     *_, newest = [
@@ -130,7 +136,7 @@ async def test_a_cursor_does_not_reveal_how_many_runs_others_have(
 
 @pytest.mark.parametrize("path", ["/v1/runs", "/v1/asks", "/a2a/actor/tasks"])
 async def test_a_cursor_does_not_reveal_that_a_run_of_another_user_exists(
-    serve: Serve, stage: Stage, path: str
+    serve: Serve, stage: ControllableTools, path: str
 ) -> None:
     """The id of a run follows from its `Idempotency-Key`, which others may guess."""
     served = await serve(stage.agent("Done."))
@@ -146,7 +152,7 @@ async def test_a_cursor_does_not_reveal_that_a_run_of_another_user_exists(
 
 
 async def test_a_thread_is_its_owners_whatever_others_call_theirs(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A user is neither told what others said under the same id, nor that they did."""
     served = await serve(stage.agent(*["The password is swordfish."] * 9))
@@ -174,7 +180,7 @@ async def test_a_thread_is_its_owners_whatever_others_call_theirs(
 
 
 async def test_a_user_is_told_their_own_runs_however_many_others_have(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """The newest runs of a thread are counted per owner."""
     served = await serve(stage.agent(*["Done."] * 60))
@@ -218,7 +224,9 @@ async def test_who_is_asked_may_answer_and_sees_no_more(serve: Serve) -> None:
     expect(await bob.get("/v1/asks", params={"cursor": run.id}), 200)
 
 
-async def test_a_latch_is_told_to_those_whom_it_concerns(serve: Serve, stage: Stage) -> None:
+async def test_a_latch_is_told_to_those_whom_it_concerns(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Its scope names runs of others, and its reason may say what those are about."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."), stage.agent(name="other"))
     labels = ["hers"]
@@ -237,7 +245,7 @@ async def test_a_latch_is_told_to_those_whom_it_concerns(serve: Serve, stage: St
 
 
 async def test_nobody_signs_in_as_the_owner_of_runs_without_an_actor(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Such runs are recorded under the name `user`, which an account could have."""
     namesake = Actor(name="user", role="user")
@@ -257,7 +265,7 @@ async def test_nobody_signs_in_as_the_owner_of_runs_without_an_actor(
         assert "another name" in expect(reply, 403).json()["detail"]
 
 
-async def test_a_user_without_a_name_is_refused(serve: Serve, stage: Stage) -> None:
+async def test_a_user_without_a_name_is_refused(serve: Serve, stage: ControllableTools) -> None:
     """To the store, an empty owner means the runs of all owners."""
     nameless = Actor(name="", role="user")
     with pytest.raises(Misconfigured, match="has no name"):

@@ -4,7 +4,7 @@ from midrun.core import entries as e
 from midrun.core.entries import Entry, Record
 from midrun.core.ids import Micros, Seq
 from midrun.core.values import Decision
-from midrun.server.commands import commands
+from midrun.server.commands import read_commands
 
 START = e.RunStarted(agent="a", task="t", by="ann")
 
@@ -18,7 +18,7 @@ def _records(*entries: Entry) -> list[Record]:
 
 
 def _fates(*entries: Entry) -> list[tuple[str, str]]:
-    return [(found.kind, found.status) for found in commands(_records(*entries))]
+    return [(found.kind, found.status) for found in read_commands(_records(*entries))]
 
 
 def test_a_pause_is_accepted_until_the_run_is_paused() -> None:
@@ -44,7 +44,7 @@ def test_words_are_applied_or_come_back() -> None:
     one, two = e.RedirectRequested(text="1", by="a"), e.RedirectRequested(text="2", by="a")
     applied = e.RedirectApplied(redirect=Seq(3))
     returned = e.RedirectClosed(redirect=Seq(2), why="returned", text="1")
-    found = commands(_records(one, two, applied, returned))
+    found = read_commands(_records(one, two, applied, returned))
     assert [(c.text, c.status, c.settled) for c in found] == [
         ("1", "returned", 5),
         ("2", "applied", 4),
@@ -67,7 +67,7 @@ def test_the_resumption_that_a_redirect_brings_is_no_command_of_its_own() -> Non
     together = [
         Record(seq=Seq(n), at=Micros(1), entry=entry) for n, entry in enumerate(entries, 1)
     ]
-    assert [c.kind for c in commands(together)] == ["redirect"]
+    assert [c.kind for c in read_commands(together)] == ["redirect"]
 
 
 def test_what_the_runtime_does_by_itself_is_nobodys_command() -> None:
@@ -78,7 +78,7 @@ def test_what_the_runtime_does_by_itself_is_nobodys_command() -> None:
 def test_a_refused_request_is_kept_with_its_reason() -> None:
     """Whoever asks again hears the same."""
     noted = e.RequestNoted(verdict="is_completed", refused=True, by="ann", request="r")
-    (found,) = commands(_records(noted))
+    (found,) = read_commands(_records(noted))
     assert (found.status, found.problem) == ("failed", "is_completed")
 
 

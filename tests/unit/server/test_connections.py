@@ -15,7 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from midrun.server import Limits
 from midrun.server.connections import Connections
 from tests.support.processes import ROOT
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import PATIENCE, Serve
 
 FILES, CROWD = 200, 260
@@ -62,7 +62,7 @@ async def test_idle_connections_beyond_the_descriptor_limit_keep_no_request_out(
 
 
 async def test_a_request_that_comes_with_a_burst_of_idle_connections_is_answered(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """All of them wait in the backlog when the server looks: it shares this event loop."""
     limits = Limits(connections=64, connections_per_address=16, headers=3600)
@@ -79,7 +79,7 @@ async def test_a_request_that_comes_with_a_burst_of_idle_connections_is_answered
 
 
 async def test_a_request_under_way_is_not_closed_for_an_idle_connection(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Where all are busy, a new connection is closed instead."""
     limits = Limits(connections=2, connections_per_address=2, headers=3600)
@@ -110,10 +110,10 @@ def test_one_address_does_not_fill_the_server() -> None:
     connections = Connections(16, 8)
     other, first, *rest = (Some() for _ in range(8))
     assert connections.admit("b")
-    connections.wait(other, "b")
+    connections.mark_idle(other, "b")
     for one in (first, *rest):
         assert connections.admit("a")
-        connections.wait(one, "a")
+        connections.mark_idle(one, "a")
     assert (first.is_closed, other.is_closed) == (True, False)
     assert [connections.admit("a") for _ in range(2)] == [True, False]
     assert connections.admit("c")
@@ -125,5 +125,5 @@ def test_a_whole_ipv6_network_counts_as_one_address() -> None:
     assert [connections.admit(f"2001:db8::{n}") for n in range(3)] == [True, True, False]
     assert connections.admit("2001:db8:0:1::1")
     assert [connections.admit(f"::ffff:192.0.2.{n}") for n in range(3)] == [True, True, True]
-    connections.leave("2001:db8::1")
+    connections.release("2001:db8::1")
     assert connections.admit("2001:db8::9")

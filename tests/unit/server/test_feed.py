@@ -10,11 +10,11 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Run, tool
-from midrun.core.entries import KINDS
+from midrun.core.entries import ENTRY_TYPES
 from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
-from midrun.server.events import TYPES
-from tests.unit.runs.stage import Stage
+from midrun.server.events import EVENT_TYPES
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import Serve, Served, token_of
 from tests.unit.server.defences import is_guarded
 from tests.unit.server.listening import Heard, heard
@@ -22,7 +22,7 @@ from tests.unit.server.listening import Heard, heard
 
 async def _chain(served: Served, run: Run) -> list[tuple[str, str]]:
     """Return seq and hash of every entry, as the store has them."""
-    pairs = await served.mid.store.lines(run.id)
+    pairs = await served.mid.store.read_lines(run.id)
     return [(str(seq), link.hex()) for seq, (_, link) in enumerate(pairs, 1)]
 
 
@@ -38,11 +38,13 @@ def _durable(events: list[Heard]) -> list[tuple[str, str]]:
 
 def test_every_kind_of_entry_has_a_type_of_its_own() -> None:
     """An entry without an event would be a gap that no client can see."""
-    assert set(TYPES) == set(KINDS)
-    assert len(set(TYPES.values())) == len(KINDS)
+    assert set(EVENT_TYPES) == set(ENTRY_TYPES)
+    assert len(set(EVENT_TYPES.values())) == len(ENTRY_TYPES)
 
 
-async def test_a_stream_is_the_journal_with_its_hashes(serve: Serve, stage: Stage) -> None:
+async def test_a_stream_is_the_journal_with_its_hashes(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Whoever kept one event can prove that the journal was cut, or changed."""
     served = await serve(stage.agent(Use("quick", name="a"), "Some words to stream."))
     client = await served.client()
@@ -54,7 +56,9 @@ async def test_a_stream_is_the_journal_with_its_hashes(serve: Serve, stage: Stag
     assert found[-1].data == {"phase": "completed", "seq": len(await _chain(served, run))}
 
 
-async def test_words_come_as_they_are_said_and_have_no_id(serve: Serve, stage: Stage) -> None:
+async def test_words_come_as_they_are_said_and_have_no_id(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """`Last-Event-ID` moves over entries only, so a reconnection loses and repeats none."""
     served = await serve(stage.agent(Use("slow", name="a"), "one two three"))
     client = await served.client()
@@ -70,7 +74,7 @@ async def test_words_come_as_they_are_said_and_have_no_id(serve: Serve, stage: S
 
 
 async def test_nothing_is_lost_or_repeated_over_a_reconnection_at_every_event(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """I38: what a client has heard over any number of connections is the journal."""
     turns = [Use("slow", name="a"), *(Use("quick", name=str(n)) for n in range(12)), "Done."]
@@ -100,7 +104,7 @@ async def test_nothing_is_lost_or_repeated_over_a_reconnection_at_every_event(
 
 
 async def test_one_who_knows_more_than_the_journal_starts_again(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """An id beyond the head is of another journal: a store that was restored, say."""
     served = await serve(stage.agent("Done."))
@@ -115,7 +119,7 @@ async def test_one_who_knows_more_than_the_journal_starts_again(
 
 
 async def test_one_who_is_ahead_of_the_other_watchers_is_not_told_to_start_again(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """They read from another server, say, and this one has not heard of it yet."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -125,7 +129,7 @@ async def test_one_who_is_ahead_of_the_other_watchers_is_not_told_to_start_again
     path, head = f"/v1/runs/{run.id}/events", (await run.view()).seq
     async with heard(client, path) as first:
         await anext(first)
-        served.app._lobby.channels._open[run.id].tip = 1
+        served.app._server.channels._channels[run.id].last_seq = 1
         async with heard(client, path, last=head) as events:
             stage.gate("a").set()
             found = [event async for event in events]
@@ -134,7 +138,7 @@ async def test_one_who_is_ahead_of_the_other_watchers_is_not_told_to_start_again
 
 
 async def test_a_page_says_that_there_is_more_whatever_was_read_before(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """What is kept from an earlier look is not all there is."""
     served = await serve(stage.agent(Use("quick", name="a"), "Done."))
@@ -148,7 +152,7 @@ async def test_a_page_says_that_there_is_more_whatever_was_read_before(
 
 
 async def test_a_page_and_all_lines_say_the_same_as_the_stream(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Three forms, one projection."""
     served = await serve(stage.agent(Use("quick", name="a"), "Done."))
@@ -191,7 +195,7 @@ async def test_a_consumer_that_does_not_read_is_given_up_alone(serve: Serve) -> 
         await _connect(slow, served.port, f"/v1/runs/{run.id}/events")
         while not served.app.streams:
             await checkpoint()
-        served.app._lobby.limits = Limits()  # who reads is not given up on a slow machine
+        served.app._server.limits = Limits()  # who reads is not given up on a slow machine
         async with heard(client, f"/v1/runs/{run.id}/events") as events:
             found = [event async for event in events]
         assert _durable(found) == await _chain(served, run)
@@ -219,7 +223,9 @@ async def _rest(sock: socket.socket) -> bytes:
     return found
 
 
-async def test_a_quiet_stream_shows_signs_of_life(serve: Serve, stage: Stage) -> None:
+async def test_a_quiet_stream_shows_signs_of_life(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Proxies cut what says nothing for a minute, and clients cannot tell it from a hang."""
     served = await serve(stage.agent(Use("slow", name="a"), "."), limits=Limits(ping=0.05))
     client = await served.client()
@@ -238,7 +244,9 @@ async def test_a_quiet_stream_shows_signs_of_life(serve: Serve, stage: Stage) ->
     assert heard_so_far.startswith(b"retry: 1000\n\n")
 
 
-async def test_streams_end_when_the_server_stops(serve: Serve, stage: Stage) -> None:
+async def test_streams_end_when_the_server_stops(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """An open stream must not keep a process from leaving; its consumer comes back."""
     served = await serve(stage.agent(Use("slow", name="a"), "."))
     client = await served.client()
@@ -252,7 +260,9 @@ async def test_streams_end_when_the_server_stops(serve: Serve, stage: Stage) -> 
     assert (await run.view()).phase == "running"
 
 
-async def test_closing_a_stream_does_not_touch_the_run(serve: Serve, stage: Stage) -> None:
+async def test_closing_a_stream_does_not_touch_the_run(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """A closed tab is not a cancel."""
     served = await serve(stage.agent(Use("slow", name="a"), "."))
     client = await served.client()
@@ -265,7 +275,9 @@ async def test_closing_a_stream_does_not_touch_the_run(serve: Serve, stage: Stag
     assert (await run.view()).phase == "running"
 
 
-async def test_streams_of_one_caller_are_bounded(serve: Serve, stage: Stage) -> None:
+async def test_streams_of_one_caller_are_bounded(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """One page that reconnects without closing must not take all there is."""
     served = await serve(stage.agent(Use("slow", name="a"), "."), limits=Limits(streams=1))
     client = await served.client()
@@ -279,7 +291,7 @@ async def test_streams_of_one_caller_are_bounded(serve: Serve, stage: Stage) -> 
 
 
 async def test_a_list_begins_with_own_runs_however_many_others_have_started(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Or somebody's list would be empty whenever others are busy."""
     served = await serve(stage.agent("Done."))
@@ -293,7 +305,7 @@ async def test_a_list_begins_with_own_runs_however_many_others_have_started(
 
 
 async def test_the_list_tells_of_every_change_and_of_own_runs_only(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """I40: a list never contains a run that its reader may not see, however busy it is."""
     served = await serve(stage.agent("Done."))
@@ -321,7 +333,9 @@ async def test_the_list_tells_of_every_change_and_of_own_runs_only(
     assert not seen & others
 
 
-async def test_many_watchers_each_hear_everything(serve: Serve, stage: Stage) -> None:
+async def test_many_watchers_each_hear_everything(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Events are encoded once and shared; nobody may get somebody else's place."""
     turns = [Use("slow", name="a"), *(Use("quick", name=str(n)) for n in range(20)), "Done."]
     served = await serve(stage.agent(*turns))
@@ -345,7 +359,7 @@ async def test_many_watchers_each_hear_everything(serve: Serve, stage: Stage) ->
 
 
 async def test_those_who_stay_hear_everything_when_the_first_watcher_leaves(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """One of them reads for all; when they go, another takes it over where they were."""
     turns = [Use("slow", name="a"), Use("slow", name="b"), "Some words."]
@@ -372,7 +386,7 @@ async def test_those_who_stay_hear_everything_when_the_first_watcher_leaves(
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 30])
 async def test_an_id_that_is_none_of_ours_is_refused(
-    serve: Serve, stage: Stage, last: str
+    serve: Serve, stage: ControllableTools, last: str
 ) -> None:
     """To guess what was meant is to lose entries."""
     served = await serve(stage.agent("Done."))

@@ -7,7 +7,7 @@ import pytest
 from midrun.models import Use
 from midrun.server import Limits
 from midrun.server.routes import ENDPOINTS, Endpoint
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect, reached, start_run
 from tests.unit.server.conftest import Serve
 from tests.unit.server.defences import is_guarded, name_of, path_of
@@ -25,7 +25,7 @@ def looks() -> Iterator[Endpoint]:
             yield endpoint
 
 
-async def test_a_head_is_a_get_without_its_body(serve: Serve, stage: Stage) -> None:
+async def test_a_head_is_a_get_without_its_body(serve: Serve, stage: ControllableTools) -> None:
     """On every route: the same status, length and kind, and the same refusals."""
     served = await serve(stage.agent("Done."))
     client, nobody = await served.client(), await served.client(None)
@@ -44,7 +44,9 @@ async def test_a_head_is_a_get_without_its_body(serve: Serve, stage: Stage) -> N
     expect(await client.head(where, headers=known), 304)
 
 
-async def test_what_only_changes_something_has_none(serve: Serve, stage: Stage) -> None:
+async def test_what_only_changes_something_has_none(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """And says what there is instead."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
@@ -60,7 +62,7 @@ async def test_what_only_changes_something_has_none(serve: Serve, stage: Stage) 
 
 @pytest.mark.parametrize("path", ["/v1/events", "{where}/events"])
 async def test_a_stream_that_is_only_asked_about_is_not_opened(
-    serve: Serve, stage: Stage, path: str
+    serve: Serve, stage: ControllableTools, path: str
 ) -> None:
     """It would go on for as long as the run, for nobody."""
     served = await serve(stage.agent(Use("slow", name="x"), "."), limits=Limits(streams=1))

@@ -9,15 +9,15 @@ import httpx2
 import pytest
 
 from midrun import Midrun
-from midrun.core.ids import START, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.models import Use
 from midrun.ports.store import Store
 from midrun.server import Limits, Tokens, app
-from midrun.server.request_context import HEAVY_READS_AT_ONCE
+from midrun.server.request_context import HEAVY_READS_MAX_CONCURRENT
 from midrun.stores.memory import MemoryStore
 from midrun.verify.journal import check_journal
 from tests.crash.facts import becomes
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import PATIENCE, PEOPLE, Serve, Served, listening, token_of
 
 FEW = Limits(heavy_reads=3)
@@ -33,18 +33,18 @@ class Gated(MemoryStore):
         self.gate.set()
         self.held = 0
 
-    async def lines(
-        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    async def read_lines(
+        self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
     ) -> Sequence[tuple[bytes, bytes]]:
-        if after == START and limit is None:
+        if after == SEQ_ZERO and limit is None:
             self.held += 1
             await self.gate.wait()
             self.held -= 1
-        return await super().lines(run, after=after, limit=limit)
+        return await super().read_lines(run, after=after, limit=limit)
 
 
 @asynccontextmanager
-async def served(store: Store, stage: Stage) -> AsyncIterator[Served]:
+async def served(store: Store, stage: ControllableTools) -> AsyncIterator[Served]:
     """Serve runs of `store`, with few heavy reads at once."""
     async with AsyncExitStack() as stack:
         agent = stage.agent("Done.")
@@ -58,7 +58,7 @@ async def served(store: Store, stage: Stage) -> AsyncIterator[Served]:
 @pytest.mark.parametrize("what", HEAVY)
 async def test_heavy_reads_of_one_caller_are_bounded_and_others_are_answered(what: str) -> None:
     """While three of ann's wait, her fourth is refused, and bob has his list and his own."""
-    store, stage = Gated(), Stage()
+    store, stage = Gated(), ControllableTools()
     with anyio.fail_after(PATIENCE):
         async with served(store, stage) as made, anyio.create_task_group() as tasks:
             ann, bob = await made.client("ann"), await made.client("bob")
@@ -81,7 +81,7 @@ async def test_heavy_reads_of_one_caller_are_bounded_and_others_are_answered(wha
             assert refused.json()["title"] == "too many heavy reads"
             assert (await bob.get("/v1/runs")).status_code == 200
             assert (await ann.get("/v1/runs")).status_code == 200
-            await becomes(lambda: store.held == HEAVY_READS_AT_ONCE)
+            await becomes(lambda: store.held == HEAVY_READS_MAX_CONCURRENT)
             store.gate.set()
             await becomes(lambda: len(replies) == FEW.heavy_reads)
             assert {reply.status_code for reply in replies} == {200}
@@ -89,7 +89,7 @@ async def test_heavy_reads_of_one_caller_are_bounded_and_others_are_answered(wha
 
 
 async def test_a_journal_is_verified_off_the_event_loop(
-    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its checks take long for a long journal, and the loop has other callers."""
     made = await serve(stage.agent("Done."))
@@ -107,7 +107,9 @@ async def test_a_journal_is_verified_off_the_event_loop(
     assert get_ident() not in threads
 
 
-async def test_long_polls_of_one_caller_count_as_streams(serve: Serve, stage: Stage) -> None:
+async def test_long_polls_of_one_caller_count_as_streams(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Each holds a connection and a place in the run's feed, as a stream does."""
     made = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(streams=2))
     ann, bob = await made.client("ann"), await made.client("bob")

@@ -15,8 +15,8 @@ from midrun.errors import StoreClosed
 from midrun.models import Use
 from midrun.server import App, app, request_context
 from midrun.server.admin import PROOF_HEADER
-from midrun.server.pages import ours
-from tests.unit.runs.stage import Stage
+from midrun.server.pages import read_static_files
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect, start_run
 from tests.unit.server.conftest import PATIENCE, token_of
 from tests.unit.server.hosting import HOSTS, MARK, OWN, WHERE, hosted
@@ -30,7 +30,7 @@ class Hosted(Struct, frozen=True, kw_only=True):
 
     mid: Midrun
     made: App
-    stage: Stage
+    stage: ControllableTools
     server: uvicorn.Server
     url: str  # the host's own
     client: httpx2.AsyncClient  # of ours, with the token
@@ -39,7 +39,7 @@ class Hosted(Struct, frozen=True, kw_only=True):
 @pytest.fixture(params=HOSTS)
 async def host(request: pytest.FixtureRequest) -> AsyncIterator[Hosted]:
     """Serve each application in turn; afterwards its lifespan has closed what it opened."""
-    stage = Stage()
+    stage = ControllableTools()
     mid = Midrun("memory://", agents=[stage.agent(Use("slow", name="a"), "Done.")])
     made = app(mid, token=TOKEN)
     with anyio.fail_after(PATIENCE):
@@ -51,9 +51,9 @@ async def host(request: pytest.FixtureRequest) -> AsyncIterator[Hosted]:
                 yield Hosted(
                     mid=mid, made=made, stage=stage, server=server, url=url, client=client
                 )
-            stage.release_all()
+            stage.open_all_gates()
     with pytest.raises(StoreClosed):
-        await mid.store.halts()
+        await mid.store.list_halts()
 
 
 async def test_the_page_and_its_files_are_below_the_path(host: Hosted) -> None:
@@ -63,9 +63,9 @@ async def test_the_page_and_its_files_are_below_the_path(host: Hosted) -> None:
     ) as browser:
         page = expect(await browser.get(WHERE), 200)
         assert page.url.path == f"{WHERE}/"
-        assert page.content == ours()["index.html"].body
+        assert page.content == read_static_files()["index.html"].body
         assert expect(await browser.get(f"{WHERE}/runs/x"), 200).text.startswith("<!doctype")
-        for name, file in ours().items():
+        for name, file in read_static_files().items():
             reply = await browser.get(f"{WHERE}/static/{name}")
             assert (reply.status_code, reply.content) == (200, file.body), name
         cached = {"If-None-Match": page.headers["etag"]}
@@ -180,7 +180,7 @@ async def test_another_server_that_stops_beside_it_ends_nothing(
     host: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that stops has the signals of the process; what is looked at is whose we are."""
-    monkeypatch.setattr(request_context, "LOOK_S", 0.001)
+    monkeypatch.setattr(request_context, "STOP_POLL_S", 0.001)
     where = await start_run(host.client)
     await host.stage.start("a").wait()
     async with _events(host, f"{where}/events") as events:

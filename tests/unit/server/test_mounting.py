@@ -10,7 +10,7 @@ from starlette.routing import Mount
 
 from midrun import Midrun
 from midrun.server import App, app
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import listening, token_of
 
 HEADERS = {"Authorization": f"Bearer {token_of('me')}"}
@@ -19,7 +19,7 @@ START = {"agent": "actor", "input": "Go."}
 
 async def test_the_app_opens_and_closes_what_nobody_opened() -> None:
     """`uvicorn module:app` must do."""
-    mid = Midrun("memory://", agents=[Stage().agent("Done.")])
+    mid = Midrun("memory://", agents=[ControllableTools().agent("Done.")])
     with anyio.fail_after(60):
         async with (
             listening(app(mid, token=token_of("me"))) as port,
@@ -33,7 +33,7 @@ async def test_the_app_opens_and_closes_what_nobody_opened() -> None:
 
 async def test_the_app_is_a_part_of_another_with_its_own_path() -> None:
     """Routes, places and cookies are all below where it is mounted."""
-    mid = Midrun("memory://", agents=[Stage().agent("Done.")])
+    mid = Midrun("memory://", agents=[ControllableTools().agent("Done.")])
     made = app(mid, token=token_of("me"), allow_hosts=["testserver"])
 
     @asynccontextmanager

@@ -14,9 +14,9 @@ from midrun import Midrun
 from midrun.core.values import Json
 from midrun.models import Use
 from midrun.server import App, Limits, app
-from midrun.server.openapi import openapi
+from midrun.server.openapi import make_openapi
 from midrun.server.routes import ENDPOINTS, Endpoint
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import token_of
 
 HEADERS = {
@@ -37,7 +37,7 @@ ANY_JSON: st.SearchStrategy[Json] = st.recursive(
 
 
 def _fields(endpoint: Endpoint) -> list[str]:
-    takes = endpoint.takes
+    takes = endpoint.body_type
     return [] if takes is None else list(takes.__struct_fields__)
 
 
@@ -69,7 +69,7 @@ def test_a_body_that_nobody_thought_of_is_refused_and_changes_nothing(
     endpoint, path, body = asked
 
     async def ask() -> None:
-        stage = Stage()
+        stage = ControllableTools()
         async with Midrun("memory://", agents=[stage.agent("Done.")], engine=None) as mid:
             limits = Limits(burst=10**6)
             made = app(mid, token=token_of("me"), allow_hosts=["testserver"], limits=limits)
@@ -77,12 +77,12 @@ def test_a_body_that_nobody_thought_of_is_refused_and_changes_nothing(
             at = endpoint.path.format(**(path | {"run": run.id}))
             async with _inside(made) as client:
                 reply = await client.request(endpoint.method, at, content=body, headers=HEADERS)
-            known = endpoint.takes is None or body.strip() in {b"", b"{}"}
+            known = endpoint.body_type is None or body.strip() in {b"", b"{}"}
             assert reply.status_code < 500, reply.text
             if not known:
                 assert reply.status_code >= 400, (endpoint.path, body)
-                assert (await mid.store.row(run.id)).seq == 1
-                assert not await mid.store.halts()
+                assert (await mid.store.get_row(run.id)).seq == 1
+                assert not await mid.store.list_halts()
 
     anyio.run(ask)
 
@@ -94,8 +94,8 @@ def _inside(made: App) -> httpx2.AsyncClient:
 
 async def test_every_reply_is_what_the_description_says() -> None:
     """An example of each view, held against its schema: no field missing, none unheard of."""
-    stage = Stage()
-    described = msgspec.json.decode(openapi())
+    stage = ControllableTools()
+    described = msgspec.json.decode(make_openapi())
     async with Midrun(
         "memory://", agents=[stage.agent(Use("draft", name="x"), "Done.")]
     ) as mid:
@@ -105,13 +105,13 @@ async def test_every_reply_is_what_the_description_says() -> None:
         async with _inside(made) as client:
             assert (await client.get("/v1/openapi.json", headers=HEADERS)).json() == described
             for endpoint in NATIVE:
-                if endpoint.method == "GET" and endpoint.shows is not None:
+                if endpoint.method == "GET" and endpoint.response_type is not None:
                     at = endpoint.path.format(run=run.id, command="cmd_1")
                     reply = await client.get(at, headers=HEADERS)
                     if "{command}" in at or reply.status_code == 404:
                         continue
                     assert reply.status_code == 200, at
-                    wanted = {**described, "$ref": _ref(endpoint.shows)}
+                    wanted = {**described, "$ref": _ref(endpoint.response_type)}
                     jsonschema.validate(reply.json(), wanted)
 
 

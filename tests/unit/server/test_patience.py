@@ -9,7 +9,7 @@ from anyio.abc import SocketStream
 
 from midrun.models import Use
 from midrun.server import Limits
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import Serve, Served
 from tests.unit.server.listening import heard
 
@@ -33,7 +33,7 @@ def head(served: Served) -> bytes:
 
 @pytest.mark.parametrize("part", [0, 1, 40, 1000])
 async def test_headers_that_do_not_come_are_not_waited_for(
-    serve: Serve, stage: Stage, part: int
+    serve: Serve, stage: ControllableTools, part: int
 ) -> None:
     """None at all, and any part of them: a connection costs whoever opens it nothing."""
     served = await serve(stage.agent("Done."), limits=BRIEF)
@@ -43,7 +43,7 @@ async def test_headers_that_do_not_come_are_not_waited_for(
         assert await hung_up(raw) == b""
 
 
-async def test_a_byte_now_and_then_buys_no_time(serve: Serve, stage: Stage) -> None:
+async def test_a_byte_now_and_then_buys_no_time(serve: Serve, stage: ControllableTools) -> None:
     """The bound is on the headers as a whole, not on the time between two bytes of them."""
     served = await serve(stage.agent("Done."), limits=BRIEF)
     async with await anyio.connect_tcp("127.0.0.1", served.port) as raw:
@@ -60,7 +60,7 @@ async def test_a_byte_now_and_then_buys_no_time(serve: Serve, stage: Stage) -> N
 
 
 async def test_the_second_request_of_a_connection_is_bounded_too(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Else one good request would be the way around it."""
     served = await serve(stage.agent("Done."), limits=BRIEF)
@@ -76,7 +76,7 @@ async def test_the_second_request_of_a_connection_is_bounded_too(
 
 
 async def test_a_request_that_was_made_takes_as_long_as_it_takes(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A stream outlives the bound, and nobody else is held up by those who are slow."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=BRIEF)

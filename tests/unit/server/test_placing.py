@@ -3,7 +3,7 @@
 import pytest
 from starlette.types import Scope
 
-from midrun.server.mounting import path_in, placed, root_of
+from midrun.server.mounting import mount_path, path_below_mount, restore_mount_path
 
 
 def scope(path: str, *, raw: str | None = None, root: str = "") -> Scope:
@@ -24,7 +24,7 @@ def scope(path: str, *, raw: str | None = None, root: str = "") -> Scope:
 )
 def test_a_host_that_does_as_asgi_has_it_is_believed(given: Scope) -> None:
     """Starlette and FastAPI do, and a server without a host around us."""
-    assert placed(given) is given
+    assert restore_mount_path(given) is given
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_a_host_that_does_as_asgi_has_it_is_believed(given: Scope) -> None:
 )
 def test_a_prefix_that_was_cut_off_is_found_again(given: Scope, root: str, path: str) -> None:
     """And the slash at the end is what was sent, not what the host made of it."""
-    found = placed(given)
-    assert (root_of(found), path_in(found)) == (root, path)
+    found = restore_mount_path(given)
+    assert (mount_path(found), path_below_mount(found)) == (root, path)
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_a_prefix_that_was_cut_off_is_found_again(given: Scope, root: str, path:
 )
 def test_a_path_that_nobody_can_tell_is_left_as_it_is(given: Scope) -> None:
     """Then nothing is found there, and nothing is given away."""
-    assert placed(given) is given
+    assert restore_mount_path(given) is given

@@ -10,8 +10,8 @@ from midrun.core.ids import RunId
 from midrun.errors import StoreBusy, StoreUnreachable
 from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
-from midrun.server.problem_details import problem_of
-from tests.unit.runs.stage import Stage
+from midrun.server.problem_details import to_problem
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect, reached, start_run
 from tests.unit.server.conftest import Serve
 from tests.unit.server.listening import heard
@@ -19,7 +19,9 @@ from tests.unit.server.listening import heard
 # ── looking ──────────────────────────────────────────────────────────────────
 
 
-async def test_a_list_is_of_those_that_were_asked_for(serve: Serve, stage: Stage) -> None:
+async def test_a_list_is_of_those_that_were_asked_for(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """By each thing that it can be asked by, and by several."""
     guarded = tool(stage._quick, name="guarded", approve=True)
     asks = ScriptedModel([Use("guarded", name="x"), "."])
@@ -49,7 +51,7 @@ async def test_a_list_is_of_those_that_were_asked_for(serve: Serve, stage: Stage
 
 
 async def test_nobody_is_kept_waiting_for_longer_than_the_server_will(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """However long they would, and they are told so."""
     limits = Limits(wait=0.05)
@@ -61,7 +63,7 @@ async def test_nobody_is_kept_waiting_for_longer_than_the_server_will(
 
 
 async def test_last_event_id_counts_before_the_query_and_a_stream_has_what_was_asked_for(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A browser sends the one with the address that it first went to, and its query."""
     served = await serve(stage.agent(Use("quick", name="a"), "Some words."))
@@ -76,7 +78,7 @@ async def test_last_event_id_counts_before_the_query_and_a_stream_has_what_was_a
 
 
 async def test_the_stream_of_a_list_is_of_those_that_were_asked_for(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Whoever shows one agent is not told of the others."""
     served = await serve(stage.agent("Done."), stage.agent("Done.", name="other"))
@@ -91,7 +93,9 @@ async def test_the_stream_of_a_list_is_of_those_that_were_asked_for(
     assert told["run_id"] == where.rpartition("/")[2]
 
 
-async def test_the_description_is_where_people_look(serve: Serve, stage: Stage) -> None:
+async def test_the_description_is_where_people_look(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Under the name that the protocol has for it, too."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
@@ -103,7 +107,7 @@ async def test_the_description_is_where_people_look(serve: Serve, stage: Stage) 
 
 
 async def test_whoever_changes_something_is_shown_the_run_and_its_revision(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """So the next control is about what was seen, and nobody has to look in between."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -126,7 +130,9 @@ async def test_whoever_changes_something_is_shown_the_run_and_its_revision(
         assert len(run["head_hash"]) == 64
 
 
-async def test_a_pause_that_is_held_ends_by_itself(serve: Serve, stage: Stage) -> None:
+async def test_a_pause_that_is_held_ends_by_itself(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Nobody has to come back to a run that was only held while they thought."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
@@ -145,7 +151,7 @@ async def test_a_pause_that_is_held_ends_by_itself(serve: Serve, stage: Stage) -
 
 
 async def test_a_resume_withdraws_a_pause_that_pends_and_loses_nobodys_words(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Running already, a bare one changes nothing; one with words is refused by name."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -166,7 +172,9 @@ async def test_a_resume_withdraws_a_pause_that_pends_and_loses_nobodys_words(
     assert "redirect" in problem["allowed"], "where the words would go"
 
 
-async def test_a_redirect_of_a_paused_run_is_one_command(serve: Serve, stage: Stage) -> None:
+async def test_a_redirect_of_a_paused_run_is_one_command(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """It resumes with the instruction: in one append, and as one thing that was asked."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
@@ -184,7 +192,7 @@ async def test_a_redirect_of_a_paused_run_is_one_command(serve: Serve, stage: St
 
 
 async def test_a_decision_on_what_was_seen_or_too_late_is_refused_as_that(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """412 says look again, 410 that nobody can decide it any more."""
     brief = timedelta(microseconds=1)
@@ -211,11 +219,11 @@ async def test_a_decision_on_what_was_seen_or_too_late_is_refused_as_that(
     fresh = {"If-Match": (await client.get(where)).headers["etag"]}
     expect(await client.post(path, json=yes, headers=fresh), 202)
     await reached(client, where, "terminal")
-    assert stage.did == ["b"]
+    assert stage.completed == ["b"]
 
 
 async def test_a_character_that_not_every_store_takes_is_refused_by_all(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Postgres keeps no NUL: with it, this would be an internal error there, and only there."""
     served = await serve(stage.agent("Done."))
@@ -236,14 +244,14 @@ async def test_a_character_that_not_every_store_takes_is_refused_by_all(
         told = expect(await client.post(path, json=body), 422).json()
         assert "the character NUL" in told["detail"], path
     assert (await client.get("/v1/runs")).json()["items"] == []
-    assert await served.mid.store.halts() == ()
+    assert await served.mid.store.list_halts() == ()
 
 
 # ── headers ──────────────────────────────────────────────────────────────────
 
 
 async def test_a_trace_of_the_callers_is_kept_and_what_is_none_is_passed_over(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """The spans of the run belong to it; a proxy that garbles it stops no run."""
     served = await serve(stage.agent("Done."))
@@ -258,7 +266,7 @@ async def test_a_trace_of_the_callers_is_kept_and_what_is_none_is_passed_over(
 
 
 async def test_a_key_that_is_none_is_refused_before_anything_is_done(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Whoever sends one counts on it."""
     served = await serve(stage.agent("Done."))
@@ -270,7 +278,9 @@ async def test_a_key_that_is_none_is_refused_before_anything_is_done(
     assert (await client.get("/v1/runs")).json()["items"] == []
 
 
-async def test_a_browser_that_asks_first_is_not_told_yes(serve: Serve, stage: Stage) -> None:
+async def test_a_browser_that_asks_first_is_not_told_yes(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """A preflight, of another page or of our own: there are no CORS headers to be had."""
     served = await serve(stage.agent("Done."))
     for client in (await served.client(None), await served.client("olga")):
@@ -288,6 +298,6 @@ async def test_a_browser_that_asks_first_is_not_told_yes(serve: Serve, stage: St
 @pytest.mark.parametrize("error", [StoreBusy("runs.db", 5.0), StoreUnreachable("db", "gone")])
 def test_what_may_be_asked_again_says_when(error: Exception) -> None:
     """A client that waits a second is better than one that hammers, or gives up."""
-    problem = problem_of(error)
+    problem = to_problem(error)
     assert problem is not None
     assert (problem.status, problem.headers) == (503, {"Retry-After": "1"})

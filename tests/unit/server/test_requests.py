@@ -9,12 +9,14 @@ from midrun import Agent, Midrun, ask_human
 from midrun.core.entries import MessageReceived, PauseWithdrawn
 from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect, reached, start_run
 from tests.unit.server.conftest import KEY, Serve
 
 
-async def test_of_a_crowd_that_saw_the_same_one_is_heard(serve: Serve, stage: Stage) -> None:
+async def test_of_a_crowd_that_saw_the_same_one_is_heard(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """`If-Match` holds in the very append: nobody slips in between the look and the write."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(pending=99))
     other = await serve()  # a second server on the same store
@@ -42,7 +44,7 @@ async def test_of_a_crowd_that_saw_the_same_one_is_heard(serve: Serve, stage: St
 
 
 async def test_one_who_was_late_looks_again_and_asks_again_under_the_same_key(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A refusal as stale is not what the key will be told for ever."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -63,7 +65,7 @@ async def test_one_who_was_late_looks_again_and_asks_again_under_the_same_key(
 
 
 async def test_of_many_words_at_once_no_more_get_in_than_there_is_room_for(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """And who was let in, and lost the reply, is told so, though there is no room any more."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(pending=3))
@@ -86,7 +88,7 @@ async def test_of_many_words_at_once_no_more_get_in_than_there_is_room_for(
 
 
 async def test_of_many_words_to_two_servers_no_more_get_in_than_there_is_room_for(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Neither knows what the other lets in but from the journal, where there is one order."""
     one = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -110,7 +112,9 @@ async def test_of_many_words_to_two_servers_no_more_get_in_than_there_is_room_fo
     assert len(waiting) == 8
 
 
-async def test_a_number_that_is_longer_than_any_is_none(serve: Serve, stage: Stage) -> None:
+async def test_a_number_that_is_longer_than_any_is_none(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Python itself refuses to read it, and that must not be our failure."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
@@ -126,7 +130,7 @@ async def test_a_number_that_is_longer_than_any_is_none(serve: Serve, stage: Sta
 
 
 async def test_a_list_may_be_asked_for_a_phase_after_the_other(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """As the other half of the world writes it: neither is passed over."""
     served = await serve(stage.agent("Done."))
@@ -138,7 +142,7 @@ async def test_a_list_may_be_asked_for_a_phase_after_the_other(
     expect(await client.get("/v1/runs?phase=paused&phase=nonsense"), 400)
 
 
-async def test_a_fork_under_one_key_is_one_run(serve: Serve, stage: Stage) -> None:
+async def test_a_fork_under_one_key_is_one_run(serve: Serve, stage: ControllableTools) -> None:
     """Also if the run has gone on meanwhile."""
     served = await serve(stage.agent("Done.", "Again."))
     client = await served.client()
@@ -155,7 +159,7 @@ async def test_a_fork_under_one_key_is_one_run(serve: Serve, stage: Stage) -> No
 
 
 async def test_every_boundary_that_is_listed_can_be_continued_from_and_no_other_seq(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """The last entry of each stretch; what was told of it is where the fork says it is from."""
     served = await serve(stage.agent(Use("draft", name="x"), Use("draft", name="y"), "Done."))
@@ -176,7 +180,9 @@ async def test_every_boundary_that_is_listed_can_be_continued_from_and_no_other_
     assert {seq for seq in could if seq + 1 not in could} == {item["seq"] for item in listed}
 
 
-async def test_a_whole_number_may_be_written_with_a_point(serve: Serve, stage: Stage) -> None:
+async def test_a_whole_number_may_be_written_with_a_point(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """To JSON Schema 5.0 is an integer, and some languages have no other numbers.
 
     What is somebody's data stays as it was said.
@@ -228,7 +234,7 @@ def _key(name: str) -> dict[str, str]:
 
 
 async def test_why_and_when_are_kept_wherever_they_can_be_said(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Also by what has no body, and of what is said for another day."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -250,7 +256,7 @@ async def test_why_and_when_are_kept_wherever_they_can_be_said(
 
 
 async def test_a_phase_that_lasts_for_a_moment_is_not_overlooked(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Whoever waits for it is shown the run as it was then, however quickly it went on."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -264,13 +270,15 @@ async def test_a_phase_that_lasts_for_a_moment_is_not_overlooked(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        while not served.mid._desk.live.watched(where.rpartition("/")[2]):  # type: ignore[arg-type]  # an id
+        while not served.mid._service.live.is_watched(where.rpartition("/")[2]):  # type: ignore[arg-type]  # an id
             await anyio.lowlevel.checkpoint()
         expect(await client.post(f"{where}/pause", json={"mode": "now"}), 202)
     assert found[0].json()["phase"] == "pausing"
 
 
-async def test_lists_take_the_other_word_for_a_phase(serve: Serve, stage: Stage) -> None:
+async def test_lists_take_the_other_word_for_a_phase(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """The wire has said *state* before, and clients remember."""
     served = await serve(stage.agent("Done."))
     client = await served.client()

@@ -7,8 +7,8 @@ import httpx2
 from midrun import Agent
 from midrun.core.ids import RunId
 from midrun.models import ScriptedModel
-from midrun.ports.store import Query
-from midrun.server.app import _TABLE
+from midrun.ports.store import RunQuery
+from midrun.server.app import _ROUTE_TABLE
 from midrun.server.routes import Endpoint
 from tests.unit.server.conftest import Serve, Served
 from tests.unit.server.defences import JSON, name_of, path_of
@@ -78,7 +78,7 @@ RANK: Final[dict[str, int]] = {"viewer": 0, "user": 1, "operator": 2}
 PEOPLE: Final = {None: -1, "vera": 0, "bob": 1, "ann": 1, "olga": 2}
 """Those who call, and what they are: nobody, a viewer, users, an operator. Runs are Ann's."""
 
-ROUTES: Final = tuple(endpoint for endpoint, _ in _TABLE)
+ROUTES: Final = tuple(endpoint for endpoint, _ in _ROUTE_TABLE)
 
 
 def test_every_route_has_a_rule_and_no_rule_is_left_over() -> None:
@@ -129,8 +129,11 @@ async def _called(client: httpx2.AsyncClient, endpoint: Endpoint, run: str) -> h
 async def _told(served: Served, run: str) -> tuple[int, int, int]:
     """Return what there is to change: entries of the run, other runs, latches."""
     store = served.mid.store
-    seq, runs = (await store.row(RunId(run))).seq, await store.runs(Query(limit=500))
-    return seq, len(runs.items), len(await store.halts())
+    seq, runs = (
+        (await store.get_row(RunId(run))).seq,
+        await store.list_runs(RunQuery(limit=500)),
+    )
+    return seq, len(runs.items), len(await store.list_halts())
 
 
 def _type(reply: httpx2.Response) -> str:

@@ -8,12 +8,14 @@ from midrun.core.ids import RunId
 from midrun.models import Use
 from midrun.server import Limits
 from midrun.stops import MaxSteps
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect, reached, start_run
 from tests.unit.server.conftest import Serve
 
 
-async def test_a_run_is_started_watched_and_reported(serve: Serve, stage: Stage) -> None:
+async def test_a_run_is_started_watched_and_reported(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """The whole way of a client that wants nothing special."""
     served = await serve(stage.agent(Use("draft", name="memo"), "All done."))
     client = await served.client()
@@ -38,7 +40,7 @@ async def test_a_run_is_started_watched_and_reported(serve: Serve, stage: Stage)
 
 
 async def test_a_view_has_every_field_and_times_that_can_be_read(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A client that never saw our classes must not have to know our defaults."""
     served = await serve(stage.agent("Done."))
@@ -54,7 +56,7 @@ async def test_a_view_has_every_field_and_times_that_can_be_read(
 
 
 async def test_a_control_is_accepted_first_and_applied_later(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """202 says that the journal has it; the view and the commands say whether it happened."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -77,7 +79,7 @@ async def test_a_control_is_accepted_first_and_applied_later(
 
 
 async def test_what_pends_can_be_withdrawn_and_comes_back_with_its_text(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Nobody's words are lost, and nobody has to live with words they took back."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -100,7 +102,9 @@ async def test_what_pends_can_be_withdrawn_and_comes_back_with_its_text(
     assert late.json()["run"]["phase"] in {"cancelling", "cancelled"}
 
 
-async def test_a_refusal_says_why_and_shows_the_run(serve: Serve, stage: Stage) -> None:
+async def test_a_refusal_says_why_and_shows_the_run(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Whoever was refused can repaint without asking again."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
@@ -114,7 +118,9 @@ async def test_a_refusal_says_why_and_shows_the_run(serve: Serve, stage: Stage) 
     assert problem["run"]["phase"] == "completed"
 
 
-async def test_a_repeat_under_the_same_key_changes_nothing(serve: Serve, stage: Stage) -> None:
+async def test_a_repeat_under_the_same_key_changes_nothing(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """A reply that got lost must not start a second run, or pause a run twice."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
@@ -136,7 +142,9 @@ async def test_a_repeat_under_the_same_key_changes_nothing(serve: Serve, stage: 
     assert len(expect(await client.get(where), 200).json()["pending"]) == 1
 
 
-async def test_two_people_with_the_same_key_do_not_meet(serve: Serve, stage: Stage) -> None:
+async def test_two_people_with_the_same_key_do_not_meet(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """A key that somebody else used must not hand out their run."""
     served = await serve(stage.agent("Done."))
     ann, bob = await served.client("ann"), await served.client("bob")
@@ -147,7 +155,7 @@ async def test_two_people_with_the_same_key_do_not_meet(serve: Serve, stage: Sta
 
 
 async def test_old_news_are_noticed_but_never_keep_a_run_from_stopping(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A redirect written for what one saw must not hit something else; a stop always may."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -165,7 +173,9 @@ async def test_old_news_are_noticed_but_never_keep_a_run_from_stopping(
     expect(await client.post(f"{where}/cancel", json={}, headers=stale), 202)
 
 
-async def test_steps_do_not_make_a_revision_stale(serve: Serve, stage: Stage) -> None:
+async def test_steps_do_not_make_a_revision_stale(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Who composes a redirect for a while must not lose to the run's own progress."""
     turns = [Use("slow", name="a"), Use("quick", name="b"), Use("slow", name="c"), "Done."]
     served = await serve(stage.agent(*turns))
@@ -183,7 +193,7 @@ async def test_steps_do_not_make_a_revision_stale(serve: Serve, stage: Stage) ->
 
 
 async def test_one_who_has_seen_everything_can_wait_for_the_next_change(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Long-polling without a phase in mind."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -200,7 +210,7 @@ async def test_one_who_has_seen_everything_can_wait_for_the_next_change(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        while not served.mid._desk.live.watched(run):  # until it waits
+        while not served.mid._service.live.is_watched(run):  # until it waits
             await checkpoint()
         await client.post(f"{where}/messages", json={"text": "Hello?"})
     assert found[0].status_code == 200
@@ -208,7 +218,7 @@ async def test_one_who_has_seen_everything_can_wait_for_the_next_change(
     assert (await client.get(where, headers=same)).status_code == 304
 
 
-async def test_caps_are_raised_on_what_was_seen(serve: Serve, stage: Stage) -> None:
+async def test_caps_are_raised_on_what_was_seen(serve: Serve, stage: ControllableTools) -> None:
     """A run that stands at its cap goes on when somebody with the right to raises it."""
     turns = [Use("quick", name="a"), Use("quick", name="b"), "Done."]
     served = await serve(stage.agent(*turns, stop=MaxSteps(1)))
@@ -226,7 +236,9 @@ async def test_caps_are_raised_on_what_was_seen(serve: Serve, stage: Stage) -> N
     assert ended.json()["phase"] == "completed"
 
 
-async def test_a_run_continues_from_a_boundary_as_another(serve: Serve, stage: Stage) -> None:
+async def test_a_run_continues_from_a_boundary_as_another(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Continue from here: a new run, and the old one stays what it was."""
     served = await serve(stage.agent(Use("quick", name="a"), "Done.", "Again."))
     client = await served.client()
@@ -239,7 +251,7 @@ async def test_a_run_continues_from_a_boundary_as_another(serve: Serve, stage: S
     assert ended.json()["phase"] == "completed"
 
 
-async def test_an_operator_halts_and_lifts(serve: Serve, stage: Stage) -> None:
+async def test_an_operator_halts_and_lifts(serve: Serve, stage: ControllableTools) -> None:
     """Nothing starts while the latch holds; lifted, the run goes on where it was."""
     served = await serve(stage.agent(Use("quick", name="a"), "Done."))
     client = await served.client()
@@ -247,7 +259,7 @@ async def test_an_operator_halts_and_lifts(serve: Serve, stage: Stage) -> None:
     assert [h["by"] for h in expect(halted, 202).json()["items"]] == ["olga"]
     where = await start_run(client)
     await reached(client, where, "halted")
-    assert stage.began == []
+    assert stage.called == []
     assert expect(await client.post("/v1/lift", json={"scope": "agent:actor"}), 200).json()[
         "lifted"
     ]
@@ -255,7 +267,7 @@ async def test_an_operator_halts_and_lifts(serve: Serve, stage: Stage) -> None:
     assert ended.json()["phase"] == "completed"
 
 
-async def test_words_that_wait_are_bounded(serve: Serve, stage: Stage) -> None:
+async def test_words_that_wait_are_bounded(serve: Serve, stage: ControllableTools) -> None:
     """Nobody buries a run in messages that it never gets to."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(pending=2))
     client = await served.client()
@@ -267,7 +279,9 @@ async def test_words_that_wait_are_bounded(serve: Serve, stage: Stage) -> None:
     assert expect(third, 429).json()["type"] == "urn:midrun:problem:too-many-pending"
 
 
-async def test_a_person_takes_over_and_hands_back(serve: Serve, stage: Stage) -> None:
+async def test_a_person_takes_over_and_hands_back(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Every control of a run has its route, also the rare ones."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
@@ -282,11 +296,11 @@ async def test_a_person_takes_over_and_hands_back(serve: Serve, stage: Stage) ->
     await reached(client, where, "paused")
     expect(await client.post(f"{where}/hand_back", json={}), 202)
     await reached(client, where, "terminal")
-    assert stage.did == ["x", "by hand"]
+    assert stage.completed == ["x", "by hand"]
 
 
 async def test_a_parked_run_is_exported_and_its_chain_can_be_checked(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """What one server gives out, another place can verify and resume."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -302,7 +316,9 @@ async def test_a_parked_run_is_exported_and_its_chain_can_be_checked(
     assert lines == checkpoint["lines"]
 
 
-async def test_a_run_is_started_with_caps_of_its_own(serve: Serve, stage: Stage) -> None:
+async def test_a_run_is_started_with_caps_of_its_own(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """By the names that the view shows them under; only operators say how much."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client, ann = await served.client(), await served.client("ann")
@@ -318,7 +334,7 @@ async def test_a_run_is_started_with_caps_of_its_own(serve: Serve, stage: Stage)
 
 
 async def test_waiting_for_what_will_never_be_ends_with_the_run(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A client that waits for a pause is not kept for a run that has ended."""
     served = await serve(stage.agent("Done."))
@@ -328,7 +344,7 @@ async def test_waiting_for_what_will_never_be_ends_with_the_run(
     expect(await client.get(f"{where}?until=stopped"), 400)
 
 
-async def test_what_is_not_there_is_not_found(serve: Serve, stage: Stage) -> None:
+async def test_what_is_not_there_is_not_found(serve: Serve, stage: ControllableTools) -> None:
     """Each by its own name, and with the run where there is one."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
@@ -346,7 +362,7 @@ async def test_what_is_not_there_is_not_found(serve: Serve, stage: Stage) -> Non
     assert expect(asked, 409).json()["run"]["phase"] == "completed"
 
 
-async def test_a_control_needs_no_body(serve: Serve, stage: Stage) -> None:
+async def test_a_control_needs_no_body(serve: Serve, stage: ControllableTools) -> None:
     """`curl -X POST …/pause`: there is nothing to say but what the address says."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client("olga")
@@ -362,7 +378,7 @@ async def test_a_control_needs_no_body(serve: Serve, stage: Stage) -> None:
 
 
 async def test_a_body_that_does_not_fit_is_answered_with_the_known_fields(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Also inside of another, where the field was."""
     served = await serve(stage.agent("Done."))
@@ -383,7 +399,7 @@ async def test_a_body_that_does_not_fit_is_answered_with_the_known_fields(
 
 
 async def test_a_refusal_says_the_same_in_words_and_in_its_fields(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Of a run that has ended only a fork can be made, and both say so."""
     served = await serve(stage.agent("Done."))

@@ -9,7 +9,7 @@ import pytest
 from midrun import Midrun, Misconfigured
 from midrun.server import Limits, app
 from midrun.server.admin import PROOF_HEADER
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import PATIENCE, Serve, listening, token_of
 from tests.unit.server.defences import JSON, entries_of, is_guarded
 
@@ -21,7 +21,7 @@ from tests.unit.server.defences import JSON, entries_of, is_guarded
     ["evil.example", "127.0.0.1", "localhost:1", "127.0.0.1.evil.example", "[::1]", "", "x:y"],
 )
 async def test_a_name_that_is_not_ours_is_misdirected(
-    serve: Serve, stage: Stage, host: str
+    serve: Serve, stage: ControllableTools, host: str
 ) -> None:
     """DNS rebinding: the page's own name points here, and its token would be good."""
     served = await serve(stage.agent("Done."))
@@ -36,7 +36,7 @@ async def test_a_name_that_is_not_ours_is_misdirected(
 
 
 async def test_loopback_has_three_names_and_others_are_allowed_byname_of(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A name without a port stands for any port, as behind a proxy."""
     served = await serve(stage.agent("Done."))
@@ -72,7 +72,7 @@ async def test_loopback_has_three_names_and_others_are_allowed_byname_of(
     ],
 )
 async def test_other_pages_change_nothing(
-    serve: Serve, stage: Stage, headers: dict[str, str]
+    serve: Serve, stage: ControllableTools, headers: dict[str, str]
 ) -> None:
     """Even one that somehow has the token: only our own page, or no page at all."""
     served = await serve(stage.agent("Done."))
@@ -91,7 +91,9 @@ async def test_other_pages_change_nothing(
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-async def test_other_pages_open_no_streams(serve: Serve, stage: Stage, site: str) -> None:
+async def test_other_pages_open_no_streams(
+    serve: Serve, stage: ControllableTools, site: str
+) -> None:
     """An image or an EventSource of another port is same-site: it would bring our cookie."""
     served = await serve(stage.agent("Done."))
     client = await served.client("olga")
@@ -101,7 +103,7 @@ async def test_other_pages_open_no_streams(serve: Serve, stage: Stage, site: str
 
 @pytest.mark.parametrize("host", ["runs.example", "midrun:8700"])
 async def test_a_browser_behind_a_proxy_changes_things_if_the_public_url_is_known(
-    stage: Stage, host: str
+    stage: ControllableTools, host: str
 ) -> None:
     """The proxy speaks https, says so in no header, and may not even pass the name on."""
     mid = Midrun("memory://", agents=[stage.agent("Done.")])
@@ -133,7 +135,9 @@ ELSEWHERE = "http://localhost:3000"
 
 
 @asynccontextmanager
-async def allowing(stage: Stage, *origins: str) -> AsyncIterator[httpx2.AsyncClient]:
+async def allowing(
+    stage: ControllableTools, *origins: str
+) -> AsyncIterator[httpx2.AsyncClient]:
     """Give a client of a server that lets pages of `origins` call it."""
     mid = Midrun("memory://", agents=[stage.agent("Done.")])
     made = app(mid, token=token_of("me"), allow_origins=origins)
@@ -143,7 +147,9 @@ async def allowing(stage: Stage, *origins: str) -> AsyncIterator[httpx2.AsyncCli
             yield client
 
 
-async def test_a_page_of_an_allowed_origin_calls_with_a_bearer_token(stage: Stage) -> None:
+async def test_a_page_of_an_allowed_origin_calls_with_a_bearer_token(
+    stage: ControllableTools,
+) -> None:
     """The preflight names the headers, and the reply may be read by that origin alone."""
     shown = {"Authorization": f"Bearer {token_of('me')}"}
     page = {"Origin": ELSEWHERE, "Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}
@@ -177,7 +183,9 @@ async def test_a_page_of_an_allowed_origin_calls_with_a_bearer_token(stage: Stag
             assert "--allow-origin" in refused.json()["detail"]
 
 
-async def test_a_cookie_never_counts_for_a_page_of_another_origin(stage: Stage) -> None:
+async def test_a_cookie_never_counts_for_a_page_of_another_origin(
+    stage: ControllableTools,
+) -> None:
     """Nor is there a session to be opened or ended from there."""
     page = {"Origin": ELSEWHERE, "Sec-Fetch-Site": "same-site"}
     shown = {"Authorization": f"Bearer {token_of('me')}"}
@@ -205,7 +213,7 @@ def test_an_origin_that_is_not_exact_is_refused_by_name(origin: str) -> None:
 
 
 async def test_options_names_the_methods_and_lets_no_page_in(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Clients ask; without allow_origins there is nothing about other origins in the answer."""
     client = await (await serve(stage.agent("Done."))).client(None)
@@ -234,7 +242,7 @@ async def test_options_names_the_methods_and_lets_no_page_in(
     ],
 )
 async def test_a_body_that_a_form_could_send_is_refused(
-    serve: Serve, stage: Stage, media: str, body: bytes
+    serve: Serve, stage: ControllableTools, media: str, body: bytes
 ) -> None:
     """JSON is what a page cannot send elsewhere without asking first."""
     served = await serve(stage.agent("Done."))
@@ -246,7 +254,7 @@ async def test_a_body_that_a_form_could_send_is_refused(
 
 
 async def test_a_body_is_bounded_whatever_it_says_of_its_length(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Bytes are counted as they come, and before they are parsed."""
     served = await serve(stage.agent("Done."), limits=Limits(body=1000))
@@ -283,7 +291,7 @@ async def test_a_body_is_bounded_whatever_it_says_of_its_length(
     ],
 )
 async def test_a_body_that_is_not_exactly_right_is_refused(
-    serve: Serve, stage: Stage, body: bytes
+    serve: Serve, stage: ControllableTools, body: bytes
 ) -> None:
     """Ambiguous input fails closed: nothing is applied, and the answer is a problem."""
     served = await serve(stage.agent("Done."))
@@ -298,7 +306,7 @@ async def test_a_body_that_is_not_exactly_right_is_refused(
     "name", ["a" * 65, "..%2f..%2fetc", "run.1", "run%00", "run%0a", "ü", "%20", "a;b", "a'--"]
 )
 async def test_an_id_is_letters_digits_and_dashes(
-    serve: Serve, stage: Stage, name: str
+    serve: Serve, stage: ControllableTools, name: str
 ) -> None:
     """What else there is in a path does not reach a store."""
     served = await serve(stage.agent("Done."))
@@ -306,7 +314,7 @@ async def test_an_id_is_letters_digits_and_dashes(
     assert (await client.get(f"/v1/runs/{name}")).status_code == 404
 
 
-async def test_changes_are_counted_per_caller(serve: Serve, stage: Stage) -> None:
+async def test_changes_are_counted_per_caller(serve: Serve, stage: ControllableTools) -> None:
     """One caller's haste is not another's refusal."""
     limits = Limits(rate=0.001, burst=2)
     served = await serve(stage.agent("Done."), limits=limits)
@@ -318,7 +326,9 @@ async def test_changes_are_counted_per_caller(serve: Serve, stage: Stage) -> Non
     assert (await ann.get("/v1/runs")).status_code == 200
 
 
-async def test_methods_that_are_not_there_say_which_are(serve: Serve, stage: Stage) -> None:
+async def test_methods_that_are_not_there_say_which_are(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """A GET changes nothing, on any route that changes something."""
     served = await serve(stage.agent("Done."))
     client = await served.client("olga")
@@ -328,7 +338,7 @@ async def test_methods_that_are_not_there_say_which_are(serve: Serve, stage: Sta
     assert (await client.get("/nowhere")).status_code == 404
 
 
-async def test_web_sockets_are_not_accepted(serve: Serve, stage: Stage) -> None:
+async def test_web_sockets_are_not_accepted(serve: Serve, stage: ControllableTools) -> None:
     """They are not bound by the same-origin rule, and we need none."""
     served = await serve(stage.agent("Done."))
     said: list[object] = []

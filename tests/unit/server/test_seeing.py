@@ -4,13 +4,15 @@ from midrun import Agent, Midrun, tool
 from midrun.core.ids import RunId
 from midrun.core.lru import LruDict
 from midrun.models import ScriptedModel
-from midrun.server.run_views import Views
-from tests.unit.runs.stage import Stage, Use
+from midrun.server.run_views import RunViews
+from tests.unit.runs.stage import ControllableTools, Use
 from tests.unit.server.calling import expect, reached, start_run
 from tests.unit.server.conftest import Serve
 
 
-async def test_a_button_that_would_be_refused_is_not_live(serve: Serve, stage: Stage) -> None:
+async def test_a_button_that_would_be_refused_is_not_live(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Who looks on may press nothing, and is told why."""
     served = await serve(stage.agent(Use("slow", name="work"), "Done."))
     ann, vera = await served.client("ann"), await served.client("vera")
@@ -25,7 +27,9 @@ async def test_a_button_that_would_be_refused_is_not_live(serve: Serve, stage: S
     stage.gate("work").set()
 
 
-async def test_it_says_how_long_it_has_worked_up_to_now(serve: Serve, stage: Stage) -> None:
+async def test_it_says_how_long_it_has_worked_up_to_now(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """The journal has it up to its last entry only; paused, it stands still."""
     served = await serve(stage.agent(Use("slow", name="work"), "Done."))
     client = await served.client()
@@ -44,7 +48,9 @@ async def test_it_says_how_long_it_has_worked_up_to_now(serve: Serve, stage: Sta
     assert (await client.get(f"{where}/seen")).json()["elapsed"] == rests["elapsed"]
 
 
-async def test_whoever_may_decide_is_the_one_it_waits_for(serve: Serve, stage: Stage) -> None:
+async def test_whoever_may_decide_is_the_one_it_waits_for(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """With four eyes, not the one who started the run."""
     guarded = tool(stage._quick, name="guarded", approve=True, four_eyes=True)
     script = ScriptedModel([Use("guarded", name="x"), "Done."])
@@ -63,7 +69,7 @@ async def test_whoever_may_decide_is_the_one_it_waits_for(serve: Serve, stage: S
 
 
 async def test_turns_come_the_newest_first_page_or_from_where_one_says(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """Pages join without a gap."""
     turns = [Use("quick", name=f"n{n}") for n in range(50)]
@@ -84,14 +90,14 @@ async def test_cached_states_are_bounded_by_their_bytes() -> None:
     """Megabytes of one caller's runs must not stay in the memory that all callers share."""
     agent = Agent("writer", model=ScriptedModel(["Done."] * 9))
     async with Midrun("memory://", agents=[agent], engine=None) as mid:
-        views = Views(mid)
+        views = RunViews(mid)
         runs = [await mid.start(agent, letter * 1_000_000) for letter in "abc"]
         views._states = LruDict(max_items=9, max_weight=2_500_000)
         for run in runs:
-            await views.state(RunId(run.id))
+            await views.read_state(RunId(run.id))
         assert 2_000_000 < views._states.weight < 2_500_000
         assert RunId(runs[0].id) not in views._states
         await runs[2].say("d" * 400_000)
-        state = await views.state(RunId(runs[2].id))  # it grows, and the oldest makes room
+        state = await views.read_state(RunId(runs[2].id))  # it grows, and the oldest makes room
         assert state.seq == 2
         assert 1_400_000 < views._states.weight < 2_500_000

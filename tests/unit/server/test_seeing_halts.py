@@ -8,13 +8,13 @@ import pytest
 
 from midrun import Midrun
 from midrun.core.entries import LeaseTaken
-from midrun.core.evolve import apply
+from midrun.core.evolve import apply_entries
 from midrun.core.ids import Epoch, Micros, RunId
-from midrun.core.run_head import head_of
-from midrun.driver.journal_writer import load
+from midrun.core.run_head import build_head
+from midrun.driver.journal_writer import load_run_state
 from midrun.server import runs
-from midrun.server.request_context import HOLDERS_MAX, Hearing
-from tests.unit.runs.stage import Stage, Use
+from midrun.server.request_context import HOLDERS_MAX, HolderLastSeen
+from tests.unit.runs.stage import ControllableTools, Use
 from tests.unit.server.calling import expect
 from tests.unit.server.conftest import PEOPLE, Serve
 
@@ -23,15 +23,15 @@ OLGA = PEOPLE["olga"]
 
 async def taken(mid: Midrun, run: RunId, holder: str = "elsewhere") -> None:
     """Have somebody else drive `run` who does not look."""
-    state = await load(mid.store, run)
+    state = await load_run_state(mid.store, run)
     entries = [LeaseTaken(holder=holder, epoch=Epoch(state.epoch + 1))]
-    head = head_of(apply(state, entries, mid.now()))
-    await mid.store.beat(holder, ttl=timedelta(hours=1))
-    await mid.store.take(run, entries, after=state.seq, holder=holder, head=head)
+    head = build_head(apply_entries(state, entries, mid.now()))
+    await mid.store.record_heartbeat(holder, ttl=timedelta(hours=1))
+    await mid.store.take_lease(run, entries, after=state.seq, holder=holder, head=head)
 
 
 async def test_a_run_whose_driver_has_not_met_the_halt_is_halting(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """It was asked for, and has not happened; nobody may be told that it has."""
     served = await serve()  # it drives nothing
@@ -49,7 +49,9 @@ async def test_a_run_whose_driver_has_not_met_the_halt_is_halting(
     assert after["halt"]["reason"] == "the far end is on fire"
 
 
-async def test_a_list_says_of_a_run_what_its_page_says(serve: Serve, stage: Stage) -> None:
+async def test_a_list_says_of_a_run_what_its_page_says(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Also of what no journal knows: a halt that nobody has met, and that nobody is at work."""
     served = await serve()  # it drives nothing
     async with Midrun(served.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
@@ -73,7 +75,9 @@ async def test_a_list_says_of_a_run_what_its_page_says(serve: Serve, stage: Stag
     assert await told() == [f"no call starts {lifted}", "Halting"]
 
 
-async def test_a_run_at_rest_says_what_a_halt_means_for_it(serve: Serve, stage: Stage) -> None:
+async def test_a_run_at_rest_says_what_a_halt_means_for_it(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """It stands where it stood; what is over is under no halt."""
     served = await serve(stage.agent(Use("quick", name="a"), "Done."))
     over = await served.mid.start("actor", "Go.", actor=OLGA)
@@ -89,10 +93,10 @@ async def test_a_run_at_rest_says_what_a_halt_means_for_it(serve: Serve, stage: 
 
 
 async def test_a_view_that_a_driver_left_by_falling_silent_is_another(
-    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No entry says so; whoever has the view of before must not hear that it is the same."""
-    monkeypatch.setattr(runs, "SILENCE_S", 0.01)
+    monkeypatch.setattr(runs, "SILENCE_POLL_S", 0.01)
     served = await serve()  # it drives nothing
     async with Midrun(served.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
         run = await idle.start("actor", "Go.", actor=OLGA)
@@ -108,7 +112,7 @@ async def test_a_view_that_a_driver_left_by_falling_silent_is_another(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        await served.mid.store.rest("elsewhere")
+        await served.mid.store.release_leases("elsewhere")
     (lost,) = replies
     assert (lost.status_code, lost.json()["sign"]["look"]) == (200, "lost")
     assert lost.json()["seq"] == alive.json()["seq"]
@@ -121,7 +125,7 @@ async def test_a_view_that_a_driver_left_by_falling_silent_is_another(
 
 def test_silence_is_counted_from_the_last_sign_of_life() -> None:
     """By what this server has heard: it may be longer, and is never less."""
-    hearing = Hearing()
+    hearing = HolderLastSeen()
     assert hearing.silent_since("a", {"a", "b"}, Micros(10)) == 10
     assert hearing.silent_since("a", {"b"}, Micros(20)) == 10
     assert hearing.silent_since("b", {"a"}, Micros(30)) == 20
@@ -132,7 +136,7 @@ def test_silence_is_counted_from_the_last_sign_of_life() -> None:
 
 def test_holders_that_are_long_gone_are_forgotten() -> None:
     """A server lives for months, and every process of a fleet has a name of its own."""
-    hearing = Hearing()
+    hearing = HolderLastSeen()
     for number in range(HOLDERS_MAX + 10):
         hearing.silent_since(f"p{number}", (), Micros(number))
-    assert len(hearing._heard) == HOLDERS_MAX
+    assert len(hearing._last_seen_at) == HOLDERS_MAX

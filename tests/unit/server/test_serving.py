@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from midrun.core.values import TERMINAL
+from midrun.core.values import TERMINAL_PHASES
 from midrun.models import Use
 from midrun.server.admin import PROOF_HEADER
 from tests.support.processes import ROOT
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import PATIENCE, Serve
 from tests.unit.server.listening import heard
 
@@ -149,7 +149,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("ends", [0, 25, 50])
 async def test_fifty_cancels_and_a_completion_have_one_winner(
-    serve: Serve, stage: Stage, ends: int
+    serve: Serve, stage: ControllableTools, ends: int
 ) -> None:
     """Every reply agrees with the journal, whoever was first: it, one of them, or either."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -170,8 +170,8 @@ async def test_fifty_cancels_and_a_completion_have_one_winner(
             tasks.start_soon(cancel)
     stage.gate("x").set()
     view = await run.until("terminal")
-    assert view.phase in {0: ["completed"], 50: ["cancelled"]}.get(ends, [*TERMINAL])
-    chain = await served.mid.store.lines(run.id)
+    assert view.phase in {0: ["completed"], 50: ["cancelled"]}.get(ends, [*TERMINAL_PHASES])
+    chain = await served.mid.store.read_lines(run.id)
     entries = await served.mid.store.read(run.id)
     asked = [
         record.seq for record in entries if type(record.entry).__name__ == "CancelRequested"
@@ -192,7 +192,7 @@ async def test_fifty_cancels_and_a_completion_have_one_winner(
 
 
 async def test_two_servers_on_one_store_show_and_control_the_same_run(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """A control pressed here reaches the driver there, and both feeds tell of it."""
     first = await serve(stage.agent(Use("slow", name="x"), "Done."))

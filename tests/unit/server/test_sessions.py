@@ -14,28 +14,28 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from midrun import Actor, Midrun, Misconfigured
-from midrun.core.ids import SECOND, Micros
-from midrun.ports.environment import boottime, wall
+from midrun.core.ids import MICROS_PER_SECOND, Micros
+from midrun.ports.environment import read_boot_clock, read_wall_clock
 from midrun.server import App, Auth, Limits, Tokens, app
 from midrun.server import serve as serve_forever
 from midrun.server.admin import PROOF_HEADER
 from midrun.server.sessions import (
-    CODE_S,
-    ENDED_MAX,
-    SECRET_MAX,
-    SESSION_S,
+    CODE_LIFETIME_S,
+    ENDED_SESSIONS_MAX,
+    SECRET_MAX_CHARS,
+    SESSION_LIFETIME_S,
     SESSIONS_MAX,
     Sessions,
-    key_of,
+    derive_key,
 )
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 from tests.unit.server.conftest import PATIENCE, Serve, listening, token_of
 from tests.unit.server.listening import heard
 
 TOKEN = token_of("me")
 
 
-async def test_a_link_signs_one_browser_in_once(serve: Serve, stage: Stage) -> None:
+async def test_a_link_signs_one_browser_in_once(serve: Serve, stage: ControllableTools) -> None:
     """What is left of it in a terminal, or a history, is worth nothing."""
     served = await serve(stage.agent("Done."))
     code = served.app.code(Actor(name="ann", role="user"))
@@ -54,7 +54,7 @@ async def test_a_link_signs_one_browser_in_once(serve: Serve, stage: Stage) -> N
     assert (await browser.get("/v1/session", headers={"Cookie": "x"})).status_code == 401
 
 
-async def test_a_session_opens_no_other_session(serve: Serve, stage: Stage) -> None:
+async def test_a_session_opens_no_other_session(serve: Serve, stage: ControllableTools) -> None:
     """It would have another 12 hours, and outlive the end of the first."""
     served = await serve(stage.agent("Done."))
     browser = await served.client("ann")
@@ -70,7 +70,9 @@ async def sign_in(client: httpx2.AsyncClient) -> None:
     client.headers[PROOF_HEADER] = (await client.post("/v1/session", json={})).json()["proof"]
 
 
-async def test_a_cookie_without_its_proof_is_no_session(serve: Serve, stage: Stage) -> None:
+async def test_a_cookie_without_its_proof_is_no_session(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """A server on another port of this host is sent the cookie, and never has the proof."""
     served = await serve(stage.agent("Done."))
     browser = await served.client("olga")
@@ -86,7 +88,9 @@ async def test_a_cookie_without_its_proof_is_no_session(serve: Serve, stage: Sta
     assert (await browser.get("/v1/runs", headers={PROOF_HEADER: right})).status_code == 200
 
 
-async def test_a_cookie_that_comes_twice_is_refused(serve: Serve, stage: Stage) -> None:
+async def test_a_cookie_that_comes_twice_is_refused(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Another server of the host can set one for a longer path, which would come first."""
     served = await serve(stage.agent("Done."))
     browser = await served.client("olga")
@@ -111,7 +115,7 @@ async def test_over_https_the_cookie_is_of_this_host_alone() -> None:
         transport = httpx2.ASGITransport(app=host)
         url = "http://runs.example"
         async with (
-            made._lobby.mid,
+            made._server.mid,
             httpx2.AsyncClient(transport=transport, base_url=url) as client,
         ):
             shown = {"Authorization": f"Bearer {TOKEN}"}
@@ -133,7 +137,7 @@ async def test_over_https_the_cookie_is_of_this_host_alone() -> None:
 
 async def test_nobody_signs_others_out_by_signing_in_too_often() -> None:
     """There is room for so many sessions; whoever has the most gives one up."""
-    sessions = Sessions(boottime, wall)
+    sessions = Sessions(read_boot_clock, read_wall_clock)
     olga, ann = Actor(name="olga", role="operator"), Actor(name="ann", role="user")
     hers = sessions.open(olga)
     secrets = [sessions.open(ann) for _ in range(2 * SESSIONS_MAX)]
@@ -150,7 +154,7 @@ async def test_a_cookie_that_says_itself_what_it_is_needs_no_room() -> None:
     for _ in range(SESSIONS_MAX):
         sessions.open(olga)
         sessions.open(ann)
-    assert (len(sessions._open), sessions._ended) == (SESSIONS_MAX, {})
+    assert (len(sessions._sessions), sessions._ended) == (SESSIONS_MAX, {})
     assert all(sessions.find(cookie) for cookie in cookies)
     assert sessions.find(cookies[0]) is listening is not None
     sessions.end(cookies[0])
@@ -165,9 +169,9 @@ async def test_nobody_signs_others_out_by_signing_out_too_often() -> None:
     hers, his, left = then.open(ann), then.open(bob), then.open(ann)
     assert now.find(left) is not None
     now.end(left)
-    for _ in range(ENDED_MAX + 2):
+    for _ in range(ENDED_SESSIONS_MAX + 2):
         now.end(now.open(bob))
-    assert len(now._ended) <= ENDED_MAX
+    assert len(now._ended) <= ENDED_SESSIONS_MAX
     assert now.find(hers) is not None
     assert [now.find(gone) for gone in (his, left)] == [None, None]
 
@@ -175,15 +179,19 @@ async def test_nobody_signs_others_out_by_signing_out_too_often() -> None:
 async def test_a_code_that_nobody_uses_is_not_kept_for_ever() -> None:
     """An application that shows everybody a link of their own must not grow by it."""
     now = 0.0
-    sessions = Sessions(lambda: now, wall)
-    old = [sessions.code(Actor(name="ann")) for _ in range(3)]
-    now = CODE_S
-    new = sessions.code(Actor(name="ann"))
+    sessions = Sessions(lambda: now, read_wall_clock)
+    old = [sessions.issue_code(Actor(name="ann")) for _ in range(3)]
+    now = CODE_LIFETIME_S
+    new = sessions.issue_code(Actor(name="ann"))
     assert len(sessions._codes) == 1
-    assert [sessions.redeem(code) for code in (*old, new)] == [None] * 3 + [Actor(name="ann")]
+    assert [sessions.redeem_code(code) for code in (*old, new)] == [None] * 3 + [
+        Actor(name="ann")
+    ]
 
 
-async def test_a_session_ends_and_its_streams_with_it(serve: Serve, stage: Stage) -> None:
+async def test_a_session_ends_and_its_streams_with_it(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Signing out is not a wish: what was open is closed."""
     served = await serve(stage.agent(Use("slow", name="x"), "."))
     run = await served.mid.start("actor", "Go.", actor="olga")
@@ -199,7 +207,9 @@ async def test_a_session_ends_and_its_streams_with_it(serve: Serve, stage: Stage
     assert (await browser.get("/v1/runs")).status_code == 401
 
 
-async def test_an_application_ends_the_sessions_of_a_user(serve: Serve, stage: Stage) -> None:
+async def test_an_application_ends_the_sessions_of_a_user(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """An employee leaves: every browser, open streams, links not used yet; others stay."""
     served = await serve(stage.agent(Use("slow", name="x"), "."))
     run = await served.mid.start("actor", "Go.", actor="ann")
@@ -224,9 +234,9 @@ async def test_an_application_ends_the_sessions_of_a_user(serve: Serve, stage: S
 
 def test_a_signed_session_that_this_process_has_not_seen_is_ended_too() -> None:
     """Its cookie says whom it is for; this process meets it after it was told to end it."""
-    time = wall()
-    then = Sessions(boottime, lambda: time, key=key_of(TOKEN))
-    now = Sessions(boottime, lambda: time, key=key_of(TOKEN))
+    time = read_wall_clock()
+    then = Sessions(read_boot_clock, lambda: time, key=derive_key(TOKEN))
+    now = Sessions(read_boot_clock, lambda: time, key=derive_key(TOKEN))
     anns, bobs = then.open(Actor(name="ann")), then.open(Actor(name="bob"))
     now.end_all("ann")
     time = Micros(time + 1)
@@ -234,7 +244,9 @@ def test_a_signed_session_that_this_process_has_not_seen_is_ended_too() -> None:
     assert open_sessions().find(now.open(Actor(name="ann"))) is not None
 
 
-async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(stage: Stage) -> None:
+async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(
+    stage: ControllableTools,
+) -> None:
     """A right that was taken away is not good for as long as a connection lasts."""
     known = {"a-token-that-is-long": Actor(name="ann", role="operator")}
 
@@ -264,7 +276,9 @@ async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(stage: Stag
             stage.gate("x").set()
 
 
-async def test_a_long_poll_ends_with_its_session(serve: Serve, stage: Stage) -> None:
+async def test_a_long_poll_ends_with_its_session(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """A browser that has signed out is not shown the run when that changes."""
     served = await serve(stage.agent(Use("slow", name="x"), "."))
     browser = await served.client("ann")
@@ -288,7 +302,9 @@ async def test_a_long_poll_ends_with_its_session(serve: Serve, stage: Stage) -> 
     stage.gate("x").set()
 
 
-async def test_a_cookie_of_another_port_is_not_ours(serve: Serve, stage: Stage) -> None:
+async def test_a_cookie_of_another_port_is_not_ours(
+    serve: Serve, stage: ControllableTools
+) -> None:
     """Browsers send cookies to every port of a host, so each server's has a name of its own."""
     served = await serve(stage.agent("Done."))
     client = await served.client("olga")
@@ -323,7 +339,7 @@ async def started(
     made = app(mid, **given) if given else app(mid, token=token)
     headers = {"Cookie": f"midrun_80={cookie}"} if cookie else {}
     if cookie:  # the page has kept its proof, whichever process gave it
-        headers[PROOF_HEADER] = proof or made._lobby.sessions.proof_of(cookie)
+        headers[PROOF_HEADER] = proof or made._server.sessions.make_proof(cookie)
     transport = httpx2.ASGITransport(app=made)
     url = "http://127.0.0.1:80"
     client = httpx2.AsyncClient(transport=transport, base_url=url, headers=headers)
@@ -383,8 +399,8 @@ async def test_who_signed_out_stays_out() -> None:
 
 async def test_a_session_that_is_too_old_is_none() -> None:
     """By the world's clock, as the browser reckons: no process need have been there."""
-    then = Micros(wall() - SESSION_S * SECOND)
-    for opened_at, status in ((then, 401), (Micros(then + 600 * SECOND), 200)):
+    then = Micros(read_wall_clock() - SESSION_LIFETIME_S * MICROS_PER_SECOND)
+    for opened_at, status in ((then, 401), (Micros(then + 600 * MICROS_PER_SECOND), 200)):
         cookie = open_sessions(at=opened_at).open(Actor(name="ann"))
         async with started(cookie=cookie) as (_, browser):
             assert (await browser.get("/v1/session")).status_code == status
@@ -400,7 +416,7 @@ def test_a_cookie_with_any_byte_changed_is_none() -> None:
             assert sessions.find(cookie[:at] + new + cookie[at + 1 :]) is None
         assert sessions.find(cookie[:at]) is None
         assert sessions.find(cookie[:at] + cookie[at + 1 :]) is None
-    for more in (".", "=", "A", f".{cookie}", "A" * SECRET_MAX):
+    for more in (".", "=", "A", f".{cookie}", "A" * SECRET_MAX_CHARS):
         assert sessions.find(cookie + more) is None
     assert sessions.find(cookie) is not None
 
@@ -408,7 +424,7 @@ def test_a_cookie_with_any_byte_changed_is_none() -> None:
 async def test_a_long_name_is_signed_in_too_though_not_for_ever() -> None:
     """Browsers drop long cookies without a word; such a session ends with the process."""
     sessions = open_sessions()
-    long = sessions.open(Actor(name="n" * SECRET_MAX))
+    long = sessions.open(Actor(name="n" * SECRET_MAX_CHARS))
     assert len(long) < 100
     found = sessions.find(long)
     assert found is not None
@@ -417,10 +433,10 @@ async def test_a_long_name_is_signed_in_too_though_not_for_ever() -> None:
 
 async def test_no_session_that_ended_comes_back_when_many_have() -> None:
     """What is remembered of them is bounded; beyond that, older ones have to sign in again."""
-    time = wall()
-    sessions = Sessions(boottime, lambda: time, key=key_of(TOKEN))
+    time = read_wall_clock()
+    sessions = Sessions(read_boot_clock, lambda: time, key=derive_key(TOKEN))
     cookies = []
-    for _ in range(ENDED_MAX + 2):
+    for _ in range(ENDED_SESSIONS_MAX + 2):
         time = Micros(time + 1)
         cookies.append(sessions.open(Actor(name="ann")))
         sessions.end(cookies[-1])
@@ -488,5 +504,5 @@ async def test_a_code_is_for_a_name_or_an_actor_and_nothing_else() -> None:
 
 def open_sessions(at: Micros | None = None) -> Sessions:
     """Return the sessions of a server that has just started, or of one that did then."""
-    clock = wall if at is None else lambda: at
-    return Sessions(boottime, clock, key=key_of(TOKEN))
+    clock = read_wall_clock if at is None else lambda: at
+    return Sessions(read_boot_clock, clock, key=derive_key(TOKEN))

@@ -8,7 +8,7 @@ from midrun import Actor, Midrun, Misconfigured
 from midrun.runs.token_file import token_folder
 from midrun.server import Network, Tokens, app, token_in
 from midrun.server import serve as serve_forever
-from midrun.server.serve import Server
+from midrun.server.serve import UvicornServer
 from tests.unit.server.conftest import token_of
 
 
@@ -135,6 +135,6 @@ def test_no_variable_of_the_environment_declares_a_proxy(
     """Images set it for uvicorn; every client could then claim any address."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     made = app(Midrun("memory://"), token=token_of("me"))
-    assert Server(made).config.forwarded_allow_ips == "127.0.0.1,::1"
+    assert UvicornServer(made).config.forwarded_allow_ips == "127.0.0.1,::1"
     declared = Network(forwarded_allow_ips="10.0.0.1")
-    assert Server(made, declared).config.forwarded_allow_ips == "10.0.0.1"
+    assert UvicornServer(made, declared).config.forwarded_allow_ips == "10.0.0.1"

@@ -8,18 +8,18 @@ import msgspec
 import pytest
 
 from midrun.server import Limits, Quota
-from midrun.server.openapi import openapi
-from tests.unit.runs.stage import Stage, Use
+from midrun.server.openapi import make_openapi
+from tests.unit.runs.stage import ControllableTools, Use
 from tests.unit.server.calling import expect, reached
 from tests.unit.server.conftest import Serve
 from tests.unit.server.defences import entries_of
 
 
-async def test_a_task_that_says_nothing_is_none(serve: Serve, stage: Stage) -> None:
+async def test_a_task_that_says_nothing_is_none(serve: Serve, stage: ControllableTools) -> None:
     """Nobody means that, and the description says so."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
-    schemas = msgspec.json.decode(openapi())["components"]["schemas"]
+    schemas = msgspec.json.decode(make_openapi())["components"]["schemas"]
     for task in ("", " \n\t", "\u00a0\u2003", "\x1c"):
         refused = await client.post("/v1/runs", json={"agent": "actor", "input": task})
         problem = expect(refused, 422).json()
@@ -29,7 +29,7 @@ async def test_a_task_that_says_nothing_is_none(serve: Serve, stage: Stage) -> N
 
 
 async def test_of_many_that_ask_for_the_same_at_once_one_began_it(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """By two servers on one store: each of the others is told that it had been asked for."""
     agent = stage.agent("Done.", "Again.")
@@ -68,7 +68,7 @@ async def test_of_many_that_ask_for_the_same_at_once_one_began_it(
     ],
 )
 async def test_a_user_whose_quota_is_used_up_starts_nothing(
-    serve: Serve, stage: Stage, quota: Quota, excess: str
+    serve: Serve, stage: ControllableTools, quota: Quota, excess: str
 ) -> None:
     held = stage.agent(Use("slow", name="held"), "Done.")
     served = await serve(held, limits=Limits(quota=quota))
@@ -84,7 +84,7 @@ async def test_a_user_whose_quota_is_used_up_starts_nothing(
 
 
 async def test_a_repeated_request_finds_its_run_although_the_quota_is_used_up(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     quota = Quota(runs_per_day=1)
     served = await serve(stage.agent("Done."), limits=Limits(quota=quota))
@@ -97,7 +97,7 @@ async def test_a_repeated_request_finds_its_run_although_the_quota_is_used_up(
 
 
 async def test_a_key_of_another_run_lets_no_message_of_a_bridge_past_the_quota(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     """The bridges have request ids of their own: repeats of these are let through."""
     limits = Limits(quota=Quota(runs_per_day=1))
@@ -117,7 +117,7 @@ async def test_a_key_of_another_run_lets_no_message_of_a_bridge_past_the_quota(
 
 
 async def test_a_repeated_message_of_a_bridge_finds_its_run_although_the_quota_is_used_up(
-    serve: Serve, stage: Stage
+    serve: Serve, stage: ControllableTools
 ) -> None:
     limits = Limits(quota=Quota(runs_per_day=1))
     served = await serve(stage.agent("Done."), limits=limits)

@@ -101,7 +101,7 @@ async def write(path: str, name: str, count: int) -> None:
         await store.create(RUN, [RunStarted(agent="a", task="t")], head=HEAD)
     for n in range(count):
         while True:
-            after = (await store.row(RUN)).seq
+            after = (await store.get_row(RUN)).seq
             try:
                 entry = MessageReceived(text=f"{name}{n}")
                 await store.append(RUN, [entry], after=after, lease=None, head=HEAD)

@@ -13,34 +13,42 @@ from midrun import Midrun
 from midrun.core.ids import RunId
 from midrun.errors import StoreForeign
 from midrun.ports.store import Store
-from midrun.stores.postgres.setup import migrations
+from midrun.stores.postgres.setup import load_migrations
 from midrun.stores.postgres.store import PostgresStore
-from midrun.stores.sqlite.connection import SCHEMA
+from midrun.stores.sqlite.connection import SCHEMA_VERSION
 from midrun.stores.sqlite.store import SqliteStore
-from midrun.stores.sqlite.writer import Chore
+from midrun.stores.sqlite.writer import WriterTask
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.fixtures import OTHER, RUN, create, say, take
+from midrun.testing.store_suite.fixtures import (
+    OTHER_RUN,
+    RUN,
+    append_message,
+    create_run,
+    take_lease,
+)
 from midrun.workers import local
 from tests.crash.facts import becomes
-from tests.unit.runs.stage import Stage, Use
+from tests.unit.runs.stage import ControllableTools, Use
 
 PATIENCE = 60
 
 WRITES: dict[str, Callable[[Store], Awaitable[object]]] = {
-    "append": lambda store: say(store, RUN, 2),
-    "create": lambda store: create(store, OTHER),
-    "take": lambda store: take(store, RUN, 2, "a"),
+    "append": lambda store: append_message(store, RUN, 2),
+    "create": lambda store: create_run(store, OTHER_RUN),
+    "take": lambda store: take_lease(store, RUN, 2, "a"),
 }
 
 RENAMED = "ALTER PROCEDURE midrun_write(json, boolean, bigint, text) RENAME TO midrun_write_5"
 BACK = "ALTER PROCEDURE midrun_write_5(json, boolean, bigint, text) RENAME TO midrun_write"
-NEWER = migrations()[-1][0] + 1
+NEWER = load_migrations()[-1][0] + 1
 
 
 def migrate_file(path: Path, statement: str) -> None:
     """Do to a file what a newer midrun would."""
     db = apsw.Connection(str(path))
-    db.execute(f"BEGIN IMMEDIATE; {statement}; PRAGMA user_version = {SCHEMA + 1}; COMMIT")
+    db.execute(
+        f"BEGIN IMMEDIATE; {statement}; PRAGMA user_version = {SCHEMA_VERSION + 1}; COMMIT"
+    )
     db.close()
 
 
@@ -57,14 +65,14 @@ async def test_nothing_more_is_written_to_a_file_that_is_a_newer_midruns(
 ) -> None:
     """Whatever has changed in it: the number is enough. What was written can be read."""
     store = SqliteStore(tmp_path / "runs.db")
-    await create(store)
-    await say(store, RUN, 1)
+    await create_run(store)
+    await append_message(store, RUN, 1)
     migrate_file(store.path, "ALTER TABLE runs ADD COLUMN tenant TEXT NOT NULL DEFAULT ''")
     for _ in range(2):
         with pytest.raises(StoreForeign, match="newer midrun"):
             await WRITES[write](store)
     assert [record.seq for record in await store.read(RUN)] == [1, 2]
-    assert (await store.row(RUN)).holder == ""
+    assert (await store.get_row(RUN)).holder == ""
     await store.close()
     with pytest.raises(StoreForeign, match="newer midrun"):
         SqliteStore(tmp_path / "runs.db")
@@ -75,16 +83,18 @@ async def test_all_who_write_to_such_a_file_at_once_are_told(tmp_path: Path) -> 
     store = SqliteStore(tmp_path / "runs.db")
     runs = [RunId(f"r{n}") for n in range(5)]
     for run in runs:
-        await create(store, run)
+        await create_run(store, run)
     migrate_file(store.path, "CREATE TABLE tenants (name TEXT)")
     told: list[RunId] = []
 
     async def writer(run: RunId) -> None:
         with pytest.raises(StoreForeign, match="newer midrun"):
-            await say(store, run, 1)
+            await append_message(store, run, 1)
         told.append(run)
 
-    store._writer._queue.put(Chore.GROW_LOG)  # nor does the thread stumble over what it was at
+    store._writer._queue.put(
+        WriterTask.GROW_WAL
+    )  # nor does the thread stumble over what it was at
     async with anyio.create_task_group() as tasks:
         for run in runs:
             tasks.start_soon(writer, run)
@@ -97,7 +107,7 @@ async def test_a_file_that_cannot_be_read_any_more_is_not_called_damaged(
 ) -> None:
     """Nobody should restore a backup over what a newer midrun has made of it."""
     store = SqliteStore(tmp_path / "runs.db")
-    await create(store)
+    await create_run(store)
     migrate_file(store.path, "ALTER TABLE entries RENAME TO lines")
     with pytest.raises(StoreForeign, match="newer midrun"):
         await store.read(RUN)
@@ -112,14 +122,14 @@ async def test_nothing_is_written_to_a_database_under_a_migration_that_forbids_i
     """The older one misses the procedure that it knows, and says why it is not there."""
     url = postgres.url()
     store = await PostgresStore.open(url)
-    await create(store)
-    await say(store, RUN, 1)
+    await create_run(store)
+    await append_message(store, RUN, 1)
     migrate(url, RENAMED)
     for _ in range(2):
         with pytest.raises(StoreForeign, match="newer midrun"):
             await WRITES[write](store)
     assert [record.seq for record in await store.read(RUN)] == [1, 2]
-    assert (await store.row(RUN)).holder == ""
+    assert (await store.get_row(RUN)).holder == ""
     with psycopg.connect(url) as db:
         db.execute("ALTER TABLE midrun_entries RENAME TO midrun_lines")
     with pytest.raises(StoreForeign, match="newer midrun"):
@@ -132,7 +142,7 @@ async def test_a_run_goes_on_under_a_migration_that_only_adds_something(
     postgres: Postgres,
 ) -> None:
     """That is how a fleet is upgraded: one process after the other."""
-    stage, url = Stage(), postgres.url()
+    stage, url = ControllableTools(), postgres.url()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     with anyio.fail_after(PATIENCE):
         async with Midrun(url, agents=[agent]) as midrun:
@@ -142,7 +152,7 @@ async def test_a_run_goes_on_under_a_migration_that_only_adds_something(
             stage.gate("a").set()
             assert (await run.until("completed")).output == "Done."
             assert await midrun.verify(run.id)
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]
 
 
 @pytest.mark.once
@@ -154,8 +164,8 @@ async def test_a_run_that_an_older_midrun_may_not_go_on_with_is_left_to_a_newer_
     It is said once, and seldom after that, however often it tries.
     """
     monkeypatch.setattr(local, "SWEEP_S", 0.05)
-    monkeypatch.setattr(local, "EVERY_S", 3600.0)
-    stage, url = Stage(), postgres.url()
+    monkeypatch.setattr(local, "LOG_REPEAT_S", 3600.0)
+    stage, url = ControllableTools(), postgres.url()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     with anyio.fail_after(PATIENCE), caplog.at_level(logging.DEBUG, logger="midrun"):
         async with Midrun(url, agents=[agent]) as midrun:
@@ -179,4 +189,4 @@ async def test_a_run_that_an_older_midrun_may_not_go_on_with_is_left_to_a_newer_
             await handle.answer("yes")
             await handle.until("completed")
             assert await newer.verify(run.id)
-    assert stage.did == ["a", "b"]
+    assert stage.completed == ["a", "b"]

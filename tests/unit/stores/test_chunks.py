@@ -15,12 +15,12 @@ from midrun.core.run_head import Head
 from midrun.core.values import Message, Phase
 from midrun.errors import JournalCorrupt
 from midrun.ports.store import Store
-from midrun.stores.chunks import join_line, list_chunks, split_line
+from midrun.stores.chunks import join_line, list_chunk_hashes, split_line
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.fixtures import started
-from midrun.testing.store_suite.threads import conversation
+from midrun.testing.store_suite.fixtures import make_started
+from midrun.testing.store_suite.threads import make_history
 
 RUNS = 40
 
@@ -28,10 +28,10 @@ RUNS = 40
 async def start_thread(store: Store) -> int:
     """Start runs that each begin with what all before said; return the bytes of the newest."""
     for number in range(RUNS):
-        first = replace(started(), history=conversation(number))
+        first = replace(make_started(), history=make_history(number))
         head = Head(phase=Phase.QUEUED, thread="t")
         await store.create(RunId(f"r{number}"), [first], head=head)
-    ((line, _),) = await store.lines(RunId(f"r{RUNS - 1}"))
+    ((line, _),) = await store.read_lines(RunId(f"r{RUNS - 1}"))
     return len(line)
 
 
@@ -86,13 +86,13 @@ TEXTS = st.text(max_size=30).flatmap(lambda t: st.integers(0, 300).map(lambda n:
 @given(st.lists(TEXTS, max_size=30))
 def test_a_line_that_was_split_is_joined_byte_for_byte(texts: list[str]) -> None:
     history = tuple(Message(role="user", text=text) for text in texts)
-    line = encode_entry(replace(started(), history=history))
+    line = encode_entry(replace(make_started(), history=history))
     stored, chunks = split_line(line)
     assert join_line(stored, chunks) == line
-    assert set(list_chunks(stored)) == set(chunks)
+    assert set(list_chunk_hashes(stored)) == set(chunks)
 
 
 @pytest.mark.parametrize("stored", [b"#", b"#[]", b'#["",["zz"],""]', b'#["\xff",[],""]'])
 def test_what_is_no_reference_line_is_left_to_the_hash_chain(stored: bytes) -> None:
-    assert not list_chunks(stored)
+    assert not list_chunk_hashes(stored)
     assert join_line(stored, {}) == stored

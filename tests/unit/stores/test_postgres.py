@@ -8,9 +8,9 @@ import pytest
 from midrun.ports.store import Store
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite import HandClock, StoreSuite
-from midrun.testing.store_suite.cursors import MarksSuite
-from midrun.testing.store_suite.fixtures import Reopen
+from midrun.testing.store_suite import ManualClock, StoreSuite
+from midrun.testing.store_suite.cursors import FollowerCursorSuite
+from midrun.testing.store_suite.fixtures import ReopenStore
 
 EMPTY = """
     DO $$
@@ -33,7 +33,7 @@ def place(postgres: Postgres) -> str:
 
 
 @pytest.mark.once
-class TestPostgresStore(StoreSuite, MarksSuite):
+class TestPostgresStore(StoreSuite, FollowerCursorSuite):
     @pytest.fixture
     def url(self, place: str) -> str:
         """Give the address of an empty store."""
@@ -42,13 +42,13 @@ class TestPostgresStore(StoreSuite, MarksSuite):
         return place
 
     @pytest.fixture
-    async def store(self, clock: HandClock, url: str) -> AsyncIterator[Store]:
+    async def store(self, clock: ManualClock, url: str) -> AsyncIterator[Store]:
         store = await PostgresStore.open(url, clock=clock)
         yield store
         await store.close()
 
     @pytest.fixture
-    async def reopen(self, clock: HandClock, url: str) -> AsyncIterator[Reopen]:
+    async def reopen(self, clock: ManualClock, url: str) -> AsyncIterator[ReopenStore]:
         opened: list[Store] = []
 
         async def again(store: Store) -> Store:

@@ -7,19 +7,19 @@ import pytest
 
 from midrun.ports.store import Store
 from midrun.stores.sqlite.store import SqliteStore
-from midrun.testing.store_suite import HandClock, MarksSuite, StoreSuite
-from midrun.testing.store_suite.fixtures import Reopen
+from midrun.testing.store_suite import FollowerCursorSuite, ManualClock, StoreSuite
+from midrun.testing.store_suite.fixtures import ReopenStore
 
 
-class TestSqliteStore(StoreSuite, MarksSuite):
+class TestSqliteStore(StoreSuite, FollowerCursorSuite):
     @pytest.fixture
-    async def store(self, clock: HandClock, tmp_path: Path) -> AsyncIterator[Store]:
+    async def store(self, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
         store = SqliteStore(tmp_path / "runs.db", clock=clock)
         yield store
         await store.close()
 
     @pytest.fixture
-    async def reopen(self, clock: HandClock, tmp_path: Path) -> AsyncIterator[Reopen]:
+    async def reopen(self, clock: ManualClock, tmp_path: Path) -> AsyncIterator[ReopenStore]:
         opened: list[Store] = []
 
         async def again(store: Store) -> Store:

@@ -25,10 +25,10 @@ from midrun.errors import (
     StoreForeign,
     StoreUnreachable,
 )
-from midrun.ports.store import Durability, Query, Snapshot
+from midrun.ports.store import Durability, RunQuery, Snapshot
 from midrun.stores.sqlite import connection, queries
 from midrun.stores.sqlite.store import SqliteStore
-from midrun.testing.store_suite.fixtures import RUN, create, say
+from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
 from tests.unit.stores.child import until_full
 
 PAGE = 4096
@@ -40,13 +40,15 @@ async def small(path: Path) -> dict[RunId, list[bytes]]:
     lines = {}
     for n in range(4):
         run = RunId(f"run_{n}")
-        appended = await create(store, run)
+        appended = await create_run(store, run)
         for seq in range(1, 12):
-            appended = await say(store, run, seq, f"message {seq} of run {n} " + "x" * 80)
+            appended = await append_message(
+                store, run, seq, f"message {seq} of run {n} " + "x" * 80
+            )
         await store.save_snapshot(
             run, Snapshot(seq=appended.seq, hash=appended.hash, body=b"s" * 200)
         )
-        lines[run] = [data for data, _ in await store.lines(run)]
+        lines[run] = [data for data, _ in await store.read_lines(run)]
     await store.close()
     return lines
 
@@ -61,14 +63,14 @@ async def test_a_file_that_other_accounts_can_read_is_taken_away_from_them(
     """A copy from a backup has the mode of the umask. A group that may write keeps access."""
     path, log = tmp_path / "runs.db", tmp_path / "runs.db-wal"
     store = SqliteStore(path)
-    await create(store)
+    await create_run(store)
     path.chmod(mode)
     log.chmod(mode)
     other = SqliteStore(path)
     for name in (path, log):
         assert stat.S_IMODE(name.stat().st_mode) == wanted
     assert (str(path) in caplog.text) is (mode != wanted)
-    assert (await other.row(RUN)).seq == 1
+    assert (await other.get_row(RUN)).seq == 1
     await store.close()
     await other.close()
 
@@ -157,13 +159,13 @@ def test_another_process_may_open_the_file_with_sqlite3(tmp_path: Path) -> None:
 async def test_a_new_file_is_ours_alone_and_says_what_it_is(tmp_path: Path) -> None:
     """Other users of the machine must not read what agents were told."""
     store = SqliteStore(tmp_path / "runs.db")
-    await create(store)
+    await create_run(store)
     for name in ("runs.db", "runs.db-wal", "runs.db-shm"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     await store.close()
     db = apsw.Connection(str(tmp_path / "runs.db"))
-    assert db.pragma("application_id") == connection.APPLICATION
-    assert db.pragma("user_version") == connection.SCHEMA
+    assert db.pragma("application_id") == connection.APPLICATION_ID
+    assert db.pragma("user_version") == connection.SCHEMA_VERSION
     assert db.pragma("journal_mode") == "wal"
     db.close()
 
@@ -185,7 +187,7 @@ async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     """`touch` and a temporary file both make one."""
     (tmp_path / "runs.db").touch()
     store = SqliteStore(tmp_path / "runs.db")
-    await create(store)
+    await create_run(store)
     assert [record.seq for record in await store.read(RUN)] == [1]
     await store.close()
 
@@ -223,7 +225,7 @@ async def test_a_file_of_a_newer_schema_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     await small(path)
     db = apsw.Connection(str(path))
-    db.pragma("user_version", connection.SCHEMA + 1)
+    db.pragma("user_version", connection.SCHEMA_VERSION + 1)
     db.close()
     with pytest.raises(StoreForeign, match="newer"):
         SqliteStore(path)
@@ -289,12 +291,12 @@ async def _check(path: Path, lines: dict[RunId, list[bytes]]) -> bool:
     """Tell whether everything is as it was; raise what midrun says if it noticed."""
     store = SqliteStore(path)
     try:
-        await store.runs(Query())
-        await store.counts()
+        await store.list_runs(RunQuery())
+        await store.count_runs_by_phase()
         for run, its in lines.items():
             await store.read(run)
             await store.load_snapshot(run)
-            if [data for data, _ in await store.lines(run)] != its:
+            if [data for data, _ in await store.read_lines(run)] != its:
                 return False
         return True
     finally:
@@ -365,10 +367,10 @@ async def test_without_its_log_a_file_holds_a_prefix_or_says_that_it_does_not(
 ) -> None:
     """A copy made while it was in use, without the `-wal`: only a kept head can tell."""
     store = SqliteStore(tmp_path / "runs.db")
-    await create(store)
+    await create_run(store)
     for seq in range(1, 40):
-        await say(store, RUN, seq)
-    whole = [data for data, _ in await store.lines(RUN)]
+        await append_message(store, RUN, seq)
+    whole = [data for data, _ in await store.read_lines(RUN)]
     shutil.copy(tmp_path / "runs.db", tmp_path / "copy.db")
     await store.close()
     try:
@@ -376,7 +378,7 @@ async def test_without_its_log_a_file_holds_a_prefix_or_says_that_it_does_not(
     except (StoreDamaged, StoreForeign):
         return
     try:
-        found = [data for data, _ in await copy.lines(RUN)]
+        found = [data for data, _ in await copy.read_lines(RUN)]
         assert whole[: len(found)] == found
     except MidrunError as noticed:
         assert noticed.code in {"run_not_found", "store_damaged"}  # noqa: PT017 - as the name says
@@ -403,9 +405,9 @@ async def test_a_journal_that_somebody_edited_is_not_driven_and_others_are(
     """With write access to the file anything can be changed, but not unnoticed."""
     path = tmp_path / "runs.db"
     store = SqliteStore(path)
-    await create(store)
+    await create_run(store)
     for seq in range(1, 5):
-        await say(store, RUN, seq)
+        await append_message(store, RUN, seq)
     await store.close()
     db = apsw.Connection(str(path))
     db.execute("DROP TRIGGER entries_do_not_change; DROP TRIGGER entries_do_not_go")
@@ -415,7 +417,7 @@ async def test_a_journal_that_somebody_edited_is_not_driven_and_others_are(
     with pytest.raises(JournalCorrupt) as refused:
         await store.read(RUN)
     assert refused.value.seq == noticed
-    await create(store, RunId("another"))
+    await create_run(store, RunId("another"))
     assert len(await store.read(RunId("another"))) == 1
     await store.close()
 
@@ -443,13 +445,13 @@ async def test_a_full_disk_loses_nothing_and_is_usable_again_with_room(
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(128 * 1024))
     store = SqliteStore(small_disk / "runs.db")
-    await create(store)
+    await create_run(store)
     acknowledged = await until_full(store, 1)
     assert len(await store.read(RUN)) == acknowledged
     ballast.unlink()
-    assert (await say(store, RUN, acknowledged)).seq == acknowledged + 1
+    assert (await append_message(store, RUN, acknowledged)).seq == acknowledged + 1
     await store.close()
     store = SqliteStore(small_disk / "runs.db")
     assert len(await store.read(RUN)) == acknowledged + 1
-    assert (await store.row(RUN)).seq == Seq(acknowledged + 1)
+    assert (await store.get_row(RUN)).seq == Seq(acknowledged + 1)
     await store.close()

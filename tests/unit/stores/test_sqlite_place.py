@@ -12,7 +12,7 @@ import pytest
 
 from midrun.errors import StoreUnreachable
 from midrun.stores.sqlite.store import SqliteStore
-from midrun.testing.store_suite.fixtures import RUN, create, say
+from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
 
 Deed = Callable[[Path], object]
 
@@ -46,11 +46,11 @@ async def test_nothing_is_said_to_be_kept_in_a_file_that_nobody_will_find(
     path = tmp_path / "folder" / "runs.db"
     path.parent.mkdir()
     store = SqliteStore(path)
-    await create(store)
+    await create_run(store)
     deed(path)
     for _ in range(2):
         with pytest.raises(StoreUnreachable, match="while it was in use"):
-            await say(store, RUN, 1)
+            await append_message(store, RUN, 1)
     await store.close()
 
 
@@ -58,12 +58,12 @@ async def test_a_file_that_is_put_back_is_as_good_as_before(tmp_path: Path) -> N
     """A disk that was unmounted for a moment; what was refused was not written."""
     path = tmp_path / "runs.db"
     store = SqliteStore(path)
-    await create(store)
+    await create_run(store)
     path.rename(tmp_path / "aside")
     with pytest.raises(StoreUnreachable):
-        await say(store, RUN, 1, "refused")
+        await append_message(store, RUN, 1, "refused")
     (tmp_path / "aside").rename(path)
-    assert (await say(store, RUN, 1, "kept")).seq == 2
+    assert (await append_message(store, RUN, 1, "kept")).seq == 2
     await store.close()
     again = SqliteStore(path)
     assert [record.seq for record in await again.read(RUN)] == [1, 2]
@@ -76,11 +76,11 @@ async def test_a_file_may_be_opened_by_a_link(tmp_path: Path) -> None:
     path.parent.mkdir()
     link.symlink_to(path)
     store = SqliteStore(path)
-    await create(store)
+    await create_run(store)
     await store.close()
     store = SqliteStore(link)
-    assert (await say(store, RUN, 1)).seq == 2
+    assert (await append_message(store, RUN, 1)).seq == 2
     path.rename(tmp_path / "aside")
     with pytest.raises(StoreUnreachable, match="while it was in use"):
-        await say(store, RUN, 2)
+        await append_message(store, RUN, 2)
     await store.close()

@@ -13,9 +13,9 @@ import pytest
 
 from midrun.core.ids import RunId, Seq
 from midrun.errors import StoreBusy
-from midrun.ports.store import Halt
+from midrun.ports.store import HaltRecord
 from midrun.stores.sqlite.store import SqliteStore
-from midrun.testing.store_suite.fixtures import RUN, create, say
+from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -68,12 +68,12 @@ async def test_whatever_was_acknowledged_survives_a_kill_at_any_point_of_any_wri
 async def _check_survivor(path: Path, point: str, acks: list[str]) -> None:
     store = SqliteStore(path)
     try:
-        rows = (await store.counts()).values()
+        rows = (await store.count_runs_by_phase()).values()
         if not acks and point != "reply":
             assert not rows
             return
         seqs = [int(ack.split()[0]) for ack in acks]
-        stored = await store.lines(RUN)
+        stored = await store.read_lines(RUN)
         for ack in acks:
             seq, link = ack.split()
             assert stored[int(seq) - 1][1].hex() == link
@@ -82,7 +82,7 @@ async def _check_survivor(path: Path, point: str, acks: list[str]) -> None:
         assert len(stored) == last + lost_reply
         records = await store.read(RUN)  # checks the chain and the head
         assert [r.seq for r in records] == [*range(1, len(stored) + 1)]
-        await say(store, RUN, len(stored))
+        await append_message(store, RUN, len(stored))
     finally:
         await store.close()
 
@@ -119,7 +119,7 @@ def test_processes_that_make_one_file_at_the_same_moment_all_open_it(tmp_path: P
 async def test_a_second_store_on_the_file_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
     """Closing any descriptor of a file would drop them, and others would think it unused."""
     store = SqliteStore(tmp_path / "runs.db")
-    await create(store)
+    await create_run(store)
     second = SqliteStore(tmp_path / "runs.db")
     with child("lock", tmp_path / "runs.db") as talk:
         assert talk.hear() == "in use"
@@ -130,14 +130,14 @@ async def test_a_second_store_on_the_file_leaves_the_locks_of_the_first(tmp_path
 async def test_another_process_notices_appends_and_latches(tmp_path: Path) -> None:
     """Controls come from the web server, the driver lives elsewhere."""
     store = SqliteStore(tmp_path / "runs.db")
-    await create(store)
+    await create_run(store)
     with child("watch", store.path) as other:
         assert other.hear() == "ready"
-        await say(store, RUN, 1)
+        await append_message(store, RUN, 1)
         assert other.hear() == "run_1 2"
-        await create(store, RunId("second"))
+        await create_run(store, RunId("second"))
         assert other.hear() == "second 1"
-        await store.halt(Halt(scope="all", by="ops"))
+        await store.set_halt(HaltRecord(scope="all", by="ops"))
         assert other.hear() == "latches 0"
     await store.close()
 
@@ -147,28 +147,28 @@ async def test_a_lock_that_is_held_too_long_is_busy_and_nothing_was_applied(
 ) -> None:
     """Reading goes on all the while, and so does writing once the lock is free."""
     store = SqliteStore(tmp_path / "runs.db", busy=timedelta(milliseconds=30))
-    await create(store)
+    await create_run(store)
     with child("hold", store.path) as other:
         assert other.hear() == "held"
         for _ in range(3):
             with pytest.raises(StoreBusy):
-                await say(store, RUN, 1)
-        assert (await store.row(RUN)).seq == 1
+                await append_message(store, RUN, 1)
+        assert (await store.get_row(RUN)).seq == 1
         assert len(await store.read(RUN)) == 1
         other.go_on()
         assert other.hear() == "free"
-        assert (await say(store, RUN, 1)).seq == 2
+        assert (await append_message(store, RUN, 1)).seq == 2
     await store.close()
 
 
 async def test_a_write_waits_for_a_lock_that_is_let_go_in_time(tmp_path: Path) -> None:
     """The wait is the writer thread's; nobody sees it but the one who asked."""
     store = SqliteStore(tmp_path / "runs.db")
-    await create(store)
+    await create_run(store)
     with child("hold", store.path) as other:
         assert other.hear() == "held"
         other.go_on()
-        assert (await say(store, RUN, 1)).seq == 2
+        assert (await append_message(store, RUN, 1)).seq == 2
     await store.close()
 
 

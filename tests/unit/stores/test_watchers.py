@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import RunId, Seq
 from midrun.ports.store import Change
-from midrun.stores.watchers import LATCHES, Watch, Watchers
+from midrun.stores.watchers import HALTS_CHANGED, ChangeWatch, Watchers
 
 ONE, TWO = RunId("one"), RunId("two")
 
@@ -17,7 +17,7 @@ ONE, TWO = RunId("one"), RunId("two")
 class Heard:
     """What a watcher has heard so far, and how often it had to be woken for it."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: ChangeWatch) -> None:
         self._watch = watch
         self._changed = anyio.Event()
         self.changes: list[Change] = []
@@ -40,12 +40,12 @@ class Heard:
 @asynccontextmanager
 async def listening(watchers: Watchers) -> AsyncIterator[Heard]:
     """Have somebody listen to `watchers` until the end of the block, which ends them."""
-    with watchers.joined() as watch:
+    with watchers.subscribe() as watch:
         heard = Heard(watch)
         async with anyio.create_task_group() as group:
             group.start_soon(heard.listen)
             yield heard
-            watchers.end()
+            watchers.end_watches()
 
 
 def changes(*pairs: tuple[RunId, int]) -> list[Change]:
@@ -59,9 +59,9 @@ async def test_what_this_process_wrote_is_gathered_and_told_in_one_go() -> None:
     async with listening(watchers) as heard:
         await checkpoint()
         for seq in range(1, 6):
-            watchers.tell([(ONE, Seq(seq))], later=True)
+            watchers.notify([(ONE, Seq(seq))], delayed=True)
         assert await heard.until(1) == changes((ONE, 5))
-        watchers.tell([(ONE, Seq(6))], later=True)  # nor is what comes next forgotten
+        watchers.notify([(ONE, Seq(6))], delayed=True)  # nor is what comes next forgotten
         assert await heard.until(2) == changes((ONE, 5), (ONE, 6))
 
 
@@ -70,8 +70,8 @@ async def test_what_others_wrote_is_told_at_once_and_takes_along_what_was_gather
     watchers = Watchers()
     async with listening(watchers) as heard:
         await checkpoint()
-        watchers.tell([(ONE, Seq(1))], later=True)
-        watchers.tell([(TWO, Seq(9))])
+        watchers.notify([(ONE, Seq(1))], delayed=True)
+        watchers.notify([(TWO, Seq(9))])
         await checkpoint()
         await checkpoint()
         assert heard.changes == changes((ONE, 1), (TWO, 9))
@@ -82,15 +82,15 @@ async def test_a_latch_is_never_gathered() -> None:
     watchers = Watchers()
     async with listening(watchers) as heard:
         await checkpoint()
-        watchers.tell([(LATCHES, Seq(0))], later=True)
+        watchers.notify([(HALTS_CHANGED, Seq(0))], delayed=True)
         await checkpoint()
         await checkpoint()
-        assert heard.changes == changes((LATCHES, 0))
+        assert heard.changes == changes((HALTS_CHANGED, 0))
 
 
 async def test_who_watches_from_another_thread_hears_of_it_too() -> None:
     """A loop that the writer does not run in has no timer that it could set."""
     watchers = Watchers()
     async with listening(watchers) as heard:
-        await anyio.to_thread.run_sync(lambda: watchers.tell([(ONE, Seq(1))], later=True))
+        await anyio.to_thread.run_sync(lambda: watchers.notify([(ONE, Seq(1))], delayed=True))
         assert await heard.until(1) == changes((ONE, 1))

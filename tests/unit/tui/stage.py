@@ -15,11 +15,11 @@ from midrun.core.ids import Micros
 from midrun.core.stops import Stop
 from midrun.core.values import Json
 from midrun.models import ScriptedModel
-from midrun.ports.environment import wall
-from midrun.tui.controller import Left
+from midrun.ports.environment import read_wall_clock
+from midrun.tui.controller import ExitReason
 from midrun.tui.phrases import Hints
-from midrun.tui.session import _Attending
-from midrun.tui.style import words
+from midrun.tui.session import TerminalSession
+from midrun.tui.style import plain_text
 
 
 class Paper(DummyOutput):
@@ -54,22 +54,24 @@ class Stage:
         self.midrun = midrun
         self.paper = paper
         self.gates = gates
-        self.left: Left | None = None
+        self.left: ExitReason | None = None
         self.skipped = 0
         self._stopped: Micros | None = None
         self._keys = keys
-        self._attending: _Attending
+        self._attending: TerminalSession
 
     async def play(self) -> None:
         """Attend the run until somebody leaves."""
         view = await self.run.view()
-        hints = Hints(where="--store sqlite:///runs.db")
-        self._attending = _Attending(self.run, view, actor="ada", hints=hints, clock=self.clock)
-        self.left = await self._attending.shown(driven_here=True)
+        hints = Hints(target_options="--store sqlite:///runs.db")
+        self._attending = TerminalSession(
+            self.run, view, actor="ada", hints=hints, clock=self.clock
+        )
+        self.left = await self._attending.run(driven_here=True)
 
     def clock(self) -> Micros:
         """Return the time, with what the test has skipped of it."""
-        return self._stopped or Micros(wall() + self.skipped)
+        return self._stopped or Micros(read_wall_clock() + self.skipped)
 
     def stop_clock(self) -> None:
         """Let no time pass between keys, however long the machine takes for them."""
@@ -83,8 +85,8 @@ class Stage:
     @property
     def bar(self) -> str:
         """What is drawn now."""
-        hand = self._attending._hand
-        lines = [words(line) for line in self._attending._screen.lines()]
+        hand = self._attending._controller
+        lines = [plain_text(line) for line in self._attending._screen.visible_lines()]
         return "\n".join([*lines, hand.buffer.text])
 
     async def sees(self, *texts: str) -> str:
@@ -99,14 +101,14 @@ class Stage:
     async def caught_up(self) -> None:
         """Wait until the bar has seen the run as it is now: what is pressed goes by that."""
         seq = (await self.run.view()).seq
-        await self._until(lambda: self._attending._hand.view.seq >= seq)
+        await self._until(lambda: self._attending._controller.view.seq >= seq)
 
     async def printed(self, text: str) -> str:
         """Wait until `text` was printed above the bar."""
         await self._until(lambda: text in self.paper.written)
         return self.paper.written
 
-    async def gone(self) -> Left:
+    async def gone(self) -> ExitReason:
         """Wait until the bar is gone, and return why."""
         await self._until(lambda: self.left is not None)
         assert self.left is not None

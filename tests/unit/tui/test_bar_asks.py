@@ -1,7 +1,7 @@
 """What a run asks is decided at the bar: approved, edited, declined, answered."""
 
 from midrun.models import Use
-from midrun.tui.controller import Left
+from midrun.tui.controller import ExitReason
 from tests.unit.tui.stage import staged
 
 SEND = Use("send", to="everybody")
@@ -17,7 +17,7 @@ async def test_a_call_is_approved() -> None:
         stage.type("a")
         await stage.sees('"to": "everybody"', "y  approve", "e  edit", "n  decline")
         stage.type("y")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "a1: approved by ada" in stage.paper.written
         assert "✓ send sent to everybody" in stage.paper.written
 
@@ -47,7 +47,7 @@ async def test_a_call_is_approved_with_other_arguments() -> None:
         stage.type(f"{BACKSPACE}{ENTER}")
         await stage.sees('{"to":"everybody"', "Pass plain JSON data")
         stage.type(BACKSPACE * 11 + '"bob"}' + ENTER)
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "✓ send sent to bob" in stage.paper.written
 
 
@@ -60,7 +60,7 @@ async def test_a_call_is_declined_with_a_reason() -> None:
         stage.type("n")
         await stage.sees("the reason is optional")
         stage.type(f"not to everybody{ENTER}")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "a1: declined by ada not to everybody" in stage.paper.written
 
 
@@ -80,7 +80,7 @@ async def test_a_question_is_answered_by_choosing_or_by_typing() -> None:
         stage.type("t")
         await stage.sees("Enter: send")
         stage.type(f"very large{ENTER}")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "a2: answered by ada: very large" in stage.paper.written
 
 
@@ -93,7 +93,7 @@ async def test_a_question_that_its_tool_goes_on_from_can_be_declined() -> None:
         stage.type("n")
         await stage.sees("the reason is optional")
         stage.type(f"neither{ENTER}")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "a1: declined by ada neither" in stage.paper.written
 
 

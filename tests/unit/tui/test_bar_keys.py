@@ -8,7 +8,7 @@ from midrun.models import Use
 from midrun.runs.values import RunView
 from midrun.stops import MaxSteps
 from midrun.tui import session
-from midrun.tui.controller import Left
+from midrun.tui.controller import ExitReason
 from tests.unit.tui.stage import staged
 
 READ, WRITE = Use("read", what="the news"), Use("write", title="Memo")
@@ -28,7 +28,7 @@ async def test_p_pauses_takes_it_back_and_resumes() -> None:
         stage.gates["read"].set()
         await stage.sees("Paused by ada", "p  Resume")
         stage.type("p")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "✓ completed" in stage.paper.written
 
 
@@ -55,7 +55,7 @@ async def test_a_redirect_is_written_in_one_line_and_waits_for_its_step() -> Non
         stage.type(ENTER)
         await stage.sees("redirect waits for the next step: “pcd? skip the sports”")
         stage.gates["read"].set()
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "+ pcd? skip the sports" in stage.paper.written
 
 
@@ -68,7 +68,7 @@ async def test_alt_enter_redirects_now() -> None:
         stage.type("stop reading")
         await stage.sees("stop reading")
         stage.type(ALT_ENTER)
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "redirect now by ada: stop reading" in stage.paper.written
         assert "■ read stopped midway" in stage.paper.written
 
@@ -95,7 +95,7 @@ async def test_what_waits_can_be_taken_back() -> None:
         stage.type("w")
         await stage.printed("withdrawn by ada: skip the sports")
         stage.gates["read"].set()
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
 
 
 async def test_a_side_question_is_acknowledged_at_once() -> None:
@@ -110,7 +110,7 @@ async def test_a_side_question_is_acknowledged_at_once() -> None:
         await stage.sees("Hold on")
         await stage.printed("» ada: how far are you?")
         stage.gates["read"].set()
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert stage.paper.written.count("Back to Sort the mail") == 1
         assert stage.paper.written.count("Done.") == 1
         assert "interrupted" not in stage.paper.written
@@ -145,7 +145,7 @@ async def test_a_text_that_comes_too_late_is_printed() -> None:
         stage.type("rskip the sports")
         await stage.sees("skip the sports")
         stage.gates["read"].set()
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "it finished first. Your text: skip the sports" in stage.paper.written
 
 
@@ -162,7 +162,7 @@ async def test_one_key_never_cancels() -> None:
         stage.type("c")
         await stage.sees("Cancel?", "Pausing by ada")
         stage.type("y")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "cancel requested by ada" in stage.paper.written
 
 
@@ -179,7 +179,7 @@ async def test_a_cancel_with_effects_asks_first_and_holds_the_run(key: str, said
         assert 'will undo: write {"title":"Memo"}' in bar
         assert (await stage.run.view()).hold_until is not None
         stage.type(key)
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert said in stage.paper.written
         assert "■ cancelled" in stage.paper.written
 
@@ -191,7 +191,7 @@ async def test_a_cancel_of_a_run_that_holds_something_asks_first() -> None:
         stage.type("c")
         await stage.sees("Cancel?", "will release: lock", "^C again leaves it paused")
         stage.type("y")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
 
 
 async def test_a_cancel_that_was_not_meant_lets_the_run_go_on() -> None:
@@ -204,7 +204,7 @@ async def test_a_cancel_that_was_not_meant_lets_the_run_go_on() -> None:
         stage.type("n")
         await stage.sees("Running", "p  Pause")
         stage.gates["read"].set()
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "✓ completed" in stage.paper.written
 
 
@@ -217,7 +217,7 @@ async def test_ctrl_c_pauses_then_asks_then_leaves_the_run_paused() -> None:
         stage.type(CTRL_C)
         await stage.sees("Cancel?", "n  back")
         stage.type(CTRL_C)
-        assert await stage.gone() is Left.QUIT
+        assert await stage.gone() is ExitReason.QUIT
         view = await stage.run.view()
         assert (view.phase, view.hold_until) == ("pausing", None)
 
@@ -230,7 +230,7 @@ async def test_leaving_from_a_held_cancel_pauses_for_good() -> None:
         stage.type("c")
         await stage.sees("Cancel?", "Pausing")
         stage.type(CTRL_C)
-        assert await stage.gone() is Left.QUIT
+        assert await stage.gone() is ExitReason.QUIT
         assert (await stage.run.view()).hold_until is None
 
 
@@ -239,7 +239,7 @@ async def test_d_leaves_and_the_run_goes_on() -> None:
     async with staged(READ, "Done.") as stage:
         await stage.sees("Running")
         stage.type("d")
-        assert await stage.gone() is Left.DETACHED
+        assert await stage.gone() is ExitReason.DETACHED
         stage.gates["read"].set()
         assert (await stage.run.until("terminal")).phase == "completed"
 
@@ -260,7 +260,7 @@ async def test_a_cap_is_raised_with_the_same_key() -> None:
         stage.gates["read"].set()
         await stage.sees("Paused at the step cap (1)", "p  Raise cap, resume — Adds 10 steps")
         stage.type("p")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "raised by ada: steps" in stage.paper.written
 
 
@@ -292,7 +292,7 @@ async def test_a_connection_that_is_back_is_not_said_to_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While it is, what is drawn is old, and that is said; but not for ever after."""
-    monkeypatch.setattr(session, "LOOK_S", 0.01)
+    monkeypatch.setattr(session, "VIEW_REFRESH_MAX_INTERVAL_S", 0.01)
 
     async def lost() -> RunView:
         raise StoreUnreachable("sqlite:///runs.db", "nobody is there")

@@ -7,10 +7,10 @@ from midrun.core.ids import Micros
 from midrun.core.values import Phase
 from midrun.models import Use
 from midrun.stops import MaxSteps
-from midrun.tui.bar import drawn
-from midrun.tui.controller import Left
+from midrun.tui.bar import draw_bar
+from midrun.tui.controller import ExitReason
 from midrun.tui.phrases import Hints
-from midrun.tui.style import words
+from midrun.tui.style import plain_text
 from tests.unit.tui.stage import staged
 
 READ = Use("read", what="the news")
@@ -33,7 +33,7 @@ async def test_a_person_takes_over_writes_and_hands_back() -> None:
         await stage.printed("· ada: The news are old.")
         await stage.caught_up()
         stage.type("p")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         assert "handed back by ada" in stage.paper.written
 
 
@@ -48,7 +48,7 @@ async def test_it_is_handed_back_with_words_by_the_key_of_new_words() -> None:
         stage.type("r")
         await stage.sees("the agent goes on, and learns what you did")
         stage.type(f"go on with the sports{ENTER}")
-        assert await stage.gone() is Left.ENDED
+        assert await stage.gone() is ExitReason.ENDED
         turns = [str(turn) async for turn in stage.run.feed() if turn.seq is not None]
         assert any("go on with the sports" in turn for turn in turns)
 
@@ -89,10 +89,15 @@ async def test_a_run_that_nobody_drives_says_what_to_type() -> None:
     async with staged(READ, "Done.") as stage:
         view = replace(await stage.run.view(), phase=Phase.QUEUED)
         now = Micros(view.changed_at + 60_000_000)
-        near, far = Hints(where="--store sqlite:///x.db"), Hints(workers=False)
+        near, far = (
+            Hints(target_options="--store sqlite:///x.db"),
+            Hints(can_start_workers=False),
+        )
         told = "no worker drives it: midrun worker APP --store sqlite:///x.db"
-        assert told in [words(line) for line in drawn(view, now, 80, near)]
-        assert not any("worker APP" in words(line) for line in drawn(view, now, 80, far))
+        assert told in [plain_text(line) for line in draw_bar(view, now, 80, near)]
+        assert not any(
+            "worker APP" in plain_text(line) for line in draw_bar(view, now, 80, far)
+        )
 
 
 @pytest.mark.parametrize("key", ["\x04", "\x1a"])
@@ -134,5 +139,5 @@ async def test_a_line_that_is_being_written_outlives_the_question_whether_to_can
         stage.type(CTRL_C)
         await stage.sees("Cancel?")
         stage.type(CTRL_C)
-        assert await stage.gone() is Left.QUIT
+        assert await stage.gone() is ExitReason.QUIT
         assert "! it was not sent. Your text: skip the sports" in stage.paper.written

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midrun.codec.hidden_characters import HIDDEN
-from midrun.tui.escape import exact, flat, json_line, printable
+from midrun.codec.hidden_characters import HIDDEN_PATTERN
+from midrun.tui.escape import (
+    escape_controls,
+    escape_json,
+    escape_to_one_line,
+    show_hidden_characters,
+)
 
 HARMLESS = {"\n"}
 
@@ -32,30 +37,30 @@ HARMLESS = {"\n"}
 )
 def test_what_acts_is_shown_as_a_picture_of_itself(text: str, shown: str) -> None:
     """And what is only text stays as it is, in every script."""
-    assert printable(text) == shown
+    assert escape_controls(text) == shown
 
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_nothing_that_acts_ever_gets_through(text: str) -> None:
     """Neither C0 nor C1, but for the end of a line; and it can always be sent."""
-    shown = printable(text)
+    shown = escape_controls(text)
     assert all(c in HARMLESS or (c >= " " and not "\x7f" <= c <= "\x9f") for c in shown)
-    assert printable(shown) == shown
-    assert "\n" not in flat(text)
+    assert escape_controls(shown) == shown
+    assert "\n" not in escape_to_one_line(text)
     shown.encode()
 
 
 @given(st.text())
 def test_json_for_a_terminal_means_the_same(text: str) -> None:
     """Programs read what they would have read; people see no character act."""
-    line = json_line(json.dumps(text, ensure_ascii=False))
+    line = escape_json(json.dumps(text, ensure_ascii=False))
     assert json.loads(line) == text
     assert all(not "\x7f" <= c <= "\x9f" for c in line)
-    assert HIDDEN.search(line) is None
+    assert HIDDEN_PATTERN.search(line) is None
 
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_arguments_hide_nothing(text: str) -> None:
     """Not even a joiner: two names that differ look different."""
-    assert HIDDEN.search(exact(text)) is None
-    assert exact("a\u200db") != exact("ab")
+    assert HIDDEN_PATTERN.search(show_hidden_characters(text)) is None
+    assert show_hidden_characters("a\u200db") != show_hidden_characters("ab")

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from midrun.core.entries import (
-    Asked,
     CallDone,
     CallStarted,
     Entry,
     LateResult,
     LeaseTaken,
     Record,
+    RequestEntry,
     RunCancelled,
     RunCompleted,
     RunFailed,
@@ -20,11 +20,11 @@ from midrun.core.entries import (
     RunWaiting,
     StoodDown,
 )
-from midrun.core.ids import SECOND, CallId, Epoch, Micros, Seq, call_id
+from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, Seq, make_call_id
 from midrun.core.values import Effect, Reply, Traits, Use
 from midrun.verify.journal import check_journal
 
-NOON = 1_800_000_000 * SECOND
+NOON = 1_800_000_000 * MICROS_PER_SECOND
 
 RUN = RunStarted(agent="clerk", task="Sort the mail", by="ann", undo_attempts=2)
 TAKEN = LeaseTaken(epoch=Epoch(1))
@@ -35,7 +35,7 @@ LOOK = Use(tool="look", args={}, traits=Traits(effect=Effect.READ))
 DRAFT = Use(tool="draft", args={}, traits=Traits(undo=True))
 LOCK = Use(tool="lock", args={}, traits=Traits(release=True))
 
-C1, C2, C3, C4 = map(call_id, range(1, 5))
+C1, C2, C3, C4 = map(make_call_id, range(1, 5))
 
 LETS_GO = (StoodDown, RunPaused, RunWaiting, RunCompleted, RunFailed, RunCancelled)
 
@@ -70,7 +70,7 @@ def _numbered(given: tuple[Entry | Record, ...]) -> Iterator[Record]:
             entry = replace(entry, seen=Seq(seq - 1))
         if isinstance(entry, LeaseTaken):
             epoch, leased = entry.epoch, True
-        by_driver = leased and not isinstance(entry, Asked | LateResult)
+        by_driver = leased and not isinstance(entry, RequestEntry | LateResult)
         if isinstance(one, Record):
             yield Record(seq=Seq(seq), at=one.at, entry=entry, epoch=one.epoch)
         else:
@@ -91,7 +91,7 @@ def at(seconds: float, entry: Entry, *, epoch: int | None = 1) -> Record:
 
 def placed(entry: Entry, *, epoch: int | None, seconds: float = 0) -> Record:
     """Return `entry` with an epoch and a time of its own."""
-    when = Micros(NOON + round(seconds * SECOND))
+    when = Micros(NOON + round(seconds * MICROS_PER_SECOND))
     return Record(
         seq=Seq(0), at=when, entry=entry, epoch=None if epoch is None else Epoch(epoch)
     )

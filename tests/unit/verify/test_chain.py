@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from midrun.codec.journal import chain, genesis, line_of
+from midrun.codec.journal import format_record, hash_line, hash_run_id
 from midrun.core.entries import PauseRequested, Record, RunImported, RunPaused, StoodDown
 from midrun.core.ids import RunId, Seq
 from midrun.verify.hash_chain import check_chain, check_imports
 from tests.unit.verify.books import BEGUN, MAIL, journal, step
 
-FIRST = genesis(RunId("run_1"))
+FIRST = hash_run_id(RunId("run_1"))
 Line = tuple[bytes, bytes]
 
 
@@ -19,15 +19,15 @@ def lines() -> list[Line]:
     stored: list[Line] = []
     before = FIRST
     for record in journal(*BEGUN, *step(MAIL), StoodDown()):
-        data = line_of(record)
-        before = chain(before, data)
+        data = format_record(record)
+        before = hash_line(before, data)
         stored.append((data, before))
     return stored
 
 
 def first_bad(stored: Sequence[Line], head: tuple[int, bytes] | None = None) -> list[int]:
     """Return where the check finds the first fault, if anywhere."""
-    problems = check_chain(stored, chain=chain, first=FIRST, head=head)
+    problems = check_chain(stored, chain=hash_line, first_hash=FIRST, head=head)
     assert {problem.invariant for problem in problems} <= {"I4"}
     return [problem.seq for problem in problems]
 
@@ -55,11 +55,13 @@ def test_an_import_that_names_other_lines_is_found() -> None:
     before = journal(*BEGUN, *step(MAIL), PauseRequested(), RunPaused())
     head = FIRST
     for record in before:
-        head = chain(head, line_of(record))
+        head = hash_line(head, format_record(record))
     for named, found in ((head.hex(), []), ("00" * 32, ["I42"])):
         entry = RunImported(checkpoint=RunId("run_1"), head=named)
         records = [*before, Record(seq=Seq(len(before) + 1), at=before[-1].at, entry=entry)]
-        problems = check_imports(map(line_of, records), records, chain=chain, first=FIRST)
+        problems = check_imports(
+            map(format_record, records), records, chain=hash_line, first_hash=FIRST
+        )
         assert [problem.invariant for problem in problems] == found
 
 
@@ -94,7 +96,7 @@ def test_a_rewritten_history_is_found_by_a_kept_head() -> None:
     stored = lines()
     forged, before = [], FIRST
     for data, _ in stored:
-        before = chain(before, data.replace(b"clerk", b"crook"))
+        before = hash_line(before, data.replace(b"clerk", b"crook"))
         forged.append((data.replace(b"clerk", b"crook"), before))
     assert first_bad(forged) == []
     assert first_bad(forged, head=(3, stored[2][1])) == [3]

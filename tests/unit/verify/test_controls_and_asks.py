@@ -38,7 +38,7 @@ from midrun.core.entries import (
     TakenOver,
     UndoStarted,
 )
-from midrun.core.evolve.calls import args_hash
+from midrun.core.evolve.calls import hash_args
 from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId, Seq
 from midrun.core.values import Approval, Decision, Phase, Traits, Use
 from tests.unit.verify.books import (
@@ -58,7 +58,7 @@ from tests.unit.verify.books import (
 A1 = AskId("a1")
 E2 = LeaseTaken(epoch=Epoch(2))
 SEND = Use(tool="send", args={"to": "eve"}, traits=Traits(approve="block"))
-HASH = args_hash(SEND.args)
+HASH = hash_args(SEND.args)
 ASK = AskOpened(ask=A1, ask_kind="approval", call=C2, args_hash=HASH)
 YES = AskAnswered(ask=A1, decision=Decision(choice="approve"), args_hash=HASH, by="bob")
 GATED = (*BEGUN, *step(SEND), ASK)
@@ -218,7 +218,7 @@ def test_an_approval_is_for_one_call_only() -> None:
 def test_an_approval_is_for_what_was_shown() -> None:
     """I25: other arguments need another yes; edited ones count as shown."""
     edited = {"to": "bob"}
-    hashed = args_hash(edited)
+    hashed = hash_args(edited)
     changed = Decision(choice="approve", value=edited)
     approval = Approval(ask=A1, args_hash=hashed)
     yes = replace(YES, decision=changed, args_hash=hashed)
@@ -296,11 +296,11 @@ def test_what_was_edited_under_four_eyes_needs_another_approval() -> None:
     asked = (*BEGUN, *step(SEND), replace(ASK, four_eyes=True))
     edited = {"to": "mallory"}
     decision = Decision(choice="approve", value=edited)
-    edit = replace(YES, decision=decision, args_hash=args_hash(edited))
-    citing = replace(APPROVED, approval=Approval(ask=ASK.ask, args_hash=args_hash(edited)))
+    edit = replace(YES, decision=decision, args_hash=hash_args(edited))
+    citing = replace(APPROVED, approval=Approval(ask=ASK.ask, args_hash=hash_args(edited)))
     assert broken(*asked, edit) == []
     assert broken(*asked, edit, citing) == ["I25"]
-    again = replace(ASK, ask=AskId("a2"), four_eyes=True, args_hash=args_hash(edited))
+    again = replace(ASK, ask=AskId("a2"), four_eyes=True, args_hash=hash_args(edited))
     yes = replace(YES, ask=again.ask, args_hash=again.args_hash)
     assert broken(*asked, edit, again, yes) == ["I25"]  # by the same person
     cites = replace(APPROVED, approval=Approval(ask=again.ask, args_hash=again.args_hash))

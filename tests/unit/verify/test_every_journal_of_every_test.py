@@ -29,7 +29,7 @@ async def test_what_is_wrong_with_a_journal_is_noticed_however_it_was_kept(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a file, in memory, and in a store that outlives its `Midrun`."""
-    monkeypatch.setattr(tests.support.verified_journals, "verdict_on", damning)
+    monkeypatch.setattr(tests.support.verified_journals, "verify_run", damning)
     stores: dict[str, str | Store] = {
         "file": f"sqlite:///{tmp_path / 'runs.db'}",
         "memory": "memory://",

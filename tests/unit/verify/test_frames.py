@@ -23,7 +23,7 @@ from midrun.core.entries import (
     RunPaused,
     RunResumed,
 )
-from midrun.core.ids import SECOND, Epoch, FrameId, Micros, Seq
+from midrun.core.ids import MICROS_PER_SECOND, Epoch, FrameId, Micros, Seq
 from tests.unit.verify.books import BEGUN, C2, NOON, RUN, TAKEN, at, broken, step
 
 E2 = LeaseTaken(epoch=Epoch(2))
@@ -35,7 +35,7 @@ def push(number: int, message: int) -> FramePushed:
         frame=FrameId(f"f{number}"),
         message=Seq(message),
         goal="Sort the mail",
-        expires=Micros(NOON + 60 * SECOND),
+        expires=Micros(NOON + 60 * MICROS_PER_SECOND),
     )
 
 

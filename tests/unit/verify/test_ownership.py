@@ -20,7 +20,7 @@ from midrun.core.entries import (
 )
 from midrun.core.evolve import fold
 from midrun.core.ids import AskId, Epoch, Seq
-from midrun.core.run_head import head_of
+from midrun.core.run_head import build_head
 from midrun.core.values import Phase
 from midrun.testing.scenario import RUN as RUN_ID
 from midrun.verify.journal import check_journal
@@ -77,7 +77,7 @@ def test_nothing_is_said_about_what_follows_an_entry_that_cannot_be() -> None:
 def test_a_stored_head_that_says_something_else_is_reported() -> None:
     """I2: lists and wake-ups trust the head; it must be what the journal means."""
     records = journal(*BEGUN)
-    head = head_of(fold(RUN_ID, records))
+    head = build_head(fold(RUN_ID, records))
     assert check_journal(records, head=head) == ()
     wrong = replace(head, phase=Phase.PAUSED)
     assert [p.invariant for p in check_journal(records, head=wrong)] == ["I2"]

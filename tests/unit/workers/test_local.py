@@ -11,22 +11,22 @@ import pytest
 from midrun import Agent, Midrun
 from midrun.core.ids import RunId
 from midrun.errors import StoreDamaged
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.ports.store import RunRow
 from midrun.stores.memory import MemoryStore
-from midrun.testing.store_suite.fixtures import create
-from midrun.testing.worker_suite import EngineSuite, Opener
+from midrun.testing.store_suite.fixtures import create_run
+from midrun.testing.worker_suite import EngineSuite, OpenMidrun
 from midrun.workers import local
 from tests.crash.facts import becomes
-from tests.unit.runs.stage import Stage
+from tests.unit.runs.stage import ControllableTools
 
 
 class TestLocal(EngineSuite):
     @pytest.fixture
-    async def opened(self, tmp_path: Path) -> AsyncIterator[Opener]:
+    async def opened(self, tmp_path: Path) -> AsyncIterator[OpenMidrun]:
         @asynccontextmanager
         async def open_one(*agents: Agent) -> AsyncIterator[Midrun]:
-            outside = Outside(lease=timedelta(seconds=30))
+            outside = Environment(lease=timedelta(seconds=30))
             address = f"sqlite:///{tmp_path / 'runs.db'}"
             async with Midrun(address, agents=agents, outside=outside) as midrun:
                 yield midrun
@@ -40,7 +40,7 @@ async def test_a_run_that_cannot_be_looked_at_does_not_hold_up_the_look_at_all_o
 ) -> None:
     """It is tried once in a look, and again in the next: not for as long as it fails."""
     monkeypatch.setattr(local, "SWEEP_S", 0.01)
-    tried, looked, row, due = RunId("run_x"), [0, 0], MemoryStore.row, MemoryStore.due
+    tried, looked, row, due = RunId("run_x"), [0, 0], MemoryStore.get_row, MemoryStore.list_due
 
     async def damaged(store: MemoryStore, run: RunId) -> RunRow:
         if run == tried:
@@ -52,13 +52,13 @@ async def test_a_run_that_cannot_be_looked_at_does_not_hold_up_the_look_at_all_o
         looked[1] += looked[0] > 0
         return await due(store, limit=limit)
 
-    monkeypatch.setattr(MemoryStore, "row", damaged)
-    monkeypatch.setattr(MemoryStore, "due", counted)
-    stage = Stage()
+    monkeypatch.setattr(MemoryStore, "get_row", damaged)
+    monkeypatch.setattr(MemoryStore, "list_due", counted)
+    stage = ControllableTools()
     agent = stage.agent("Done.")
     with anyio.fail_after(60):
         async with Midrun("memory://", agents=[agent]) as midrun:
-            await create(midrun.store, tried)
+            await create_run(midrun.store, tried)
             await becomes(lambda: looked[1] > 5)
             run = await midrun.start(agent, "go")
             await run.until("completed")

@@ -11,10 +11,10 @@ from temporalio.client import Client
 
 from midrun import Agent, Midrun
 from midrun.models import Use
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
-from midrun.testing.worker_suite import EngineSuite, Gate, Opener
+from midrun.testing.worker_suite import EngineSuite, GatedTool, OpenMidrun
 from midrun.workers.temporal import Temporal
 from tests.crash.facts import becomes
 
@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.once, pytest.mark.slow]
 @pytest.fixture
 async def opened(
     server: TemporalServer, postgres: Postgres, tmp_path: Path
-) -> AsyncIterator[Opener]:
+) -> AsyncIterator[OpenMidrun]:
     """Give what opens a `Midrun` on one Postgres, with runs placed by Temporal."""
     address = postgres.url()
 
     @asynccontextmanager
     async def open_one(*agents: Agent) -> AsyncIterator[Midrun]:
-        outside = Outside(lease=timedelta(seconds=30))
+        outside = Environment(lease=timedelta(seconds=30))
         engine = Temporal(server.address, queue=tmp_path.name)
         async with Midrun(address, agents=agents, outside=outside, engine=engine) as midrun:
             yield midrun
@@ -44,10 +44,10 @@ class TestTemporal(EngineSuite):
 
 
 async def test_a_run_that_rests_costs_temporal_a_closed_workflow(
-    opened: Opener, server: TemporalServer
+    opened: OpenMidrun, server: TemporalServer
 ) -> None:
     """Parked for a year, it is rows in Postgres."""
-    agent = Gate().agent(Use("ask_human", question="Which?"), "So be it.")
+    agent = GatedTool().make_agent(Use("ask_human", question="Which?"), "So be it.")
     async with opened(agent) as midrun:
         run = await midrun.start("waiter", "Go.")
         await run.until("waiting")
@@ -58,19 +58,19 @@ async def test_a_run_that_rests_costs_temporal_a_closed_workflow(
 
 
 async def test_an_outage_of_temporal_disturbs_nothing_that_is_at_work(
-    opened: Opener, server: TemporalServer
+    opened: OpenMidrun, server: TemporalServer
 ) -> None:
     """The lease is the store's, and so are controls; new runs wait, and are placed later."""
-    gate = Gate()
-    async with opened(gate.agent(Use("wait", name="x"), "Done.")) as midrun:
+    gate = GatedTool()
+    async with opened(gate.make_agent(Use("wait", name="x"), "Done.")) as midrun:
         run, busy = await midrun.start("waiter", "Go."), await midrun.start("waiter", "Go on.")
-        await becomes(lambda: len(gate.entered) == 2)
+        await becomes(lambda: len(gate.called) == 2)
         server.kill()
         try:
             await run.pause(now=True)
             await run.until("paused")
             late = await midrun.start("waiter", "Go, too.")
-            gate.open.set()
+            gate.may_continue.set()
             assert (await busy.until("completed")).output == "Done."
             assert (await late.view()).phase == "queued"
             await run.resume()

@@ -15,7 +15,7 @@ from temporalio.client import Client
 
 from midrun import Midrun, Run
 from midrun.errors import StoreError
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.stores.postgres import pool
 from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
@@ -94,7 +94,7 @@ async def fleet(
 
         async with Midrun(address) as midrun:
             yield Fleet(midrun, postgres, tmp_path, start)
-            for row in (await midrun.store.runs(Query())).items:
+            for row in (await midrun.store.list_runs(RunQuery())).items:
                 verdict = await midrun.verify(row.run)
                 assert verdict, str(verdict)
 
@@ -166,7 +166,7 @@ async def test_an_outage_of_postgres_loses_nothing_and_repeats_nothing(
 
     Nothing starts while nobody can journal it. Temporal need not know of any of it.
     """
-    monkeypatch.setattr(pool, "BACK_S", BACK_S)
+    monkeypatch.setattr(pool, "RECONNECT_MAX_S", BACK_S)
     fleet.start("ada", lease_s=PATIENCE)  # so that the outage ends before the lease does
     run = await started(fleet)
     await fleet.begun("b")
@@ -190,7 +190,7 @@ async def test_an_outage_that_outlasts_the_lease_repeats_only_what_may_be(
     What may be made again is, once somebody can journal it. What has ended, has ended: that it
     did is kept until it can be said, however long that takes, and nobody has to answer.
     """
-    monkeypatch.setattr(pool, "BACK_S", 5.0)  # longer than one who gives up would try
+    monkeypatch.setattr(pool, "RECONNECT_MAX_S", 5.0)  # longer than one who gives up would try
     fleet.start("ada", lease_s=5)  # of which the payment needs a moment, without a database
     clerk, payer = await started(fleet), await started(fleet, "payer")
     await fleet.begun("b")

@@ -12,7 +12,7 @@ import anyio
 
 from midrun import Agent, Midrun, tool
 from midrun.models import ScriptedModel, Use
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.stores.postgres import pool
 from midrun.workers.temporal import Temporal
 
@@ -65,11 +65,11 @@ def agents_of(folder: Path, name: str) -> list[Agent]:
 async def main() -> None:
     """Work until killed."""
     store, address, queue, folder, name, lease_s = sys.argv[1:]
-    setattr(pool, "BACK_S", BACK_S)  # noqa: B010 - it is Final, but for this process
+    setattr(pool, "RECONNECT_MAX_S", BACK_S)  # noqa: B010 - it is Final, but for this process
     engine = Temporal(address, queue=queue, silence=SILENCE)
     agents, outside = (
         agents_of(Path(folder), name),
-        Outside(lease=timedelta(seconds=float(lease_s))),
+        Environment(lease=timedelta(seconds=float(lease_s))),
     )
     async with Midrun(store, agents=agents, engine=engine, outside=outside):
         print("ready", os.getpid(), flush=True)  # noqa: T201 - this is how it talks

@@ -23,27 +23,27 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from midrun.core.controls import Cancel, Control, Pause, Resume, Wish
+from midrun.core.controls import Cancel, Control, ControlBase, Pause, Resume
 from midrun.core.decide import asks, calls, controls, conversation, lifecycle
-from midrun.core.decide.shared import asked, digest
-from midrun.core.decision import Accepted, Already, Refused, Rulings, Verdict
-from midrun.core.driver_inputs import Fenced
+from midrun.core.decide.shared import compute_digest, make_request_fields
+from midrun.core.decision import Accepted, DecideFunctions, NoChange, Refused, Verdict
+from midrun.core.driver_inputs import LeasedInput
 from midrun.core.entries import RequestNoted
 from midrun.core.ids import Micros
 from midrun.core.state import State
-from midrun.core.transitions import ACCEPTS, Input
+from midrun.core.transitions import INPUT_TABLE, Input
 from midrun.core.values import Phase
 
-RULINGS: Final[Rulings] = {
-    **controls.RULINGS,
-    **asks.RULINGS,
-    **conversation.RULINGS,
-    **calls.RULINGS,
-    **lifecycle.RULINGS,
+DECIDE_FUNCTIONS: Final[DecideFunctions] = {
+    **controls.DECIDE_FUNCTIONS,
+    **asks.DECIDE_FUNCTIONS,
+    **conversation.DECIDE_FUNCTIONS,
+    **calls.DECIDE_FUNCTIONS,
+    **lifecycle.DECIDE_FUNCTIONS,
 }
 
 
-def decide(state: State, given: Input, now: Micros) -> Verdict:
+def decide(state: State, run_input: Input, now: Micros) -> Verdict:
     """Decide on one input: entries to append, a no-op, or a refusal.
 
     The entries must be appended after exactly `state.seq`, all or none. `now` is the store's
@@ -53,35 +53,37 @@ def decide(state: State, given: Input, now: Micros) -> Verdict:
     # The times in a journal never decrease. A store clock that was set back must not make
     # a decision that is older than the newest entry.
     now = Micros(max(now, state.at))
-    if isinstance(given, Wish):
-        return _asked_for(state, given, now)
+    if isinstance(run_input, ControlBase):
+        return _decide_control(state, run_input, now)
     # Fencing. A worker that lost its lease may not know it yet. Its inputs carry the old
     # epoch and are refused here. Inputs that need no lease, such as a late result or a timer,
     # do not derive from `LeasedInput`.
-    if isinstance(given, Fenced) and (given.epoch != state.epoch or not state.leased):
-        reason = "fenced" if given.epoch != state.epoch else "lease_lost"
-        return Refused(reason=reason, seq=state.since, by=state.since_by)
-    return _ruled(state, given, now)
+    if isinstance(run_input, LeasedInput) and (
+        run_input.epoch != state.epoch or not state.is_leased
+    ):
+        reason = "fenced" if run_input.epoch != state.epoch else "lease_lost"
+        return Refused(reason=reason, seq=state.phase_since, by=state.phase_by)
+    return _decide_by_phase(state, run_input, now)
 
 
-def _asked_for(state: State, control: Control, now: Micros) -> Verdict:
+def _decide_control(state: State, control: Control, now: Micros) -> Verdict:
     """Decide on a control; apply each request id at most once.
 
     A repeated request id gets the outcome of the first request. The outcome is in the journal,
     so the repeat may reach any process.
     """
-    heard = state.heard.get(control.request) if control.request else None
+    heard = state.requests.get(control.request) if control.request else None
     if heard is None and _is_stale(state, control):
         # This refusal is not recorded. The caller can read the new revision and send the
         # control again under the same request id.
         return Refused(reason="stale_revision", seq=state.control_rev)
     if not control.request:
-        return _ruled(state, control, now)
+        return _decide_by_phase(state, control, now)
     if heard is None:
-        verdict = _ruled(state, control, now)
+        verdict = _decide_by_phase(state, control, now)
         if isinstance(verdict, Accepted):
             return verdict
-        name = verdict.name if isinstance(verdict, Already) else verdict.reason
+        name = verdict.name if isinstance(verdict, NoChange) else verdict.reason
         refused = isinstance(verdict, Refused)
         # An accepted control has its own entry, which stores the request id. A no-op or a
         # refusal has none, so `RequestNoted` stores the outcome for a repeat of the request.
@@ -90,15 +92,15 @@ def _asked_for(state: State, control: Control, now: Micros) -> Verdict:
             refused=refused,
             since=verdict.seq,
             since_by=verdict.by,
-            **asked(control),
+            **make_request_fields(control),
         )
         return replace(verdict, entries=(note,))
-    if heard.digest != digest(control):
+    if heard.digest != compute_digest(control):
         return Refused(reason="request_id_reused", seq=heard.seq)
     if heard.refused:
-        return Refused(reason=heard.verdict, seq=heard.since, by=heard.since_by)
-    name = heard.verdict or "duplicate_request"
-    return Already(name=name, seq=heard.since, by=heard.since_by)
+        return Refused(reason=heard.verdict_name, seq=heard.since_seq, by=heard.since_by)
+    name = heard.verdict_name or "duplicate_request"
+    return NoChange(name=name, seq=heard.since_seq, by=heard.since_by)
 
 
 def _is_stale(state: State, control: Control) -> bool:
@@ -110,22 +112,24 @@ def _is_stale(state: State, control: Control) -> bool:
     return seen is not None and seen != state.control_rev and not stops
 
 
-def _ruled(state: State, given: Input, now: Micros) -> Verdict:
+def _decide_by_phase(state: State, run_input: Input, now: Micros) -> Verdict:
     """Look the input up in the transition table, then call its handler."""
-    cell = ACCEPTS[type(given)][state.phase]
-    if cell.to:
-        return RULINGS[type(given)](state, given, now)
-    if cell.refused:
-        ask = state.ask(getattr(given, "ask", ""))
+    cell = INPUT_TABLE[type(run_input)][state.phase]
+    if cell.next_phases:
+        return DECIDE_FUNCTIONS[type(run_input)](state, run_input, now)
+    if cell.refusal_name:
+        ask = state.find_ask(getattr(run_input, "ask", ""))
         # The control is about an ask that is closed. Name the actor who closed it: that tells
         # a late caller more than the actor who led the run into this phase.
-        if ask is not None and ask.closed:
-            return Refused(reason=cell.refused, seq=ask.closed_seq, by=ask.by)
-        return Refused(reason=cell.refused, seq=state.since, by=state.since_by)
-    if isinstance(given, Resume) and given.instruction:
+        if ask is not None and ask.close_reason:
+            return Refused(reason=cell.refusal_name, seq=ask.closed_seq, by=ask.decided_by)
+        return Refused(reason=cell.refusal_name, seq=state.phase_since, by=state.phase_by)
+    if isinstance(run_input, Resume) and run_input.instruction:
         # A no-op would lose the instruction. With a refusal, the caller can send the
         # instruction as a redirect.
-        return Refused(reason="not_paused", seq=state.since, by=state.since_by)
-    if state.cancel is not None and state.phase is Phase.CANCELLING:
-        return Already(name=cell.already, seq=state.cancelled_at, by=state.cancel.by)
-    return Already(name=cell.already, seq=state.since, by=state.since_by)
+        return Refused(reason="not_paused", seq=state.phase_since, by=state.phase_by)
+    if state.cancel_request is not None and state.phase is Phase.CANCELLING:
+        return NoChange(
+            name=cell.no_change_name, seq=state.cancel_seq, by=state.cancel_request.by
+        )
+    return NoChange(name=cell.no_change_name, seq=state.phase_since, by=state.phase_by)

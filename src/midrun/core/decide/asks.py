@@ -7,15 +7,15 @@ handlers pass their entries through `add_wakeup`.
 
 from midrun.core.child_runs import read_child_caps
 from midrun.core.controls import Answer, Approve, Decline
-from midrun.core.decide.shared import asked, by, waking
-from midrun.core.decision import Refused, Rulings, Verdict, accept
-from midrun.core.driver_inputs import AskMoot, AskPerson
+from midrun.core.decide.shared import add_wakeup, make_actor_fields, make_request_fields
+from midrun.core.decision import DecideFunctions, Refused, Verdict, accept
+from midrun.core.driver_inputs import AskPerson, CloseChildAsk
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, CallSettled, Entry, RunWoken
 from midrun.core.evolve.asks import is_edit_under_four_eyes
-from midrun.core.evolve.calls import args_hash
-from midrun.core.ids import Micros, ask_id
+from midrun.core.evolve.calls import hash_args
+from midrun.core.ids import Micros, make_ask_id
 from midrun.core.placeholders import check_hidden
-from midrun.core.state import Ask, Stage, State
+from midrun.core.state import Ask, CallStage, State
 from midrun.core.values import Actor, Decision, Json, Phase
 
 
@@ -32,32 +32,34 @@ def may_decide(actor: Actor, ask: Ask) -> bool:
     return actor.role != "viewer" and addressed and actor.name not in ask.excluded
 
 
-OUTCOMES: dict[Json, bool | None] = {"yes": True, "no": False, "unknown": None}
+HAPPENED_BY_ANSWER: dict[Json, bool | None] = {"yes": True, "no": False, "unknown": None}
 """Answer to "did the call take effect?" → `CallSettled.happened`."""
 
 
 def answer(state: State, control: Answer, now: Micros) -> Verdict:
     """Record an answer: it is the call's result, or the input of its next attempt."""
-    ask = state.ask(control.ask)
-    if (problem := _problem(ask, control, now)) is not None or ask is None:
+    ask = state.find_ask(control.ask)
+    if (problem := _find_refusal(ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
-    if ask.kind == "approval":
+    if ask.effective_kind == "approval":
         return Refused(reason="not_a_question")
     # This answer raises caps of the child run. Only an operator may raise a cap.
     if read_child_caps(ask, control.value) and control.by.role != "operator":
         return Refused(reason="not_allowed", by="operator")
     outcome = control.value if isinstance(control.value, str) else ""
     # A third answer, such as "maybe", would leave the call neither settled nor asked again.
-    if ask.kind == "unsure" and outcome not in OUTCOMES:
+    if ask.effective_kind == "unsure" and outcome not in HAPPENED_BY_ANSWER:
         return Refused(reason="not_an_outcome")
     decision = Decision(choice="answer", value=control.value)
-    answered = AskAnswered(ask=ask.id, decision=decision, **asked(control))
+    answered = AskAnswered(ask=ask.id, decision=decision, **make_request_fields(control))
     if ask.ask_kind != "unsure":
-        return accept(*waking(state, (answered,), "answered"))
+        return accept(*add_wakeup(state, (answered,), "answered"))
     # An answer to "did the call take effect?" needs a second entry: `CallSettled` is also what
     # a check of the tool appends, so the state has one way to settle a call.
-    settled = CallSettled(call=ask.call, happened=OUTCOMES[outcome], **by(control))
-    return accept(*waking(state, (answered, settled), "answered"))
+    settled = CallSettled(
+        call=ask.call, happened=HAPPENED_BY_ANSWER[outcome], **make_actor_fields(control)
+    )
+    return accept(*add_wakeup(state, (answered, settled), "answered"))
 
 
 def approve(state: State, control: Approve, now: Micros) -> Verdict:
@@ -67,17 +69,17 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
     approval; the scheduler opens a second ask about the new arguments, and the editor is
     excluded from it.
     """
-    ask = state.ask(control.ask)
-    if (problem := _problem(ask, control, now)) is not None or ask is None:
+    ask = state.find_ask(control.ask)
+    if (problem := _find_refusal(ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
-    call = state.call(ask.call)
-    if ask.kind not in {"approval", "child"} or call is None:
+    call = state.find_call(ask.call)
+    if ask.effective_kind not in {"approval", "child"} or call is None:
         return Refused(reason="not_an_approval")
     args = call.use.args if control.args is None else control.args
     # After the first attempt the arguments are fixed: the tool's backend may have stored the
     # call's idempotency key together with them. An ask of a child run is exempt, because it
     # is about a call in the child's journal, and the child checks it there.
-    if ask.ask_kind != "child" and call.attempt and args_hash(args) != args_hash(call.use.args):
+    if ask.ask_kind != "child" and call.attempt and hash_args(args) != hash_args(call.use.args):
         return Refused(reason="already_attempted")
     # A person sees a placeholder instead of a secret, and cannot judge the value behind it.
     # A placeholder is acceptable only in an argument that the tool declares as secret.
@@ -85,87 +87,92 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
         return Refused(reason="hidden_argument")
     decision = Decision(choice="approve", value=control.args)
     entries: tuple[Entry, ...] = (
-        AskAnswered(ask=ask.id, decision=decision, args_hash=args_hash(args), **asked(control)),
+        AskAnswered(
+            ask=ask.id,
+            decision=decision,
+            args_hash=hash_args(args),
+            **make_request_fields(control),
+        ),
     )
     why = "edited" if is_edit_under_four_eyes(ask, decision) else "approved"
     # A person has taken over and requested this call. A paused run has no worker, so wake it
     # for the one call; it pauses again afterwards.
-    if state.phase is Phase.PAUSED and state.wheel:
+    if state.phase is Phase.PAUSED and state.operator_name:
         return accept(*entries, RunWoken(why=why))
-    return accept(*waking(state, entries, why))
+    return accept(*add_wakeup(state, entries, why))
 
 
 def decline(state: State, control: Decline, now: Micros) -> Verdict:
     """Decline a call, or decline a question; the tool receives the refusal."""
-    ask = state.ask(control.ask)
-    if (problem := _problem(ask, control, now)) is not None or ask is None:
+    ask = state.find_ask(control.ask)
+    if (problem := _find_refusal(ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
-    if not ask.declinable:
+    if not ask.can_be_declined:
         return Refused(reason="not_an_approval")
     decision = Decision(choice="decline", reason=control.reason)
-    answered = AskAnswered(ask=ask.id, decision=decision, **asked(control))
-    return accept(*waking(state, (answered,), "declined"))
+    answered = AskAnswered(ask=ask.id, decision=decision, **make_request_fields(control))
+    return accept(*add_wakeup(state, (answered,), "declined"))
 
 
-def _problem(
+def _find_refusal(
     ask: Ask | None, control: Answer | Approve | Decline, now: Micros
 ) -> Refused | None:
     """Return the refusal if this actor cannot settle this ask now, else None."""
     if ask is None:
         return Refused(reason="no_such_ask")
-    if ask.closed:
-        reason = "already_answered" if ask.closed == "answered" else "ask_closed"
-        return Refused(reason=reason, seq=ask.closed_seq, by=ask.by)
+    if ask.close_reason:
+        reason = "already_answered" if ask.close_reason == "answered" else "ask_closed"
+        return Refused(reason=reason, seq=ask.closed_seq, by=ask.decided_by)
     # The ask has expired, but its timer has not fired yet. Without this check a decision
     # could win the race against the timer.
     if ask.expires is not None and ask.expires <= now:
-        return Refused(reason="ask_closed", seq=ask.opened)
+        return Refused(reason="ask_closed", seq=ask.opened_seq)
     if not may_decide(control.by, ask):
         excluded = control.by.name in ask.excluded
         return Refused(reason="not_allowed", by="another person" if excluded else ask.audience)
     return None
 
 
-def ask_person(state: State, evidence: AskPerson, _: Micros) -> Verdict:
+def ask_person(state: State, driver_input: AskPerson, _: Micros) -> Verdict:
     """Open a question for a call; the call leaves flight until the answer."""
-    call = state.call(evidence.call)
-    if call is None or call.stage is not Stage.STARTED:
+    call = state.find_call(driver_input.call)
+    if call is None or call.stage is not CallStage.STARTED:
         return Refused(reason="not_in_flight")
     return accept(
         AskOpened(
-            ask=ask_id(len(state.asks) + 1),
-            ask_kind="child" if evidence.child else "question",
+            ask=make_ask_id(len(state.asks) + 1),
+            ask_kind="child" if driver_input.child else "question",
             call=call.id,
-            question=evidence.question,
-            data=evidence.data,
-            of=evidence.of,
-            audience=evidence.audience or call.traits.audience,
-            four_eyes=evidence.four_eyes or call.traits.four_eyes,
-            excluded=evidence.excluded,
-            expires=evidence.expires,
-            continuation=evidence.continuation,
+            question=driver_input.question,
+            data=driver_input.data,
+            of=driver_input.child_ask_kind,
+            audience=driver_input.audience or call.traits.audience,
+            four_eyes=driver_input.four_eyes or call.traits.four_eyes,
+            excluded=driver_input.excluded,
+            expires=driver_input.expires,
+            continuation=driver_input.continuation,
         )
     )
 
 
-def ask_moot(state: State, evidence: AskMoot, _: Micros) -> Verdict:
+def close_child_ask(state: State, driver_input: CloseChildAsk, _: Micros) -> Verdict:
     """Close the ask for a child whose own ask was settled in the child run.
 
     The call is proposed again, so the parent's worker attaches to the child again.
     """
-    ask = state.ask(evidence.ask)
+    ask = state.find_ask(driver_input.ask)
     if ask is None:
         return Refused(reason="no_such_ask")
-    if ask.closed:
-        reason = "already_answered" if ask.closed == "answered" else "ask_closed"
-        return Refused(reason=reason, seq=ask.closed_seq, by=ask.by)
-    return accept(*waking(state, (AskClosed(ask=ask.id, why="elsewhere"),), "child"))
+    if ask.close_reason:
+        reason = "already_answered" if ask.close_reason == "answered" else "ask_closed"
+        return Refused(reason=reason, seq=ask.closed_seq, by=ask.decided_by)
+    return accept(*add_wakeup(state, (AskClosed(ask=ask.id, why="elsewhere"),), "child"))
 
 
-RULINGS: Rulings = {
+DECIDE_FUNCTIONS: DecideFunctions = {
     Answer: answer,
     Approve: approve,
     Decline: decline,
     AskPerson: ask_person,
-    AskMoot: ask_moot,
+    CloseChildAsk: close_child_ask,
 }

@@ -20,9 +20,14 @@ from midrun.core.controls import (
     RetryUndo,
     Withdraw,
 )
-from midrun.core.decide.lifecycle import cancelled
-from midrun.core.decide.shared import asked, by, parking, waking
-from midrun.core.decision import Already, Refused, Rulings, Verdict, accept
+from midrun.core.decide.lifecycle import make_cancel_entries
+from midrun.core.decide.shared import (
+    add_waiting,
+    add_wakeup,
+    make_actor_fields,
+    make_request_fields,
+)
+from midrun.core.decision import DecideFunctions, NoChange, Refused, Verdict, accept
 from midrun.core.driver_inputs import TakeBack
 from midrun.core.entries import (
     CallUnknown,
@@ -44,36 +49,40 @@ from midrun.core.entries import (
     UndoRetried,
     UndoUnknown,
 )
-from midrun.core.evolve import apply
-from midrun.core.ids import Micros, call_id
-from midrun.core.state import Hold, Pending, State
+from midrun.core.evolve import apply_entries
+from midrun.core.ids import Micros, make_call_id
+from midrun.core.state import PauseState, PendingText, State
 from midrun.core.step_boundary import close_asks
-from midrun.core.stops import caps
-from midrun.core.undo import remaining
+from midrun.core.stops import measure_caps
+from midrun.core.undo import list_remaining_cleanups
 from midrun.core.values import PauseReason, Phase
 
 
 def pause(state: State, control: Pause, _: Micros) -> Verdict:
     """Request a pause; pause at once if no worker drives the run."""
-    hold = state.hold or Hold()
-    why: PauseReason = "taken_over" if state.wheel else "user"
-    request = PauseRequested(now=control.now, until=control.until, why=why, **asked(control))
+    hold = state.pause or PauseState()
+    why: PauseReason = "taken_over" if state.operator_name else "user"
+    request = PauseRequested(
+        now=control.now, until=control.until, why=why, **make_request_fields(control)
+    )
     if state.phase is Phase.RUNNING:
         return accept(request)
     if state.phase in {Phase.QUEUED, Phase.WAITING}:
         return accept(request, RunPaused(why=why))
     # The run is pausing or paused already. A second pause counts only if it asks for more:
     # to stop calls now, or to drop the time limit of the first pause.
-    for_good = hold.until is not None and control.until is None
+    for_good = hold.ends_at is not None and control.until is None
     sharper = control.now and not hold.now and state.phase is Phase.PAUSING
     if not (for_good or sharper):
-        return Already(name=f"already_{state.phase}", seq=state.since, by=state.since_by)
+        return NoChange(name=f"already_{state.phase}", seq=state.phase_since, by=state.phase_by)
     # A time limit applies to a user's pause only. A pause at a cap, or for a person who has
     # taken over, does not end by itself.
-    until = control.until if hold.why == "user" and hold.until is not None else None
-    request = PauseRequested(now=control.now, until=until, why=hold.why, **asked(control))
+    until = control.until if hold.reason == "user" and hold.ends_at is not None else None
+    request = PauseRequested(
+        now=control.now, until=until, why=hold.reason, **make_request_fields(control)
+    )
     if state.phase is Phase.PAUSED:
-        return accept(request, RunPaused(why=hold.why))
+        return accept(request, RunPaused(why=hold.reason))
     return accept(request)
 
 
@@ -81,34 +90,40 @@ def resume(state: State, control: Resume, _: Micros) -> Verdict:
     """Resume the run: withdraw a requested pause, or end one in force."""
     raising: tuple[Entry, ...] = ()
     if control.caps:
-        if (problem := cap_problem(state, control.caps)) is not None:
+        if (problem := find_cap_refusal(state, control.caps)) is not None:
             return problem
-        raising = (CapRaised(caps=control.caps, **by(control)),)
+        raising = (CapRaised(caps=control.caps, **make_actor_fields(control)),)
     # Check the state with the raised caps: one of them may be the reason for the pause.
-    if (problem := _held_fast(apply(state, raising))) is not None:
+    if (problem := _find_resume_refusal(apply_entries(state, raising))) is not None:
         return problem
     if state.phase is Phase.PAUSING:
-        entries: tuple[Entry, ...] = (*raising, PauseWithdrawn(**asked(control)))
+        entries: tuple[Entry, ...] = (*raising, PauseWithdrawn(**make_request_fields(control)))
         if control.instruction:
-            entries += (RedirectRequested(text=control.instruction, **by(control)),)
+            entries += (
+                RedirectRequested(text=control.instruction, **make_actor_fields(control)),
+            )
         return accept(*entries)
-    return accept(*parking(state, (*raising, resumed(state, control.instruction, control))))
+    return accept(
+        *add_waiting(state, (*raising, make_run_resumed(state, control.instruction, control)))
+    )
 
 
-def resumed(state: State, instruction: str, control: Resume) -> RunResumed:
+def make_run_resumed(state: State, instruction: str, control: Resume) -> RunResumed:
     """Build `RunResumed` with a one-line difference: old plan item, new instruction."""
-    minus = journaled_text.upcoming(state, state.plan) if instruction else ""
-    plus = journaled_text.line(instruction)
-    return RunResumed(instruction=instruction, minus=minus, plus=plus, **asked(control))
+    minus = journaled_text.format_upcoming(state, state.plan) if instruction else ""
+    plus = journaled_text.shorten_to_line(instruction)
+    return RunResumed(
+        instruction=instruction, minus=minus, plus=plus, **make_request_fields(control)
+    )
 
 
-def _held_fast(state: State) -> Refused | None:
+def _find_resume_refusal(state: State) -> Refused | None:
     """Return a refusal if a cap holds the run, or a person has taken over."""
-    hold = state.hold or Hold()
-    if state.wheel:
-        return Refused(reason="taken_over", seq=hold.seq, by=state.wheel)
-    if hold.why == "cap" and hold.cap:
-        return Refused(reason="cap_reached", seq=hold.seq, by=hold.cap)
+    hold = state.pause or PauseState()
+    if state.operator_name:
+        return Refused(reason="taken_over", seq=hold.seq, by=state.operator_name)
+    if hold.reason == "cap" and hold.cap_name:
+        return Refused(reason="cap_reached", seq=hold.seq, by=hold.cap_name)
     return None
 
 
@@ -116,16 +131,18 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
     """Give the run a new instruction; close its open asks as superseded."""
     if not control.text.strip():
         return Refused(reason="empty_text")
-    if state.wheel:
-        return Refused(reason="taken_over", by=state.wheel)
-    request = RedirectRequested(text=control.text, when=control.when, **asked(control))
+    if state.operator_name:
+        return Refused(reason="taken_over", by=state.operator_name)
+    request = RedirectRequested(
+        text=control.text, when=control.when, **make_request_fields(control)
+    )
     entries: tuple[Entry, ...] = (request, *close_asks(state, "superseded", control.by.name))
     # A redirect of a paused or failed run also resumes it, unless a cap holds it: the redirect
     # must not be a way around the cap.
     if state.phase in {Phase.PAUSED, Phase.FAILED}:
-        if (problem := _held_fast(state)) is not None:
+        if (problem := _find_resume_refusal(state)) is not None:
             return problem
-        return accept(*entries, RunResumed(**by(control)))
+        return accept(*entries, RunResumed(**make_actor_fields(control)))
     if state.phase is Phase.WAITING:
         return accept(*entries, RunWoken(why="redirected"))
     return accept(*entries)
@@ -139,41 +156,45 @@ def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
     """
     # In other phases the table answers a second cancel. A halted run may have a cancel pending
     # that takes effect when the halt is lifted.
-    if state.cancel is not None:
-        at = state.cancelled_at
-        return Already(name="already_cancelling", seq=at, by=state.cancel.by)
+    if state.cancel_request is not None:
+        at = state.cancel_seq
+        return NoChange(name="already_cancelling", seq=at, by=state.cancel_request.by)
     entries: tuple[Entry, ...] = (
-        CancelRequested(undo=control.undo, **asked(control)),
+        CancelRequested(undo=control.undo, **make_request_fields(control)),
         *close_asks(state, "cancelled", control.by.name),
         *(
-            FrameAbandoned(frame=frame.id, why="cancelled", words=journaled_text.dropped(frame))
+            FrameAbandoned(
+                frame=frame.id,
+                why="cancelled",
+                words=journaled_text.format_dropped_topic(frame),
+            )
             for frame in reversed(state.frames)
         ),
-        *returned(state.pending),
+        *return_pending(state.pending),
     )
-    after = apply(state, entries)
+    after = apply_entries(state, entries)
     # A worker that may still have calls in flight must stop them first. Without a worker, and
     # with nothing to undo or release, no process has anything to do: end the run here.
     driven = state.phase in {Phase.RUNNING, Phase.PAUSING, Phase.HALTED}
-    if not (driven or after.in_flight or remaining(after)):
-        entries += cancelled(after)
+    if not (driven or after.in_flight or list_remaining_cleanups(after)):
+        entries += make_cancel_entries(after)
     return accept(*entries)
 
 
-def take_back(state: State, evidence: TakeBack, _: Micros) -> Verdict:
+def take_back(state: State, driver_input: TakeBack, _: Micros) -> Verdict:
     """Undo everything that a finished child run did, because its parent is cancelled."""
-    origin = state.started.parent
-    if origin is None or origin.run != evidence.parent:
+    origin = state.run_started.parent
+    if origin is None or origin.run != driver_input.parent:
         return Refused(reason="not_its_parent")
     request = CancelRequested(
         undo="all", by=f"run:{origin.run}", role="system", reason="its parent is cancelled"
     )
-    if not remaining(apply(state, (request,))):
-        return Already(name="nothing_to_undo", seq=state.since, by=state.since_by)
+    if not list_remaining_cleanups(apply_entries(state, (request,))):
+        return NoChange(name="nothing_to_undo", seq=state.phase_since, by=state.phase_by)
     return accept(request)
 
 
-def returned(pending: tuple[Pending, ...]) -> tuple[Entry, ...]:
+def return_pending(pending: tuple[PendingText, ...]) -> tuple[Entry, ...]:
     """Close pending redirects and messages; each entry returns the text to its sender."""
     return tuple(
         RedirectClosed(redirect=p.seq, why="returned", text=p.text)
@@ -188,24 +209,27 @@ def halt(state: State, control: Halt, _: Micros) -> Verdict:
     # The worker of a running run gives its lease back during the halt, so the run is queued
     # for a worker when the halt is lifted.
     then = Phase.QUEUED if state.phase is Phase.RUNNING else state.phase
-    return accept(RunHalted(then=then, scope=control.scope, **asked(control)))
+    return accept(RunHalted(then=then, scope=control.scope, **make_request_fields(control)))
 
 
 def lift(state: State, control: Lift, _: Micros) -> Verdict:
     """Lift the halt; wake the run if its asks were settled meanwhile."""
-    lifted = RunLifted(**asked(control))
-    return accept(lifted, *waking(apply(state, (lifted,)), (), "lifted"))
+    lifted = RunLifted(**make_request_fields(control))
+    return accept(lifted, *add_wakeup(apply_entries(state, (lifted,)), (), "lifted"))
 
 
 def raise_cap(state: State, control: RaiseCap, _: Micros) -> Verdict:
     """Raise one or more caps."""
-    problem = cap_problem(state, control.caps)
-    return problem or accept(CapRaised(caps=control.caps, **asked(control)))
+    problem = find_cap_refusal(state, control.caps)
+    return problem or accept(CapRaised(caps=control.caps, **make_request_fields(control)))
 
 
-def cap_problem(state: State, wanted: dict[str, int]) -> Refused | None:
+def find_cap_refusal(state: State, wanted: dict[str, int]) -> Refused | None:
     """Return a refusal if a cap is unknown or not raised, else None."""
-    bounds = {name: bound for name, (_, bound) in caps(state.stop, state.metered).items()}
+    bounds = {
+        name: bound
+        for name, (_, bound) in measure_caps(state.stop, state.meter_with_time).items()
+    }
     if not wanted or not wanted.keys() <= bounds.keys():
         return Refused(reason="no_such_cap")
     if any(new <= bounds[name] for name, new in wanted.items()):
@@ -218,7 +242,7 @@ def withdraw(state: State, control: Withdraw, _: Micros) -> Verdict:
     waiting = tuple(p for p in state.pending if p.seq == control.seq)
     if waiting:
         closed = waiting[0]
-        fields = asked(control)
+        fields = make_request_fields(control)
         if closed.kind == "redirect":
             return accept(
                 RedirectClosed(redirect=closed.seq, why="withdrawn", text=closed.text, **fields)
@@ -228,10 +252,10 @@ def withdraw(state: State, control: Withdraw, _: Micros) -> Verdict:
         )
     # Not a pending text, so perhaps the requested pause. The seq must match: a later pause
     # request may come from another person. A pause at a cap cannot be withdrawn.
-    hold = state.hold
-    pends = state.phase is Phase.PAUSING and hold is not None and hold.why == "user"
+    hold = state.pause
+    pends = state.phase is Phase.PAUSING and hold is not None and hold.reason == "user"
     if pends and hold is not None and hold.seq == control.seq:
-        return accept(PauseWithdrawn(**asked(control)))
+        return accept(PauseWithdrawn(**make_request_fields(control)))
     return Refused(reason="not_pending")
 
 
@@ -241,32 +265,34 @@ def force_pause(state: State, control: ForcePause, _: Micros) -> Verdict:
     The worker's calls may still run. `RunPaused` ends its lease, so their results can only
     come back as late results.
     """
-    hold = state.hold or Hold()
+    hold = state.pause or PauseState()
     entries: tuple[Entry, ...] = (
-        PauseRequested(now=True, why=hold.why, until=hold.until, **asked(control)),
-        *(CallUnknown(call=call_id(n), why="forced") for n in state.in_flight),
+        PauseRequested(
+            now=True, why=hold.reason, until=hold.ends_at, **make_request_fields(control)
+        ),
+        *(CallUnknown(call=make_call_id(n), why="forced") for n in state.in_flight),
     )
-    if state.cleaning is not None:
-        number, action = state.cleaning
-        entries += (UndoUnknown(call=call_id(number), action=action),)
-    return accept(*entries, RunPaused(why=hold.why))
+    if state.cleanup_in_flight is not None:
+        number, action = state.cleanup_in_flight
+        entries += (UndoUnknown(call=make_call_id(number), action=action),)
+    return accept(*entries, RunPaused(why=hold.reason))
 
 
 def retry_undo(state: State, control: RetryUndo, _: Micros) -> Verdict:
     """Try again to undo and release the residue."""
     if not state.residue:
         return Refused(reason="no_residue")
-    return accept(UndoRetried(**asked(control)))
+    return accept(UndoRetried(**make_request_fields(control)))
 
 
 def accept_residue(state: State, control: AcceptResidue, _: Micros) -> Verdict:
     """Record that an operator accepts the residue as it is."""
     if not state.residue or state.residue_accepted:
         return Refused(reason="no_residue")
-    return accept(ResidueAccepted(**asked(control)))
+    return accept(ResidueAccepted(**make_request_fields(control)))
 
 
-RULINGS: Rulings = {
+DECIDE_FUNCTIONS: DecideFunctions = {
     Pause: pause,
     Resume: resume,
     Redirect: redirect,

@@ -5,14 +5,14 @@ the phase that follows when nothing is left to do. `wake` handles timers: expire
 scheduled messages, pauses with a time limit, and the cap on time.
 """
 
-from midrun.core.decide.shared import parking, waking
-from midrun.core.decision import Already, Refused, Rulings, Verdict, accept
+from midrun.core.decide.shared import add_waiting, add_wakeup
+from midrun.core.decision import DecideFunctions, NoChange, Refused, Verdict, accept
 from midrun.core.driver_inputs import (
-    Advanced,
-    Fail,
-    Finish,
-    GiveVerdict,
-    Settled,
+    CrossBoundary,
+    FailRun,
+    FinishHostedAgent,
+    RecordStopVerdict,
+    SettlePhase,
     StandDown,
     Wake,
 )
@@ -35,70 +35,70 @@ from midrun.core.entries import (
     StoodDown,
     VerdictGiven,
 )
-from midrun.core.evolve import apply
+from midrun.core.evolve import apply_entries
 from midrun.core.ids import Micros, Seq
-from midrun.core.journaled_text import seal
-from midrun.core.retries import failure
-from midrun.core.scheduler import plan
-from midrun.core.state import Hold, State
-from midrun.core.step_boundary import crossing
-from midrun.core.stops import deadline
+from midrun.core.journaled_text import seal_call
+from midrun.core.retries import find_failure
+from midrun.core.scheduler import plan_effects
+from midrun.core.state import PauseState, State
+from midrun.core.step_boundary import boundary_entries
+from midrun.core.stops import get_work_limit_micros
 from midrun.core.values import Phase
 
-CLOCK = "system:clock"
+CLOCK_ACTOR = "system:clock"
 
 
-def advanced(state: State, _: Advanced, now: Micros) -> Verdict:
+def cross_boundary(state: State, _: CrossBoundary, now: Micros) -> Verdict:
     """Append the entries that are due at this boundary."""
-    entries = crossing(state, now)
-    return accept(*entries) if entries else Already(name="nothing_due", seq=state.seq)
+    entries = boundary_entries(state, now)
+    return accept(*entries) if entries else NoChange(name="nothing_due", seq=state.seq)
 
 
-def settled(state: State, _: Settled, __: Micros) -> Verdict:
+def settle_phase(state: State, _: SettlePhase, __: Micros) -> Verdict:
     """Enter the next phase when nothing is left to do in this one."""
     # The worker decides to settle from its own copy of the state. Plan again here, so that a
     # control that came in between refuses the input.
-    if Settle() not in plan(state):
+    if Settle() not in plan_effects(state):
         return Refused(reason="in_flight" if state.in_flight else "not_settled")
     if state.phase is Phase.CANCELLING:
-        return accept(*cancelled(state))
+        return accept(*make_cancel_entries(state))
     if state.phase is Phase.PAUSING:
-        return accept(*_paused(state))
-    if (error := failure(state)) is not None:
+        return accept(*_make_pause_entries(state))
+    if (error := find_failure(state)) is not None:
         return accept(error)
-    if state.wheel:
+    if state.operator_name:
         return accept(RunPaused(why="taken_over"))
     # Nothing can start, but calls or asks are open: all of them wait for a person.
-    if state.open or state.open_asks:
+    if state.open_calls or state.open_asks:
         return accept(RunWaiting())
     # A message that is scheduled for later can no longer reach the agent. Return its text.
     late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
-    output = state.answer if state.main is None else state.main
+    output = state.answer if state.main_answer is None else state.main_answer
     return accept(*late, RunCompleted(output=output or ""))
 
 
-def _paused(state: State) -> tuple[Entry, ...]:
+def _make_pause_entries(state: State) -> tuple[Entry, ...]:
     """Pause the run; wake it at once if a redirect came after the pause request."""
-    hold = state.hold or Hold()
-    paused: tuple[Entry, ...] = (RunPaused(why=hold.why),)
-    if hold.why == "user" and any(p.seq > hold.seq for p in state.redirects):
+    hold = state.pause or PauseState()
+    paused: tuple[Entry, ...] = (RunPaused(why=hold.reason),)
+    if hold.reason == "user" and any(p.seq > hold.seq for p in state.pending_redirects):
         return (*paused, RunWoken(why="redirected"))
     return paused
 
 
-def cancelled(state: State) -> tuple[Entry, ...]:
+def make_cancel_entries(state: State) -> tuple[Entry, ...]:
     """End a cancelled run: seal its open calls, keep its partial answer."""
-    sealed = (seal(state.calls[n - 1], "the run was cancelled") for n in state.open)
-    return (*sealed, RunCancelled(residue=state.residue, partial=_partial(state)))
+    sealed = (seal_call(state.calls[n - 1], "the run was cancelled") for n in state.open_calls)
+    return (*sealed, RunCancelled(residue=state.residue, partial=_find_partial_output(state)))
 
 
-def _partial(state: State) -> str:
-    if state.ended:  # the run ended before; this cancel only undoes, so the output stays
+def _find_partial_output(state: State) -> str:
+    if state.has_ended:  # the run ended before; this cancel only undoes, so the output stays
         return state.output
-    return state.answer if state.answer is not None else _last_words(state)
+    return state.answer if state.answer is not None else _find_last_text(state)
 
 
-def _last_words(state: State) -> str:
+def _find_last_text(state: State) -> str:
     for index in range(len(state.messages) - 1, -1, -1):
         message = state.messages[index]
         if message.role == "assistant" and message.text:
@@ -106,82 +106,82 @@ def _last_words(state: State) -> str:
     return ""
 
 
-def fail(state: State, evidence: Fail, _: Micros) -> Verdict:
+def fail_run(state: State, driver_input: FailRun, _: Micros) -> Verdict:
     """Fail the run at its last boundary; it can be resumed from there."""
-    if state.in_flight or state.cleaning:
+    if state.in_flight or state.cleanup_in_flight:
         return Refused(reason="in_flight")
-    return accept(RunFailed(error=evidence.error, code=evidence.code))
+    return accept(RunFailed(error=driver_input.error, code=driver_input.code))
 
 
-def stand_down(state: State, evidence: StandDown, _: Micros) -> Verdict:
+def stand_down(state: State, driver_input: StandDown, _: Micros) -> Verdict:
     """Give the lease back; any worker may take the run next."""
-    if state.in_flight or state.cleaning:
+    if state.in_flight or state.cleanup_in_flight:
         return Refused(reason="in_flight")
-    return accept(StoodDown(why=evidence.why))
+    return accept(StoodDown(why=driver_input.why))
 
 
-def finish(state: State, evidence: Finish, _: Micros) -> Verdict:
+def finish_hosted_agent(state: State, driver_input: FinishHostedAgent, _: Micros) -> Verdict:
     """Record the output of a hosted agent; the run completes when nothing is open."""
-    if state.ended:
-        return Refused(reason="already_ended", seq=state.since)
-    if state.in_flight or state.open:
+    if state.has_ended:
+        return Refused(reason="already_ended", seq=state.phase_since)
+    if state.in_flight or state.open_calls:
         return Refused(reason="in_flight")
-    if state.redirects:
-        return Refused(reason="unseen_control", seq=state.controls)
-    return accept(AnswerGiven(text=evidence.output))
+    if state.pending_redirects:
+        return Refused(reason="unseen_control", seq=state.last_control_seq)
+    return accept(AnswerGiven(text=driver_input.output))
 
 
-def give_verdict(_: State, evidence: GiveVerdict, __: Micros) -> Verdict:
+def record_stop_verdict(_: State, driver_input: RecordStopVerdict, __: Micros) -> Verdict:
     """Record the verdict of a custom stop condition."""
-    return accept(VerdictGiven(name=evidence.name, met=evidence.met))
+    return accept(VerdictGiven(name=driver_input.name, met=driver_input.met))
 
 
 def wake(state: State, _: Wake, now: Micros) -> Verdict:
     """Apply timers that are due: asks, scheduled messages, timed pauses, the time cap."""
     entries: tuple[Entry, ...] = (
         *(
-            AskClosed(ask=ask.id, why="expired", by=CLOCK)
+            AskClosed(ask=ask.id, why="expired", by=CLOCK_ACTOR)
             for n in state.open_asks
             if (ask := state.asks[n - 1]).expires is not None
             and ask.expires <= now
             and ask.ask_kind != "child"  # expires in the child run, which closes this one
         ),
         *(
-            MessageDue(message=p.seq, by=CLOCK)
+            MessageDue(message=p.seq, by=CLOCK_ACTOR)
             for p in state.pending
-            if p.due is not None and p.due <= now
+            if p.due_at is not None and p.due_at <= now
         ),
     )
     # The time limit of a pause is checked on the state after the entries above, because a
     # wake-up may have ended the pause already.
-    entries = waking(state, entries, "time")
-    entries += _let_go(apply(state, entries), now)
-    limit = deadline(state.stop)
+    entries = add_wakeup(state, entries, "time")
+    entries += _end_timed_pause(apply_entries(state, entries), now)
+    limit = get_work_limit_micros(state.stop)
     # `worked_micros` is as of the newest entry. Add the time since then if a worker holds the
     # lease; otherwise the run does no work.
-    worked = state.worked + (now - state.at if state.leased else 0)
-    if state.phase is Phase.RUNNING and state.leased and limit and worked >= limit:
+    worked = state.worked_micros + (now - state.at if state.is_leased else 0)
+    if state.phase is Phase.RUNNING and state.is_leased and limit and worked >= limit:
         entries += (CapReached(stop=f"{limit / 1e6:g} s of work", cap="time"),)
-    return accept(*entries) if entries else Already(name="nothing_due", seq=Seq(state.seq))
+    return accept(*entries) if entries else NoChange(name="nothing_due", seq=Seq(state.seq))
 
 
-def _let_go(state: State, now: Micros) -> tuple[Entry, ...]:
-    hold = state.hold
-    if hold is None or hold.until is None or hold.until > now or hold.why != "user":
+def _end_timed_pause(state: State, now: Micros) -> tuple[Entry, ...]:
+    hold = state.pause
+    if hold is None or hold.ends_at is None or hold.ends_at > now or hold.reason != "user":
         return ()
     if state.phase is Phase.PAUSING:
-        return (PauseWithdrawn(by=CLOCK),)
+        return (PauseWithdrawn(by=CLOCK_ACTOR),)
     if state.phase is Phase.PAUSED:
-        return parking(state, (RunResumed(by=CLOCK),))
+        return add_waiting(state, (RunResumed(by=CLOCK_ACTOR),))
     return ()
 
 
-RULINGS: Rulings = {
-    Advanced: advanced,
-    Settled: settled,
-    Fail: fail,
+DECIDE_FUNCTIONS: DecideFunctions = {
+    CrossBoundary: cross_boundary,
+    SettlePhase: settle_phase,
+    FailRun: fail_run,
     StandDown: stand_down,
-    Finish: finish,
-    GiveVerdict: give_verdict,
+    FinishHostedAgent: finish_hosted_agent,
+    RecordStopVerdict: record_stop_verdict,
     Wake: wake,
 }

@@ -22,10 +22,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from midrun.core.entries import (
-    Asked,
     Entry,
     LeaseTaken,
     Record,
+    RequestEntry,
     RequestNoted,
     RunCancelled,
     RunLifted,
@@ -34,22 +34,22 @@ from midrun.core.entries import (
 )
 from midrun.core.evolve import asks, calls, controls, conversation, lifecycle, undo
 from midrun.core.ids import Micros, RunId, Seq
-from midrun.core.state import Arms, Heard, State
-from midrun.core.transitions import FOLLOWS
+from midrun.core.state import EvolveFunctions, RequestOutcome, State
+from midrun.core.transitions import ENTRY_TABLE
 from midrun.core.values import Phase
 from midrun.errors import JournalCorrupt
 
-ARMS: Final[Arms] = {
-    **lifecycle.ARMS,
-    **controls.ARMS,
-    **calls.ARMS,
-    **undo.ARMS,
-    **asks.ARMS,
-    **conversation.ARMS,
+EVOLVE_FUNCTIONS: Final[EvolveFunctions] = {
+    **lifecycle.EVOLVE_FUNCTIONS,
+    **controls.EVOLVE_FUNCTIONS,
+    **calls.EVOLVE_FUNCTIONS,
+    **undo.EVOLVE_FUNCTIONS,
+    **asks.EVOLVE_FUNCTIONS,
+    **conversation.EVOLVE_FUNCTIONS,
 }
 
 
-FULFILMENTS: Final = frozenset({LeaseTaken, RunPaused, RunCancelled})
+COMPLETION_ENTRY_TYPES: Final = frozenset({LeaseTaken, RunPaused, RunCancelled})
 """Entries that complete an earlier request. They do not change `phase_since` and `phase_by`:
 a refusal such as `is_cancelled` names the actor who requested the cancel."""
 
@@ -62,54 +62,54 @@ def evolve(state: State, entry: Entry, at: Micros) -> State:
     """
     kind = type(entry)
     seq = Seq(state.seq + 1)
-    phase = _following(state, kind, seq)
+    phase = _find_next_phase(state, kind, seq)
     # Time counts as work only while a worker holds the lease. `LeaseTaken` on a leased run
     # means that the previous worker died: the gap before it is not work either.
-    idle = not state.leased or kind is LeaseTaken
+    idle = not state.is_leased or kind is LeaseTaken
     now = max(state.at, at)
-    worked = state.worked if idle else state.worked + now - state.at
-    after = replace(state, seq=seq, at=now, worked=worked)
+    worked = state.worked_micros if idle else state.worked_micros + now - state.at
+    after = replace(state, seq=seq, at=now, worked_micros=worked)
     if phase is not state.phase:
         after = replace(after, phase=phase)
-        if kind not in FULFILMENTS:
-            after = replace(after, since=seq, since_by=getattr(entry, "by", ""))
-    if isinstance(entry, Asked):
-        after = _heard(after, entry)
-    return ARMS[kind](after, entry)
+        if kind not in COMPLETION_ENTRY_TYPES:
+            after = replace(after, phase_since=seq, phase_by=getattr(entry, "by", ""))
+    if isinstance(entry, RequestEntry):
+        after = _record_request(after, entry)
+    return EVOLVE_FUNCTIONS[kind](after, entry)
 
 
-def _following(state: State, kind: type[Entry], seq: Seq) -> Phase:
+def _find_next_phase(state: State, entry_type: type[Entry], seq: Seq) -> Phase:
     # The table cannot express that `RunStarted` comes first and only once.
-    phase = FOLLOWS[kind].get(state.phase)
-    first = state.spec is None
-    if phase is None or first != (kind is RunStarted):
+    phase = ENTRY_TABLE[entry_type].get(state.phase)
+    first = state.started_entry is None
+    if phase is None or first != (entry_type is RunStarted):
         where = "an empty journal" if first else f"phase {state.phase}"
-        raise JournalCorrupt(state.run, seq, f"{kind.__name__} cannot follow {where}")
-    if kind is RunLifted:
-        then = state.then or Phase.QUEUED
+        raise JournalCorrupt(state.run, seq, f"{entry_type.__name__} cannot follow {where}")
+    if entry_type is RunLifted:
+        then = state.phase_after_halt or Phase.QUEUED
         # The worker may not have released its lease yet, and may still have calls in flight.
         # Then the run is running again, not queued.
-        return Phase.RUNNING if then is Phase.QUEUED and state.leased else then
+        return Phase.RUNNING if then is Phase.QUEUED and state.is_leased else then
     return phase
 
 
-def _heard(state: State, entry: Asked) -> State:
+def _record_request(state: State, entry: RequestEntry) -> State:
     """Record the seq of the request and the outcome for its request id."""
     # A note about a refused request or a no-op changes nothing, so it does not count as a
     # control that the start of a call must have seen.
     if not isinstance(entry, RequestNoted):
-        state = replace(state, controls=state.seq)
+        state = replace(state, last_control_seq=state.seq)
     if not entry.request:
         return state
-    heard = Heard(
+    heard = RequestOutcome(
         seq=state.seq,
         digest=entry.digest,
-        verdict=getattr(entry, "verdict", ""),
+        verdict_name=getattr(entry, "verdict", ""),
         refused=getattr(entry, "refused", False),
-        since=getattr(entry, "since", state.seq),
+        since_seq=getattr(entry, "since", state.seq),
         since_by=getattr(entry, "since_by", entry.by),
     )
-    return replace(state, heard=state.heard | {entry.request: heard})
+    return replace(state, requests=state.requests | {entry.request: heard})
 
 
 def fold(run: RunId, records: Iterable[Record], state: State | None = None) -> State:
@@ -126,7 +126,7 @@ def fold(run: RunId, records: Iterable[Record], state: State | None = None) -> S
     return state
 
 
-def apply(state: State, entries: Iterable[Entry], at: Micros | None = None) -> State:
+def apply_entries(state: State, entries: Iterable[Entry], at: Micros | None = None) -> State:
     """Return the state after `entries`, all stamped with the same time."""
     for entry in entries:
         state = evolve(state, entry, state.at if at is None else at)

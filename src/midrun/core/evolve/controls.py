@@ -27,120 +27,134 @@ from midrun.core.entries import (
     VerdictGiven,
 )
 from midrun.core.ids import Seq
-from midrun.core.retries import forgiven
-from midrun.core.state import Arms, Call, Cleanup, Hold, Pending, Stage, State
-from midrun.core.stops import Meter, raised
+from midrun.core.retries import reset_deaths
+from midrun.core.state import (
+    Call,
+    CallStage,
+    Cleanup,
+    EvolveFunctions,
+    PauseState,
+    PendingText,
+    State,
+)
+from midrun.core.stops import Meter, raise_caps
 from midrun.core.values import Message, Phase
 from midrun.errors import JournalCorrupt
 
 
 def pause_requested(state: State, entry: PauseRequested) -> State:
     """Set the requested pause; a second request never turns `now` off."""
-    before = state.hold or Hold()
-    hold = Hold(
-        why=entry.why,
+    before = state.pause or PauseState()
+    hold = PauseState(
+        reason=entry.why,
         now=entry.now or before.now,
         # A pause at a cap stays one: the run may not resume until that cap is raised.
-        cap=before.cap if entry.why == "cap" else "",
-        until=entry.until,
+        cap_name=before.cap_name if entry.why == "cap" else "",
+        ends_at=entry.until,
         seq=state.seq,
         by=entry.by,
     )
-    return replace(state, hold=hold)
+    return replace(state, pause=hold)
 
 
 def pause_withdrawn(state: State, _: PauseWithdrawn) -> State:
     """Drop the requested pause; the run goes on."""
-    return replace(state, hold=None, meter=_afresh(state.meter))
+    return replace(state, pause=None, meter=_reset_conditions(state.meter))
 
 
 def run_paused(state: State, entry: RunPaused) -> State:
     """Release the lease; the run is paused."""
-    hold = state.hold or Hold(seq=state.seq)
-    return replace(state, leased=False, hold=replace(hold, why=entry.why))
+    hold = state.pause or PauseState(seq=state.seq)
+    return replace(state, is_leased=False, pause=replace(hold, reason=entry.why))
 
 
 def run_resumed(state: State, entry: RunResumed) -> State:
     """End the pause or the failure; queue an instruction as a redirect."""
-    state = forgiven(replace(state, hold=None, error=None, meter=_afresh(state.meter)))
+    state = reset_deaths(
+        replace(state, pause=None, error=None, meter=_reset_conditions(state.meter))
+    )
     if not entry.instruction:
         return state
     # From here on an instruction and a redirect are the same. `redirected_at` marks the model
     # calls that started before this entry as outdated.
-    waiting = Pending(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
-    return _without_approvals(replace(state, pending=(*state.pending, waiting), cut=state.seq))
+    waiting = PendingText(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
+    return _void_approvals(
+        replace(state, pending=(*state.pending, waiting), redirected_at=state.seq)
+    )
 
 
-def _afresh(meter: Meter) -> Meter:
+def _reset_conditions(meter: Meter) -> Meter:
     """Clear the inputs of stop conditions that have no cap to raise.
 
     Such a condition (a text mention, repeated calls, a custom function) would be met again by
     the same input, and the run would pause again at once. The verdicts are set to False for
     this boundary; the next step evaluates the functions again.
     """
-    spoken = dict.fromkeys(meter.verdicts, False)
-    return replace(meter, text="", trail=(), verdicts=spoken)
+    spoken = dict.fromkeys(meter.custom_verdicts, False)
+    return replace(meter, last_text="", recent_calls=(), custom_verdicts=spoken)
 
 
 def cap_raised(state: State, entry: CapRaised) -> State:
     """Raise the caps; a pause at one of them becomes an ordinary pause."""
-    hold = state.hold
-    if hold is not None and hold.cap in entry.caps:
-        hold = replace(hold, why="user", cap="")
-    stop = raised(state.stop, entry.caps) if state.stop else None
-    return replace(state, stop=stop, hold=hold)
+    hold = state.pause
+    if hold is not None and hold.cap_name in entry.caps:
+        hold = replace(hold, reason="user", cap_name="")
+    stop = raise_caps(state.stop, entry.caps) if state.stop else None
+    return replace(state, stop=stop, pause=hold)
 
 
 def cap_reached(state: State, entry: CapReached) -> State:
     """Request a pause at the cap."""
-    return replace(state, hold=Hold(why="cap", cap=entry.cap, seq=state.seq))
+    return replace(state, pause=PauseState(reason="cap", cap_name=entry.cap, seq=state.seq))
 
 
 def end_reached(state: State, _: EndReached) -> State:
     """Take the agent's last text as the answer: a stop condition ends the run."""
-    return replace(state, answer=state.meter.text)
+    return replace(state, answer=state.meter.last_text)
 
 
 def verdict_given(state: State, entry: VerdictGiven) -> State:
     """Store the verdict of a custom condition until the next step."""
-    verdicts = state.meter.verdicts | {entry.name: entry.met}
-    return replace(state, meter=replace(state.meter, verdicts=verdicts))
+    verdicts = state.meter.custom_verdicts | {entry.name: entry.met}
+    return replace(state, meter=replace(state.meter, custom_verdicts=verdicts))
 
 
 def redirect_requested(state: State, entry: RedirectRequested) -> State:
     """Queue the instruction; model calls that have not seen it will be aborted."""
-    waiting = Pending(
-        seq=state.seq, kind="redirect", text=entry.text, by=entry.by, when=entry.when
+    waiting = PendingText(
+        seq=state.seq, kind="redirect", text=entry.text, by=entry.by, timing=entry.when
     )
-    return _without_approvals(replace(state, pending=(*state.pending, waiting), cut=state.seq))
+    return _void_approvals(
+        replace(state, pending=(*state.pending, waiting), redirected_at=state.seq)
+    )
 
 
-def _without_approvals(state: State) -> State:
+def _void_approvals(state: State) -> State:
     """Void unused approvals: they were given under the old instruction."""
-    parked = (n for frame in state.frames for n in frame.parked)
-    for number in (*state.open, *parked):
+    parked = (n for frame in state.frames for n in frame.parked_calls)
+    for number in (*state.open_calls, *parked):
         call = state.calls[number - 1]
         # A started call has used its approval; the entry of its start refers to it.
-        if call.approval is not None and call.stage is not Stage.STARTED:
+        if call.approval is not None and call.stage is not CallStage.STARTED:
             state = state.with_call(replace(call, approval=None))
     return state
 
 
 def redirect_applied(state: State, entry: RedirectApplied) -> State:
     """Add the instruction to the conversation; discard any answer given before it."""
-    state, waiting = without_pending(state, entry.redirect)
-    state = replace(state, answer=None, main=None, course=waiting.text)
-    return state.saying(
+    state, waiting = remove_pending(state, entry.redirect)
+    state = replace(state, answer=None, main_answer=None, instruction=waiting.text)
+    return state.with_messages(
         Message(role="user", text=waiting.text, by=waiting.by, kind="instruction")
     )
 
 
 def redirect_closed(state: State, entry: RedirectClosed) -> State:
     """Remove the instruction from the pending ones."""
-    return without_pending(state, entry.redirect)[0]
+    return remove_pending(state, entry.redirect)[0]
 
 
-def without_pending(state: State, seq: Seq) -> tuple[State, Pending]:
+def remove_pending(state: State, seq: Seq) -> tuple[State, PendingText]:
     """Remove the pending redirect or message with this seq; return both.
 
     Raises:
@@ -162,51 +176,55 @@ def cancel_requested(state: State, entry: CancelRequested) -> State:
     """
     # Only calls in flight and calls with a cleanup can belong to the undo set. A scan of all
     # calls would make the cost grow with the length of the run.
-    for number in {*state.in_flight, *state.effects}:
+    for number in {*state.in_flight, *state.cleanup_calls}:
         call = state.calls[number - 1]
-        if (doomed := _unfinished(call)) is not call.doomed:
-            state = state.with_call(replace(call, doomed=doomed))
+        if (doomed := _is_unfinished(call)) is not call.in_undo_set:
+            state = state.with_call(replace(call, in_undo_set=doomed))
     # A halted run stays halted. Its cancel takes effect when the halt is lifted.
     then = Phase.CANCELLING if state.phase is Phase.HALTED else None
-    state = replace(state, cancel=entry, cancelled_at=state.seq, cancelled_on=state.at)
-    return replace(state, hold=None, then=then, residue_accepted=False)
+    state = replace(
+        state, cancel_request=entry, cancel_seq=state.seq, cancel_requested_at=state.at
+    )
+    return replace(state, pause=None, phase_after_halt=then, residue_accepted=False)
 
 
-def _unfinished(call: Call) -> bool:
+def _is_unfinished(call: Call) -> bool:
     """Tell whether the call is in flight, or ended without a certain outcome."""
-    if call.stage in {Stage.STARTED, Stage.DONE}:
-        return call.stage is Stage.STARTED or call.doomed
+    if call.stage in {CallStage.STARTED, CallStage.DONE}:
+        return call.stage is CallStage.STARTED or call.in_undo_set
     # If the end of the child is under way or done, an earlier cause ordered it, for example a
     # redirect. This cancel does not have to end the child again.
     if call.call_kind == "child":
         return call.attempt > 0 and call.release.stage not in {"started", "done"}
-    return call.touched
+    return call.may_have_effect
 
 
 def run_cancelled(state: State, entry: RunCancelled) -> State:
     """End the run; store the residue and the partial output."""
-    return replace(state, leased=False, ended=True, residue=entry.residue, output=entry.partial)
+    return replace(
+        state, is_leased=False, has_ended=True, residue=entry.residue, output=entry.partial
+    )
 
 
 def undo_retried(state: State, _: UndoRetried) -> State:
     """Reset every undo and release that was given up, so that it is tried again."""
-    for number in state.effects:
+    for number in state.cleanup_calls:
         call = state.calls[number - 1]
         for action in ("undo", "release"):
             if getattr(call, action).stage == "gave_up":
                 call = replace(call, **{action: Cleanup()})
         state = state.with_call(call)
-    return replace(state, residue=(), residue_accepted=False, retried=state.seq)
+    return replace(state, residue=(), residue_accepted=False, undo_retried_seq=state.seq)
 
 
 def run_halted(state: State, entry: RunHalted) -> State:
     """Store the phase for after the halt; the worker releases its lease later."""
-    return replace(state, then=entry.then)
+    return replace(state, phase_after_halt=entry.then)
 
 
 def run_lifted(state: State, _: RunLifted) -> State:
     """Clear the stored phase; `evolve` has restored it."""
-    return replace(state, then=None)
+    return replace(state, phase_after_halt=None)
 
 
 def residue_accepted(state: State, _: ResidueAccepted) -> State:
@@ -214,12 +232,12 @@ def residue_accepted(state: State, _: ResidueAccepted) -> State:
     return replace(state, residue_accepted=True)
 
 
-def unchanged(state: State, _: RequestNoted) -> State:
+def request_noted(state: State, _: RequestNoted) -> State:
     """Change nothing: `evolve` has stored the outcome of the request."""
     return state
 
 
-ARMS: Arms = {
+EVOLVE_FUNCTIONS: EvolveFunctions = {
     PauseRequested: pause_requested,
     PauseWithdrawn: pause_withdrawn,
     RunPaused: run_paused,
@@ -237,5 +255,5 @@ ARMS: Arms = {
     ResidueAccepted: residue_accepted,
     RunHalted: run_halted,
     RunLifted: run_lifted,
-    RequestNoted: unchanged,
+    RequestNoted: request_noted,
 }

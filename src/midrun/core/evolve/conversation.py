@@ -24,34 +24,36 @@ from midrun.core.entries import (
     TakenOver,
     ToolUsed,
 )
-from midrun.core.evolve.controls import without_pending
-from midrun.core.retries import forgiven
-from midrun.core.state import Arms, Frame, Hold, Pending, State
+from midrun.core.evolve.controls import remove_pending
+from midrun.core.retries import reset_deaths
+from midrun.core.state import EvolveFunctions, Frame, PauseState, PendingText, State
 from midrun.core.values import Message, Phase
 from midrun.errors import JournalCorrupt
 
 
 def message_received(state: State, entry: MessageReceived) -> State:
     """Queue the message; with urgency "now", abort model calls that have not seen it."""
-    waiting = Pending(
+    waiting = PendingText(
         seq=state.seq,
         kind="message",
         text=entry.text,
         by=entry.by,
         urgency=entry.urgency,
-        due=entry.due,
+        due_at=entry.due,
     )
-    cut = state.seq if entry.urgency == "now" and entry.due is None else state.cut
-    return replace(state, pending=(*state.pending, waiting), cut=cut)
+    cut = state.seq if entry.urgency == "now" and entry.due is None else state.redirected_at
+    return replace(state, pending=(*state.pending, waiting), redirected_at=cut)
 
 
 def message_due(state: State, entry: MessageDue) -> State:
     """Make a scheduled message deliverable."""
     pending = tuple(
-        replace(p, due=None) if p.seq == entry.message else p for p in state.pending
+        replace(p, due_at=None) if p.seq == entry.message else p for p in state.pending
     )
     now = any(p.seq == entry.message and p.urgency == "now" for p in pending)
-    return replace(state, pending=pending, cut=state.seq if now else state.cut)
+    return replace(
+        state, pending=pending, redirected_at=state.seq if now else state.redirected_at
+    )
 
 
 def message_taken(state: State, entry: MessageTaken) -> State:
@@ -60,45 +62,47 @@ def message_taken(state: State, entry: MessageTaken) -> State:
     The agent has its answer to the task and now answers a message. `main_answer` keeps the
     answer to the task meanwhile, so that the reply to the message does not replace it.
     """
-    state, waiting = without_pending(state, entry.message)
-    main = state.main
+    state, waiting = remove_pending(state, entry.message)
+    main = state.main_answer
     if waiting.urgency == "later":
         main = None  # a "later" message extends the task: the next reply is the answer
     elif not state.frames and main is None:
         main = state.answer
-    return replace(state, answer=None, main=main).saying(_said(waiting))
+    return replace(state, answer=None, main_answer=main).with_messages(_make_message(waiting))
 
 
 def message_closed(state: State, entry: MessageClosed) -> State:
     """Remove the message from the pending ones."""
-    return without_pending(state, entry.message)[0]
+    return remove_pending(state, entry.message)[0]
 
 
 def frame_pushed(state: State, entry: FramePushed) -> State:
     """Suspend the current topic with its goal, plan and open calls; take the message."""
-    state, waiting = without_pending(state, entry.message)
+    state, waiting = remove_pending(state, entry.message)
     frame = Frame(
         id=entry.frame,
         goal=entry.goal,
-        done=entry.done,
-        total=entry.total,
-        next=entry.next,
-        pushed=state.seq,
+        done_steps=entry.done,
+        total_steps=entry.total,
+        next_step=entry.next,
+        pushed_seq=state.seq,
         expires=entry.expires,
-        parked=state.open,
+        parked_calls=state.open_calls,
         plan=state.plan,
     )
     state = replace(
         state,
         frames=(*state.frames, frame),
         frames_pushed=state.frames_pushed + 1,
-        open=(),
+        open_calls=(),
         goal=waiting.text,
         answer=None,
-        prefix="",  # a pending "Back to …" is obsolete: this topic is suspended again
+        reply_prefix="",  # a pending "Back to …" is obsolete: this topic is suspended again
     )
-    said = transcript.told(entry.goal)
-    return state.saying(Message(role="runtime", text=said, kind="held"), _said(waiting))
+    said = transcript.format_held_topic(entry.goal)
+    return state.with_messages(
+        Message(role="runtime", text=said, kind="held"), _make_message(waiting)
+    )
 
 
 def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> State:
@@ -106,42 +110,42 @@ def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> Sta
 
     `redirected_at` is set, so that a model call for the message is aborted.
     """
-    frame = _frame_of(state, entry.frame)
+    frame = _get_frame(state, entry.frame)
     state = replace(
-        _popped(state, entry.frame),
+        _pop_frame(state, entry.frame),
         goal=frame.goal,
         plan=frame.plan,
         answer=None,
-        prefix=entry.words,
-        prefixed=state.seq,
-        cut=state.seq,
+        reply_prefix=entry.words,
+        reply_prefix_seq=state.seq,
+        redirected_at=state.seq,
     )
-    return state.saying(Message(role="runtime", text=entry.words, kind="back"))
+    return state.with_messages(Message(role="runtime", text=entry.words, kind="back"))
 
 
 def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
     """Drop a suspended topic; the next reply announces it if the entry has words."""
-    state = _popped(state, entry.frame)
+    state = _pop_frame(state, entry.frame)
     if not entry.words:
         return state
-    state = replace(state, prefix=f"{state.prefix} {entry.words}".strip())
-    return state.saying(Message(role="runtime", text=entry.words, kind="dropped"))
+    state = replace(state, reply_prefix=f"{state.reply_prefix} {entry.words}".strip())
+    return state.with_messages(Message(role="runtime", text=entry.words, kind="dropped"))
 
 
-def _popped(state: State, frame_: str) -> State:
-    frame = _frame_of(state, frame_)
+def _pop_frame(state: State, frame_id: str) -> State:
+    frame = _get_frame(state, frame_id)
     # Calls suspended with the frame may have been closed meanwhile, for example by an expired
     # ask. Only open ones return to the open calls, before those of the current topic.
-    back = tuple(n for n in frame.parked if state.calls[n - 1].unclosed)
+    back = tuple(n for n in frame.parked_calls if state.calls[n - 1].is_open)
     frames = tuple(f for f in state.frames if f is not frame)
-    return replace(state, frames=frames, open=(*back, *state.open))
+    return replace(state, frames=frames, open_calls=(*back, *state.open_calls))
 
 
-def _frame_of(state: State, frame: str) -> Frame:
+def _get_frame(state: State, frame_id: str) -> Frame:
     for one in state.frames:
-        if one.id == frame:
+        if one.id == frame_id:
             return one
-    raise JournalCorrupt(state.run, state.seq, f"there is no frame {frame}")
+    raise JournalCorrupt(state.run, state.seq, f"there is no frame {frame_id}")
 
 
 def plan_made(state: State, entry: PlanMade) -> State:
@@ -151,28 +155,30 @@ def plan_made(state: State, entry: PlanMade) -> State:
 
 def history_condensed(state: State, entry: HistoryCondensed) -> State:
     """Replace the oldest messages in the prompt by a summary."""
-    return replace(state, condensed=entry.upto, summary=entry.summary, window=0)
+    return replace(state, condensed_count=entry.upto, summary=entry.summary, prompt_tokens=0)
 
 
 def answer_given(state: State, entry: AnswerGiven) -> State:
     """Store the answer of a hosted agent."""
-    state = replace(state, answer=entry.text, meter=replace(state.meter, text=entry.text))
-    return state.saying(Message(role="assistant", text=entry.text))
+    state = replace(state, answer=entry.text, meter=replace(state.meter, last_text=entry.text))
+    return state.with_messages(Message(role="assistant", text=entry.text))
 
 
 def taken_over(state: State, entry: TakenOver) -> State:
     """Let a person act in the agent's place; clear a failure."""
-    hold = state.hold
+    hold = state.pause
     # A pause that is in force becomes the pause of this person: it has no time limit, and only
     # the hand-back ends it. A running run pauses first; `PauseRequested` follows for that.
     if state.phase is Phase.PAUSED:
-        hold = replace(hold or Hold(seq=state.seq, by=entry.by), why="taken_over", until=None)
-    return forgiven(replace(state, wheel=entry.by, hold=hold, error=None))
+        hold = replace(
+            hold or PauseState(seq=state.seq, by=entry.by), reason="taken_over", ends_at=None
+        )
+    return reset_deaths(replace(state, operator_name=entry.by, pause=hold, error=None))
 
 
 def person_wrote(state: State, entry: PersonWrote) -> State:
     """Add the person's text as a message of the assistant, under their name."""
-    return replace(state, answer=entry.text).saying(
+    return replace(state, answer=entry.text).with_messages(
         Message(role="assistant", text=entry.text, by=entry.by, kind="person")
     )
 
@@ -184,14 +190,14 @@ def tool_used(state: State, _: ToolUsed) -> State:
 
 def handed_back(state: State, _: HandedBack) -> State:
     """Return control to the agent."""
-    return replace(state, wheel="", answer=None)
+    return replace(state, operator_name="", answer=None)
 
 
-def _said(waiting: Pending) -> Message:
+def _make_message(waiting: PendingText) -> Message:
     return Message(role="user", text=waiting.text, by=waiting.by, kind="message")
 
 
-ARMS: Arms = {
+EVOLVE_FUNCTIONS: EvolveFunctions = {
     MessageReceived: message_received,
     MessageDue: message_due,
     MessageTaken: message_taken,

@@ -12,21 +12,23 @@ from midrun.core.entries import (
     RunWoken,
     StoodDown,
 )
-from midrun.core.ids import number_of
-from midrun.core.state import Arms, State, with_name
+from midrun.core.ids import parse_call_number
+from midrun.core.state import EvolveFunctions, State, add_name
 from midrun.core.values import Message, Phase
 
 
 def run_started(state: State, entry: RunStarted) -> State:
     """Set up the run: task, plan, stop condition, and the history of its thread."""
     task = Message(role="user", text=entry.task, by=entry.by, kind="task")
-    state = replace(state, spec=entry, stop=entry.stop, plan=entry.plan, goal=entry.task)
     state = replace(
-        state, agent_print=entry.agent_print, steered_by=(entry.by, *entry.steered_by)
+        state, started_entry=entry, stop=entry.stop, plan=entry.plan, goal=entry.task
+    )
+    state = replace(
+        state, agent_fingerprint=entry.agent_print, steered_by=(entry.by, *entry.steered_by)
     )
     # A fork without a new instruction continues its task, which is in the history already.
     known = entry.forked is not None and any(m.text == entry.task for m in entry.history)
-    return state.saying(*entry.history, *(() if known else (task,)))
+    return state.with_messages(*entry.history, *(() if known else (task,)))
 
 
 def run_imported(state: State, entry: RunImported) -> State:
@@ -38,17 +40,17 @@ def run_imported(state: State, entry: RunImported) -> State:
     """
     # A non-blocking approval keeps its call out of the open calls, so the calls of open asks
     # are added.
-    parked = (n for frame in state.frames for n in frame.parked)
-    asked = (number_of(state.asks[n - 1].call) for n in state.open_asks)
-    for number in {*state.open, *parked, *asked}:
+    parked = (n for frame in state.frames for n in frame.parked_calls)
+    asked = (parse_call_number(state.asks[n - 1].call) for n in state.open_asks)
+    for number in {*state.open_calls, *parked, *asked}:
         call = state.calls[number - 1]
-        steered_by = with_name(call.steered_by, entry.by)
+        steered_by = add_name(call.steered_by, entry.by)
         state = state.with_call(replace(call, approval=None, steered_by=steered_by))
     for number in state.open_asks:
         ask = state.asks[number - 1]
         if ask.four_eyes:
-            state = state.with_ask(replace(ask, excluded=with_name(ask.excluded, entry.by)))
-    return replace(state, steered_by=with_name(state.steered_by, entry.by))
+            state = state.with_ask(replace(ask, excluded=add_name(ask.excluded, entry.by)))
+    return replace(state, steered_by=add_name(state.steered_by, entry.by))
 
 
 def lease_taken(state: State, entry: LeaseTaken) -> State:
@@ -58,42 +60,44 @@ def lease_taken(state: State, entry: LeaseTaken) -> State:
     `call_unknown`. A check is not a call and has no entry, so it is counted here: a check that
     was due may have killed the worker.
     """
-    if state.leased and state.phase is Phase.RUNNING:
-        for number in state.at_hand:
+    if state.is_leased and state.phase is Phase.RUNNING:
+        for number in state.active_calls:
             call = state.calls[number - 1]
-            if call.unsure and call.traits.check:
-                state = state.with_call(replace(call, deaths=call.deaths + 1))
+            if call.needs_settling and call.traits.check:
+                state = state.with_call(replace(call, worker_deaths=call.worker_deaths + 1))
     # An empty fingerprint means that the version of the agent has not changed.
-    its = entry.agent_print or state.agent_print
-    return replace(state, epoch=entry.epoch, leased=True, taken=state.seq, agent_print=its)
+    its = entry.agent_print or state.agent_fingerprint
+    return replace(
+        state, epoch=entry.epoch, is_leased=True, lease_seq=state.seq, agent_fingerprint=its
+    )
 
 
 def stood_down(state: State, _: StoodDown) -> State:
     """Release the lease: the worker's process shuts down or sheds load."""
-    return replace(state, leased=False)
+    return replace(state, is_leased=False)
 
 
 def run_waiting(state: State, _: RunWaiting) -> State:
     """Release the lease until a person decides an ask."""
-    return replace(state, leased=False)
+    return replace(state, is_leased=False)
 
 
 def run_woken(state: State, _: RunWoken) -> State:
     """Make the run drivable; keep the pause of a person who has taken over."""
-    return state if state.wheel else replace(state, hold=None)
+    return state if state.operator_name else replace(state, pause=None)
 
 
 def run_completed(state: State, entry: RunCompleted) -> State:
     """Store the output; the run is completed."""
-    return replace(state, leased=False, ended=True, output=entry.output)
+    return replace(state, is_leased=False, has_ended=True, output=entry.output)
 
 
 def run_failed(state: State, entry: RunFailed) -> State:
     """Store the error; the run can be resumed from its last boundary."""
-    return replace(state, leased=False, error=entry)
+    return replace(state, is_leased=False, error=entry)
 
 
-ARMS: Arms = {
+EVOLVE_FUNCTIONS: EvolveFunctions = {
     RunStarted: run_started,
     RunImported: run_imported,
     LeaseTaken: lease_taken,

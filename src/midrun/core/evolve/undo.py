@@ -7,26 +7,28 @@ so an attempt with an unknown outcome is safe to repeat.
 from msgspec.structs import replace
 
 from midrun.core.entries import UndoDone, UndoFailed, UndoGaveUp, UndoStarted, UndoUnknown
-from midrun.core.evolve.calls import call_of
-from midrun.core.ids import Micros, number_of
-from midrun.core.state import Arms, Cleaned, Cleanup, State
-from midrun.core.values import Action, Residue
+from midrun.core.evolve.calls import get_call
+from midrun.core.ids import Micros, parse_call_number
+from midrun.core.state import Cleanup, CleanupStage, EvolveFunctions, State
+from midrun.core.values import CleanupAction, Residue
 
 
 def undo_started(state: State, entry: UndoStarted) -> State:
     """Put the undo or release in flight."""
-    state = _cleaned(state, entry.call, entry.action, "started", attempts=entry.attempt)
-    return replace(state, cleaning=(number_of(entry.call), entry.action))
+    state = _set_cleanup(state, entry.call, entry.action, "started", attempts=entry.attempt)
+    return replace(state, cleanup_in_flight=(parse_call_number(entry.call), entry.action))
 
 
 def undo_done(state: State, entry: UndoDone) -> State:
     """Mark the effect as undone, or the resource as released."""
-    return replace(_cleaned(state, entry.call, entry.action, "done"), cleaning=None)
+    return replace(
+        _set_cleanup(state, entry.call, entry.action, "done"), cleanup_in_flight=None
+    )
 
 
 def undo_failed(state: State, entry: UndoFailed) -> State:
     """Store the error and the time of the retry."""
-    state = _cleaned(
+    state = _set_cleanup(
         state,
         entry.call,
         entry.action,
@@ -35,26 +37,28 @@ def undo_failed(state: State, entry: UndoFailed) -> State:
         retry_at=entry.retry_at,
         final=entry.final,
     )
-    return replace(state, cleaning=None)
+    return replace(state, cleanup_in_flight=None)
 
 
 def undo_unknown(state: State, entry: UndoUnknown) -> State:
     """Record an unknown outcome; the scheduler repeats the attempt."""
-    return replace(_cleaned(state, entry.call, entry.action, "unknown"), cleaning=None)
+    return replace(
+        _set_cleanup(state, entry.call, entry.action, "unknown"), cleanup_in_flight=None
+    )
 
 
 def undo_gave_up(state: State, entry: UndoGaveUp) -> State:
     """Add the call to the residue: its effect or resource stays."""
-    state = _cleaned(state, entry.call, entry.action, "gave_up", error=entry.error)
+    state = _set_cleanup(state, entry.call, entry.action, "gave_up", error=entry.error)
     left = Residue(call=entry.call, action=entry.action, why=entry.error)
     return replace(state, residue=(*state.residue, left))
 
 
-def _cleaned(
+def _set_cleanup(
     state: State,
-    call_: str,
-    action: Action,
-    stage: Cleaned,
+    call_id: str,
+    action: CleanupAction,
+    stage: CleanupStage,
     *,
     attempts: int | None = None,
     error: str = "",
@@ -62,19 +66,19 @@ def _cleaned(
     final: bool = False,
 ) -> State:
     # `action` is "undo" or "release", and the call has a field of each name.
-    call = call_of(state, call_)
-    before = call.cleanup(action)
+    call = get_call(state, call_id)
+    before = call.get_cleanup(action)
     after = Cleanup(
         stage=stage,
         attempts=before.attempts if attempts is None else attempts,
         error=error,
         retry_at=retry_at,
-        final=final,
+        is_final=final,
     )
     return state.with_call(replace(call, **{action: after}))
 
 
-ARMS: Arms = {
+EVOLVE_FUNCTIONS: EvolveFunctions = {
     UndoStarted: undo_started,
     UndoDone: undo_done,
     UndoFailed: undo_failed,

@@ -19,33 +19,33 @@ from midrun.agents.human import PauseHere
 from midrun.agents.signature import Function
 from midrun.agents.tool import NOT_DONE, Tool
 from midrun.agents.tool_context import Call
-from midrun.agents.tool_environment import DECLARE, is_missing_variable
+from midrun.agents.tool_environment import DECLARE_HINT, is_missing_variable
 from midrun.codec.safe_repr import safe_repr, safe_str
-from midrun.codec.strict_json import checked
+from midrun.codec.strict_json import normalize_json
 from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import (
-    LENGTH,
-    RESULT_MAX,
-    Answer,
-    Asked,
-    Errand,
+    FRAME_HEADER,
+    RESULT_MAX_BYTES,
+    ChildAnswer,
+    ChildMessage,
+    FunctionTask,
     NotDone,
-    Note,
+    NoteRequest,
+    QuestionAsked,
     Raised,
     Returned,
-    Said,
-    Save,
-    errand_of,
-    framed,
-    unrun,
+    SaveRequest,
+    decode_task,
+    encode_frame,
+    find_unrun_code,
 )
 from midrun.errors import NotJson, TooLarge
 
-NO_ANSWER: Final = 70
+NO_ANSWER_EXIT_CODE: Final = 70
 """The exit code of a child that could not send its answer."""
 
 
-class Channel:
+class ChildChannel:
     """The child's end of its call's socket.
 
     A tool may close descriptors that are not its own, and open others under the same number. So
@@ -56,14 +56,14 @@ class Channel:
         os.set_inheritable(fd, False)  # noqa: FBT003 - the name of the function says it
         self._socket = socket.socket(fileno=fd)
         self._identity = self._identify()
-        self._turn = threading.Lock()  # several threads of a tool may save or note
+        self._lock = threading.Lock()  # several threads of a tool may save or note
 
     def receive(self) -> bytes:
         """Return the body of the next frame."""
-        (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
-        return self._exactly(size)
+        (size,) = FRAME_HEADER.unpack(self._receive_exactly(FRAME_HEADER.size))
+        return self._receive_exactly(size)
 
-    def send(self, message: Said) -> None:
+    def send(self, message: ChildMessage) -> None:
         """Send a message.
 
         Raises:
@@ -71,15 +71,15 @@ class Channel:
         """
         if self._identify() != self._identity:
             raise OSError("the descriptor of the call's socket was closed and reused")
-        self._socket.sendall(framed(message))
+        self._socket.sendall(encode_frame(message))
 
-    def ask(self, message: Save | Note) -> None:
+    def request(self, message: SaveRequest | NoteRequest) -> None:
         """Send a message, and wait until the worker has done it."""
-        with self._turn:
+        with self._lock:
             self.send(message)
             self.receive()
 
-    def _exactly(self, size: int) -> bytes:
+    def _receive_exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
             more = self._socket.recv(size - len(data))
@@ -93,12 +93,12 @@ class Channel:
         return found.st_dev, found.st_ino
 
 
-def perform(channel: Channel, found: object) -> Never:
+def run_task(channel: ChildChannel, function: object) -> Never:
     """Read the task from `channel`, run `function` for it, send the answer, and exit."""
-    code = NO_ANSWER
+    code = NO_ANSWER_EXIT_CODE
     try:
-        task = errand_of(channel.receive())
-        channel.send(_answer(task, found, channel))
+        task = decode_task(channel.receive())
+        channel.send(_make_answer(task, function, channel))
         code = 0
     except (EOFError, OSError):
         pass  # the worker is gone, or the tool has closed the socket
@@ -111,37 +111,39 @@ def perform(channel: Channel, found: object) -> Never:
         os._exit(code)
 
 
-def _answer(errand: Errand, found: object, channel: Channel) -> Answer:
+def _make_answer(task: FunctionTask, function: object, channel: ChildChannel) -> ChildAnswer:
     try:
-        value = _value(errand, found, _call(errand, channel))
+        value = _call_function(task, function, _make_call(task, channel))
         # The function has returned, so its effect has happened. A SIGTERM from now on must not
         # end the process before the answer is sent; SIGKILL after the grace still does.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     except PauseHere as pause:
-        return Asked(question=pause.question, data=pause.data, continuation=pause.continuation)
+        return QuestionAsked(
+            question=pause.question, data=pause.data, continuation=pause.continuation
+        )
     except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an answer
-        advice = f". {DECLARE}" if is_missing_variable(error) else ""
+        advice = f". {DECLARE_HINT}" if is_missing_variable(error) else ""
         return Raised(kind=type(error).__name__, message=f"{safe_str(error)}{advice}")
     if value is NOT_DONE:
         return NotDone()
-    if (problem := unrun(value, errand.form)) is not None:
+    if (problem := find_unrun_code(value, task.form)) is not None:
         return problem
     try:
-        return Returned(value=_storable(value))
+        return Returned(value=_make_storable(value))
     except (NotJson, TooLarge) as error:
         return Returned(problem=str(error), shown=safe_repr(value))
 
 
-def _storable(value: object) -> Json:
-    plain = checked(value, "result")
+def _make_storable(value: object) -> Json:
+    plain = normalize_json(value, "result")
     size = len(msgspec.json.encode(plain))  # `normalize_json` limits sizes only roughly
-    if size > RESULT_MAX:
-        raise TooLarge("result", size, RESULT_MAX)
+    if size > RESULT_MAX_BYTES:
+        raise TooLarge("result", size, RESULT_MAX_BYTES)
     return plain
 
 
-def _call(errand: Errand, channel: Channel) -> Call:
-    facts = errand.call
+def _make_call(task: FunctionTask, channel: ChildChannel) -> Call:
+    facts = task.call
     return Call(
         key=facts.key,
         original=facts.original,
@@ -149,21 +151,21 @@ def _call(errand: Errand, channel: Channel) -> Call:
         epoch=facts.epoch,
         attempt=facts.attempt,
         progress=facts.progress,
-        saver=lambda progress: channel.ask(Save(progress)),
-        noter=lambda text: channel.ask(Note(text)),
+        saver=lambda progress: channel.request(SaveRequest(progress)),
+        noter=lambda text: channel.request(NoteRequest(text)),
     )
 
 
-def _value(errand: Errand, found: object, call: Call) -> object:
-    if errand.form == "tool":
-        tool = found if isinstance(found, Tool) else Tool.of(_function(found))
-        arguments = tool.parse(errand.args)
+def _call_function(task: FunctionTask, function: object, call: Call) -> object:
+    if task.form == "tool":
+        tool = function if isinstance(function, Tool) else Tool.of(_check_function(function))
+        arguments = tool.parse(task.args)
         return tool.fn(call, **arguments) if tool.takes_call else tool.fn(**arguments)
-    hook = found.fn if isinstance(found, Tool) else _function(found)
-    return hook(call, *msgspec.convert(errand.args, list[Json]))
+    hook = function.fn if isinstance(function, Tool) else _check_function(function)
+    return hook(call, *msgspec.convert(task.args, list[Json]))
 
 
-def _function(found: object) -> Function:
-    if not callable(found):
-        raise TypeError(f"{safe_repr(found)} is not a function")
-    return cast("Function", found)
+def _check_function(function: object) -> Function:
+    if not callable(function):
+        raise TypeError(f"{safe_repr(function)} is not a function")
+    return cast("Function", function)

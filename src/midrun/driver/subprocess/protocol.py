@@ -25,7 +25,7 @@ from midrun.core.values import Json
 
 # Tasks: the function that a child runs, and its outcome.
 
-ErrandForm: TypeAlias = Literal["tool", "hook"]
+FunctionForm: TypeAlias = Literal["tool", "hook"]
 """A tool's own function; or its undo, release or check."""
 
 
@@ -40,7 +40,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     original: str = ""
 
 
-class Errand(Struct, frozen=True, kw_only=True):
+class FunctionTask(Struct, frozen=True, kw_only=True):
     """One function to run in a child.
 
     `target` is its name, "module:qualname". For a tool, `args` are the arguments as the model
@@ -49,7 +49,7 @@ class Errand(Struct, frozen=True, kw_only=True):
     """
 
     target: str
-    form: ErrandForm
+    form: FunctionForm
     args: Json
     call: CallFacts
 
@@ -81,7 +81,7 @@ class Raised(Struct, frozen=True, kw_only=True, tag="raised"):
     not_found: bool = False
 
 
-class Asked(Struct, frozen=True, kw_only=True, tag="asked"):
+class QuestionAsked(Struct, frozen=True, kw_only=True, tag="asked"):
     """The function called `pause_here` to ask a person."""
 
     question: str
@@ -101,7 +101,7 @@ class Died(Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-def unrun(value: object, form: ErrandForm) -> Raised | None:
+def find_unrun_code(value: object, form: FunctionForm) -> Raised | None:
     """Return an error if `value` is code that was never run, and will not be.
 
     That is a coroutine of a blocking function. For a hook, whose result is not used, it is also
@@ -116,40 +116,40 @@ def unrun(value: object, form: ErrandForm) -> Raised | None:
     return None
 
 
-Answer: TypeAlias = Returned | NotDone | Raised | Asked
+ChildAnswer: TypeAlias = Returned | NotDone | Raised | QuestionAsked
 """The outcomes that the child itself reports."""
 
-Outcome: TypeAlias = Answer | Died
+FunctionOutcome: TypeAlias = ChildAnswer | Died
 """All outcomes; the worker finds out about `Died`."""
 
-RESULT_MAX: Final = 8 * 1024 * 1024
+RESULT_MAX_BYTES: Final = 8 * 1024 * 1024
 """Bytes of JSON that a result may have; a larger one is replaced by a description."""
 
-FRAME_MAX: Final = 8 * RESULT_MAX
+FRAME_MAX_BYTES: Final = 8 * RESULT_MAX_BYTES
 """Bytes. A header that announces more was not written by Midrun."""
 
-TARGET_MAX: Final = 1000
+TARGET_MAX_CHARS: Final = 1000
 """Characters in a target. Frames to the zygote stay short, so that one send takes each."""
 
-LENGTH: Final = struct.Struct("!I")
+FRAME_HEADER: Final = struct.Struct("!I")
 """The header of a frame: the length of its body."""
 
 
-class Start(Struct, frozen=True, tag="start"):
+class StartProcess(Struct, frozen=True, tag="start"):
     """To the zygote: fork a child for this call; the child's socket end comes with it."""
 
     call: int
     target: str
 
 
-class Kill(Struct, frozen=True, tag="kill"):
+class SignalProcess(Struct, frozen=True, tag="kill"):
     """To the zygote: send this signal to the call's process group."""
 
     call: int
     signal: int
 
 
-class Refused(Struct, frozen=True, tag="refused"):
+class ProcessRefused(Struct, frozen=True, tag="refused"):
     """From the zygote: the call was not started, and will not be."""
 
     call: int
@@ -158,14 +158,14 @@ class Refused(Struct, frozen=True, tag="refused"):
     not_found: bool = False  # as in `Raised`
 
 
-class Started(Struct, frozen=True, tag="started"):
+class ProcessStarted(Struct, frozen=True, tag="started"):
     """From the zygote: the child `pid` was forked and leads the call's process group."""
 
     call: int
     pid: int
 
 
-class Gone(Struct, frozen=True, tag="gone"):
+class ProcessGone(Struct, frozen=True, tag="gone"):
     """From the zygote: the child was reaped, and the rest of its process group killed.
 
     `code` is the exit code; it is negative for a signal.
@@ -175,48 +175,50 @@ class Gone(Struct, frozen=True, tag="gone"):
     code: int
 
 
-class Save(Struct, frozen=True, tag="save"):
+class SaveRequest(Struct, frozen=True, tag="save"):
     """From a child: save this progress. The child waits for an empty frame."""
 
     progress: Json
 
 
-class Note(Struct, frozen=True, tag="note"):
+class NoteRequest(Struct, frozen=True, tag="note"):
     """From a child: show this line. The child waits for an empty frame."""
 
     text: str
 
 
-Request: TypeAlias = Start | Kill
-News: TypeAlias = Refused | Started | Gone
-Said: TypeAlias = Save | Note | Answer
+ZygoteRequest: TypeAlias = StartProcess | SignalProcess
+ZygoteReport: TypeAlias = ProcessRefused | ProcessStarted | ProcessGone
+ChildMessage: TypeAlias = SaveRequest | NoteRequest | ChildAnswer
 
-DONE: Final = LENGTH.pack(0)
+DONE_FRAME: Final = FRAME_HEADER.pack(0)
 """The empty frame: the child's `SaveRequest` or `NoteRequest` is done."""
 
-_REQUEST: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
-_NEWS: Final[msgspec.json.Decoder[News]] = msgspec.json.Decoder(News)
-_SAID: Final[msgspec.json.Decoder[Said]] = msgspec.json.Decoder(Said)
-_ERRAND: Final = msgspec.json.Decoder(Errand)
+_REQUEST_DECODER: Final[msgspec.json.Decoder[ZygoteRequest]] = msgspec.json.Decoder(
+    ZygoteRequest
+)
+_REPORT_DECODER: Final[msgspec.json.Decoder[ZygoteReport]] = msgspec.json.Decoder(ZygoteReport)
+_MESSAGE_DECODER: Final[msgspec.json.Decoder[ChildMessage]] = msgspec.json.Decoder(ChildMessage)
+_TASK_DECODER: Final = msgspec.json.Decoder(FunctionTask)
 
 
-def framed(message: Request | News | Said | Errand) -> bytes:
+def encode_frame(message: ZygoteRequest | ZygoteReport | ChildMessage | FunctionTask) -> bytes:
     """Encode a message as a frame."""
     body = msgspec.json.encode(message)
-    return LENGTH.pack(len(body)) + body
+    return FRAME_HEADER.pack(len(body)) + body
 
 
-def request_of(body: bytes) -> Request:
+def decode_request(body: bytes) -> ZygoteRequest:
     """Decode a request of the worker to the zygote."""
-    return _REQUEST.decode(body)
+    return _REQUEST_DECODER.decode(body)
 
 
-def news_of(body: bytes) -> News:
+def decode_report(body: bytes) -> ZygoteReport:
     """Decode a report of the zygote."""
-    return _NEWS.decode(body)
+    return _REPORT_DECODER.decode(body)
 
 
-def said_of(body: bytes) -> Said:
+def decode_message(body: bytes) -> ChildMessage:
     """Decode a message of a child.
 
     A tool may write to any file descriptor, this socket included, so anything can arrive here.
@@ -225,14 +227,14 @@ def said_of(body: bytes) -> Said:
         GarbledFrame: the bytes are no message.
     """
     try:
-        return _SAID.decode(body)
+        return _MESSAGE_DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Garbled(str(error)) from None
+        raise GarbledFrame(str(error)) from None
 
 
-def errand_of(body: bytes) -> Errand:
+def decode_task(body: bytes) -> FunctionTask:
     """Decode the task of a child."""
-    return _ERRAND.decode(body)
+    return _TASK_DECODER.decode(body)
 
 
 class Deadline:
@@ -278,34 +280,34 @@ class Deadline:
         return fd
 
 
-class Garbled(Exception):
+class GarbledFrame(Exception):
     """The bytes on a call's socket are no message of Midrun."""
 
 
-class Frames:
+class FrameBuffer:
     """Cuts the bytes of a stream into frames, however they arrive."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
         """Add bytes as they arrive."""
-        self._held += data
+        self._buffer += data
 
-    def take(self) -> bytes | None:
+    def take_frame(self) -> bytes | None:
         """Return the body of the next frame, or None while it is incomplete.
 
         Raises:
             GarbledFrame: the header announces more than `FRAME_MAX_BYTES` bytes.
         """
-        if len(self._held) < LENGTH.size:
+        if len(self._buffer) < FRAME_HEADER.size:
             return None
-        (size,) = LENGTH.unpack_from(self._held)
-        if size > FRAME_MAX:
-            raise Garbled(f"a frame of {size} bytes")
-        end = LENGTH.size + size
-        if len(self._held) < end:
+        (size,) = FRAME_HEADER.unpack_from(self._buffer)
+        if size > FRAME_MAX_BYTES:
+            raise GarbledFrame(f"a frame of {size} bytes")
+        end = FRAME_HEADER.size + size
+        if len(self._buffer) < end:
             return None
-        body = bytes(self._held[LENGTH.size : end])
-        del self._held[:end]
+        body = bytes(self._buffer[FRAME_HEADER.size : end])
+        del self._buffer[:end]
         return body

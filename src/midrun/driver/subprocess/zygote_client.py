@@ -49,35 +49,35 @@ from anyio.abc import TaskGroup
 
 from midrun.agents.tool_environment import NOTHING_DECLARED, ToolEnvironment
 from midrun.core.values import Json
-from midrun.driver.subprocess.function_lookup import main_module, refuse_while_importing
+from midrun.driver.subprocess.function_lookup import get_main_module, refuse_while_importing
 from midrun.driver.subprocess.protocol import (
-    DONE,
-    TARGET_MAX,
-    Answer,
+    DONE_FRAME,
+    TARGET_MAX_CHARS,
+    ChildAnswer,
+    ChildMessage,
     Deadline,
     Died,
-    Errand,
-    Frames,
-    Garbled,
-    Gone,
-    Kill,
-    News,
-    Note,
-    Outcome,
+    FrameBuffer,
+    FunctionOutcome,
+    FunctionTask,
+    GarbledFrame,
+    NoteRequest,
+    ProcessGone,
+    ProcessRefused,
+    ProcessStarted,
     Raised,
-    Refused,
-    Request,
-    Said,
-    Save,
-    Start,
-    Started,
-    framed,
-    news_of,
-    said_of,
+    SaveRequest,
+    SignalProcess,
+    StartProcess,
+    ZygoteReport,
+    ZygoteRequest,
+    decode_message,
+    decode_report,
+    encode_frame,
 )
 from midrun.errors import Misconfigured
 
-BOOT: Final = (
+BOOT_CODE: Final = (
     "import sys; control, page, runtime, name, path, *sys.path = sys.argv[1:]; "
     "from midrun.driver.subprocess.zygote_server import main; "
     "main(int(control), int(page), int(runtime), name, path)"
@@ -85,24 +85,24 @@ BOOT: Final = (
 """The program of the zygote. It takes over the worker's `sys.path` before it imports midrun,
 which this interpreter might not find by itself."""
 
-CHUNK: Final = 1 << 16
+READ_CHUNK_BYTES: Final = 1 << 16
 """Bytes that one `recv` reads at most."""
 
-EXIT_S: Final = 5.0
+ZYGOTE_EXIT_TIMEOUT_S: Final = 5.0
 """Seconds that a zygote may take to exit when its socket is closed; milliseconds are usual."""
 
 
-class Party(Protocol):
+class CallObserver(Protocol):
     """A call that is told about the reports of the zygote."""
 
-    def hear(self, news: News) -> None:
+    def on_report(self, report: ZygoteReport) -> None:
         """Handle a report about this call."""
 
-    def lose(self) -> None:
+    def on_zygote_lost(self) -> None:
         """Handle the loss of the zygote; its children have been killed."""
 
 
-class Link:
+class ZygoteProcess:
     """One zygote process and its socket. After its end it is not started again.
 
     `variables` are the whole environment of the process. It kills all calls when
@@ -119,36 +119,38 @@ class Link:
         # the socket open after its death.
         try:
             with theirs:
-                self._process = _spawn(theirs.fileno(), page, variables)
+                self._process = _spawn_zygote(theirs.fileno(), page, variables)
         finally:
             os.close(page)
-        self._sending = Lock(fast_acquire=True)
-        self._frames = Frames()
-        self._parties: dict[int, Party] = {}
+        self._send_lock = Lock(fast_acquire=True)
+        self._frames = FrameBuffer()
+        self._observers: dict[int, CallObserver] = {}
         self._pids: dict[int, int] = {}
-        self._last = 0
-        self.lost = False
+        self._last_call = 0
+        self.is_lost = False
 
-    async def start(self, target: str, end: socket.socket, party: Party) -> int:
+    async def start_call(
+        self, target: str, child_socket: socket.socket, observer: CallObserver
+    ) -> int:
         """Ask for a child process that inherits `child_socket`; return the number of the call.
 
         If this is cancelled, no child is started.
         """
         # A number, not a process id: the call must be known by it before its process exists.
-        self._last += 1
-        call = self._last
-        self._parties[call] = party
+        self._last_call += 1
+        call = self._last_call
+        self._observers[call] = observer
         try:
-            await self._send(Start(call, target), end)
+            await self._send(StartProcess(call, target), child_socket)
         except BaseException:
-            self.forget(call)
+            self.forget_call(call)
             raise
         return call
 
-    async def kill(self, call: int, number: signal.Signals) -> None:
+    async def signal_call(self, call: int, signal_number: signal.Signals) -> None:
         """Have the zygote signal the process group of `call`, if it still exists."""
-        if not self.lost:
-            await self._send(Kill(call, number))
+        if not self.is_lost:
+            await self._send(SignalProcess(call, signal_number))
 
     def kill_directly(self, call: int) -> None:
         """Kill the process group of `call` without the zygote, which is gone or stuck."""
@@ -160,37 +162,39 @@ class Link:
 
     async def kill_all(self) -> None:
         """Kill the process groups of all calls that still exist."""
-        for call in tuple(self._parties):
-            await self.kill(call, signal.SIGKILL)
+        for call in tuple(self._observers):
+            await self.signal_call(call, signal.SIGKILL)
 
-    def forget(self, call: int) -> None:
+    def forget_call(self, call: int) -> None:
         """Deliver no more reports about `call`."""
-        self._parties.pop(call, None)
+        self._observers.pop(call, None)
         self._pids.pop(call, None)
 
-    async def listen(self) -> None:
+    async def deliver_reports(self) -> None:
         """Deliver the reports of the zygote until it is gone; a cancellation ends it."""
         try:
             while data := await self._receive():
                 self._frames.feed(data)
-                while (body := self._frames.take()) is not None:
-                    self._deliver(news_of(body))
+                while (body := self._frames.take_frame()) is not None:
+                    self._deliver(decode_report(body))
         finally:
-            self._lose()
+            self._handle_loss()
             with CancelScope(shield=True):
                 await self._reap()
 
-    async def _send(self, request: Request, end: socket.socket | None = None) -> None:
-        data = [framed(request)]
-        fds = [] if end is None else [end.fileno()]
-        async with self._sending:
+    async def _send(
+        self, request: ZygoteRequest, child_socket: socket.socket | None = None
+    ) -> None:
+        data = [encode_frame(request)]
+        fds = [] if child_socket is None else [child_socket.fileno()]
+        async with self._send_lock:
             # The zygote may be gone. That is no error here: `deliver_reports` informs all
             # calls.
             with suppress(OSError, ClosedResourceError):
-                while not self._sent(data, fds):
+                while not self._try_send(data, fds):
                     await wait_writable(self._control)
 
-    def _sent(self, data: list[bytes], fds: list[int]) -> bool:
+    def _try_send(self, data: list[bytes], fds: list[int]) -> bool:
         try:
             socket.send_fds(self._control, data, fds)
         except BlockingIOError:
@@ -201,49 +205,51 @@ class Link:
         while True:
             await wait_readable(self._control)
             try:
-                return self._control.recv(CHUNK)
+                return self._control.recv(READ_CHUNK_BYTES)
             except BlockingIOError:
                 continue
             except OSError:
                 return b""
 
-    def _deliver(self, news: News) -> None:
-        if news.call in self._parties:
-            if isinstance(news, Started):
-                self._pids[news.call] = news.pid
-            self._parties[news.call].hear(news)
+    def _deliver(self, report: ZygoteReport) -> None:
+        if report.call in self._observers:
+            if isinstance(report, ProcessStarted):
+                self._pids[report.call] = report.pid
+            self._observers[report.call].on_report(report)
 
-    def _lose(self) -> None:
-        self.lost = True
+    def _handle_loss(self) -> None:
+        self.is_lost = True
         for call in self._pids:
             self.kill_directly(call)
-        for observer in list(self._parties.values()):
-            observer.lose()
+        for observer in list(self._observers.values()):
+            observer.on_zygote_lost()
 
     async def _reap(self) -> None:
         notify_closing(self._control)
         self._control.close()  # the zygote notices this, kills its children, and exits
-        with move_on_after(EXIT_S):
+        with move_on_after(ZYGOTE_EXIT_TIMEOUT_S):
             await to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
         self._process.kill()
         self._process.wait()
 
 
-def _spawn(control: int, page: int, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    name, path = main_module()
+def _spawn_zygote(
+    control: int, page: int, variables: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    name, path = get_main_module()
     import_path = [str(entry) for entry in sys.path]  # an entry may be a `Path`
     arguments = [str(control), str(page), str(os.getpid()), name, path]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
-        [sys.executable, "-P", "-c", BOOT, *arguments, *import_path],
+        [sys.executable, "-P", "-c", BOOT_CODE, *arguments, *import_path],
         stdin=subprocess.DEVNULL,
-        stdout=_stderr(),
+        stdout=_get_stderr_fd(),
         env=variables,
         pass_fds=(control, page),
         start_new_session=True,
     )
 
 
-def _stderr() -> int:
+def _get_stderr_fd() -> int:
     """Return the descriptor of standard error; the null device if that is closed."""
     try:
         os.fstat(2)
@@ -252,17 +258,17 @@ def _stderr() -> int:
     return 2
 
 
-Saver: TypeAlias = Callable[[Json], Awaitable[None]]
-Noter: TypeAlias = Callable[[str], Awaitable[None]]
+SaveCallback: TypeAlias = Callable[[Json], Awaitable[None]]
+NoteCallback: TypeAlias = Callable[[str], Awaitable[None]]
 
-KILL_S: Final = 5.0
+KILL_TIMEOUT_S: Final = 5.0
 """Seconds to wait for the end of a process after SIGKILL.
 
 It takes longer only if the process is stuck in the kernel, or its zygote is stuck.
 """
 
 
-class Running:
+class ProcessCall:
     """One call in a child process. `final_outcome` is its outcome; None while it runs.
 
     The state has two sources. The zygote reports the start and the end of the process
@@ -271,47 +277,55 @@ class Running:
     `_wait_scope`, the scope of the current wait, so that the state is looked at again.
     """
 
-    def __init__(self, link: Link, end: socket.socket, save: Saver, note: Noter) -> None:
-        self.ended: Outcome | None = None
-        self._link = link
-        self._socket = end
+    def __init__(
+        self,
+        zygote_process: ZygoteProcess,
+        own_socket: socket.socket,
+        save: SaveCallback,
+        note: NoteCallback,
+    ) -> None:
+        self.final_outcome: FunctionOutcome | None = None
+        self._zygote_process = zygote_process
+        self._socket = own_socket
         self._save = save
         self._note = note
         self._call = 0
-        self._frames = Frames()
-        self._started = False
-        self._open = True  # the call's socket may still deliver bytes
-        self._waiting = CancelScope()  # of the current wait, cancelled by a report
-        self._asked: Save | Note | None = None  # the request that the child waits for
-        self._answer: Answer | None = None  # as sent by the child, not yet final
-        self._garbled = ""  # why its answer cannot be believed
+        self._frames = FrameBuffer()
+        self._is_started = False
+        self._is_open = True  # the call's socket may still deliver bytes
+        self._wait_scope = CancelScope()  # of the current wait, cancelled by a report
+        self._pending_request: SaveRequest | NoteRequest | None = (
+            None  # the request that the child waits for
+        )
+        self._answer: ChildAnswer | None = None  # as sent by the child, not yet final
+        self._garbled_reason = ""  # why its answer cannot be believed
         self._death: Died | None = None  # as reported by the zygote
 
-    async def outcome(self) -> Outcome:
+    async def wait_for_outcome(self) -> FunctionOutcome:
         """Wait for the end of the call and return its outcome.
 
         Its process group is gone then. An error of the caller's `save` or `note` is raised
         here. It may be awaited again after a cancellation, by one task at a time.
         """
-        while self.ended is None:
-            await self._attend()
-        return self.ended
+        while self.final_outcome is None:
+            await self._handle_next()
+        return self.final_outcome
 
     # ── start and stop, called by `Zygote` ───────────────────────────────────
 
-    async def start(self, target: str, end: socket.socket) -> None:
+    async def start(self, target: str, child_socket: socket.socket) -> None:
         """Ask for a child that inherits `child_socket`; if cancelled, none is started."""
-        self._call = await self._link.start(target, end, self)
+        self._call = await self._zygote_process.start_call(target, child_socket, self)
 
-    async def instruct(self, errand: Errand) -> None:
+    async def send_task(self, task: FunctionTask) -> None:
         """Wait until the child's process id is known, then send it the task.
 
         If this is cancelled, the child gets no task and does nothing.
         """
-        while not self._started and self._death is None:
-            with CancelScope() as self._waiting:
+        while not self._is_started and self._death is None:
+            with CancelScope() as self._wait_scope:
                 await sleep_forever()
-        await self._send(framed(errand))
+        await self._send(encode_frame(task))
 
     async def stop(self, grace: timedelta) -> None:
         """Stop the call by SIGTERM, and after `grace` by SIGKILL; wait until it is reaped.
@@ -319,126 +333,134 @@ class Running:
         Call it behind a shield; it takes little more than `grace`.
         """
         try:
-            if self.ended is None:
-                await self._link.kill(self._call, signal.SIGTERM)
+            if self.final_outcome is None:
+                await self._zygote_process.signal_call(self._call, signal.SIGTERM)
                 with move_on_after(grace.total_seconds()):
                     # Saves and notes of the child are still handled in its grace.
-                    await self.outcome()
+                    await self.wait_for_outcome()
         finally:
-            if self.ended is None:
-                await self._kill()
-            self._link.forget(self._call)
+            if self.final_outcome is None:
+                await self._kill_child()
+            self._zygote_process.forget_call(self._call)
 
-    async def _kill(self) -> None:
-        await self._link.kill(self._call, signal.SIGKILL)
-        with move_on_after(KILL_S):
+    async def _kill_child(self) -> None:
+        await self._zygote_process.signal_call(self._call, signal.SIGKILL)
+        with move_on_after(KILL_TIMEOUT_S):
             # Only read what the child has sent: it does not wait for replies any more.
-            while self.ended is None:
-                await self._hear_child()
-        if self.ended is None:
-            self._link.kill_directly(self._call)
+            while self.final_outcome is None:
+                await self._read_message()
+        if self.final_outcome is None:
+            self._zygote_process.kill_directly(self._call)
             stuck = Died(signal=signal.SIGKILL, detail="killed, but nobody saw its process end")
-            self.ended = self._answer or stuck
+            self.final_outcome = self._answer or stuck
 
     # ── reports of the zygote ────────────────────────────────────────────────
 
-    def hear(self, news: News) -> None:
+    def on_report(self, report: ZygoteReport) -> None:
         """Handle a report of the zygote about this call."""
-        match news:
-            case Started():
-                self._started = True
-                self._waiting.cancel()
-            case Refused(kind=kind, message=why, not_found=not_found):
+        match report:
+            case ProcessStarted():
+                self._is_started = True
+                self._wait_scope.cancel()
+            case ProcessRefused(kind=kind, message=why, not_found=not_found):
                 problem = Raised(kind=kind, message=why, not_found=not_found)
                 self._answer = problem if kind else None
-                self._die(Died(started=False, detail=why))
-            case Gone(code=code) if code < 0:
-                self._die(Died(signal=-code, detail=f"killed by {_name(-code)}"))
-            case Gone(code=code):
-                self._die(Died(exit_code=code, detail=f"exited with {code}, without an answer"))
+                self._note_death(Died(started=False, detail=why))
+            case ProcessGone(code=code) if code < 0:
+                self._note_death(
+                    Died(signal=-code, detail=f"killed by {_get_signal_name(-code)}")
+                )
+            case ProcessGone(code=code):
+                self._note_death(
+                    Died(exit_code=code, detail=f"exited with {code}, without an answer")
+                )
 
-    def lose(self) -> None:
+    def on_zygote_lost(self) -> None:
         """Handle the loss of the zygote: the child is dead as well."""
-        self._die(Died(started=self._started, detail="the process of blocking tools has died"))
+        self._note_death(
+            Died(started=self._is_started, detail="the process of blocking tools has died")
+        )
 
-    def _die(self, death: Died) -> None:
+    def _note_death(self, death: Died) -> None:
         self._death = death
-        self._waiting.cancel()  # bytes that the child sent before are still read
+        self._wait_scope.cancel()  # bytes that the child sent before are still read
 
     # ── messages of the child ────────────────────────────────────────────────
 
-    async def _attend(self) -> None:
+    async def _handle_next(self) -> None:
         """Handle the pending request of the child, or read its next message.
 
         If this is cancelled, the request stays pending and is handled again the next time.
         """
-        match self._asked:
+        match self._pending_request:
             case None:
-                await self._hear_child()
+                await self._read_message()
                 return
-            case Save(progress=progress):
+            case SaveRequest(progress=progress):
                 await self._save(progress)
-            case Note(text=text):
+            case NoteRequest(text=text):
                 await self._note(text)
-        self._asked = None
-        await self._send(DONE)
+        self._pending_request = None
+        await self._send(DONE_FRAME)
 
-    async def _hear_child(self) -> None:
+    async def _read_message(self) -> None:
         try:
-            message = await self._next()
-        except Garbled as problem:
+            message = await self._next_message()
+        except GarbledFrame as problem:
             # The tool has written to our socket. From here on every answer could be forged.
-            self._garbled = f", as it wrote to a descriptor that is not its own ({problem})"
-            self._open = False
-            await self._link.kill(self._call, signal.SIGKILL)
+            self._garbled_reason = (
+                f", as it wrote to a descriptor that is not its own ({problem})"
+            )
+            self._is_open = False
+            await self._zygote_process.signal_call(self._call, signal.SIGKILL)
             return
         if message is None:
-            self.ended = self._ending()
-        elif isinstance(message, Save | Note):
-            self._asked = message
+            self.final_outcome = self._make_final_outcome()
+        elif isinstance(message, SaveRequest | NoteRequest):
+            self._pending_request = message
         else:
             self._answer = message
 
-    def _ending(self) -> Outcome:
+    def _make_final_outcome(self) -> FunctionOutcome:
         assert self._death is not None
-        if not self._garbled:
+        if not self._garbled_reason:
             return self._answer or self._death
-        return Died(signal=self._death.signal, detail=self._death.detail + self._garbled)
+        return Died(signal=self._death.signal, detail=self._death.detail + self._garbled_reason)
 
-    async def _next(self) -> Said | None:
+    async def _next_message(self) -> ChildMessage | None:
         """Return the next message of the child; None when it is dead and all is read."""
-        while not self._garbled:
-            body = self._frames.take()
+        while not self._garbled_reason:
+            body = self._frames.take_frame()
             if body is not None:
-                return said_of(body)
-            if not self._received():
+                return decode_message(body)
+            if not self._read_available():
                 # Nothing to read. If the child is dead, nothing more can come: all that it sent
                 # was in the socket when the zygote reported its death.
                 if self._death is not None:
                     return None
-                await self._news()
+                await self._wait_for_change()
         while self._death is None:
-            await self._news()
+            await self._wait_for_change()
         return None
 
-    def _received(self) -> bool:
+    def _read_available(self) -> bool:
         """Read the bytes that are available; False if there were none."""
-        if not self._open:
+        if not self._is_open:
             return False
         try:
-            data = self._socket.recv(CHUNK)
+            data = self._socket.recv(READ_CHUNK_BYTES)
         except BlockingIOError:
             return False
         except OSError:
             data = b""
         self._frames.feed(data)
-        self._open = bool(data)
-        return self._open
+        self._is_open = bool(data)
+        return self._is_open
 
-    async def _news(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Wait until the socket is readable, or the zygote reports a change."""
-        with CancelScope() as self._waiting:
-            if self._open:
+        with CancelScope() as self._wait_scope:
+            if self._is_open:
                 await wait_readable(self._socket)
             else:
                 await sleep_forever()
@@ -449,13 +471,13 @@ class Running:
             try:
                 rest = rest[self._socket.send(rest) :]
             except BlockingIOError:
-                with CancelScope() as self._waiting:
+                with CancelScope() as self._wait_scope:
                     await wait_writable(self._socket)
             except OSError:
                 return  # the child is gone; the zygote will report it
 
 
-def _name(number: int) -> str:
+def _get_signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
@@ -486,12 +508,12 @@ class Zygote:
                 "blocking tools",
                 "cannot run them: this system cannot fork. Declare them with in_process=True.",
             )
-        self._group: TaskGroup | None = None
-        self._links: dict[ToolEnvironment, Link] = {}
+        self._task_group: TaskGroup | None = None
+        self._processes: dict[ToolEnvironment, ZygoteProcess] = {}
         self._deadline = math.inf
 
     async def __aenter__(self) -> Self:
-        self._group = await create_task_group().__aenter__()
+        self._task_group = await create_task_group().__aenter__()
         return self
 
     async def __aexit__(
@@ -500,9 +522,9 @@ class Zygote:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        assert self._group is not None
-        self._group.cancel_scope.cancel()
-        return await self._group.__aexit__(kind, error, trace)
+        assert self._task_group is not None
+        self._task_group.cancel_scope.cancel()
+        return await self._task_group.__aexit__(kind, error, trace)
 
     def set_deadline(self, moment: float) -> None:
         """Let all calls be killed at `moment` of the boot clock, unless it is moved before.
@@ -511,24 +533,24 @@ class Zygote:
         any thread. Without a call there is no deadline.
         """
         self._deadline = moment
-        for process in tuple(self._links.values()):
+        for process in tuple(self._processes.values()):
             process.deadline.moment = moment
 
     async def kill_calls(self) -> None:
         """Kill all calls at once, without their grace."""
-        for process in tuple(self._links.values()):
+        for process in tuple(self._processes.values()):
             await process.kill_all()
 
     @asynccontextmanager
-    async def running(
+    async def run_process(
         self,
-        errand: Errand,
+        task: FunctionTask,
         *,
-        save: Saver,
-        note: Noter,
+        save: SaveCallback,
+        note: NoteCallback,
         grace: timedelta,
         environment: ToolEnvironment = NOTHING_DECLARED,
-    ) -> AsyncIterator[Running]:
+    ) -> AsyncIterator[ProcessCall]:
         """Run a function; leaving the context ends it.
 
         If it still runs then, it gets SIGTERM, `grace` to end by itself, and SIGKILL. The
@@ -539,37 +561,39 @@ class Zygote:
         `save` and `note` are awaited, one at a time, when the function saves progress or notes
         a line. The function continues when they return, and is stopped if they raise.
         """
-        _check(errand.target)
+        _check_target(task.target)
         mine, theirs = socket.socketpair()
         with mine:
             mine.setblocking(False)  # noqa: FBT003 - the name says it
-            call = Running(self._link_for(environment), mine, save, note)
+            call = ProcessCall(self._get_process(environment), mine, save, note)
             with theirs:  # the kernel keeps the descriptor alive while it is on its way
-                await call.start(errand.target, theirs)
+                await call.start(task.target, theirs)
             try:
-                await call.instruct(errand)
+                await call.send_task(task)
                 yield call
             finally:
                 with CancelScope(shield=True):
                     await call.stop(grace)
 
-    async def run(
-        self, errand: Errand, *, save: Saver, note: Noter, grace: timedelta
-    ) -> Outcome:
+    async def run_to_end(
+        self, task: FunctionTask, *, save: SaveCallback, note: NoteCallback, grace: timedelta
+    ) -> FunctionOutcome:
         """Run a function to its end; for callers that need no outcome after a cancel."""
-        async with self.running(errand, save=save, note=note, grace=grace) as call:
-            return await call.outcome()
+        async with self.run_process(task, save=save, note=note, grace=grace) as call:
+            return await call.wait_for_outcome()
 
-    def _link_for(self, environment: ToolEnvironment) -> Link:
-        assert self._group is not None, "enter the zygote's context first"
-        process = self._links.get(environment)
-        if process is None or process.lost:
-            process = self._links[environment] = Link(environment.variables(), self._deadline)
-            self._group.start_soon(process.listen, name="zygote")
+    def _get_process(self, environment: ToolEnvironment) -> ZygoteProcess:
+        assert self._task_group is not None, "enter the zygote's context first"
+        process = self._processes.get(environment)
+        if process is None or process.is_lost:
+            process = self._processes[environment] = ZygoteProcess(
+                environment.variables(), self._deadline
+            )
+            self._task_group.start_soon(process.deliver_reports, name="zygote")
         return process
 
 
-def _check(target: str) -> None:
-    if len(target) > TARGET_MAX:
-        problem = f"its name must have at most {TARGET_MAX} characters, got {len(target)}"
+def _check_target(target: str) -> None:
+    if len(target) > TARGET_MAX_CHARS:
+        problem = f"its name must have at most {TARGET_MAX_CHARS} characters, got {len(target)}"
         raise Misconfigured(target[:80] + "…", problem)

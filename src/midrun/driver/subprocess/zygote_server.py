@@ -32,21 +32,21 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import Final, Never
 
-from midrun.driver.subprocess.child import Channel, perform
-from midrun.driver.subprocess.function_lookup import CannotFind, Places
+from midrun.driver.subprocess.child import ChildChannel, run_task
+from midrun.driver.subprocess.function_lookup import FunctionLookup, FunctionNotFound
 from midrun.driver.subprocess.protocol import (
-    LENGTH,
+    FRAME_HEADER,
     Deadline,
-    Gone,
-    Kill,
-    News,
-    Refused,
-    Start,
-    Started,
-    framed,
-    request_of,
+    ProcessGone,
+    ProcessRefused,
+    ProcessStarted,
+    SignalProcess,
+    StartProcess,
+    ZygoteReport,
+    decode_request,
+    encode_frame,
 )
-from midrun.ports.environment import boottime
+from midrun.ports.environment import read_boot_clock
 
 DEADLINE_CHECK_S: Final = 1.0
 """The most seconds between two looks at the deadline.
@@ -54,7 +54,7 @@ DEADLINE_CHECK_S: Final = 1.0
 The timeout of `select` stands still while the machine sleeps, the deadline does not.
 """
 
-FOR_OTHERS: Final = {signal.SIGINT, signal.SIGTERM}
+WORKER_SIGNALS: Final = {signal.SIGINT, signal.SIGTERM}
 """Signals that the zygote itself does not act on: Ctrl-C and a service manager's SIGTERM.
 
 The worker acts on them. They are blocked, not ignored: a SIGTERM that reaches a child before it
@@ -65,84 +65,90 @@ PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-class Server:
+class ZygoteServer:
     """The main loop of a zygote.
 
     `control` is its socket to the worker, `worker_pid` the process id of the worker.
     """
 
     def __init__(
-        self, control: socket.socket, deadline: Deadline, runtime: int, places: Places
+        self,
+        control: socket.socket,
+        deadline: Deadline,
+        worker_pid: int,
+        lookup: FunctionLookup,
     ) -> None:
         self._control = control
         self._deadline = deadline
-        self._places = places
-        self._waiting: dict[int, tuple[str, int]] = {}  # call: target, the child's socket
-        self._pids: dict[int, int] = {}  # call: pid
-        self._calls: dict[int, int] = {}  # pid: call
+        self._lookup = lookup
+        self._queued_calls: dict[int, tuple[str, int]] = {}  # call: target, the child's socket
+        self._pid_by_call: dict[int, int] = {}  # call: pid
+        self._call_by_pid: dict[int, int] = {}  # pid: call
         # The self-pipe trick: SIGCHLD writes a byte, so that `select` returns.
-        self._alarm, self._bell = os.pipe()
-        os.set_blocking(self._alarm, False)
-        os.set_blocking(self._bell, False)
-        self._arm()
-        self._pid = os.getpid()
-        self._sources: list[socket.socket | int] = [control, self._alarm]
-        self._runtime: int | None = None
+        self._wake_read_fd, self._wake_write_fd = os.pipe()
+        os.set_blocking(self._wake_read_fd, False)
+        os.set_blocking(self._wake_write_fd, False)
+        self._install_signals()
+        self._own_pid = os.getpid()
+        self._sources: list[socket.socket | int] = [control, self._wake_read_fd]
+        self._worker_pidfd: int | None = None
         if hasattr(os, "pidfd_open"):
             # A closed socket alone does not show the end of the worker: a process that the
             # worker has forked may hold a copy of it open. A pidfd does show it.
             try:
-                self._runtime = os.pidfd_open(runtime)
+                self._worker_pidfd = os.pidfd_open(worker_pid)
             except ProcessLookupError:
-                self._end()
-            self._sources.append(self._runtime)
+                self._exit()
+            self._sources.append(self._worker_pidfd)
 
     def serve(self) -> Never:
         """Handle requests of the worker until it is gone."""
         while True:
             # With calls to start, only poll: signals for running calls come first.
-            self._look(None if not self._waiting else 0)
-            if self._waiting:
-                self._attend(next(iter(self._waiting)))
+            self._handle_next(None if not self._queued_calls else 0)
+            if self._queued_calls:
+                self._start_queued(next(iter(self._queued_calls)))
 
     # ── messages and signals: these also run in the second thread ────────────
 
-    def _look(self, timeout: float | None, *more: int) -> None:
+    def _handle_next(self, timeout: float | None, *more: int) -> None:
         """Wait for the next message or signal and handle it; only queue new calls."""
-        if timeout is None and self._calls:
+        if timeout is None and self._call_by_pid:
             timeout = self._seconds_to_next_check()
         ready, _, _ = select.select([*self._sources, *more], [], [], timeout)
         if self._has_lapsed():
-            for pid in self._calls:
-                _signal(pid, signal.SIGKILL)
-        if self._runtime in ready:
-            self._end()
-        if self._alarm in ready:
+            for pid in self._call_by_pid:
+                _signal_group(pid, signal.SIGKILL)
+        if self._worker_pidfd in ready:
+            self._exit()
+        if self._wake_read_fd in ready:
             self._reap()
         if self._control in ready:
-            self._listen()
+            self._read_request()
 
     def _has_lapsed(self) -> bool:
-        return boottime() >= self._deadline.moment
+        return read_boot_clock() >= self._deadline.moment
 
     def _seconds_to_next_check(self) -> float:
-        left = self._deadline.moment - boottime()
+        left = self._deadline.moment - read_boot_clock()
         # After the deadline all calls have been killed, and SIGCHLD ends the wait.
         return min(left, DEADLINE_CHECK_S) if left > 0 else DEADLINE_CHECK_S
 
-    def _listen(self) -> None:
+    def _read_request(self) -> None:
         try:
-            header, fd = self._receive(LENGTH.size)
-            body, _ = self._receive(LENGTH.unpack(header)[0])
+            header, fd = self._receive(FRAME_HEADER.size)
+            body, _ = self._receive(FRAME_HEADER.unpack(header)[0])
         except (EOFError, OSError):
-            self._end()
-        match request_of(body):
-            case Start(call=call, target=target) if fd is not None:
-                self._waiting[call] = target, fd
-            case Start(call=call, target=target):
-                self._tell(Refused(call, "OSError", f"no descriptor left to start {target}"))
-            case Kill(call=call, signal=number):
-                self._kill(call, number)
+            self._exit()
+        match decode_request(body):
+            case StartProcess(call=call, target=target) if fd is not None:
+                self._queued_calls[call] = target, fd
+            case StartProcess(call=call, target=target):
+                self._send_report(
+                    ProcessRefused(call, "OSError", f"no descriptor left to start {target}")
+                )
+            case SignalProcess(call=call, signal=number):
+                self._signal_call(call, number)
 
     def _receive(self, size: int) -> tuple[bytes, int | None]:
         data, fd = b"", None
@@ -155,119 +161,119 @@ class Server:
             fd = fds[0] if fds else fd
         return data, fd
 
-    def _kill(self, call: int, number: int) -> None:
-        if call in self._pids:
-            _signal(self._pids[call], number)
-        elif call in self._waiting:
-            _, fd = self._waiting.pop(call)
+    def _signal_call(self, call: int, signal_number: int) -> None:
+        if call in self._pid_by_call:
+            _signal_group(self._pid_by_call[call], signal_number)
+        elif call in self._queued_calls:
+            _, fd = self._queued_calls.pop(call)
             os.close(fd)
-            self._tell(Refused(call, "", "stopped before it was started"))
+            self._send_report(ProcessRefused(call, "", "stopped before it was started"))
 
     def _reap(self) -> None:
         with suppress(BlockingIOError):
-            os.read(self._alarm, 4096)
+            os.read(self._wake_read_fd, 4096)
         with suppress(ChildProcessError):
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, code = reaped[0], os.waitstatus_to_exitcode(reaped[1])
-                if pid in self._calls:  # else a process that a module started on import
-                    call = self._calls.pop(pid)
-                    del self._pids[call]
+                if pid in self._call_by_pid:  # else a process that a module started on import
+                    call = self._call_by_pid.pop(pid)
+                    del self._pid_by_call[call]
                     # Kill the processes that the call left behind. The number of the group is
                     # not reused while one of them lives.
                     with suppress(ProcessLookupError, PermissionError):
                         os.killpg(pid, signal.SIGKILL)
-                    self._tell(Gone(call, code))
+                    self._send_report(ProcessGone(call, code))
 
-    def _tell(self, news: News) -> None:
+    def _send_report(self, report: ZygoteReport) -> None:
         try:
-            self._control.sendall(framed(news))
+            self._control.sendall(encode_frame(report))
         except OSError:
-            self._end()
+            self._exit()
 
-    def _end(self) -> Never:
+    def _exit(self) -> Never:
         """Kill all calls and exit, because the worker is gone."""
-        for pid in self._calls:
-            _signal(pid, signal.SIGKILL)
+        for pid in self._call_by_pid:
+            _signal_group(pid, signal.SIGKILL)
         os._exit(0)
 
     # ── starting calls ───────────────────────────────────────────────────────
 
-    def _attend(self, call: int) -> None:
+    def _start_queued(self, call: int) -> None:
         """Start a waiting call and report it; if that fails, report the reason."""
-        target, _ = self._waiting[call]
+        target, _ = self._queued_calls[call]
         try:
-            function = self._find(target)
-            report = self._started(call, function)
-        except CannotFind as problem:
-            report = self._refused(call, problem.kind, problem.message, not_found=True)
+            function = self._find_function(target)
+            report = self._fork_child(call, function)
+        except FunctionNotFound as problem:
+            report = self._refuse(call, problem.kind, problem.message, not_found=True)
         except OSError as problem:  # no process or memory left
-            report = self._refused(call, type(problem).__name__, f"cannot fork: {problem}")
+            report = self._refuse(call, type(problem).__name__, f"cannot fork: {problem}")
         if report is not None:
-            self._tell(report)
+            self._send_report(report)
 
-    def _find(self, target: str) -> object:
-        if self._places.knows(target):
-            return self._places.find(target)
-        with self._listening_meanwhile():
-            return self._places.find(target)
+    def _find_function(self, target: str) -> object:
+        if self._lookup.is_imported(target):
+            return self._lookup.find_function(target)
+        with self._handle_in_thread():
+            return self._lookup.find_function(target)
 
-    def _started(self, call: int, found: object) -> News | None:
-        if call not in self._waiting:
+    def _fork_child(self, call: int, function: object) -> ZygoteReport | None:
+        if call not in self._queued_calls:
             return None  # killed, and reported as refused, while its module was imported
         if self._has_lapsed():
-            return self._refused(call, "TimeoutError", "not started: the lease has lapsed")
-        _, fd = self._waiting[call]
+            return self._refuse(call, "TimeoutError", "not started: the lease has lapsed")
+        _, fd = self._queued_calls[call]
         pid = os.fork()
         if not pid:
-            self._become_child(fd, found)
-        del self._waiting[call]
+            self._become_child(fd, function)
+        del self._queued_calls[call]
         os.close(fd)
-        self._pids[call], self._calls[pid] = pid, call
-        return Started(call, pid)
+        self._pid_by_call[call], self._call_by_pid[pid] = pid, call
+        return ProcessStarted(call, pid)
 
-    def _refused(
+    def _refuse(
         self, call: int, kind: str, message: str, *, not_found: bool = False
-    ) -> News | None:
-        if call not in self._waiting:
+    ) -> ZygoteReport | None:
+        if call not in self._queued_calls:
             return None
-        _, fd = self._waiting.pop(call)
+        _, fd = self._queued_calls.pop(call)
         os.close(fd)
-        return Refused(call, kind, message, not_found)
+        return ProcessRefused(call, kind, message, not_found)
 
-    def _become_child(self, fd: int, found: object) -> Never:
+    def _become_child(self, fd: int, function: object) -> Never:
         try:
             os.setsid()
             # Have the kernel kill this child when the zygote dies. If the zygote died before
             # this line, the kernel will not do it: then the parent is another process now.
             if _LIBC is not None:
                 _LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-            if os.getppid() != self._pid:
+            if os.getppid() != self._own_pid:
                 os._exit(1)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_OTHERS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKER_SIGNALS)
             # Close all descriptors of the zygote, and the sockets of calls that are not started
             # yet: a copy here would keep them open.
-            for source in (*self._sources, self._bell):
+            for source in (*self._sources, self._wake_write_fd):
                 os.close(source if isinstance(source, int) else source.detach())
-            for _, other in self._waiting.values():
+            for _, other in self._queued_calls.values():
                 if other != fd:
                     os.close(other)
-            perform(Channel(fd), found)
+            run_task(ChildChannel(fd), function)
         finally:
             os._exit(1)
 
     # ── the second thread ────────────────────────────────────────────────────
 
     @contextmanager
-    def _listening_meanwhile(self) -> Iterator[None]:
+    def _handle_in_thread(self) -> Iterator[None]:
         done, finish = os.pipe()
 
         def listen() -> None:
             while not select.select([done], [], [], 0)[0]:
-                self._look(None, done)
+                self._handle_next(None, done)
 
         thread = threading.Thread(target=listen)
         thread.start()
@@ -277,34 +283,36 @@ class Server:
             os.close(finish)
             thread.join()
             os.close(done)
-            self._arm()  # the imported module may have changed signal handlers
+            self._install_signals()  # the imported module may have changed signal handlers
 
-    def _arm(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, FOR_OTHERS)
+    def _install_signals(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_write_fd, warn_on_full_buffer=False)
 
 
-def _signal(pid: int, number: int) -> None:
+def _signal_group(pid: int, signal_number: int) -> None:
     """Signal the process group of `pid`; only `pid` if it has not called `setsid` yet."""
     try:
-        os.killpg(pid, number)
+        os.killpg(pid, signal_number)
     except (ProcessLookupError, PermissionError):
         with suppress(ProcessLookupError):
-            os.kill(pid, number)
+            os.kill(pid, signal_number)
 
 
-def main(control: int, page: int, runtime: int, main_name: str, main_path: str) -> Never:
+def main(
+    control_fd: int, page_fd: int, worker_pid: int, main_name: str, main_path: str
+) -> Never:
     """Run the zygote of the worker `worker_pid`.
 
     `control_fd` is its socket to the worker, `page_fd` the page of the deadline.
     """
-    os.set_inheritable(control, False)  # noqa: FBT003 - the name of the function says it
-    deadline = Deadline(page)
-    os.close(page)
+    os.set_inheritable(control_fd, False)  # noqa: FBT003 - the name of the function says it
+    deadline = Deadline(page_fd)
+    os.close(page_fd)
     if isinstance(sys.stdout, TextIOWrapper):
         # Write each line at once, so that the output of a killed tool is not lost.
         sys.stdout.reconfigure(line_buffering=True)
     sys.argv = [main_path]
-    lookup = Places(main_name, main_path)
-    Server(socket.socket(fileno=control), deadline, runtime, lookup).serve()
+    lookup = FunctionLookup(main_name, main_path)
+    ZygoteServer(socket.socket(fileno=control_fd), deadline, worker_pid, lookup).serve()

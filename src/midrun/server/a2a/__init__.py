@@ -13,5 +13,5 @@ computed from the run's state on every request.
 PAUSE_METHOD = "midrun/PauseTask"
 """The JSON-RPC method of Midrun's extension: A2A has no pause."""
 
-UNDER = "/a2a/"
+A2A_PATH_PREFIX = "/a2a/"
 """The prefix of the paths of A2A; an agent's name follows."""

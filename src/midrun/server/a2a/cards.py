@@ -17,30 +17,30 @@ from a2a.types.a2a_pb2 import (
 from starlette.requests import Request
 
 from midrun.agents.agent import Agent
-from midrun.server.a2a import PAUSE_METHOD, UNDER
-from midrun.server.mounting import root_of
+from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
+from midrun.server.mounting import mount_path
 
-PAUSE_URI = "urn:midrun:a2a:pause:v1"
+PAUSE_EXTENSION_URI = "urn:midrun:a2a:pause:v1"
 
 
-def show_card(request: Request, agent: Agent) -> dict[str, object]:
+def card_to_json(request: Request, agent: Agent) -> dict[str, object]:
     """Return the public card as JSON, with the fields of version 0.3 added."""
     return agent_card_to_dict(make_card(request, agent))
 
 
-def make_card(request: Request, agent: Agent, *, extended: bool = False) -> AgentCard:
+def make_card(request: Request, agent: Agent, *, is_extended: bool = False) -> AgentCard:
     """Return the card of an agent, with the address that `request` was sent to.
 
     The card is public. Only the extended card, for callers with a token, quotes the first line
     of the agent's instructions.
     """
     host, scope = request.headers.get("host", ""), request.scope
-    base = f"{scope['scheme']}://{host}{root_of(scope)}{UNDER}{agent.name}"
+    base = f"{scope['scheme']}://{host}{mount_path(scope)}{A2A_PATH_PREFIX}{agent.name}"
     about = f"The agent {agent.name}."
-    if extended:
+    if is_extended:
         about = agent.instructions.partition("\n")[0] or about
     pause = AgentExtension(
-        uri=PAUSE_URI,
+        uri=PAUSE_EXTENSION_URI,
         description=f"{PAUSE_METHOD} {{id}}: stop at the next boundary, keeping everything.",
     )
     skill = AgentSkill(id=agent.name, name=agent.name, description=about, tags=["midrun"])

@@ -40,45 +40,45 @@ from midrun.core.entries import Record
 from midrun.core.evolve import fold
 from midrun.core.ids import RunId
 from midrun.core.state import State
-from midrun.core.values import RESTS, TERMINAL, Json, Phase
+from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Json, Phase
 from midrun.errors import ControlRefused, CursorRefused, MidrunError, Misconfigured, RunNotFound
-from midrun.ports.store import Query
+from midrun.ports.store import RunQuery
 from midrun.runs import validation
 from midrun.runs.run import Run
-from midrun.runs.validation import Asking
+from midrun.runs.validation import ControlOptions
 from midrun.server.a2a.cards import make_card
 from midrun.server.a2a.tasks import (
-    STATES,
+    TASK_STATES,
     artifacts_of,
-    context_for,
-    context_of,
-    rejected,
-    status_of,
-    task_of,
+    context_id_of,
+    new_context_id,
+    rejected_task,
+    to_status,
+    to_task,
 )
 from midrun.server.audit_log import escape_loggers
-from midrun.server.problem_details import Problem, problem_of
-from midrun.server.request_context import Visit
-from midrun.server.run_views import UNREADABLE
-from midrun.server.schemas import ID_MAX
+from midrun.server.problem_details import HttpProblem, to_problem
+from midrun.server.request_context import RequestContext
+from midrun.server.run_views import UNREADABLE_ERRORS
+from midrun.server.schemas import ID_MAX_CHARS
 
-VISIT: Final = "midrun.visit"
-ENDING_S: Final = 10.0
+CONTEXT_SCOPE_KEY: Final = "midrun.visit"
+CANCEL_WAIT_S: Final = 10.0
 """Seconds to wait for a cancel before the task is shown as it is."""
 
-TOTAL_MAX: Final = 10_000
+COUNTED_TASKS_MAX: Final = 10_000
 """The highest count of tasks in a list: counting reads a row for each of them."""
 
-COUNTED_AT_ONCE: Final = 1_000
+COUNT_PAGE_ROWS: Final = 1_000
 """The number of rows per read while tasks are counted."""
 
-YES: Final = frozenset({"yes", "approve", "approved", "ok", "y"})
-NO: Final = frozenset({"no", "decline", "declined", "n"})
+APPROVE_WORDS: Final = frozenset({"yes", "approve", "approved", "ok", "y"})
+DECLINE_WORDS: Final = frozenset({"no", "decline", "declined", "n"})
 
-Sent = pb.Task | pb.Message
+SendResult = pb.Task | pb.Message
 
 
-class _Rejected(Exception):
+class _TaskRejected(Exception):
     """The agent rejects the task and no run was started; `task` is the reply."""
 
     def __init__(self, task: pb.Task) -> None:
@@ -86,7 +86,7 @@ class _Rejected(Exception):
         self.task = task
 
 
-class Handler(RequestHandler):
+class TaskHandler(RequestHandler):
     """The tasks of one agent; each request acts with the rights of its caller."""
 
     def __init__(self, agent: str) -> None:
@@ -96,69 +96,73 @@ class Handler(RequestHandler):
 
     async def on_message_send(
         self, params: pb.SendMessageRequest, context: ServerCallContext
-    ) -> Sent:
+    ) -> SendResult:
         """Start a task or send a message to one; return when it rests, or at once."""
-        request_context = _visit(context)
+        request_context = _get_request_context(context)
         try:
-            run, _ = await self._taken(request_context, params.message)
-        except _Rejected as rejected:
+            run, _ = await self._apply_message(request_context, params.message)
+        except _TaskRejected as rejected:
             return rejected.task
         if not params.configuration.return_immediately:
             # If the server stops meanwhile, the wait ends and the task is returned as it is.
             with anyio.CancelScope() as waiting:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_ends_with, request_context, waiting)
-                    await run.until(*RESTS)
+                    tasks.start_soon(_cancel_when_stopping, request_context, waiting)
+                    await run.until(*RESTING_PHASES)
                     tasks.cancel_scope.cancel()
-        return task_of(await request_context.lobby.views.state(run.id))
+        return to_task(await request_context.server.views.read_state(run.id))
 
     async def on_message_send_stream(
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Start a task or send a message to one, and follow it until it rests."""
-        request_context = _visit(context)
+        request_context = _get_request_context(context)
         try:
-            run, state = await self._taken(request_context, params.message)
-        except _Rejected as rejected:
+            run, state = await self._apply_message(request_context, params.message)
+        except _TaskRejected as rejected:
             yield rejected.task
             return
-        async for event in _followed(request_context, run, state):
+        async for event in _follow(request_context, run, state):
             yield event
 
-    async def _taken(self, request_context: Visit, message: pb.Message) -> tuple[Run, State]:
+    async def _apply_message(
+        self, request_context: RequestContext, message: pb.Message
+    ) -> tuple[Run, State]:
         """Apply a message; return the run and its state before the message."""
-        if max(len(message.message_id), len(message.context_id)) > ID_MAX:
-            problem = f"messageId and contextId must have at most {ID_MAX} characters"
+        if max(len(message.message_id), len(message.context_id)) > ID_MAX_CHARS:
+            problem = f"messageId and contextId must have at most {ID_MAX_CHARS} characters"
             raise InvalidParamsError(problem)
         if any(part.HasField("raw") or part.HasField("url") for part in message.parts):
             problem = "Cannot take a file: agents accept only text. Send text or data parts"
             raise ContentTypeNotSupportedError(problem)
         text = "\n".join(part.text for part in message.parts if part.text)
-        asking = Asking(
+        asking = ControlOptions(
             actor=request_context.actor,
-            request_id=request_context.own(f"a2a:{message.message_id}"),
+            request_id=request_context.make_request_id(f"a2a:{message.message_id}"),
         )
         if message.task_id:
-            run = await self._run(request_context, message.task_id)
-            state = await request_context.lobby.views.state(run.id)
-            if message.context_id not in {"", context_of(state)}:
+            run = await self._find_run(request_context, message.task_id)
+            state = await request_context.server.views.read_state(run.id)
+            if message.context_id not in {"", context_id_of(state)}:
                 problem = (
                     f"Cannot use contextId {message.context_id}: task {run.id} belongs to "
                     "another context"
                 )
                 raise InvalidParamsError(problem)
             try:
-                await _steer(request_context, run, state, text, _data(message), asking)
+                await _send_control(
+                    request_context, run, state, text, _find_data(message), asking
+                )
             except ControlRefused as refused:
                 raise UnsupportedOperationError(str(refused)) from None
-            except Problem as refused:
+            except HttpProblem as refused:
                 raise UnsupportedOperationError(refused.detail) from None
             return run, state
-        run = await self._started(request_context, message.context_id, text, asking)
+        run = await self._start_task(request_context, message.context_id, text, asking)
         return run, State(run=run.id)
 
-    async def _started(
-        self, request_context: Visit, context: str, text: str, asking: Asking
+    async def _start_task(
+        self, request_context: RequestContext, context: str, text: str, asking: ControlOptions
     ) -> Run:
         """Start a task, in a new context unless the message names one.
 
@@ -170,15 +174,15 @@ class Handler(RequestHandler):
         # Two blocks, because both raise `Misconfigured`: here it means a malformed request, in
         # the start itself a task that this agent cannot do.
         try:
-            thread = validation.name("context", context) or context_for(request)
+            thread = validation.check_name("context", context) or new_context_id(request)
             start = partial(
-                request_context.lobby.mid.start,
+                request_context.server.mid.start,
                 self._agent,
-                validation.task(text),
+                validation.check_task(text),
                 thread=thread,
                 request_id=request,
                 actor=request_context.actor,
-                own_thread=bool(request_context.own_runs_only),
+                own_thread=bool(request_context.owner_filter),
             )
         except Misconfigured as error:
             raise InvalidParamsError(str(error)) from None
@@ -186,11 +190,11 @@ class Handler(RequestHandler):
             await request_context.check_quota(request)
             return await start()
         except Misconfigured as error:
-            raise _Rejected(rejected(request, thread, str(error))) from None
-        except (MidrunError, Problem) as error:
+            raise _TaskRejected(rejected_task(request, thread, str(error))) from None
+        except (MidrunError, HttpProblem) as error:
             # The SDK maps `A2AError` only. Errors of the server are internal, the rest is the
             # caller's; the text of an unknown error stays here.
-            problem = problem_of(error)
+            problem = to_problem(error)
             if problem is None or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise InternalError(problem.detail if problem else "") from error
             raise InvalidParamsError(problem.detail) from None
@@ -201,24 +205,24 @@ class Handler(RequestHandler):
         self, params: pb.GetTaskRequest, context: ServerCallContext
     ) -> pb.Task | None:
         """Return a task."""
-        request_context = _visit(context)
-        run = await self._run(request_context, params.id)
+        request_context = _get_request_context(context)
+        run = await self._find_run(request_context, params.id)
         length = params.history_length if params.HasField("history_length") else None
-        return task_of(await request_context.lobby.views.state(run.id), history=length)
+        return to_task(await request_context.server.views.read_state(run.id), history=length)
 
     async def on_list_tasks(
         self, params: pb.ListTasksRequest, context: ServerCallContext
     ) -> pb.ListTasksResponse:
         """Return a page of the caller's tasks, newest first."""
-        request_context = _visit(context)
+        request_context = _get_request_context(context)
         size = min(max(params.page_size or 50, 1), 100)
         try:
-            thread = validation.name("context", params.context_id)
-            query = Query(
+            thread = validation.check_name("context", params.context_id)
+            query = RunQuery(
                 agent=self._agent,
                 thread=thread,
-                owner=request_context.own_runs_only,
-                phases=tuple(p for p, state in STATES.items() if state == params.status),
+                owner=request_context.owner_filter,
+                phases=tuple(p for p, state in TASK_STATES.items() if state == params.status),
                 limit=size,
                 cursor=params.page_token,
             )
@@ -230,10 +234,10 @@ class Handler(RequestHandler):
         tasks = []
         for row in page.items:
             try:
-                state = await request_context.lobby.views.state(row.run)
-            except UNREADABLE:
+                state = await request_context.server.views.read_state(row.run)
+            except UNREADABLE_ERRORS:
                 continue  # one damaged journal must not hide the other tasks
-            tasks.append(task_of(state, history=0, artifacts=params.include_artifacts))
+            tasks.append(to_task(state, history=0, artifacts=params.include_artifacts))
         return pb.ListTasksResponse(
             tasks=tasks,
             next_page_token=page.cursor,
@@ -245,51 +249,51 @@ class Handler(RequestHandler):
         self, params: pb.CancelTaskRequest, context: ServerCallContext
     ) -> pb.Task | None:
         """Cancel a task, and wait up to `CANCEL_WAIT_S` seconds until it is cancelled."""
-        request_context = _visit(context)
-        run = await self._run(request_context, params.id)
+        request_context = _get_request_context(context)
+        run = await self._find_run(request_context, params.id)
         # A2A demands this error for every ended task, also for one that is cancelled already,
         # which `Run.cancel` would accept as already so.
-        if (await request_context.lobby.views.state(run.id)).phase in TERMINAL:
+        if (await request_context.server.views.read_state(run.id)).phase in TERMINAL_PHASES:
             raise TaskNotCancelableError
         try:
             await run.cancel(actor=request_context.actor)
         except ControlRefused as refused:
             raise TaskNotCancelableError(str(refused)) from None
-        with anyio.move_on_after(ENDING_S):
+        with anyio.move_on_after(CANCEL_WAIT_S):
             await run.until("terminal")
-        return task_of(await request_context.lobby.views.state(run.id))
+        return to_task(await request_context.server.views.read_state(run.id))
 
     async def on_subscribe_to_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Follow a task until it rests."""
-        request_context = _visit(context)
-        run = await self._run(request_context, params.id)
-        state = await request_context.lobby.views.state(run.id)
-        if state.phase in TERMINAL:
+        request_context = _get_request_context(context)
+        run = await self._find_run(request_context, params.id)
+        state = await request_context.server.views.read_state(run.id)
+        if state.phase in TERMINAL_PHASES:
             problem = f"Cannot subscribe to task {run.id}: it has ended"
             raise UnsupportedOperationError(problem)
-        async for event in _followed(request_context, run, state):
+        async for event in _follow(request_context, run, state):
             yield event
 
-    async def pause(self, task: str, request_context: Visit) -> pb.Task:
+    async def pause(self, task: str, request_context: RequestContext) -> pb.Task:
         """Pause a task; a method of Midrun's extension."""
-        run = await self._run(request_context, task)
+        run = await self._find_run(request_context, task)
         try:
             await run.pause(actor=request_context.actor)
         except ControlRefused as refused:
             raise UnsupportedOperationError(str(refused)) from None
-        return task_of(await request_context.lobby.views.state(run.id))
+        return to_task(await request_context.server.views.read_state(run.id))
 
-    async def _run(self, request_context: Visit, task: str) -> Run:
+    async def _find_run(self, request_context: RequestContext, task: str) -> Run:
         # A run of another agent or of another user is not found, like one that does not exist.
         run = RunId(task)
         try:
-            head = await request_context.lobby.views.head(run)
-            if head.agent == self._agent and await request_context.lobby.views.sees(
+            head = await request_context.server.views.read_head(run)
+            if head.agent == self._agent and await request_context.server.views.can_see(
                 request_context.actor, run
             ):
-                return await request_context.lobby.mid.get(run)
+                return await request_context.server.mid.get(run)
         except RunNotFound:
             pass
         raise TaskNotFoundError
@@ -329,36 +333,38 @@ class Handler(RequestHandler):
     ) -> pb.AgentCard:
         """Return the card with the first line of the agent's instructions added."""
         del params
-        request_context = _visit(context)
-        agent = request_context.lobby.mid.agents[self._agent]
-        return make_card(request_context.request, agent, extended=True)
+        request_context = _get_request_context(context)
+        agent = request_context.server.mid.agents[self._agent]
+        return make_card(request_context.request, agent, is_extended=True)
 
 
-async def _count_tasks(request_context: Visit, query: Query) -> int:
+async def _count_tasks(request_context: RequestContext, query: RunQuery) -> int:
     """Return the number of tasks over all pages of a list, at most `COUNTED_TASKS_MAX`."""
-    found, rest = 0, replace(query, limit=COUNTED_AT_ONCE, cursor="")
-    while found < TOTAL_MAX:
+    found, rest = 0, replace(query, limit=COUNT_PAGE_ROWS, cursor="")
+    while found < COUNTED_TASKS_MAX:
         page = await request_context.list_runs(rest)
         found += len(page.items)
         if not page.cursor:
             break
         rest = replace(rest, cursor=page.cursor)
-    return min(found, TOTAL_MAX)
+    return min(found, COUNTED_TASKS_MAX)
 
 
-def _visit(context: ServerCallContext) -> Visit:
-    request_context = context.state[VISIT]
-    assert isinstance(request_context, Visit)
+def _get_request_context(context: ServerCallContext) -> RequestContext:
+    request_context = context.state[CONTEXT_SCOPE_KEY]
+    assert isinstance(request_context, RequestContext)
     return request_context
 
 
-async def _ends_with(request_context: Visit, waiting: anyio.CancelScope) -> None:
-    await request_context.over()
-    waiting.cancel()
+async def _cancel_when_stopping(
+    request_context: RequestContext, scope: anyio.CancelScope
+) -> None:
+    await request_context.wait_until_stopping()
+    scope.cancel()
 
 
-async def _followed(
-    request_context: Visit, run: Run, state: State
+async def _follow(
+    request_context: RequestContext, run: Run, state: State
 ) -> AsyncGenerator[Event, None]:
     """Yield the task, then each change of its status, until it rests.
 
@@ -366,57 +372,57 @@ async def _followed(
     message, and the fold needs every entry since then. Changes that the first task shows are
     skipped.
     """
-    now = await request_context.lobby.views.state(run.id)
-    yield task_of(now)
-    if now.seq == state.seq and now.phase in RESTS:
+    now = await request_context.server.views.read_state(run.id)
+    yield to_task(now)
+    if now.seq == state.seq and now.phase in RESTING_PHASES:
         return
     async with aclosing(run.feed(state.seq)) as feed:
         async for item in feed:
-            if request_context.is_over:
+            if request_context.is_server_stopping:
                 return
             if item.seq is None:
                 continue
             record = Record(seq=item.seq, at=item.at, entry=item.entry, epoch=item.epoch)
             before, state = state.phase, fold(run.id, [record], state)
-            rests = state.phase in RESTS
+            rests = state.phase in RESTING_PHASES
             if state.seq < now.seq or not (rests or state.phase is not before):
                 continue  # contained in the first task, or no change of the status
-            for event in _changed(state):
+            for event in _change_events(state):
                 yield event
             if rests:
                 return
 
 
-def _changed(state: State) -> Iterator[Event]:
-    run, context = state.run, context_of(state)
+def _change_events(state: State) -> Iterator[Event]:
+    run, context = state.run, context_id_of(state)
     for artifact in artifacts_of(state):
         yield pb.TaskArtifactUpdateEvent(
             task_id=run, context_id=context, artifact=artifact, last_chunk=True
         )
-    status = status_of(state)
+    status = to_status(state)
     yield pb.TaskStatusUpdateEvent(task_id=run, context_id=context, status=status)
 
 
-async def _steer(
-    request_context: Visit,
+async def _send_control(
+    request_context: RequestContext,
     run: Run,
     state: State,
     text: str,
     data: dict[str, object],
-    asking: Asking,
+    asking: ControlOptions,
 ) -> None:
     """Send the control that a message to a task stands for."""
     match state.phase:
         case Phase.PAUSED | Phase.FAILED:
             await run.resume(text or None, **asking)
-        case Phase.WAITING if await _decided(run, state, text, data, asking):
+        case Phase.WAITING if await _decide_ask(run, state, text, data, asking):
             return
         case _:
-            await request_context.redirected(run, text, asking)
+            await request_context.redirect(run, text, asking)
 
 
-async def _decided(
-    run: Run, state: State, text: str, data: dict[str, object], asking: Asking
+async def _decide_ask(
+    run: Run, state: State, text: str, data: dict[str, object], asking: ControlOptions
 ) -> bool:
     """Decide the one open ask, if the message does; return whether it did.
 
@@ -426,22 +432,22 @@ async def _decided(
     if len(state.open_asks) != 1:
         return False
     ask = state.asks[state.open_asks[0] - 1]
-    if ask.kind != "approval":
+    if ask.effective_kind != "approval":
         await run.answer(text, ask=ask.id, **asking)
         return True
     word = text.strip().lower().rstrip(".!")
-    if data.get("approved") is True or (not data and word in YES):
+    if data.get("approved") is True or (not data and word in APPROVE_WORDS):
         args = data.get("args")
         await run.approve(ask=ask.id, args=args, **asking)
         return True
-    if data.get("approved") is False or word in NO:
+    if data.get("approved") is False or word in DECLINE_WORDS:
         actor, request = asking.get("actor"), asking.get("request_id")
         await run.decline(text, ask=ask.id, actor=actor, request_id=request)
         return True
     return False
 
 
-def _data(message: pb.Message) -> dict[str, object]:
+def _find_data(message: pb.Message) -> dict[str, object]:
     for part in message.parts:
         if part.HasField("data"):
             found = MessageToDict(part.data)
@@ -452,7 +458,7 @@ def _data(message: pb.Message) -> dict[str, object]:
 
 # The routes of the SDK, with `TaskHandler` behind them.
 
-KEPT = 64
+CACHED_ROUTERS_MAX = 64
 
 STREAM_GRACE_S: Final = math.inf
 """Seconds that the SDK lets a stream go on after a signal to stop: without a limit.
@@ -466,19 +472,19 @@ stream would end after its first event. It also does not wait for the drain. Ins
 escape_loggers("a2a")  # the SDK logs ids, methods and versions as clients send them
 
 
-class _Context(DefaultServerCallContextBuilder):
+class _ContextBuilder(DefaultServerCallContextBuilder):
     """Copies the `RequestContext` from the ASGI scope to the SDK's context."""
 
     def build(self, request: Request) -> ServerCallContext:
         context = super().build(request)
-        context.state[VISIT] = request.scope[VISIT]
+        context.state[CONTEXT_SCOPE_KEY] = request.scope[CONTEXT_SCOPE_KEY]
         return context
 
 
-@lru_cache(maxsize=KEPT)
-def router(agent: Agent) -> Router:
+@lru_cache(maxsize=CACHED_ROUTERS_MAX)
+def make_router(agent: Agent) -> Router:
     """Return the SDK's routes for an agent."""
-    handler, context = Handler(agent.name), _Context()
+    handler, context = TaskHandler(agent.name), _ContextBuilder()
     return Router(
         [
             *create_jsonrpc_routes(
@@ -498,8 +504,8 @@ def router(agent: Agent) -> Router:
     )
 
 
-async def paused(
-    agent: Agent, request_context: Visit, call: dict[str, Json]
+async def pause_task(
+    agent: Agent, request_context: RequestContext, call: dict[str, Json]
 ) -> dict[str, Json]:
     """Answer the JSON-RPC method of Midrun's extension."""
     params = call.get("params")
@@ -507,7 +513,7 @@ async def paused(
     reply: dict[str, Json] = {"jsonrpc": "2.0", "id": call.get("id")}
     try:
         return reply | {
-            "result": MessageToDict(await Handler(agent.name).pause(task, request_context))
+            "result": MessageToDict(await TaskHandler(agent.name).pause(task, request_context))
         }
     except A2AError as error:
         code = JSON_RPC_ERROR_CODE_MAP.get(type(error), -32603)

@@ -15,42 +15,46 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midrun.agents.agent import Agent
-from midrun.codec.strict_json import Limits as JsonLimits
-from midrun.codec.strict_json import parse
+from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.errors import NotJson
-from midrun.server.a2a import PAUSE_METHOD, UNDER
-from midrun.server.mounting import path_in
-from midrun.server.problem_details import Problem
-from midrun.server.request_context import Visit, answer
+from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
+from midrun.server.mounting import path_below_mount
+from midrun.server.problem_details import HttpProblem
+from midrun.server.request_context import RequestContext, json_response
 
-WELL_KNOWN: Final = "/.well-known/agent-card.json"
+CARD_PATH: Final = "/.well-known/agent-card.json"
 PARSE_ERROR: Final = -32700
 """The JSON-RPC error code for a request that is not JSON."""
 
 
-async def rpc(context: Visit) -> Response:
+async def handle_rpc(context: RequestContext) -> Response:
     """Handle a JSON-RPC call for an agent."""
-    agent = _agent(context)
+    agent = _find_agent(context)
     from midrun.server.a2a import handler  # noqa: PLC0415 - imports the optional SDK
 
-    text = await context.text()
+    text = await context.read_body()
     try:
-        call = parse(text, JsonLimits(depth=context.lobby.limits.depth, size=context.room))
+        call = parse_json(
+            text,
+            JsonLimits(max_depth=context.server.limits.depth, max_bytes=context.body_max_bytes),
+        )
     except NotJson as error:
         problem = {"code": PARSE_ERROR, "message": f"Cannot parse the request: {error}"}
-        return answer({"jsonrpc": "2.0", "id": None, "error": problem})
+        return json_response({"jsonrpc": "2.0", "id": None, "error": problem})
     if isinstance(call, dict) and call.get("method") == PAUSE_METHOD:
-        return answer(await handler.paused(agent, context, call))
-    return Forwarded(handler.router(agent), context, "/", text)
+        return json_response(await handler.pause_task(agent, context, call))
+    return ForwardedResponse(handler.make_router(agent), context, "/", text)
 
 
-async def rest(context: Visit) -> Response:
+async def handle_rest(context: RequestContext) -> Response:
     """Handle a call in the HTTP+JSON form of A2A."""
-    agent = _agent(context)
+    agent = _find_agent(context)
     from midrun.server.a2a import handler  # noqa: PLC0415 - imports the optional SDK
 
     path = f"/{context.path['rest']}"
-    return Forwarded(handler.router(agent), context, path, await context.text())
+    return ForwardedResponse(
+        handler.make_router(agent), context, path, await context.read_body()
+    )
 
 
 def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
@@ -63,23 +67,23 @@ def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
         HttpProblem: 404, no such agent, or the path names none and there are several; 501, the
             SDK is not installed.
     """
-    path = path_in(request.scope)
-    if request.method not in {"GET", "HEAD"} or not path.endswith(WELL_KNOWN):
+    path = path_below_mount(request.scope)
+    if request.method not in {"GET", "HEAD"} or not path.endswith(CARD_PATH):
         return None
-    under = path.removesuffix(WELL_KNOWN)
-    if under and not under.startswith(UNDER):
+    under = path.removesuffix(CARD_PATH)
+    if under and not under.startswith(A2A_PATH_PREFIX):
         return None
-    agent = agents.get(under.removeprefix(UNDER))
+    agent = agents.get(under.removeprefix(A2A_PATH_PREFIX))
     # A2A clients look at the root of a host first. With one agent it is clear which is meant.
     if not under and len(agents) == 1:
         (agent,) = agents.values()
     if agent is None:
-        problem = f"Cannot find the card. Get it from {UNDER}NAME{WELL_KNOWN}."
-        raise Problem("not_found", 404, problem)
+        problem = f"Cannot find the card. Get it from {A2A_PATH_PREFIX}NAME{CARD_PATH}."
+        raise HttpProblem("not_found", 404, problem)
     _check_installed()
-    from midrun.server.a2a.cards import show_card  # noqa: PLC0415 - imports the optional SDK
+    from midrun.server.a2a.cards import card_to_json  # noqa: PLC0415 - imports the optional SDK
 
-    return answer(show_card(request, agent))
+    return json_response(card_to_json(request, agent))
 
 
 def _check_installed() -> None:
@@ -88,33 +92,35 @@ def _check_installed() -> None:
             "Cannot serve A2A: its SDK is not installed. Run pip install 'midrun[a2a]' on the "
             "server."
         )
-        raise Problem("not_installed", 501, problem)
+        raise HttpProblem("not_installed", 501, problem)
 
 
-def _agent(context: Visit) -> Agent:
+def _find_agent(context: RequestContext) -> Agent:
     _check_installed()
-    known = context.lobby.mid.agents
+    known = context.server.mid.agents
     agent = known.get(context.path["agent"])
     if agent is None:
         problem = f"Cannot find the agent. Known agents: {', '.join(known) or 'none'}."
-        raise Problem("agent_not_found", 404, problem)
+        raise HttpProblem("agent_not_found", 404, problem)
     return agent
 
 
-class Forwarded(Response):
+class ForwardedResponse(Response):
     """The response of another ASGI app, to a request whose body was read here.
 
     It counts as a stream, and ends like one: when the server stops or the caller's credential
     is no longer valid.
     """
 
-    def __init__(self, to: ASGIApp, context: Visit, path: str, text: bytes) -> None:
-        context.lobby.allowance.check_stream(context.actor.name)
+    def __init__(
+        self, asgi_app: ASGIApp, context: RequestContext, path: str, body: bytes
+    ) -> None:
+        context.server.allowance.check_stream(context.actor.name)
         super().__init__()
-        self._to = to
-        self._visit = context
+        self._asgi_app = asgi_app
+        self._context = context
         self._path = path
-        self._text = text
+        self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the other app, until it is done or the stream has to end."""
@@ -123,9 +129,9 @@ class Forwarded(Response):
             "path": self._path,
             "raw_path": self._path.encode(),
             "root_path": "",
-            "midrun.visit": self._visit,
+            "midrun.visit": self._context,
         }
-        server, caller = self._visit.lobby, self._visit.caller
+        server, caller = self._context.server, self._context.caller
         # Type of ASGI message → whether the last message of this type ended the response. The
         # code below the task group needs it to complete a response that was cut off.
         sent = {"http.response.body": False}
@@ -134,16 +140,18 @@ class Forwarded(Response):
             sent[message["type"]] = not message.get("more_body", False)
             await send(message)
 
-        with server.allowance.stream(caller.actor.name):
+        with server.allowance.count_stream(caller.actor.name):
             async with anyio.create_task_group() as tasks:
 
                 async def cancel_after(wait: Callable[[], Awaitable[object]]) -> None:
                     await wait()
                     tasks.cancel_scope.cancel()
 
-                tasks.start_soon(cancel_after, self._visit.over)
-                tasks.start_soon(cancel_after, partial(caller.leaves, server))
-                await self._to(forwarded, _again(self._text, receive), record_and_send)
+                tasks.start_soon(cancel_after, self._context.wait_until_stopping)
+                tasks.start_soon(cancel_after, partial(caller.wait_until_invalid, server))
+                await self._asgi_app(
+                    forwarded, _replay_body(self._body, receive), record_and_send
+                )
                 tasks.cancel_scope.cancel()
         # A response that was cut off is completed: a 503 if it had not started, else the last
         # chunk. Otherwise the client would see a broken connection.
@@ -156,9 +164,9 @@ class Forwarded(Response):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _again(text: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives `body` once, then the messages of `receive`."""
-    left: list[Message] = [{"type": "http.request", "body": text, "more_body": False}]
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:
         return left.pop() if left else await receive()

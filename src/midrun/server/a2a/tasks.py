@@ -8,17 +8,17 @@ from a2a.types.a2a_pb2 import Artifact, Message, Part, Role, Task, TaskState, Ta
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from midrun.agents.outcome import ask_views
+from midrun.agents.outcome import make_ask_views
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
 from midrun.ports.environment import ID_BYTES
-from midrun.text.report import report
+from midrun.text.report import build_report
 
-PHASE: Final = "midrun.dev/state"
+PHASE_METADATA_KEY: Final = "midrun.dev/state"
 """The metadata key for the phase; A2A has no state for pausing, paused, halted and others."""
 
-STATES: Final[dict[Phase, TaskState]] = {
+TASK_STATES: Final[dict[Phase, TaskState]] = {
     Phase.QUEUED: TaskState.TASK_STATE_SUBMITTED,
     Phase.RUNNING: TaskState.TASK_STATE_WORKING,
     Phase.PAUSING: TaskState.TASK_STATE_WORKING,
@@ -32,64 +32,64 @@ STATES: Final[dict[Phase, TaskState]] = {
 }
 
 
-def context_of(state: State) -> str:
+def context_id_of(state: State) -> str:
     """Return the context id of a run: its thread, else its own id."""
-    return state.started.thread or state.run
+    return state.run_started.thread or state.run
 
 
-def context_for(request: str) -> str:
+def new_context_id(request_id: str) -> str:
     """Return a new context id for a task whose message names none.
 
     It is derived from the request id, so a repeated request gets the same context.
     """
-    return f"ctx_{_digest(request)}"
+    return f"ctx_{_digest(request_id)}"
 
 
-def _digest(request: str) -> str:
-    return sha256(request.encode()).hexdigest()[: 2 * ID_BYTES]
+def _digest(request_id: str) -> str:
+    return sha256(request_id.encode()).hexdigest()[: 2 * ID_BYTES]
 
 
-def rejected(request: str, context: str, why: str) -> Task:
+def rejected_task(request_id: str, context: str, reason_text: str) -> Task:
     """Return a rejected task; no run was started and nothing is stored."""
-    name = f"rejected_{_digest(request)}"
+    name = f"rejected_{_digest(request_id)}"
     reason = Message(
         message_id=f"{name}-why",
         context_id=context,
         task_id=name,
         role=Role.ROLE_AGENT,
-        parts=[Part(text=why)],
+        parts=[Part(text=reason_text)],
     )
     status = TaskStatus(state=TaskState.TASK_STATE_REJECTED, message=reason)
     return Task(id=name, context_id=context, status=status)
 
 
-def task_of(state: State, *, history: int | None = None, artifacts: bool = True) -> Task:
+def to_task(state: State, *, history: int | None = None, artifacts: bool = True) -> Task:
     """Return the run in `state` as a task, with the last `history` messages (None: all)."""
-    messages = list(_history(state))
+    messages = list(_make_history(state))
     if history is not None:
         messages = messages[len(messages) - history :] if history else []
     return Task(
         id=state.run,
-        context_id=context_of(state),
-        status=status_of(state),
+        context_id=context_id_of(state),
+        status=to_status(state),
         artifacts=list(artifacts_of(state)) if artifacts else [],
         history=messages,
         metadata=metadata_of(state),
     )
 
 
-def status_of(state: State) -> TaskStatus:
+def to_status(state: State) -> TaskStatus:
     """Return the status of a task, with a message for the user."""
-    text = _words(state)
-    about = message(state, text, f"status-{state.seq}") if text else None
+    text = _status_text(state)
+    about = make_message(state, text, f"status-{state.seq}") if text else None
     at = Timestamp(seconds=state.at // 1_000_000, nanos=state.at % 1_000_000 * 1000)
-    return TaskStatus(state=STATES[state.phase], message=about, timestamp=at)
+    return TaskStatus(state=TASK_STATES[state.phase], message=about, timestamp=at)
 
 
 def metadata_of(state: State) -> Struct:
     """Return the metadata of a task: the run's phase."""
     metadata = Struct()
-    metadata.update({PHASE: state.phase.value})
+    metadata.update({PHASE_METADATA_KEY: state.phase.value})
     return metadata
 
 
@@ -98,28 +98,28 @@ def artifacts_of(state: State) -> Iterator[Artifact]:
     if state.phase is Phase.COMPLETED:
         yield Artifact(artifact_id="output", name="output", parts=[Part(text=state.output)])
     elif state.phase is Phase.CANCELLED:
-        parts = [Part(text=str(report(state)), media_type="text/markdown")]
+        parts = [Part(text=str(build_report(state)), media_type="text/markdown")]
         yield Artifact(artifact_id="report", name="report", parts=parts)
 
 
-def message(state: State, text: str, name: str, role: Role = Role.ROLE_AGENT) -> Message:
+def make_message(state: State, text: str, name: str, role: Role = Role.ROLE_AGENT) -> Message:
     """Return a message of the task; `name` makes its id unique within the run."""
     return Message(
         message_id=f"{state.run}-{name}",
-        context_id=context_of(state),
+        context_id=context_id_of(state),
         task_id=state.run,
         role=role,
         parts=[Part(text=text)],
     )
 
 
-def _words(state: State) -> str:
+def _status_text(state: State) -> str:
     match state.phase:
         case Phase.PAUSED:
-            by = f" by {state.since_by}" if state.since_by else ""
+            by = f" by {state.phase_by}" if state.phase_by else ""
             return f"Paused{by}. Send any message to resume."
         case Phase.WAITING:
-            return "\n".join(str(ask) for ask in ask_views(state))
+            return "\n".join(str(ask) for ask in make_ask_views(state))
         case Phase.FAILED:
             return state.error.error if state.error is not None else "failed"
         case Phase.HALTED:
@@ -130,8 +130,8 @@ def _words(state: State) -> str:
             return ""
 
 
-def _history(state: State) -> Iterator[Message]:
+def _make_history(state: State) -> Iterator[Message]:
     for number, turn in enumerate(Transcript(state)):
         if turn.text:
             role = Role.ROLE_USER if turn.role == "user" else Role.ROLE_AGENT
-            yield message(state, turn.text, f"m{number}", role)
+            yield make_message(state, turn.text, f"m{number}", role)

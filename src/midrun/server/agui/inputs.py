@@ -6,19 +6,19 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct, field
 
 from midrun.core.values import Json
-from midrun.server.schemas import ID_MAX
+from midrun.server.schemas import ID_MAX_CHARS
 
-CONTEXT_MARK: Final = "\n\nContext from the client:\n"
+CONTEXT_SEPARATOR: Final = "\n\nContext from the client:\n"
 """The separator between the user's text and the context that the client adds."""
 
-Id = Annotated[str, Meta(max_length=ID_MAX)]
+Id = Annotated[str, Meta(max_length=ID_MAX_CHARS)]
 
 
-class Given(Struct, frozen=True, kw_only=True, rename="camel"):
+class AguiInput(Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of all inputs; unknown fields are allowed."""
 
 
-class Said(Given, frozen=True, kw_only=True):
+class ClientMessage(AguiInput, frozen=True, kw_only=True):
     """One message of the client's history."""
 
     id: str = ""
@@ -43,7 +43,7 @@ class Said(Given, frozen=True, kw_only=True):
         return tuple(str(kind) for kind in kinds if kind != "text")
 
 
-class ContextItem(Given, frozen=True, kw_only=True):
+class ContextItem(AguiInput, frozen=True, kw_only=True):
     """A fact that the client's application gives to the agent."""
 
     description: str = ""
@@ -55,7 +55,7 @@ class ContextItem(Given, frozen=True, kw_only=True):
         return f"- {self.description}: {self.value}"
 
 
-class FrontendTool(Given, frozen=True, kw_only=True):
+class FrontendTool(AguiInput, frozen=True, kw_only=True):
     """A tool that would run in the client; it is not used.
 
     The stream tells the client so, with the event `midrun.unused`.
@@ -64,7 +64,7 @@ class FrontendTool(Given, frozen=True, kw_only=True):
     name: str = ""
 
 
-class Resumption(Given, frozen=True, kw_only=True):
+class Resumption(AguiInput, frozen=True, kw_only=True):
     """The client's decision about an interrupt."""
 
     interrupt_id: str
@@ -72,25 +72,25 @@ class Resumption(Given, frozen=True, kw_only=True):
     payload: Json = None
 
 
-class RunAgentInput(Given, frozen=True, kw_only=True):
+class RunAgentInput(AguiInput, frozen=True, kw_only=True):
     """A request for one segment."""
 
     thread_id: Id
     run_id: Id
     protocol_version: str = ""
-    messages: tuple[Said, ...] = ()
+    messages: tuple[ClientMessage, ...] = ()
     resume: tuple[Resumption, ...] = field(default=())
     context: tuple[ContextItem, ...] = ()
     tools: tuple[FrontendTool, ...] = ()
     state: Json = None
 
     @property
-    def current(self) -> bool:
+    def is_current_version(self) -> bool:
         """Whether the client speaks 1.0 or later; older clients send no version."""
         return self.protocol_version.partition(".")[0] not in {"", "0"}
 
     @property
-    def newest(self) -> Said | None:
+    def newest_message(self) -> ClientMessage | None:
         """The user's newest message; None if the agent has answered it already."""
         for message in reversed(self.messages):
             if message.role in {"assistant", "tool"}:
@@ -100,22 +100,26 @@ class RunAgentInput(Given, frozen=True, kw_only=True):
         return None
 
     @property
-    def wish(self) -> str:
+    def user_text(self) -> str:
         """The text of the user's newest message; "" if there is no new one."""
-        return self.newest.text.strip() if self.newest is not None else ""
+        return self.newest_message.text.strip() if self.newest_message is not None else ""
 
-    def list_new_context(self, known: Iterable[str] = ()) -> tuple[ContextItem, ...]:
+    def list_new_context(self, known_texts: Iterable[str] = ()) -> tuple[ContextItem, ...]:
         """Return the context that none of the `known` texts contains."""
-        texts = tuple(known)
+        texts = tuple(known_texts)
         return tuple(c for c in self.context if not any(c.line in text for text in texts))
 
-    def add_context(self, known: Iterable[str] = ()) -> str:
+    def text_with_context(self, known_texts: Iterable[str] = ()) -> str:
         """Return the user's text, followed by the context that is new to the agent."""
-        lines = "\n".join(item.line for item in self.list_new_context(known))
-        return f"{self.wish}{CONTEXT_MARK}{lines}" if self.wish and lines else self.wish
+        lines = "\n".join(item.line for item in self.list_new_context(known_texts))
+        return (
+            f"{self.user_text}{CONTEXT_SEPARATOR}{lines}"
+            if self.user_text and lines
+            else self.user_text
+        )
 
 
-class ConnectInput(Given, frozen=True, kw_only=True):
+class ConnectInput(AguiInput, frozen=True, kw_only=True):
     """A request to replay a thread and follow its run."""
 
     thread_id: Id
@@ -124,7 +128,7 @@ class ConnectInput(Given, frozen=True, kw_only=True):
     state: Json = None
 
 
-class StopInput(Given, frozen=True, kw_only=True):
+class StopInput(AguiInput, frozen=True, kw_only=True):
     """A request to stop; the segment that it names is not used."""
 
     run_id: str = ""

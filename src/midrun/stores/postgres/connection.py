@@ -31,15 +31,15 @@ from midrun.stores.postgres import queries
 Values: TypeAlias = Mapping[str, object]
 Rows: TypeAlias = Sequence[TupleRow]
 
-CONNECT_S: Final = 5
+CONNECT_TIMEOUT_S: Final = 5
 """The longest time to establish a connection."""
 
-SLACK_S: Final = 1.0
+ANSWER_SLACK_S: Final = 1.0
 """The time that the client waits for an answer beyond the server's own timeout."""
 
-DEFAULTS: Final = {
+CONNINFO_DEFAULTS: Final = {
     "application_name": "midrun",
-    "connect_timeout": str(CONNECT_S),
+    "connect_timeout": str(CONNECT_TIMEOUT_S),
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
@@ -49,13 +49,13 @@ DEFAULTS: Final = {
 `client_encoding` is not among them: the store always uses UTF-8.
 """
 
-_LOST: Final = (
+_CONNECTION_ERRORS: Final = (
     psycopg.OperationalError,  # the connection, or the server behind it, is gone
     psycopg.InterfaceError,  # the connection was closed on this side
     OSError,
 )
-_FULL: Final = (errors.DiskFull, errors.OutOfMemory, errors.ConfigurationLimitExceeded)
-_FINAL: Final = (
+_FULL_ERRORS: Final = (errors.DiskFull, errors.OutOfMemory, errors.ConfigurationLimitExceeded)
+_PERMANENT_FAILURES: Final = (
     "password authentication failed",
     "no pg_hba.conf entry",
     "does not exist",  # a database, a role, a certificate file
@@ -65,7 +65,7 @@ _FINAL: Final = (
 )
 """Parts of connection errors that a retry does not change."""
 
-_BUSY: Final = (
+_BUSY_ERRORS: Final = (
     errors.QueryCanceled,  # by statement_timeout
     errors.LockNotAvailable,
     errors.DeadlockDetected,
@@ -73,77 +73,83 @@ _BUSY: Final = (
 )
 
 
-class Lost(Exception):
+class AnswerLost(Exception):
     """No answer will come: the statement took effect, or it did not."""
 
 
-class Address:
+class PostgresAddress:
     """The address of a store and the settings of its connections.
 
     `name` is for messages and contains no password. `schema_version` is the newest schema
     version that this process knows; 0 until the store was prepared.
     """
 
-    def __init__(self, url: str, *, durability: Durability, patience: timedelta) -> None:
+    def __init__(self, url: str, *, durability: Durability, write_timeout: timedelta) -> None:
         try:
             parts = conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             raise StoreUnreachable("postgresql://…", str(error).strip()) from None
-        self.conninfo = conninfo.make_conninfo("", **(DEFAULTS | parts), client_encoding="UTF8")
+        self.conninfo = conninfo.make_conninfo(
+            "", **(CONNINFO_DEFAULTS | parts), client_encoding="UTF8"
+        )
         host, port = parts.get("host") or "", parts.get("port") or ""
         location = f"{host}:{port}" if port else host
         self.name = f"postgresql://{location}/{parts.get('dbname') or ''}"
         self.relaxed = durability == "relaxed"
-        self.patience_s = patience.total_seconds()
-        self.schema = 0
+        self.write_timeout_s = write_timeout.total_seconds()
+        self.schema_version = 0
 
 
-class Link:
+class PostgresConnection:
     """One connection. `pid` is the server process at its other end."""
 
     def __init__(
-        self, address: Address, connection: AsyncConnection, patience_s: float
+        self, address: PostgresAddress, connection: AsyncConnection, timeout_s: float
     ) -> None:
         self._address = address
         self._connection = connection
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self.pid = 0
-        self.now = Micros(0)  # the server's time when the connection was made
-        self._told: list[tuple[str, str]] = []
+        self.connected_at = Micros(0)  # the server's time when the connection was made
+        self._notifications: list[tuple[str, str]] = []
         connection.add_notify_handler(
-            lambda notification: self._told.append((notification.channel, notification.payload))
+            lambda notification: self._notifications.append(
+                (notification.channel, notification.payload)
+            )
         )
 
     @classmethod
-    async def made(cls, address: Address, *, patience_s: float | None = None) -> "Link":
+    async def connect(
+        cls, address: PostgresAddress, *, timeout_s: float | None = None
+    ) -> "PostgresConnection":
         """Connect and set the timeouts and the durability of the session.
 
         Raises:
             AnswerLost: the server does not answer now.
             StoreUnreachable: the server refuses the connection for good.
         """
-        patience_s = address.patience_s if patience_s is None else patience_s
+        timeout_s = address.write_timeout_s if timeout_s is None else timeout_s
         connection: AsyncConnection | None = None
         # Shielded: psycopg must not be cancelled in the middle of the handshake. The timeout of
         # libpq applies to each host of the address; this one bounds all of them together.
-        with anyio.move_on_after(CONNECT_S + SLACK_S, shield=True):
+        with anyio.move_on_after(CONNECT_TIMEOUT_S + ANSWER_SLACK_S, shield=True):
             try:
                 connection = await AsyncConnection.connect(address.conninfo, autocommit=True)
-            except _LOST as error:
-                raise _no_connection(address, error) from error
+            except _CONNECTION_ERRORS as error:
+                raise _translate_connect_error(address, error) from error
         if connection is None:
-            raise Lost(f"no connection within {CONNECT_S} s")
-        new = cls(address, connection, patience_s)
-        values = {"relaxed": address.relaxed, "patience_ms": round(patience_s * 1000)}
+            raise AnswerLost(f"no connection within {CONNECT_TIMEOUT_S} s")
+        new = cls(address, connection, timeout_s)
+        values = {"relaxed": address.relaxed, "patience_ms": round(timeout_s * 1000)}
         try:
-            ((*_, new.pid, now),) = await new.ask(queries.SET_UP, values)
+            ((*_, new.pid, now),) = await new.execute(queries.SET_UP_SESSION, values)
         except BaseException:
-            new.drop()
+            new.close()
             raise
-        new.now = Micros(now)
+        new.connected_at = Micros(now)
         return new
 
-    async def ask(
+    async def execute(
         self,
         statement: LiteralString,
         values: Values | None = None,
@@ -162,43 +168,43 @@ class Link:
         # The server cancels a slow statement by itself (statement_timeout) and answers so. This
         # timeout is longer and fires only when the server or the network is silent; then the
         # answer is lost.
-        with anyio.move_on_after(self._patience_s + SLACK_S, shield=True):
+        with anyio.move_on_after(self._timeout_s + ANSWER_SLACK_S, shield=True):
             try:
                 cursor = self._connection.cursor(binary=True)
                 await cursor.execute(statement, values, prepare=prepare)
                 return [] if cursor.description is None else await cursor.fetchall()
             except psycopg.Error as error:
-                raise await self._meaning(error) from error
-        self.drop()
-        raise Lost(f"no answer within {self._patience_s + SLACK_S:g} s")
+                raise await self._translate_error(error) from error
+        self.close()
+        raise AnswerLost(f"no answer within {self._timeout_s + ANSWER_SLACK_S:g} s")
 
-    async def script(self, text: str) -> None:
+    async def run_script(self, text: str) -> None:
         """Execute a script of statements without parameters and without a result.
 
         Raises:
             AnswerLost: the outcome is unknown; the connection is closed.
             StoreError: the server refused a statement.
         """
-        with anyio.move_on_after(self._patience_s + SLACK_S, shield=True):
+        with anyio.move_on_after(self._timeout_s + ANSWER_SLACK_S, shield=True):
             try:
                 await self._connection.execute(text.encode())
             except psycopg.Error as error:
-                raise await self._meaning(error) from error
+                raise await self._translate_error(error) from error
             return
-        self.drop()
-        raise Lost(f"no answer within {self._patience_s + SLACK_S:g} s")
+        self.close()
+        raise AnswerLost(f"no answer within {self._timeout_s + ANSWER_SLACK_S:g} s")
 
-    def heard(self) -> list[tuple[str, str]]:
+    def take_notifications(self) -> list[tuple[str, str]]:
         """Return the notifications since the last call, with their channels; never wait.
 
         Raises:
             AnswerLost: the connection is gone.
         """
-        self.unheard()
-        notifications, self._told = self._told, []
+        self.has_notifications()
+        notifications, self._notifications = self._notifications, []
         return notifications
 
-    async def readable(self) -> None:
+    async def wait_readable(self) -> None:
         """Wait until the socket has data.
 
         Notifications that psycopg has already read do not make it readable: check
@@ -206,7 +212,7 @@ class Link:
         """
         await anyio.wait_readable(self._connection.fileno())
 
-    def unheard(self) -> bool:
+    def has_notifications(self) -> bool:
         """Tell whether there are notifications that were not returned yet; never wait.
 
         A notification may have arrived together with an answer. Then psycopg has already read
@@ -219,64 +225,66 @@ class Link:
         try:
             pgconn.consume_input()
             while (notification := pgconn.notifies()) is not None:
-                self._told.append((notification.relname.decode(), notification.extra.decode()))
+                self._notifications.append(
+                    (notification.relname.decode(), notification.extra.decode())
+                )
         except psycopg.Error as error:
-            self.drop()
-            raise Lost(str(error)) from error
-        return bool(self._told)
+            self.close()
+            raise AnswerLost(str(error)) from error
+        return bool(self._notifications)
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """Close the connection at once, without a message to the server."""
         self._connection.pgconn.finish()
 
     @property
-    def dropped(self) -> bool:
+    def closed(self) -> bool:
         """Whether the connection is closed."""
         return self._connection.closed
 
-    async def _meaning(self, error: psycopg.Error) -> Exception:
+    async def _translate_error(self, error: psycopg.Error) -> Exception:
         """Return the exception that an error of the server or the network means."""
         name, text = self._address.name, str(error).strip()
-        if isinstance(error, _BUSY):
-            return StoreBusy(name, self._patience_s)
-        if isinstance(error, _FULL):
+        if isinstance(error, _BUSY_ERRORS):
+            return StoreBusy(name, self._timeout_s)
+        if isinstance(error, _FULL_ERRORS):
             return StoreFull(name)
         if isinstance(error, errors.ReadOnlySqlTransaction):
-            self.drop()  # a failover: this server is a standby now
-            return Lost(text)
-        if self._connection.closed or isinstance(error, _LOST):
-            self.drop()
-            return Lost(text)
+            self.close()  # a failover: this server is a standby now
+            return AnswerLost(text)
+        if self._connection.closed or isinstance(error, _CONNECTION_ERRORS):
+            self.close()
+            return AnswerLost(text)
         if isinstance(error, errors.InsufficientPrivilege):
             return StoreUnreachable(name, text)
         if isinstance(error, psycopg.DataError) and error.sqlstate is None:
             return ValueError(text)  # psycopg refused a value; nothing was sent
         # The statements are constant and tested. So the schema is not as midrun left it: a
         # newer midrun has migrated it, or it is damaged.
-        if (version := await self._version()) > self._address.schema > 0:
+        if (version := await self._read_schema_version()) > self._address.schema_version > 0:
             return StoreForeign(name, f"schema {version} belongs to a newer midrun")
         return StoreDamaged(name, text)
 
-    async def _version(self) -> int:
+    async def _read_schema_version(self) -> int:
         """Return the current schema version of the store; 0 if it cannot be read."""
         with suppress(psycopg.Error):
-            cursor = await self._connection.execute(queries.VERSION)
+            cursor = await self._connection.execute(queries.SCHEMA_VERSION)
             ((version,),) = await cursor.fetchall()
             return int(version)
         return 0
 
 
-def _no_connection(address: Address, error: Exception) -> Exception:
+def _translate_connect_error(address: PostgresAddress, error: Exception) -> Exception:
     """Return `AnswerLost` for a server that may answer soon, else a final error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     # libpq indents its hints; the last line without an indent is the reason.
     text = next(line for line in reversed(lines) if line == line.lstrip())
-    if any(part in line for line in lines for part in _FINAL):
+    if any(part in line for line in lines for part in _PERMANENT_FAILURES):
         return StoreUnreachable(address.name, text)
-    return Lost(text)
+    return AnswerLost(text)
 
 
-def unreachable(address: Address, lost: Lost) -> StoreError:
+def make_unreachable_error(address: PostgresAddress, lost: AnswerLost) -> StoreError:
     """Return the error for a caller whose answer was lost and not found again."""
     problem = f"no answer ({lost}); a write may have taken effect: read the run to find out"
     return StoreUnreachable(address.name, problem)

@@ -10,54 +10,63 @@ from datetime import timedelta
 
 from midrun.core.ids import RunId
 from midrun.errors import RunNotFound
-from midrun.ports.follower_cursors import Mark
+from midrun.ports.follower_cursors import FollowerCursor
 from midrun.stores import validation
-from midrun.stores.cursors import check_follower, check_mark
+from midrun.stores.cursors import check_cursor, check_follower_name
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.operations import check_nul
-from midrun.stores.postgres.pool import Links
-from midrun.stores.postgres.server_clock import StoreTime
+from midrun.stores.postgres.operations import check_no_nul
+from midrun.stores.postgres.pool import ConnectionPool
+from midrun.stores.postgres.server_clock import ServerClock
 
 
-class PostgresMarks:
+class PostgresFollowerCursors:
     """The follower cursors of one schema."""
 
-    def __init__(self, links: Links, time: StoreTime) -> None:
-        self._links = links
-        self._time = time
+    def __init__(self, pool: ConnectionPool, server_clock: ServerClock) -> None:
+        self._pool = pool
+        self._server_clock = server_clock
 
-    async def attend(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
-        check_follower(follower)
-        ttl_micros = validation.check_beat(holder, ttl, 0.0)
+    async def acquire_leadership(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
+        check_follower_name(follower)
+        ttl_micros = validation.check_heartbeat(holder, ttl, 0.0)
         values = {"follower": follower, "holder": holder, "lasts": ttl_micros}
-        values |= {"now": self._time.by_hand()}
-        ((acquired,),) = await self._links.ask(queries.ATTEND, values)
+        values |= {"now": self._server_clock.get_override()}
+        ((acquired,),) = await self._pool.execute(queries.ACQUIRE_LEADERSHIP, values)
         return bool(acquired)
 
-    async def leave(self, follower: str, *, holder: str) -> None:
-        await self._links.ask(queries.LEAVE, {"follower": follower, "holder": holder})
+    async def release_leadership(self, follower: str, *, holder: str) -> None:
+        await self._pool.execute(
+            queries.RELEASE_LEADERSHIP, {"follower": follower, "holder": holder}
+        )
 
-    async def behind(self, follower: str, *, limit: int) -> Sequence[Mark]:
-        check_follower(follower)
-        rows = await self._links.ask(queries.SINCE, {"follower": follower})
+    async def list_behind(self, follower: str, *, limit: int) -> Sequence[FollowerCursor]:
+        check_follower_name(follower)
+        rows = await self._pool.execute(queries.SELECT_SINCE, {"follower": follower})
         since = rows[0][0] if rows else 0
-        values = {"follower": follower, "since": since, "limit": validation.bounded(limit)}
-        behind = await self._links.ask(queries.BEHIND, values, prepare=False)
-        return [Mark(run=run, seq=seq, note=note) for run, seq, note in behind]
+        values = {"follower": follower, "since": since, "limit": validation.clamp_limit(limit)}
+        behind = await self._pool.execute(queries.SELECT_BEHIND, values, prepare=False)
+        return [FollowerCursor(run=run, seq=seq, note=note) for run, seq, note in behind]
 
-    async def marked(self, follower: str, run: RunId) -> Mark:
-        check_follower(follower)
-        validation.check_id(run)
-        found = await self._links.ask(queries.MARKED, {"follower": follower, "run": run})
+    async def get_cursor(self, follower: str, run: RunId) -> FollowerCursor:
+        check_follower_name(follower)
+        validation.check_run_id(run)
+        found = await self._pool.execute(
+            queries.SELECT_CURSOR, {"follower": follower, "run": run}
+        )
         if not found:
             raise RunNotFound(run)
         seq, note = found[0]
-        return Mark(run=run, seq=seq, note=note)
+        return FollowerCursor(run=run, seq=seq, note=note)
 
-    async def mark(self, follower: str, mark: Mark) -> None:
-        check_mark(follower, mark)
-        check_nul("note", mark.note)
-        validation.check_id(mark.run)
-        values = {"follower": follower, "run": mark.run, "seq": mark.seq, "note": mark.note}
-        if not await self._links.ask(queries.MARK, values):
-            raise RunNotFound(mark.run)
+    async def advance_cursor(self, follower: str, cursor: FollowerCursor) -> None:
+        check_cursor(follower, cursor)
+        check_no_nul("note", cursor.note)
+        validation.check_run_id(cursor.run)
+        values = {
+            "follower": follower,
+            "run": cursor.run,
+            "seq": cursor.seq,
+            "note": cursor.note,
+        }
+        if not await self._pool.execute(queries.ADVANCE_CURSOR, values):
+            raise RunNotFound(cursor.run)

@@ -17,35 +17,40 @@ import anyio
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
-from midrun.core.ids import START, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.errors import StoreError, StoreUnreachable
-from midrun.ports.environment import boottime
+from midrun.ports.environment import read_boot_clock
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.connection import Address, Link, Lost, unreachable
-from midrun.stores.postgres.pool import BACK_S, PAUSE_MAX_S, PAUSE_S
-from midrun.stores.watchers import LATCHES, Watchers
+from midrun.stores.postgres.connection import (
+    AnswerLost,
+    PostgresAddress,
+    PostgresConnection,
+    make_unreachable_error,
+)
+from midrun.stores.postgres.pool import RECONNECT_MAX_S, RETRY_PAUSE_MAX_S, RETRY_PAUSE_S
+from midrun.stores.watchers import HALTS_CHANGED, Watchers
 
-LOOK_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 """Seconds between two polls of the table: the longest delay of a lost notification."""
 
-KEPT_S: Final = 60.0
+NEWS_RETENTION_S: Final = 60.0
 """Seconds for which rows stay in the table."""
 
-SWEEP: Final = 20
+POLLS_PER_CLEANUP: Final = 20
 """Old rows are deleted once in this many polls."""
 
 
-class Notice:
+class ChangeListener:
     """Report commits of other processes for as long as `listen_until_cancelled` runs."""
 
-    def __init__(self, address: Address, watchers: Watchers) -> None:
+    def __init__(self, address: PostgresAddress, watchers: Watchers) -> None:
         self._address = address
         self._watchers = watchers
-        self._seen = ""  # the snapshot of the last poll
-        self._seen_at = 0.0
-        self._looks = 0
+        self._snapshot = ""  # the snapshot of the last poll
+        self._polled_at = 0.0
+        self._polls = 0
 
-    async def listen(
+    async def listen_until_cancelled(
         self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Listen until cancelled; reconnect when the server goes away.
@@ -55,72 +60,78 @@ class Notice:
         Raises:
             StoreUnreachable: no answer in time, before it has started.
         """
-        started, deadline, pause_s = False, boottime() + BACK_S, PAUSE_S
+        started, deadline, pause_s = False, read_boot_clock() + RECONNECT_MAX_S, RETRY_PAUSE_S
         while True:
             try:
-                connection = await Link.made(self._address)
+                connection = await PostgresConnection.connect(self._address)
                 try:
-                    await self._begin(connection)
+                    await self._catch_up(connection)
                     if not started:
                         started = True
                         task_status.started()
-                    pause_s = PAUSE_S
-                    await self._hear(connection)
+                    pause_s = RETRY_PAUSE_S
+                    await self._receive_notifications(connection)
                 finally:
-                    connection.drop()
-            except (Lost, StoreError) as error:
-                if not started and boottime() > deadline:
-                    lost = error if isinstance(error, Lost) else Lost(str(error))
-                    raise unreachable(self._address, lost) from error
+                    connection.close()
+            except (AnswerLost, StoreError) as error:
+                if not started and read_boot_clock() > deadline:
+                    lost = error if isinstance(error, AnswerLost) else AnswerLost(str(error))
+                    raise make_unreachable_error(self._address, lost) from error
                 if not started and isinstance(error, StoreUnreachable):
                     raise
             await anyio.sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            pause_s = min(2 * pause_s, RETRY_PAUSE_MAX_S)
 
-    async def _begin(self, link: Link) -> None:
+    async def _catch_up(self, connection: PostgresConnection) -> None:
         """Start to listen, then report the commits since the last poll."""
         # LISTEN comes before the snapshot. A commit in between is reported twice; in the other
         # order it would be lost.
-        await link.ask(queries.LISTEN, {"what": ""})
-        if not self._seen:
-            ((self._seen,),) = await link.ask(queries.LOOKED)
-        elif boottime() - self._seen_at > KEPT_S / 2:
+        await connection.execute(queries.LISTEN, {"what": ""})
+        if not self._snapshot:
+            ((self._snapshot,),) = await connection.execute(queries.CURRENT_SNAPSHOT)
+        elif read_boot_clock() - self._polled_at > NEWS_RETENTION_S / 2:
             # The connection was gone for so long that rows may have been deleted meanwhile.
             # Every run is reported; the watchers drop those that they know already.
-            ((snapshot,),) = await link.ask(queries.LOOKED)
-            self._watchers.tell([(LATCHES, START), *await link.ask(queries.EVERYTHING)])
-            self._seen = snapshot
+            ((snapshot,),) = await connection.execute(queries.CURRENT_SNAPSHOT)
+            self._watchers.notify(
+                [(HALTS_CHANGED, SEQ_ZERO), *await connection.execute(queries.ALL_RUNS)]
+            )
+            self._snapshot = snapshot
         else:
             # A server that has crashed may hand out some transaction numbers again, so the
             # old snapshot proves nothing. All rows that are left are reported.
-            ((self._seen, payloads),) = await link.ask(queries.RECENT)
-            self._tell(payloads or ())
-        self._seen_at = boottime()
+            ((self._snapshot, payloads),) = await connection.execute(queries.ALL_NEWS)
+            self._notify_watchers(payloads or ())
+        self._polled_at = read_boot_clock()
 
-    async def _hear(self, link: Link) -> None:
+    async def _receive_notifications(self, connection: PostgresConnection) -> None:
         while True:
-            next_poll = self._seen_at + LOOK_S
+            next_poll = self._polled_at + POLL_INTERVAL_S
             # Notifications that came with an answer are already read: the socket does not
             # announce them any more. `checkpoint` lets other tasks run in that case.
-            if link.unheard():
+            if connection.has_notifications():
                 await checkpoint()
             else:
-                with anyio.move_on_after(max(0.0, next_poll - boottime())):
-                    await link.readable()
-            self._tell(text for _, text in link.heard())
-            if boottime() >= next_poll:
-                await self._look(link)
+                with anyio.move_on_after(max(0.0, next_poll - read_boot_clock())):
+                    await connection.wait_readable()
+            self._notify_watchers(text for _, text in connection.take_notifications())
+            if read_boot_clock() >= next_poll:
+                await self._poll_news(connection)
 
-    async def _look(self, link: Link) -> None:
+    async def _poll_news(self, connection: PostgresConnection) -> None:
         """Report the commits that the snapshot of the last poll could not see."""
-        ((snapshot, payloads),) = await link.ask(queries.NEWS, {"seen": self._seen})
-        self._tell(payloads or ())
-        self._seen, self._seen_at = snapshot, boottime()
-        self._looks += 1
-        if self._looks % SWEEP == 0:
-            await link.ask(queries.FORGET, {"kept": round(KEPT_S * 1e6)})
+        ((snapshot, payloads),) = await connection.execute(
+            queries.NEWS_SINCE_SNAPSHOT, {"seen": self._snapshot}
+        )
+        self._notify_watchers(payloads or ())
+        self._snapshot, self._polled_at = snapshot, read_boot_clock()
+        self._polls += 1
+        if self._polls % POLLS_PER_CLEANUP == 0:
+            await connection.execute(
+                queries.DELETE_OLD_NEWS, {"kept": round(NEWS_RETENTION_S * 1e6)}
+            )
 
-    def _tell(self, payloads: Iterable[str]) -> None:
+    def _notify_watchers(self, payloads: Iterable[str]) -> None:
         changes: list[tuple[RunId, Seq]] = []
         held: set[RunId] = set()
         # A line is "run seq", or "run seq held" if the run has a holder. A single word stands
@@ -129,9 +140,9 @@ class Notice:
             for line in payload.splitlines():
                 run, *rest = line.split(" ")
                 if not rest:
-                    changes.append((LATCHES, START))
+                    changes.append((HALTS_CHANGED, SEQ_ZERO))
                     continue
                 changes.append((RunId(run), Seq(int(rest[0]))))
                 (held.add if len(rest) > 1 else held.discard)(RunId(run))
         if changes:
-            self._watchers.tell(changes, held=held)
+            self._watchers.notify(changes, held=held)

@@ -13,31 +13,31 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from midrun.codec.hash_chain import Chain
+from midrun.codec.hash_chain import HashChain
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.errors import NotJson, RunExists, RunNotFound
-from midrun.ports.store import Appended, Lease
+from midrun.ports.store import AppendResult, Lease
 from midrun.stores import validation
 from midrun.stores.chunks import split_line
 from midrun.stores.validation import (
-    Adopted,
-    Stamped,
-    Standing,
+    AdoptedJournal,
+    RunRowVersion,
+    StampedLines,
     StoredHead,
-    read_head,
-    stored,
-    stored_first,
+    decode_head,
+    encode_first_head,
+    encode_head,
 )
 
 
-class Found(Standing, frozen=True, kw_only=True):
+class RunRowState(RunRowVersion, frozen=True, kw_only=True):
     """The row of a run with its head, as last seen by this process."""
 
-    top: StoredHead
+    stored_head: StoredHead
 
 
-class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WriteRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One append or new run in the form that `midrun_write` takes.
 
     `after` is 0 for a new run.
@@ -66,7 +66,7 @@ class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_at: Micros | None = None
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class WriteAnswer(Struct, frozen=True, kw_only=True):
     """The server's answer to one request: done, or the current row."""
 
     done: bool
@@ -82,39 +82,39 @@ class Answer(Struct, frozen=True, kw_only=True):
     reason: str = ""
     full: str = ""  # scope of the limit that is reached
 
-    def found(self, run: RunId) -> "Found | None":
+    def get_row_state(self, run: RunId) -> "RunRowState | None":
         """Return the current row of the run; None if there is no such run."""
         if self.seq is None:
             return None
         body = self.head.encode()
-        return Found(
+        return RunRowState(
             run=run,
             seq=self.seq,
             hash=bytes.fromhex(self.hash),
             at=self.at,
             epoch=self.epoch,
             holder=self.holder,
-            top=StoredHead(read_head(body), body),
+            stored_head=StoredHead(decode_head(body), body),
         )
 
 
-class Answers(Struct, frozen=True, kw_only=True):
+class WriteAnswers(Struct, frozen=True, kw_only=True):
     """The answers to all requests of one call, and the server's time in microseconds."""
 
     now: Micros
-    answers: tuple[Answer, ...]
+    answers: tuple[WriteAnswer, ...]
 
 
-class Written(Struct, frozen=True, kw_only=True):
+class WriteResult(Struct, frozen=True, kw_only=True):
     """A request, and the row of the run after it was applied."""
 
-    bid: Bid
-    stands: Found
+    request: WriteRequest
+    row: RunRowState
 
     @property
-    def appended(self) -> Appended:
+    def appended(self) -> AppendResult:
         """The result that the caller of the write gets."""
-        return Appended(seq=self.stands.seq, at=self.stands.at, hash=self.stands.hash)
+        return AppendResult(seq=self.row.seq, at=self.row.at, hash=self.row.hash)
 
 
 class Create(Struct, frozen=True, kw_only=True):
@@ -124,43 +124,45 @@ class Create(Struct, frozen=True, kw_only=True):
     """
 
     run: RunId
-    top: StoredHead
+    stored_head: StoredHead
     bodies: Sequence[bytes] = ()
-    adopted: Adopted | None = None
-    chain: Chain
+    adopted: AdoptedJournal | None = None
+    chain: HashChain
 
-    def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
+    def build_write(
+        self, current: RunRowState | None, now: Micros, *, holder_alive: bool = False
+    ) -> WriteResult:
         """Build the request that creates the run.
 
         Raises:
             RunExists: `current` is a row.
         """
-        del alive
-        if found is not None:
+        del holder_alive
+        if current is not None:
             raise RunExists(self.run)
-        empty = validation.nothing_yet(self.run, self.chain)
+        empty = validation.make_first_version(self.run, self.chain)
         if self.adopted is not None:
-            stamped = self.adopted.stamp(self.chain, now)
-            epoch, started_at = self.adopted.end.epoch, self.adopted.started_at
+            stamped = self.adopted.stamp_with_import(self.chain, now)
+            epoch, started_at = self.adopted.last_version.epoch, self.adopted.started_at
         else:
-            stamped = validation.stamp(
+            stamped = validation.stamp_lines(
                 empty, self.bodies, chain=self.chain, now=now, epoch=None
             )
             epoch, started_at = empty.epoch, stamped.appended.at
-        head = self.top.head
-        result = _written(empty, stamped, self.top, epoch=epoch, holder="")
+        head = self.stored_head.head
+        result = _build_result(empty, stamped, self.stored_head, epoch=epoch, holder="")
         # The hash is that of the complete line; the stored line refers to its chunks.
         (first, link), *rest = stamped.lines
         request = replace(
-            result.bid,
-            lines=_texts([(split_line(first)[0], link), *rest]),
+            result.request,
+            lines=_encode_lines([(split_line(first)[0], link), *rest]),
             agent=head.agent,
             thread=head.thread,
             parent=head.parent,
             labels=head.labels,
             started_at=started_at,
         )
-        return replace(result, bid=request)
+        return replace(result, request=request)
 
 
 class Append(Struct, frozen=True, kw_only=True, gc=False):
@@ -170,30 +172,39 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     bodies: Sequence[bytes]
     after: Seq | None
     lease: Lease | None
-    top: StoredHead | None
+    stored_head: StoredHead | None
     starts: bool
-    chain: Chain
+    chain: HashChain
     at: Micros | None = None
 
-    def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
+    def build_write(
+        self, current: RunRowState | None, now: Micros, *, holder_alive: bool = False
+    ) -> WriteResult:
         """Build the request that appends after the row `current`.
 
         Raises:
             RunNotFound, StaleEpoch, SeqConflict: see `Store.append`.
         """
-        del alive
-        if found is None:
+        del holder_alive
+        if current is None:
             raise RunNotFound(self.run)
-        validation.check_append(found, self.after, self.lease)
+        validation.check_append(current, self.after, self.lease)
         epoch = self.lease.epoch if self.lease else None
         now = now if self.at is None else self.at
-        stamped = validation.stamp(found, self.bodies, chain=self.chain, now=now, epoch=epoch)
+        stamped = validation.stamp_lines(
+            current, self.bodies, chain=self.chain, now=now, epoch=epoch
+        )
         # Without a head the row keeps its holder. A head that is not `leased` gives the lease
         # back with the same append.
-        stored_head = found.top if self.top is None else self.top
-        holder = found.holder if self.top is None or stored_head.head.leased else ""
-        return _written(
-            found, stamped, stored_head, epoch=found.epoch, holder=holder, starts=self.starts
+        stored_head = current.stored_head if self.stored_head is None else self.stored_head
+        holder = current.holder if self.stored_head is None or stored_head.head.leased else ""
+        return _build_result(
+            current,
+            stamped,
+            stored_head,
+            epoch=current.epoch,
+            holder=holder,
+            starts=self.starts,
         )
 
 
@@ -209,86 +220,97 @@ class Take(Struct, frozen=True, kw_only=True):
     after: Seq
     holder: str
     epoch: Epoch
-    top: StoredHead
+    stored_head: StoredHead
     starts: bool
     limits: Mapping[str, int]
-    chain: Chain
+    chain: HashChain
 
-    def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
+    def build_write(
+        self, current: RunRowState | None, now: Micros, *, holder_alive: bool = False
+    ) -> WriteResult:
         """Build the request that takes the lease after the row `current`.
 
         Raises:
             RunNotFound, LeaseHeld, SeqConflict: see `Store.take_lease`.
         """
-        if found is None:
+        if current is None:
             raise RunNotFound(self.run)
         validation.check_take(
-            found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
+            current,
+            after=self.after,
+            holder=self.holder,
+            epoch=self.epoch,
+            holder_alive=holder_alive,
         )
-        stamped = validation.stamp(
-            found, self.bodies, chain=self.chain, now=now, epoch=self.epoch
+        stamped = validation.stamp_lines(
+            current, self.bodies, chain=self.chain, now=now, epoch=self.epoch
         )
-        holder = self.holder if self.top.head.leased else ""
-        result = _written(
-            found, stamped, self.top, epoch=self.epoch, holder=holder, starts=self.starts
+        holder = self.holder if self.stored_head.head.leased else ""
+        result = _build_result(
+            current,
+            stamped,
+            self.stored_head,
+            epoch=self.epoch,
+            holder=holder,
+            starts=self.starts,
         )
-        request = replace(result.bid, taker=self.holder, limits=self.limits or None)
-        return replace(result, bid=request)
+        request = replace(result.request, taker=self.holder, limits=self.limits or None)
+        return replace(result, request=request)
 
 
-Write: TypeAlias = Create | Append | Take
+WriteOperation: TypeAlias = Create | Append | Take
 """An operation; its `build_write` makes a `WriteResult` from the row, or raises a refusal."""
 
 
-def _written(
-    found: Standing,
-    stamped: Stamped,
-    top: StoredHead,
+def _build_result(
+    current: RunRowVersion,
+    stamped: StampedLines,
+    stored_head: StoredHead,
     *,
     epoch: Epoch,
     holder: str,
     starts: bool = False,
-) -> Written:
-    new, head = stamped.appended, top.head
-    request = Bid(
-        run=found.run,
-        after=found.seq,
+) -> WriteResult:
+    new, head = stamped.appended, stored_head.head
+    request = WriteRequest(
+        run=current.run,
+        after=current.seq,
         seq=new.seq,
         hash=new.hash.hex(),
         at=new.at,
-        lines=_texts(stamped.lines),
+        lines=_encode_lines(stamped.lines),
         starts=starts,
         epoch=epoch,
         holder=holder,
-        head=top.body.decode(),
+        head=stored_head.body.decode(),
         phase=head.phase.value,
         attention=head.attention,
         wake_at=head.wake_at,
     )
-    row = Found(
-        run=found.run,
+    row = RunRowState(
+        run=current.run,
         seq=new.seq,
         hash=new.hash,
         at=new.at,
         epoch=epoch,
         holder=holder,
-        top=top,
+        stored_head=stored_head,
     )
-    return Written(bid=request, stands=row)
+    return WriteResult(request=request, row=row)
 
 
-def _texts(lines: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
+def _encode_lines(lines: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
     return tuple((data.decode(), link.hex()) for data, link in lines)
 
 
-def storable(head: Head, *, first: bool = False) -> StoredHead:
+def encode_storable_head(head: Head, *, new_run: bool = False) -> StoredHead:
     """Encode `head` for Postgres; `new_run` marks the head of a new run.
 
     Raises:
         NotJson: a field cannot be stored; in Postgres that includes the character NUL.
         TooLarge: a name of a new run is too long.
     """
-    stored_head = stored_first(head) if first else stored(head)
+    stored_head = encode_first_head(head) if new_run else encode_head(head)
     for name in ("agent", "thread", "parent", "owner", "attention"):
         if "\0" in getattr(head, name):
             raise NotJson(f"$.head.{name}", "the character NUL, which Postgres cannot store")
@@ -298,7 +320,7 @@ def storable(head: Head, *, first: bool = False) -> StoredHead:
     return stored_head
 
 
-def check_nul(name: str, text: str) -> None:
+def check_no_nul(name: str, text: str) -> None:
     """Refuse text with the character NUL, which Postgres cannot store."""
     if "\0" in text:
         raise ValueError(f"{name} must not contain the character NUL: Postgres cannot store it")

@@ -10,7 +10,7 @@ from typing import Final
 # One statement after connecting instead of startup options: poolers refuse options that they do
 # not know. A synchronous_commit that the server's configuration has weakened is raised again; a
 # stronger one is kept.
-SET_UP: Final = """
+SET_UP_SESSION: Final = """
     SELECT set_config('synchronous_commit', CASE
                WHEN %(relaxed)s THEN 'off'
                WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
@@ -23,7 +23,7 @@ SET_UP: Final = """
            pg_backend_pid(),
            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 """
-BACKEND: Final = "SELECT pg_backend_pid()"
+BACKEND_PID: Final = "SELECT pg_backend_pid()"
 
 # ── migrations ───────────────────────────────────────────────────────────────
 BEGIN: Final = "BEGIN"
@@ -42,18 +42,18 @@ HAS_SCHEMA: Final = """
           AND relnamespace = ANY(current_schemas(FALSE)::regnamespace[])
     )
 """
-MAKE_SCHEMA: Final = """
+CREATE_SCHEMA_TABLE: Final = """
     CREATE TABLE midrun_schema (
         version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now()
     )
 """
-VERSION: Final = "SELECT coalesce(max(version), 0) FROM midrun_schema"
-MIGRATED: Final = "INSERT INTO midrun_schema (version) VALUES (%(version)s)"
+SCHEMA_VERSION: Final = "SELECT coalesce(max(version), 0) FROM midrun_schema"
+INSERT_VERSION: Final = "INSERT INTO midrun_schema (version) VALUES (%(version)s)"
 SET_KEY: Final = """
     INSERT INTO midrun_chains (kid) VALUES (%(kid)s) ON CONFLICT DO NOTHING RETURNING kid
 """
 KEY: Final = "SELECT kid FROM midrun_chains"
-SERVER: Final = """
+SERVER_INFO: Final = """
     SELECT current_setting('server_version_num')::integer, pg_is_in_recovery(),
            coalesce(current_schema(), ''), current_setting('server_encoding')
 """
@@ -61,7 +61,7 @@ SERVER: Final = """
 # ── writing ──────────────────────────────────────────────────────────────────
 # A procedure and not a function, because it commits before it notifies: see migration 0001.
 WRITE: Final = "CALL midrun_write(%(bids)s::json, %(again)s, %(now)s, NULL)"
-STANDINGS: Final = """
+RUN_ROW_STATES: Final = """
     SELECT run, seq, hash, at, epoch, holder, head FROM midrun_runs WHERE run = ANY(%(runs)s)
 """
 ADD_CHUNKS: Final = """
@@ -82,7 +82,7 @@ DROP_SNAPSHOTS: Final = """
          dropped AS (DELETE FROM midrun_snapshots WHERE no IN (SELECT no FROM its))
     SELECT no FROM its
 """
-BEAT: Final = """
+UPSERT_HEARTBEAT: Final = """
     WITH at AS (SELECT coalesce(%(now)s, midrun_now()) AS now),
          forgotten AS (
              DELETE FROM midrun_holders USING at
@@ -94,9 +94,9 @@ BEAT: Final = """
     ON CONFLICT (holder) DO UPDATE SET beat_at = excluded.beat_at, ttl = excluded.ttl,
                                        lag = excluded.lag
 """
-REST: Final = "DELETE FROM midrun_holders WHERE holder = %(holder)s"
-HALT: Final = "SELECT midrun_halt(%(scope)s, %(by)s, %(reason)s, %(now)s)"
-LIFT: Final = "SELECT midrun_lift(%(scope)s, %(now)s)"
+DELETE_HOLDER: Final = "DELETE FROM midrun_holders WHERE holder = %(holder)s"
+INSERT_HALT: Final = "SELECT midrun_halt(%(scope)s, %(by)s, %(reason)s, %(now)s)"
+DELETE_HALT: Final = "SELECT midrun_lift(%(scope)s, %(now)s)"
 
 # ── reading one run ──────────────────────────────────────────────────────────
 ROW: Final = """
@@ -136,7 +136,7 @@ SNAPSHOT: Final = """
 # ── lists ────────────────────────────────────────────────────────────────────
 # Sent without a prepared plan. Planned with its actual values, a filter that is NULL disappears
 # from the plan.
-LIST: Final = """
+LIST_RUNS: Final = """
     SELECT no, run, head, seq, hash, epoch, holder, started_at, at FROM midrun_runs AS r
     WHERE no < %(before)s
       AND (%(phases)s::text[] IS NULL OR phase = ANY(%(phases)s))
@@ -153,7 +153,7 @@ LIST: Final = """
            OR no IN (SELECT no FROM midrun_labels WHERE label = %(label)s AND no < %(before)s))
     ORDER BY no DESC LIMIT %(limit)s
 """
-NUMBER: Final = "SELECT no FROM midrun_runs WHERE run = %(run)s"
+RUN_NUMBER: Final = "SELECT no FROM midrun_runs WHERE run = %(run)s"
 USAGE: Final = """
     SELECT count(*) FILTER (WHERE phase NOT IN ('completed', 'cancelled')),
            count(*) FILTER (WHERE started_at >= %(since)s),
@@ -191,21 +191,21 @@ HOLDERS: Final = """
 
 # ── notifications between processes ──────────────────────────────────────────
 LISTEN: Final = "SELECT midrun_listen(%(what)s)"
-TELL: Final = "SELECT pg_notify('midrun_' || midrun_key() || %(what)s, %(message)s)"
-LOOKED: Final = "SELECT pg_current_snapshot()::text"
+NOTIFY: Final = "SELECT pg_notify('midrun_' || midrun_key() || %(what)s, %(message)s)"
+CURRENT_SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 # The rows whose transaction the last snapshot could not see. The first condition only narrows
 # the index scan: everything below a snapshot's xmin was visible in it.
-NEWS: Final = """
+NEWS_SINCE_SNAPSHOT: Final = """
     SELECT pg_current_snapshot()::text, array_agg(told ORDER BY xid)
     FROM midrun_news
     WHERE xid >= pg_snapshot_xmin(%(seen)s::pg_snapshot)
       AND NOT pg_visible_in_snapshot(xid, %(seen)s::pg_snapshot)
 """
-RECENT: Final = (
+ALL_NEWS: Final = (
     "SELECT pg_current_snapshot()::text, array_agg(told ORDER BY xid) FROM midrun_news"
 )
-EVERYTHING: Final = "SELECT run, seq FROM midrun_runs"
-FORGET: Final = """
+ALL_RUNS: Final = "SELECT run, seq FROM midrun_runs"
+DELETE_OLD_NEWS: Final = """
     DELETE FROM midrun_news WHERE ctid IN (
         SELECT ctid FROM midrun_news
         WHERE at < midrun_now() - %(kept)s FOR UPDATE SKIP LOCKED LIMIT 10000
@@ -215,14 +215,14 @@ FORGET: Final = """
 # ── followers ────────────────────────────────────────────────────────────────
 # A run up to a follower's `since` that has no cursor has not grown since the follower came. The
 # follower counts as being at the run's current end.
-ATTEND: Final = "SELECT midrun_follow(%(follower)s, %(holder)s, %(lasts)s, %(now)s)"
-LEAVE: Final = """
+ACQUIRE_LEADERSHIP: Final = "SELECT midrun_follow(%(follower)s, %(holder)s, %(lasts)s, %(now)s)"
+RELEASE_LEADERSHIP: Final = """
     UPDATE midrun_followers SET holder = '', until = 0
     WHERE follower = %(follower)s AND holder = %(holder)s
 """
-SINCE: Final = "SELECT since FROM midrun_followers WHERE follower = %(follower)s"
+SELECT_SINCE: Final = "SELECT since FROM midrun_followers WHERE follower = %(follower)s"
 # Sent without a prepared plan: the number of runs after `since` changes the best one.
-BEHIND: Final = """
+SELECT_BEHIND: Final = """
     SELECT run, seq, note FROM (
         SELECT r.at, r.no, r.run, m.seq, m.note
         FROM midrun_marks AS m JOIN midrun_runs AS r ON r.no = m.no AND r.seq > m.seq
@@ -237,7 +237,7 @@ BEHIND: Final = """
     ) AS behind (at, no, run, seq, note)
     ORDER BY at, no LIMIT %(limit)s
 """
-MARKED: Final = """
+SELECT_CURSOR: Final = """
     SELECT coalesce(m.seq, CASE WHEN r.no <= f.since THEN r.seq ELSE 0 END),
            coalesce(m.note, '')
     FROM midrun_runs AS r
@@ -246,7 +246,7 @@ MARKED: Final = """
     WHERE r.run = %(run)s
 """
 # The run's row is locked first, as an append does: both may be about to insert its cursor.
-MARK: Final = """
+ADVANCE_CURSOR: Final = """
     WITH its AS (SELECT no, seq FROM midrun_runs WHERE run = %(run)s FOR KEY SHARE),
          moved AS (
              INSERT INTO midrun_marks AS kept (follower, no, seq, note)

@@ -5,29 +5,29 @@ from typing import Final
 
 import msgspec
 
-from midrun.codec.hash_chain import Chain
+from midrun.codec.hash_chain import HashChain
 from midrun.codec.journal import decode_lines
 from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import CursorRefused, JournalCorrupt, RunNotFound
-from midrun.ports.store import Halt, Page, Query, RunRow, Snapshot, Usage
+from midrun.ports.store import HaltRecord, OwnerUsage, Page, RunQuery, RunRow, Snapshot
 from midrun.stores import validation
-from midrun.stores.chunks import join_line, list_chunks
+from midrun.stores.chunks import join_line, list_chunk_hashes
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.operations import Found
-from midrun.stores.postgres.pool import Links
-from midrun.stores.postgres.writer import found_of
-from midrun.stores.validation import ROW_COLUMNS, index_of, row_of
+from midrun.stores.postgres.operations import RunRowState
+from midrun.stores.postgres.pool import ConnectionPool
+from midrun.stores.postgres.writer import build_row_state
+from midrun.stores.validation import ROW_COLUMN_COUNT, build_row, name_indexed_columns
 
-Pair = tuple[bytes, bytes]
+LineAndHash = tuple[bytes, bytes]
 
-CHUNK: Final = 2000
+ENTRIES_PER_QUERY: Final = 2000
 """The most entries in one query, because a statement has a time limit."""
 
 
-class Stretch:
+class JournalRange:
     """The entries of one journal after `after`, as of its last query.
 
     A long journal is read with several queries. Entries are never removed, so all parts
@@ -37,20 +37,20 @@ class Stretch:
     def __init__(self, run: RunId, after: Seq) -> None:
         self._run = run
         self._after = after
-        self._link: bytes | None = None
-        self._found: Found | None = None
+        self._previous_hash: bytes | None = None
+        self._row: RunRowState | None = None
         self._end = 0  # seq of the last entry that the range must contain
-        self.pairs: list[Pair] = []
+        self.pairs: list[LineAndHash] = []
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     @property
-    def weight(self) -> int:
+    def total_bytes(self) -> int:
         """Total length of the lines in bytes."""
         return sum(len(line) for line, _ in self.pairs)
 
-    def records(self, chain: Chain) -> list[Record]:
+    def decode_records(self, chain: HashChain) -> list[Record]:
         """Return the entries; verify their hash chain and their number.
 
         Raises:
@@ -59,14 +59,14 @@ class Stretch:
         run, after, pairs = self._run, self._after, self.pairs
         if self._end <= after:
             return []
-        if after and self._link is None:
+        if after and self._previous_hash is None:
             raise JournalCorrupt(run, after, "the entry is missing")
         # The chain proves that the lines follow each other. It cannot show that lines at the
         # end are missing; the count and the hash in the run's row do.
-        lines = chain.verified(run, pairs, after=after, previous=self._link)
+        lines = chain.verify_lines(run, pairs, after=after, previous=self._previous_hash)
         if len(pairs) != self._end - after:
             raise JournalCorrupt(run, after + len(pairs) + 1, "the entry is missing")
-        row_state = self._found
+        row_state = self._row
         if (
             row_state is not None
             and self._end == row_state.seq
@@ -75,7 +75,7 @@ class Stretch:
             raise JournalCorrupt(run, self._end, "the run's head has another hash")
         return decode_lines(run, lines, after=after)
 
-    async def read(self, links: Links, limit: int | None) -> Found:
+    async def read(self, pool: ConnectionPool, limit: int | None) -> RunRowState:
         """Read all parts and return the run's row.
 
         Raises:
@@ -84,9 +84,9 @@ class Stretch:
         last = INTEGER_MAX if limit is None else min(INTEGER_MAX, self._after + limit)
         position = min(self._after, INTEGER_MAX)
         while True:
-            part_end = min(last, position + CHUNK)
+            part_end = min(last, position + ENTRIES_PER_QUERY)
             values = {"run": self._run, "after": position, "end": part_end}
-            rows = await links.ask(queries.JOURNAL, values)
+            rows = await pool.execute(queries.JOURNAL, values)
             if not rows:
                 raise RunNotFound(self._run)
             # One statement returns the run's row first and then the entries up to its seq, so
@@ -94,70 +94,72 @@ class Stretch:
             # chain needs its hash.
             run_row, *entries = rows
             seq, link, head, changed_at, epoch, holder = run_row
-            row_state = found_of(self._run, seq, link, changed_at, epoch, holder, head)
-            self._found = row_state
+            row_state = build_row_state(self._run, seq, link, changed_at, epoch, holder, head)
+            self._row = row_state
             for seq, link, line, *_ in entries:
                 if seq > position:
                     self.pairs.append((line, link))
                 elif seq == self._after:
-                    self._link = link
+                    self._previous_hash = link
             self._end = min(row_state.seq, part_end)
             if self._end >= min(row_state.seq, last):
-                await self._join_first(links)
+                await self._join_first(pool)
                 return row_state
             position = self._end
 
-    async def _join_first(self, links: Links) -> None:
+    async def _join_first(self, pool: ConnectionPool) -> None:
         """Join the run's first line with its chunks, if the range contains it."""
         if self._after or not self.pairs:
             return
         stored, link = self.pairs[0]
-        if hashes := list_chunks(stored):
+        if hashes := list_chunk_hashes(stored):
             chunks: dict[bytes, bytes] = dict(
-                await links.ask(queries.CHUNKS, {"hashes": hashes})
+                await pool.execute(queries.CHUNKS, {"hashes": hashes})
             )
             self.pairs[0] = join_line(stored, chunks), link
 
 
-async def row(links: Links, run: RunId) -> RunRow:
+async def read_row(pool: ConnectionPool, run: RunId) -> RunRow:
     """Return the row of `run`."""
-    validation.check_id(run)
-    rows = await links.ask(queries.ROW, {"run": run})
+    validation.check_run_id(run)
+    rows = await pool.execute(queries.ROW, {"run": run})
     if not rows:
         raise RunNotFound(run)
-    return row_of(*rows[0])
+    return build_row(*rows[0])
 
 
-async def indexed_row(links: Links, run: RunId) -> tuple[RunRow, dict[str, object]]:
+async def read_indexed_row(
+    pool: ConnectionPool, run: RunId
+) -> tuple[RunRow, dict[str, object]]:
     """Return the row of `run` and its indexed columns by name."""
-    validation.check_id(run)
-    rows = await links.ask(queries.INDEXED_ROW, {"run": run})
+    validation.check_run_id(run)
+    rows = await pool.execute(queries.INDEXED_ROW, {"run": run})
     if not rows:
         raise RunNotFound(run)
     *columns, labels = rows[0]
-    index = index_of((*columns[ROW_COLUMNS:], sorted(labels)))
-    return row_of(*columns[:ROW_COLUMNS]), index
+    index = name_indexed_columns((*columns[ROW_COLUMN_COUNT:], sorted(labels)))
+    return build_row(*columns[:ROW_COLUMN_COUNT]), index
 
 
-async def snapshot(links: Links, run: RunId) -> Snapshot | None:
+async def read_snapshot(pool: ConnectionPool, run: RunId) -> Snapshot | None:
     """Return the snapshot of `run` if its hash matches the journal's at that seq."""
-    validation.check_id(run)
-    rows = await links.ask(queries.SNAPSHOT, {"run": run})
+    validation.check_run_id(run)
+    rows = await pool.execute(queries.SNAPSHOT, {"run": run})
     if not rows:
         raise RunNotFound(run)
     seq, link, body = rows[0]
     return None if seq is None else Snapshot(seq=seq, hash=link, body=body)
 
 
-async def page(links: Links, query: Query) -> Page[RunRow]:
+async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:
     """Return a page of runs, newest first."""
-    limit = validation.page_limit(query)
+    limit = validation.check_query(query)
     texts = (query.agent, query.thread, query.parent, query.label, query.owner, query.decider)
     if "\0" in "".join(texts):
         return Page(items=())  # Postgres text has no NUL, so no run matches
     before = INTEGER_MAX
     if query.cursor:
-        found = await links.ask(queries.NUMBER, {"run": query.cursor})
+        found = await pool.execute(queries.RUN_NUMBER, {"run": query.cursor})
         if not found:
             raise CursorRefused(query.cursor)
         ((before,),) = found
@@ -173,28 +175,32 @@ async def page(links: Links, query: Query) -> Page[RunRow]:
         "decider": query.decider or None,
         "attention": query.attention or None,
     }
-    found = await links.ask(queries.LIST, values, prepare=False)
-    items = tuple(row_of(*values) for _, *values in found[:limit])
+    found = await pool.execute(queries.LIST_RUNS, values, prepare=False)
+    items = tuple(build_row(*values) for _, *values in found[:limit])
     return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
 
 
-async def usage(links: Links, owner: str, since: Micros, *, sizes: bool) -> Usage:
+async def read_usage(
+    pool: ConnectionPool, owner: str, since: Micros, *, sizes: bool
+) -> OwnerUsage:
     """Return the resources that the runs of `owner` use."""
     if "\0" in owner:
-        return Usage()
+        return OwnerUsage()
     values = {"owner": owner, "since": since, "sizes": sizes}
-    ((open_runs, runs, cost, tokens, size),) = await links.ask(queries.USAGE, values)
-    return Usage(open_runs=open_runs, runs=runs, cost=cost, tokens=tokens, stored_bytes=size)
+    ((open_runs, runs, cost, tokens, size),) = await pool.execute(queries.USAGE, values)
+    return OwnerUsage(
+        open_runs=open_runs, runs=runs, cost=cost, tokens=tokens, stored_bytes=size
+    )
 
 
-async def counts(links: Links) -> Mapping[Phase, int]:
+async def count_phases(pool: ConnectionPool) -> Mapping[Phase, int]:
     """Return the number of runs in each phase."""
-    return msgspec.convert(dict(await links.ask(queries.COUNTS)), dict[Phase, int])
+    return msgspec.convert(dict(await pool.execute(queries.COUNTS)), dict[Phase, int])
 
 
-async def halts(links: Links) -> Sequence[Halt]:
+async def read_halts(pool: ConnectionPool) -> Sequence[HaltRecord]:
     """Return the halts that are in force, oldest first."""
     return [
-        Halt(scope=scope, by=by, reason=reason, at=at)
-        for scope, by, reason, at in await links.ask(queries.HALTS)
+        HaltRecord(scope=scope, by=by, reason=reason, at=at)
+        for scope, by, reason, at in await pool.execute(queries.HALTS)
     ]

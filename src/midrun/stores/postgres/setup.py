@@ -20,17 +20,17 @@ from typing import Final
 from midrun.core.ids import Micros
 from midrun.errors import StoreForeign, StoreKeyRefused, StoreUnreachable
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.connection import Address, Link
+from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
 
-OLDEST: Final = 140_000
+SERVER_MIN_VERSION: Final = 140_000
 """PostgreSQL 14: procedures with output parameters, and transaction numbers that do not wrap.
 """
 
-MIGRATION_S: Final = 60.0
+MIGRATION_TIMEOUT_S: Final = 60.0
 """The longest time for the migrations, and for the wait until another process has made them."""
 
 
-def migrations() -> list[tuple[int, str]]:
+def load_migrations() -> list[tuple[int, str]]:
     """Return every migration with its number, in order."""
     folder = files("midrun.stores.postgres").joinpath("migrations")
     return sorted(
@@ -40,7 +40,7 @@ def migrations() -> list[tuple[int, str]]:
     )
 
 
-async def prepare(address: Address, kid: str = "") -> Micros:
+async def prepare_store(address: PostgresAddress, key_id: str = "") -> Micros:
     """Check the server, migrate the schema and set the key; return the server's time.
 
     Raises:
@@ -49,28 +49,28 @@ async def prepare(address: Address, kid: str = "") -> Micros:
         StoreKeyRefused: its chains are made with another key than `key_id`.
         StoreUnreachable: the server cannot keep a store, or a pooler prevents it.
     """
-    connection = await Link.made(address, patience_s=MIGRATION_S)
+    connection = await PostgresConnection.connect(address, timeout_s=MIGRATION_TIMEOUT_S)
     try:
         await _check_server(address, connection)
         await _check_session(address, connection)
-        all_migrations = migrations()
-        if await _version(connection) != all_migrations[-1][0]:
-            await _migrate(address, connection, all_migrations)
-        address.schema = all_migrations[-1][0]
-        await _check_key(address, connection, kid)
+        all_migrations = load_migrations()
+        if await _read_schema_version(connection) != all_migrations[-1][0]:
+            await _apply_migrations(address, connection, all_migrations)
+        address.schema_version = all_migrations[-1][0]
+        await _check_key(address, connection, key_id)
     finally:
-        connection.drop()
-    return connection.now
+        connection.close()
+    return connection.connected_at
 
 
-async def _check_session(address: Address, link: Link) -> None:
+async def _check_session(address: PostgresAddress, connection: PostgresConnection) -> None:
     """Check that a connection keeps its server process while another client connects."""
     # A pooler in transaction mode gives the second connection the process of the first, which
     # is idle, or gives the first another one afterwards.
-    other = await Link.made(address)
-    other.drop()
-    ((pid,),) = await link.ask(queries.BACKEND)
-    if other.pid == link.pid or pid != link.pid:
+    other = await PostgresConnection.connect(address)
+    other.close()
+    ((pid,),) = await connection.execute(queries.BACKEND_PID)
+    if other.pid == connection.pid or pid != connection.pid:
         problem = (
             "a pooler in transaction mode is in front of it, but midrun needs sessions to"
             " listen: set pool_mode = session, or connect to the server directly"
@@ -78,44 +78,57 @@ async def _check_session(address: Address, link: Link) -> None:
         raise StoreUnreachable(address.name, problem)
 
 
-async def _migrate(address: Address, link: Link, steps: list[tuple[int, str]]) -> None:
+async def _apply_migrations(
+    address: PostgresAddress,
+    connection: PostgresConnection,
+    all_migrations: list[tuple[int, str]],
+) -> None:
     # The only transaction of several messages. Closing the connection rolls all of it back.
-    await link.script(queries.BEGIN)
-    await link.script(queries.LOCK_SCHEMA)
+    await connection.run_script(queries.BEGIN)
+    await connection.run_script(queries.LOCK_SCHEMA)
     # Read again under the lock: another process may have migrated in the meantime.
-    version, newest = await _version(link), steps[-1][0]
+    version, newest = await _read_schema_version(connection), all_migrations[-1][0]
     if version > newest:
         raise StoreForeign(address.name, f"schema {version} belongs to a newer midrun")
     if not version:
-        await link.script(queries.MAKE_SCHEMA)
-    for number, text in steps:
+        await connection.run_script(queries.CREATE_SCHEMA_TABLE)
+    for number, text in all_migrations:
         if number > version:
-            await link.script(text)
-            await link.ask(queries.MIGRATED, {"version": number})
-    await link.script(queries.COMMIT)
+            await connection.run_script(text)
+            await connection.execute(queries.INSERT_VERSION, {"version": number})
+    await connection.run_script(queries.COMMIT)
 
 
-async def _check_key(address: Address, link: Link, kid: str) -> None:
+async def _check_key(
+    address: PostgresAddress, connection: PostgresConnection, key_id: str
+) -> None:
     """Check that the chains use the key `key_id`; a new store adopts it."""
-    rows = await link.ask(queries.KEY) or await link.ask(queries.SET_KEY, {"kid": kid})
-    ((stored_id,),) = rows or await link.ask(queries.KEY)  # another process set it first
-    if stored_id != kid:
-        raise StoreKeyRefused(address.name, stored_id, kid)
+    rows = await connection.execute(queries.KEY) or await connection.execute(
+        queries.SET_KEY, {"kid": key_id}
+    )
+    ((stored_id,),) = rows or await connection.execute(
+        queries.KEY
+    )  # another process set it first
+    if stored_id != key_id:
+        raise StoreKeyRefused(address.name, stored_id, key_id)
 
 
-async def _version(link: Link) -> int:
-    ((exists,),) = await link.ask(queries.HAS_SCHEMA)
+async def _read_schema_version(connection: PostgresConnection) -> int:
+    ((exists,),) = await connection.execute(queries.HAS_SCHEMA)
     if not exists:
         return 0
-    ((version,),) = await link.ask(queries.VERSION)
+    ((version,),) = await connection.execute(queries.SCHEMA_VERSION)
     return int(version)
 
 
-async def _check_server(address: Address, link: Link) -> None:
-    ((version, standby, schema, encoding),) = await link.ask(queries.SERVER)
+async def _check_server(address: PostgresAddress, connection: PostgresConnection) -> None:
+    ((version, standby, schema, encoding),) = await connection.execute(queries.SERVER_INFO)
     problem = ""
-    if version < OLDEST:
-        problem = f"PostgreSQL {OLDEST // 10_000} or newer is needed, got {version // 10_000}"
+    if version < SERVER_MIN_VERSION:
+        problem = (
+            f"PostgreSQL {SERVER_MIN_VERSION // 10_000} or newer is needed, got "
+            f"{version // 10_000}"
+        )
     elif standby:
         problem = "it is a standby, which cannot write; name the primary, or all hosts with"
         problem += " target_session_attrs=read-write"

@@ -41,92 +41,92 @@ from midrun.errors import (
     StoreForeign,
     StoreFull,
 )
-from midrun.ports.store import Appended
-from midrun.stores.cross_thread import Waiter, new_waiter, wake
+from midrun.ports.store import AppendResult
+from midrun.stores.cross_thread import Waiter, new_waiter, wake_waiters
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.connection import Link, Rows
+from midrun.stores.postgres.connection import PostgresConnection, Rows
 from midrun.stores.postgres.operations import (
-    Answer,
-    Answers,
-    Bid,
     Create,
-    Found,
+    RunRowState,
     Take,
-    Write,
-    Written,
+    WriteAnswer,
+    WriteAnswers,
+    WriteOperation,
+    WriteRequest,
+    WriteResult,
 )
-from midrun.stores.postgres.pool import Links
-from midrun.stores.postgres.server_clock import StoreTime
-from midrun.stores.validation import StoredHead, read_head
+from midrun.stores.postgres.pool import ConnectionPool
+from midrun.stores.postgres.server_clock import ServerClock
+from midrun.stores.validation import StoredHead, decode_head
 from midrun.stores.watchers import Watchers
 
-GROUP_MAX: Final = 256
+GROUP_MAX_REQUESTS: Final = 256
 """The most writes in one call of the procedure."""
 
-GROUP_BYTES: Final = 4 * 1024 * 1024
+GROUP_MAX_BYTES: Final = 4 * 1024 * 1024
 """The most bytes in one call, unless a single write is longer."""
 
-REMEMBERED: Final = 4096
+CACHED_RUNS_MAX: Final = 4096
 """The number of runs whose row is cached."""
 
-_ANSWERS: Final = msgspec.json.Decoder(Answers)
+_ANSWERS_DECODER: Final = msgspec.json.Decoder(WriteAnswers)
 
 
-class Standings:
+class RowCache:
     """The last known rows of runs, shared by all event loops of the process.
 
     It may be stale: it only saves a read. The server compares every write with the real row.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[RunId, Found] = OrderedDict()
+        self._cached: OrderedDict[RunId, RunRowState] = OrderedDict()
 
-    def get(self, run: RunId) -> Found | None:
+    def get(self, run: RunId) -> RunRowState | None:
         """Return the last known row of a run."""
-        return self._known.get(run)
+        return self._cached.get(run)
 
-    def put(self, found: Found) -> None:
+    def put(self, row: RunRowState) -> None:
         """Cache a row unless a newer one is cached."""
-        known = self._known.get(found.run)
-        if known is None or known.seq < found.seq:
-            self._known[found.run] = found
+        known = self._cached.get(row.run)
+        if known is None or known.seq < row.seq:
+            self._cached[row.run] = row
             # Threads of several event loops use this cache without a lock. Each single
             # operation is atomic, but another thread may evict the row between two of them.
             with suppress(KeyError):
-                self._known.move_to_end(found.run)
-                while len(self._known) > REMEMBERED:
-                    self._known.popitem(last=False)
+                self._cached.move_to_end(row.run)
+                while len(self._cached) > CACHED_RUNS_MAX:
+                    self._cached.popitem(last=False)
 
 
-class _Place(Enum):
+class _CallerState(Enum):
     """The state of the caller of a pending write."""
 
-    WAITS = auto()
-    LEADS = auto()  # was woken to send the next group
-    LEFT = auto()  # has returned or was cancelled; cannot become the leader
+    WAITING = auto()
+    LEADING = auto()  # was woken to send the next group
+    GONE = auto()  # has returned or was cancelled; cannot become the leader
 
 
-class _Request(Struct, eq=False):
+class _PendingWrite(Struct, eq=False):
     """A write on its way: operation, waiter and outcome."""
 
-    wanted: Write
+    operation: WriteOperation
     waiter: Waiter
-    place: _Place = _Place.WAITS
+    caller_state: _CallerState = _CallerState.WAITING
     failure: Exception | None = None
-    appended: Appended | None = None
+    appended: AppendResult | None = None
 
     @property
-    def answered(self) -> bool:
+    def has_outcome(self) -> bool:
         return self.failure is not None or self.appended is not None
 
-    def result(self) -> Appended:
+    def get_result(self) -> AppendResult:
         if self.failure is not None:
             raise self.failure
         assert self.appended is not None
         return self.appended
 
 
-_Sent: TypeAlias = dict[RunId, tuple[_Request, Written]]
+_Round: TypeAlias = dict[RunId, tuple[_PendingWrite, WriteResult]]
 """The writes of one round: at most one for each run."""
 
 
@@ -135,149 +135,160 @@ class Writer:
 
     def __init__(
         self,
-        links: Links,
-        standings: Standings,
+        pool: ConnectionPool,
+        rows: RowCache,
         watchers: Watchers,
         *,
-        time: StoreTime,
+        server_clock: ServerClock,
     ) -> None:
-        self._links = links
-        self._standings = standings
+        self._pool = pool
+        self._rows = rows
         self._watchers = watchers
-        self._time = time
-        self._waiting: list[_Request] = []
-        self._led = False
-        self._over: list[Waiter] = []  # callers of `close` that wait for the last group
+        self._server_clock = server_clock
+        self._pending: list[_PendingWrite] = []
+        self._has_leader = False
+        self._close_waiters: list[
+            Waiter
+        ] = []  # callers of `close` that wait for the last group
         self._closed = False
 
-    async def write(self, wanted: Write) -> Appended:
+    async def write(self, operation: WriteOperation) -> AppendResult:
         """Return the result of a write once it is committed, or raise its refusal."""
         await checkpoint_if_cancelled()
         if self._closed:
-            raise StoreClosed(self._links.address.name)
-        request = _Request(wanted, new_waiter())
-        self._waiting.append(request)
-        if not self._led:
-            self._led = True
-            await self._lead()
-            return request.result()
+            raise StoreClosed(self._pool.address.name)
+        request = _PendingWrite(operation, new_waiter())
+        self._pending.append(request)
+        if not self._has_leader:
+            self._has_leader = True
+            await self._lead_group()
+            return request.get_result()
         try:
             await request.waiter
         finally:
             # The leadership may arrive together with a cancellation. It is accepted all the
             # same: without a leader no pending write would ever be sent. `_lead_group` is
             # shielded.
-            if request.place is _Place.LEADS:
-                await self._lead()
-            request.place = _Place.LEFT
-        return request.result()
+            if request.caller_state is _CallerState.LEADING:
+                await self._lead_group()
+            request.caller_state = _CallerState.GONE
+        return request.get_result()
 
     async def close(self) -> None:
         """Refuse new writes and wait until the pending ones are answered."""
         self._closed = True
-        if self._led:
-            self._over.append(new_waiter())
-            await self._over[-1]
+        if self._has_leader:
+            self._close_waiters.append(new_waiter())
+            await self._close_waiters[-1]
 
-    async def _lead(self) -> None:
+    async def _lead_group(self) -> None:
         """Send the next group, wake its callers, hand over to the next leader.
 
         The new leader is the first caller that still waits. If every caller of the pending
         writes was cancelled, this leader sends them as well.
         """
-        next_leader: _Request | None = None
+        next_leader: _PendingWrite | None = None
         with anyio.CancelScope(shield=True):
-            while self._led and next_leader is None:
-                group = self._group()
-                await self._carry_out(group)
+            while self._has_leader and next_leader is None:
+                group = self._take_group()
+                await self._run_group(group)
                 next_leader = next(
-                    (pending for pending in self._waiting if pending.place is _Place.WAITS),
+                    (
+                        pending
+                        for pending in self._pending
+                        if pending.caller_state is _CallerState.WAITING
+                    ),
                     None,
                 )
                 # No await between here and the hand-over below. A caller that arrives later
                 # sees either a leader or an empty list, and leads itself in the second case.
-                self._led = bool(self._waiting)
-                wake(request.waiter for request in group)
+                self._has_leader = bool(self._pending)
+                wake_waiters(request.waiter for request in group)
         if next_leader is not None:
-            next_leader.place = _Place.LEADS
-            wake([next_leader.waiter])
+            next_leader.caller_state = _CallerState.LEADING
+            wake_waiters([next_leader.waiter])
         else:
-            wake(self._over)
+            wake_waiters(self._close_waiters)
 
-    def _group(self) -> list[_Request]:
+    def _take_group(self) -> list[_PendingWrite]:
         """Take the pending writes that fit into one call."""
         count = size = 0
-        for request in self._waiting[:GROUP_MAX]:
-            size += sum(map(len, request.wanted.bodies))
-            if count and size > GROUP_BYTES:
+        for request in self._pending[:GROUP_MAX_REQUESTS]:
+            size += sum(map(len, request.operation.bodies))
+            if count and size > GROUP_MAX_BYTES:
                 break
             count += 1
-        group, self._waiting = self._waiting[:count], self._waiting[count:]
+        group, self._pending = self._pending[:count], self._pending[count:]
         return group
 
     # ── one group ─────────────────────────────────────────────────────────────────────────
 
-    async def _carry_out(self, group: list[_Request]) -> None:
+    async def _run_group(self, group: list[_PendingWrite]) -> None:
         """Send `group` round by round until every write has an outcome."""
         # Rows that were read after every write of the group was handed in. Only these may
         # refuse a write: its caller then conflicts with something that really happened.
-        confirmed: dict[RunId, Found | None] = {}
+        confirmed: dict[RunId, RunRowState | None] = {}
         pending = group
         try:
             while pending:
-                pending = await self._round(pending, confirmed)
+                pending = await self._run_round(pending, confirmed)
         except Exception as failure:  # noqa: BLE001 - every caller must get an outcome
             for request in group:
-                if not request.answered:
+                if not request.has_outcome:
                     request.failure = failure
 
-    async def _round(
-        self, left: list[_Request], sure: dict[RunId, Found | None]
-    ) -> list[_Request]:
+    async def _run_round(
+        self, pending: list[_PendingWrite], confirmed: dict[RunId, RunRowState | None]
+    ) -> list[_PendingWrite]:
         """Send the first write of each run; return the writes that need another round."""
-        sent: _Sent = {}
+        sent: _Round = {}
         unconfirmed: set[RunId] = set()
-        for request in left:
-            operation, run = request.wanted, request.wanted.run
+        for request in pending:
+            operation, run = request.operation, request.operation.run
             # Only one write of a run per round: the next one builds on the row that the first
             # leads to. It is built in the next round from the answer.
             if run in sent or run in unconfirmed:
                 continue
-            row = sure[run] if run in sure else self._believed(operation)
+            row = confirmed[run] if run in confirmed else self._get_cached_row(operation)
             try:
-                sent[run] = request, operation.bid(row, self._time.clock())
+                sent[run] = (
+                    request,
+                    operation.build_write(row, self._server_clock.estimate_now()),
+                )
             except (StoreError, ValueError) as refusal:
                 # Refused by a row that is certain: final. Refused by a cached row: read the row
                 # below and decide in the next round.
-                if run in sure:
+                if run in confirmed:
                     request.failure = refusal
                 else:
                     unconfirmed.add(run)
         if unconfirmed:
-            sure |= await self._looked_up(unconfirmed)
+            confirmed |= await self._read_rows(unconfirmed)
         if sent:
-            await self._send(sent, sure)
-        return [request for request in left if not request.answered]
+            await self._send_round(sent, confirmed)
+        return [request for request in pending if not request.has_outcome]
 
-    def _believed(self, wanted: Write) -> Found | None:
-        return None if isinstance(wanted, Create) else self._standings.get(wanted.run)
+    def _get_cached_row(self, operation: WriteOperation) -> RunRowState | None:
+        return None if isinstance(operation, Create) else self._rows.get(operation.run)
 
-    async def _looked_up(self, runs: set[RunId]) -> dict[RunId, Found | None]:
+    async def _read_rows(self, runs: set[RunId]) -> dict[RunId, RunRowState | None]:
         """Read the current rows of `runs`; None for a run that does not exist."""
-        rows: dict[RunId, Found | None] = dict.fromkeys(runs)
-        for row in await self._links.ask(queries.STANDINGS, {"runs": sorted(runs)}):
-            row_state = found_of(*row)
+        rows: dict[RunId, RunRowState | None] = dict.fromkeys(runs)
+        for row in await self._pool.execute(queries.RUN_ROW_STATES, {"runs": sorted(runs)}):
+            row_state = build_row_state(*row)
             rows[row_state.run] = row_state
-            self._standings.put(row_state)
+            self._rows.put(row_state)
         return rows
 
-    async def _send(self, sent: _Sent, sure: dict[RunId, Found | None]) -> None:
+    async def _send_round(
+        self, sent: _Round, confirmed: dict[RunId, RunRowState | None]
+    ) -> None:
         """Send one round and distribute its answers."""
         # Every process locks the rows in the same order, new runs first and then by id, so two
         # groups cannot deadlock.
-        order = sorted(sent, key=lambda run: (sent[run][1].bid.after > 0, run))
+        order = sorted(sent, key=lambda run: (sent[run][1].request.after > 0, run))
         try:
-            answers = await self._answers([sent[run][1].bid for run in order])
+            answers = await self._request_answers([sent[run][1].request for run in order])
         except StoreError as failure:
             if len(sent) == 1:
                 ((request, _),) = sent.values()
@@ -286,7 +297,7 @@ class Writer:
             # One write may be the cause, too large for the disk, say. Sent one by one, the
             # others succeed.
             for run in order:
-                await self._send({run: sent[run]}, sure)
+                await self._send_round({run: sent[run]}, confirmed)
             return
         changes: list[tuple[RunId, Seq]] = []
         held: set[RunId] = set()
@@ -296,68 +307,74 @@ class Writer:
                 # The answer has the row as it was under the lock. No refusal (None) means that
                 # the row has moved on but the operation still fits: it is rebuilt in the next
                 # round.
-                sure[run] = answer.found(run)
-                request.failure = _refusal(request.wanted, answer, self._time.clock())
+                confirmed[run] = answer.get_row_state(run)
+                request.failure = _explain_refusal(
+                    request.operation, answer, self._server_clock.estimate_now()
+                )
                 continue
             request.appended = result.appended
-            sure[run] = result.stands
-            self._standings.put(result.stands)
-            changes.append((run, result.stands.seq))
-            if result.stands.holder:
+            confirmed[run] = result.row
+            self._rows.put(result.row)
+            changes.append((run, result.row.seq))
+            if result.row.holder:
                 held.add(run)
-        self._watchers.tell(changes, held=held)
+        self._watchers.notify(changes, held=held)
 
-    async def _answers(self, bids: Sequence[Bid]) -> Sequence[Answer]:
+    async def _request_answers(self, requests: Sequence[WriteRequest]) -> Sequence[WriteAnswer]:
         """Call the procedure; repeat the call if its answer is lost or it fails.
 
         The procedure notifies listeners after its commit. An error of that second part arrives
         as a refusal although the entries are committed. So a refused call is repeated once with
         `again`, which finds committed entries by their hash.
         """
-        payload = msgspec.json.encode(bids).decode()
+        payload = msgspec.json.encode(requests).decode()
         try:
-            answer = await self._sent(payload, again=False)
+            answer = await self._call_procedure(payload, again=False)
         except (StoreBusy, StoreFull, StoreDamaged, StoreForeign):
-            answer = await self._sent(payload, again=True)
-        reply = _ANSWERS.decode(answer)
-        self._time.said(reply.now)
+            answer = await self._call_procedure(payload, again=True)
+        reply = _ANSWERS_DECODER.decode(answer)
+        self._server_clock.observe(reply.now)
         return reply.answers
 
-    async def _sent(self, bids: str, *, again: bool) -> str:
-        async def call_once(connection: Link, lost_count: int) -> Rows:
-            now, repeated = self._time.by_hand(), again or lost_count > 0
-            return await connection.ask(
-                queries.WRITE, {"bids": bids, "again": repeated, "now": now}
+    async def _call_procedure(self, requests: str, *, again: bool) -> str:
+        async def call_once(connection: PostgresConnection, lost_count: int) -> Rows:
+            now, repeated = self._server_clock.get_override(), again or lost_count > 0
+            return await connection.execute(
+                queries.WRITE, {"bids": requests, "again": repeated, "now": now}
             )
 
-        ((answer,),) = await self._links.insist(call_once)
+        ((answer,),) = await self._pool.run_with_retry(call_once)
         return str(answer)
 
 
-def _refusal(wanted: Write, answer: Answer, now: Micros) -> Exception | None:
+def _explain_refusal(
+    operation: WriteOperation, answer: WriteAnswer, now: Micros
+) -> Exception | None:
     """Return the reason of a refusal; None if the operation can be rebuilt."""
     try:
-        wanted.bid(answer.found(wanted.run), now, alive=answer.alive)
+        operation.build_write(
+            answer.get_row_state(operation.run), now, holder_alive=answer.alive
+        )
     except (StoreError, ValueError) as refusal:
         return refusal
     # The row itself allows the write. Then a halt or a limit has refused it.
     if answer.scope:
-        return HaltInForce(wanted.run, answer.scope, answer.reason, answer.by)
-    if answer.full and isinstance(wanted, Take):
-        return NoRoom(wanted.run, answer.full, wanted.limits[answer.full])
+        return HaltInForce(operation.run, answer.scope, answer.reason, answer.by)
+    if answer.full and isinstance(operation, Take):
+        return NoRoom(operation.run, answer.full, operation.limits[answer.full])
     return None
 
 
-def found_of(
+def build_row_state(
     run: RunId, seq: Seq, link: bytes, at: Micros, epoch: Epoch, holder: str, body: bytes
-) -> Found:
+) -> RunRowState:
     """Build the state of a run from the columns of its row."""
-    return Found(
+    return RunRowState(
         run=run,
         seq=seq,
         hash=link,
         at=at,
         epoch=epoch,
         holder=holder,
-        top=StoredHead(read_head(body), body),
+        stored_head=StoredHead(decode_head(body), body),
     )

@@ -21,16 +21,16 @@ from typing import Final
 
 import apsw
 
-from midrun.core.ids import START, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.connection import DAMAGE, open_reader
-from midrun.stores.watchers import LATCHES
+from midrun.stores.sqlite.connection import FILE_ERRORS, open_reader
+from midrun.stores.watchers import HALTS_CHANGED
 
-PERIOD_S: Final = 0.005
+POLL_INTERVAL_S: Final = 0.005
 """Seconds between two reads of the counter: the usual delay of a foreign change."""
 
 
-class Notice:
+class ChangePoller:
     """Report commits of other connections while at least one watch is open."""
 
     def __init__(
@@ -38,16 +38,16 @@ class Notice:
         path: Path,
         *,
         busy_ms: int,
-        tell: Callable[[Sequence[tuple[RunId, Seq]]], None],
+        notify: Callable[[Sequence[tuple[RunId, Seq]]], None],
     ) -> None:
         self._path = path
         self._busy_ms = busy_ms
-        self._tell = tell
+        self._notify = notify
         self._lock = Lock()
         self._listeners = 0
         self._stop = Event()
 
-    def listen(self) -> None:
+    def add_listener(self) -> None:
         """Add a listener. Every commit after this call returns is reported."""
         with self._lock:
             self._listeners += 1
@@ -57,44 +57,47 @@ class Notice:
             self._stop = Event()
             # The starting position is read here, in the caller's thread. If the new thread read
             # it, a commit between this call and the thread's first statement would be lost.
-            position = _Place(open_reader(self._path, busy_ms=self._busy_ms))
+            position = _PollPosition(open_reader(self._path, busy_ms=self._busy_ms))
             arguments = (position, self._stop)
             Thread(
-                target=self._serve, args=arguments, name="midrun-notice", daemon=True
+                target=self._poll_until_stopped,
+                args=arguments,
+                name="midrun-notice",
+                daemon=True,
             ).start()
 
-    def leave(self) -> None:
+    def remove_listener(self) -> None:
         """Remove a listener; the thread ends with the last one."""
         with self._lock:
             self._listeners -= 1
             if not self._listeners:
                 self._stop.set()
 
-    def _serve(self, place: "_Place", stop: Event) -> None:
+    def _poll_until_stopped(self, position: "_PollPosition", stop: Event) -> None:
         try:
-            while not stop.wait(PERIOD_S):
+            while not stop.wait(POLL_INTERVAL_S):
                 try:
-                    changes = place.news()
-                except DAMAGE:
+                    changes = position.read_changes()
+                except FILE_ERRORS:
                     # The next read or write of the store meets the same error and raises it
                     # to a caller. Here there is no caller: try again.
                     continue
                 if changes:
-                    self._tell(changes)
+                    self._notify(changes)
         finally:
-            place.close()
+            position.close()
 
 
-class _Place:
+class _PollPosition:
     """The position up to which one connection has read the commits of others."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         self._version = db.execute(queries.DATA_VERSION).get
-        self._newest = db.execute(queries.NEWEST).get
-        self._turns = db.execute(queries.TURNS).get
+        self._last_entry_id = db.execute(queries.LAST_ENTRY_ID).get
+        self._halt_counter = db.execute(queries.HALT_COUNTER).get
 
-    def news(self) -> list[tuple[RunId, Seq]]:
+    def read_changes(self) -> list[tuple[RunId, Seq]]:
         """Return the runs that have grown since the last call, and a halt marker."""
         # The version is read before the entries. A commit that lands between the two reads is
         # reported now; the next poll sees a moved version and finds no new ids.
@@ -102,16 +105,18 @@ class _Place:
         if version == self._version:
             return []
         changes: list[tuple[RunId, Seq]] = []
-        last_id = self._newest
-        for run, seq, entry_id in self._db.execute(queries.NEWS, (self._newest,)):
+        last_id = self._last_entry_id
+        for run, seq, entry_id in self._db.execute(
+            queries.CHANGED_RUNS, (self._last_entry_id,)
+        ):
             changes.append((run, seq))
             last_id = max(last_id, entry_id)
-        halt_counter = self._db.execute(queries.TURNS).get
-        if halt_counter != self._turns:
-            self._turns = halt_counter
-            changes.append((LATCHES, START))
+        halt_counter = self._db.execute(queries.HALT_COUNTER).get
+        if halt_counter != self._halt_counter:
+            self._halt_counter = halt_counter
+            changes.append((HALTS_CHANGED, SEQ_ZERO))
         # Stored only after every query has succeeded: a poll that failed is repeated in full.
-        self._version, self._newest = version, last_id
+        self._version, self._last_entry_id = version, last_id
         return changes
 
     def close(self) -> None:

@@ -44,48 +44,54 @@ from midrun.stores.sqlite import queries
 
 _LOG: Final = logging.getLogger("midrun.stores")
 
-APPLICATION: Final = 0x4D49_4452  # "MIDR"
-SCHEMA: Final = 2
-HEADER: Final = 100
+APPLICATION_ID: Final = 0x4D49_4452  # "MIDR"
+SCHEMA_VERSION: Final = 2
+HEADER_BYTES: Final = 100
 """Size of SQLite's file header.
 
 SQLite takes a shorter file for an empty database and would overwrite it.
 """
 
-NO_RESET_BUG: Final = (3, 51, 3)
+SQLITE_MIN_VERSION: Final = (3, 51, 3)
 """The first SQLite version without a bug that could lose committed pages.
 
 Before it, two processes that checkpointed at the same time could do so.
 """
 
-LOG_MAX: Final = 16 * 1024 * 1024
+WAL_MAX_BYTES: Final = 16 * 1024 * 1024
 """The write-ahead log is cut back to this size.
 
 It can grow beyond it while a long read keeps a checkpoint from finishing.
 """
 
 
-class Moved(Exception):
+class FileReplaced(Exception):
     """The open file is no longer the one that its path leads to."""
 
 
-class Newer(Exception):
+class SchemaTooNew(Exception):
     """A newer midrun has upgraded the schema while the file was open here."""
 
 
-DAMAGE: Final = (apsw.Error, UnicodeDecodeError, msgspec.MsgspecError, Moved, Newer)
+FILE_ERRORS: Final = (
+    apsw.Error,
+    UnicodeDecodeError,
+    msgspec.MsgspecError,
+    FileReplaced,
+    SchemaTooNew,
+)
 """Exceptions of a read or a write for which the file or the disk is the cause."""
 
-_opening: Final = Lock()
+_open_lock: Final = Lock()
 """Lets one thread open a file at a time: see `_create_file`."""
 
-_RETRY_SECONDS: Final = 0.001
+_WAL_RETRY_S: Final = 0.001
 
-_FULL: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
+_DISK_FULL_ERRNOS: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
 
 
 def open_file(
-    path: Path, *, durability: Durability, busy_ms: int, kid: str = ""
+    path: Path, *, durability: Durability, busy_ms: int, key_id: str = ""
 ) -> apsw.Connection:
     """Open the database for writing; create it with mode 0600 if needed.
 
@@ -96,45 +102,45 @@ def open_file(
         StoreKeyRefused: its chains are made with another key than `key_id`.
         StoreDamaged, StoreBusy, StoreFull, StoreUnreachable: see there.
     """
-    if library_version() < NO_RESET_BUG:
+    if get_sqlite_version() < SQLITE_MIN_VERSION:
         problem = f"SQLite {apsw.sqlite_lib_version()} can lose data; 3.51.3 or newer is needed"
         raise StoreUnreachable(str(path), problem)
-    with _opening, meaning(path, busy_ms):
-        _make_file(path)
-        db = _connected(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
+    with _open_lock, translate_errors(path, busy_ms):
+        _create_file(path)
+        db = _connect(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
         try:
-            _check_ours(db, path)
+            _check_application_id(db, path)
             for suffix in ("", "-wal", "-shm"):
                 _restrict_access(Path(f"{path}{suffix}"))
-            _use_wal(db, busy_ms)
+            _enable_wal(db, busy_ms)
             full = "PRAGMA synchronous = FULL"
             db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA foreign_keys = ON")
-            db.pragma("journal_size_limit", LOG_MAX)
+            db.pragma("journal_size_limit", WAL_MAX_BYTES)
             _ensure_schema(db)
-            _check_key(db, path, kid)
+            _check_key(db, path, key_id)
         except BaseException:
             db.close()
             raise
     return db
 
 
-def library_version() -> tuple[int, ...]:
+def get_sqlite_version() -> tuple[int, ...]:
     """Return the version of the SQLite library that apsw uses."""
     return tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
 
 
 def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
     """Open a read-only connection to a file that `open_file` has opened before."""
-    with meaning(path, busy_ms):
+    with translate_errors(path, busy_ms):
         # Opened for writing all the same: a connection that only reads cannot create the shared
         # memory file of the log. `query_only` then refuses every change.
-        db = _connected(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
+        db = _connect(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
         db.execute("PRAGMA query_only = ON")
     return db
 
 
-class Place:
+class FileIdentity:
     """The identity of the database file, as of when the store was opened.
 
     Entries written to a file that has lost its name are invisible to other processes and gone
@@ -143,13 +149,13 @@ class Place:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = str(path)
-        self._log = f"{path.resolve()}-wal"  # SQLite resolves symbolic links first
+        self._path = str(path)
+        self._wal_path = f"{path.resolve()}-wal"  # SQLite resolves symbolic links first
         self._identity: tuple[int, int] | None = None
         with suppress(OSError):
-            self._identity = _identity(self._file)
+            self._identity = _stat_identity(self._path)
 
-    def check(self) -> None:
+    def check_unchanged(self) -> None:
         """Check that the path leads to the open file and its log exists.
 
         Raises:
@@ -158,38 +164,40 @@ class Place:
         if self._identity is None:
             return
         try:
-            current = _identity(self._file)
+            current = _stat_identity(self._path)
         except FileNotFoundError:
-            raise Moved(self._file) from None
+            raise FileReplaced(self._path) from None
         except OSError:
             return  # this process may not stat it any more: that proves nothing
         # The log is tested with `access` and not with `stat`, which reads its times: once they
         # were read, the next write has to update them, and each commit takes half as long again
         # (Linux 6.13 and later).
-        if current != self._identity or not os.access(self._log, os.F_OK):
-            raise Moved(self._file)
+        if current != self._identity or not os.access(self._wal_path, os.F_OK):
+            raise FileReplaced(self._path)
 
 
-def _identity(name: str) -> tuple[int, int]:
+def _stat_identity(name: str) -> tuple[int, int]:
     status = os.stat(name)  # noqa: PTH116 - called with every commit; pathlib is slower
     return status.st_dev, status.st_ino
 
 
 @contextmanager
-def meaning(path: Path, busy_ms: int) -> Iterator[None]:
+def translate_errors(path: Path, busy_ms: int) -> Iterator[None]:
     """Translate exceptions of SQLite in the block into store errors."""
     try:
         yield
-    except DAMAGE as error:
-        raise meaning_of(error, path, busy_ms) from error
+    except FILE_ERRORS as error:
+        raise translate_error(error, path, busy_ms) from error
 
 
-def meaning_of(error: Exception, path: Path, busy_ms: int, *, errno: int = 0) -> StoreError:
+def translate_error(
+    error: Exception, path: Path, busy_ms: int, *, errno: int = 0
+) -> StoreError:
     """Return the store error for `error`; `errno` is the operating system's number."""
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(str(path), busy_ms / 1000)
-        case apsw.IOError() if errno in _FULL:
+        case apsw.IOError() if errno in _DISK_FULL_ERRNOS:
             return StoreFull(str(path))
         case apsw.FullError():
             return StoreFull(str(path))
@@ -203,16 +211,16 @@ def meaning_of(error: Exception, path: Path, busy_ms: int, *, errno: int = 0) ->
             return StoreDamaged(str(path), str(error))
         case UnicodeDecodeError() | msgspec.MsgspecError():
             return StoreDamaged(str(path), str(error))
-        case Newer():
+        case SchemaTooNew():
             return StoreForeign(str(path), str(error))
-        case Moved():
+        case FileReplaced():
             problem = "the file was removed or replaced while it was in use"
             return StoreUnreachable(str(path), problem)
         case _:
             return StoreUnreachable(str(path), f"{type(error).__name__}: {error}")
 
 
-def _make_file(path: Path) -> None:
+def _create_file(path: Path) -> None:
     """Create an empty file that only its owner may read, if there is none.
 
     An existing file is never opened here. On POSIX, closing any descriptor of a file drops
@@ -227,7 +235,7 @@ def _make_file(path: Path) -> None:
             raise StoreUnreachable(str(path), "this account cannot read and write it") from None
         # SQLite would take a file this short for an empty database. With a rollback journal
         # beside it, it may be a database that a crash has cut off, and SQLite restores it.
-        if 0 < path.stat().st_size < HEADER and not Path(f"{path}-journal").exists():
+        if 0 < path.stat().st_size < HEADER_BYTES and not Path(f"{path}-journal").exists():
             raise StoreForeign(str(path), "not a SQLite database") from None
     except OSError as error:
         raise StoreUnreachable(str(path), error.strerror or str(error)) from error
@@ -263,7 +271,7 @@ def _restrict_access(path: Path) -> None:
     _LOG.warning("%s could be read by other accounts: its mode is %04o now", path, restricted)
 
 
-def _use_wal(db: apsw.Connection, busy_ms: int) -> None:
+def _enable_wal(db: apsw.Connection, busy_ms: int) -> None:
     """Switch to the write-ahead log; retry, because SQLite does not wait for this lock."""
     deadline = time.monotonic() + busy_ms / 1000
     while True:
@@ -273,19 +281,19 @@ def _use_wal(db: apsw.Connection, busy_ms: int) -> None:
         except apsw.BusyError:
             if time.monotonic() >= deadline:
                 raise
-            time.sleep(_RETRY_SECONDS)  # noqa: TID251 - a file lock gives no notification
+            time.sleep(_WAL_RETRY_S)  # noqa: TID251 - a file lock gives no notification
         else:
             return
 
 
-_connected_to: Final[WeakKeyDictionary[apsw.Connection, tuple[int, tuple[int, int]]]] = (
+_open_files: Final[WeakKeyDictionary[apsw.Connection, tuple[int, tuple[int, int]]]] = (
     WeakKeyDictionary()
 )
 """The process that opened each connection, and the identity of its file."""
 
 
 @cache
-def _watch_for_sqlite3() -> None:
+def _install_sqlite3_guard() -> None:
     """Install an audit hook that refuses `sqlite3.connect` for files that are open here.
 
     The standard library contains a second copy of SQLite. Each copy knows only its own
@@ -309,48 +317,48 @@ def _refuse_sqlite3(event: str, args: tuple[object, ...]) -> None:
     # A URI may ask for a read-only or immutable open. Its close drops the locks all the same.
     path = unquote(urlsplit(name).path) if name.startswith("file:") else name
     try:
-        target = os.getpid(), _identity(path)
+        target = os.getpid(), _stat_identity(path)
     except (OSError, ValueError):
         return  # no such file, or not a file at all: ":memory:"
     # A forked child inherits the connection objects but not the POSIX locks, so there is none
     # that it could lose.
-    if any(_connected_to.get(db) == target for db in apsw.connections()):
+    if any(_open_files.get(db) == target for db in apsw.connections()):
         raise SqliteConflict(path)
 
 
-def _connected(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
-    _watch_for_sqlite3()
+def _connect(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
+    _install_sqlite3_guard()
     db = apsw.Connection(os.fspath(path), flags=flags, statementcachesize=64)
     with suppress(OSError):  # removed meanwhile: `FileIdentity.check_unchanged` reports it
-        _connected_to[db] = os.getpid(), _identity(os.fspath(path))
+        _open_files[db] = os.getpid(), _stat_identity(os.fspath(path))
     db.set_busy_timeout(busy_ms)
     db.execute("PRAGMA trusted_schema = OFF")
     return db
 
 
-def _check_ours(db: apsw.Connection, path: Path) -> None:
+def _check_application_id(db: apsw.Connection, path: Path) -> None:
     # One statement reads one snapshot. Another process may be creating the schema right now;
     # its tables and its application id must be seen together or not at all.
     application, version, tables = db.execute(
         "SELECT application_id, user_version, EXISTS (SELECT 1 FROM sqlite_schema)"
         " FROM pragma_application_id, pragma_user_version"
     ).get
-    if application == APPLICATION:
-        check_version(db)
+    if application == APPLICATION_ID:
+        check_schema_version(db)
         return
     if application or version or tables:
         raise StoreForeign(str(path), "it is a database of another program")
 
 
-def check_version(db: apsw.Connection) -> None:
+def check_schema_version(db: apsw.Connection) -> None:
     """Check that the schema is not newer than this process knows.
 
     Raises:
         SchemaTooNew: it is.
     """
     version = db.execute(queries.VERSION).get
-    if version > SCHEMA:
-        raise Newer(f"schema {version} belongs to a newer midrun")
+    if version > SCHEMA_VERSION:
+        raise SchemaTooNew(f"schema {version} belongs to a newer midrun")
 
 
 def _ensure_schema(db: apsw.Connection) -> None:
@@ -358,7 +366,7 @@ def _ensure_schema(db: apsw.Connection) -> None:
     # finds the finished schema.
     db.execute("BEGIN IMMEDIATE")
     try:
-        check_version(db)
+        check_schema_version(db)
         missing = {0: ("schema.sql",), 1: ("schema_2.sql",)}.get(db.pragma("user_version"), ())
         # The other scripts say IF NOT EXISTS and have no version of their own: an older midrun
         # works on without the tables that it does not know.
@@ -372,11 +380,11 @@ def _ensure_schema(db: apsw.Connection) -> None:
         raise
 
 
-def _check_key(db: apsw.Connection, path: Path, kid: str) -> None:
+def _check_key(db: apsw.Connection, path: Path, key_id: str) -> None:
     """Check that the chains use the key `key_id`; a new file adopts it."""
     stored_id = db.execute(queries.KEY).get
     if stored_id is None:
-        db.execute(queries.SET_KEY, (kid,))
+        db.execute(queries.SET_KEY, (key_id,))
         stored_id = db.execute(queries.KEY).get  # another process may have set its key first
-    if stored_id != kid:
-        raise StoreKeyRefused(str(path), stored_id, kid)
+    if stored_id != key_id:
+        raise StoreKeyRefused(str(path), stored_id, key_id)

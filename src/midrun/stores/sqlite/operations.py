@@ -12,24 +12,24 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from midrun.codec.hash_chain import Chain
-from midrun.core.ids import SECOND, Epoch, Micros, RunId, Seq
+from midrun.codec.hash_chain import HashChain
+from midrun.core.ids import MICROS_PER_SECOND, Epoch, Micros, RunId, Seq
 from midrun.errors import RunExists
 from midrun.ports.environment import Clock
-from midrun.ports.store import Appended, Halt, Lease, Snapshot
+from midrun.ports.store import AppendResult, HaltRecord, Lease, Snapshot
 from midrun.stores import validation
 from midrun.stores.cross_thread import Waiter
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.connection import DAMAGE
-from midrun.stores.sqlite.row_cache import Standings
-from midrun.stores.validation import Adopted, Stamped, StoredHead
+from midrun.stores.sqlite.connection import FILE_ERRORS
+from midrun.stores.sqlite.row_cache import RowCache
+from midrun.stores.validation import AdoptedJournal, StampedLines, StoredHead
 
 # Requests on their way to the writer, and their results.
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Torn(Exception):
+class PartialWrite(Exception):
     """A request failed after its first change: its transaction must not be committed."""
 
     def __init__(self, cause: Exception) -> None:
@@ -37,18 +37,18 @@ class Torn(Exception):
         self.cause = cause
 
 
-class Request(Struct, Generic[T_co], eq=False):
+class PendingWrite(Struct, Generic[T_co], eq=False):
     """A write on its way through the writer: operation, waiter and outcome.
 
     `waiter` is None while the task that wrote it is also the one that commits it.
     """
 
-    work: Callable[[Standings], T_co]
+    operation: Callable[[RowCache], T_co]
     waiter: Waiter | None = None
     failure: Exception | None = None
     outcome: T_co | UnsetType = UNSET
 
-    def attempt(self, at: Standings) -> None:
+    def run_operation(self, rows: RowCache) -> None:
         """Carry out the operation in the open transaction.
 
         A refusal is stored as the outcome of this request. An error of the file is raised: it
@@ -59,20 +59,20 @@ class Request(Struct, Generic[T_co], eq=False):
         """
         # A request may be attempted twice, in a group and then alone.
         self.failure = None
-        before = at.db.total_changes()
+        before = rows.db.total_changes()
         try:
-            self.outcome = self.work(at)
-        except DAMAGE:
+            self.outcome = self.operation(rows)
+        except FILE_ERRORS:
             raise
         except Exception as failure:
             # `total_changes` counts every row that this connection has changed. Equal counts
             # prove that the operation raised before its first write, so the transaction can go
             # on.
-            if at.db.total_changes() != before:
-                raise Torn(failure) from failure
+            if rows.db.total_changes() != before:
+                raise PartialWrite(failure) from failure
             self.failure = failure
 
-    def result(self) -> T_co:
+    def get_result(self) -> T_co:
         """Return the result of the operation, or raise its failure."""
         if self.failure is not None:
             raise self.failure
@@ -80,10 +80,10 @@ class Request(Struct, Generic[T_co], eq=False):
         return self.outcome
 
 
-Group: TypeAlias = list[Request[object]]
+WriteGroup: TypeAlias = list[PendingWrite[object]]
 """Requests that are committed in one transaction."""
 
-DAY: Final = 86_400 * SECOND
+DAY_MICROS: Final = 86_400 * MICROS_PER_SECOND
 """One day in microseconds."""
 
 
@@ -91,25 +91,25 @@ class Create(Struct, frozen=True, kw_only=True):
     """Begin a journal with new entries, or with the lines of another store."""
 
     run: RunId
-    top: StoredHead
+    stored_head: StoredHead
     bodies: Sequence[bytes] = ()
-    adopted: Adopted | None = None
-    chain: Chain
+    adopted: AdoptedJournal | None = None
+    chain: HashChain
     clock: Clock
 
-    def __call__(self, at: Standings) -> Appended:
+    def __call__(self, rows: RowCache) -> AppendResult:
         """Insert the run and its first entries.
 
         Raises:
             RunExists: the id is taken.
         """
-        head = self.top.head
-        if at.db.execute(queries.EXISTS, (self.run,)).get is not None:
+        head = self.stored_head.head
+        if rows.db.execute(queries.RUN_EXISTS, (self.run,)).get is not None:
             raise RunExists(self.run)
-        stamped, epoch, started_at = self._first()
+        stamped, epoch, started_at = self._stamp_first_lines()
         new = stamped.appended
-        number = at.db.execute(
-            queries.BEGIN_RUN,
+        number = rows.db.execute(
+            queries.INSERT_RUN,
             (
                 self.run,
                 new.seq,
@@ -117,7 +117,7 @@ class Create(Struct, frozen=True, kw_only=True):
                 new.at,
                 started_at,
                 epoch,
-                self.top.body,
+                self.stored_head.body,
                 head.phase.value,
                 head.attention,
                 head.wake_at,
@@ -128,16 +128,22 @@ class Create(Struct, frozen=True, kw_only=True):
             ),
         ).get
         for label in head.labels:
-            at.db.execute(queries.ADD_LABEL, (label, number))
-        at.add(self.run, number, stamped)
+            rows.db.execute(queries.ADD_LABEL, (label, number))
+        rows.add_lines(self.run, number, stamped)
         return new
 
-    def _first(self) -> tuple[Stamped, Epoch, Micros]:
+    def _stamp_first_lines(self) -> tuple[StampedLines, Epoch, Micros]:
         now, adopted = self.clock(), self.adopted
         if adopted is not None:
-            return adopted.stamp(self.chain, now), adopted.end.epoch, adopted.started_at
-        empty = validation.nothing_yet(self.run, self.chain)
-        stamped = validation.stamp(empty, self.bodies, chain=self.chain, now=now, epoch=None)
+            return (
+                adopted.stamp_with_import(self.chain, now),
+                adopted.last_version.epoch,
+                adopted.started_at,
+            )
+        empty = validation.make_first_version(self.run, self.chain)
+        stamped = validation.stamp_lines(
+            empty, self.bodies, chain=self.chain, now=now, epoch=None
+        )
         return stamped, empty.epoch, stamped.appended.at
 
 
@@ -153,31 +159,31 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     bodies: Sequence[bytes]
     after: Seq | None
     lease: Lease | None
-    top: StoredHead | None
+    stored_head: StoredHead | None
     starts: bool
-    chain: Chain
+    chain: HashChain
     now: Micros
 
-    def __call__(self, at: Standings) -> Appended:
+    def __call__(self, rows: RowCache) -> AppendResult:
         """Check the conditions, then insert the entries and update the row.
 
         Raises:
             RunNotFound, StaleEpoch, SeqConflict, HaltInForce: see `Store.append`.
         """
-        current = at.find(self.run)
+        current = rows.find_row(self.run)
         validation.check_append(current, self.after, self.lease)
-        if self.starts and (halts := at.halts()):
-            validation.check_halts(self.run, current.top.head, halts)
+        if self.starts and (halts := rows.load_halts()):
+            validation.check_halts(self.run, current.stored_head.head, halts)
         epoch = self.lease.epoch if self.lease else None
-        stamped = validation.stamp(
+        stamped = validation.stamp_lines(
             current, self.bodies, chain=self.chain, now=self.now, epoch=epoch
         )
-        at.add(self.run, current.number, stamped)
-        stored_head = current.top if self.top is None else self.top
+        rows.add_lines(self.run, current.number, stamped)
+        stored_head = current.stored_head if self.stored_head is None else self.stored_head
         # Without a head the row keeps its holder. A head that is not `leased` gives the lease
         # back in the same transaction as the entry that ends the drive.
-        holder = current.holder if self.top is None or stored_head.head.leased else ""
-        at.move(current, stamped.appended, stored_head, current.epoch, holder)
+        holder = current.holder if self.stored_head is None or stored_head.head.leased else ""
+        rows.update_row(current, stamped.appended, stored_head, current.epoch, holder)
         return stamped.appended
 
 
@@ -189,36 +195,39 @@ class Take(Struct, frozen=True, kw_only=True):
     after: Seq
     holder: str
     epoch: Epoch
-    top: StoredHead
+    stored_head: StoredHead
     starts: bool
     limits: Mapping[str, int]
-    chain: Chain
+    chain: HashChain
     clock: Clock
 
-    def __call__(self, at: Standings) -> Appended:
+    def __call__(self, rows: RowCache) -> AppendResult:
         """Check that the lease can be taken, then insert the entries under it.
 
         Raises:
             RunNotFound, LeaseHeld, SeqConflict, HaltInForce, NoRoom: see `Store.take_lease`.
         """
-        current, now = at.find(self.run), self.clock()
+        current, now = rows.find_row(self.run), self.clock()
         # Liveness, halts and limits are read inside the write transaction. However many
         # processes try at once, each one sees the lease that the one before it took.
-        alive = at.db.execute(queries.FRESH, (current.holder, now)).get is not None
+        alive = rows.db.execute(queries.HOLDER_ALIVE, (current.holder, now)).get is not None
         validation.check_take(
-            current, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
+            current, after=self.after, holder=self.holder, epoch=self.epoch, holder_alive=alive
         )
-        if self.starts and (halts := at.halts()):
-            validation.check_halts(self.run, current.top.head, halts)
-        validation.check_room(
-            current, self.holder, self.limits, lambda scope: at.held(scope, self.run, now)
+        if self.starts and (halts := rows.load_halts()):
+            validation.check_halts(self.run, current.stored_head.head, halts)
+        validation.check_limits(
+            current,
+            self.holder,
+            self.limits,
+            lambda scope: rows.count_held(scope, self.run, now),
         )
-        stamped = validation.stamp(
+        stamped = validation.stamp_lines(
             current, self.bodies, chain=self.chain, now=now, epoch=self.epoch
         )
-        at.add(self.run, current.number, stamped)
-        holder = self.holder if self.top.head.leased else ""
-        at.move(current, stamped.appended, self.top, self.epoch, holder)
+        rows.add_lines(self.run, current.number, stamped)
+        holder = self.holder if self.stored_head.head.leased else ""
+        rows.update_row(current, stamped.appended, self.stored_head, self.epoch, holder)
         return stamped.appended
 
 
@@ -228,15 +237,15 @@ class SaveSnapshot(Struct, frozen=True, kw_only=True):
     run: RunId
     snapshot: Snapshot
 
-    def __call__(self, at: Standings) -> None:
+    def __call__(self, rows: RowCache) -> None:
         """Insert or replace the snapshot.
 
         Raises:
             RunNotFound: no such run.
         """
-        at.find(self.run)
+        rows.find_row(self.run)
         snapshot = self.snapshot
-        at.db.execute(
+        rows.db.execute(
             queries.SAVE_SNAPSHOT, (self.run, snapshot.seq, snapshot.hash, snapshot.body)
         )
 
@@ -246,17 +255,17 @@ class DropSnapshots(Struct, frozen=True, kw_only=True):
 
     run: RunId
 
-    def __call__(self, at: Standings) -> None:
+    def __call__(self, rows: RowCache) -> None:
         """Delete the rows.
 
         Raises:
             RunNotFound: no such run.
         """
-        at.find(self.run)
-        at.db.execute(queries.DROP_SNAPSHOTS, (self.run,))
+        rows.find_row(self.run)
+        rows.db.execute(queries.DROP_SNAPSHOTS, (self.run,))
 
 
-class Beat(Struct, frozen=True, kw_only=True):
+class RecordHeartbeat(Struct, frozen=True, kw_only=True):
     """Extend the leases of a holder; delete holders that are long dead.
 
     A holder is deleted a day after its last beat expired. It is also deleted if its last beat
@@ -265,44 +274,46 @@ class Beat(Struct, frozen=True, kw_only=True):
     """
 
     holder: str
-    ttl: int
-    lag: float
+    ttl_micros: int
+    lag_s: float
     clock: Clock
 
-    def __call__(self, at: Standings) -> None:
+    def __call__(self, rows: RowCache) -> None:
         now = self.clock()
-        at.db.execute(queries.BEAT, (self.holder, now, self.ttl, self.lag))
-        at.db.execute(queries.FORGET_HOLDERS, (now, DAY))
+        rows.db.execute(
+            queries.UPSERT_HEARTBEAT, (self.holder, now, self.ttl_micros, self.lag_s)
+        )
+        rows.db.execute(queries.DELETE_DEAD_HOLDERS, (now, DAY_MICROS))
 
 
-class Rest(Struct, frozen=True, kw_only=True):
+class ReleaseHolder(Struct, frozen=True, kw_only=True):
     """Free every lease of a holder."""
 
     holder: str
 
-    def __call__(self, at: Standings) -> None:
-        at.db.execute(queries.REST, (self.holder,))
+    def __call__(self, rows: RowCache) -> None:
+        rows.db.execute(queries.DELETE_HOLDER, (self.holder,))
 
 
 class SetHalt(Struct, frozen=True, kw_only=True):
     """Set a halt unless its scope has one."""
 
-    halt: Halt
+    halt: HaltRecord
     clock: Clock
 
-    def __call__(self, at: Standings) -> None:
+    def __call__(self, rows: RowCache) -> None:
         halt = self.halt
-        at.db.execute(queries.HALT, (halt.scope, halt.by, halt.reason, self.clock()))
-        at.turn_latch()
+        rows.db.execute(queries.INSERT_HALT, (halt.scope, halt.by, halt.reason, self.clock()))
+        rows.record_halts_changed()
 
 
-class Lift(Struct, frozen=True, kw_only=True):
+class RemoveHalt(Struct, frozen=True, kw_only=True):
     """Remove the halt of a scope; return whether there was one."""
 
     scope: str
 
-    def __call__(self, at: Standings) -> bool:
-        at.db.execute(queries.LIFT, (self.scope,))
-        removed = at.db.changes() > 0
-        at.turn_latch()
+    def __call__(self, rows: RowCache) -> bool:
+        rows.db.execute(queries.DELETE_HALT, (self.scope,))
+        removed = rows.db.changes() > 0
+        rows.record_halts_changed()
         return removed

@@ -7,9 +7,9 @@ order of creation, the primary key that all tables share.
 from typing import Final
 
 # ── writing ──────────────────────────────────────────────────────────────────
-STANDING: Final = "SELECT no, seq, hash, at, epoch, holder, head FROM runs WHERE run = ?"
-EXISTS: Final = "SELECT 1 FROM runs WHERE run = ?"
-BEGIN_RUN: Final = """
+RUN_ROW_STATE: Final = "SELECT no, seq, hash, at, epoch, holder, head FROM runs WHERE run = ?"
+RUN_EXISTS: Final = "SELECT 1 FROM runs WHERE run = ?"
+INSERT_RUN: Final = """
     INSERT INTO runs (run, seq, hash, at, started_at, epoch, holder, head, phase, attention,
                       wake_at, agent, thread, parent, owner)
     VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?)
@@ -21,9 +21,9 @@ ADD_CHUNK: Final = "INSERT OR IGNORE INTO chunks (hash, body) VALUES (?, ?)"
 
 # Three forms of the same update. The shorter ones leave out the columns that have an index, so
 # that an ordinary append writes no index page.
-GROW: Final = "UPDATE runs SET seq = ?, hash = ?, at = ? WHERE no = ?"
-GROW_HEAD: Final = "UPDATE runs SET seq = ?, hash = ?, at = ?, head = ? WHERE no = ?"
-MOVE: Final = """
+ADVANCE_ROW: Final = "UPDATE runs SET seq = ?, hash = ?, at = ? WHERE no = ?"
+ADVANCE_ROW_AND_HEAD: Final = "UPDATE runs SET seq = ?, hash = ?, at = ?, head = ? WHERE no = ?"
+UPDATE_ROW: Final = """
     UPDATE runs SET seq = ?, hash = ?, at = ?, head = ?, epoch = ?, holder = ?, phase = ?,
                     attention = ?, wake_at = ?
     WHERE no = ?
@@ -37,22 +37,22 @@ SAVE_SNAPSHOT: Final = """
     WHERE excluded.seq >= snapshots.seq
 """
 DROP_SNAPSHOTS: Final = "DELETE FROM snapshots WHERE no = (SELECT no FROM runs WHERE run = ?)"
-BEAT: Final = """
+UPSERT_HEARTBEAT: Final = """
     INSERT INTO holders (holder, beat_at, ttl, lag) VALUES (?, ?, ?, ?)
     ON CONFLICT (holder) DO UPDATE SET beat_at = excluded.beat_at, ttl = excluded.ttl,
                                        lag = excluded.lag
 """
-REST: Final = "DELETE FROM holders WHERE holder = ?"
+DELETE_HOLDER: Final = "DELETE FROM holders WHERE holder = ?"
 SET_KEY: Final = "INSERT INTO chains SELECT ? WHERE NOT EXISTS (SELECT 1 FROM chains)"
-FORGET_HOLDERS: Final = """
+DELETE_DEAD_HOLDERS: Final = """
     DELETE FROM holders WHERE beat_at + ttl < ?1 - ?2 OR beat_at - ttl >= ?1
 """
 # A holder is alive while the clock is within `ttl` of its last beat, in either direction. After
 # the clock was set back a little, a beat from the future still counts.
-FRESH: Final = "SELECT 1 FROM holders WHERE holder = ? AND abs(? - beat_at) < ttl"
+HOLDER_ALIVE: Final = "SELECT 1 FROM holders WHERE holder = ? AND abs(? - beat_at) < ttl"
 # Runs of the scope that a live holder holds, without the run that is about to be taken. The
 # partial index `runs_by_holder` has exactly these phases.
-HELD: Final = """
+COUNT_HELD: Final = """
     SELECT count(*) FROM runs AS r INDEXED BY runs_by_holder
     WHERE phase IN ('queued', 'running', 'pausing', 'cancelling')
       AND holder IN (SELECT holder FROM holders WHERE abs(?1 - beat_at) < ttl)
@@ -61,9 +61,9 @@ HELD: Final = """
           SELECT 'label:' || label FROM labels WHERE no = r.no
       ))
 """
-HALT: Final = "INSERT OR IGNORE INTO halts (scope, by, reason, at) VALUES (?, ?, ?, ?)"
-LIFT: Final = "DELETE FROM halts WHERE scope = ?"
-TURN_LATCH: Final = "UPDATE latches SET turns = turns + 1"
+INSERT_HALT: Final = "INSERT OR IGNORE INTO halts (scope, by, reason, at) VALUES (?, ?, ?, ?)"
+DELETE_HALT: Final = "DELETE FROM halts WHERE scope = ?"
+BUMP_HALT_COUNTER: Final = "UPDATE latches SET turns = turns + 1"
 
 # ── reading one run ──────────────────────────────────────────────────────────
 ROW: Final = """
@@ -75,19 +75,19 @@ INDEXED_ROW: Final = """
            (SELECT json_group_array(label) FROM labels WHERE no = r.no)
     FROM runs AS r WHERE run = ?
 """
-PLACE: Final = "SELECT no, seq, hash FROM runs WHERE run = ?"
-LINES: Final = """
+RUN_END: Final = "SELECT no, seq, hash FROM runs WHERE run = ?"
+SELECT_LINES: Final = """
     SELECT line, hash FROM entries WHERE no = ? AND seq > ? AND seq <= ? ORDER BY seq
 """
 # A line that refers to chunks begins with "#". It counts as 1 MiB, because it is long when it
 # is joined.
-WEIGHT: Final = """
+LINES_BYTES: Final = """
     SELECT coalesce(sum(length(line) + iif(substr(line, 1, 1) = x'23', 1048576, 0)), 0)
     FROM entries WHERE no = ? AND seq > ? AND seq <= ?
 """
 CHUNK: Final = "SELECT body FROM chunks WHERE hash = ?"
-LINK: Final = "SELECT hash FROM entries WHERE no = ? AND seq = ?"
-SNAPSHOT_WEIGHT: Final = """
+ENTRY_HASH: Final = "SELECT hash FROM entries WHERE no = ? AND seq = ?"
+SNAPSHOT_BYTES: Final = """
     SELECT length(s.body) FROM runs AS r JOIN snapshots AS s USING (no) WHERE r.run = ?
 """
 SNAPSHOT: Final = """
@@ -113,32 +113,34 @@ _FILTERS: Final = """
           SELECT 1 FROM json_each(CAST(head AS TEXT), '$.addressees') WHERE value = ?10
       ))
 """
-_LABELLED: Final = """
+_LABEL_FILTER: Final = """
       AND (?3 IS NULL OR EXISTS (SELECT 1 FROM labels WHERE label = ?3 AND no = r.no))
 """
-_THINNED: Final = _FILTERS + _LABELLED + "ORDER BY no DESC LIMIT ?2"
-LIST_ALL: Final = _COLUMNS + "WHERE no < ?1" + _THINNED
+_FILTERS_AND_ORDER: Final = _FILTERS + _LABEL_FILTER + "ORDER BY no DESC LIMIT ?2"
+LIST_ALL: Final = _COLUMNS + "WHERE no < ?1" + _FILTERS_AND_ORDER
 LIST_BY_PHASE: Final = (
-    _COLUMNS + "INDEXED BY runs_by_phase WHERE phase = ?4 AND no < ?1" + _THINNED
+    _COLUMNS + "INDEXED BY runs_by_phase WHERE phase = ?4 AND no < ?1" + _FILTERS_AND_ORDER
 )
 LIST_BY_AGENT: Final = (
-    _COLUMNS + "INDEXED BY runs_by_agent WHERE agent = ?5 AND no < ?1" + _THINNED
+    _COLUMNS + "INDEXED BY runs_by_agent WHERE agent = ?5 AND no < ?1" + _FILTERS_AND_ORDER
 )
 LIST_BY_THREAD: Final = (
     _COLUMNS
     + "INDEXED BY runs_by_thread WHERE thread = ?6 AND thread <> '' AND no < ?1"
-    + _THINNED
+    + _FILTERS_AND_ORDER
 )
 LIST_BY_PARENT: Final = (
     _COLUMNS
     + "INDEXED BY runs_by_parent WHERE parent = ?7 AND parent <> '' AND no < ?1"
-    + _THINNED
+    + _FILTERS_AND_ORDER
 )
 LIST_BY_ATTENTION: Final = (
-    _COLUMNS + "INDEXED BY runs_by_attention WHERE attention <> '' AND no < ?1" + _THINNED
+    _COLUMNS
+    + "INDEXED BY runs_by_attention WHERE attention <> '' AND no < ?1"
+    + _FILTERS_AND_ORDER
 )
 LIST_BY_OWNER: Final = (
-    _COLUMNS + "INDEXED BY runs_by_owner WHERE owner = ?9 AND no < ?1" + _THINNED
+    _COLUMNS + "INDEXED BY runs_by_owner WHERE owner = ?9 AND no < ?1" + _FILTERS_AND_ORDER
 )
 _FROM_LABELS: Final = """
     SELECT r.no, run, head, seq, hash, epoch, holder, started_at, at
@@ -156,7 +158,7 @@ USAGE: Final = """
            )), 0)
     FROM runs AS r INDEXED BY runs_by_owner WHERE owner = ?1
 """
-NUMBER: Final = "SELECT no FROM runs WHERE run = ?"
+RUN_NUMBER: Final = "SELECT no FROM runs WHERE run = ?"
 COUNTS: Final = "SELECT phase, count(*) FROM runs GROUP BY phase"
 DRIVABLE: Final = """
     SELECT run FROM runs INDEXED BY runs_by_holder
@@ -176,9 +178,9 @@ HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl O
 # The position of the change poller: see `change_poller.py`.
 DATA_VERSION: Final = "PRAGMA data_version"
 VERSION: Final = "PRAGMA user_version"
-NEWEST: Final = "SELECT coalesce(max(id), 0) FROM entries"
-TURNS: Final = "SELECT turns FROM latches"
-NEWS: Final = """
+LAST_ENTRY_ID: Final = "SELECT coalesce(max(id), 0) FROM entries"
+HALT_COUNTER: Final = "SELECT turns FROM latches"
+CHANGED_RUNS: Final = """
     SELECT r.run, max(e.seq), max(e.id) FROM entries AS e JOIN runs AS r ON r.no = e.no
     WHERE e.id > ? GROUP BY e.no
 """
@@ -187,5 +189,5 @@ NEWS: Final = """
 # A blob that is larger than the page cache is spilled into the log: see `Writer._grow_wal`.
 CACHE_SIZE: Final = "PRAGMA cache_size"
 SMALL_CACHE: Final = "PRAGMA cache_size = 10"
-MAKE_ROOM: Final = "CREATE TABLE room (zeros BLOB)"
-FILL_ROOM: Final = "INSERT INTO room VALUES (zeroblob(?))"
+CREATE_FILLER: Final = "CREATE TABLE room (zeros BLOB)"
+INSERT_FILLER: Final = "INSERT INTO room VALUES (zeroblob(?))"

@@ -30,38 +30,38 @@ import anyio
 from midrun.core.ids import RunId
 from midrun.ports.relay import Listener
 
-LIMIT: Final = 60_000
+MESSAGE_MAX_BYTES: Final = 60_000
 """The most bytes in one datagram: well within the limit of every kernel."""
 
-ADDRESS_MAX: Final = 100
+SOCKET_PATH_MAX_BYTES: Final = 100
 """The most bytes in the path of a socket: the kernels' limits are 104 and 108."""
 
-LOOK_S: Final = 0.05
+LISTING_MAX_AGE_S: Final = 0.05
 """The longest time for which a listing of the folder is reused."""
 
-ENDING: Final = ".sock"
-ATTEMPTS: Final = 3
+SOCKET_SUFFIX: Final = ".sock"
+BIND_MAX_ATTEMPTS: Final = 3
 """Attempts to bind the socket while other processes remove the empty folder."""
 
 log = logging.getLogger("midrun")
 
 
-class Sockets:
+class SocketRelay:
     """A `Relay` over the socket folder of one database."""
 
     def __init__(self, database: Path) -> None:
-        self.limit = LIMIT
-        self._folder = folder_of(database)
+        self.max_message_bytes = MESSAGE_MAX_BYTES
+        self._folder = get_relay_folder(database)
         self._name = token_hex(4)
-        self._listening: socket.socket | None = None
+        self._receiver: socket.socket | None = None
         self._bound = anyio.Event()
         # One sending socket per listener: the kernel's send buffer belongs to the sender, so
         # one listener that does not read cannot block the messages to the others.
-        self._sending: dict[str, socket.socket] = {}
-        self._looked_at = -LOOK_S
-        self._seen: Mapping[str, Sequence[Listener]] = {}
+        self._senders: dict[str, socket.socket] = {}
+        self._listed_at = -LISTING_MAX_AGE_S
+        self._listeners_by_run: Mapping[str, Sequence[Listener]] = {}
         self._links: dict[RunId, Path] = {}
-        self._linked = 0  # numbers the links: a run that is watched again gets a new number
+        self._link_count = 0  # numbers the links: a run that is watched again gets a new number
         self._warned = False
 
     # ── sending ───────────────────────────────────────────────────────────────────────────
@@ -71,13 +71,15 @@ class Sockets:
         # Called for every token of a model, so the folder is listed at most once per
         # `LISTING_MAX_AGE_S`.
         now = time.monotonic()
-        if now - self._looked_at >= LOOK_S:
-            self._looked_at, self._seen = now, self._look()
-        return self._seen.get(_sign(run), ()) if self._seen else ()
+        if now - self._listed_at >= LISTING_MAX_AGE_S:
+            self._listed_at, self._listeners_by_run = now, self._list_listeners()
+        return (
+            self._listeners_by_run.get(_hash_run_id(run), ()) if self._listeners_by_run else ()
+        )
 
-    def _look(self) -> Mapping[str, Sequence[Listener]]:
+    def _list_listeners(self) -> Mapping[str, Sequence[Listener]]:
         listeners_by_run: dict[str, list[Listener]] = {}
-        for link in self._names():
+        for link in self._list_names():
             run, _, rest = link.partition(".")
             name, _, since = rest.partition(".")
             if since.isdecimal() and name != self._name:
@@ -86,19 +88,21 @@ class Sockets:
         present = {
             listener.name for listeners in listeners_by_run.values() for listener in listeners
         }
-        for name in self._sending.keys() - present:
-            self._let_go(name)
+        for name in self._senders.keys() - present:
+            self._close_sender(name)
         return listeners_by_run
 
-    def _let_go(self, name: str) -> None:
-        sender = self._sending.pop(name, None)
+    def _close_sender(self, name: str) -> None:
+        sender = self._senders.pop(name, None)
         if sender is not None:
             sender.close()
 
-    def _names(self) -> Sequence[str]:
+    def _list_names(self) -> Sequence[str]:
         try:
             return (
-                [path.name for path in self._folder.iterdir()] if _is_ours(self._folder) else ()
+                [path.name for path in self._folder.iterdir()]
+                if _is_private_folder(self._folder)
+                else ()
             )
         except OSError:
             return ()
@@ -106,42 +110,42 @@ class Sockets:
     async def send(self, name: str, message: bytes) -> bool:
         """Send a datagram; return False if the listener's queue in the kernel is full."""
         try:
-            sender = self._sending.get(name)
+            sender = self._senders.get(name)
             if sender is None:
-                sender = self._sending[name] = _socket()
-            sender.sendto(message, self._address(name))
+                sender = self._senders[name] = _new_socket()
+            sender.sendto(message, self._get_socket_path(name))
         except BlockingIOError:
             return False
         except (ConnectionRefusedError, FileNotFoundError):
-            self._bury(name)  # the process is gone and left its names behind
+            self._remove_names(name)  # the process is gone and left its names behind
         except OSError as error:  # no sockets on this file system, or a message too long
-            self._warn(error)
+            self._warn_once(error)
         return True
 
-    def _bury(self, listener: str) -> None:
+    def _remove_names(self, listener: str) -> None:
         """Remove the names of a process that is gone."""
-        self._let_go(listener)
-        for name in self._names():
-            if name == listener + ENDING or f".{listener}." in name:
+        self._close_sender(listener)
+        for name in self._list_names():
+            if name == listener + SOCKET_SUFFIX or f".{listener}." in name:
                 with suppress(OSError):
                     (self._folder / name).unlink()
-        self._looked_at = -LOOK_S
+        self._listed_at = -LISTING_MAX_AGE_S
 
     # ── receiving ─────────────────────────────────────────────────────────────────────────
 
     def listen(self, run: RunId) -> None:
         """Link the socket to `run`; bind it first if this is the first run."""
         try:
-            if self._listening is None:
+            if self._receiver is None:
                 self._bind()
-            self._linked += 1
-            link = self._folder / f"{_sign(run)}.{self._name}.{self._linked}"
-            link.symlink_to(self._name + ENDING)
+            self._link_count += 1
+            link = self._folder / f"{_hash_run_id(run)}.{self._name}.{self._link_count}"
+            link.symlink_to(self._name + SOCKET_SUFFIX)
             self._links[run] = link
         except OSError as error:
-            self._warn(error)
+            self._warn_once(error)
 
-    def leave(self, run: RunId) -> None:
+    def stop_listening(self, run: RunId) -> None:
         """Remove the link for `run`."""
         link = self._links.pop(run, None)
         if link is not None:
@@ -151,82 +155,82 @@ class Sockets:
     async def receive(self) -> bytes:
         """Return the next datagram."""
         await self._bound.wait()
-        while self._listening is not None:
+        while self._receiver is not None:
             try:
-                return self._listening.recv(LIMIT)
+                return self._receiver.recv(MESSAGE_MAX_BYTES)
             except BlockingIOError:
-                await anyio.wait_readable(self._listening)
+                await anyio.wait_readable(self._receiver)
         raise AssertionError("receive() was called on a closed relay")
 
     def close(self) -> None:
         """Remove the names of this process, and the folder if it is empty."""
-        for name in tuple(self._sending):
-            self._let_go(name)
-        if self._listening is not None:
-            self._listening.close()
-            self._bury(self._name)
+        for name in tuple(self._senders):
+            self._close_sender(name)
+        if self._receiver is not None:
+            self._receiver.close()
+            self._remove_names(self._name)
             with suppress(OSError):
                 self._folder.rmdir()
-        self._listening = None
+        self._receiver = None
 
     def _bind(self) -> None:
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, BIND_MAX_ATTEMPTS + 1):
             try:
-                self._listening = self._made()
+                self._receiver = self._create_socket()
             except FileNotFoundError:  # the last process that left has removed the folder
-                if attempt == ATTEMPTS:
+                if attempt == BIND_MAX_ATTEMPTS:
                     raise
             else:
                 self._bound.set()
-                self._sweep()
+                self._remove_dead_listeners()
                 return
 
-    def _made(self) -> socket.socket:
+    def _create_socket(self) -> socket.socket:
         with suppress(FileExistsError):
             self._folder.mkdir(mode=0o700)
-        if not _is_ours(self._folder):
+        if not _is_private_folder(self._folder):
             raise PermissionError(
                 f"{self._folder} must be a directory that only this account can access"
             )
-        receiver = _socket()
+        receiver = _new_socket()
         try:
             # Bound under a temporary name and then renamed. A socket under its final name must
             # already accept messages: another process removes one that does not.
             temporary = self._folder / f"{self._name}.new"
             receiver.bind(str(temporary))
             temporary.chmod(0o600)
-            temporary.rename(self._address(self._name))
+            temporary.rename(self._get_socket_path(self._name))
         except BaseException:
             receiver.close()
             raise
         return receiver
 
-    def _sweep(self) -> None:
+    def _remove_dead_listeners(self) -> None:
         """Remove the names of processes that died without removing them.
 
         A listener that no process sends to would otherwise stay for ever.
         """
-        for name in self._names():
-            listener = name.removesuffix(ENDING)
-            if name.endswith(ENDING) and listener != self._name:
-                with _socket() as probe:
+        for name in self._list_names():
+            listener = name.removesuffix(SOCKET_SUFFIX)
+            if name.endswith(SOCKET_SUFFIX) and listener != self._name:
+                with _new_socket() as probe:
                     try:
-                        probe.connect(self._address(listener))
+                        probe.connect(self._get_socket_path(listener))
                     except ConnectionRefusedError:
-                        self._bury(listener)
+                        self._remove_names(listener)
                     except OSError:
                         continue
 
-    def _address(self, name: str) -> str:
-        return f"{self._folder}/{name}{ENDING}"
+    def _get_socket_path(self, name: str) -> str:
+        return f"{self._folder}/{name}{SOCKET_SUFFIX}"
 
-    def _warn(self, error: OSError) -> None:
+    def _warn_once(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
             log.warning("Cannot relay live output to other processes: %s", error)
 
 
-def folder_of(database: Path) -> Path:
+def get_relay_folder(database: Path) -> Path:
     """Return the folder for the sockets of `database`.
 
     The path of a socket must be short. If the database's path is too long, the folder is placed
@@ -235,13 +239,13 @@ def folder_of(database: Path) -> Path:
     """
     resolved = os.path.realpath(database)
     beside = f"{resolved}-live"
-    if len(os.fsencode(beside)) + len("/12345678.sock") <= ADDRESS_MAX:
+    if len(os.fsencode(beside)) + len("/12345678.sock") <= SOCKET_PATH_MAX_BYTES:
         return Path(beside)
     digest = sha256(os.fsencode(resolved)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"midrun-{os.geteuid()}-{digest}"
 
 
-def _is_ours(folder: Path) -> bool:
+def _is_private_folder(folder: Path) -> bool:
     """Tell whether `folder` is a directory that only this account can read and write."""
     try:
         status = folder.lstat()
@@ -253,7 +257,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _sign(run: RunId) -> str:
+def _hash_run_id(run: RunId) -> str:
     """Return the part of a link's name that stands for a run.
 
     A run id need not be a valid file name; its hash is.
@@ -261,7 +265,7 @@ def _sign(run: RunId) -> str:
     return sha256(run.encode()).hexdigest()[:16]
 
 
-def _socket() -> socket.socket:
+def _new_socket() -> socket.socket:
     new = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     new.setblocking(False)  # noqa: FBT003 - its only argument
     return new

@@ -14,7 +14,7 @@ It covers every control and refusal, receipts, waiting, the feed, asks, forks, t
 taking over. Each module holds the tests of one topic; `suite.RunSuite` inherits them all.
 """
 
-from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting
+from midrun.testing.run_suite.fixtures import OLGA, OpenHandle, RunSuiteFixtures
 from midrun.testing.run_suite.suite import RunSuite
 
-__all__ = ["OLGA", "Opened", "RunSuite", "Setting"]
+__all__ = ["OLGA", "OpenHandle", "RunSuite", "RunSuiteFixtures"]

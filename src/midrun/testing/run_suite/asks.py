@@ -3,15 +3,20 @@
 import anyio
 import pytest
 
-from midrun.core.values import TERMINAL
+from midrun.core.values import TERMINAL_PHASES
 from midrun.errors import ControlRefused, Misconfigured
 from midrun.models import Use
 from midrun.runs.values import Receipt
-from midrun.testing.controllable_tools import Stage
-from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting, kinds
+from midrun.testing.controllable_tools import ControllableTools
+from midrun.testing.run_suite.fixtures import (
+    OLGA,
+    OpenHandle,
+    RunSuiteFixtures,
+    list_entry_kinds,
+)
 
 
-class Asking(Setting):
+class ControlRequestTests(RunSuiteFixtures):
     """Refusals and races of controls."""
 
     @pytest.mark.parametrize(
@@ -34,7 +39,11 @@ class Asking(Setting):
         ],
     )
     async def test_a_run_that_is_over_refuses_by_name(
-        self, opened: Opened, stage: Stage, control: str, args: tuple[object, ...]
+        self,
+        opened: OpenHandle,
+        stage: ControllableTools,
+        control: str,
+        args: tuple[object, ...],
     ) -> None:
         """The error names the run, the control, the reason, and the allowed controls."""
         mid = await opened(stage.agent("Done."))
@@ -48,8 +57,8 @@ class Asking(Setting):
         assert isinstance(error.allowed, tuple)
         assert (await run.view()).phase == "completed"
 
-    async def test_words_that_say_nothing_are_refused(
-        self, opened: Opened, stage: Stage
+    async def test_an_empty_or_invalid_text_is_refused(
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """The run refuses an empty text; the handle refuses a value that is no text."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
@@ -66,7 +75,9 @@ class Asking(Setting):
         with pytest.raises(TypeError):
             await run.pause(why="lunch")  # type: ignore[call-arg]  # deliberately wrong
 
-    async def test_a_request_is_applied_once(self, opened: Opened, stage: Stage) -> None:
+    async def test_a_request_is_applied_once(
+        self, opened: OpenHandle, stage: ControllableTools
+    ) -> None:
         """A repeat is a no-op; another text under the same request id is refused."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go", request_id="s1")
@@ -84,8 +95,8 @@ class Asking(Setting):
             await run.say("Else.", actor=OLGA, request_id="m 1 ünïcode")
         assert refused.value.reason == "request_id_reused"
 
-    async def test_what_was_decided_on_old_news_is_refused_unless_it_stops_the_run(
-        self, opened: Opened, stage: Stage
+    async def test_a_control_on_an_outdated_revision_is_refused_unless_it_stops_the_run(
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """With the current revision it is accepted; steps of the run do not change it."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
@@ -103,8 +114,8 @@ class Asking(Setting):
         await run.cancel(actor=OLGA, seen=old)
         await run.until("cancelled")
 
-    async def test_a_crowd_that_cancels_has_one_winner(
-        self, opened: Opened, stage: Stage
+    async def test_of_many_concurrent_cancels_one_wins(
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """All callers learn of the same cancel, or that the run completed first."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
@@ -124,9 +135,9 @@ class Asking(Setting):
                 tasks.start_soon(cancel)
             stage.gate("a").set()  # so that the run may also complete before any cancel
         view = await run.until("terminal")
-        assert view.phase in TERMINAL
+        assert view.phase in TERMINAL_PHASES
         winners = [receipt for receipt in receipts if receipt.already is None]
         assert len(winners) == (view.phase == "cancelled")
         # The others are told "already cancelled", or are refused because the run was completed.
         assert len(receipts) + len(refusals) == 10
-        assert (await kinds(run)).count("CancelRequested") == len(winners)
+        assert (await list_entry_kinds(run)).count("CancelRequested") == len(winners)

@@ -11,15 +11,20 @@ from midrun.agents.tool_context import Call
 from midrun.errors import ControlRefused, Misconfigured
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxSteps
-from midrun.testing.controllable_tools import Stage
-from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting, kinds
+from midrun.testing.controllable_tools import ControllableTools
+from midrun.testing.run_suite.fixtures import (
+    OLGA,
+    OpenHandle,
+    RunSuiteFixtures,
+    list_entry_kinds,
+)
 
 
-class Steering(Setting):
+class ControlTests(RunSuiteFixtures):
     """The controls of a person over a run."""
 
     async def test_a_pause_waits_for_its_boundary_and_a_resume_repeats_nothing(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """The receipt tells a requested pause from one that has happened."""
         mid = await opened(stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done."))
@@ -35,9 +40,11 @@ class Steering(Setting):
         assert (again.already, again.by, again.applied) == ("already_paused", "olga", True)
         assert (await run.resume(actor=OLGA)).phase == "queued"
         await run.until("completed")
-        assert stage.did == ["a", "b"]
+        assert stage.completed == ["a", "b"]
 
-    async def test_pause_now_stops_the_call(self, opened: Opened, stage: Stage) -> None:
+    async def test_pause_now_stops_the_call(
+        self, opened: OpenHandle, stage: ControllableTools
+    ) -> None:
         """The outcome has a checkpoint to continue from."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Told so."))
         run = await mid.start("actor", "go")
@@ -49,8 +56,8 @@ class Steering(Setting):
         assert outcome.checkpoint.head_seq == (await run.view()).seq
         assert stage.stopped == ["a"]
 
-    async def test_a_pause_with_a_hold_lets_go_by_itself(
-        self, opened: Opened, stage: Stage
+    async def test_a_pause_with_a_hold_expires(
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
@@ -61,7 +68,7 @@ class Steering(Setting):
         assert (await run.until("completed")).output == "Done."
 
     async def test_a_pause_that_pends_is_withdrawn_by_a_resume(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """The call in flight is not disturbed."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
@@ -71,10 +78,10 @@ class Steering(Setting):
         assert (await run.resume(actor=OLGA)).phase == "running"
         stage.gate("a").set()
         await run.until("completed")
-        assert "PauseWithdrawn" in await kinds(run)
+        assert "PauseWithdrawn" in await list_entry_kinds(run)
 
     async def test_a_second_resume_is_a_no_op_unless_it_says_something(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """A resume with an instruction is refused: a no-op would lose the instruction."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
@@ -87,7 +94,7 @@ class Steering(Setting):
         assert "pause" in refused.value.allowed
 
     async def test_a_redirect_waits_for_its_step_and_can_be_withdrawn(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """It is pending until it is applied."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
@@ -104,7 +111,7 @@ class Steering(Setting):
         assert refused.value.control == "withdraw"
 
     async def test_a_redirect_now_stops_the_call_and_reaches_the_model(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """The model's next message is the instruction."""
         heard: list[str] = []
@@ -124,7 +131,7 @@ class Steering(Setting):
 
     @pytest.mark.parametrize("control", ["resume", "redirect"])
     async def test_a_paused_run_goes_on_with_an_instruction(
-        self, opened: Opened, stage: Stage, control: str
+        self, opened: OpenHandle, stage: ControllableTools, control: str
     ) -> None:
         """A resume with an instruction and a redirect do the same."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
@@ -134,10 +141,10 @@ class Steering(Setting):
         await run.until("paused")
         await getattr(run, control)("Only the first page.", actor=OLGA)
         await run.until("completed")
-        assert "RunResumed" in await kinds(run)
+        assert "RunResumed" in await list_entry_kinds(run)
 
     async def test_a_cancel_undoes_what_it_should_and_says_so(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """The outcome has the same report as `run.report()`."""
         turns = [Use("draft", name="one"), Use("lock", name="l"), Use("slow_draft", name="two")]
@@ -157,7 +164,7 @@ class Steering(Setting):
         assert (await run.cancel(actor=OLGA)).already == "already_cancelled"
 
     async def test_a_cancel_of_everything_undoes_in_reverse_order(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         turns = [Use("draft", name="1"), Use("draft", name="2"), Use("slow", name="x")]
         mid = await opened(stage.agent(*turns, "never"))
@@ -171,7 +178,7 @@ class Steering(Setting):
 
     @pytest.mark.slow  # an undo is tried several times before it counts as failed
     async def test_an_undo_that_failed_is_tried_again_or_taken_as_it_is(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """The residue is recorded until an operator accepts it."""
         broken = True
@@ -196,7 +203,7 @@ class Steering(Setting):
             await run.accept_residue(actor=OLGA)
 
     async def test_a_cap_pauses_and_has_to_be_raised(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """A resume without caps is refused; so is a cap that is unknown or not higher."""
         mid = await opened(stage.agent(Use("quick", name="a"), Use("quick", name="b"), "Done."))
@@ -220,8 +227,8 @@ class Steering(Setting):
         await run.resume(caps={"steps": 9}, actor=OLGA)
         assert (await run.until("completed")).caps[0].cap == 9
 
-    async def test_a_call_that_does_not_respond_is_not_waited_for_for_ever(
-        self, opened: Opened, stage: Stage
+    async def test_a_forced_pause_gives_up_an_unresponsive_call(
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """Its outcome becomes unknown, and the run waits for a person to settle it."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
@@ -240,7 +247,9 @@ class Steering(Setting):
         await run.answer("yes", actor=OLGA)
         await run.until("completed")
 
-    async def test_an_operator_halts_and_lifts(self, opened: Opened, stage: Stage) -> None:
+    async def test_an_operator_halts_and_lifts(
+        self, opened: OpenHandle, stage: ControllableTools
+    ) -> None:
         """Nothing starts under a halt; then the run continues where it was."""
         mid = await opened(stage.agent(Use("quick", name="a"), "Done."))
         await mid.halt("fire", scope="label:kitchen", actor=OLGA)
@@ -248,7 +257,7 @@ class Steering(Setting):
         await run.until("halted")
         outcome = await run.result()
         assert isinstance(outcome, Paused)
-        assert (outcome.reason, outcome.phase, stage.began) == ("halted", "halted", [])
+        assert (outcome.reason, outcome.phase, stage.called) == ("halted", "halted", [])
         assert await mid.lift(scope="label:kitchen", actor=OLGA)
         assert not await mid.lift(scope="label:kitchen", actor=OLGA)
         await run.until("completed")

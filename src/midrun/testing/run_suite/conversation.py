@@ -6,15 +6,20 @@ import pytest
 
 from midrun.errors import ControlRefused, Misconfigured
 from midrun.models import Use
-from midrun.testing.controllable_tools import Stage
-from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting, kinds
+from midrun.testing.controllable_tools import ControllableTools
+from midrun.testing.run_suite.fixtures import (
+    OLGA,
+    OpenHandle,
+    RunSuiteFixtures,
+    list_entry_kinds,
+)
 
 
-class Thinking(Setting):
+class ConversationTests(RunSuiteFixtures):
     """Messages to a run, and the topics that they interrupt."""
 
     async def test_a_side_question_is_acknowledged_answered_and_left_behind(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """The interrupted topic is held meanwhile, and then resumed."""
         turns = [Use("slow", name="a"), Use("slow", name="q"), "An answer.", "Done."]
@@ -37,10 +42,10 @@ class Thinking(Setting):
             await run.resume_frame(frame.id, actor=OLGA)
         stage.gate("q").set()
         await run.until("completed")
-        assert "FrameAbandoned" in await kinds(run)
+        assert "FrameAbandoned" in await list_entry_kinds(run)
 
     async def test_what_can_wait_waits_until_the_end(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """`later` interrupts nothing; a message for a later time does not keep the run open."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done.", "And that."))
@@ -53,10 +58,10 @@ class Thinking(Setting):
         assert [p.text for p in (await run.view()).pending] == ["And then?", "Tomorrow."]
         await run.withdraw(noted.seq, actor=OLGA)
         stage.gate("a").set()
-        assert "MessageTaken" in await kinds(run)
+        assert "MessageTaken" in await list_entry_kinds(run)
 
     async def test_a_thread_remembers_what_was_said_in_it(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         heard: list[str] = []
 
@@ -74,7 +79,7 @@ class Thinking(Setting):
         assert "Said" not in heard[2]
 
     async def test_a_fork_continues_from_a_boundary_as_a_run_of_its_own(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """The original does not change; one request id makes one fork."""
         mid = await opened(stage.agent(Use("quick", name="a"), "Done.", "Again."))
@@ -95,7 +100,7 @@ class Thinking(Setting):
         assert (refused.value.control, refused.value.reason) == ("fork", "not_a_boundary")
 
     async def test_a_person_takes_over_and_hands_back(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """Their text is the assistant's; their tool calls are dispatched like any call."""
         mid = await opened(stage.agent(Use("slow", name="x"), "Done."))
@@ -119,4 +124,4 @@ class Thinking(Setting):
         await run.until("paused")
         await run.hand_back("Carry on.", actor=OLGA)
         await run.until("completed")
-        assert stage.did == ["x", "by hand"]
+        assert stage.completed == ["x", "by hand"]

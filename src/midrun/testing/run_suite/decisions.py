@@ -8,21 +8,23 @@ from midrun.agents.outcome import Completed, Paused
 from midrun.agents.tool import Tool, tool
 from midrun.errors import CheckpointRefused, ControlRefused, NotJson
 from midrun.models import ScriptedModel, Use
-from midrun.runs.values import Happened
-from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting
+from midrun.runs.values import FeedEntry
+from midrun.testing.run_suite.fixtures import OLGA, OpenHandle, RunSuiteFixtures
 
 
-def _clerk(*tools: Tool, turns: object) -> Agent:
+def _make_clerk(*tools: Tool, turns: object) -> Agent:
     return Agent("clerk", model=ScriptedModel(turns), tools=list(tools))  # type: ignore[arg-type]  # checked there
 
 
-class Deciding(Setting):
+class DecisionTests(RunSuiteFixtures):
     """Asks, and the people who settle them."""
 
-    async def test_an_answer_is_the_result_of_the_tool_that_asked(self, opened: Opened) -> None:
+    async def test_an_answer_is_the_result_of_the_tool_that_asked(
+        self, opened: OpenHandle
+    ) -> None:
         """Without an ask id the only open ask is meant."""
         turns = [Use("ask_human", question="Which one?"), "Done."]
-        mid = await opened(_clerk(ask_human, turns=turns))
+        mid = await opened(_make_clerk(ask_human, turns=turns))
         run = await mid.start("clerk", "go")
         view = await run.until("waiting")
         assert (view.asks[0].question, view.asks[0].kind) == ("Which one?", "question")
@@ -37,26 +39,30 @@ class Deciding(Setting):
         results = [
             item.entry
             async for item in run.feed()
-            if isinstance(item, Happened) and item.kind == "AskAnswered"
+            if isinstance(item, FeedEntry) and item.kind == "AskAnswered"
         ]
         assert "left" in str(results)
         assert await mid.asks() == ()
 
-    async def test_what_json_cannot_say_is_refused_before_it_is_sent(
-        self, opened: Opened
+    async def test_a_value_that_is_not_json_is_refused_before_it_is_sent(
+        self, opened: OpenHandle
     ) -> None:
         """The error has the path of the value."""
-        mid = await opened(_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."]))
+        mid = await opened(
+            _make_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."])
+        )
         run = await mid.start("clerk", "go")
         await run.until("waiting")
         with pytest.raises(NotJson) as refused:
             await run.answer({"when": object()}, actor=OLGA)
         assert refused.value.path == "$.when"
 
-    async def test_whoever_comes_second_is_told_who_was_first(self, opened: Opened) -> None:
+    async def test_a_late_decision_is_refused_with_the_name_of_the_first(
+        self, opened: OpenHandle
+    ) -> None:
         """The error also has the phase of the run."""
         turns = [[Use("ask_human", question="A?"), Use("ask_human", question="B?")], "Done."]
-        mid = await opened(_clerk(ask_human, turns=turns))
+        mid = await opened(_make_clerk(ask_human, turns=turns))
         run = await mid.start("clerk", "go")
         first, second = (await run.until("waiting")).asks
         with pytest.raises(ControlRefused) as several:
@@ -77,7 +83,7 @@ class Deciding(Setting):
         assert over.value.reason == "no_such_ask"
 
     async def test_an_approval_is_for_these_arguments_and_no_others(
-        self, opened: Opened
+        self, opened: OpenHandle
     ) -> None:
         """Edited arguments are validated, and the call is made with them."""
         made: list[str] = []
@@ -88,7 +94,7 @@ class Deciding(Setting):
             made.append(to)
             return "sent"
 
-        mid = await opened(_clerk(send, turns=[Use("send", to="a"), "Done."]))
+        mid = await opened(_make_clerk(send, turns=[Use("send", to="a"), "Done."]))
         run = await mid.start("clerk", "go")
         (ask,) = (await run.until("waiting")).asks
         assert (ask.kind, ask.tool, ask.args) == ("approval", "send", {"to": "a"})
@@ -100,7 +106,7 @@ class Deciding(Setting):
         assert made == ["b"]
 
     async def test_what_was_declined_is_not_made_and_the_agent_is_told_why(
-        self, opened: Opened
+        self, opened: OpenHandle
     ) -> None:
         told: list[str] = []
 
@@ -113,16 +119,18 @@ class Deciding(Setting):
             told.append(str(messages[-1]))  # type: ignore[index]  # a transcript
             return Use("send", to="a") if len(told) == 1 else "I see."
 
-        mid = await opened(_clerk(send, turns=turn))
+        mid = await opened(_make_clerk(send, turns=turn))
         run = await mid.start("clerk", "go")
         await run.until("waiting")
         await run.decline("not on a Sunday", actor=OLGA)
         assert (await run.until("completed")).output == "I see."
         assert "not on a Sunday" in told[-1]
 
-    async def test_a_checkpoint_goes_on_once(self, opened: Opened) -> None:
+    async def test_a_checkpoint_goes_on_once(self, opened: OpenHandle) -> None:
         """The store that has the run refuses a second resume."""
-        mid = await opened(_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."]))
+        mid = await opened(
+            _make_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."])
+        )
         run = await mid.start("clerk", "go")
         await run.until("waiting")
         checkpoint = await run.checkpoint()
@@ -137,10 +145,12 @@ class Deciding(Setting):
         assert over.value.reason == "checkpoint_invalid"
 
     async def test_a_repeated_resume_of_a_checkpoint_finds_the_run(
-        self, opened: Opened
+        self, opened: OpenHandle
     ) -> None:
         """One request id is one request."""
-        mid = await opened(_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."]))
+        mid = await opened(
+            _make_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."])
+        )
         run = await mid.start("clerk", "go")
         await run.until("waiting")
         checkpoint = await run.checkpoint()

@@ -1,11 +1,11 @@
 """The whole run suite as one class."""
 
-from midrun.testing.run_suite.asks import Asking
-from midrun.testing.run_suite.controls import Steering
-from midrun.testing.run_suite.conversation import Thinking
-from midrun.testing.run_suite.decisions import Deciding
-from midrun.testing.run_suite.views import Looking
+from midrun.testing.run_suite.asks import ControlRequestTests
+from midrun.testing.run_suite.controls import ControlTests
+from midrun.testing.run_suite.conversation import ConversationTests
+from midrun.testing.run_suite.decisions import DecisionTests
+from midrun.testing.run_suite.views import ViewTests
 
 
-class RunSuite(Steering, Deciding, Thinking, Looking, Asking):
+class RunSuite(ControlTests, DecisionTests, ConversationTests, ViewTests, ControlRequestTests):
     """The contract of `Midrun` and `Run`. Override the `opened` fixture."""

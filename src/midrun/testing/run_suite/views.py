@@ -9,15 +9,17 @@ from midrun.agents.outcome import Failed
 from midrun.driver.live import Delta
 from midrun.errors import CheckpointRefused, Misconfigured, RunNotFound, RunOver
 from midrun.models import ScriptedModel, Use
-from midrun.runs.values import Happened, RunView
-from midrun.testing.controllable_tools import Stage
-from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting
+from midrun.runs.values import FeedEntry, RunView
+from midrun.testing.controllable_tools import ControllableTools
+from midrun.testing.run_suite.fixtures import OLGA, OpenHandle, RunSuiteFixtures
 
 
-class Looking(Setting):
+class ViewTests(RunSuiteFixtures):
     """Everything that can be read about a run."""
 
-    async def test_a_view_says_where_the_run_stands(self, opened: Opened, stage: Stage) -> None:
+    async def test_a_view_says_where_the_run_stands(
+        self, opened: OpenHandle, stage: ControllableTools
+    ) -> None:
         """Including the labels of its buttons."""
         mid = await opened(stage.agent(Use("draft", name="a"), Use("slow", name="b"), "Done."))
         run = await mid.start("actor", "go", labels=["x", "y"], thread="t")
@@ -40,8 +42,8 @@ class Looking(Setting):
         assert (ended.output, ended.seq > view.seq) == ("Done.", True)
         assert ended.control_rev > view.control_rev
 
-    async def test_waiting_ends_when_it_is_so_and_when_it_never_will_be(
-        self, opened: Opened, stage: Stage
+    async def test_waiting_ends_at_the_phase_or_when_it_is_out_of_reach(
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """A waiter for a pause is released when the run has ended."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
@@ -66,7 +68,7 @@ class Looking(Setting):
         with pytest.raises(Misconfigured):
             await run.until("stopped")
 
-    async def test_a_failure_is_an_outcome_that_can_go_on(self, opened: Opened) -> None:
+    async def test_a_failure_is_an_outcome_that_can_go_on(self, opened: OpenHandle) -> None:
         """With the error, and a checkpoint to continue from."""
         broken = True
 
@@ -86,13 +88,13 @@ class Looking(Setting):
         await run.until("completed")
 
     async def test_the_feed_has_every_entry_once_and_words_as_they_come(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """From any seq on; the entries are those of the journal."""
         turns = [Use("slow", name="a"), ["Let me see now.", Use("quick", name="b")], "Done."]
         mid = await opened(stage.agent(*turns))
         run = await mid.start("actor", "go", actor=OLGA)
-        items: list[Happened] = []
+        items: list[FeedEntry] = []
         deltas: list[Delta] = []
         async for item in run.feed():
             if isinstance(item, Delta):
@@ -106,11 +108,13 @@ class Looking(Setting):
         assert getattr(items[0].entry, "by", "") == "olga"
         assert all(delta.run == run.id and delta.seq is None for delta in deltas)
         # Deltas are live only: a feed of the past has entries alone.
-        rest = [item async for item in run.feed(4) if isinstance(item, Happened)]
+        rest = [item async for item in run.feed(4) if isinstance(item, FeedEntry)]
         assert rest == items[4:]
         assert [item async for item in run.feed(len(items))] == []
 
-    async def test_runs_are_listed_page_by_page(self, opened: Opened, stage: Stage) -> None:
+    async def test_runs_are_listed_page_by_page(
+        self, opened: OpenHandle, stage: ControllableTools
+    ) -> None:
         """Newest first, by phase, agent, label and thread."""
         mid = await opened(stage.agent("Done."), stage.agent("Done.", name="other"))
         ids = []
@@ -136,7 +140,9 @@ class Looking(Setting):
         lines = await (await mid.get(view.run_id)).export()
         assert (view.seq, view.task, view.phase) == (len(lines), "task 3", "completed")
 
-    async def test_what_is_not_there_is_not_found(self, opened: Opened, stage: Stage) -> None:
+    async def test_an_unknown_run_is_not_found(
+        self, opened: OpenHandle, stage: ControllableTools
+    ) -> None:
         """The error names the id, and is a LookupError."""
         mid = await opened(stage.agent("Done."))
         with pytest.raises(RunNotFound) as refused:
@@ -150,7 +156,7 @@ class Looking(Setting):
             await mid.runs(phase="stopped")
 
     async def test_a_journal_is_verified_exported_and_checkpointed(
-        self, opened: Opened, stage: Stage
+        self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
         """A checkpoint equals the one read back from its JSON."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))

@@ -12,8 +12,8 @@ cursors of followers also inherits `CursorSuite`. Each module holds the tests of
 `suite.StoreSuite` inherits them all.
 """
 
-from midrun.testing.store_suite.cursors import MarksSuite
-from midrun.testing.store_suite.fixtures import HandClock, Setting
+from midrun.testing.store_suite.cursors import FollowerCursorSuite
+from midrun.testing.store_suite.fixtures import ManualClock, StoreSuiteFixtures
 from midrun.testing.store_suite.suite import StoreSuite
 
-__all__ = ["HandClock", "MarksSuite", "Setting", "StoreSuite"]
+__all__ = ["FollowerCursorSuite", "ManualClock", "StoreSuite", "StoreSuiteFixtures"]

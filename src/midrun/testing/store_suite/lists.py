@@ -5,33 +5,40 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from midrun.core.ids import SECOND, Micros, RunId, Seq
+from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import CursorRefused
-from midrun.ports.store import Query, Store, Usage
-from midrun.testing.store_suite.fixtures import HandClock, Setting, create, said, started, take
+from midrun.ports.store import OwnerUsage, RunQuery, Store
+from midrun.testing.store_suite.fixtures import (
+    ManualClock,
+    StoreSuiteFixtures,
+    create_run,
+    make_message,
+    make_started,
+    take_lease,
+)
 
-TTL = timedelta(seconds=10)
+LEASE_TTL = timedelta(seconds=10)
 
 
-async def begin(store: Store, name: str, head: Head) -> RunId:
+async def create_with_head(store: Store, name: str, head: Head) -> RunId:
     """Create a run with this head."""
     run = RunId(name)
-    await store.create(run, [started()], head=head)
+    await store.create(run, [make_started()], head=head)
     return run
 
 
-async def move(store: Store, run: RunId, after: int, head: Head) -> None:
+async def append_with_head(store: Store, run: RunId, after: int, head: Head) -> None:
     """Append an entry that changes the head of a run."""
-    await store.append(run, [said()], after=Seq(after), lease=None, head=head)
+    await store.append(run, [make_message()], after=Seq(after), lease=None, head=head)
 
 
-async def listed(store: Store, query: Query) -> list[str]:
+async def list_run_ids(store: Store, query: RunQuery) -> list[str]:
     """Return the ids on all pages."""
     names: list[str] = []
     while True:
-        page = await store.runs(query)
+        page = await store.list_runs(query)
         assert len(page.items) <= query.limit
         names += [row.run for row in page.items]
         if not page.cursor:
@@ -39,51 +46,53 @@ async def listed(store: Store, query: Query) -> list[str]:
         query = replace(query, cursor=page.cursor)
 
 
-class Lists(Setting):
+class ListTests(StoreSuiteFixtures):
     """Lists are filtered by heads, and paged without gaps."""
 
     async def test_runs_are_listed_newest_first_with_their_heads(self, store: Store) -> None:
-        assert (await store.runs(Query())).items == ()
+        assert (await store.list_runs(RunQuery())).items == ()
         for n in range(5):
-            await begin(store, f"r{n}", Head(phase=Phase.QUEUED, task=f"task {n}", step=n))
-        page = await store.runs(Query(limit=3))
+            await create_with_head(
+                store, f"r{n}", Head(phase=Phase.QUEUED, task=f"task {n}", step=n)
+            )
+        page = await store.list_runs(RunQuery(limit=3))
         assert [row.run for row in page.items] == ["r4", "r3", "r2"]
         assert page.items[0].head.task == "task 4"
-        assert page.items[0] == await store.row(RunId("r4"))
-        rest = await store.runs(Query(limit=3, cursor=page.cursor))
+        assert page.items[0] == await store.get_row(RunId("r4"))
+        rest = await store.list_runs(RunQuery(limit=3, cursor=page.cursor))
         assert ([row.run for row in rest.items], rest.cursor) == (["r1", "r0"], "")
 
     @pytest.mark.parametrize(
         ("query", "names"),
         [
-            (Query(), ["d", "c", "b", "a"]),
-            (Query(phases=(Phase.PAUSED,)), ["d", "b"]),
-            (Query(phases=(Phase.QUEUED, Phase.PAUSED, Phase.QUEUED)), ["d", "b", "a"]),
-            (Query(phases=(Phase.FAILED,)), []),
-            (Query(agent="x"), ["b", "a"]),
-            (Query(agent="x", phases=(Phase.PAUSED, Phase.WAITING)), ["b"]),
-            (Query(label="l1"), ["c", "a"]),
-            (Query(label="l2", phases=(Phase.WAITING,)), ["c"]),
-            (Query(thread="t"), ["d", "a"]),
-            (Query(thread="t", agent="y"), ["d"]),
-            (Query(parent=RunId("a")), ["c"]),
-            (Query(parent=RunId("a"), label="l1", attention=True), ["c"]),
-            (Query(parent=RunId("a"), label="l9"), []),
-            (Query(attention=True), ["d", "c"]),
-            (Query(attention=True, label="l1"), ["c"]),
-            (Query(owner="ann"), ["d", "a"]),
-            (Query(owner="ann", thread="t", agent="y"), ["d"]),
-            (Query(owner="ann", phases=(Phase.QUEUED, Phase.WAITING)), ["a"]),
-            (Query(decider="ann", attention=True), ["d", "c"]),
-            (Query(decider="bob", attention=True), ["c"]),
-            (Query(decider="bo"), []),
-            (Query(owner="x' OR 1=1 --"), []),
-            (Query(agent="x' OR 1=1 --"), []),
-            (Query(label="%"), []),
+            (RunQuery(), ["d", "c", "b", "a"]),
+            (RunQuery(phases=(Phase.PAUSED,)), ["d", "b"]),
+            (RunQuery(phases=(Phase.QUEUED, Phase.PAUSED, Phase.QUEUED)), ["d", "b", "a"]),
+            (RunQuery(phases=(Phase.FAILED,)), []),
+            (RunQuery(agent="x"), ["b", "a"]),
+            (RunQuery(agent="x", phases=(Phase.PAUSED, Phase.WAITING)), ["b"]),
+            (RunQuery(label="l1"), ["c", "a"]),
+            (RunQuery(label="l2", phases=(Phase.WAITING,)), ["c"]),
+            (RunQuery(thread="t"), ["d", "a"]),
+            (RunQuery(thread="t", agent="y"), ["d"]),
+            (RunQuery(parent=RunId("a")), ["c"]),
+            (RunQuery(parent=RunId("a"), label="l1", attention=True), ["c"]),
+            (RunQuery(parent=RunId("a"), label="l9"), []),
+            (RunQuery(attention=True), ["d", "c"]),
+            (RunQuery(attention=True, label="l1"), ["c"]),
+            (RunQuery(owner="ann"), ["d", "a"]),
+            (RunQuery(owner="ann", thread="t", agent="y"), ["d"]),
+            (RunQuery(owner="ann", phases=(Phase.QUEUED, Phase.WAITING)), ["a"]),
+            (RunQuery(decider="ann", attention=True), ["d", "c"]),
+            (RunQuery(decider="bob", attention=True), ["c"]),
+            (RunQuery(decider="bo"), []),
+            (RunQuery(owner="x' OR 1=1 --"), []),
+            (RunQuery(agent="x' OR 1=1 --"), []),
+            (RunQuery(label="%"), []),
         ],
     )
     async def test_a_filter_leaves_exactly_what_fits(
-        self, store: Store, query: Query, names: list[str]
+        self, store: Store, query: RunQuery, names: list[str]
     ) -> None:
         heads = {
             "a": Head(
@@ -101,76 +110,80 @@ class Lists(Setting):
             "d": Head(phase=Phase.PAUSED, agent="y", thread="t", attention="cap", owner="ann"),
         }
         for name, its in heads.items():
-            await begin(store, name, its)
-        assert await listed(store, query) == names
-        assert await listed(store, replace(query, limit=1)) == names
+            await create_with_head(store, name, its)
+        assert await list_run_ids(store, query) == names
+        assert await list_run_ids(store, replace(query, limit=1)) == names
 
     async def test_paging_sees_every_run_once_while_others_come_and_change(
         self, store: Store
     ) -> None:
         queued = Head(phase=Phase.QUEUED)
         for n in range(20):
-            await begin(store, f"r{n}", queued)
+            await create_with_head(store, f"r{n}", queued)
         seen: list[str] = []
         cursor = ""
         for turn in range(7):
-            page = await store.runs(Query(phases=(Phase.QUEUED,), limit=3, cursor=cursor))
+            page = await store.list_runs(
+                RunQuery(phases=(Phase.QUEUED,), limit=3, cursor=cursor)
+            )
             seen += [row.run for row in page.items]
             cursor = page.cursor
-            await begin(store, f"new{turn}", queued)
+            await create_with_head(store, f"new{turn}", queued)
             for n in (turn, 19 - turn):  # one on an earlier page, one on a later page
-                head = (await store.row(RunId(f"r{n}"))).seq
-                await move(store, RunId(f"r{n}"), head, queued)
+                head = (await store.get_row(RunId(f"r{n}"))).seq
+                await append_with_head(store, RunId(f"r{n}"), head, queued)
         assert seen == [f"r{n}" for n in reversed(range(20))]
         assert not cursor
 
     async def test_runs_of_others_take_no_place_in_a_users_list(self, store: Store) -> None:
-        await begin(store, "mine", Head(phase=Phase.QUEUED, owner="ann"))
+        await create_with_head(store, "mine", Head(phase=Phase.QUEUED, owner="ann"))
         for n in range(60):
-            await begin(store, f"r{n}", Head(phase=Phase.QUEUED, owner="bob"))
-        page = await store.runs(Query(owner="ann", limit=5))
+            await create_with_head(store, f"r{n}", Head(phase=Phase.QUEUED, owner="bob"))
+        page = await store.list_runs(RunQuery(owner="ann", limit=5))
         assert ([row.run for row in page.items], page.cursor) == (["mine"], "")
 
     async def test_the_usage_of_an_owner_is_what_their_runs_take(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         ours = Head(phase=Phase.RUNNING, owner="ann", cost=7, tokens=9)
-        await begin(store, "old", ours)
+        await create_with_head(store, "old", ours)
         clock.move(10)
         since = clock.now
         for name in ("a", "b"):
-            await begin(store, name, ours)
-        await move(store, RunId("b"), 1, replace(ours, phase=Phase.COMPLETED, cost=30))
-        await begin(store, "theirs", Head(phase=Phase.RUNNING, owner="bob", cost=99))
-        usage = await store.usage("ann", since=since)
+            await create_with_head(store, name, ours)
+        await append_with_head(
+            store, RunId("b"), 1, replace(ours, phase=Phase.COMPLETED, cost=30)
+        )
+        await create_with_head(store, "theirs", Head(phase=Phase.RUNNING, owner="bob", cost=99))
+        usage = await store.get_usage("ann", since=since)
         assert (usage.open_runs, usage.runs, usage.cost, usage.tokens) == (2, 2, 37, 18)
-        journals = [await store.lines(RunId(name)) for name in ("old", "a", "b")]
+        journals = [await store.read_lines(RunId(name)) for name in ("old", "a", "b")]
         assert usage.stored_bytes == sum(len(line) for lines in journals for line, _ in lines)
-        without = await store.usage("ann", since=since, sizes=False)
+        without = await store.get_usage("ann", since=since, sizes=False)
         assert without == replace(usage, stored_bytes=0)
-        assert await store.usage("nemo", since=since) == Usage()
+        assert await store.get_usage("nemo", since=since) == OwnerUsage()
 
     @pytest.mark.parametrize("cursor", ["x", "r 1", "r" + "f" * 80, "é", "r1'"])
     async def test_a_cursor_that_no_list_gave_out_is_refused(
         self, store: Store, cursor: str
     ) -> None:
         with pytest.raises(CursorRefused):
-            await store.runs(Query(cursor=cursor))
+            await store.list_runs(RunQuery(cursor=cursor))
 
     async def test_a_list_is_asked_for_some_of_its_runs(self, store: Store) -> None:
         """Every limit is accepted, however large."""
         for n in range(3):
-            await begin(store, f"r{n}", Head(phase=Phase.QUEUED, wake_at=Micros(1)))
+            await create_with_head(store, f"r{n}", Head(phase=Phase.QUEUED, wake_at=Micros(1)))
         for limit in (0, -1, -(2**63)):
             with pytest.raises(ValueError, match="limit"):
-                await store.runs(Query(limit=limit))
+                await store.list_runs(RunQuery(limit=limit))
         for limit in (3, 2**31, 2**63, 2**70):
-            page = await store.runs(Query(limit=limit))
+            page = await store.list_runs(RunQuery(limit=limit))
             assert ([row.run for row in page.items], page.cursor) == (["r2", "r1", "r0"], "")
-            assert len(await store.drivable(limit=limit)) == 3
-            assert len(await store.due(limit=limit)) == 3
-        assert (await store.drivable(limit=0), await store.due(limit=0)) == ([], [])
-        for listed_with in (store.drivable(limit=-1), store.due(limit=-1)):
+            assert len(await store.list_drivable(limit=limit)) == 3
+            assert len(await store.list_due(limit=limit)) == 3
+        assert (await store.list_drivable(limit=0), await store.list_due(limit=0)) == ([], [])
+        for listed_with in (store.list_drivable(limit=-1), store.list_due(limit=-1)):
             with pytest.raises(ValueError, match="limit"):
                 await listed_with
 
@@ -181,58 +194,58 @@ class Lists(Setting):
         self, store: Store, field: str
     ) -> None:
         with pytest.raises(ValueError, match="surrogate"):
-            await store.runs(replace(Query(), **{field: "\ud800"}))
+            await store.list_runs(replace(RunQuery(), **{field: "\ud800"}))
         with pytest.raises(ValueError, match="surrogate"):
-            await store.drivable(limit=1, agents=["\ud800"])
+            await store.list_drivable(limit=1, agents=["\ud800"])
 
     async def test_runs_are_counted_by_the_phase_they_are_in(self, store: Store) -> None:
-        assert not await store.counts()
+        assert not await store.count_runs_by_phase()
         for n in range(3):
-            await begin(store, f"r{n}", Head(phase=Phase.QUEUED))
-        await move(store, RunId("r1"), 1, Head(phase=Phase.PAUSED))
-        assert await store.counts() == {Phase.QUEUED: 2, Phase.PAUSED: 1}
+            await create_with_head(store, f"r{n}", Head(phase=Phase.QUEUED))
+        await append_with_head(store, RunId("r1"), 1, Head(phase=Phase.PAUSED))
+        assert await store.count_runs_by_phase() == {Phase.QUEUED: 2, Phase.PAUSED: 1}
 
-    async def test_runs_that_need_a_driver_are_those_nobody_alive_drives(
-        self, store: Store, clock: HandClock
+    async def test_runs_without_a_live_holder_need_a_worker(
+        self, store: Store, clock: ManualClock
     ) -> None:
         for phase in Phase:
-            await begin(store, phase.value, Head(phase=phase, agent="x"))
+            await create_with_head(store, phase.value, Head(phase=phase, agent="x"))
         drivable = ["queued", "running", "pausing", "cancelling"]
-        assert await store.drivable(limit=10) == drivable
-        assert await store.drivable(limit=2) == drivable[:2]
-        await store.beat("a", ttl=TTL)
-        await take(store, RunId("queued"), 1, "a")
-        assert await store.drivable(limit=10) == drivable[1:]
+        assert await store.list_drivable(limit=10) == drivable
+        assert await store.list_drivable(limit=2) == drivable[:2]
+        await store.record_heartbeat("a", ttl=LEASE_TTL)
+        await take_lease(store, RunId("queued"), 1, "a")
+        assert await store.list_drivable(limit=10) == drivable[1:]
         clock.move(11)
-        assert await store.drivable(limit=10) == drivable
-        await store.beat("a", ttl=TTL)
-        assert await store.drivable(limit=10) == drivable[1:]
-        await store.rest("a")
-        assert await store.drivable(limit=10) == drivable
+        assert await store.list_drivable(limit=10) == drivable
+        await store.record_heartbeat("a", ttl=LEASE_TTL)
+        assert await store.list_drivable(limit=10) == drivable[1:]
+        await store.release_leases("a")
+        assert await store.list_drivable(limit=10) == drivable
 
     async def test_runs_of_agents_that_a_process_does_not_know_are_left_out(
         self, store: Store
     ) -> None:
         for n, agent in enumerate(["x", "x", "y"]):
-            await begin(store, f"r{n}", Head(phase=Phase.QUEUED, agent=agent))
-        assert await store.drivable(limit=1, agents=["y", "z"]) == ["r2"]
-        assert await store.drivable(limit=9, agents=["z"]) == []
+            await create_with_head(store, f"r{n}", Head(phase=Phase.QUEUED, agent=agent))
+        assert await store.list_drivable(limit=1, agents=["y", "z"]) == ["r2"]
+        assert await store.list_drivable(limit=9, agents=["z"]) == []
 
     async def test_runs_are_due_when_the_stores_clock_says_so(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: ManualClock
     ) -> None:
         for name, wait in (("late", 20), ("soon", 5), ("never", None)):
-            wake_at = None if wait is None else Micros(clock.now + wait * SECOND)
-            await begin(store, name, Head(phase=Phase.WAITING, wake_at=wake_at))
-        assert await store.due(limit=9) == []
+            wake_at = None if wait is None else Micros(clock.now + wait * MICROS_PER_SECOND)
+            await create_with_head(store, name, Head(phase=Phase.WAITING, wake_at=wake_at))
+        assert await store.list_due(limit=9) == []
         clock.move(5)
-        assert await store.due(limit=9) == ["soon"]
+        assert await store.list_due(limit=9) == ["soon"]
         clock.move(100)
-        assert await store.due(limit=9) == ["soon", "late"]
-        assert await store.due(limit=1) == ["soon"]
-        await move(store, RunId("soon"), 1, Head(phase=Phase.QUEUED))
-        assert await store.due(limit=9) == ["late"]
+        assert await store.list_due(limit=9) == ["soon", "late"]
+        assert await store.list_due(limit=1) == ["soon"]
+        await append_with_head(store, RunId("soon"), 1, Head(phase=Phase.QUEUED))
+        assert await store.list_due(limit=9) == ["late"]
 
     async def test_a_run_without_labels_has_none(self, store: Store) -> None:
-        await create(store)
-        assert await listed(store, Query(label="x")) == []
+        await create_run(store)
+        assert await list_run_ids(store, RunQuery(label="x")) == []

@@ -6,46 +6,48 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from midrun.core.entries import KINDS, Entry, LeaseTaken
+from midrun.core.entries import ENTRY_TYPES, Entry, LeaseTaken
 from midrun.core.ids import Epoch, RunId, Seq
 from midrun.core.run_head import NAME_MAX_CHARS, Head
 from midrun.errors import JournalCorrupt, KindRefused, NotJson, RunNotFound, TooLarge
 from midrun.ports.store import Snapshot, Store
-from midrun.ports.write_permissions import CLOSINGS
+from midrun.ports.write_permissions import CLOSING_ENTRY_TYPES
 from midrun.testing.store_suite.fixtures import (
-    OTHER,
+    OTHER_RUN,
     RUN,
-    Setting,
-    create,
-    done,
-    example,
-    head,
-    imported,
-    pause,
-    said,
-    say,
-    started,
-    take,
+    StoreSuiteFixtures,
+    append_message,
+    create_run,
+    make_call_done,
+    make_example,
+    make_head,
+    make_imported,
+    make_message,
+    make_started,
+    pause_run,
+    take_lease,
 )
 
 
-class Refusals(Setting):
+class RefusalTests(StoreSuiteFixtures):
     """A method that raised has changed nothing."""
 
-    @pytest.mark.parametrize("kind", [*KINDS])
+    @pytest.mark.parametrize("kind", [*ENTRY_TYPES])
     async def test_only_the_end_of_something_may_be_appended_whatever_came_between(
         self, store: Store, kind: type[Entry]
     ) -> None:
         """A start, an ask or a pause was decided at a seq, and must name it."""
-        await create(store)
-        lease = await take(store, RUN, 1, "a")
-        blind = store.append(RUN, [done(), example(kind)], after=None, lease=lease, head=None)
-        if kind in CLOSINGS:
+        await create_run(store)
+        lease = await take_lease(store, RUN, 1, "a")
+        blind = store.append(
+            RUN, [make_call_done(), make_example(kind)], after=None, lease=lease, head=None
+        )
+        if kind in CLOSING_ENTRY_TYPES:
             assert (await blind).seq == 4
             return
         with pytest.raises(KindRefused):
             await blind
-        assert (await store.row(RUN)).seq == 2
+        assert (await store.get_row(RUN)).seq == 2
 
     @pytest.mark.parametrize(
         ("field", "value"),
@@ -67,24 +69,24 @@ class Refusals(Setting):
         self, store: Store, field: str, value: object
     ) -> None:
         """The valid entries of the same append must not be stored without it."""
-        bad = replace(head(), **{field: value})
+        bad = replace(make_head(), **{field: value})
         with pytest.raises(NotJson) as refused:
-            await store.create(RUN, [started()], head=bad)
+            await store.create(RUN, [make_started()], head=bad)
         assert refused.value.path == f"$.head.{field}"
-        await create(store)
-        lines = [data for data, _ in await store.lines(RUN)]
+        await create_run(store)
+        lines = [data for data, _ in await store.read_lines(RUN)]
         with pytest.raises(NotJson):
-            await store.append(RUN, [said()], after=Seq(1), lease=None, head=bad)
+            await store.append(RUN, [make_message()], after=Seq(1), lease=None, head=bad)
         with pytest.raises(NotJson):
-            await store.take(
+            await store.take_lease(
                 RUN, [LeaseTaken(epoch=Epoch(1))], after=Seq(1), holder="a", head=bad
             )
         with pytest.raises(NotJson):
-            await store.adopt(OTHER, lines, imported(OTHER, lines), head=bad)
-        assert (await store.row(RUN)).seq == len(await store.read(RUN)) == 1
+            await store.adopt(OTHER_RUN, lines, make_imported(OTHER_RUN, lines), head=bad)
+        assert (await store.get_row(RUN)).seq == len(await store.read(RUN)) == 1
         with pytest.raises(RunNotFound):
-            await store.row(OTHER)
-        assert (await say(store, RUN, 1)).seq == 2
+            await store.get_row(OTHER_RUN)
+        assert (await append_message(store, RUN, 1)).seq == 2
 
     @pytest.mark.parametrize("field", ["agent", "thread", "parent", "owner", "labels"])
     async def test_a_name_of_a_new_run_that_is_too_long_for_an_index_is_named(
@@ -94,44 +96,46 @@ class Refusals(Setting):
 
         def named(size: int) -> Head:
             name = "ä" * size
-            return replace(head(), **{field: (name,) if field == "labels" else name})
+            return replace(make_head(), **{field: (name,) if field == "labels" else name})
 
-        await store.create(RUN, [started()], head=named(NAME_MAX_CHARS))
+        await store.create(RUN, [make_started()], head=named(NAME_MAX_CHARS))
         with pytest.raises(TooLarge) as refused:
-            await store.create(OTHER, [started()], head=named(3_000_000))
+            await store.create(OTHER_RUN, [make_started()], head=named(3_000_000))
         assert refused.value.path.startswith(f"$.head.{field}")
         with pytest.raises(RunNotFound):
-            await store.row(OTHER)
+            await store.get_row(OTHER_RUN)
 
     async def test_a_refused_head_does_not_spoil_those_beside_it(self, store: Store) -> None:
         runs = [RunId(f"r{n}") for n in range(8)]
         for run in runs:
-            await create(store, run)
+            await create_run(store, run)
 
         async def append(run: RunId, its: Head) -> None:
             with suppress(NotJson):
-                await store.append(run, [said()], after=Seq(1), lease=None, head=its)
+                await store.append(run, [make_message()], after=Seq(1), lease=None, head=its)
 
         async with anyio.create_task_group() as group:
             for n, run in enumerate(runs):
-                group.start_soon(append, run, head() if n % 2 else replace(head(), step=2**70))
-        assert [(await store.row(run)).seq for run in runs] == [1, 2] * 4
+                group.start_soon(
+                    append, run, make_head() if n % 2 else replace(make_head(), step=2**70)
+                )
+        assert [(await store.get_row(run)).seq for run in runs] == [1, 2] * 4
         for run in runs:
-            assert len(await store.read(run)) == (await store.row(run)).seq
+            assert len(await store.read(run)) == (await store.get_row(run)).seq
 
     async def test_nothing_is_read_from_before_the_beginning(self, store: Store) -> None:
-        await create(store)
+        await create_run(store)
         for after, limit in ((-1, None), (0, -1), (-(2**70), 5)):
             with pytest.raises(ValueError, match="negative"):
                 await store.read(RUN, after=Seq(after), limit=limit)
             with pytest.raises(ValueError, match="negative"):
-                await store.lines(RUN, after=Seq(after), limit=limit)
+                await store.read_lines(RUN, after=Seq(after), limit=limit)
         assert len(await store.read(RUN, limit=2**63)) == 1
         assert await store.read(RUN, after=Seq(2**70), limit=2**70) == []
-        assert await store.lines(RUN, after=Seq(2**70)) == []
+        assert await store.read_lines(RUN, after=Seq(2**70)) == []
 
     async def test_a_snapshot_of_what_cannot_be_an_entry_is_refused(self, store: Store) -> None:
-        await create(store)
+        await create_run(store)
         for seq in (0, -1, 2**63):
             with pytest.raises(ValueError, match="seq"):
                 await store.save_snapshot(RUN, Snapshot(seq=Seq(seq), hash=bytes(32), body=b""))
@@ -165,15 +169,17 @@ class Refusals(Setting):
         self, store: Store, old: bytes, new: bytes
     ) -> None:
         """The bytes of a checkpoint may come from anywhere."""
-        await create(store)
-        await say(store, RUN, 1)
-        await pause(store, RUN, 2)
-        first, second, *rest = lines = [data for data, _ in await store.lines(RUN)]
+        await create_run(store)
+        await append_message(store, RUN, 1)
+        await pause_run(store, RUN, 2)
+        first, second, *rest = lines = [data for data, _ in await store.read_lines(RUN)]
         assert old in second
         changed = [first, second.replace(old, new), *rest]
         with pytest.raises(JournalCorrupt) as refused:
-            await store.adopt(OTHER, changed, imported(OTHER, changed), head=head())
-        assert (refused.value.run, refused.value.seq) == (OTHER, 2)
+            await store.adopt(
+                OTHER_RUN, changed, make_imported(OTHER_RUN, changed), head=make_head()
+            )
+        assert (refused.value.run, refused.value.seq) == (OTHER_RUN, 2)
         with pytest.raises(RunNotFound):
-            await store.row(OTHER)
-        await store.adopt(OTHER, lines, imported(OTHER, lines), head=head())
+            await store.get_row(OTHER_RUN)
+        await store.adopt(OTHER_RUN, lines, make_imported(OTHER_RUN, lines), head=make_head())

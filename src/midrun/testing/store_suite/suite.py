@@ -1,13 +1,22 @@
 """The whole store suite as one class."""
 
-from midrun.testing.store_suite.concurrency import Crowds
-from midrun.testing.store_suite.journals import Journals
-from midrun.testing.store_suite.leases import Halts, Leases
-from midrun.testing.store_suite.limits import Limits
-from midrun.testing.store_suite.lists import Lists
-from midrun.testing.store_suite.refusals import Refusals
-from midrun.testing.store_suite.threads import Threads
+from midrun.testing.store_suite.concurrency import ConcurrencyTests
+from midrun.testing.store_suite.journals import JournalTests
+from midrun.testing.store_suite.leases import HaltTests, LeaseTests
+from midrun.testing.store_suite.limits import LimitTests
+from midrun.testing.store_suite.lists import ListTests
+from midrun.testing.store_suite.refusals import RefusalTests
+from midrun.testing.store_suite.threads import ThreadTests
 
 
-class StoreSuite(Journals, Refusals, Leases, Limits, Halts, Lists, Threads, Crowds):
+class StoreSuite(
+    JournalTests,
+    RefusalTests,
+    LeaseTests,
+    LimitTests,
+    HaltTests,
+    ListTests,
+    ThreadTests,
+    ConcurrencyTests,
+):
     """The contract of a store. Override the `store` fixture; it must use `clock`."""

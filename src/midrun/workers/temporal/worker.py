@@ -27,27 +27,27 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from midrun.agents.agent import Agent
 from midrun.core.ids import RunId
-from midrun.core.values import DRIVABLE
+from midrun.core.values import DRIVABLE_PHASES
 from midrun.errors import MidrunError, RunNotFound
 from midrun.ports.store import Store
-from midrun.workers.local import Local
-from midrun.workers.temporal.workflow import DRIVE, NAME, Placement
+from midrun.workers.local import LocalWorker
+from midrun.workers.temporal.workflow import DRIVE_ACTIVITY, WORKFLOW_NAME, PlacementWorkflow
 
 log: Final = logging.getLogger("midrun.workers.temporal")
 
 RETRY_S: Final = 1.0
 """Seconds between two looks at a run that is driven elsewhere, and two connection attempts."""
 
-AGAIN_S: Final = 5.0
+REANNOUNCE_S: Final = 5.0
 """Seconds after which a run that is still not driven is announced again."""
 
-TRY_S: Final = 0.05
+WORKFLOW_RETRY_S: Final = 0.05
 """Seconds between two attempts to start the workflow of a run that has just rested."""
 
-TRIES: Final = 20
+WORKFLOW_MAX_ATTEMPTS: Final = 20
 """The most such attempts: the workflow of the last drive may take a moment to end."""
 
-RPC_S: Final = 5.0
+RPC_TIMEOUT_S: Final = 5.0
 """The longest time for one request to Temporal."""
 
 
@@ -72,12 +72,12 @@ class Temporal:
         self.namespace = namespace
         self._queue = queue
         self._silence = silence
-        self._runs = runs
-        self._told: dict[RunId, float] = {}
-        self._rested: dict[RunId, float] = {}
-        self._announce: Callable[[RunId], None] = _ignored
+        self._max_runs = runs
+        self._announced_at: dict[RunId, float] = {}
+        self._rested_at: dict[RunId, float] = {}
+        self._announce: Callable[[RunId], None] = _ignore_run
 
-    def queue_of(self, agent: str) -> str:
+    def get_task_queue(self, agent: str) -> str:
         """Return the task queue for the runs of an agent."""
         return f"{self._queue}-{agent}"
 
@@ -87,190 +87,194 @@ class Temporal:
 
     @asynccontextmanager
     async def running(
-        self, local: Local, store: Store, agents: Mapping[str, Agent]
+        self, worker: LocalWorker, store: Store, agents: Mapping[str, Agent]
     ) -> AsyncIterator[None]:
         """Serve Temporal while the context is open; hand over the runs on exit."""
-        work = _Work(self, local, store)
+        work = _TemporalSession(self, worker, store)
         async with anyio.create_task_group() as tasks:
-            self._announce = lambda run: self._once(tasks, work, run)
+            self._announce = lambda run: self._announce_once(tasks, work, run)
             for name in agents:
-                tasks.start_soon(self._serve, work, name)
+                tasks.start_soon(self._serve_queue, work, name)
             try:
                 yield
             finally:
-                self._announce = _ignored
-                work.leaving.set()
+                self._announce = _ignore_run
+                work.stopping.set()
                 # The activities must end with an error that Temporal retries, before the
                 # workers stop. Otherwise it would wait for their heartbeats to time out.
-                with anyio.move_on_after(2 * RPC_S, shield=True):
-                    await work.over()
+                with anyio.move_on_after(2 * RPC_TIMEOUT_S, shield=True):
+                    await work.wait_until_idle()
                 tasks.cancel_scope.cancel()
 
-    def _once(self, tasks: TaskGroup, work: "_Work", run: RunId) -> None:
+    def _announce_once(self, tasks: TaskGroup, work: "_TemporalSession", run: RunId) -> None:
         """Announce a run unless it was announced recently.
 
         Every change of a run leads here, in every process.
         """
         now = anyio.current_time()
-        if now - self._told.get(run, -AGAIN_S) < AGAIN_S:
+        if now - self._announced_at.get(run, -REANNOUNCE_S) < REANNOUNCE_S:
             return
-        self._told = _recent(self._told, now) | {run: now}
-        tasks.start_soon(work.announce, run)
+        self._announced_at = _keep_recent(self._announced_at, now) | {run: now}
+        tasks.start_soon(work.announce_run, run)
 
-    def rested(self, run: RunId) -> None:
+    def record_rest(self, run: RunId) -> None:
         """Record that a run rests, so that it can be announced again."""
         now = anyio.current_time()
-        self._rested = _recent(self._rested, now) | {run: now}
-        self.forget(run)
+        self._rested_at = _keep_recent(self._rested_at, now) | {run: now}
+        self.forget_announcement(run)
 
-    def just_rested(self, run: RunId) -> bool:
+    def has_just_rested(self, run: RunId) -> bool:
         """Tell whether a run was driven here until a moment ago."""
-        return anyio.current_time() - self._rested.get(run, -AGAIN_S) < AGAIN_S
+        return anyio.current_time() - self._rested_at.get(run, -REANNOUNCE_S) < REANNOUNCE_S
 
-    def forget(self, run: RunId) -> None:
+    def forget_announcement(self, run: RunId) -> None:
         """Forget that a run was announced: the next sweep announces it again."""
-        self._told.pop(run, None)
+        self._announced_at.pop(run, None)
 
-    async def _serve(self, work: "_Work", agent: str) -> None:
+    async def _serve_queue(self, work: "_TemporalSession", agent: str) -> None:
         """Take runs of one agent from its queue; reconnect when needed."""
-        while not work.leaving.is_set():
+        while not work.stopping.is_set():
             try:
                 worker = Worker(
-                    await work.client(),
-                    task_queue=self.queue_of(agent),
-                    workflows=[Placement],
-                    activities=[work.drive],
+                    await work.get_client(),
+                    task_queue=self.get_task_queue(agent),
+                    workflows=[PlacementWorkflow],
+                    activities=[work.drive_run],
                     # The workflow has no code that could be nondeterministic.
                     workflow_runner=UnsandboxedWorkflowRunner(),
-                    max_concurrent_activities=self._runs,
-                    graceful_shutdown_timeout=timedelta(seconds=RPC_S),
+                    max_concurrent_activities=self._max_runs,
+                    graceful_shutdown_timeout=timedelta(seconds=RPC_TIMEOUT_S),
                 )
                 async with worker:
-                    await work.leaving.wait()
+                    await work.stopping.wait()
             except (RPCError, RuntimeError) as error:
                 log.warning("Cannot reach Temporal at %s: %s", self.address, error)
                 with anyio.move_on_after(RETRY_S):
-                    await work.leaving.wait()
+                    await work.stopping.wait()
 
-    def silence_s(self) -> float:
+    def get_silence_s(self) -> float:
         """Return the longest silence of a worker, in seconds."""
         return self._silence.total_seconds()
 
 
-class _Work:
+class _TemporalSession:
     """The work of one process for Temporal while `Temporal.running` is open."""
 
-    def __init__(self, temporal: Temporal, local: Local, store: Store) -> None:
-        self.leaving = anyio.Event()
+    def __init__(self, temporal: Temporal, worker: LocalWorker, store: Store) -> None:
+        self.stopping = anyio.Event()
         self._temporal = temporal
-        self._local = local
+        self._worker = worker
         self._store = store
         self._client: Client | None = None
-        self._driving = 0
+        self._active_drives = 0
         self._idle = anyio.Event()
 
-    async def client(self) -> Client:
+    async def get_client(self) -> Client:
         """Return the client; connect at the first call."""
         if self._client is None:
             temporal = self._temporal
             self._client = await Client.connect(temporal.address, namespace=temporal.namespace)
         return self._client
 
-    async def over(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no activity runs in this process."""
-        if self._driving:
+        if self._active_drives:
             await self._idle.wait()
 
-    async def announce(self, run: RunId) -> None:
+    async def announce_run(self, run: RunId) -> None:
         """Start the workflow of `run`; after a failure the next sweep tries again."""
         try:
-            agent = (await self._store.row(run)).head.agent
+            agent = (await self._store.get_row(run)).head.agent
             # "Already started" usually means that another worker was faster. But if the run
             # rested here a moment ago, it may be the workflow of that drive, which is about to
             # end and will not drive the run again. Then the start is repeated until it
             # succeeds.
-            for _ in range(TRIES):
-                if await self._placed(run, agent) or not self._temporal.just_rested(run):
+            for _ in range(WORKFLOW_MAX_ATTEMPTS):
+                if await self._start_workflow(run, agent) or not self._temporal.has_just_rested(
+                    run
+                ):
                     return
-                await anyio.sleep(TRY_S)
+                await anyio.sleep(WORKFLOW_RETRY_S)
         except (RPCError, RuntimeError, MidrunError) as error:
             log.warning("Cannot place run %s yet: %s", run, error)
         else:
-            self._temporal.forget(run)
+            self._temporal.forget_announcement(run)
 
-    async def _placed(self, run: RunId, agent: str) -> bool:
+    async def _start_workflow(self, run: RunId, agent: str) -> bool:
         """Start the workflow; return False if one of this run is open already."""
-        client = await self.client()
+        client = await self.get_client()
         try:
             await client.start_workflow(
-                NAME,
-                args=[run, self._temporal.silence_s()],
+                WORKFLOW_NAME,
+                args=[run, self._temporal.get_silence_s()],
                 id=f"midrun:{run}",
-                task_queue=self._temporal.queue_of(agent),
+                task_queue=self._temporal.get_task_queue(agent),
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                rpc_timeout=timedelta(seconds=RPC_S),
+                rpc_timeout=timedelta(seconds=RPC_TIMEOUT_S),
             )
         except WorkflowAlreadyStartedError:
             return False
         return True
 
-    @activity.defn(name=DRIVE)
-    async def drive(self, name: str) -> None:
+    @activity.defn(name=DRIVE_ACTIVITY)
+    async def drive_run(self, run_id: str) -> None:
         """Drive a run until it rests, or until this process shuts down.
 
         Missed heartbeats do not stop it: the process with the lease goes on, and Temporal's
         next attempt waits for that.
         """
-        if not self._driving:
+        if not self._active_drives:
             self._idle = anyio.Event()
-        self._driving += 1
+        self._active_drives += 1
         try:
             # The first of the two conditions that becomes true ends the activity and its
             # heartbeats. The drive itself is the local worker's and is not cancelled here.
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._beat)
-                tasks.start_soon(_until, self.leaving.wait, tasks)
-                tasks.start_soon(_until, lambda: self._rested(RunId(name)), tasks)
+                tasks.start_soon(self._send_heartbeats)
+                tasks.start_soon(_cancel_after, self.stopping.wait, tasks)
+                tasks.start_soon(
+                    _cancel_after, lambda: self._drive_until_rest(RunId(run_id)), tasks
+                )
         finally:
-            self._driving -= 1
-            if not self._driving:
+            self._active_drives -= 1
+            if not self._active_drives:
                 self._idle.set()
-        if self.leaving.is_set():
+        if self.stopping.is_set():
             # An error, so that Temporal retries the activity on another worker.
             delay = timedelta(seconds=RETRY_S)
             raise ApplicationError("the worker is shutting down", next_retry_delay=delay)
-        self._temporal.rested(RunId(name))
+        self._temporal.record_rest(RunId(run_id))
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             activity.heartbeat()
-            await anyio.sleep(self._temporal.silence_s() / 4)
+            await anyio.sleep(self._temporal.get_silence_s() / 4)
 
-    async def _rested(self, run: RunId) -> None:
+    async def _drive_until_rest(self, run: RunId) -> None:
         """Drive `run` whenever no other process does, until it is not drivable any more."""
         while True:
-            await self._local.driven(run)
+            await self._worker.drive_until_released(run)
             try:
-                row = await self._store.row(run)
+                row = await self._store.get_row(run)
             except RunNotFound:
                 return
             except MidrunError as error:
                 log.warning("Cannot read run %s: %s", run, error)
             else:
-                if row.head.phase not in DRIVABLE:
+                if row.head.phase not in DRIVABLE_PHASES:
                     return
             await anyio.sleep(RETRY_S)
 
 
-async def _until(over: Callable[[], Awaitable[object]], tasks: TaskGroup) -> None:
-    await over()
+async def _cancel_after(wait: Callable[[], Awaitable[object]], tasks: TaskGroup) -> None:
+    await wait()
     tasks.cancel_scope.cancel()
 
 
-def _recent(times: Mapping[RunId, float], now: float) -> dict[RunId, float]:
-    return {run: at for run, at in times.items() if now - at < AGAIN_S}
+def _keep_recent(times: Mapping[RunId, float], now: float) -> dict[RunId, float]:
+    return {run: at for run, at in times.items() if now - at < REANNOUNCE_S}
 
 
-def _ignored(_: RunId) -> None:
+def _ignore_run(_: RunId) -> None:
     return None

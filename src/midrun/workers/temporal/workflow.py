@@ -8,24 +8,24 @@ from datetime import timedelta
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 
-DRIVE = "midrun.drive"
-NAME = "midrun.placement"
+DRIVE_ACTIVITY = "midrun.drive"
+WORKFLOW_NAME = "midrun.placement"
 
-LONG = timedelta(days=3650)
+ACTIVITY_MAX_DURATION = timedelta(days=3650)
 """The longest time a run may work without a rest: Temporal requires a bound."""
 
 
-@workflow.defn(name=NAME)
-class Placement:
+@workflow.defn(name=WORKFLOW_NAME)
+class PlacementWorkflow:
     """Have a run driven by one worker, and by another if that is gone."""
 
     @workflow.run
     async def run(self, run: str, silence_s: float) -> None:
         """Drive `run` until it rests; `silence_s` is the heartbeat timeout of a worker."""
         await workflow.execute_activity(
-            DRIVE,
+            DRIVE_ACTIVITY,
             run,
-            start_to_close_timeout=LONG,
+            start_to_close_timeout=ACTIVITY_MAX_DURATION,
             heartbeat_timeout=timedelta(seconds=silence_s),
             retry_policy=RetryPolicy(
                 initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)

@@ -23,7 +23,7 @@ from midrun.core.entries import (
 from midrun.core.ids import CallId
 from midrun.core.state import Call
 from midrun.core.values import Effect, Json, Phase
-from midrun.text.report import report
+from midrun.text.report import build_report
 from tests.support.simulate.programs import TOOLS
 from tests.support.simulate.scene import Scene
 from tests.support.simulate.violation import Violation
@@ -53,7 +53,7 @@ def check_effects(scene: Scene, records: list[Record]) -> None:
         Violation: they do not agree.
     """
     for call in scene.desk.state.calls:
-        if call.unclosed:
+        if call.is_open:
             raise Violation("W4", f"{call.id} ({call.use.tool}) is left open at the end")
     for call in _lasting(scene):
         _truth(scene, call)
@@ -119,7 +119,9 @@ def _truth(scene: Scene, call: Call) -> None:
     happened = scene.world.happened(scene.key(call.id))
     if call.stage == "done" and not happened:
         raise Violation("W4", f"{call.id} ({call.use.tool}) is done, but nothing happened")
-    never = not call.attempt or (call.stage in {"failed", "proposed"} and not call.maybe)
+    never = not call.attempt or (
+        call.stage in {"failed", "proposed"} and not call.may_have_happened
+    )
     if never and happened:
         raise Violation("I18", f"{call.id} ({call.use.tool}) happened, but is {call.stage}")
 
@@ -195,7 +197,11 @@ def _released(scene: Scene) -> None:
 def _taken_back(scene: Scene) -> None:
     """A cancel of everything leaves nothing that a child did, or lists the child."""
     state = scene.desk.state
-    if state.phase is not Phase.CANCELLED or state.cancel is None or state.cancel.undo != "all":
+    if (
+        state.phase is not Phase.CANCELLED
+        or state.cancel_request is None
+        or state.cancel_request.undo != "all"
+    ):
         return
     listed = {scene.key(left.call) for left in state.residue}
     for key, child in scene.world.children.items():
@@ -206,7 +212,7 @@ def _taken_back(scene: Scene) -> None:
 
 def _reported(scene: Scene) -> None:
     """The report says what the world saw."""
-    said = report(scene.desk.state)
+    said = build_report(scene.desk.state)
     sets = {
         name: {deed.call for deed in getattr(said, name)}
         for name in (

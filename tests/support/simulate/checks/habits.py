@@ -21,7 +21,7 @@ from midrun.core.entries import (
     TakenOver,
 )
 from midrun.core.ids import CallId
-from midrun.core.retries import DEATHS, DENIALS
+from midrun.core.retries import CHECK_DENIALS_MAX, WORKER_DEATHS_MAX
 from tests.support.simulate.scene import Scene
 from tests.support.simulate.violation import Violation
 
@@ -77,7 +77,7 @@ def check_deaths(scene: Scene, records: list[Record]) -> None:
     for killed in scene.killed:
         deaths[killed.call, sum(seq <= killed.seq for seq in words)] += 1
     for (call, _), count in deaths.items():
-        if count > DEATHS:
+        if count > WORKER_DEATHS_MAX:
             raise Violation("DEATHS", f"{count} processes died of {call}, and nobody was asked")
 
 
@@ -92,7 +92,7 @@ def check_denials(records: list[Record]) -> None:
         match record.entry:
             case CallSettled(call=call, happened=False, by=by) if by.startswith("check:"):
                 denials[call] += 1
-            case CallStarted(call=call) if denials[call] >= DENIALS:
+            case CallStarted(call=call) if denials[call] >= CHECK_DENIALS_MAX:
                 raise Violation("DENIALS", f"{record.seq} makes {call} again, never done")
             case _:
                 continue

@@ -1,7 +1,7 @@
 """Every reply ever given, against the journal: one request, one outcome, and no lies."""
 
 from midrun.core.controls import Cancel
-from midrun.core.decision import Accepted, Already, Verdict
+from midrun.core.decision import Accepted, NoChange, Verdict
 from midrun.core.entries import (
     FramePushed,
     MessageClosed,
@@ -45,7 +45,7 @@ def _repeats(first: Told, later: Told) -> None:
         return
     if isinstance(first.verdict, Accepted):
         heard = ("already", "duplicate_request")
-        if isinstance(later.verdict, Already) and later.verdict.seq != first.first:
+        if isinstance(later.verdict, NoChange) and later.verdict.seq != first.first:
             text = f"{later.control} was applied at {first.first}, told {later.verdict}"
             raise Violation("I20", text)
     if now != heard:
@@ -55,7 +55,7 @@ def _repeats(first: Told, later: Told) -> None:
 def _heard(verdict: Verdict) -> tuple[str, str]:
     if isinstance(verdict, Accepted):
         return ("accepted", "")
-    if isinstance(verdict, Already):
+    if isinstance(verdict, NoChange):
         return ("already", verdict.name)
     return ("refused", verdict.reason)
 

@@ -25,7 +25,7 @@ from midrun.core.entries import (
     RunWoken,
 )
 from midrun.core.evolve import evolve
-from midrun.core.scheduler import KEEP
+from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
@@ -74,25 +74,25 @@ def _pairs(records: list[Record]) -> Iterator[tuple[Record, Entry | None]]:
 
 def _view(state: State, entry: CallStarted) -> None:
     """It is bounded, and holds what people asked for, however much was condensed."""
-    spec = state.started
-    fresh = len(state.messages) - state.condensed
-    full = 0 < spec.window < state.window and fresh > KEEP
+    spec = state.run_started
+    fresh = len(state.messages) - state.condensed_count
+    full = 0 < spec.window < state.prompt_tokens and fresh > CONDENSE_KEEP_MESSAGES
     if entry.purpose == "step" and full:
         raise Violation("VIEW", f"{entry.call} is given {fresh} messages of a full window")
-    if not state.condensed:
+    if not state.condensed_count:
         return
     given = "\n".join(turn.text for turn in Transcript(state))
-    asked = [spec.task, state.course, *(frame.goal for frame in state.frames)]
+    asked = [spec.task, state.instruction, *(frame.goal for frame in state.frames)]
     if lost := [text for text in asked if text not in given]:
         raise Violation("VIEW", f"{entry.call} is not given {lost[0]!r} any more")
 
 
 def _condensed(state: State, entry: HistoryCondensed) -> None:
     """A summary stands for older messages, was asked for, and was made whole."""
-    call = state.call(entry.call)
+    call = state.find_call(entry.call)
     if call is None or call.purpose != "condense" or call.stage != "done":
         raise Violation("VIEW", f"{entry.call} condensed the history, and is no summary")
-    if not state.condensed < entry.upto <= len(state.messages) - KEEP:
+    if not state.condensed_count < entry.upto <= len(state.messages) - CONDENSE_KEEP_MESSAGES:
         raise Violation("VIEW", f"{entry.call} condensed up to {entry.upto}")
     if not entry.summary.strip():
         raise Violation("VIEW", f"{entry.call} condensed the history to nothing")
@@ -120,9 +120,9 @@ class _Back:
             self._heard(after, entry)
 
     def _heard(self, after: State, entry: CallDone | CallAborted | CallFailed) -> None:
-        call = after.call(entry.call)
+        call = after.find_call(entry.call)
         reply = entry.reply is not None if isinstance(entry, CallDone) else bool(entry.text)
-        if call is None or not reply or call.purpose != "step" or call.seen < self.seq:
+        if call is None or not reply or call.purpose != "step" or call.seen_seq < self.seq:
             return
         last = after.messages[-1]
         if last.role == "assistant" and not last.text.startswith(self.words):
@@ -139,7 +139,7 @@ def _not_later(state: State, seq: int) -> None:
 def _attended(state: State, entry: MessageReceived, following: Entry | None) -> None:
     """A run that waits is woken to answer a side question (decision 9)."""
     waits = state.phase is Phase.WAITING and entry.due is None and entry.urgency != "later"
-    room = len(state.frames) < state.started.frame_depth
+    room = len(state.frames) < state.run_started.frame_depth
     if waits and room and not isinstance(following, RunWoken):
         raise Violation("ASIDE", "a run that waits was asked something, and goes on waiting")
 
@@ -149,25 +149,27 @@ def _attended(state: State, entry: MessageReceived, following: Entry | None) -> 
 
 def _queued(state: State, entry: AskOpened) -> None:
     """The agent goes on while a queued approval is out (decision 17)."""
-    call = state.call(entry.call)
+    call = state.find_call(entry.call)
     if call is not None and entry.blocking is not (call.traits.approve == "block"):
         raise Violation("QUEUE", f"{entry.ask} is blocking: {entry.blocking}")
 
 
 def _waits_for_children(state: State) -> None:
     """Nobody thinks on while a child of this chain of thought asks something (decision 20)."""
-    parked = {n for frame in state.frames for n in frame.parked}
+    parked = {n for frame in state.frames for n in frame.parked_calls}
     for number in state.open_asks:
         ask = state.asks[number - 1]
-        call = state.call(ask.call)
+        call = state.find_call(ask.call)
         if ask.ask_kind == "child" and call is not None and call.number not in parked:
             raise Violation("CHILD", f"the agent goes on, and its child waits for {ask.id}")
 
 
 def _handed_back(state: State, entry: HandedBack) -> None:
     """Only who is at the wheel, or an operator, hands a run back (decision 23)."""
-    if entry.by != state.wheel and entry.role != "operator":
-        raise Violation("WHEEL", f"{entry.by} handed back what {state.wheel} had taken over")
+    if entry.by != state.operator_name and entry.role != "operator":
+        raise Violation(
+            "WHEEL", f"{entry.by} handed back what {state.operator_name} had taken over"
+        )
 
 
 def _outcomes(state: State, records: list[Record]) -> None:
@@ -178,5 +180,5 @@ def _outcomes(state: State, records: list[Record]) -> None:
     told = Counter(call for m in state.messages if m.kind == "outcome" for call in m.calls)
     late = Counter(r.entry.call for r in records if isinstance(r.entry, LateResult))
     for call in state.calls:
-        if call.shelved and not 1 <= told[call.id] <= 1 + late[call.id]:
+        if call.deferred_review and not 1 <= told[call.id] <= 1 + late[call.id]:
             raise Violation("TOLD", f"the outcome of {call.id} was told {told[call.id]} times")

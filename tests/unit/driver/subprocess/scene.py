@@ -10,8 +10,8 @@ from typing import Literal
 import anyio
 
 from midrun.core.values import Json
-from midrun.driver.subprocess.protocol import CallFacts, Errand, Outcome
-from midrun.driver.subprocess.zygote_client import Running, Zygote
+from midrun.driver.subprocess.protocol import CallFacts, FunctionOutcome, FunctionTask
+from midrun.driver.subprocess.zygote_client import ProcessCall, Zygote
 
 DEEDS = "tests.unit.driver.subprocess.deeds"
 LONG = timedelta(minutes=1)
@@ -21,11 +21,11 @@ PATIENCE = 120.0  # seconds before a test that waits for a fact gives up
 
 def errand(
     deed: str, args: Json = None, form: Literal["tool", "hook"] = "tool", progress: Json = None
-) -> Errand:
+) -> FunctionTask:
     """Return the errand to run a deed; a name with a colon is a place of its own."""
     call = CallFacts(key="k1", run_id="run_1", epoch=3, attempt=2, progress=progress)
     target = deed if ":" in deed else f"{DEEDS}:{deed}"
-    return Errand(target=target, form=form, args=args, call=call)
+    return FunctionTask(target=target, form=form, args=args, call=call)
 
 
 async def ignore(value: object) -> None:
@@ -35,14 +35,14 @@ async def ignore(value: object) -> None:
 
 async def outcome_of(
     zygote: Zygote,
-    it: Errand,
+    it: FunctionTask,
     *,
     save: Callable[[Json], Awaitable[None]] = ignore,
     note: Callable[[str], Awaitable[None]] = ignore,
-) -> Outcome:
+) -> FunctionOutcome:
     """Run an errand to its end."""
     with anyio.fail_after(PATIENCE):
-        return await zygote.run(it, save=save, note=note, grace=NONE)
+        return await zygote.run_to_end(it, save=save, note=note, grace=NONE)
 
 
 class Fifo:
@@ -77,9 +77,9 @@ async def in_the_middle(
 
     async def run() -> None:
         it = errand(deed, {**middle.args, **args})
-        async with zygote.running(it, save=ignore, note=ignore, grace=grace) as running:
+        async with zygote.run_process(it, save=ignore, note=ignore, grace=grace) as running:
             middle.running = running
-            await running.outcome()
+            await running.wait_for_outcome()
             middle.ended.set()
 
     async with anyio.create_task_group() as group:
@@ -93,7 +93,7 @@ async def in_the_middle(
 class Middle:
     """A deed that has begun and waits at a gate; behind the gate is its effect."""
 
-    running: Running
+    running: ProcessCall
 
     def __init__(self, folder: Path) -> None:
         self.fifo = Fifo(folder / "begun")
@@ -102,10 +102,10 @@ class Middle:
         self.pids: list[int] = []
         self.ended = anyio.Event()
 
-    async def outcome(self) -> Outcome | None:
+    async def outcome(self) -> FunctionOutcome | None:
         """Wait until it has come to its end by itself."""
         await self.ended.wait()
-        return self.running.ended
+        return self.running.final_outcome
 
     @property
     def args(self) -> dict[str, Json]:

@@ -13,11 +13,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun.driver.subprocess.function_lookup import importing
-from midrun.driver.subprocess.protocol import Died, Outcome, Raised, Returned
+from midrun.driver.subprocess.function_lookup import mark_importing
+from midrun.driver.subprocess.protocol import Died, FunctionOutcome, Raised, Returned
 from midrun.driver.subprocess.zygote_client import Zygote
 from midrun.errors import Misconfigured
-from midrun.ports.environment import boottime
+from midrun.ports.environment import read_boot_clock
 from tests.crash.facts import becomes
 from tests.support.processes import ROOT
 from tests.unit.driver.subprocess.scene import (
@@ -77,7 +77,7 @@ async def test_when_the_runtime_is_killed_its_tools_are_gone(
 
 async def test_a_zygote_that_is_killed_takes_its_calls_along(tmp_path: Path) -> None:
     """They have died; the next call has a new zygote."""
-    outcomes: list[Outcome] = []
+    outcomes: list[FunctionOutcome] = []
     middle = Middle(tmp_path)
     async with Zygote() as zygote, anyio.create_task_group() as group:
 
@@ -87,7 +87,7 @@ async def test_a_zygote_that_is_killed_takes_its_calls_along(tmp_path: Path) -> 
         group.start_soon(run)
         pids = await middle.fifo.hear()
         watches = [Watch(pid) for pid in pids]
-        (link,) = zygote._links.values()
+        (link,) = zygote._processes.values()
         os.kill(link._process.pid, signal.SIGKILL)
         for watch in watches:
             await watch.end()
@@ -114,7 +114,9 @@ async def test_a_zygote_that_cannot_start_is_a_death_before_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing has happened, and the outcome says so."""
-    monkeypatch.setattr("midrun.driver.subprocess.zygote_client.BOOT", "raise SystemExit(1)")
+    monkeypatch.setattr(
+        "midrun.driver.subprocess.zygote_client.BOOT_CODE", "raise SystemExit(1)"
+    )
     async with Zygote() as zygote:
         outcome = await outcome_of(zygote, errand("add", {"a": 1}))
         assert outcome == Died(started=False, detail="the process of blocking tools has died")
@@ -124,16 +126,16 @@ async def test_a_zygote_that_is_stuck_saves_no_call_from_being_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frozen by a debugger, or starved: the runtime does not depend on it to stop a tool."""
-    monkeypatch.setattr("midrun.driver.subprocess.zygote_client.KILL_S", 0.05)
+    monkeypatch.setattr("midrun.driver.subprocess.zygote_client.KILL_TIMEOUT_S", 0.05)
     async with Zygote() as zygote:
         async with in_the_middle(zygote, tmp_path, "hold", timedelta()) as middle:
             watch = Watch(middle.pids[0])
-            (link,) = zygote._links.values()
+            (link,) = zygote._processes.values()
             stuck = link._process.pid
             os.kill(stuck, signal.SIGSTOP)
         await watch.end()
         os.kill(stuck, signal.SIGCONT)
-        assert isinstance(middle.running.ended, Died)
+        assert isinstance(middle.running.final_outcome, Died)
         assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
     assert not middle.effect.exists()
 
@@ -143,7 +145,7 @@ async def test_calls_are_killed_when_the_deadline_has_passed(tmp_path: Path) -> 
     async with Zygote() as zygote:
         async with in_the_middle(zygote, tmp_path, "hold_with_family") as middle:
             watches = [Watch(pid) for pid in middle.pids]
-            zygote.set_deadline(boottime())
+            zygote.set_deadline(read_boot_clock())
             for watch in watches:
                 await watch.end()
             assert await middle.outcome() == Died(signal=9, detail="killed by SIGKILL")
@@ -151,7 +153,7 @@ async def test_calls_are_killed_when_the_deadline_has_passed(tmp_path: Path) -> 
         assert refused == Raised(
             kind="TimeoutError", message="not started: the lease has lapsed"
         )
-        zygote.set_deadline(boottime() + PATIENCE)
+        zygote.set_deadline(read_boot_clock() + PATIENCE)
         assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
     assert len(watches) == 3
     assert not middle.effect.exists()
@@ -160,12 +162,12 @@ async def test_calls_are_killed_when_the_deadline_has_passed(tmp_path: Path) -> 
 async def test_a_deadline_that_is_moved_in_time_ends_nothing(tmp_path: Path) -> None:
     """The newest moment counts, also one that was set before there was a zygote."""
     async with Zygote() as zygote:
-        zygote.set_deadline(boottime() + PATIENCE)
+        zygote.set_deadline(read_boot_clock() + PATIENCE)
         async with in_the_middle(zygote, tmp_path, "hold") as middle:
-            moved = boottime() + 0.05
+            moved = read_boot_clock() + 0.05
             zygote.set_deadline(moved)
             zygote.set_deadline(moved + PATIENCE)
-            await becomes(lambda: boottime() > moved)
+            await becomes(lambda: read_boot_clock() > moved)
             assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
             middle.gate.open()
             assert await middle.outcome() == Returned(value="held")
@@ -176,7 +178,7 @@ async def test_interrupts_and_requests_to_terminate_are_for_the_runtime(
 ) -> None:
     """Ctrl-C and service managers signal everybody; what follows is for the driver to say."""
     async with Zygote() as zygote, in_the_middle(zygote, tmp_path, "hold") as middle:
-        (link,) = zygote._links.values()
+        (link,) = zygote._processes.values()
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(link._process.pid, number)
         middle.gate.open()
@@ -190,7 +192,7 @@ async def test_closing_the_zygote_ends_its_process() -> None:
         with anyio.CancelScope() as scope:
             async with Zygote() as zygote:
                 await outcome_of(zygote, errand("add", {"a": 1}))
-                (link,) = zygote._links.values()
+                (link,) = zygote._processes.values()
                 pids.append(link._process.pid)
                 if cancelled:
                     scope.cancel()
@@ -202,7 +204,7 @@ async def test_closing_the_zygote_ends_its_process() -> None:
 async def test_a_zygote_that_nobody_needed_was_never_started() -> None:
     """Agents without blocking tools pay nothing."""
     async with Zygote() as zygote:
-        assert not zygote._links
+        assert not zygote._processes
 
 
 def test_a_system_that_cannot_fork_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +216,10 @@ def test_a_system_that_cannot_fork_is_told_so(monkeypatch: pytest.MonkeyPatch) -
 
 def test_no_runtime_starts_while_tools_are_imported() -> None:
     """It would start a zygote, which would import the tools, which would start a runtime."""
-    with importing("shop"), pytest.raises(Misconfigured, match="if __name__ == '__main__'"):
+    with (
+        mark_importing("shop"),
+        pytest.raises(Misconfigured, match="if __name__ == '__main__'"),
+    ):
         Zygote()
     Zygote()
 
@@ -268,7 +273,7 @@ async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path
     """A runtime makes them for months."""
     async with Zygote() as zygote:
         await outcome_of(zygote, errand("add", {"a": 1}))
-        (link,) = zygote._links.values()
+        (link,) = zygote._processes.values()
         server = link._process.pid
         gc.collect()  # else what tests before this one have left may be closed in between
         before = _descriptors(os.getpid()), _descriptors(server)
@@ -286,8 +291,8 @@ async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path
         with anyio.fail_after(PATIENCE):
             await becomes(lambda: (_descriptors(os.getpid()), _descriptors(server)) == before)
             await becomes(lambda: not _children(server))
-        (link,) = zygote._links.values()
-        assert not link._parties
+        (link,) = zygote._processes.values()
+        assert not link._observers
         assert not link._pids
 
 
@@ -301,7 +306,7 @@ def _children(pid: int) -> list[str]:
 
 async def test_fifty_calls_run_side_by_side(tmp_path: Path) -> None:
     """Each is behind its gate before the first gate opens."""
-    outcomes: list[Outcome] = []
+    outcomes: list[FunctionOutcome] = []
     folders = [tmp_path / str(n) for n in range(50)]
     for folder in folders:
         folder.mkdir()
@@ -310,7 +315,7 @@ async def test_fifty_calls_run_side_by_side(tmp_path: Path) -> None:
 
         async def run(middle: Middle) -> None:
             it = errand("hold", middle.args)
-            outcomes.append(await zygote.run(it, save=ignore, note=ignore, grace=LONG))
+            outcomes.append(await zygote.run_to_end(it, save=ignore, note=ignore, grace=LONG))
 
         for middle in middles:
             group.start_soon(run, middle)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from midrun.core.values import Json
-from midrun.driver.subprocess.protocol import Asked, Died, NotDone, Raised, Returned
+from midrun.driver.subprocess.protocol import Died, NotDone, QuestionAsked, Raised, Returned
 from midrun.driver.subprocess.zygote_client import Zygote
 from tests.unit.driver.subprocess.scene import NONE, errand, ignore, outcome_of
 
@@ -122,7 +122,7 @@ async def test_an_error_of_save_ends_the_call_and_is_the_callers(zygote: Zygote)
 async def test_a_tool_that_needs_a_person_ends_with_its_question(zygote: Zygote) -> None:
     """Not even a tool that catches everything keeps the question to itself."""
     outcome = await outcome_of(zygote, errand("ask", {"amount": 5}))
-    assert outcome == Asked(question="May I?", data={"amount": 5})
+    assert outcome == QuestionAsked(question="May I?", data={"amount": 5})
 
 
 async def test_a_result_that_is_not_json_is_no_failure(zygote: Zygote, tmp_path: Path) -> None:
@@ -226,9 +226,9 @@ async def test_a_tool_that_writes_to_our_socket_is_killed(zygote: Zygote) -> Non
 
 async def test_an_outcome_can_be_asked_for_again(zygote: Zygote) -> None:
     """A driver that was cancelled while it waited asks the handle, not the world."""
-    async with zygote.running(
+    async with zygote.run_process(
         errand("add", {"a": 2}), save=ignore, note=ignore, grace=NONE
     ) as running:
-        assert running.ended is None
-        first = await running.outcome()
-        assert await running.outcome() == first == running.ended
+        assert running.final_outcome is None
+        first = await running.wait_for_outcome()
+        assert await running.wait_for_outcome() == first == running.final_outcome

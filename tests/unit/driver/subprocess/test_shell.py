@@ -4,8 +4,8 @@ from pathlib import Path
 
 import anyio
 
-from midrun.agents.shell_tool import OUTPUT_MAX, shell
-from midrun.agents.tool import place_of
+from midrun.agents.shell_tool import OUTPUT_MAX_BYTES, shell
+from midrun.agents.tool import find_import_path
 from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import Died, Returned
 from midrun.driver.subprocess.zygote_client import Zygote
@@ -28,7 +28,7 @@ async def _run(zygote: Zygote, command: str) -> dict[str, Json]:
 
 
 def _place() -> str:
-    place = place_of(shell("sh"))
+    place = find_import_path(shell("sh"))
     assert place, "a shell that cannot be found cannot be killed"
     return place
 
@@ -50,7 +50,7 @@ async def test_long_output_keeps_its_beginning_and_its_end(zygote: Zygote) -> No
     assert printed.startswith("begin\n")
     assert printed.endswith("end\n")
     assert "bytes left out" in printed
-    assert len(printed) < OUTPUT_MAX + 100
+    assert len(printed) < OUTPUT_MAX_BYTES + 100
     assert (await _run(zygote, r"printf '\377x'"))["stdout"] == "\ufffdx"
 
 
@@ -64,12 +64,12 @@ async def test_the_whole_pipeline_dies_with_the_call(zygote: Zygote, tmp_path: P
     """
     it = errand(_place(), {"command": command})
     with anyio.fail_after(PATIENCE):
-        async with zygote.running(it, save=ignore, note=ignore, grace=LONG) as running:
+        async with zygote.run_process(it, save=ignore, note=ignore, grace=LONG) as running:
             watches = [Watch(pid) for pid in await begun.hear()]
     for watch in watches:
         await watch.end()
     gate.open()
     gate.open()
-    assert isinstance(running.ended, Died)
+    assert isinstance(running.final_outcome, Died)
     assert len(watches) == 2
     assert not effect.exists()

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from midrun.core.values import Json
-from midrun.driver.subprocess.protocol import Died, Outcome, Returned
-from midrun.driver.subprocess.zygote_client import Running, Zygote
+from midrun.driver.subprocess.protocol import Died, FunctionOutcome, Returned
+from midrun.driver.subprocess.zygote_client import ProcessCall, Zygote
 from tests.unit.driver.subprocess.scene import (
     DEEDS,
     LONG,
@@ -35,7 +35,9 @@ async def test_after_a_cancel_the_tool_does_nothing_more(
         assert is_there(middle.pids[0])
     assert not is_there(middle.pids[0])
     middle.gate.open()
-    assert middle.running.ended == Died(signal=signal.SIGTERM, detail="killed by SIGTERM")
+    assert middle.running.final_outcome == Died(
+        signal=signal.SIGTERM, detail="killed by SIGTERM"
+    )
     assert not middle.effect.exists()
 
 
@@ -82,7 +84,9 @@ async def test_a_tool_that_ignores_the_request_is_killed(
     async with in_the_middle(zygote, tmp_path, "ignore_requests_to_stop", NONE) as middle:
         pass
     assert not is_there(middle.pids[0])
-    assert middle.running.ended == Died(signal=signal.SIGKILL, detail="killed by SIGKILL")
+    assert middle.running.final_outcome == Died(
+        signal=signal.SIGKILL, detail="killed by SIGKILL"
+    )
     assert not middle.effect.exists()
 
 
@@ -92,7 +96,7 @@ async def test_the_outcome_of_a_tool_that_finishes_within_its_grace_is_kept(
     """It has had its effect. To call it aborted would be to forget something we know."""
     async with in_the_middle(zygote, tmp_path, "finish_when_asked_to_stop") as middle:
         pass
-    assert middle.running.ended == Returned(value="finished")
+    assert middle.running.final_outcome == Returned(value="finished")
     assert middle.effect.exists()
 
 
@@ -106,11 +110,11 @@ async def test_progress_is_saved_within_the_grace(zygote: Zygote, tmp_path: Path
 
     it = errand("save_when_asked_to_stop", middle.args)
     with anyio.fail_after(PATIENCE):
-        async with zygote.running(it, save=save, note=ignore, grace=LONG) as running:
+        async with zygote.run_process(it, save=save, note=ignore, grace=LONG) as running:
             await middle.fifo.hear()
             middle.gate.open()
     assert saved == [{"page": 7}]
-    assert running.ended == Returned(value="saved")
+    assert running.final_outcome == Returned(value="saved")
 
 
 async def test_a_save_that_was_cut_short_is_made_again_within_the_grace(
@@ -126,13 +130,13 @@ async def test_a_save_that_was_cut_short_is_made_again_within_the_grace(
             group.cancel_scope.cancel()
             await anyio.sleep_forever()
 
-    handles: list[Running] = []
+    handles: list[ProcessCall] = []
 
     async def run() -> None:
         it = errand("save_when_asked_to_stop", middle.args)
-        async with zygote.running(it, save=save, note=ignore, grace=LONG) as running:
+        async with zygote.run_process(it, save=save, note=ignore, grace=LONG) as running:
             handles.append(running)
-            await running.outcome()
+            await running.wait_for_outcome()
 
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
@@ -140,7 +144,7 @@ async def test_a_save_that_was_cut_short_is_made_again_within_the_grace(
             await middle.fifo.hear()
             middle.gate.open()
     assert attempts == [{"page": 7}] * 2
-    assert [running.ended for running in handles] == [Returned(value="saved")]
+    assert [running.final_outcome for running in handles] == [Returned(value="saved")]
 
 
 async def test_a_save_that_hangs_does_not_keep_the_tool_alive(
@@ -161,7 +165,7 @@ async def test_a_save_that_hangs_does_not_keep_the_tool_alive(
 
             async def run() -> None:
                 grace = timedelta(milliseconds=50)
-                await zygote.run(it, save=save, note=ignore, grace=grace)
+                await zygote.run_to_end(it, save=save, note=ignore, grace=grace)
 
             group.start_soon(run)
             (pid,) = await middle.fifo.hear()
@@ -177,13 +181,13 @@ async def test_a_call_can_be_cancelled_at_any_moment_of_its_start(
 ) -> None:
     """Before it is sent, forked, instructed, or heard of: it is gone, or was never there."""
     middle = Middle(tmp_path)
-    handles: list[Running] = []
+    handles: list[ProcessCall] = []
 
     async def run() -> None:
         it = errand("hold", middle.args)
-        async with zygote.running(it, save=ignore, note=ignore, grace=LONG) as running:
+        async with zygote.run_process(it, save=ignore, note=ignore, grace=LONG) as running:
             handles.append(running)
-            await running.outcome()
+            await running.wait_for_outcome()
 
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
@@ -192,7 +196,7 @@ async def test_a_call_can_be_cancelled_at_any_moment_of_its_start(
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
     for running in handles:
-        assert isinstance(running.ended, Died)
+        assert isinstance(running.final_outcome, Died)
     middle.gate.open()
     assert not middle.effect.exists()
     assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
@@ -207,7 +211,7 @@ async def test_many_calls_are_cancelled_at_once(zygote: Zygote, tmp_path: Path) 
 
     async def run(middle: Middle) -> None:
         it = errand("hold", middle.args)
-        await zygote.run(it, save=ignore, note=ignore, grace=LONG)
+        await zygote.run_to_end(it, save=ignore, note=ignore, grace=LONG)
 
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
@@ -232,7 +236,7 @@ async def test_a_call_is_killed_while_another_ones_module_is_imported(
     slow.write_text(f"open({str(gate)!r}).read()\ndef fn() -> int:\n    return 5\n")
     monkeypatch.syspath_prepend(tmp_path)
     it = errand("midrun_slow_module:fn", {})
-    outcomes: list[Outcome] = []
+    outcomes: list[FunctionOutcome] = []
 
     async def run_slow() -> None:
         outcomes.append(await outcome_of(zygote, it))
@@ -262,8 +266,8 @@ def _opened(path: Path) -> int:
 async def test_a_call_costs_the_runtime_no_thread(zygote: Zygote) -> None:
     """No call has a thread of the runtime: a thousand of them would be a thousand threads."""
     before = threading.active_count()
-    async with zygote.running(
+    async with zygote.run_process(
         errand(f"{DEEDS}:add", {"a": 1}), save=ignore, note=ignore, grace=NONE
     ) as running:
         assert threading.active_count() <= before
-        await running.outcome()
+        await running.wait_for_outcome()

@@ -7,7 +7,7 @@ import sys
 import anyio
 
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.connection import Link
+from midrun.stores.postgres.connection import PostgresConnection
 from midrun.stores.postgres.store import PostgresStore
 
 
@@ -18,20 +18,22 @@ async def open_them(*urls: str) -> None:
         sys.stdout.flush()
         sys.stdin.readline()
         store = await PostgresStore.open(url)
-        assert not await store.counts()
+        assert not await store.count_runs_by_phase()
         await store.close()
 
 
 async def die_migrating(*urls: str) -> None:
     """Be killed when everything is done but the commit."""
-    script = Link.script
+    script = PostgresConnection.run_script
 
-    async def dying(link: Link, text: str) -> None:
+    async def dying(link: PostgresConnection, text: str) -> None:
         if text == queries.COMMIT:
             os.kill(os.getpid(), signal.SIGKILL)
         await script(link, text)
 
-    setattr(Link, Link.script.__name__, dying)  # only in this process
+    setattr(
+        PostgresConnection, PostgresConnection.run_script.__name__, dying
+    )  # only in this process
     await PostgresStore.open(urls[0])
 
 

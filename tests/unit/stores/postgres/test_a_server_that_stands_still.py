@@ -9,7 +9,7 @@ import pytest
 
 from midrun import Midrun
 from midrun.errors import StoreError
-from midrun.ports.environment import Outside
+from midrun.ports.environment import Environment
 from midrun.stores.postgres import connection, pool
 from midrun.testing.postgres import Postgres
 from tests.crash.facts import becomes
@@ -36,9 +36,9 @@ async def test_holders_fence_themselves_and_nothing_is_done_twice(
 
     What it had been sent it carries out when it wakes, long after everybody has given it up.
     """
-    monkeypatch.setattr(pool, "BACK_S", 1.0)
-    monkeypatch.setattr(connection, "CONNECT_S", 1)
-    outside, url = Outside(lease=LEASE), postgres.url()
+    monkeypatch.setattr(pool, "RECONNECT_MAX_S", 1.0)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 1)
+    outside, url = Environment(lease=LEASE), postgres.url()
     ada, bob = agents_of(tmp_path, "ada"), agents_of(tmp_path, "bob")
     with anyio.fail_after(PATIENCE):
         async with (
@@ -48,7 +48,7 @@ async def test_holders_fence_themselves_and_nothing_is_done_twice(
             clerk = await midrun.start("clerk", "Go.")
             payer = await midrun.start("payer", "Go.")
             await becomes(lambda: words(tmp_path).keys() == {"a", "b", "pay"})
-            with postgres.frozen():
+            with postgres.freeze_processes():
                 (tmp_path / "paid").touch()
                 await becomes((tmp_path / "pay is over").exists)
                 await becomes((tmp_path / "b is over").exists)  # it was stopped

@@ -7,12 +7,12 @@ import psycopg
 import pytest
 
 from midrun.core.ids import Seq
-from midrun.ports.follower_cursors import Mark
-from midrun.stores.postgres.connection import Address, Link
-from midrun.stores.postgres.setup import _migrate, migrations
+from midrun.ports.follower_cursors import FollowerCursor
+from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
+from midrun.stores.postgres.setup import _apply_migrations, load_migrations
 from midrun.stores.postgres.store import PostgresStore
-from midrun.testing.store_suite.cursors import DONE, TTL, grow
-from midrun.testing.store_suite.fixtures import OTHER, RUN, create
+from midrun.testing.store_suite.cursors import COMPLETED_HEAD, LEASE_TTL, append_in_phase
+from midrun.testing.store_suite.fixtures import OTHER_RUN, RUN, create_run
 from tests.unit.stores.postgres.conftest import PATIENCE, Open
 from tests.unit.stores.postgres.cutting import Cut, Cutter
 
@@ -28,11 +28,11 @@ async def test_what_is_being_written_while_a_follower_comes_is_before_it(
     url: str, store: PostgresStore
 ) -> None:
     """It waits for those who write, and those who come then see it: nothing falls between."""
-    await create(store, RUN, head=DONE)
-    marks, comes = store.marks(), anyio.Event()
+    await create_run(store, RUN, head=COMPLETED_HEAD)
+    marks, comes = store.follower_cursors(), anyio.Event()
 
     async def come() -> None:
-        assert await marks.attend("f", holder="p", ttl=TTL)
+        assert await marks.acquire_leadership("f", holder="p", ttl=LEASE_TTL)
         comes.set()
 
     with psycopg.connect(url) as db:  # one who writes, and has not committed yet
@@ -44,8 +44,8 @@ async def test_what_is_being_written_while_a_follower_comes_is_before_it(
                 await anyio.sleep(0.01)
             assert not comes.is_set()
             db.commit()
-    assert not await marks.behind("f", limit=9)
-    assert (await marks.marked("f", RUN)).seq == 2
+    assert not await marks.list_behind("f", limit=9)
+    assert (await marks.get_cursor("f", RUN)).seq == 2
 
 
 async def test_a_follower_that_comes_is_there_once_though_its_answer_was_lost(
@@ -54,42 +54,46 @@ async def test_a_follower_that_comes_is_there_once_though_its_answer_was_lost(
     """It asks again: what has happened in between is not counted as told."""
     monkeypatch.setattr("tests.unit.stores.postgres.cutting.WRITE", b"midrun_follow")
     store, other = await opened(cut_url), await opened(cut_url)
-    await create(other, RUN, head=DONE)
+    await create_run(other, RUN, head=COMPLETED_HEAD)
 
     async def meanwhile() -> None:
         cutter.meanwhile = None
-        await grow(other, RUN, 1)
+        await append_in_phase(other, RUN, 1)
 
     cutter.meanwhile, cutter.next = meanwhile, Cut.AFTER
-    assert await store.marks().attend("f", holder="p", ttl=TTL)
+    assert await store.follower_cursors().acquire_leadership("f", holder="p", ttl=LEASE_TTL)
     assert cutter.cuts == 1
-    assert await store.marks().behind("f", limit=9) == [Mark(run=RUN, seq=Seq(1))]
+    assert await store.follower_cursors().list_behind("f", limit=9) == [
+        FollowerCursor(run=RUN, seq=Seq(1))
+    ]
 
 
 async def test_an_older_midrun_keeps_the_followers_that_it_knows_and_gets_no_other(
     url: str, opened: Open
 ) -> None:
     """It would take every run without a mark for one that was never told of."""
-    address = Address(url, durability="full", patience=timedelta(seconds=PATIENCE))
-    link = await Link.made(address)
-    await _migrate(address, link, migrations()[:4])
-    link.drop()
+    address = PostgresAddress(url, durability="full", write_timeout=timedelta(seconds=PATIENCE))
+    link = await PostgresConnection.connect(address)
+    await _apply_migrations(address, link, load_migrations()[:4])
+    link.close()
     old = PostgresStore(address)
-    await create(old, RUN, head=DONE)
+    await create_run(old, RUN, head=COMPLETED_HEAD)
     with psycopg.connect(url, autocommit=True) as db:
         assert db.execute(ATTENDED, ("known", "old")).fetchone() == (True,)
         new = await opened(url)
-        marks = new.marks()
-        assert await marks.attend("late", holder="new", ttl=TTL)
-        await marks.leave("late", holder="new")
+        marks = new.follower_cursors()
+        assert await marks.acquire_leadership("late", holder="new", ttl=LEASE_TTL)
+        await marks.release_leadership("late", holder="new")
         assert db.execute(ATTENDED, ("late", "old")).fetchone() == (False,)
         assert db.execute(ATTENDED, ("known", "old")).fetchone() == (True,)
-        assert not await marks.attend("known", holder="new", ttl=TTL)
-        await grow(old, RUN, 1)  # through the procedure by its name: it makes the mark
-        await create(old, OTHER, head=DONE)
-        await marks.leave("known", holder="old")
+        assert not await marks.acquire_leadership("known", holder="new", ttl=LEASE_TTL)
+        await append_in_phase(
+            old, RUN, 1
+        )  # through the procedure by its name: it makes the mark
+        await create_run(old, OTHER_RUN, head=COMPLETED_HEAD)
+        await marks.release_leadership("known", holder="old")
         for name in ("known", "late"):
-            assert await marks.attend(name, holder="new", ttl=TTL)
-            behind = {mark.run: mark.seq for mark in await marks.behind(name, limit=9)}
-            assert behind == {RUN: 1, OTHER: 0}
+            assert await marks.acquire_leadership(name, holder="new", ttl=LEASE_TTL)
+            behind = {mark.run: mark.seq for mark in await marks.list_behind(name, limit=9)}
+            assert behind == {RUN: 1, OTHER_RUN: 0}
     await old.close()

@@ -18,7 +18,13 @@ from midrun.core.ids import Seq
 from midrun.ports.store import Store
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.fixtures import OTHER, RUN, create, say, take
+from midrun.testing.store_suite.fixtures import (
+    OTHER_RUN,
+    RUN,
+    append_message,
+    create_run,
+    take_lease,
+)
 from tests.unit.stores.postgres.conftest import PATIENCE
 
 pytestmark = pytest.mark.once
@@ -64,17 +70,17 @@ async def _waiting(postgres: Postgres, *, but: Collection[object]) -> list[objec
 
 
 async def _say(store: Store) -> None:
-    assert (await say(store, RUN, 1, "once")).seq == 2
+    assert (await append_message(store, RUN, 1, "once")).seq == 2
 
 
 async def _take(store: Store) -> None:
-    lease = await take(store, RUN, 1, "a")
-    row = await store.row(RUN)
+    lease = await take_lease(store, RUN, 1, "a")
+    row = await store.get_row(RUN)
     assert (row.epoch, row.holder, row.seq) == (lease.epoch, "a", 2)
 
 
 async def _create(store: Store) -> None:
-    assert (await create(store, OTHER)).seq == 1
+    assert (await create_run(store, OTHER_RUN)).seq == 1
 
 
 @pytest.mark.parametrize("write", [_say, _take, _create])
@@ -86,17 +92,17 @@ async def test_a_write_that_is_ended_at_any_step_happens_once(
     url: str,
 ) -> None:
     """The caller need not know: nothing had happened yet, and it is asked for again."""
-    store = await PostgresStore.open(url, patience=timedelta(seconds=PATIENCE))
-    await create(store)
-    await store.beat("a", ttl=timedelta(seconds=PATIENCE))
+    store = await PostgresStore.open(url, write_timeout=timedelta(seconds=PATIENCE))
+    await create_run(store)
+    await store.record_heartbeat("a", ttl=timedelta(seconds=PATIENCE))
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             with stopped_at(step, url) as db:
                 tasks.start_soon(write, store)
                 await end_who_waits(postgres)
                 assert db.execute("SELECT sum(seq) FROM midrun_runs").fetchall() == [(1,)]
-    for run in {RUN, OTHER if write is _create else RUN}:
-        seq = (await store.row(run)).seq
+    for run in {RUN, OTHER_RUN if write is _create else RUN}:
+        seq = (await store.get_row(run)).seq
         assert [record.seq for record in await store.read(run)] == [*range(1, seq + 1)]
-    assert (await say(store, RUN, (await store.row(RUN)).seq)).seq > Seq(1)
+    assert (await append_message(store, RUN, (await store.get_row(RUN)).seq)).seq > Seq(1)
     await store.close()

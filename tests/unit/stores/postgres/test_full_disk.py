@@ -19,8 +19,8 @@ from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.errors import StoreFull
 from midrun.models import ScriptedModel, Use
-from midrun.ports.environment import Outside
-from midrun.ports.store import Appended, Lease, Query
+from midrun.ports.environment import Environment
+from midrun.ports.store import AppendResult, Lease, RunQuery
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres, running
 from tests.crash.facts import becomes
@@ -92,7 +92,7 @@ class Watched(PostgresStore):
         head: Head | None,
         starts: bool = False,
         at: Micros | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append; a no is counted."""
         try:
             return await super().append(
@@ -118,7 +118,7 @@ async def test_a_full_disk_is_named_and_holds_a_run_up_until_there_is_room(disk:
     agent = Agent("actor", model=ScriptedModel([Use("act"), "Done."]), tools=[act])
     with anyio.fail_after(PATIENCE):
         store = await Watched.open(disk.url)
-        outside = Outside(lease=timedelta(seconds=PATIENCE))
+        outside = Environment(lease=timedelta(seconds=PATIENCE))
         async with Midrun(store, agents=[agent], outside=outside) as midrun:
             run = await midrun.start(agent, "Go.")
             await becomes(lambda: did == ["act"])
@@ -128,7 +128,7 @@ async def test_a_full_disk_is_named_and_holds_a_run_up_until_there_is_room(disk:
             task = os.urandom(LONG).hex()
             with pytest.raises(StoreFull, match="Free space, then retry"):
                 await midrun.start(agent, task, request_id="once")
-            assert [row.run for row in (await store.runs(Query())).items] == [run.id]
+            assert [row.run for row in (await store.list_runs(RunQuery())).items] == [run.id]
             disk.make_room()
             assert (await run.until("completed")).output == "Done."
             other = await midrun.start(agent, task, request_id="once")

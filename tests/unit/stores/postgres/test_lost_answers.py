@@ -10,11 +10,19 @@ import pytest
 from midrun.core.entries import MessageReceived
 from midrun.core.ids import RunId, Seq
 from midrun.errors import RunExists, SeqConflict, StoreUnreachable
-from midrun.ports.store import Halt
+from midrun.ports.store import HaltRecord
 from midrun.stores.postgres import connection, pool
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.fixtures import OTHER, RUN, create, head, said, say, take
+from midrun.testing.store_suite.fixtures import (
+    OTHER_RUN,
+    RUN,
+    append_message,
+    create_run,
+    make_head,
+    make_message,
+    take_lease,
+)
 from tests.unit.stores.postgres.conftest import Open
 from tests.unit.stores.postgres.cutting import Cut, Cutter
 
@@ -32,11 +40,11 @@ async def test_a_write_whose_connection_is_cut_happens_exactly_once(
 ) -> None:
     """Before the server has heard of it, or after it has committed: the caller sees neither."""
     store = await opened(cut_url)
-    await create(store)
+    await create_run(store)
     chance = Random(8)  # noqa: S311 - which of them are cut
     for n in range(60):
         cutter.next = chance.choice([Cut.NONE, Cut.BEFORE, Cut.AFTER])
-        assert (await say(store, RUN, n + 1, f"t{n}")).seq == n + 2
+        assert (await append_message(store, RUN, n + 1, f"t{n}")).seq == n + 2
     assert cutter.cuts > 20
     assert await texts(store) == [f"t{n}" for n in range(60)]
 
@@ -48,13 +56,13 @@ async def test_a_group_that_is_cut_happens_exactly_once(
     store = await opened(cut_url)
     runs = [RunId(f"r{n}") for n in range(20)]
     for run in runs:
-        await create(store, run)
+        await create_run(store, run)
 
     async def writer(run: RunId) -> None:
         for n in range(10):
             if run == "r0":
                 cutter.next = Cut.AFTER
-            await say(store, run, n + 1, f"t{n}")
+            await append_message(store, run, n + 1, f"t{n}")
 
     async with anyio.create_task_group() as tasks:
         for run in runs:
@@ -70,10 +78,10 @@ async def test_a_run_whose_creation_went_unanswered_is_there_once(
     """And one that somebody else has created meanwhile is somebody else's."""
     store = await opened(cut_url)
     cutter.next = Cut.AFTER
-    assert (await create(store)).seq == 1
+    assert (await create_run(store)).seq == 1
     cutter.next = Cut.AFTER
     with pytest.raises(RunExists):
-        await create(store)
+        await create_run(store)
     assert len(await store.read(RUN)) == 1
 
 
@@ -82,13 +90,13 @@ async def test_a_write_is_found_again_although_others_have_written_since(
 ) -> None:
     """By its seq and its hash, not because it is the newest."""
     store, elsewhere = await opened(cut_url), await opened(url)
-    await create(store)
+    await create_run(store)
 
     async def meanwhile() -> None:
-        await say(elsewhere, RUN, 2, "theirs")
+        await append_message(elsewhere, RUN, 2, "theirs")
 
     cutter.next, cutter.meanwhile = Cut.AFTER, meanwhile
-    assert (await say(store, RUN, 1, "ours")).seq == 2
+    assert (await append_message(store, RUN, 1, "ours")).seq == 2
     assert await texts(store) == ["ours", "theirs"]
 
 
@@ -97,12 +105,12 @@ async def test_a_write_that_never_arrived_loses_against_one_that_did(
 ) -> None:
     """The same words from somebody else are not taken for ours."""
     store, elsewhere = await opened(cut_url), await opened(url)
-    await create(store)
-    await store.row(RUN)
-    await say(elsewhere, RUN, 1, "same")
+    await create_run(store)
+    await store.get_row(RUN)
+    await append_message(elsewhere, RUN, 1, "same")
     cutter.next = Cut.BEFORE
     with pytest.raises(SeqConflict):
-        await say(store, RUN, 1, "same")
+        await append_message(store, RUN, 1, "same")
     assert await texts(store) == ["same"]
 
 
@@ -111,11 +119,11 @@ async def test_a_lease_whose_answer_was_lost_is_ours(
 ) -> None:
     """Not somebody's, whom nobody knows, until it runs out."""
     store = await opened(cut_url)
-    await create(store)
-    await store.beat("a", ttl=timedelta(seconds=60))
+    await create_run(store)
+    await store.record_heartbeat("a", ttl=timedelta(seconds=60))
     cutter.next = Cut.AFTER
-    lease = await take(store, RUN, 1, "a")
-    row = await store.row(RUN)
+    lease = await take_lease(store, RUN, 1, "a")
+    row = await store.get_row(RUN)
     assert (row.epoch, row.holder, row.seq) == (lease.epoch, "a", 2)
 
 
@@ -124,14 +132,14 @@ async def test_whatever_was_acknowledged_survives_a_restart_of_the_server(
     how: Literal["fast", "immediate"], store: PostgresStore, postgres: Postgres
 ) -> None:
     """And whoever writes on meanwhile only sees that it takes a little longer."""
-    await create(store)
-    await create(store, OTHER)
+    await create_run(store)
+    await create_run(store, OTHER_RUN)
     acknowledged: list[int] = []
     under_way = anyio.Event()
 
     async def writer() -> None:
         for n in range(300):
-            appended = await say(store, RUN, n + 1, f"t{n}")
+            appended = await append_message(store, RUN, n + 1, f"t{n}")
             acknowledged.append(appended.seq)
             if n == 20:
                 under_way.set()
@@ -140,7 +148,7 @@ async def test_whatever_was_acknowledged_survives_a_restart_of_the_server(
         tasks.start_soon(writer)
         await under_way.wait()
         await anyio.to_thread.run_sync(postgres.restart, how)
-        assert (await say(store, OTHER, 1)).seq == 2
+        assert (await append_message(store, OTHER_RUN, 1)).seq == 2
     assert acknowledged == [*range(2, 302)]
     assert await texts(store) == [f"t{n}" for n in range(300)]
 
@@ -149,18 +157,18 @@ async def test_every_other_call_survives_the_loss_of_its_connections(
     store: PostgresStore, postgres: Postgres
 ) -> None:
     """They change nothing, or the same thing when they are repeated."""
-    await create(store)
+    await create_run(store)
     for _ in range(2):
         postgres.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'midrun'"
         )
-        await store.beat("a", ttl=timedelta(seconds=60))
-        assert list(await store.holders()) == ["a"]
-        await store.halt(Halt(scope="all", by="ops"))
-        assert [halt.scope for halt in await store.halts()] == ["all"]
-        assert await store.lift("all")
-        assert (await store.row(RUN)).seq == 1
+        await store.record_heartbeat("a", ttl=timedelta(seconds=60))
+        assert list(await store.list_holders()) == ["a"]
+        await store.set_halt(HaltRecord(scope="all", by="ops"))
+        assert [halt.scope for halt in await store.list_halts()] == ["all"]
+        assert await store.remove_halt("all")
+        assert (await store.get_row(RUN)).seq == 1
 
 
 async def test_a_server_that_is_silent_is_given_up_in_time(
@@ -168,15 +176,15 @@ async def test_a_server_that_is_silent_is_given_up_in_time(
 ) -> None:
     """A stall without a reset: the caller is told that nobody knows, and can go on later."""
     store = await opened(cut_url)
-    await create(store)
-    monkeypatch.setattr(store.address, "patience_s", 0.2)
-    monkeypatch.setattr(connection, "SLACK_S", 0.1)
-    monkeypatch.setattr(connection, "CONNECT_S", 0.2)
-    monkeypatch.setattr(pool, "BACK_S", 0.5)
+    await create_run(store)
+    monkeypatch.setattr(store.address, "write_timeout_s", 0.2)
+    monkeypatch.setattr(connection, "ANSWER_SLACK_S", 0.1)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(pool, "RECONNECT_MAX_S", 0.5)
     cutter.stall()
     with pytest.raises(StoreUnreachable, match="read the run to find out"):
-        await say(store, RUN, 1)
+        await append_message(store, RUN, 1)
     cutter.flow()
-    seq = (await store.row(RUN)).seq
+    seq = (await store.get_row(RUN)).seq
     assert seq in {1, 2}
-    await store.append(RUN, [said()], after=seq, lease=None, head=head())
+    await store.append(RUN, [make_message()], after=seq, lease=None, head=make_head())

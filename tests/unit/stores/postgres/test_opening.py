@@ -16,12 +16,12 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun.errors import StoreForeign, StoreUnreachable
-from midrun.stores.postgres.connection import Address, Link
-from midrun.stores.postgres.setup import _migrate, migrations
+from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
+from midrun.stores.postgres.setup import _apply_migrations, load_migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.urls import open_store
-from midrun.testing.postgres import USER, Postgres
-from midrun.testing.store_suite.fixtures import RUN, create, say, take
+from midrun.testing.postgres import DATABASE_USER, Postgres
+from midrun.testing.store_suite.fixtures import RUN, append_message, create_run, take_lease
 from tests.crash.facts import becomes
 from tests.unit.stores.postgres.conftest import PATIENCE, Open
 
@@ -57,7 +57,7 @@ async def test_processes_that_open_an_empty_schema_at_once_make_it_once(
                 other.stdin.flush()
         assert [other.wait(60) for other in others] == [0] * 4
     for url in urls:
-        await create(await opened(url))
+        await create_run(await opened(url))
 
 
 async def test_a_migration_that_is_killed_leaves_nothing_behind(
@@ -70,37 +70,37 @@ async def test_a_migration_that_is_killed_leaves_nothing_behind(
     found = postgres.execute(f"SELECT FROM pg_tables WHERE schemaname = '{schema}'")
     assert not found
     store = await opened(url)
-    await create(store)
+    await create_run(store)
 
 
-@pytest.mark.parametrize("since", [number for number, _ in migrations()[:-1]])
+@pytest.mark.parametrize("since", [number for number, _ in load_migrations()[:-1]])
 async def test_a_store_of_an_older_midrun_is_brought_up_to_date_with_its_runs(
     since: int, url: str, opened: Open
 ) -> None:
     """From every schema that there ever was; what is in it is as good as new."""
-    address = Address(url, durability="full", patience=timedelta(seconds=PATIENCE))
-    link = await Link.made(address)
-    await _migrate(address, link, migrations()[:since])
-    link.drop()
+    address = PostgresAddress(url, durability="full", write_timeout=timedelta(seconds=PATIENCE))
+    link = await PostgresConnection.connect(address)
+    await _apply_migrations(address, link, load_migrations()[:since])
+    link.close()
     old = PostgresStore(address)
-    await create(old)
-    await say(old, RUN, 1, "before")
+    await create_run(old)
+    await append_message(old, RUN, 1, "before")
     await old.close()
     store = await opened(url)
-    await take(store, RUN, 2, "a")
+    await take_lease(store, RUN, 2, "a")
     assert [record.seq for record in await store.read(RUN)] == [1, 2, 3]
     with psycopg.connect(url) as db:
         versions = db.execute("SELECT version FROM midrun_schema ORDER BY version").fetchall()
-    assert versions == [(number,) for number, _ in migrations()]
+    assert versions == [(number,) for number, _ in load_migrations()]
 
 
 async def test_a_store_of_a_newer_midrun_is_left_alone(
     store: PostgresStore, postgres: Postgres, url: str
 ) -> None:
     """Migrations only go forward."""
-    await create(store)
+    await create_run(store)
     schema = url.rpartition("search_path%3D")[2]
-    newer = migrations()[-1][0] + 1
+    newer = load_migrations()[-1][0] + 1
     postgres.execute(f'INSERT INTO "{schema}".midrun_schema (version) VALUES ({newer})')  # noqa: S608 - ours
     with pytest.raises(StoreForeign, match="newer midrun"):
         await PostgresStore.open(url)
@@ -110,7 +110,7 @@ async def test_a_database_that_is_not_there_is_named_without_its_password(
     postgres: Postgres,
 ) -> None:
     """At once: it will not come into being by waiting."""
-    url = postgres.url("public").replace(f"{USER}@", f"{USER}:secret@")
+    url = postgres.url("public").replace(f"{DATABASE_USER}@", f"{DATABASE_USER}:secret@")
     url = url.replace("/postgres?", "/nowhere?")
     with pytest.raises(StoreUnreachable, match="does not exist") as refused:
         await open_store(url)
@@ -139,7 +139,7 @@ async def test_the_number_of_connections_is_bounded(
     Those that were only there to open the store go away in their own time.
     """
     store = await opened(f"{url}&application_name=bounded")
-    await create(store)
+    await create_run(store)
     async with anyio.create_task_group() as tasks:
         for _ in range(40):
             tasks.start_soon(store.read, RUN)
@@ -152,11 +152,13 @@ async def test_event_loops_that_have_ended_keep_no_connections(
     store: PostgresStore,
 ) -> None:
     """A process that opens one after the other on a store, for its beats or per thread."""
-    await create(store)
+    await create_run(store)
     for _ in range(4):
-        await anyio.to_thread.run_sync(anyio.run, store.row, RUN)
-    await store.row(RUN)
-    assert len(store._ends) == 2  # ours, and the last: it goes when the next one comes
+        await anyio.to_thread.run_sync(anyio.run, store.get_row, RUN)
+    await store.get_row(RUN)
+    assert (
+        len(store._resources_by_loop) == 2
+    )  # ours, and the last: it goes when the next one comes
 
 
 @pytest.fixture
@@ -166,7 +168,7 @@ def modest(postgres: Postgres) -> Iterator[str]:
     url = postgres.url()
     schema = url.rpartition("search_path%3D")[2]
     postgres.execute(f'GRANT ALL ON SCHEMA "{schema}" TO modest')
-    yield url.replace(f"{USER}@", "modest@")
+    yield url.replace(f"{DATABASE_USER}@", "modest@")
     postgres.execute(f'DROP SCHEMA "{schema}" CASCADE; DROP ROLE modest')
 
 
@@ -191,7 +193,7 @@ async def test_a_server_that_has_room_for_few_connections_is_asked_through_few(
 ) -> None:
     """It takes longer, and nobody is refused."""
     store = await opened(modest)
-    await create(store)
+    await create_run(store)
     theirs = "SELECT pid FROM pg_stat_activity WHERE usename = 'modest'"
     with anyio.fail_after(PATIENCE):  # for the one that opened it to leave
         await becomes(lambda: len(postgres.execute(theirs)) <= 2)
@@ -199,7 +201,7 @@ async def test_a_server_that_has_room_for_few_connections_is_asked_through_few(
         async with anyio.create_task_group() as tasks:
             for _ in range(40):
                 tasks.start_soon(store.read, RUN)
-    await say(store, RUN, 1)
+    await append_message(store, RUN, 1)
     await store.close()
 
 
@@ -210,7 +212,7 @@ def pgbouncer(postgres: Postgres, mode: str) -> Iterator[str]:
     with TemporaryDirectory(prefix="bounce-", dir="/tmp") as folder:
         place = Path(folder)
         place.chmod(0o777)
-        (place / "users").write_text(f'"{USER}" ""\n')
+        (place / "users").write_text(f'"{DATABASE_USER}" ""\n')
         (place / "ini").write_text(
             f"[databases]\n* = host={postgres.folder}\n[pgbouncer]\n"
             f"listen_addr =\nunix_socket_dir = {folder}\nauth_type = trust\n"
@@ -233,15 +235,15 @@ async def test_a_pooler_must_give_sessions(postgres: Postgres, mode: str, opened
     database = f"bounced_{mode}"
     postgres.execute(f"CREATE DATABASE {database}")
     with pgbouncer(postgres, mode) as folder:
-        url = f"postgresql://{USER}@{folder.replace('/', '%2F')}/{database}"
+        url = f"postgresql://{DATABASE_USER}@{folder.replace('/', '%2F')}/{database}"
         if mode != "session":
             with pytest.raises(StoreUnreachable, match="pool_mode = session"):
                 await PostgresStore.open(url)
             return
         store, other = await opened(url), await opened(url)
         async with store.watch() as watch:
-            await create(other)
+            await create_run(other)
             assert (await anext(watch)).run == RUN
-            await say(other, RUN, 1)
+            await append_message(other, RUN, 1)
         await store.close()
         await other.close()

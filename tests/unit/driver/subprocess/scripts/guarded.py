@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import anyio
 
-from midrun.agents.tool import place_of, tool
+from midrun.agents.tool import find_import_path, tool
 from midrun.driver.subprocess.zygote_client import Zygote
 from tests.unit.driver.subprocess.scene import errand, ignore
 
@@ -18,11 +18,11 @@ def greet() -> str:
 async def main() -> None:
     """Run the tool."""
     print("imported as", __name__)  # noqa: T201 - the test reads it
-    place = place_of(greet)
+    place = find_import_path(greet)
     assert place
     async with Zygote() as zygote:
         it = errand(place, {})
-        print(await zygote.run(it, save=ignore, note=ignore, grace=timedelta()))  # noqa: T201
+        print(await zygote.run_to_end(it, save=ignore, note=ignore, grace=timedelta()))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -21,8 +21,10 @@ def tell(fifo: str, pids: list[int]) -> None:
 async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> None:
     """Hold the gate until killed."""
     async with Zygote() as zygote:
-        await zygote.run(errand("add", {"a": 1}), save=ignore, note=ignore, grace=timedelta())
-        (link,) = zygote._links.values()
+        await zygote.run_to_end(
+            errand("add", {"a": 1}), save=ignore, note=ignore, grace=timedelta()
+        )
+        (link,) = zygote._processes.values()
         pids = [link._process.pid]
         for _ in range(int(copies)):
             pid = os.fork()
@@ -31,7 +33,7 @@ async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> 
             pids.append(pid)
         tell(others, pids)
         it = errand("hold_with_family", {"begun": begun, "gate": gate, "effect": effect})
-        await zygote.run(it, save=ignore, note=ignore, grace=timedelta(seconds=5))
+        await zygote.run_to_end(it, save=ignore, note=ignore, grace=timedelta(seconds=5))
 
 
 if __name__ == "__main__":

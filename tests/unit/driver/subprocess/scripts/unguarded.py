@@ -19,7 +19,7 @@ async def main() -> None:
     """Run the tool."""
     async with Zygote() as zygote:
         it = errand("__main__:greet", {})
-        print(await zygote.run(it, save=ignore, note=ignore, grace=timedelta()))  # noqa: T201
+        print(await zygote.run_to_end(it, save=ignore, note=ignore, grace=timedelta()))  # noqa: T201
 
 
 anyio.run(main)
