@@ -181,7 +181,7 @@ async def dark(studio: Studio) -> None:
     await page.reload()  # the page does not notice that the clock was moved
     await run.say("What was that paper from Tuesday?", urgency="now", actor="olga")
     await studio.pass_time_at("answering", 0)
-    await expect(page.get_by_text("Held thoughts")).to_be_visible()
+    await expect(page.get_by_text("Held topics")).to_be_visible()
     await expect(page.get_by_text("It was the one by Sato")).to_be_visible()
     await studio.save_screenshot(page, "dark")
 
