@@ -70,7 +70,7 @@ async def test_a_feed_that_is_opened_in_mid_sentence_has_all_of_it(stage: Stage)
         await stage.start("end").wait()
         for reader in readers:
             await reader.reads("One two  three four. ")
-        stage.open_all_gates()
+        stage.release_all()
         await run.until("completed")
         over = [i async for i in run.feed(after) if isinstance(i, Delta)]
         assert over == [], "what has ended is an entry"
@@ -121,7 +121,7 @@ async def test_every_stream_of_a_server_has_it(stage: Stage) -> None:
         stage.gate("mid").set()
         await stage.start("end").wait()
         await reader.reads("One two  three. ")
-        stage.open_all_gates()
+        stage.release_all()
         await run.until("completed")
 
 

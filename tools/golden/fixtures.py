@@ -1,4 +1,4 @@
-"""How the stories are told: who is in them, what they call, and how calls end."""
+"""Actors, tools and helpers of the golden scenarios."""
 
 from midrun.core import driver_inputs as v
 from midrun.core.effects import Release, Undo
@@ -30,25 +30,25 @@ POST = Use(
 CHILD = Use(tool="researcher", args={"task": "Read"}, kind="child")
 
 
-def begun(**more: object) -> Scenario:
-    """Return a run that a driver has just taken."""
-    spec = RunStarted(agent="clerk", task="Sort the mail", by="ann", role="user", **more)  # type: ignore[arg-type]  # as the stories want
+def start_run(**more: object) -> Scenario:
+    """Return a run whose lease was just taken."""
+    spec = RunStarted(agent="clerk", task="Sort the mail", by="ann", role="user", **more)  # type: ignore[arg-type]  # fields of RunStarted
     return given(spec, LeaseTaken(epoch=Epoch(1), holder="here"))
 
 
-def taken(run: Scenario) -> Scenario:
-    """Let another driver take the run."""
+def take_lease(run: Scenario) -> Scenario:
+    """Let another driver take the lease."""
     return run.after(v.TakeLease(holder="there"))
 
 
-def ends(run: Scenario, call: str, result: object = "ok") -> Scenario:
-    """Let a call return."""
+def finish_call(run: Scenario, call: str, result: object = "ok") -> Scenario:
+    """Let a call return `result`."""
     done = CallDone(call=CallId(call), result=result, spent=Spend(tokens=7, cost=21))
     return run.after(v.Close(epoch=run.state.epoch, outcome=done))
 
 
-def cleaned_up(run: Scenario, *, failing: str = "") -> Scenario:
-    """Undo and release what is ordered, in order; the undo of `failing` never succeeds."""
+def run_undos(run: Scenario, *, failing: str = "") -> Scenario:
+    """Run all due undos and releases in order; the undo of `failing` always fails."""
     run = run.advances()
     while orders := [o for o in plan(run.state) if isinstance(o, Undo | Release)]:
         call, action, epoch = orders[0].call, orders[0].action, run.state.epoch
