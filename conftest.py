@@ -1,4 +1,4 @@
-"""Settings for every test: one event loop, no wall-clock limits, docs that run."""
+"""Settings for all tests: the event loop, Hypothesis profiles, blocks of the documentation."""
 
 import os
 from collections.abc import Iterator
@@ -8,17 +8,17 @@ from hypothesis import settings
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
-# Without this the assertions inside our shipped suites fail without saying what they saw.
+# Without this, failed assertions in the shipped test suites do not show their values.
 pytest.register_assert_rewrite("midrun.testing", "tests.support")
-from midrun.testing.postgres import Postgres, running  # noqa: E402 - only now, hence
+from midrun.testing.postgres import Postgres, running  # noqa: E402 - must follow the line above
 from tests.docs.reader import closed, opened, typed  # noqa: E402 - as above
 from tests.support.store_choice import kept, pytest_collection_modifyitems  # noqa: E402 - for all tests
 from tests.support.verified_journals import journals_are_sound  # noqa: E402 - as above
 
 __all__ = ["journals_are_sound", "kept", "pytest_collection_modifyitems"]
 
-# Two shared cores: a slow example says something about the machine, not about the code.
-# The same tree gives the same answer; `--hypothesis-profile=fresh` looks elsewhere.
+# No deadline: on shared cores, a slow example is a property of the machine, not of the code.
+# Results are reproducible; `--hypothesis-profile=fresh` draws new examples.
 settings.register_profile("midrun", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("fresh", deadline=None, print_blob=True)
 settings.load_profile("midrun")
@@ -28,8 +28,8 @@ def _typed(example: Example) -> None:
     typed(example.namespace, str(example.parsed))
 
 
-# Collected only when pages are named on the command line, as `make examples` does. The ADRs are
-# records of what was decided, not instructions; they are not run.
+# Blocks are collected only from pages that the command line names, as in `make examples`. ADRs
+# are records of decisions, not instructions; their blocks are not run.
 pytest_collect_file = Sybil(
     path=".",
     patterns=["docs/*.md", "docs/**/*.md", "README.md", "CONTRIBUTING.md"],
@@ -42,18 +42,18 @@ pytest_collect_file = Sybil(
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Run on asyncio: that is what midrun supports, whatever else is installed."""
+    """Run on asyncio, the only event loop that midrun supports."""
     return "asyncio"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep tokens of servers that tests start out of the home folder."""
+    """Keep the tokens of test servers out of the home folder."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """Give a real Postgres; `postgres.url()` is the address of a new schema in it."""
+    """Start a real Postgres; `postgres.url()` returns the address of a new schema in it."""
     with running() as server:
         yield server

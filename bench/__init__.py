@@ -1,1 +1,1 @@
-"""Benchmarks: what midrun costs, measured against the raw limit in the same run."""
+"""Benchmarks: the cost of midrun, compared with the raw limit in the same run."""

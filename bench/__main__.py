@@ -1,6 +1,6 @@
-"""`python -m bench`: print what midrun costs next to what the machine can do, in one run.
+"""`python -m bench`: print the cost of midrun next to the raw limits of the machine.
 
-A module of this package that measures something has `figures()`; it is listed here.
+Each module that measures something has a function `figures()`, which is listed here.
 """
 
 import sys
@@ -23,7 +23,7 @@ BENCHES: Final[Sequence[Callable[[], Sequence[Figure]]]] = (
 
 
 def main() -> int:
-    """Measure everything, print it, and tell whether all bounds hold."""
+    """Measure and print everything; return 1 if a bound is missed."""
     measured = [figure for bench in BENCHES for figure in bench()]
     print(table(measured))
     return 0 if all(figure.holds for figure in measured) else 1

@@ -1,4 +1,4 @@
-"""What reading a journal costs before it is folded."""
+"""Cost of encoding, verifying and decoding the lines of a journal."""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -38,6 +38,6 @@ def figures() -> Sequence[Figure]:
     decoding = perf_counter() - started
     each = [("encode", encoding), ("verify the chain of", verifying), ("decode", decoding)]
     return [
-        Figure(name=f"{what} an entry", value=micros([spent]) / ENTRIES, unit="µs")
-        for what, spent in each
+        Figure(name=f"{action} an entry", value=micros([spent]) / ENTRIES, unit="µs")
+        for action, spent in each
     ]

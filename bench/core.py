@@ -1,4 +1,4 @@
-"""What knowing a long run costs: folding it, loading it with a snapshot, deciding about it."""
+"""Cost of a long run in the core: fold, load with a snapshot, decide."""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -29,9 +29,9 @@ def figures() -> Sequence[Figure]:
     records = _journal()
     early, late = fold(RUN, records[:10]), fold(RUN, records)
     folding = _best(lambda: fold(RUN, records), 1)
-    first, last = (_best(_evolving(state), 2000) for state in (early, late))
+    first, last = (_best(_make_evolve(state), 2000) for state in (early, late))
     deciding = _best(lambda: (plan_effects(late), decide(late, Pause(), late.at)), 2000)
-    plain, snapped = anyio.run(_loading, [record.entry for record in records])
+    plain, snapped = anyio.run(_measure_load, [record.entry for record in records])
     return [
         Figure(name="fold 10,000 entries", value=folding * 1e3, unit="ms", at_most=100),
         Figure(name="load 10,000 entries", value=plain * 1e3, unit="ms"),
@@ -64,14 +64,14 @@ def _journal() -> list[Record]:
     ]
 
 
-def _evolving(state: State) -> Callable[[], object]:
+def _make_evolve(state: State) -> Callable[[], object]:
     call = make_call_id(len(state.calls) + 1)
     entry = CallStarted(call=call, call_kind="model", attempt=1, seen=state.seq)
     return lambda: evolve(state, entry, state.at)
 
 
-async def _loading(entries: list[Entry]) -> tuple[float, float]:
-    """Return the seconds that a load takes without and with the newest snapshot."""
+async def _measure_load(entries: list[Entry]) -> tuple[float, float]:
+    """Return the seconds of a load without and with the newest snapshot."""
     store = MemoryStore()
     state = State(run=RUN)
     lease = Lease(run=RUN, holder="bench", epoch=E1)
@@ -95,7 +95,7 @@ async def _loading(entries: list[Entry]) -> tuple[float, float]:
 
 
 def _best(work: Callable[[], object], times: int) -> float:
-    """Return the seconds that `work` takes when nothing gets in its way."""
+    """Return the seconds of the fastest of five rounds of `work`."""
     best = float("inf")
     for _ in range(5):
         started = perf_counter()

@@ -1,4 +1,4 @@
-"""Figures: what was measured, against which bound."""
+"""Figures: measured values and their bounds."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """One measurement. Ratios are taken within one run: machines differ, ratios less so."""
+    """One measurement. Ratios are taken within one run, because they differ less by machine."""
 
     name: str
     value: float
@@ -18,12 +18,12 @@ class Figure(Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether it is within its bound."""
+        """Whether the value is within its bound."""
         below = self.at_most is None or self.value <= self.at_most
         return below and (self.at_least is None or self.value >= self.at_least)
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row of the table that shows it."""
+        """Return the cells of its row in the table."""
         bound = ""
         if self.at_most is not None:
             bound = f"≤ {self.at_most:g}"
@@ -34,8 +34,8 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Return all figures as lines of text."""
-    rows = [("figure", "measured", "bound", "", "how"), *(f.cells() for f in figures)]
+    """Return all figures as a text table."""
+    rows = [("figure", "measured", "bound", "", "detail"), *(f.cells() for f in figures)]
     widths = [max(len(row[n]) for row in rows) for n in range(5)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

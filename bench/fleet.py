@@ -1,7 +1,7 @@
-"""`python -m bench.fleet STORE LEASE_S`: a worker for the figures of many processes.
+"""`python -m bench.fleet STORE LEASE_S`: a worker for measurements with several processes.
 
-It prints the time at which its standing tool was told to stop: all processes of a machine have
-one monotonic clock.
+It prints the time at which its waiting tool was cancelled. All processes of a machine share one
+monotonic clock.
 """
 
 import sys
@@ -21,14 +21,14 @@ STEPS = 20
 
 @tool(read_only=True)
 async def look(n: int) -> str:
-    """Return what a search would."""
+    """Return a text as long as a search result."""
     return f"{n}" + "y" * 500
 
 
 @tool(read_only=True)
-async def stand() -> None:
-    """Stand until told to stop."""
-    print("stands", flush=True)
+async def wait_for_cancel() -> None:
+    """Wait until cancelled."""
+    print("started", flush=True)
     try:
         await anyio.sleep_forever()
     finally:
@@ -41,10 +41,14 @@ def _steps(messages: Transcript) -> Line:
 
 
 def agents() -> list[Agent]:
-    """Return one that makes steps, and one that stands."""
+    """Return an agent that makes steps and one whose tool waits."""
     return [
-        Agent("walker", model=ScriptedModel(_steps), tools=[look]),
-        Agent("stander", model=ScriptedModel(lambda _: Use("stand")), tools=[stand]),
+        Agent("stepper", model=ScriptedModel(_steps), tools=[look]),
+        Agent(
+            "waiter",
+            model=ScriptedModel(lambda _: Use("wait_for_cancel")),
+            tools=[wait_for_cancel],
+        ),
     ]
 
 

@@ -1,6 +1,6 @@
-"""What it costs over HTTP: a control's round trip, and a burst that many watch.
+"""Cost over HTTP: the round trip of a control, and a burst of entries with many watchers.
 
-The server is a process of its own, on a real file; the client is this one.
+The server is a separate process with a database file; this process is the client.
 """
 
 import subprocess
@@ -28,16 +28,16 @@ ENTRIES = 4 * STEPS
 def figures() -> Sequence[Figure]:
     """Measure controls, then a burst without and with watchers."""
     with TemporaryDirectory(prefix="midrun-bench-", dir=".") as folder:
-        return anyio.run(_measured, Path(folder))
+        return anyio.run(_measure, Path(folder))
 
 
-async def _measured(folder: Path) -> list[Figure]:
-    async with _served(folder) as url:
+async def _measure(folder: Path) -> list[Figure]:
+    async with _serve(folder) as url:
         return [*await _controls(url), *await _burst(url)]
 
 
 @asynccontextmanager
-async def _served(folder: Path) -> AsyncIterator[str]:
+async def _serve(folder: Path) -> AsyncIterator[str]:
     command = [sys.executable, "-m", "bench.served", str(folder)]
     async with await anyio.open_process(command, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -49,10 +49,10 @@ async def _served(folder: Path) -> AsyncIterator[str]:
 
 
 async def _controls(url: str) -> list[Figure]:
-    """Measure pauses and their withdrawals, from the call to the receipt, each durable."""
+    """Measure pauses and resumes, from the call to the receipt of a durable entry."""
     times: list[float] = []
     async with connect(url, token=TOKEN) as mid:
-        run = await mid.start("stands", "stand")
+        run = await mid.start("waiter", "wait")
         async for item in run.feed():
             if item.seq is not None and getattr(item.entry, "call_kind", "") == "tool":
                 break
@@ -67,7 +67,7 @@ async def _controls(url: str) -> list[Figure]:
     ordered = sorted(times)
     return [
         Figure(
-            name="control over HTTP, from the call to its receipt",
+            name="control over HTTP, from call to receipt",
             value=median(times) * 1e3,
             unit="ms",
             at_most=10,
@@ -77,53 +77,53 @@ async def _controls(url: str) -> list[Figure]:
 
 
 async def _burst(url: str) -> list[Figure]:
-    """Measure a burst of entries that nobody, and then many watch."""
-    alone = await _ran(url, 0, [])
-    heard: list[tuple[list[int], int]] = []
-    watched = await _ran(url, WATCHERS, heard)
-    whole = list(range(1, max(seqs[-1] for seqs, _ in heard) + 1))
-    wrong = sum(seqs != whole for seqs, _ in heard)
-    pieces = median(count for _, count in heard)
+    """Measure a burst of entries without watchers, then with many."""
+    alone = await _run_burst(url, 0, [])
+    received: list[tuple[list[int], int]] = []
+    watched = await _run_burst(url, WATCHERS, received)
+    whole = list(range(1, max(seqs[-1] for seqs, _ in received) + 1))
+    wrong = sum(seqs != whole for seqs, _ in received)
+    chunks = median(count for _, count in received)
     return [
         Figure(
-            name=f"watchers of {WATCHERS} that missed or repeated one of {len(whole)} entries",
+            name=f"of {WATCHERS} watchers, those with a lost or repeated entry of {len(whole)}",
             value=wrong,
             unit="",
             at_most=0,
-            detail=f"{len(whole) * len(heard) / watched / 1e3:.0f} thousand entries a second",
+            detail=f"{len(whole) * len(received) / watched / 1e3:.0f} thousand entries/s",
         ),
         Figure(
-            name="entries that came in one piece, of a burst",
-            value=len(whole) / pieces,
+            name="entries per chunk during a burst",
+            value=len(whole) / chunks,
             unit="",
             at_least=4,
             detail="median over the watchers: writes are coalesced",
         ),
         Figure(
-            name=f"a burst with {WATCHERS} watchers, against one that nobody watches",
+            name=f"a burst with {WATCHERS} watchers, compared with none",
             value=watched / alone,
-            detail=f"{alone:.2f} s alone, {watched:.2f} s until the last has heard all",
+            detail=f"{alone:.2f} s alone, {watched:.2f} s until all watchers have it",
         ),
     ]
 
 
-async def _ran(url: str, watchers: int, heard: list[tuple[list[int], int]]) -> float:
-    """Return how many seconds a run of many entries takes, until everybody has heard it."""
+async def _run_burst(url: str, watchers: int, received: list[tuple[list[int], int]]) -> float:
+    """Return the seconds until a run has ended and all watchers have all of its entries."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
     limits = httpx2.Limits(max_connections=None)
     wire = httpx2.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=120)
     async with connect(url, token=TOKEN) as mid, wire:
-        await mid.halt("wait for the watchers", scope="agent:runs", actor=None)
-        run = await mid.start("runs", "burst")
+        await mid.halt("wait for the watchers", scope="agent:stepper", actor=None)
+        run = await mid.start("stepper", "burst")
         await run.until("halted")
         ready = [anyio.Event() for _ in range(watchers)]
         async with anyio.create_task_group() as tasks:
             for event in ready:
-                tasks.start_soon(_watch, wire, f"/v1/runs/{run.id}/events", event, heard)
+                tasks.start_soon(_watch, wire, f"/v1/runs/{run.id}/events", event, received)
             for event in ready:
                 await event.wait()
             started = perf_counter()
-            await mid.lift(scope="agent:runs", actor=None)
+            await mid.lift(scope="agent:stepper", actor=None)
             await run.until("completed")
     return perf_counter() - started
 
@@ -132,19 +132,19 @@ async def _watch(
     wire: httpx2.AsyncClient,
     path: str,
     ready: anyio.Event,
-    heard: list[tuple[list[int], int]],
+    received: list[tuple[list[int], int]],
 ) -> None:
-    """Hear a whole run: the seqs as they come, and in how many pieces."""
+    """Read the events of a whole run; store their seqs and the number of chunks."""
     headers = {"Accept": "text/event-stream"}
-    text, pieces = bytearray(), 0
+    text, chunks = bytearray(), 0
     async with wire.stream("GET", path, headers=headers) as reply:
-        async for piece in reply.aiter_raw():
-            text += piece
-            pieces += 1
-            if b"event: run.halted" in piece:
+        async for chunk in reply.aiter_raw():
+            text += chunk
+            chunks += 1
+            if b"event: run.halted" in chunk:
                 ready.set()
     seqs = [int(line[4:]) for line in text.split(b"\n") if line.startswith(b"id: ")]
-    heard.append((seqs, pieces))
+    received.append((seqs, chunks))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The page: what it costs a browser to draw one more entry, early in a run and after thousands.
+"""Cost of drawing one more entry in a browser, early in a run and after thousands.
 
-The cost is CPU time of the page's main thread: scripts, style, layout, paint.
-Steps come one at a time, so that nothing is drawn together with the next.
+The cost is CPU time of the page's main thread: scripts, style, layout, paint. Each step is
+drawn before the next one starts.
 """
 
 import sys
@@ -18,9 +18,9 @@ from tests.browser.harness import CHROMIUM_FLAGS, TIMEOUT_S, BrowserProfiles, Ha
 from tests.browser.stage import Stage, Use
 from tools.programs import find
 
-EARLY: Final = 300  # as many as are drawn: more are fetched when somebody asks for them
+EARLY: Final = 300  # the page draws as many; it fetches more on request
 LATE: Final = 3_000
-PER_STEP: Final = 4  # entries: a model call starts and ends, and so does the tool it wants
+PER_STEP: Final = 4  # entries: start and end of a model call and of a tool call
 STEPS: Final = 40
 
 SHOWN: Final = """seq => new Promise((shown) => {
@@ -31,11 +31,11 @@ SHOWN: Final = """seq => new Promise((shown) => {
   const watch = new MutationObserver(() => look() && (watch.disconnect(), shown()));
   watch.observe(root, {childList: true, subtree: true, characterData: true});
 })"""
-"""Waits without asking over and over: that would be what is measured."""
+"""Waits with an observer, because polling would add to the measured cost."""
 
 
-class Cost:
-    """What drawing cost: milliseconds of the main thread for each entry."""
+class DrawingCost:
+    """Measures milliseconds of the main thread per entry."""
 
     def __init__(self, page: Page, tap: CDPSession, run: Run, stage: Stage) -> None:
         self._page = page
@@ -43,31 +43,31 @@ class Cost:
         self._run = run
         self._stage = stage
 
-    async def per_entry(self) -> float:
-        """Let `STEPS` steps happen, one at a time, each drawn before the next."""
-        before, first = await self._busy(), await self._drawn(0)
+    async def measure_per_entry(self) -> float:
+        """Make `STEPS` steps, each drawn before the next, and return the cost per entry."""
+        before, first = await self._read_cpu_s(), await self._wait_until_drawn(0)
         last = first
         for number in range(STEPS):
             self._stage.gate(f"step {number}").set()
             await self._stage.start(f"step {number + 1}").wait()
-            last = await self._drawn(number + 1)
-        return (await self._busy() - before) / (last - first) * 1000
+            last = await self._wait_until_drawn(number + 1)
+        return (await self._read_cpu_s() - before) / (last - first) * 1000
 
-    async def _drawn(self, number: int) -> int:
+    async def _wait_until_drawn(self, number: int) -> int:
         """Wait until the page shows the newest entry, and return its seq."""
         await self._stage.start(f"step {number}").wait()
         seq = (await self._run.view()).seq
         await self._page.evaluate(SHOWN, seq)
         return seq
 
-    async def _busy(self) -> float:
+    async def _read_cpu_s(self) -> float:
         found = await self._tap.send("Performance.getMetrics")
         values: dict[str, float] = {m["name"]: m["value"] for m in found["metrics"]}
         return values["TaskDuration"]
 
 
-async def measured(harness: Harness, entries: int) -> float:
-    """Return what an entry costs once the journal has about `entries`."""
+async def measure_at(harness: Harness, entries: int) -> float:
+    """Return the cost of an entry when the journal has about `entries`."""
     stage = Stage()
     warm = [Use("quick", name=f"item {n}") for n in range(entries // PER_STEP)]
     steps = [Use("slow", name=f"step {n}") for n in range(STEPS + 1)]
@@ -77,9 +77,11 @@ async def measured(harness: Harness, entries: int) -> float:
     page = await harness.page(site, f"/runs/{run.id}")
     tap = await page.context.new_cdp_session(page)
     await expect(page.locator("midrun-timeline li").first).to_be_visible()
-    await tap.send("Performance.enable", {"timeDomain": "threadTicks"})  # others take time, too
+    await tap.send(
+        "Performance.enable", {"timeDomain": "threadTicks"}
+    )  # CPU time of this thread only
     try:
-        return await Cost(page, tap, run, stage).per_entry()
+        return await DrawingCost(page, tap, run, stage).measure_per_entry()
     finally:
         stage.open_all_gates()
 
@@ -90,8 +92,8 @@ async def _measure() -> tuple[float, float]:
         browser = await driver.chromium.launch(executable_path=find(), args=CHROMIUM_FLAGS)
         stack.push_async_callback(browser.close)
         harness = Harness(BrowserProfiles(browser), stack)
-        await measured(harness, EARLY)  # the browser itself warms up
-        return await measured(harness, EARLY), await measured(harness, LATE)
+        await measure_at(harness, EARLY)  # warms up the browser
+        return await measure_at(harness, EARLY), await measure_at(harness, LATE)
 
 
 def figures() -> Sequence[Figure]:
@@ -100,12 +102,12 @@ def figures() -> Sequence[Figure]:
     how = f"{STEPS} steps one at a time; {early:.2f} ms per entry at {EARLY}"
     return (
         Figure(
-            name=f"page: an entry drawn, {LATE:,} against {EARLY}",
+            name=f"page: drawing entry {LATE:,}, compared with entry {EARLY}",
             value=late / early,
             at_most=1.5,
             detail=how,
         ),
-        Figure(name=f"page: an entry drawn at {LATE:,}", value=late, unit="ms", at_most=16.0),
+        Figure(name=f"page: drawing entry {LATE:,}", value=late, unit="ms", at_most=16.0),
     )
 
 

@@ -1,7 +1,7 @@
-"""What a run costs on Postgres, and what many processes on it do, next to its raw commit.
+"""Cost of a run on Postgres, with one and with several processes.
 
-The raw commit inserts the same bytes into a plain table, through the same package, in the same
-run, to the same disk: a server of our own with fsync on.
+The raw commit inserts the same bytes into a plain table, with the same package and disk. The
+benchmark starts its own server, with fsync on.
 """
 
 import subprocess
@@ -33,16 +33,16 @@ TEXT = MessageReceived(text="x" * 400)
 STARTED = RunStarted(agent="bench", task="measure")
 APPENDS = 500
 CROWD = 200
-EACH = 10
+APPENDS_PER_RUN = 10
 CONTROLS = 40
-WALKERS = 60
+STEPPERS = 60
 PARKED = 100_000
 DEATHS = 3
 LEASE_S = 6.0
 
 
 class Raw:
-    """The least that can be done: insert the line, commit."""
+    """The minimum: insert the line and commit."""
 
     def __init__(self, db: psycopg.AsyncConnection) -> None:
         self._db = db
@@ -50,7 +50,7 @@ class Raw:
         self._body = encode_entry(TEXT)
 
     async def commit(self) -> float:
-        """Commit one line, and return how long it took."""
+        """Commit one line and return the duration."""
         self._seq += 1
         at = Micros(1_763_251_200_000_000)
         data = format_line(self._body, seq=Seq(self._seq), at=at, epoch=None)
@@ -61,21 +61,21 @@ class Raw:
         return perf_counter() - started
 
 
-class Ours:
-    """One run of a store, appended to as a driver would."""
+class StoredRun:
+    """One run of a store; appends as a driver does."""
 
     def __init__(self, store: PostgresStore, run: str) -> None:
         self._store = store
         self._run = RunId(run)
         self._seq = Seq(0)
 
-    async def begin(self) -> "Ours":
+    async def begin(self) -> "StoredRun":
         """Create the run."""
         self._seq = (await self._store.create(self._run, [STARTED], head=_head(0))).seq
         return self
 
     async def append(self) -> float:
-        """Append one entry, and return how long it took."""
+        """Append one entry and return the duration."""
         started = perf_counter()
         appended = await self._store.append(
             self._run, [TEXT], after=self._seq, lease=None, head=_head(self._seq)
@@ -101,7 +101,7 @@ async def _measure(server: Postgres) -> list[Figure]:
         f"host={server.folder} user=midrun dbname=postgres", autocommit=True
     )
     raw, store = Raw(db), await PostgresStore.open(url)
-    measured = [await _alone(raw, store), await _crowd(raw, store)]
+    measured = [await _measure_sequential(raw, store), await _measure_concurrent(raw, store)]
     measured += await _steps(raw, server)
     measured += await _controls(server)
     measured.append(await _deaths(server))
@@ -111,31 +111,31 @@ async def _measure(server: Postgres) -> list[Figure]:
     return measured
 
 
-async def _alone(raw: Raw, store: PostgresStore) -> Figure:
+async def _measure_sequential(raw: Raw, store: PostgresStore) -> Figure:
     return Figure(
-        name="append, against a raw commit",
-        value=await _side_by_side(raw, await Ours(store, "one").begin()),
+        name="append, compared with a raw commit",
+        value=await _compare_appends(raw, await StoredRun(store, "one").begin()),
         at_most=4,
-        detail=f"medians of {APPENDS}, turn by turn",
+        detail=f"medians of {APPENDS}, alternating",
     )
 
 
-async def _side_by_side(raw: Raw, one: Ours) -> float:
-    """Return how many raw commits an append costs; they take turns, so both see one disk."""
+async def _compare_appends(raw: Raw, one: StoredRun) -> float:
+    """Return the duration of an append in raw commits; they alternate on the same disk."""
     theirs, ours = [], []
     for n in range(APPENDS):
         theirs.append(await raw.commit())
         ours.append(await one.append())
-        if n == APPENDS // 5:  # until then everything warms up
+        if n == APPENDS // 5:  # warm-up ends
             theirs, ours = [], []
     return micros(ours) / micros(theirs)
 
 
-async def _crowd(raw: Raw, store: PostgresStore) -> Figure:
-    runs = [await Ours(store, f"crowd{n}").begin() for n in range(CROWD)]
+async def _measure_concurrent(raw: Raw, store: PostgresStore) -> Figure:
+    runs = [await StoredRun(store, f"crowd{n}").begin() for n in range(CROWD)]
 
-    async def work(run: Ours) -> None:
-        for _ in range(EACH):
+    async def work(run: StoredRun) -> None:
+        for _ in range(APPENDS_PER_RUN):
             await run.append()
 
     theirs = [await raw.commit() for _ in range(APPENDS)]
@@ -143,23 +143,23 @@ async def _crowd(raw: Raw, store: PostgresStore) -> Figure:
     async with anyio.create_task_group() as group:
         for run in runs:
             group.start_soon(work, run)
-    rate = CROWD * EACH / (perf_counter() - started)
+    rate = CROWD * APPENDS_PER_RUN / (perf_counter() - started)
     return Figure(
-        name=f"rate with {CROWD} appenders, against raw commits one by one",
+        name=f"rate with {CROWD} writers, compared with sequential raw commits",
         value=rate * median(theirs),
         at_least=1,
         detail=f"raw {1 / median(theirs):.0f}/s, ours {rate:.0f}/s",
     )
 
 
-# ── many processes ───────────────────────────────────────────────────────────
+# ── several processes ────────────────────────────────────────────────────────
 
 
 @contextmanager
 def workers(
     url: str, count: int, lease_s: float = 60.0
 ) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Give worker processes that are ready."""
+    """Start worker processes and wait until they are ready."""
     command = [sys.executable, "-m", "bench.fleet", url, str(lease_s)]
     with ExitStack() as stack:
         crew = []
@@ -174,77 +174,79 @@ def workers(
         yield crew
 
 
-async def _heard(worker: "subprocess.Popen[str]") -> str:
+async def _read_line(worker: "subprocess.Popen[str]") -> str:
     assert worker.stdout
     return await anyio.to_thread.run_sync(worker.stdout.readline)
 
 
 async def _steps(raw: Raw, server: Postgres) -> list[Figure]:
-    """Measure the steps a second of one process, and of two, that have many runs to drive."""
+    """Measure the steps per second of one worker and of two, with many runs."""
     found = []
     for count in (1, 2):
         url = server.url()
-        async with Midrun(url, agents=agents(), engine=None) as desk:
+        async with Midrun(url, agents=agents(), engine=None) as midrun:
             theirs = [await raw.commit() for _ in range(APPENDS)]
-            runs = [await desk.start("walker", "measure") for _ in range(WALKERS)]
+            runs = [await midrun.start("stepper", "measure") for _ in range(STEPPERS)]
             with workers(url, count):
                 started = perf_counter()
                 for run in runs:
                     await run.until("completed")
-                rate = WALKERS * STEPS / (perf_counter() - started)
+                rate = STEPPERS * STEPS / (perf_counter() - started)
         found.append(
             Figure(
-                name=f"steps a second, {count} worker{'s' * (count > 1)}, against raw commits",
+                name=f"steps per raw commit, {count} worker{'s' * (count > 1)}",
                 value=rate * median(theirs),
-                detail=f"{rate:.0f} steps/s of {WALKERS} runs; raw {1 / median(theirs):.0f}/s",
+                detail=f"{rate:.0f} steps/s of {STEPPERS} runs; raw {1 / median(theirs):.0f}/s",
             )
         )
     return found
 
 
 async def _controls(server: Postgres) -> list[Figure]:
-    """Measure how long a tool in another process takes to be told of a pause or a cancel."""
+    """Measure the time from a pause or a cancel until a tool in another process stops."""
     url, seen, known = server.url(), [], []
-    async with Midrun(url, agents=agents(), engine=None) as desk:
+    async with Midrun(url, agents=agents(), engine=None) as midrun:
         with workers(url, 1) as (worker,):
             for n in range(CONTROLS):
-                run = await desk.start("stander", "stand")
-                await _heard(worker)
+                run = await midrun.start("waiter", "wait")
+                await _read_line(worker)
                 asked = time.monotonic_ns()
                 await (run.cancel() if n % 2 else run.pause(now=True))
                 await run.until("cancelled" if n % 2 else "paused")
                 known.append((time.monotonic_ns() - asked) / 1e6)
-                seen.append((int(await _heard(worker)) - asked) / 1e6)
+                seen.append((int(await _read_line(worker)) - asked) / 1e6)
     seen.sort()
     return [
         Figure(
-            name="control seen by a tool in another process",
+            name="from a control to a tool in another process",
             value=median(seen),
             unit="ms",
             at_most=10,
             detail=f"median of {CONTROLS}; 90th percentile {seen[CONTROLS * 9 // 10]:.1f} ms",
         ),
-        Figure(name="… and known here to have happened", value=median(known), unit="ms"),
+        Figure(
+            name="… until its effect is known to the caller", value=median(known), unit="ms"
+        ),
     ]
 
 
 async def _deaths(server: Postgres) -> Figure:
-    """Measure how long a run is without a driver when its worker is killed."""
+    """Measure the time until another worker takes the run of a killed one."""
     gaps = []
     for _ in range(DEATHS):
         url = server.url()
-        async with Midrun(url, agents=agents(), engine=None) as desk:
-            run = await desk.start("stander", "stand")
+        async with Midrun(url, agents=agents(), engine=None) as midrun:
+            run = await midrun.start("waiter", "wait")
             with workers(url, 1, LEASE_S) as (first,):
-                await _heard(first)
+                await _read_line(first)
                 with workers(url, 1, LEASE_S):
                     first.kill()
                     killed = perf_counter()
-                    while not await _taken_again(desk, run.id):  # noqa: ASYNC110 - elsewhere
+                    while not await _is_taken_again(midrun, run.id):  # noqa: ASYNC110 - in another process
                         await anyio.sleep(0.01)
                     gaps.append(perf_counter() - killed)
     return Figure(
-        name="take-over of a dead worker's run",
+        name="until the run of a killed worker continues",
         value=median(gaps),
         unit="s",
         at_most=LEASE_S + 2,
@@ -252,8 +254,8 @@ async def _deaths(server: Postgres) -> Figure:
     )
 
 
-async def _taken_again(desk: Midrun, run: RunId) -> bool:
-    entries = [record.entry for record in await desk.store.read(run)]
+async def _is_taken_again(midrun: Midrun, run: RunId) -> bool:
+    entries = [record.entry for record in await midrun.store.read(run)]
     return sum(isinstance(entry, LeaseTaken) for entry in entries) > 1
 
 
@@ -269,16 +271,16 @@ PARK = """
 
 
 async def _parked(raw: Raw, store: PostgresStore, url: str) -> list[Figure]:
-    """Measure what everything else costs beside a hundred thousand runs that wait."""
-    one = await Ours(store, "beside").begin()
-    before = await _side_by_side(raw, one)
+    """Measure appends, searches and lists beside a hundred thousand waiting runs."""
+    one = await StoredRun(store, "beside").begin()
+    before = await _compare_appends(raw, one)
     with psycopg.connect(url, autocommit=True) as db:
         (empty,) = db.execute("SELECT pg_total_relation_size('midrun_runs')").fetchone() or (0,)
         db.execute(PARK, (PARKED,))
-        db.execute("VACUUM ANALYZE midrun_runs")  # or the next appends would pay for it
+        db.execute("VACUUM ANALYZE midrun_runs")  # else the next appends would be slower
         db.execute("CHECKPOINT")
         (full,) = db.execute("SELECT pg_total_relation_size('midrun_runs')").fetchone() or (0,)
-    after = await _side_by_side(raw, one)
+    after = await _compare_appends(raw, one)
     looks: list[float] = []
     for _ in range(30):
         started = perf_counter()
@@ -293,42 +295,55 @@ async def _parked(raw: Raw, store: PostgresStore, url: str) -> list[Figure]:
         lists.append(perf_counter() - started)
     return [
         Figure(
-            name=f"append beside {PARKED:,} parked runs, against none",
+            name=f"append beside {PARKED:,} parked runs, compared with none",
             value=after / before,
             at_most=1.5,
             detail=f"{before:.2f} and {after:.2f} raw commits",
         ),
         Figure(
-            name="a worker's look for work beside them, once a second",
+            name="a worker's search for work beside them, once a second",
             value=median(looks) * 1e3,
             unit="ms",
             at_most=50,
         ),
-        Figure(name="the 50 newest that need a person", value=median(lists) * 1e3, unit="ms"),
-        *await _followed(store, url),
-        Figure(name="stored for a parked run's row", value=(full - empty) / PARKED, unit="B"),
+        Figure(
+            name="the newest 50 that wait for a person", value=median(lists) * 1e3, unit="ms"
+        ),
+        *await _measure_followers(store, url),
+        Figure(
+            name="storage for the row of a parked run", value=(full - empty) / PARKED, unit="B"
+        ),
     ]
 
 
-async def _followed(store: PostgresStore, url: str) -> list[Figure]:
-    """Measure a follower that comes to all these runs, and one that has told of them all."""
+async def _measure_followers(store: PostgresStore, url: str) -> list[Figure]:
+    """Measure a new follower of all these runs, and one that has delivered them."""
     marks = store.follower_cursors()
     started = perf_counter()
     await marks.acquire_leadership("late", holder="bench", ttl=timedelta(minutes=5))
     came = perf_counter() - started
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("SELECT midrun_attend('early', 'bench', 1, NULL)")  # a mark for every run
-        db.execute("ANALYZE midrun_marks")  # as autovacuum would within the minute
+        db.execute("ANALYZE midrun_marks")  # as autovacuum does within a minute
     looks: dict[str, list[float]] = {"late": [], "early": []}
     for follower in [*looks] * 10:
         started = perf_counter()
         await marks.list_behind(follower, limit=256)
         looks[follower].append(perf_counter() - started)
     return [
-        Figure(name="a follower comes to them", value=came * 1e3, unit="ms", at_most=1000),
-        Figure(name="its look, every ten s", value=median(looks["late"]) * 1e3, unit="ms"),
         Figure(
-            name="… of one that has told of them all",
+            name="the first start of a follower on them",
+            value=came * 1e3,
+            unit="ms",
+            at_most=1000,
+        ),
+        Figure(
+            name="its regular scan, every ten seconds",
+            value=median(looks["late"]) * 1e3,
+            unit="ms",
+        ),
+        Figure(
+            name="… of a follower that has delivered them",
             value=median(looks["early"]) * 1e3,
             unit="ms",
         ),

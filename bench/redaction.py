@@ -1,8 +1,7 @@
-"""What safety costs: the search for secrets, and large results beside other runs.
+"""Cost of redaction: the search for secrets, and controls during large results.
 
-Costs per megabyte are processor time of this thread, the best of several rounds, and so is the
-longest slice: the time for which the event loop does nothing else. Hostile texts are a megabyte
-of one part over and over.
+Costs per megabyte and the longest slice are CPU time of this thread, the best of several
+rounds. A slice blocks the event loop. A hostile text is one part, repeated to a megabyte.
 """
 
 import sys
@@ -31,10 +30,10 @@ MB: Final = 1_000_000
 ROUNDS: Final = 5
 
 HOSTILE: Final = ("a", "a_key_", "eyJ", ".eyJaaaaaaa", "sk-", "pin=12345 ", "-----BEGIN ")
-"""Parts of texts that took up to 1.7 s per megabyte, or look as if they could."""
+"""Parts of texts that took up to 1.7 s per megabyte, or might."""
 
 DENSE: Final = ("=", "=a", "d=", "key=", "api_key=", "password=,", "://a:", "bearer ", "://")
-"""Parts that need a try every few characters: the most expensive that we know."""
+"""Parts that could begin a secret every few characters: the most expensive known texts."""
 
 RESULT_CHARS: Final = 8 * 1024 * 1024 - 4096
 RESULTS: Final = 8
@@ -42,14 +41,14 @@ ALONE: Final = 200
 
 
 class Cost(NamedTuple):
-    """Milliseconds: for a megabyte, and of the longest slice."""
+    """Milliseconds per megabyte, and of the longest slice."""
 
     total: float
     longest: float
 
 
 def figures() -> Sequence[Figure]:
-    """Measure the search, then controls beside large results."""
+    """Measure the search, then controls during large results."""
     docs = "".join(path.read_text() for path in sorted(Path("docs/adr").rglob("*.md")))
     code = "".join(path.read_text() for path in sorted(Path("src").rglob("*.py")))
     base64 = b64encode(Random(7).randbytes(MB)).decode()  # noqa: S311 - any bytes will do
@@ -61,7 +60,7 @@ def figures() -> Sequence[Figure]:
     }
     others: dict[str, list[Json]] = {
         "source code": [code[:MB]],
-        "the worst text known": [_repeated(part) for part in DENSE],
+        "the slowest known text": [_repeated(part) for part in DENSE],
         "60,000 short texts": [leaves],
     }
     costs = {name: _worst(values) for name, values in {**bounded, **others}.items()}
@@ -78,11 +77,9 @@ def figures() -> Sequence[Figure]:
         for name, cost in costs.items()
     ]
     longest = max(costs.values(), key=lambda cost: cost.longest).longest
-    measured.append(
-        Figure(name="… the longest slice of all", value=longest, unit="ms", at_most=5)
-    )
+    measured.append(Figure(name="… the longest slice", value=longest, unit="ms", at_most=5))
     with TemporaryDirectory(prefix="midrun-bench-", dir=".") as folder:
-        return [*measured, *anyio.run(_beside, Path(folder))]
+        return [*measured, *anyio.run(_measure_controls, Path(folder))]
 
 
 def _repeated(part: str) -> str:
@@ -111,8 +108,8 @@ def _cost(value: Json, secrets: int = 0) -> Cost:
     return Cost(min(one.total for one in rounds), min(one.longest for one in rounds))
 
 
-async def _beside(folder: Path) -> list[Figure]:
-    """Measure controls of one run while another returns large results, and without it."""
+async def _measure_controls(folder: Path) -> list[Figure]:
+    """Measure controls of one run, alone and while another run returns large results."""
     text = ("an ordinary line: with a value = 7, and some more words\n" * MB)[:RESULT_CHARS]
 
     @tool
@@ -120,7 +117,7 @@ async def _beside(folder: Path) -> list[Figure]:
         return f"{n}{text}"
 
     @tool
-    async def stand() -> None:
+    async def wait_for_cancel() -> None:
         await anyio.sleep_forever()
 
     def turn(messages: Transcript) -> Line:
@@ -131,11 +128,13 @@ async def _beside(folder: Path) -> list[Figure]:
         )
 
     large = Agent("large", model=ScriptedModel(turn), tools=[fetch])
-    small = Agent("small", model=ScriptedModel(lambda _: Use("stand")), tools=[stand])
+    small = Agent(
+        "small", model=ScriptedModel(lambda _: Use("wait_for_cancel")), tools=[wait_for_cancel]
+    )
     raw = _raw_commit(folder / "raw.db")
     path = f"sqlite:///{folder / 'beside.db'}"
     async with Midrun(path, agents=[large, small]) as midrun:
-        run = await midrun.start("small", "stand")
+        run = await midrun.start("small", "wait")
         alone = [await _control(run) for _ in range(ALONE)]
         beside: list[float] = []
         other = await midrun.start("large", "fetch")
@@ -153,13 +152,13 @@ async def _beside(folder: Path) -> list[Figure]:
     p95 = quantiles(beside, n=20)[-1] * 1e3
     return [
         Figure(
-            name="a control beside 8 MiB results of another run, against alone",
+            name="delay of a control by 8 MiB results of another run",
             value=during - before,
             unit="ms",
             at_most=20,
-            detail=f"medians: {before:.1f} ms alone, {during:.1f} ms beside; 95 of 100 within "
-            f"{p95:.0f} ms, all within {max(beside) * 1e3:.0f} ms (a raw commit of 8 MiB, for "
-            f"which SQLite makes every other writer wait: {raw * 1e3:.0f} ms)",
+            detail=f"medians: {before:.1f} ms alone, {during:.1f} ms during them; 95 % within "
+            f"{p95:.0f} ms, all within {max(beside) * 1e3:.0f} ms (a raw commit of 8 MiB, "
+            f"which blocks all other writers in SQLite: {raw * 1e3:.0f} ms)",
         )
     ]
 
@@ -171,7 +170,7 @@ async def _control(run: Run) -> float:
 
 
 def _raw_commit(path: Path) -> float:
-    """Return the seconds in which SQLite commits 8 MiB, at best."""
+    """Return the seconds of the fastest commit of 8 MiB in SQLite."""
     db = apsw.Connection(str(path))
     db.execute("PRAGMA journal_mode = WAL").fetchall()
     db.execute("PRAGMA synchronous = FULL")

@@ -1,7 +1,7 @@
-"""What a durable run costs: steps, controls, a thousand runs at once, and coming back.
+"""Cost of a durable run: steps, controls, a thousand concurrent runs, and loading.
 
 A step is one model call (300 B of text) and one tool call (500 B of result), each journaled
-before and after. The raw step is one commit of the same bytes, to the same disk, in one run.
+before and after. The raw step is one commit of the same bytes to the same disk.
 """
 
 import gc
@@ -37,17 +37,17 @@ CONTROLS = 100
 
 @tool
 async def look(n: int) -> str:
-    """Return what a search would."""
+    """Return a text as long as a search result."""
     return f"{n}" + "y" * 500
 
 
 waited: list[tuple[int, float]] = []
-"""Which step of some run of the crowd was done waiting, and when."""
+"""Number and end time of each wait, over all concurrent runs."""
 
 
 @tool(read_only=True)
 async def wait(n: int) -> str:
-    """Wait for as long as a slow service takes."""
+    """Wait as long as a slow service takes."""
     await anyio.sleep(WAIT_S)
     waited.append((n, perf_counter()))
     return f"{n}" + "y" * 500
@@ -62,7 +62,7 @@ def _steps(name: str, count: int) -> ScriptedModel:
 
 
 def figures() -> Sequence[Figure]:
-    """Measure steps, then what a long run leaves behind, then controls, then a crowd."""
+    """Measure steps and storage of a long run, then controls, then concurrent runs."""
     with TemporaryDirectory(prefix="midrun-bench-", dir=".") as folder:
         return [
             *anyio.run(_long_run, Path(folder)),
@@ -72,7 +72,7 @@ def figures() -> Sequence[Figure]:
 
 
 class RawSteps:
-    """One commit a step: what durability costs at least."""
+    """One commit per step: the least that durability costs."""
 
     def __init__(self, path: Path) -> None:
         self._db = apsw.Connection(str(path))
@@ -82,7 +82,7 @@ class RawSteps:
         self._seq = 0
 
     def step(self) -> float:
-        """Commit one step, and return how long it took."""
+        """Commit one step and return its duration."""
         self._seq += 1
         started = perf_counter()
         self._db.execute("BEGIN IMMEDIATE")
@@ -107,25 +107,25 @@ async def _long_run(folder: Path) -> list[Figure]:
     one = micros(theirs)
     return [
         Figure(
-            name="durable step, against a raw commit",
+            name="durable step, compared with a raw commit",
             value=median(gaps) / one,
             at_most=4,
-            detail=f"raw {one:.0f} µs, step {median(gaps):.0f} µs (aim: 3 times)",
+            detail=f"raw {one:.0f} µs, step {median(gaps):.0f} µs (goal: 3 times)",
         ),
         Figure(
-            name=f"step {STEPS}, against step 30",
+            name=f"step {STEPS}, compared with step 30",
             value=late / early,
             at_most=1.1,
             detail=f"medians of {WINDOW}: {early:.0f} µs, {late:.0f} µs",
         ),
         Figure(
-            name="stored for a step",
+            name="storage for a step",
             value=stored / STEPS / 1024,
             unit="KiB",
             at_most=3,
         ),
         Figure(
-            name="a long run ready for its next call, against reading it raw",
+            name="loading a long run, compared with reading its lines",
             value=again / once,
             at_most=2,
             detail=f"{STEPS} steps: raw {once * 1e3:.0f} ms, ours {again * 1e3:.0f} ms",
@@ -134,7 +134,7 @@ async def _long_run(folder: Path) -> list[Figure]:
 
 
 async def _gaps(store: Store, run: RunId) -> list[int]:
-    """Return the microseconds from the start of each model call to that of the next."""
+    """Return the microseconds between the starts of consecutive model calls."""
     starts = [
         record.at
         for record in await store.read(run)
@@ -144,7 +144,7 @@ async def _gaps(store: Store, run: RunId) -> list[int]:
 
 
 async def _loads(store: Store, run: RunId, path: Path) -> tuple[float, float]:
-    """Return the seconds that loading the run takes, and reading its lines with plain apsw."""
+    """Return the seconds to load the run, and to read its lines with plain apsw."""
     ours, raw = [], []
     for _ in range(5):
         gc.collect()
@@ -160,13 +160,13 @@ async def _loads(store: Store, run: RunId, path: Path) -> tuple[float, float]:
 
 
 async def _controls(folder: Path) -> list[Figure]:
-    """Measure how long an async tool takes to see a pause or a cancel."""
+    """Measure the time from a pause or a cancel until an async tool is cancelled."""
     here: list[float] = []
     seen: list[float] = []
     ready = anyio.Event()
 
     @tool
-    async def stand() -> None:
+    async def wait_for_cancel() -> None:
         nonlocal ready
         ready.set()
         try:
@@ -174,27 +174,29 @@ async def _controls(folder: Path) -> list[Figure]:
         finally:
             seen.append(perf_counter())
 
-    agent = Agent("stands", model=ScriptedModel(lambda _: Use("stand")), tools=[stand])
+    agent = Agent(
+        "waiter", model=ScriptedModel(lambda _: Use("wait_for_cancel")), tools=[wait_for_cancel]
+    )
     path = f"sqlite:///{folder / 'controls.db'}"
     async with Midrun(path, agents=[agent]) as midrun, Midrun(path) as elsewhere:
         there: list[float] = []
         for times, handle in ((here, midrun), (there, elsewhere)):
             for n in range(CONTROLS):
                 ready = anyio.Event()
-                run = await midrun.start("stands", "stand")
+                run = await midrun.start("waiter", "wait")
                 await ready.wait()
                 await _control(await handle.get(run.id), n, times)
                 times[-1] = seen[-1] - times[-1]
     return [
         Figure(
-            name="control seen by an async tool, same process",
+            name="from a control to an async tool, same process",
             value=median(here) * 1e3,
             unit="ms",
             at_most=2,
             detail=f"median of {CONTROLS} pauses and cancels",
         ),
         Figure(
-            name="… through a store of its own on the same file",
+            name="… through a second store on the same file",
             value=median(there) * 1e3,
             unit="ms",
             at_most=10,
@@ -214,7 +216,7 @@ async def _control(run: Run, n: int, times: list[float]) -> None:
 
 
 async def _crowd(folder: Path) -> list[Figure]:
-    """Measure a thousand runs whose tool waits a second."""
+    """Measure a thousand concurrent runs whose tool waits a second."""
     agent = Agent("crowd", model=_steps("wait", CROWD_STEPS), tools=[wait])
     async with Midrun(f"sqlite:///{folder / 'crowd.db'}", agents=[agent]) as midrun:
         before, busy = _memory(), process_time()
@@ -229,25 +231,25 @@ async def _crowd(folder: Path) -> list[Figure]:
     steps = CROWD * CROWD_STEPS
     rate = overall = steps / (over - started)
     first_end = min(at for n, at in waited if n == CROWD_STEPS - 1)
-    if first_end > all_live:  # between the two, a thousand runs are at it
+    if first_end > all_live:  # in between, all runs are active
         within = sum(all_live <= at < first_end for _, at in waited)
         rate = within / (first_end - all_live)
     return [
         Figure(
-            name=f"steps a second of {CROWD} runs that wait {WAIT_S:g} s, of the ideal 1,000",
+            name=f"steps per second of {CROWD} runs that wait {WAIT_S:g} s (ideal: 1,000)",
             value=rate,
             unit="/s",
             at_least=900,
-            detail=f"while all of them live, synchronous=FULL; {busy / steps * 1e3:.2f} ms of "
-            f"processor a step; with starts ({all_live - started:.1f} s) and ends "
+            detail=f"while all are active, synchronous=FULL; {busy / steps * 1e3:.2f} ms of "
+            f"CPU per step; with starts ({all_live - started:.1f} s) and ends "
             f"{overall:.0f}/s",
         ),
-        Figure(name="memory of a live run", value=live / 1024, unit="KiB", at_most=100),
+        Figure(name="memory of an active run", value=live / 1024, unit="KiB", at_most=100),
     ]
 
 
 def _memory() -> int:
-    """Return the resident bytes of this process."""
+    """Return the resident memory of this process, in bytes."""
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - not a real file
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -1,6 +1,6 @@
-"""`python -m bench.served FOLDER`: a server with two agents, one that stands and one that runs.
+"""`python -m bench.served FOLDER`: serve two agents: one waits, one makes steps.
 
-It prints its port; its token is `TOKEN`.
+It prints its port. Its token is `TOKEN`.
 """
 
 import sys
@@ -15,20 +15,20 @@ from midrun.models.scripted import Line
 from midrun.server import Limits, app
 from midrun.server.serve import UvicornServer, open_listener
 
-TOKEN = "a-token-for-the-bench-1234"  # noqa: S105 - of a server that lives for a minute
+TOKEN = "a-token-for-the-bench-1234"  # noqa: S105 - of a server that runs for a minute
 STEPS = 500
-"""Four entries each: 2,000, as fast as they can be written."""
+"""Each step writes four entries: 2,000 in total."""
 
 
 @tool(read_only=True)
-async def stand() -> None:
-    """Stand until told to stop."""
+async def wait_for_cancel() -> None:
+    """Wait until cancelled."""
     await anyio.sleep_forever()
 
 
 @tool
 async def look(n: int) -> str:
-    """Return what a search would."""
+    """Return a text as long as a search result."""
     return f"{n}" + "y" * 500
 
 
@@ -39,8 +39,12 @@ def _turn(messages: Transcript) -> Line:
 
 async def _main(folder: Path) -> None:
     agents = [
-        Agent("stands", model=ScriptedModel(lambda _: Use("stand")), tools=[stand]),
-        Agent("runs", model=ScriptedModel(_turn), tools=[look]),
+        Agent(
+            "waiter",
+            model=ScriptedModel(lambda _: Use("wait_for_cancel")),
+            tools=[wait_for_cancel],
+        ),
+        Agent("stepper", model=ScriptedModel(_turn), tools=[look]),
     ]
     mid = Midrun(f"sqlite:///{folder / 'served.db'}", agents=agents)
     made = app(mid, token=TOKEN, limits=Limits(rate=1e6, burst=10**6))

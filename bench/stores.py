@@ -1,6 +1,6 @@
-"""What an append costs, next to the raw commit of the same bytes to the same disk.
+"""Cost of an append, compared with a raw commit of the same bytes to the same disk.
 
-Raw and ours take turns, append by append, so that both see the same machine.
+Raw commits and appends alternate, so that both run under the same load.
 """
 
 import subprocess
@@ -26,13 +26,13 @@ from midrun.stores.sqlite.store import SqliteStore
 
 TEXT = MessageReceived(text="x" * 400)
 STARTED = RunStarted(agent="bench", task="measure")
-WARM = 600
+WARMUP_APPENDS = 600
 APPENDS = 2000
 CROWD = 200
 
 
 class Raw:
-    """The least that can be done: insert the line, commit, with the same settings."""
+    """The minimum: insert the line and commit, with the same settings."""
 
     def __init__(self, path: Path) -> None:
         self._db = apsw.Connection(str(path))
@@ -43,7 +43,7 @@ class Raw:
         self._body = encode_entry(TEXT)
 
     def append(self) -> float:
-        """Commit one line, and return how long it took."""
+        """Commit one line and return the duration."""
         self._seq += 1
         data = format_line(
             self._body, seq=Seq(self._seq), at=Micros(1_763_251_200_000_000), epoch=None
@@ -55,23 +55,23 @@ class Raw:
         return perf_counter() - started
 
 
-class Ours:
-    """One run of a store, appended to as a driver would."""
+class StoredRun:
+    """One run of a store; appends as a driver does."""
 
     def __init__(self, store: SqliteStore, run: str) -> None:
         self._store = store
         self._run = RunId(run)
         self._seq = Seq(0)
 
-    async def begin(self, entries: int = 1) -> "Ours":
-        """Create the run with so many entries."""
+    async def begin(self, entries: int = 1) -> "StoredRun":
+        """Create the run with this number of entries."""
         more = [TEXT] * (entries - 1)
         made = await self._store.create(self._run, [STARTED, *more], head=_head(0))
         self._seq = made.seq
         return self
 
     async def append(self) -> float:
-        """Append one entry, and return how long it took."""
+        """Append one entry and return the duration."""
         head = _head(self._seq)
         started = perf_counter()
         appended = await self._store.append(
@@ -87,7 +87,7 @@ def _head(step: int) -> Head:
 
 
 def figures() -> Sequence[Figure]:
-    """Measure appends alone, in a crowd, to a long journal, and as noticed elsewhere."""
+    """Measure sequential and concurrent appends, long journals, and notifications."""
     with TemporaryDirectory(prefix="midrun-bench-", dir=".") as folder:
         return anyio.run(_measure, Path(folder))
 
@@ -95,44 +95,44 @@ def figures() -> Sequence[Figure]:
 async def _measure(folder: Path) -> list[Figure]:
     store = SqliteStore(folder / "runs.db")
     raw = Raw(folder / "raw.db")
-    one = await Ours(store, "one").begin()
-    for _ in range(WARM):
+    one = await StoredRun(store, "one").begin()
+    for _ in range(WARMUP_APPENDS):
         raw.append()
         await one.append()
     measured = [
-        await _alone(raw, one),
-        await _crowd(raw, store),
-        await _growing(store),
-        await _noticed(store),
+        await _measure_sequential(raw, one),
+        await _measure_concurrent(raw, store),
+        await _measure_growth(store),
+        await _measure_notification(store),
     ]
     await store.close()
     return measured
 
 
-async def _alone(raw: Raw, one: Ours) -> Figure:
+async def _measure_sequential(raw: Raw, one: StoredRun) -> Figure:
     theirs, ours = [], []
     for _ in range(APPENDS):
         theirs.append(raw.append())
         ours.append(await one.append())
     return Figure(
-        name="append, against a raw commit",
+        name="append, compared with a raw commit",
         value=micros(ours) / micros(theirs),
         at_most=1.25,
         detail=f"medians of {APPENDS}: raw {micros(theirs):.0f} µs, ours {micros(ours):.0f} µs",
     )
 
 
-async def _crowd(raw: Raw, store: SqliteStore) -> Figure:
+async def _measure_concurrent(raw: Raw, store: SqliteStore) -> Figure:
     rounds, each = 8, 20
-    runs = [await Ours(store, f"crowd{n}").begin() for n in range(CROWD)]
+    runs = [await StoredRun(store, f"crowd{n}").begin() for n in range(CROWD)]
     theirs, ours = [], []
 
-    async def work(run: Ours) -> None:
+    async def work(run: StoredRun) -> None:
         for _ in range(each):
             await run.append()
 
     for _ in range(rounds):
-        # Both are rates over a whole round, with whatever was slow in it.
+        # Both are averages over a whole round, slow moments included.
         theirs.append(sum(raw.append() for _ in range(100)) / 100)
         started = perf_counter()
         async with anyio.create_task_group() as group:
@@ -140,33 +140,33 @@ async def _crowd(raw: Raw, store: SqliteStore) -> Figure:
                 group.start_soon(work, run)
         ours.append((perf_counter() - started) / (CROWD * each))
     return Figure(
-        name=f"rate with {CROWD} appenders, against raw commits one by one",
+        name=f"rate with {CROWD} writers, compared with sequential raw commits",
         value=micros(theirs) / micros(ours),
         at_least=5,
         detail=f"raw {1e6 / micros(theirs):.0f}/s, ours {1e6 / micros(ours):.0f}/s",
     )
 
 
-async def _growing(store: SqliteStore) -> Figure:
-    """Compare appends around the 10th entry of young runs with those past the 10,000th."""
-    long = await Ours(store, "long").begin(10_000)
+async def _measure_growth(store: SqliteStore) -> Figure:
+    """Compare appends near the 10th entry with appends after the 10,000th."""
+    long = await StoredRun(store, "long").begin(10_000)
     young, old = [], []
     for n in range(60):
-        short = await Ours(store, f"short{n}").begin(5)
+        short = await StoredRun(store, f"short{n}").begin(5)
         for _ in range(10):
             young.append(await short.append())
             old.append(await long.append())
     return Figure(
-        name="10,000th append, against the 10th",
+        name="10,000th append, compared with the 10th",
         value=micros(old) / micros(young),
         at_most=1.1,
         detail=f"medians of {len(old)}: {micros(young):.0f} µs, {micros(old):.0f} µs",
     )
 
 
-async def _noticed(store: SqliteStore) -> Figure:
-    chance = Random(1)  # noqa: S311 - only to be out of step with the other's polling
-    run = await Ours(store, "noticed").begin()
+async def _measure_notification(store: SqliteStore) -> Figure:
+    chance = Random(1)  # noqa: S311 - only to be out of step with the polling of the other process
+    run = await StoredRun(store, "noticed").begin()
     command = [sys.executable, "-m", "bench.watcher", str(store.path)]
     delays: list[float] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:  # noqa: S603, ASYNC220 - our own
@@ -181,7 +181,7 @@ async def _noticed(store: SqliteStore) -> Figure:
         other.kill()
     delays.sort()
     return Figure(
-        name="append noticed by another process",
+        name="from an append to its notification in another process",
         value=delays[100],
         unit="ms",
         at_most=10,

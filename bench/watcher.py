@@ -1,4 +1,4 @@
-"""`python -m bench.watcher PATH`: print the time at which each change is noticed."""
+"""`python -m bench.watcher PATH`: print the time of each change notification."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from midrun.stores.sqlite.store import SqliteStore
 
 
 async def main(path: str) -> None:
-    """Watch until the store's owner ends this process."""
+    """Watch until the parent process kills this one."""
     store = SqliteStore(path)
     async with store.watch() as watch:
         print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""A parent with three children: each a run of its own, all of them stopped with one cancel.
+"""Cancel a parent and its three children with one call. Each child is a run of its own.
 
 python examples/family.py
 """
@@ -14,7 +14,7 @@ busy = {name: anyio.Event() for name in VENDORS}
 
 
 async def discard(_: Call, args: dict[str, str], __: object) -> None:
-    """Take a draft back."""
+    """Undo `write_draft`."""
     drafts.remove(args["vendor"])
 
 
@@ -27,14 +27,14 @@ async def write_draft(vendor: str) -> str:
 
 @tool(read_only=True)
 async def call_vendor(vendor: str) -> str:
-    """Call them; they keep us waiting."""
+    """Call a vendor that never picks up."""
     busy[vendor].set()
     await anyio.sleep_forever()
-    return "nobody answered"
+    return "no answer"
 
 
 def scout(vendor: str) -> Agent:
-    """Return an agent that looks into one vendor."""
+    """Return an agent that examines one vendor."""
     script: list[str | Use] = [
         Use("write_draft", vendor=vendor),
         Use("call_vendor", vendor=vendor),
@@ -53,7 +53,7 @@ boss = Agent(
 
 
 async def main() -> None:
-    """Wait until all three are at it, then cancel the parent and have all of it undone."""
+    """Wait until all three children work, then cancel the parent and undo everything."""
     async with Midrun("memory://", agents=[boss]) as midrun:
         run = await midrun.start(boss, "Compare the vendors")
         for name in VENDORS:
@@ -61,7 +61,7 @@ async def main() -> None:
         print("drafts:", sorted(drafts))
 
         await run.cancel(undo="all")
-        await run.until("cancelled")  # said when every child has undone its work
+        await run.until("cancelled")  # reached when every child has undone its work
         print("drafts:", sorted(drafts))
         for view in (await midrun.runs()).items:
             print(f"{view.agent}: {view.phase}")

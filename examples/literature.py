@@ -1,4 +1,4 @@
-"""A side question in the middle of a synthesis: it is answered, and the thread is not lost.
+"""Ask a side question during a task; the agent answers and returns to the task.
 
 python examples/literature.py
 """
@@ -13,7 +13,7 @@ reading, book_closed = anyio.Event(), anyio.Event()
 
 @tool(read_only=True)
 async def read_papers(topic: str) -> str:
-    """Read what was found; it takes a while."""
+    """Read the papers that were found; this takes a while."""
     reading.set()
     await book_closed.wait()
     return f"four papers on {topic}"
@@ -21,26 +21,26 @@ async def read_papers(topic: str) -> str:
 
 script: list[str | Use] = [
     Use(
-        "plan",  # every agent has it; its list is what people see as the steps
+        "plan",  # a tool of every agent; its items are shown as the plan
         items=["Find papers", "Read them", "Synthesise", "Write it up"],
         marks={"1": "done", "2": "running"},
     ),
     Use("read_papers", topic="sleep and memory"),
-    "That was Walker, from Tuesday.",  # the side question
-    Use("plan", marks={"2": "done", "3": "running"}),  # and on it goes
+    "That was Walker, from Tuesday.",  # answers the side question
+    Use("plan", marks={"2": "done", "3": "running"}),  # continues the task
     "The four papers agree: sleep helps.",
 ]
 agent = Agent("scholar", model=ScriptedModel(script), tools=[read_papers])
 
 
 async def main() -> None:
-    """Ask in the middle of step 2, and watch the run find back."""
+    """Ask during plan item 2, and print how the run returns to it."""
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Literature synthesis")
         await reading.wait()
 
         receipt = await run.say("What was that paper from Tuesday?")
-        print("runtime:", receipt.said)  # at once, and in its own words
+        print("runtime:", receipt.said)  # immediate, and not from the model
         book_closed.set()
 
         async for item in run.feed():

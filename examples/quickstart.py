@@ -1,4 +1,4 @@
-"""Pause, redirect and cancel an agent that is already running; the model is played, no key.
+"""Pause, redirect and cancel a running agent. The model is scripted, so no key is needed.
 
 python examples/quickstart.py
 """
@@ -8,11 +8,11 @@ import anyio
 from midrun import Agent, Call, Midrun, Run, tool
 from midrun.models import ScriptedModel, Use
 
-# ── an agent, and the world that it changes ──────────────────────────────────────────────────
+# ── the agent and its tools ──────────────────────────────────────────────────────────────────
 
 drafts: dict[str, str] = {}
 mails: list[str] = []
-page_arrives = anyio.Event()  # a web site that answers when we say so
+page_arrives = anyio.Event()  # the web site answers when this is set
 
 
 @tool(read_only=True)
@@ -37,7 +37,7 @@ async def write_draft(title: str, body: str) -> str:
 
 @tool
 async def send_mail(to: str) -> str:
-    """Send the draft: the mail server is slow today."""
+    """Send the draft. The mail server does not respond."""
     await anyio.sleep_forever()
     mails.append(to)
     return "sent"
@@ -57,34 +57,34 @@ agent = Agent(
 )
 
 
-# ── a person, and the buttons ────────────────────────────────────────────────────────────────
+# ── the controls ─────────────────────────────────────────────────────────────────────────────
 
 
 async def main() -> None:
-    """Start a run, and change our mind about it three times."""
-    # "sqlite:///runs.db" keeps the runs, and lets any other process press these buttons.
+    """Start a run, then pause, redirect and cancel it."""
+    # With "sqlite:///runs.db", runs are stored and other processes can control them.
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Compare the three vendors")
         await in_the_middle_of(run, "search")
 
-        # Pause. Asked for and happened are two facts: a started tool may finish, and only then
-        # is the run paused. From there on nothing runs, and nothing is spent.
+        # pause() only requests; until("paused") confirms. The running tool may finish first.
+        # Once the run is paused, nothing runs and nothing is billed.
         receipt = await run.pause(actor="ada")
         print(receipt.phase)
         page_arrives.set()
         print((await run.until("paused")).phase)
 
-        # Resume, with an instruction. The search is not made again: its result is kept.
+        # Resume with an instruction. The search is not repeated: its result is stored.
         await run.resume("Vendor A will do. Write the memo.", actor="ada")
         await in_the_middle_of(run, "send_mail")
 
-        # To the whole company? Cancel: stop what is in flight, and undo what was done.
+        # Cancel: stop the call in flight, and undo the calls that have finished.
         await run.cancel(undo="all", reason="wrong list", actor="ada")
         await run.until("cancelled")
         print(await run.report())
         print(f"drafts: {drafts}, mails: {mails}")
 
-        # All of it is on the record, hash by hash.
+        # Check the hash chain of the journal.
         print(await midrun.verify(run.id))
 
 

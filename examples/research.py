@@ -1,4 +1,4 @@
-"""An agent that would search for ever is paused, and told to sum up what it has.
+"""Pause an agent that would search for ever, and tell it to sum up its results.
 
 python examples/research.py
 """
@@ -18,20 +18,20 @@ searches: list[str] = []
 async def search(call: Call, topic: str) -> str:
     """Search the web."""
     searches.append(topic)
-    await call.note(note(topic))  # live, for whoever watches the feed
-    await anyio.sleep(0.2)  # the web takes its time
+    await call.note(note(topic))  # live text in the feed; it is not stored
+    await anyio.sleep(0.2)  # a slow web site
     return f"{topic} is fine"
 
 
 def note(topic: str) -> str:
-    """Return what is shown while a search is under way."""
+    """Return the text that is shown during a search."""
     return f"searching {topic} …"
 
 
 def think(messages: Transcript) -> str | list[str | Use]:
-    """Play the model: search, and search, unless somebody has said that it is enough.
+    """Play the model: search again unless the last message is `ENOUGH`.
 
-    A real model is given the same messages, and does the same with them.
+    A real model receives the same messages.
     """
     found = [str(use.result) for turn in messages for use in turn.uses]
     if messages[-1].text == ENOUGH:
@@ -43,17 +43,17 @@ agent = Agent("researcher", model=ScriptedModel(think), tools=[search])
 
 
 async def main() -> None:
-    """Watch two searches begin, pause, and have the agent sum up."""
+    """Wait for the second search, pause, and let the agent sum up."""
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Compare the vendors")
-        async for item in run.feed():  # entries, which have a seq, and what is only live
+        async for item in run.feed():  # entries have a seq; live items have none
             if item.seq is None and item.kind == "note":
                 print(item.text)
                 if item.text == note("vendor 2"):
                     break
 
         await run.pause()
-        await run.until("paused")  # the search that was under way has finished, and is kept
+        await run.until("paused")  # the running search has finished, and its result is stored
         before = len(searches)
         print(f"paused after {before} searches")
 

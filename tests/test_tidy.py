@@ -47,8 +47,6 @@ SINGLE_IMPORTER_LINES_MIN: Final = 80
 
 # Refused words that are terms of a protocol, by the folder that implements the protocol.
 PROTOCOL_WORDS: Final = {
-    "client": {"event", "status"},  # SSE and HTTP
-    "server": {"event", "status"},
     "workers": {"workflow"},  # Temporal
 }
 
@@ -78,7 +76,7 @@ DEFINED_TWICE: Final[Mapping[str, str]] = {}
 # Modules under 80 lines with one importer, with the reason.
 SMALL_MODULES: Final[Mapping[str, str]] = {}
 
-# Written in halves, or this file would be the first to break its own rules.
+# Written in halves, so that this file does not break the rule itself.
 REGISTRIES: Final = (
     "pypi" + ".org",
     "pythonhosted" + ".org",
@@ -99,7 +97,7 @@ SQL: Final = re.compile(
 
 
 def long_functions(tree: ast.Module) -> list[str]:
-    """Return the functions that do not fit on a screen."""
+    """Return the functions that are longer than `FUNCTION_LINES_MAX` lines."""
     return [
         f"{node.name}, line {node.lineno}"
         for node in _functions(tree)
@@ -116,7 +114,7 @@ def refused_names(tree: ast.Module, words: set[str]) -> list[str]:
 
 
 def foreign_code(tree: ast.Module) -> list[str]:
-    """Return where data could turn into code: pickle and its kin, `eval`, `exec`."""
+    """Return the places where data could run as code: pickle and similar, `eval`, `exec`."""
     kin = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
     found = []
     for node in ast.walk(tree):
@@ -133,7 +131,7 @@ def foreign_code(tree: ast.Module) -> list[str]:
 
 
 def built_sql(tree: ast.Module) -> list[str]:
-    """Return where SQL is put together from something other than constants.
+    """Return the places where SQL is built from something other than constants.
 
     Constants may be joined with `+` (`SELECT_RUNS + NEWEST_FIRST`); values are parameters.
     """
@@ -147,7 +145,7 @@ def built_sql(tree: ast.Module) -> list[str]:
 
 
 def terse_tests(tree: ast.Module) -> list[str]:
-    """Return the tests whose name is no sentence."""
+    """Return the tests whose names are too short to be a sentence."""
     return [
         f"{node.name}, line {node.lineno}"
         for node in _functions(tree)
@@ -211,7 +209,7 @@ def repeated_classes(modules: Mapping[str, ast.Module]) -> dict[str, list[str]]:
 
 
 def small_modules(modules: Mapping[str, ast.Module], lines: Mapping[str, int]) -> list[str]:
-    """Return the modules that are short and have one importer, in whose file they belong."""
+    """Return the short modules with one importer; they belong into its file."""
     importers: dict[str, set[str]] = {}
     for name, tree in modules.items():
         for node in ast.walk(tree):
@@ -305,7 +303,7 @@ def _tree(path: Path) -> ast.Module:
 
 
 def _found(rule: Callable[[Path], object], paths: Sequence[Path]) -> dict[str, object]:
-    """Return what a rule finds, by file. One test for all of them: to pytest each is a cost."""
+    """Return the findings of a rule by file: one test for all files is faster than one each."""
     return {_name(path): places for path in paths if (places := rule(path))}
 
 
@@ -313,22 +311,22 @@ def _found(rule: Callable[[Path], object], paths: Sequence[Path]) -> dict[str, o
 
 
 def test_a_module_fits_in_one_sitting() -> None:
-    """A module is read top to bottom, at once; what is longer is two modules."""
+    """A module is read from top to bottom; a longer one should be two modules."""
     assert not _found(lambda path: len(path.read_text().splitlines()) > LINES_MAX, CODE)
 
 
 def test_a_module_says_what_it_is_for() -> None:
-    """The first line of the docstring is the line that `ls` should have shown."""
+    """The first line of the docstring gives the purpose of the module."""
     assert not _found(lambda path: not ast.get_docstring(_tree(path)), CODE)
 
 
 def test_a_function_fits_on_a_screen() -> None:
-    """Scrolling inside a function is where bugs hide."""
+    """A function that needs scrolling is hard to review."""
     assert not _found(lambda path: long_functions(_tree(path)), CODE)
 
 
 def test_names_speak_the_glossary() -> None:
-    """One word per concept: a synonym in a name makes the reader look for a second concept."""
+    """One word per concept: a reader takes a synonym for a second concept."""
     refused = _refused("classes and functions")
 
     def synonyms(path: Path) -> list[str]:
@@ -339,7 +337,7 @@ def test_names_speak_the_glossary() -> None:
 
 
 def test_files_are_named_for_what_they_hold() -> None:
-    """`utils` and its kin say nothing, so everything fits, and everything ends up there."""
+    """A name such as `utils` fits any code, so such a module collects unrelated code."""
     refused = _refused("files and folders")
 
     def empty_words(path: Path) -> set[str]:
@@ -350,12 +348,12 @@ def test_files_are_named_for_what_they_hold() -> None:
 
 
 def test_stored_data_never_becomes_code() -> None:
-    """A checkpoint comes from outside; to unpickle it is to run its author's code."""
+    """A checkpoint comes from outside; unpickling it would run its author's code."""
     assert not _found(lambda path: foreign_code(_tree(path)), SHIPPED)
 
 
 def test_sql_is_never_put_together_from_values() -> None:
-    """Values are parameters. Text that was safe when written gets a new caller one day."""
+    """Values are parameters. SQL built from safe text may get an unsafe caller later."""
     assert not _found(lambda path: built_sql(_tree(path)), STORES)
 
 
@@ -385,7 +383,7 @@ def test_docstrings_start_with_a_verb_or_a_noun() -> None:
 
 
 def test_functions_are_named_by_a_verb_and_its_object() -> None:
-    """`told` says neither who acts nor on what; `format_receipt` does."""
+    """`told` names neither an action nor its object; `format_receipt` names both."""
     assert not _found(lambda path: participle_names(_tree(path)), SHIPPED)
 
 
@@ -400,7 +398,7 @@ def test_a_public_class_name_is_defined_once() -> None:
 
 
 def test_a_small_module_has_more_than_one_importer() -> None:
-    """A short module with one importer makes the reader open a second file for nothing."""
+    """A short module with one importer is one more file to open."""
     lines = {
         name: (tree.body[-1].end_lineno or 0) if tree.body else 0
         for name, tree in _modules().items()
@@ -410,7 +408,7 @@ def test_a_small_module_has_more_than_one_importer() -> None:
 
 
 def test_names_of_tests_are_sentences() -> None:
-    """The list of failed tests is the first thing read; it should say what is broken."""
+    """The list of failed tests is read first; each name should say what is broken."""
     assert not _found(lambda path: terse_tests(_tree(path)), SUITES)
 
 
@@ -418,7 +416,7 @@ def test_names_of_tests_are_sentences() -> None:
 
 
 def test_public_names_are_complete_sorted_and_few() -> None:
-    """`__all__` is what we promise to keep; nothing gets in or out by accident."""
+    """`__all__` is the public API; no name may enter or leave it by accident."""
 
     def shape(name: str) -> tuple[int, str]:  # the order that ruff sorts `__all__` in
         return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
@@ -453,13 +451,13 @@ def _texts() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("needles", "reason"),
     [
-        (REGISTRIES, "where packages come from is for the machine's pip configuration to say"),
-        (OUTSIDE, "a fresh clone has nothing beside it"),
+        (REGISTRIES, "the package index is set in the pip configuration of the machine"),
+        (OUTSIDE, "a fresh clone has no such folder beside it"),
     ],
     ids=["registry hosts", "paths outside"],
 )
 def test_no_file_names_a_place_outside(needles: tuple[str, ...], reason: str) -> None:
-    """A clone works behind any mirror, in any folder."""
+    """A clone must work behind any mirror and in any folder."""
     files = list(_texts())
     assert len(files) > len(CODE), "the listing is too short to be the project"
     found = [name for name, text in files if any(needle in text for needle in needles)]
@@ -467,7 +465,7 @@ def test_no_file_names_a_place_outside(needles: tuple[str, ...], reason: str) ->
 
 
 def test_decisions_are_numbered_without_gaps() -> None:
-    """ADR 7 must mean the same page for ever; two people may pick a number at the same time."""
+    """The number of an ADR never changes; two branches may have chosen the same number."""
     assert [path.name[:5] for path in DECISIONS] == [
         f"{n:04}-" for n in range(1, len(DECISIONS) + 1)
     ]
@@ -476,7 +474,7 @@ def test_decisions_are_numbered_without_gaps() -> None:
 
 @pytest.mark.parametrize("path", DECISIONS, ids=lambda path: str(path.stem))
 def test_a_decision_has_the_house_shape(path: Path) -> None:
-    """A decision that does not say what it costs, or when it was wrong, cannot be reopened."""
+    """A decision needs its costs and the signs of an error, so that it can be reopened."""
     text = path.read_text()
     assert text.startswith(f"# ADR {path.name[:4]}: ")
     assert re.search(
@@ -494,7 +492,7 @@ def test_a_decision_has_the_house_shape(path: Path) -> None:
 
 
 def test_fragments_are_of_a_known_kind() -> None:
-    """A release passes over a misspelt kind in silence, and the change is never announced."""
+    """A release silently ignores a misspelt kind, and the change is never announced."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
     kinds = "|".join(kind["directory"] for kind in config["tool"]["towncrier"]["type"])
     names = [p.name for p in (ROOT / "changelog.d").iterdir() if p.name != "README.md"]
@@ -502,7 +500,7 @@ def test_fragments_are_of_a_known_kind() -> None:
 
 
 def test_the_pins_cover_what_the_package_needs() -> None:
-    """A dependency that is not pinned is missing from every environment that `make` builds."""
+    """A dependency without a pin is missing from every environment that `make` builds."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
     pinned = (ROOT / "requirements" / "dev.in").read_text().splitlines()
     assert set(config["project"]["dependencies"]) <= set(pinned)
@@ -537,7 +535,7 @@ def test_the_pins_cover_what_the_package_needs() -> None:
     ],
 )
 def test_each_rule_finds_a_planted_fault(rule: Rule, bad: str, good: str) -> None:
-    """A check that cannot fail is worse than none: it is trusted."""
+    """A rule that finds nothing would go unnoticed, so each one is tested with a violation."""
     assert rule(ast.parse(bad))
     assert not rule(ast.parse(good))
 
@@ -557,16 +555,14 @@ def test_the_rules_about_texts_and_modules_find_a_planted_violation() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["JobStore", "RunManager", "run_status", "HTTPEvent", "_utils"]
+    "name", ["JobStore", "RunManager", "saga_step", "HTTPWorkflow", "_utils"]
 )
 def test_refused_words_are_found_inside_names(name: str) -> None:
-    """Camel case, snake case and acronyms hide a word equally well."""
+    """A refused word is found in camel case, in snake case and after an acronym."""
     words = _refused("classes and functions")
     assert refused_names(ast.parse(f"class {name}: ..."), words)
     assert refused_names(ast.parse(f"async def {name}(): ..."), words)
-    assert not refused_names(
-        ast.parse("def checkpoint_task(): ...\nclass Eventual: ..."), words
-    )
+    assert not refused_names(ast.parse("def checkpoint_task(): ...\nclass Jobless: ..."), words)
 
 
 @pytest.mark.parametrize(
@@ -582,6 +578,6 @@ def test_refused_words_are_found_inside_names(name: str) -> None:
     ],
 )
 def test_the_commit_hook_refuses_a_long_subject(message: str, fault: str | None) -> None:
-    """A subject of 72 characters is shown whole in every list of commits."""
+    """Lists of commits show a subject of up to 72 characters in full."""
     found = subject_fault(message)
     assert (fault in found) if fault and found else fault is found

@@ -1,4 +1,4 @@
-"""House rules for `midrun.errors`: one tree, stable codes, and all of them survive a pickle."""
+"""Rules for `midrun.errors`: one tree, stable codes, and every error can be pickled."""
 
 import enum
 import inspect
@@ -40,7 +40,7 @@ LEAVES: typing.Final = [e for e in ALL if not set(e.__subclasses__()) & set(ALL)
 
 
 def sample(hint: object) -> object:
-    """Return a value for an annotation, or fail and say which one is not known here."""
+    """Return a sample value for an annotation; fail if the annotation is not known here."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, typing.NewType):
         return sample(hint.__supertype__)
@@ -58,7 +58,7 @@ def sample(hint: object) -> object:
         return {sample(args[0]): sample(args[1])}
     if isinstance(origin, type) and issubclass(origin, Collection):
         return (sample(args[0]),)
-    pytest.fail(f"tests/test_tidy_errors.py knows no sample for {hint!r}; teach it one")
+    pytest.fail(f"no sample for {hint!r}: add one to PLAIN or sample() in this file")
 
 
 def build(error: type[errors.MidrunError]) -> errors.MidrunError:
@@ -79,7 +79,7 @@ def build(error: type[errors.MidrunError]) -> errors.MidrunError:
 
 @pytest.mark.parametrize("error", LEAVES)
 def test_an_error_comes_out_of_a_pickle_as_it_went_in(error: type[errors.MidrunError]) -> None:
-    """Errors cross process borders; one that cannot is replaced there by a puzzle."""
+    """Errors are passed between processes; one that cannot be unpickled would be lost there."""
     before = build(error)
     after = pickle.loads(pickle.dumps(before))  # noqa: S301 - made in the line itself
     assert type(after) is error
@@ -88,7 +88,7 @@ def test_an_error_comes_out_of_a_pickle_as_it_went_in(error: type[errors.MidrunE
 
 @pytest.mark.parametrize("error", LEAVES)
 def test_an_error_keeps_what_it_was_given(error: type[errors.MidrunError]) -> None:
-    """Callers branch on fields. What is only in the text has to be parsed out of it again."""
+    """Callers branch on fields. They should not have to parse the message."""
     parameters = list(inspect.signature(error.__init__).parameters.values())[1:]
     built = build(error)
     missing = [
@@ -97,23 +97,23 @@ def test_an_error_keeps_what_it_was_given(error: type[errors.MidrunError]) -> No
         if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD} and not hasattr(built, p.name)
     ]
     assert not missing
-    assert str(built).strip(), "an error without words"
+    assert str(built).strip(), "the message of the error is empty"
 
 
 def test_codes_are_unique_and_well_formed() -> None:
-    """Clients in other languages know an error by its code, and only by that."""
+    """Clients in other languages identify an error by its code."""
     codes = [leaf.code for leaf in LEAVES]
     assert sorted(set(codes)) == sorted(codes)
     assert [code for code in codes if not re.fullmatch(r"[a-z]+(_[a-z]+)*", code)] == []
 
 
 def test_the_tree_at_the_top_names_every_error() -> None:
-    """The docstring of `errors` is the map; an error that is not on it will not be caught."""
+    """The docstring of `errors` lists all errors, so that users know which ones to catch."""
     drawn = set(re.findall(r"\w+", errors.__doc__ or ""))
     assert [error.__name__ for error in ALL if error.__name__ not in drawn] == []
 
 
 @pytest.mark.parametrize("error", ALL)
 def test_an_error_tells_its_catcher_what_to_do(error: type[errors.MidrunError]) -> None:
-    """A class without a docstring of its own would show that of its base."""
+    """Every error has a docstring of its own; otherwise `help` shows that of the base class."""
     assert vars(error).get("__doc__")

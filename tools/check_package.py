@@ -1,9 +1,9 @@
-"""Build the wheel, install it alone with each extra into an empty environment, and use it.
+"""Build the wheel, install it with each extra into an empty environment, and use it.
 
     .venv/bin/python tools/check_package.py [EXTRA …]
 
-Versions are held to those of requirements/dev.txt. What works only because something else of
-the development environment is there does not work here.
+Versions are constrained to those of requirements/dev.txt. A module that needs a package of the
+development environment, and does not declare it, fails here.
 """
 
 import os
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
-AT_ONCE: Final = 2
+INSTALLS_MAX_CONCURRENT: Final = 2
 
 USES: Final = {
     "": "import midrun; midrun.Midrun; midrun.Agent; import midrun.cli.main",
@@ -32,47 +32,47 @@ USES: Final = {
     "temporal": "import midrun.workers.temporal",
     "tui": "import midrun.tui",
 }
-"""What each extra is for, tried where nothing else is installed."""
+"""Extra → a program that uses it. No other extra is installed when it runs."""
 
 KEYS: Final = {"OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none"}
 SHIPPED: Final = ("midrun/py.typed", "midrun/server/static/midrun.js")
 
 
 def main(argv: list[str]) -> int:
-    """Check all extras, or those named; return the exit code."""
+    """Check the named extras, or all; return the exit code."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {"", *declared["optional-dependencies"]}
     if missing := extras ^ set(USES):
-        sys.exit(f"*** say in USES what these extras are for, or drop them: {sorted(missing)}")
+        sys.exit(f"*** Extras differ between pyproject.toml and USES: {sorted(missing)}")
     chosen = argv or sorted(extras)
     with (
         TemporaryDirectory(prefix="midrun-package-") as name,
-        ThreadPoolExecutor(AT_ONCE) as pool,
+        ThreadPoolExecutor(INSTALLS_MAX_CONCURRENT) as pool,
     ):
         folder = Path(name)
-        wheel, pins = built(folder), constraints(folder)
-        found = pool.map(lambda extra: problem(folder, wheel, pins, extra), chosen)
+        wheel, pins = build_wheel(folder), write_constraints(folder)
+        found = pool.map(lambda extra: find_problem(folder, wheel, pins, extra), chosen)
         problems = dict(zip(chosen, found, strict=True))
     for extra, text in problems.items():
         print(f"  midrun[{extra}]  {text or 'works'}")
     return int(any(problems.values()))
 
 
-def built(folder: Path) -> Path:
-    """Build the wheel, and look into it."""
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel and check its list of files."""
     _run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
          "-w", str(folder), str(ROOT))  # fmt: skip
     (wheel,) = folder.glob("midrun-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    if lost := [name for name in SHIPPED if name not in names]:
-        sys.exit(f"*** the wheel lacks {lost}")
+    if missing := [name for name in SHIPPED if name not in names]:
+        sys.exit(f"*** Files are missing in the wheel: {missing}")
     if strays := [name for name in names if not name.startswith(("midrun/", "midrun-"))]:
-        sys.exit(f"*** the wheel has what is not midrun's: {strays}")
+        sys.exit(f"*** The wheel contains files of other packages: {strays}")
     return wheel
 
 
-def constraints(folder: Path) -> Path:
-    """Return the pins without their hashes, as constraints."""
+def write_constraints(folder: Path) -> Path:
+    """Write the pins without their hashes to a file of constraints."""
     lines = (ROOT / "requirements" / "dev.txt").read_text().splitlines()
     pins = folder / "pins.txt"
     pinned = (
@@ -82,8 +82,8 @@ def constraints(folder: Path) -> Path:
     return pins
 
 
-def problem(folder: Path, wheel: Path, pins: Path, extra: str) -> str:
-    """Install the wheel with `extra` alone, use it, and return what went wrong."""
+def find_problem(folder: Path, wheel: Path, pins: Path, extra: str) -> str:
+    """Install the wheel with only `extra`, use it, and return the failure or ""."""
     home = folder / f"env-{extra or 'alone'}"
     name = f"{wheel}[{extra}]" if extra else str(wheel)
     python = home / "bin" / "python"
@@ -99,7 +99,7 @@ def problem(folder: Path, wheel: Path, pins: Path, extra: str) -> str:
 
 
 def _installer(python: Path) -> list[str]:
-    """Return the command that installs for `python`: by uv, which set-up brings, or by pip."""
+    """Return the install command for `python`: uv if `make setup` installed it, else pip."""
     uv = ROOT / ".venv-pins" / "bin" / "uv"
     if uv.exists():
         return [str(uv), "pip", "install", "--no-config", "--python", str(python)]

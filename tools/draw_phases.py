@@ -1,7 +1,7 @@
-"""The picture of the phases, drawn from the transition table: where a run can go, and why.
+"""Draw the phases of a run and their transitions as SVG.
 
-The places are chosen by hand, the arrows are the table's: one that it has and the picture has
-no place for, or the other way round, is an error.
+The positions are chosen by hand. The arrows come from the transition table: an arrow that only
+one of the two has is an error.
 """
 
 from math import hypot
@@ -42,31 +42,31 @@ LOOKS: Final = {
     Phase.COMPLETED: "#0f6b3a",
 }
 ASKED_FOR: Final = frozenset({Phase.PAUSING, Phase.CANCELLING})
-"""Drawn dashed, as on the page: asked for, not happened."""
+"""Phases drawn with a dashed line, as on the page: requested, not reached."""
 
 WORDS: Final[dict[type[Input], str]] = {
     c.Pause: "pause",
     c.Resume: "resume",
     c.Answer: "answer",
     c.RetryUndo: "retry undo",
-    v.TakeLease: "a driver takes it",
-    v.StandDown: "the driver leaves",
+    v.TakeLease: "a worker takes it",
+    v.StandDown: "the worker leaves",
     v.FailRun: "fails",
     v.SettlePhase: "",
 }
-"""What leads from one phase to another → what the arrow says."""
+"""Inputs that change the phase, with the label of their arrows."""
 
 SETTLING: Final = {
     (Phase.RUNNING, Phase.COMPLETED): "done",
     (Phase.RUNNING, Phase.WAITING): "asks",
     (Phase.RUNNING, Phase.PAUSED): "cap",
     (Phase.PAUSING, Phase.PAUSED): "nothing runs",
-    (Phase.CANCELLING, Phase.CANCELLED): "all is settled",
+    (Phase.CANCELLING, Phase.CANCELLED): "cleanup done",
 }
 
 
 class Arrow(NamedTuple):
-    """How one arrow is drawn: how far it bends to its left, and where its words are on it."""
+    """The bend of an arrow to its left, and the position of its label."""
 
     bend: int = 0
     at: float = 0.5
@@ -109,7 +109,7 @@ def picture() -> str:
     """Return the picture, as SVG.
 
     Raises:
-        ValueError: the table has an arrow that the picture has no place for, or lacks one.
+        ValueError: the table and `ARROWS` differ.
     """
     arrows = _arrows()
     if arrows.keys() != ARROWS.keys():
@@ -117,7 +117,7 @@ def picture() -> str:
     x, y, width, height = LIVE
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-        "<title>The phases of a run, and what leads from one to another</title>",
+        "<title>The phases of a run and the transitions between them</title>",
         f"<style>{STYLE}</style>",
         TIP,
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="10" fill="#fff"/>',
@@ -126,7 +126,7 @@ def picture() -> str:
         _line((700, 175), (740, 175), "cancel", (720, 165)),
         _line((700, 320), (740, 320), "halt", (720, 310)),
         _line((800, 196), (800, 297), "halt", (818, 250)),
-        _line((860, 320), (950, 320), "lift: to where it was", (945, 343)),
+        _line((860, 320), (950, 320), "lift: to its old phase", (945, 343)),
         *(_box(phase) for phase in Phase),
         "</svg>",
     ]
@@ -134,7 +134,7 @@ def picture() -> str:
 
 
 def _arrows() -> dict[tuple[Phase, Phase], str]:
-    """Return what the table has of `WORDS`: of several ways the first, at an end all."""
+    """Return the transitions of the inputs in `WORDS`, with their labels."""
     made: dict[tuple[Phase, Phase], list[str]] = {}
     for kind, words in WORDS.items():
         for phase, cell in INPUT_TABLE[kind].items():
@@ -166,7 +166,7 @@ def _drawn(pair: tuple[Phase, Phase], words: str) -> str:
 
 
 def _edge(box: tuple[float, float], towards: tuple[float, float]) -> tuple[float, float]:
-    """Return where the line from the middle of a box leaves it, with a little room."""
+    """Return the point where a line from the middle of a box leaves it."""
     dx, dy = towards[0] - box[0], towards[1] - box[1]
     reach = min(
         (BOX[0] / 2 + 4) / abs(dx) if dx else 9.0, (BOX[1] / 2 + 4) / abs(dy) if dy else 9.0

@@ -1,4 +1,4 @@
-"""Draw docs/concepts/phases.md and its picture from the transition table.
+"""Generate docs/concepts/phases.md and its picture from the transition table.
 
 .venv/bin/python -m tools.draw_table
 """
@@ -23,17 +23,30 @@ PICTURE = PAGE.with_suffix(".svg")
 
 INTRODUCTION = """# Phases
 
-Drawn from the transition table in `midrun.core.transitions` by `make docs`; a test compares.
+`make docs` generates this page from the transition table in `midrun.core.transitions`. A test
+compares them.
 
-A run is in one of ten phases.
-*Pausing* and *cancelling* say that somebody asked, and what the run still waits for.
-*Paused* and *cancelled* are said only when they are true.
+A run is in one of ten phases:
 
-![The phases of a run, and what leads from one to another](phases.svg)
+| phase | meaning |
+|---|---|
+| queued | ready to run; no worker has taken it yet |
+| running | a worker drives it |
+| pausing | a pause was requested; a call is still in flight |
+| paused | nothing runs; it continues after a resume |
+| waiting | it waits for an answer or an approval of a person |
+| cancelling | a cancel was requested; calls are being stopped and undone |
+| cancelled | ended by a cancel |
+| completed | ended with a result |
+| failed | stopped by an error; it can be resumed |
+| halted | stopped by an operator; it continues when the halt is lifted |
 
-A run that goes on while something is asked goes back to *waiting*.
-One whose cancel has nothing to do is *cancelled* at once.
-The tables below have every case.
+*Pausing* and *cancelling* are requests. *Paused* and *cancelled* are facts: nothing runs.
+
+![The phases of a run and the transitions between them](phases.svg)
+
+A run that is resumed while an ask is open goes back to *waiting*. A cancel with nothing to
+stop or undo leads to *cancelled* at once. The tables below have all cases.
 """
 
 
@@ -44,13 +57,13 @@ def page() -> str:
 
 
 def _inputs() -> Iterator[str]:
-    yield "## What may be asked, and when\n"
-    yield "`→ phase` accepted · `= name` a no-op, it is so already · `✗ name` refused.\n"
+    yield "## Controls\n"
+    yield "`→ phase`: accepted. `= name`: a no-op with this name. `✗ name`: refused.\n"
     yield from _grid([kind for kind in INPUT_TABLE if issubclass(kind, ControlBase)])
-    yield "\nThe buttons that are live in a phase:\n"
+    yield "\nThe controls that a phase accepts:\n"
     for phase in Phase:
         yield f"- **{phase}**: {', '.join(list_phase_controls(phase)) or 'none'}"
-    yield "\n## What a driver, or time, may bring\n"
+    yield "\n## Driver inputs and timers\n"
     yield from _grid([kind for kind in INPUT_TABLE if not issubclass(kind, ControlBase)])
 
 
@@ -67,14 +80,14 @@ def _guards() -> Iterator[str]:
     for kind, names in GUARD_REFUSALS.items():
         yield f"- **{get_input_name(kind)}**: {', '.join(f'`{name}`' for name in names)}"
     yield (
-        "\nA control may also be refused as `request_id_reused` or `stale_revision`;"
-        " what a driver brings, as `fenced` or `lease_lost`."
+        "\nA control may also be refused as `request_id_reused` or `stale_revision`,"
+        " a driver input as `fenced` or `lease_lost`."
     )
 
 
 def _entries() -> Iterator[str]:
-    yield "\n## Which entries may stand in a journal\n"
-    yield "| entry | in these phases |"
+    yield "\n## Entries by phase\n"
+    yield "| entry | phases in which it may be appended |"
     yield "|---|---|"
     for entry, row in ENTRY_TABLE.items():
         ways = (p if p is t else f"{p} → {t}" for p, t in row.items())

@@ -1,10 +1,11 @@
 """Write journals to `tests/journals/` that every later version must be able to read.
 
-Only new ones are written. A stored journal is never written again: it stands for what some
-user has on disk. A new entry, or a changed one, needs a new scenario in `tools/golden/`.
+Only missing journals are written. A stored journal is never rewritten, because it stands for a
+journal on a user's disk. A new or changed kind of entry needs a new scenario in
+`tools/golden/`.
 
-Beside each lies what a person reads of it, `.aloud.txt`. That is written anew each time: the
-words may get better. Read what changed (`git diff tests/journals`), aloud if you can.
+Beside each journal is its text, `.aloud.txt`, as people read it. The texts are rewritten each
+time, because sentences may be improved. Review the changes: `git diff tests/journals`.
 
     python -m tools.make_golden
 """
@@ -16,18 +17,19 @@ from midrun.codec.journal import decode_lines
 from midrun.core.entries import Record
 from tools.golden.aloud import read_aloud
 from tools.golden.facts import RUN, facts_of, text_of
-from tools.golden.recorded import CONVERSATIONS, recorded
+from tools.golden.recorded import CONVERSATIONS, record_journals
 from tools.golden.scenarios import SCENARIOS
 
 FOLDER = Path(__file__).parents[1] / "tests" / "journals"
 
 
 def main() -> None:
-    """Write what is not there yet, and all texts."""
-    for name, tell in SCENARIOS.items():
+    """Write missing journals, and all texts."""
+    for name, build in SCENARIOS.items():
         if not _path(name).exists():
-            _write(name, tell().records)
-    for name, records in recorded(n for n in CONVERSATIONS if not _path(n).exists()).items():
+            _write(name, build().records)
+    missing = [name for name in CONVERSATIONS if not _path(name).exists()]
+    for name, records in record_journals(missing).items():
         if not _path(name).exists():
             _write(name, records)
     for path in sorted(FOLDER.glob("*.jsonl")):

@@ -1,9 +1,9 @@
-"""Run a tool of tools/web with the node of the pinned wheel; install the tools if need be.
+"""Run a tool of tools/web with Node from the pinned wheel; install the tools if needed.
 
     .venv/bin/python tools/node.py tsc --project tools/web
 
-Which versions, and the hash of every file, is in package-lock.json. Where packages come from is
-for npm's own configuration to say.
+package-lock.json pins the versions and the hash of every file. The registry is taken from npm's
+own configuration.
 """
 
 import fcntl
@@ -25,8 +25,8 @@ _NPM: Final = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 def main(argv: list[str]) -> int:
-    """Install what is not there, run the tool that `argv` names, return its exit code."""
-    with (WEB / ".lock").open("w") as lock:  # two at a time would tear it apart
+    """Install missing packages, run the tool that `argv` names, and return its exit code."""
+    with (WEB / ".lock").open("w") as lock:  # concurrent installs would corrupt the folder
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not DONE.exists() or DONE.stat().st_mtime < LOCK.stat().st_mtime:
             install()
@@ -37,13 +37,13 @@ def main(argv: list[str]) -> int:
 
 
 def install() -> None:
-    """Install exactly what the lock file says, checked by hash."""
+    """Install exactly the packages of the lock file, checked by hash."""
     quiet = ("--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts")
     if _node(_NPM, "ci", "--prefix", WEB, *quiet):
         sys.exit(
-            "\n*** tools/web: the pinned packages could not be installed.\n"
-            "***   Is a package registry reachable with npm as it is configured here?\n"
-            "***   A hash that does not match means that a file is not the one we pinned."
+            "\n*** Cannot install the pinned packages of tools/web.\n"
+            "***   Is a package registry reachable with the configuration of npm?\n"
+            "***   If a hash does not match, the file is not the pinned one."
         )
     os.utime(DONE)
 

@@ -1,9 +1,9 @@
-"""Run the tests on each of the given Python versions that is installed, and say which were not.
+"""Run the tests on each given Python version that is installed; list the missing ones.
 
     .venv/bin/python tools/other_pythons.py 3.12 3.13 -- -m "not once"
 
-What follows `--` goes to pytest. All versions are tried even when one fails. A version that is
-not installed is reported loudly but is no failure: a fresh clone has to pass with one Python.
+Arguments after `--` go to pytest. All versions are tested even if one fails. A version that is
+not installed is reported, but is not a failure: a fresh clone must pass with one Python.
 """
 
 import os
@@ -15,15 +15,15 @@ MAKE = os.environ.get("MAKE", "make")
 
 
 def main(argv: list[str]) -> int:
-    """Test every version, print the summary, return the exit code."""
+    """Test every version, print a summary, and return the exit code."""
     split = argv.index("--") if "--" in argv else len(argv)
     versions, pytest_args = argv[:split], argv[split + 1 :]
-    verdicts = {version: verdict(version, pytest_args) for version in versions}
-    print(summary(verdicts), flush=True)
+    verdicts = {version: run_tests_on(version, pytest_args) for version in versions}
+    print(format_summary(verdicts), flush=True)
     return int("FAILED" in verdicts.values())
 
 
-def verdict(version: str, pytest_args: list[str]) -> str:
+def run_tests_on(version: str, pytest_args: list[str]) -> str:
     """Return `passed`, `FAILED` or `NOT INSTALLED` for one version."""
     found = subprocess.run(["tools/find-python", version], check=False, capture_output=True)
     if found.returncode:
@@ -39,11 +39,11 @@ def verdict(version: str, pytest_args: list[str]) -> str:
     return "passed"
 
 
-def summary(verdicts: dict[str, str]) -> str:
-    """Return a box that cannot be overlooked in a long log."""
+def format_summary(verdicts: dict[str, str]) -> str:
+    """Return a box that stands out in a long log."""
     lines = [f"  Python {version}   {word}" for version, word in verdicts.items()]
     if "NOT INSTALLED" in verdicts.values():
-        lines.append("  What is not installed was NOT TESTED.")
+        lines.append("  Missing versions were NOT TESTED.")
     rule = "=" * 60
     return "\n".join(["", rule, *lines, rule])
 

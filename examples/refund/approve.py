@@ -1,4 +1,4 @@
-"""Process two, another day, another machine: load the run, answer, and let it go on.
+"""Second process: load the checkpoint, answer its question, and finish the run.
 
 python examples/refund/approve.py refund.json
 """
@@ -12,8 +12,8 @@ from midrun import Checkpoint, Completed
 
 
 async def main(file: str) -> None:
-    """Say yes, and how much."""
-    # Where others could write the file, sign it: Midrun(key=…), and from_json(text, key=…).
+    """Resume the run with the answer and print the output."""
+    # If others can write the file, sign it: Midrun(key=…), and from_json(text, key=…).
     checkpoint = Checkpoint.from_json(await anyio.Path(file).read_text())
     result = await clerk.resume(checkpoint, {"approved": True, "amount": 500})
     assert isinstance(result, Completed)

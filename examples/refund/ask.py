@@ -1,4 +1,4 @@
-"""Process one: run until a person is needed, save the run as JSON, and exit.
+"""First process: run until a person must answer, save the run as JSON, and exit.
 
 python examples/refund/ask.py refund.json
 """
@@ -12,12 +12,12 @@ from midrun import is_paused
 
 
 async def main(file: str) -> None:
-    """Start the refund."""
+    """Start the refund and save the checkpoint."""
     result = await clerk.run("refund order 123")
     assert is_paused(result)
     for ask in result.asks:
         print(ask.question, ask.data)
-    # Plain JSON: put it into your database, a queue, a mail. No process waits for the answer.
+    # Plain JSON: store it in a database, a queue or an email. No process waits for the answer.
     await anyio.Path(file).write_text(result.checkpoint.to_json())
     print(f"saved to {file}")
 

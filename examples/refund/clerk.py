@@ -1,4 +1,4 @@
-"""The agent of this example. Both processes build it from here, afresh."""
+"""The agent of this example. Each of the two processes builds its own copy."""
 
 from typing import NoReturn
 
@@ -14,14 +14,14 @@ async def refund(order: int) -> NoReturn:
     """Refund an order, if a person agrees.
 
     The run stops here and becomes a checkpoint. The person's answer becomes the result of this
-    call: the function is not entered again, by nobody, in no process.
+    call. The function is not called again, in any process.
     """
     print(f"refund({order}) was entered")
     pause_here(f"Refund order {order}?", order=order, limit=LIMIT)
 
 
 def conclude(messages: Transcript) -> str:
-    """Play the model's last turn: say what came of the refund."""
+    """Play the model's last turn: report the outcome of the refund."""
     answer = messages[-1].uses[0].result
     assert isinstance(answer, dict)
     if not answer["approved"]:

@@ -41,11 +41,6 @@ class Stage(ControllableTools):
         model = HeldModel(self, turns)
         return Agent(name, model=model, tools=self.tools(), **options)  # type: ignore[arg-type]  # checked there
 
-    def open_all_gates(self) -> None:
-        """Let everything continue that waits at a gate."""
-        for gate in self._gates.values():
-            gate.set()
-
     def tools(self) -> list[Tool]:
         """Add tools that ask, need approval, fail or do not stop."""
         return [

@@ -1,1 +1,1 @@
-"""The stored journals: the stories they tell, and the facts they must go on meaning."""
+"""Golden journals: the scenarios that make them, and the facts that must not change."""

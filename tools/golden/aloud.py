@@ -1,4 +1,4 @@
-"""A stored journal as a person reads it: what `midrun feed` prints, in Greenwich time."""
+"""Render a stored journal as `midrun feed` prints it, in UTC."""
 
 from collections.abc import Iterable
 from datetime import UTC

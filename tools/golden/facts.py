@@ -1,4 +1,4 @@
-"""What a stored journal means, in the few facts that no later version may see differently."""
+"""Facts derived from a stored journal, which no later version may change."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def text_of(records: Sequence[Record]) -> bytes:
 
 
 def facts_of(records: Sequence[Record]) -> bytes:
-    """Return what the journal means, and the hash of its last line."""
+    """Return the facts of the journal and the hash of its last line, as JSON."""
     state = fold(RUN, records)
     head = hash_run_id(RUN)
     for record in records:

@@ -1,4 +1,4 @@
-"""Conversations as they went: the journals of the examples, and of the demo interrupted."""
+"""Record journals of real runs: the examples, and the demo with interruptions."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib import import_module
@@ -19,18 +19,18 @@ from midrun.demo.model import Pace
 Journals = dict[str, Sequence[Record]]
 """A name → a journal."""
 
-DEEP: Final = 12
-"""Entries of the demo before somebody steps in: its first tools are at work."""
+DEMO_ENTRIES_BEFORE_PAUSE: Final = 12
+"""After so many entries the first tools of the demo are active."""
 
 
 async def literature() -> Journals:
-    """A side question in the middle of a synthesis."""
-    return {"the_literature_synthesis": (await _example("literature"))["scholar"]}
+    """Record a side question during a task."""
+    return {"the_literature_synthesis": (await _record_example("literature"))["scholar"]}
 
 
 async def family() -> Journals:
-    """A parent with three children, all cancelled with it; and one of them."""
-    made = await _example("family")
+    """Record a cancelled parent with three children, and one of the children."""
+    made = await _record_example("family")
     return {
         "a_parent_with_three_children": made["boss"],
         "a_child_of_three": made["Boreas"],
@@ -38,13 +38,13 @@ async def family() -> Journals:
 
 
 async def demo() -> Journals:
-    """The demo: paused, redirected, resumed with an instruction, cancelled."""
+    """Record the demo: paused, redirected, resumed with an instruction, cancelled."""
     with TemporaryDirectory() as folder:
         store = f"sqlite:///{folder}/runs.db"
         shown = Demo(store=store, model="scripted", pace=Pace(inf), actor="ada")
         async with shown.build_midrun() as mid:
             run, _ = await shown.find_or_start_run(mid)
-            await _reached(run, DEEP)
+            await _wait_for_seq(run, DEMO_ENTRIES_BEFORE_PAUSE)
             await run.pause(actor="ada", reason="it reads on and on")
             await run.until("paused")
             await run.redirect("Start writing", actor="ada")
@@ -54,7 +54,7 @@ async def demo() -> Journals:
             await run.until("waiting")
             await run.cancel(undo="all", reason="the meeting is off", actor="ada")
             await run.until("cancelled")
-            return {"the_demo_interrupted": await _journal(run)}
+            return {"the_demo_interrupted": await _read_journal(run)}
 
 
 CONVERSATIONS: Final[dict[str, Callable[[], Awaitable[Journals]]]] = {
@@ -63,26 +63,26 @@ CONVERSATIONS: Final[dict[str, Callable[[], Awaitable[Journals]]]] = {
     "a_child_of_three": family,
     "the_demo_interrupted": demo,
 }
-"""Name of a stored journal → how it is made."""
+"""Name of a stored journal → function that records it."""
 
 
-def recorded(missing: Iterable[str]) -> Journals:
-    """Return these journals, and what else came with them: the conversations are held now."""
+def record_journals(missing: Iterable[str]) -> Journals:
+    """Record these journals now; the result may contain others of the same runs."""
     made: Journals = {}
-    for tell in dict.fromkeys(CONVERSATIONS[name] for name in missing):
-        made |= anyio.run(tell)
+    for record in dict.fromkeys(CONVERSATIONS[name] for name in missing):
+        made |= anyio.run(record)
     return made
 
 
-async def _example(name: str) -> Journals:
+async def _record_example(name: str) -> Journals:
     module = import_module(f"examples.{name}")
-    with _Listening(module) as kept:
+    with _JournalRecorder(module) as kept:
         await module.main()
     return kept
 
 
-class _Listening:
-    """Keeps the journals of all runs of an example, by agent: its store is gone with it."""
+class _JournalRecorder:
+    """Collects the journals of an example by agent, before its store in memory is closed."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -98,7 +98,7 @@ class _Listening:
                 trace: TracebackType | None,
             ) -> bool | None:
                 for view in (await self.runs()).items:
-                    kept[view.agent] = await _journal(await self.get(view.run_id))
+                    kept[view.agent] = await _read_journal(await self.get(view.run_id))
                 return await super().__aexit__(kind, error, trace)
 
         self._module.__dict__["Midrun"] = Kept
@@ -108,11 +108,11 @@ class _Listening:
         self._module.__dict__["Midrun"] = Midrun
 
 
-async def _journal(run: Run) -> Sequence[Record]:
+async def _read_journal(run: Run) -> Sequence[Record]:
     return decode_lines(RunId(run.id), await run.export())
 
 
-async def _reached(run: Run, seq: int) -> None:
+async def _wait_for_seq(run: Run, seq: int) -> None:
     async for item in run.feed():
         if item.seq is not None and item.seq >= seq:
             return

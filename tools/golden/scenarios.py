@@ -1,4 +1,4 @@
-"""The stories that stored journals tell, made by the machine itself."""
+"""Golden scenarios, made by the state machine. Function names are file names."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -20,8 +20,8 @@ from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, FrameId, Mi
 from midrun.core.stops import Custom, MaxCost, MaxSteps, MaxToolCalls, TextMention
 from midrun.core.values import Actor, Effect, Item, Reply, Spend, Traits, Use
 from midrun.testing.scenario import Scenario
-from tools.golden import thinking
-from tools.golden.telling import (
+from tools.golden import conversation_scenarios
+from tools.golden.fixtures import (
     A1,
     ANN,
     BOB,
@@ -32,35 +32,44 @@ from tools.golden.telling import (
     MAIL,
     PAY,
     POST,
-    begun,
-    cleaned_up,
-    ends,
-    taken,
+    finish_call,
+    run_undos,
+    start_run,
+    take_lease,
 )
 
 
 def plain_completion() -> Scenario:
     """Two steps, a plan, and an answer."""
     items = (Item(text="Read", mark="done"), Item(text="Write", mark="running"))
-    run = begun(labels=("demo",), thread="t1").replies(LOOK, DRAFT, text="I will look first.")
-    run = ends(run.starts("c2", "c3", reserve=Spend(tokens=9)), "c2", {"found": ["a", "ß"]})
-    run = ends(run.later(0.25), "c3").after(v.SetPlan(epoch=Epoch(1), items=items))
+    run = start_run(labels=("demo",), thread="t1").replies(
+        LOOK, DRAFT, text="I will look first."
+    )
+    run = finish_call(
+        run.starts("c2", "c3", reserve=Spend(tokens=9)), "c2", {"found": ["a", "ß"]}
+    )
+    run = finish_call(run.later(0.25), "c3").after(v.SetPlan(epoch=Epoch(1), items=items))
     return run.later(1).replies(text="All sorted.").advances()
 
 
 def pause_and_resume_with_an_instruction() -> Scenario:
     """The tool in flight finishes; the text is applied at the next boundary."""
-    run = begun().replies(LOOK).starts("c2").when(c.Pause(by=ANN, reason="lunch", request="p1"))
+    run = (
+        start_run()
+        .replies(LOOK)
+        .starts("c2")
+        .when(c.Pause(by=ANN, reason="lunch", request="p1"))
+    )
     run = run.after(v.SaveProgress(epoch=Epoch(1), call=CallId("c2"), progress={"page": 3}))
     stopped = v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c2")))
     run = run.after(stopped).advances().when(c.Pause(by=BOB, request="p2"))
     run = run.later(60).when(c.Resume(by=ANN, instruction="Only this year's", request="p3"))
-    return taken(run).advances().replies(text="Only this year's, then.").advances()
+    return take_lease(run).advances().replies(text="Only this year's, then.").advances()
 
 
 def redirect_now() -> Scenario:
     """A stream is closed with its text kept; one redirect is withdrawn, one applied."""
-    run = begun().replies(MAIL, LOOK).starts("c3").when(c.Redirect(by=ANN, text="Wait"))
+    run = start_run().replies(MAIL, LOOK).starts("c3").when(c.Redirect(by=ANN, text="Wait"))
     run = run.when(c.Withdraw(by=ANN, seq=Seq(run.state.seq)))
     run = run.when(c.Redirect(by=ANN, text="Answer eve only", when="now"))
     stopped = CallAborted(call=CallId("c3"), spent=Spend(tokens=1))
@@ -69,53 +78,64 @@ def redirect_now() -> Scenario:
 
 
 def cancel_undoes_what_is_in_flight() -> Scenario:
-    """Finished work is kept, unfinished work undone, also after a crash; locks are released."""
-    run = ends(ends(begun().replies(LOCK, DRAFT).starts("c2", "c3"), "c2"), "c3")
+    """Finished calls stay; a crash interrupts the undo of the others; locks are released."""
+    run = finish_call(
+        finish_call(start_run().replies(LOCK, DRAFT).starts("c2", "c3"), "c2"), "c3"
+    )
     run = run.replies(DRAFT, MAIL, text="One more.").starts("c5").when(c.Say(by=ANN, text="?"))
     run = run.when(c.Cancel(by=ANN, reason="wrong inbox"))
     stopped = v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c5")))
     undo = v.StartUndo(epoch=Epoch(1), call=CallId("c5"))
-    return cleaned_up(taken(run.after(stopped, undo).later(30)))
+    return run_undos(take_lease(run.after(stopped, undo).later(30)))
 
 
 def cancel_of_all_leaves_a_residue() -> Scenario:
-    """One undo fails for ever; an operator tries again, in vain, and accepts it."""
-    run = ends(
-        ends(begun(undo_attempts=2).replies(DRAFT, DRAFT).starts("c2", "c3"), "c2"), "c3"
+    """One undo always fails; an operator retries it without success and accepts the residue."""
+    run = finish_call(
+        finish_call(start_run(undo_attempts=2).replies(DRAFT, DRAFT).starts("c2", "c3"), "c2"),
+        "c3",
     )
-    run = cleaned_up(run.when(c.Cancel(by=ANN, undo="all")), failing="c2")
-    run = cleaned_up(taken(run.later(60).when(c.RetryUndo(by=BOB))), failing="c2")
+    run = run_undos(run.when(c.Cancel(by=ANN, undo="all")), failing="c2")
+    run = run_undos(take_lease(run.later(60).when(c.RetryUndo(by=BOB))), failing="c2")
     return run.when(c.AcceptResidue(by=BOB, reason="harmless"))
 
 
 def a_cancel_that_undoes_one_keeps_one_and_fails_at_one() -> Scenario:
-    """What cannot be taken back is kept and said, and so is what could not be."""
-    run = begun(undo_attempts=2).replies(DRAFT, MAIL).starts("c2", "c3")
-    run = ends(ends(run, "c2"), "c3").replies(DRAFT, text="A second one.").starts("c5")
-    run = ends(run.later(5), "c5").when(c.Cancel(by=ANN, undo="all", reason="wrong inbox"))
-    return cleaned_up(run, failing="c2")
+    """The report lists the call without an undo and the call whose undo failed."""
+    run = start_run(undo_attempts=2).replies(DRAFT, MAIL).starts("c2", "c3")
+    run = (
+        finish_call(finish_call(run, "c2"), "c3")
+        .replies(DRAFT, text="A second one.")
+        .starts("c5")
+    )
+    run = finish_call(run.later(5), "c5").when(
+        c.Cancel(by=ANN, undo="all", reason="wrong inbox")
+    )
+    return run_undos(run, failing="c2")
 
 
 def crash_and_an_unknown_call_settled_by_a_person() -> Scenario:
-    """Nobody knows whether the mail left; ann does. What can be checked is checked."""
-    run = taken(begun().replies(MAIL, PAY).starts("c2", "c3").later(30)).advances()
+    """One unknown call is settled by its check, the other by ann."""
+    run = take_lease(start_run().replies(MAIL, PAY).starts("c2", "c3").later(30)).advances()
     checked = v.SettleCall(epoch=Epoch(2), call=CallId("c3"), happened=True, result="paid")
     run = run.after(checked).advances().later(300)
-    run = taken(run.when(c.Answer(by=ANN, ask=A1, value="no"))).starts("c2")
-    return ends(run, "c2").replies(text="Sent and paid.").advances()
+    run = take_lease(run.when(c.Answer(by=ANN, ask=A1, value="no"))).starts("c2")
+    return finish_call(run, "c2").replies(text="Sent and paid.").advances()
 
 
 def a_slow_driver_reports_late() -> Scenario:
-    """Its evidence settles what nobody knew, and wakes the run."""
-    run = taken(begun().replies(MAIL).starts("c2").later(30)).advances()
+    """Its late result settles the unknown call and wakes the run."""
+    run = take_lease(start_run().replies(MAIL).starts("c2").later(30)).advances()
     late = LateResult(call=CallId("c2"), attempt=1, epoch=Epoch(1), result="sent")
-    return taken(run.after(v.ReportLateResult(result=late))).replies(text="Sent.").advances()
+    return (
+        take_lease(run.after(v.ReportLateResult(result=late))).replies(text="Sent.").advances()
+    )
 
 
 def a_side_question_with_frames() -> Scenario:
-    """One is answered and gone back from, one held for too long, one dropped by name."""
-    run = begun(frame_ttl=60 * MICROS_PER_SECOND).replies(LOOK).starts("c2")
-    run = ends(run.when(c.Say(by=ANN, text="What was that paper?")), "c2").advances()
+    """One topic is resumed, one expires, one is dropped by name."""
+    run = start_run(frame_ttl=60 * MICROS_PER_SECOND).replies(LOOK).starts("c2")
+    run = finish_call(run.when(c.Say(by=ANN, text="What was that paper?")), "c2").advances()
     run = run.replies(text="The one by Lamport.").advances()
     run = run.when(c.Say(by=ANN, text="And the other?")).advances().later(61)
     run = run.replies(text="That one is lost.").advances()
@@ -125,113 +145,124 @@ def a_side_question_with_frames() -> Scenario:
 
 
 def messages_wait_their_turn() -> Scenario:
-    """A note for later, one that is scheduled, and one that is taken back."""
-    run = begun(frame_depth=1).replies(LOOK).starts("c2")
+    """A note for later, a scheduled one, and a withdrawn one."""
+    run = start_run(frame_depth=1).replies(LOOK).starts("c2")
     run = run.when(c.Say(by=ANN, text="Thanks, by the way", urgency="later"))
     due = Micros(run.now + 5 * MICROS_PER_SECOND)
     run = run.when(c.Say(by=BOB, text="Standup", due=due), c.Say(by=ANN, text="Too late"))
     run = run.when(c.Withdraw(by=ANN, seq=Seq(run.state.seq)))
-    run = ends(run.later(6).when(v.Wake()), "c2").advances()
+    run = finish_call(run.later(6).when(v.Wake()), "c2").advances()
     run = run.replies(text="Noted.").advances().replies(text="Done.").advances()
     return run.replies(text="You are welcome.").advances()
 
 
 def a_queued_approval() -> Scenario:
-    """The agent goes on; the outcome comes later as a message. One of two is declined."""
-    run = begun().replies(POST, POST, text="Two proposals.").advances()
+    """The agent continues; the outcome arrives later as a message. One of two is declined."""
+    run = start_run().replies(POST, POST, text="Two proposals.").advances()
     run = run.replies(text="Both are proposed.").advances()
     run = run.when(c.Decline(by=BOB, ask=AskId("a2"), reason="not that one"))
     run = run.when(c.Approve(by=ANN, ask=A1), c.Approve(by=BOB, ask=A1, args={"text": "Hello"}))
-    run = ends(taken(run).advances().starts("c2"), "c2", {"id": 7})
+    run = finish_call(take_lease(run).advances().starts("c2"), "c2", {"id": 7})
     return run.replies(text="One is posted.").advances()
 
 
 def a_paused_run_is_imported() -> Scenario:
     """An approval that came with the checkpoint does not count: the call asks again."""
     gated = replace(MAIL, traits=Traits(approve="block", audience="operator", four_eyes=True))
-    run = begun().replies(gated).advances().when(c.Pause(by=ANN), c.Approve(by=BOB, ask=A1))
+    run = start_run().replies(gated).advances().when(c.Pause(by=ANN), c.Approve(by=BOB, ask=A1))
     head = UNKEYED_CHAIN.compute_head(run.state.run, map(format_record, run.records)).hex()
     run = run.later(3600).after(
         RunImported(checkpoint=run.state.run, head=head, kid="77ab", by="eve", role="operator")
     )
-    run = taken(run.when(c.Resume(by=ANN))).advances()
+    run = take_lease(run.when(c.Resume(by=ANN))).advances()
     eve = c.Approve(by=Actor(name="eve", role="operator"), ask=AskId("a2"), request="e1")
-    run = taken(run.when(eve, c.Approve(by=BOB, ask=AskId("a2")))).starts("c2")
-    return ends(run, "c2").replies(text="Sent.").advances()
+    run = take_lease(run.when(eve, c.Approve(by=BOB, ask=AskId("a2")))).starts("c2")
+    return finish_call(run, "c2").replies(text="Sent.").advances()
 
 
 def a_cap_reached_and_raised() -> Scenario:
-    """Reaching a cap pauses; a bare resume is refused; a condition of ours never spoke up."""
-    run = begun(stop=MaxSteps(1) | MaxCost(usd=0.5) | Custom("checks:enough"))
+    """A cap pauses the run; a resume without a new cap is refused; a custom stop is not met."""
+    run = start_run(stop=MaxSteps(1) | MaxCost(usd=0.5) | Custom("checks:enough"))
     run = run.after(v.RecordStopVerdict(epoch=Epoch(1), name="checks:enough", met=False))
-    run = ends(run.replies(LOOK).starts("c2"), "c2")
+    run = finish_call(run.replies(LOOK).starts("c2"), "c2")
     run = run.after(
         v.RecordStopVerdict(epoch=Epoch(1), name="checks:enough", met=False)
     ).advances()
     run = run.when(c.Resume(by=ANN, request="q1"), c.RaiseCap(by=BOB, caps={"steps": 3}))
-    run = taken(run.when(c.Resume(by=ANN)))
+    run = take_lease(run.when(c.Resume(by=ANN)))
     run = run.after(v.RecordStopVerdict(epoch=Epoch(2), name="checks:enough", met=False))
     return run.replies(text="Within bounds.").advances()
 
 
 def a_cap_reached_within_one_reply() -> Scenario:
-    """Four calls of one reply and a cap of two: the others wait; one is made, one given up."""
-    run = begun(stop=MaxToolCalls(2)).replies(LOOK, DRAFT, LOOK, DRAFT).starts("c2", "c3")
+    """Four calls in one reply, a cap of two: of the waiting two, one is made, one dropped."""
+    run = start_run(stop=MaxToolCalls(2)).replies(LOOK, DRAFT, LOOK, DRAFT).starts("c2", "c3")
     run = run.when(v.StartCall(epoch=Epoch(1), call=CallId("c4"), seen_seq=Seq(run.state.seq)))
-    run = ends(ends(run, "c2"), "c3").advances().when(c.Resume(by=ANN, request="q1"))
-    run = taken(run.when(c.Resume(by=BOB, caps={"tool_calls": 3}))).starts("c4")
+    run = (
+        finish_call(finish_call(run, "c2"), "c3")
+        .advances()
+        .when(c.Resume(by=ANN, request="q1"))
+    )
+    run = take_lease(run.when(c.Resume(by=BOB, caps={"tool_calls": 3}))).starts("c4")
     run = run.when(v.StartCall(epoch=Epoch(2), call=CallId("c5"), seen_seq=Seq(run.state.seq)))
-    run = ends(run, "c4").advances()
+    run = finish_call(run, "c4").advances()
     run = run.when(c.Resume(by=BOB, caps={"tool_calls": 9}, instruction="No more drafts"))
-    return taken(run).advances().replies(text="Without the draft, then.").advances()
+    return take_lease(run).advances().replies(text="Without the draft, then.").advances()
 
 
 def four_eyes_and_who_steered() -> Scenario:
-    """Who redirected the run may not approve; who edits the arguments needs a third person."""
+    """The redirecting person may not approve; edited arguments need a third person."""
     traits = Traits(approve="block", four_eyes=True)
     sign = Use(tool="sign", args={"eur": 5}, traits=traits)
     cyd, dan = Actor(name="cyd", role="operator"), Actor(name="dan", role="operator")
-    run = begun().replies(LOOK).starts("c2").when(c.Redirect(by=BOB, text="Sign it"))
-    run = ends(run, "c2").advances().replies(sign).advances()
+    run = start_run().replies(LOOK).starts("c2").when(c.Redirect(by=BOB, text="Sign it"))
+    run = finish_call(run, "c2").advances().replies(sign).advances()
     run = run.when(c.Approve(by=BOB, ask=A1, request="q1"))
-    run = taken(run.when(c.Approve(by=cyd, ask=A1, args={"eur": 900}))).advances()
+    run = take_lease(run.when(c.Approve(by=cyd, ask=A1, args={"eur": 900}))).advances()
     run = run.when(c.Approve(by=cyd, ask=AskId("a2"), request="q2"))
-    run = taken(run.when(c.Approve(by=dan, ask=AskId("a2")))).starts("c4")
-    return ends(run, "c4").replies(text="It is signed.").advances()
+    run = take_lease(run.when(c.Approve(by=dan, ask=AskId("a2")))).starts("c4")
+    return finish_call(run, "c4").replies(text="It is signed.").advances()
 
 
 def a_halt_and_a_lift() -> Scenario:
-    """The latch holds; what was in flight is stopped, and the run goes on where it was."""
+    """The halt stops the call in flight; after the lift the run continues."""
     run = (
-        begun().replies(LOOK).starts("c2").when(c.Halt(by=BOB, reason="incident", scope="all"))
+        start_run()
+        .replies(LOOK)
+        .starts("c2")
+        .when(c.Halt(by=BOB, reason="incident", scope="all"))
     )
     stopped = v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c2")))
     run = run.after(stopped, v.StandDown(epoch=Epoch(1), why="halted"))
-    run = taken(run.later(600).when(c.Lift(by=BOB))).starts("c2")
-    return ends(run, "c2").replies(text="Where was I?").advances()
+    run = take_lease(run.later(600).when(c.Lift(by=BOB))).starts("c2")
+    return finish_call(run, "c2").replies(text="Where was I?").advances()
 
 
 def a_person_takes_over_and_hands_back() -> Scenario:
-    """They write, have a call made, and return the run with an instruction."""
-    run = begun().replies(LOOK).starts("c2").when(c.TakeOver(by=BOB))
-    run = ends(run, "c2").advances().when(c.Write(by=BOB, text="Let me do this one."))
-    run = taken(run.when(c.UseTool(by=BOB, use=MAIL))).starts("c3")
-    run = ends(run, "c3").advances().when(c.HandBack(by=BOB, instruction="Go on from there"))
-    return taken(run).advances().replies(text="Going on.").advances()
+    """The person writes, makes a call, and hands the run back with an instruction."""
+    run = start_run().replies(LOOK).starts("c2").when(c.TakeOver(by=BOB))
+    run = finish_call(run, "c2").advances().when(c.Write(by=BOB, text="Let me do this one."))
+    run = take_lease(run.when(c.UseTool(by=BOB, use=MAIL))).starts("c3")
+    run = (
+        finish_call(run, "c3")
+        .advances()
+        .when(c.HandBack(by=BOB, instruction="Go on from there"))
+    )
+    return take_lease(run).advances().replies(text="Going on.").advances()
 
 
 def a_child_run_that_asks() -> Scenario:
-    """The child's question shows on the parent; it is answered on the child."""
-    run = begun().replies(CHILD).starts("c2")
+    """The parent shows the child's question; it is answered on the child."""
+    run = start_run().replies(CHILD).starts("c2")
     asked = v.AskPerson(epoch=Epoch(1), call=CallId("c2"), question="Which?", child=True)
-    run = taken(run.after(asked).advances().when(v.CloseChildAsk(ask=A1))).starts("c2")
-    return ends(run, "c2", {"output": "Read."}).replies(text="It is read.").advances()
+    run = take_lease(run.after(asked).advances().when(v.CloseChildAsk(ask=A1))).starts("c2")
+    return finish_call(run, "c2", {"output": "Read."}).replies(text="It is read.").advances()
 
 
 def a_question_that_nobody_answers() -> Scenario:
-    """A tool asks from within and expires; a second one is answered, and that is its result."""
+    """The ask of one tool expires; the other is answered, and the answer is its result."""
     ask = Use(tool="ask", args={"question": "Blue?"})
-    run = begun().replies(ask, ask).starts("c2", "c3")
+    run = start_run().replies(ask, ask).starts("c2", "c3")
     until = Micros(run.now + 60 * MICROS_PER_SECOND)
     for call, expires in (("c2", until), ("c3", None)):
         question = v.AskPerson(
@@ -239,61 +270,61 @@ def a_question_that_nobody_answers() -> Scenario:
         )
         run = run.after(question)
     run = run.advances().later(61).when(v.Wake())
-    run = taken(run.when(c.Answer(by=ANN, ask=AskId("a2"), value={"blue": True})))
+    run = take_lease(run.when(c.Answer(by=ANN, ask=AskId("a2"), value={"blue": True})))
     return run.replies(text="Blue, then.").advances()
 
 
 def a_failure_and_a_forced_pause() -> Scenario:
-    """A model fails for good and is resumed; a tool does not respond and is given up on."""
-    run = begun(model_attempts=1).starts("c1")
+    """A failed run is resumed; a forced pause abandons a tool that does not respond."""
+    run = start_run(model_attempts=1).starts("c1")
     failed = CallFailed(call=CallId("c1"), error="529", code="overloaded", text="I was")
     run = (
         run.after(v.CloseCall(epoch=Epoch(1), outcome=failed)).advances().when(c.Resume(by=ANN))
     )
-    run = taken(run).replies(MAIL).starts("c3").when(c.Pause(by=ANN, now=True))
+    run = take_lease(run).replies(MAIL).starts("c3").when(c.Pause(by=ANN, now=True))
     run = run.later(60).when(c.ForcePause(by=ANN))
     return run.when(c.Pause(by=ANN), c.TakeOver(by=ANN, request="t1"), c.Resume(by=BOB))
 
 
 def a_pause_that_was_withdrawn_and_a_drain() -> Scenario:
-    """The run goes on as if nobody had asked; then its process shuts down."""
-    run = begun().replies(LOOK).starts("c2").when(c.Pause(by=ANN), c.Resume(by=ANN))
-    run = ends(run, "c2").after(v.StandDown(epoch=Epoch(1), why="shutdown"))
-    run = taken(run).replies(text="It is done, I think.")
+    """The run continues as if there had been no pause; then its process shuts down."""
+    run = start_run().replies(LOOK).starts("c2").when(c.Pause(by=ANN), c.Resume(by=ANN))
+    run = finish_call(run, "c2").after(v.StandDown(epoch=Epoch(1), why="shutdown"))
+    run = take_lease(run).replies(text="It is done, I think.")
     return run.advances()
 
 
 def a_text_that_ends_the_run() -> Scenario:
-    """A stop condition may say that the run is done."""
-    run = begun(stop=TextMention("FIN", then="complete")).replies(LOOK, text="FIN, almost.")
-    return ends(run.starts("c2"), "c2").advances()
+    """A stop condition completes the run."""
+    run = start_run(stop=TextMention("FIN", then="complete")).replies(LOOK, text="FIN, almost.")
+    return finish_call(run.starts("c2"), "c2").advances()
 
 
 def a_hosted_agent() -> Scenario:
-    """Its calls come one by one, by position, and its return value is the answer."""
+    """Its calls arrive one at a time, by position; its return value is the output."""
     use = Use(
         tool="fetch", args={"n": 1}, position="1:fetch", traits=Traits(effect=Effect.READ)
     )
-    run = begun(hosted=True).after(v.ProposeCall(epoch=Epoch(1), use=use)).starts("c1")
-    run = ends(run, "c1", [1, 2])
+    run = start_run(hosted=True).after(v.ProposeCall(epoch=Epoch(1), use=use)).starts("c1")
+    run = finish_call(run, "c1", [1, 2])
     return run.after(v.FinishHostedAgent(epoch=Epoch(1), output="Fetched.")).advances()
 
 
 def a_long_history_is_condensed() -> Scenario:
-    """The model is given a summary; the journal keeps every word."""
-    run = begun(window=5)
+    """The model receives a summary; the journal keeps the full text."""
+    run = start_run(window=5)
     for number in range(1, 9):
         call, tool = CallId(f"c{2 * number - 1}"), f"c{2 * number}"
         reply = Reply(text=f"Step {number}.", uses=(LOOK,), window=number - 1)
         done = CallDone(call=call, reply=reply)
         run = run.starts(call).after(v.CloseCall(epoch=Epoch(1), outcome=done))
-        run = ends(run.starts(tool), tool)
+        run = finish_call(run.starts(tool), tool)
     return run.replies(text="We looked often.").replies(text="Enough.").advances()
 
 
 SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
-    story.__name__: story
-    for story in (
+    scenario.__name__: scenario
+    for scenario in (
         plain_completion,
         pause_and_resume_with_an_instruction,
         redirect_now,
@@ -318,6 +349,6 @@ SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
         a_text_that_ends_the_run,
         a_hosted_agent,
         a_long_history_is_condensed,
-        *thinking.STORIES,
+        *conversation_scenarios.SCENARIOS,
     )
 }

@@ -1,5 +1,6 @@
--- Which key the chains of this file are made with: one row, empty if none, and never changed.
--- Beside the schema, like the marks. A file from before had none; an empty one may still choose.
+-- The id of the key of the hash chains: one row, empty if there is no key, never changed. Not part
+-- of the schema version, like the marks. An older file with runs has no key; in an empty file one
+-- can still be set.
 
 CREATE TABLE IF NOT EXISTS chains (
     kid TEXT NOT NULL

@@ -1,9 +1,9 @@
--- How far followers have got with each run. Beside the schema, and not of its version: a midrun
--- that does not know these tables does not miss them.
+-- The cursor of each follower in each run. Not part of the schema version: a midrun that does not
+-- know these tables works without them.
 
 CREATE TABLE IF NOT EXISTS followers (
     follower TEXT    PRIMARY KEY,
-    holder   TEXT    NOT NULL,       -- empty: nobody has the place
+    holder   TEXT    NOT NULL,       -- empty: no process is the leader
     until    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -15,10 +15,10 @@ CREATE TABLE IF NOT EXISTS marks (
     PRIMARY KEY (follower, no)
 ) STRICT, WITHOUT ROWID;
 
--- Followers that came to a file which had runs. Those up to `since` counted as told, as far as
--- they had got: they have no mark until they grow, and then one for where they stood. A midrun
--- that does not know this table would take them for runs that were never told of, so it finds
--- the place among the others taken for ever: it is kept here.
+-- Followers that first started when the file already had runs. The existing entries of runs up to
+-- `since` count as delivered. Such a run has no mark until it grows; then it gets one for its old
+-- seq. A midrun that does not know this table would deliver those entries again. Therefore the
+-- leadership is stored here, and in `followers` it appears to be taken for ever.
 CREATE TABLE IF NOT EXISTS latecomers (
     follower TEXT    PRIMARY KEY REFERENCES followers,
     since    INTEGER NOT NULL,

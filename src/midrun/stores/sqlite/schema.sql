@@ -1,16 +1,16 @@
--- The schema of a midrun database. `application_id` says that it is one, `user_version` which.
--- Entries are only ever added: the triggers hold even for a hand that opens the file by mistake.
+-- The schema of a midrun database. `application_id` identifies it, `user_version` is its version.
+-- Entries are only added. The triggers enforce that for other programs that open the file, too.
 
 CREATE TABLE runs (
-    no         INTEGER PRIMARY KEY,  -- in order of creation; what cursors count
+    no         INTEGER PRIMARY KEY,  -- in order of creation; used by cursors
     run        TEXT    NOT NULL UNIQUE,
     seq        INTEGER NOT NULL,
     hash       BLOB    NOT NULL,
     at         INTEGER NOT NULL,     -- of the newest entry
     started_at INTEGER NOT NULL,
     epoch      INTEGER NOT NULL,
-    holder     TEXT    NOT NULL,     -- empty: nobody has the lease
-    head       BLOB    NOT NULL,     -- JSON; the columns below are what is indexed of it
+    holder     TEXT    NOT NULL,     -- empty: no lease is held
+    head       BLOB    NOT NULL,     -- JSON; the columns below are its indexed fields
     phase      TEXT    NOT NULL,
     attention  TEXT    NOT NULL,
     wake_at    INTEGER,
@@ -36,9 +36,9 @@ CREATE TABLE labels (
     PRIMARY KEY (label, no)
 ) STRICT, WITHOUT ROWID;
 
--- `id` is the order of commits over all runs, because writers take turns: it serves as the
--- change feed. Entries of many runs that are committed together lie together on few pages.
--- `no` is a run's; it is not declared so, because every append would pay for the check.
+-- `id` is the order of commits over all runs, because only one writer is active at a time: it
+-- serves as the change feed. Entries of many runs in one commit are stored on few pages.
+-- `no` refers to runs. It has no foreign key, because every append would pay for the check.
 CREATE TABLE entries (
     id   INTEGER PRIMARY KEY,
     no   INTEGER NOT NULL,
@@ -68,8 +68,8 @@ CREATE TABLE snapshots (
 
 CREATE TABLE holders (
     holder  TEXT    PRIMARY KEY,
-    beat_at INTEGER NOT NULL,        -- alive while the clock is within `ttl` of this, either way:
-    ttl     INTEGER NOT NULL,        -- a clock that was set back must not keep the dead alive
+    beat_at INTEGER NOT NULL,        -- alive while |now - beat_at| < ttl: after the clock was
+    ttl     INTEGER NOT NULL,        -- set back, a dead holder must not count as alive
     lag     REAL    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -80,7 +80,7 @@ CREATE TABLE halts (
     at     INTEGER NOT NULL
 ) STRICT;
 
--- One row: grows with every halt and lift, so that other processes notice.
+-- One row, incremented by every halt and lift, so that other processes notice.
 CREATE TABLE latches (
     turns INTEGER NOT NULL
 ) STRICT;

@@ -1,4 +1,4 @@
--- From schema 1 to 2: lists are filtered by the owner of a run, who is the user who started it.
+-- From schema 1 to 2: lists are filtered by the owner of a run, the user who started it.
 
 ALTER TABLE runs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 

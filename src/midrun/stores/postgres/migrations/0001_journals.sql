@@ -1,5 +1,6 @@
--- Schema 1. Names begin with midrun_, so that it can live in a database that is somebody else's.
--- Text that is only compared has the collation "C": the same everywhere, and the quickest.
+-- Schema 1. All names begin with midrun_, so that the store can share a database with other
+-- applications. Text that is only compared has the collation "C", the fastest and the same
+-- on every server.
 
 CREATE TABLE midrun_runs (
     no         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- in order of creation
@@ -9,15 +10,15 @@ CREATE TABLE midrun_runs (
     at         bigint NOT NULL,                   -- of the newest entry
     started_at bigint NOT NULL,
     epoch      bigint NOT NULL,
-    holder     text   COLLATE "C" NOT NULL,       -- empty: nobody has the lease
-    head       bytea  NOT NULL,                   -- JSON; the columns below are what is indexed
+    holder     text   COLLATE "C" NOT NULL,       -- empty: no lease is held
+    head       bytea  NOT NULL,                   -- JSON; the columns below are its indexed fields
     phase      text   COLLATE "C" NOT NULL,
     attention  text   COLLATE "C" NOT NULL,
     wake_at    bigint,
     agent      text   COLLATE "C" NOT NULL,
     thread     text   COLLATE "C" NOT NULL,
     parent     text   COLLATE "C" NOT NULL
-) WITH (fillfactor = 70);  -- an append that moves no indexed column stays on its page
+) WITH (fillfactor = 70);  -- an append that changes no indexed column stays on its page
 
 CREATE INDEX midrun_runs_by_phase ON midrun_runs (phase, no);
 CREATE INDEX midrun_runs_by_agent ON midrun_runs (agent, no);
@@ -35,8 +36,8 @@ CREATE TABLE midrun_labels (
 );
 CREATE INDEX midrun_labels_of_run ON midrun_labels (no);
 
--- Lines as they were hashed, never as jsonb, which would reorder and re-write them.
--- `no` is a run's; it is not declared so, because every append would pay for the check.
+-- Lines are stored as they were hashed. jsonb would reorder and rewrite them.
+-- `no` refers to midrun_runs. It has no foreign key, because every append would pay for the check.
 CREATE TABLE midrun_entries (
     no   bigint NOT NULL,
     seq  bigint NOT NULL,
@@ -63,8 +64,8 @@ CREATE TABLE midrun_snapshots (
 
 CREATE TABLE midrun_holders (
     holder  text   COLLATE "C" PRIMARY KEY,
-    beat_at bigint NOT NULL,      -- alive while the clock is within `ttl` of this, either way:
-    ttl     bigint NOT NULL,      -- a clock that was set back must not keep the dead alive
+    beat_at bigint NOT NULL,      -- alive while |now - beat_at| < ttl: after the clock was
+    ttl     bigint NOT NULL,      -- set back, a dead holder must not count as alive
     lag     double precision NOT NULL
 ) WITH (fillfactor = 50);
 
@@ -76,9 +77,9 @@ CREATE TABLE midrun_halts (
     at     bigint NOT NULL
 );
 
--- What was told, for those who did not hear it: a line for each commit, kept for a while. The
--- number of its transaction is no position: one that began earlier may commit later. Whoever
--- looks asks for what was not visible the last time.
+-- Notifications for processes that missed them: a row for each commit, kept for a while. The
+-- transaction number is not a position, because an earlier transaction may commit later. Readers
+-- ask for the rows that were not visible to their last query.
 CREATE TABLE midrun_news (
     xid  xid8   NOT NULL,
     at   bigint NOT NULL,
@@ -86,15 +87,15 @@ CREATE TABLE midrun_news (
 );
 CREATE INDEX midrun_news_by_xid ON midrun_news (xid);
 
--- ── what the procedures stand on ─────────────────────────────────────────────────────────
--- Functions in plpgsql keep their plans; those in SQL are here for queries to take in whole.
+-- ── helpers ──────────────────────────────────────────────────────────────────────────────
+-- Functions in plpgsql cache their plans; those in SQL can be inlined into queries.
 
 -- The store's clock, in microseconds since 1970.
 CREATE FUNCTION midrun_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
--- What tells the locks and channels of this schema from those of another.
+-- Distinguishes the locks and channels of this schema from those of other schemas.
 CREATE FUNCTION midrun_key() RETURNS integer LANGUAGE sql STABLE AS $$
     SELECT 'midrun_runs'::regclass::oid::bigint::bit(32)::integer
 $$;
@@ -106,7 +107,7 @@ BEGIN
 END
 $$;
 
--- Lines of news as payloads that NOTIFY takes, which end at 8000 bytes.
+-- Groups lines of news into payloads for NOTIFY, which are limited to 8000 bytes.
 CREATE FUNCTION midrun_parts(told text[]) RETURNS SETOF text LANGUAGE sql IMMUTABLE AS $$
     SELECT string_agg(one, E'\n') FROM unnest(told) WITH ORDINALITY AS t (one, place)
     GROUP BY (place - 1) / 80  -- a line has 96 bytes at most
@@ -114,17 +115,17 @@ $$;
 
 -- ── writing ──────────────────────────────────────────────────────────────────────────────
 
--- Carries out what one process asks for, all of it in one transaction: `bids` is a list of new
--- runs and appends, in the order of their locks. Each says after which seq it was decided; one
--- that does not fit is left out, and answered with where its run stands instead.
+-- Executes the operations of one process in one transaction. `bids` is a list of new runs and
+-- appends, in the order in which rows are locked. Each names the seq after which it was decided.
+-- If the run has another seq by now, the operation is skipped, and its answer is the current row.
 --
--- With `again`, the answer to the same list was lost: what is there already, by its seq and its
--- hash, is as good as done.
+-- With `again`, the answer to the same list was lost: an operation whose entries are stored
+-- already, with the same seq and hash, counts as done.
 --
--- No transaction is ever left open for the client to go on with, so a process that is frozen
--- holds no lock. And everybody is told after the commit, in a transaction of its own: a NOTIFY
--- that is committed together with the entries would make all such commits of the cluster wait
--- for each other's disk. Who does not hear it finds it in midrun_news.
+-- No transaction stays open between two messages of the client, so a frozen process holds no
+-- lock. Processes are notified after the commit, in a separate transaction: if the commit of the
+-- entries contained a NOTIFY, all such commits of the cluster would wait for each other's disk.
+-- A process that missed a notification finds it in midrun_news.
 CREATE PROCEDURE midrun_write(bids json, again boolean, at_hand bigint, INOUT answer text)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -137,8 +138,8 @@ DECLARE
     answers json[] := '{}';
     told    text[] := '{}';
 BEGIN
-    -- Who writes shares this with all others who do; who sets or lifts a latch waits for them.
-    -- So what starts before a latch is committed before it, and what comes after sees it.
+    -- Writers share this lock; setting or lifting a halt takes it exclusively. So a start is
+    -- either committed before the halt, or sees it.
     PERFORM pg_advisory_xact_lock_shared(1296647250, midrun_key());
     FOR bid IN
         SELECT * FROM json_to_recordset(bids) AS b (
@@ -214,7 +215,7 @@ BEGIN
 END
 $$;
 
--- ── latches ──────────────────────────────────────────────────────────────────────────────
+-- ── halts ────────────────────────────────────────────────────────────────────────────────
 
 CREATE FUNCTION midrun_halt(new_scope text, its_who text, why text, at_hand bigint)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -244,9 +245,9 @@ BEGIN
 END
 $$;
 
--- ── hearing ──────────────────────────────────────────────────────────────────────────────
+-- ── notifications ────────────────────────────────────────────────────────────────────────
 
--- Listens to a channel of this schema: '' for news, others for what is live.
+-- Listens to a channel of this schema: '' for news, others for live items.
 CREATE FUNCTION midrun_listen(what text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     EXECUTE format('LISTEN %I', 'midrun_' || midrun_key() || what);

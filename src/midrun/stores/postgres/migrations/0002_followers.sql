@@ -1,8 +1,8 @@
--- Schema 2. Who follows what happens, and how far they have got with each run.
+-- Schema 2. Followers, and the cursor of each follower in each run.
 
 CREATE TABLE midrun_followers (
     follower text   COLLATE "C" PRIMARY KEY,
-    holder   text   COLLATE "C" NOT NULL,  -- the process that has its place; empty: nobody
+    holder   text   COLLATE "C" NOT NULL,  -- the process that is the leader; empty: none
     until    bigint NOT NULL
 );
 
@@ -14,8 +14,8 @@ CREATE TABLE midrun_marks (
     PRIMARY KEY (follower, no)
 );
 
--- Takes the place of a follower if it is free. The first time it comes, everything up to now
--- counts as told.
+-- Takes the leadership of a follower if it is free. A new follower starts after all existing
+-- entries.
 CREATE FUNCTION midrun_attend(who text, its_holder text, lasts bigint, at_hand bigint)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,10 +1,10 @@
--- Schema 3. Limits of the whole fleet: no lease is taken where as many are held as there may be.
+-- Schema 3. Concurrency limits over all processes: a lease beyond the limit of a scope is refused.
 
--- Few runs are held, however many there are. An append leaves the holder as it is.
+-- Only a small part of all runs is held. An append does not change the holder.
 CREATE INDEX midrun_runs_held ON midrun_runs (holder) WHERE holder <> '';
 
--- Returns a scope of `limits` in which as many other runs are held, by those who are alive, as
--- it allows; or NULL. Called under the locks of all these scopes.
+-- Returns a scope of `limits` whose limit is reached by other runs with a live holder, or NULL.
+-- The caller holds the locks of all these scopes.
 CREATE FUNCTION midrun_reached(limits json, but bigint, now bigint) RETURNS text LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -28,19 +28,7 @@ BEGIN
 END
 $$;
 
--- As in schema 1, and with limits.
---
--- Carries out what one process asks for, all of it in one transaction: `bids` is a list of new
--- runs and appends, in the order of their locks. Each says after which seq it was decided; one
--- that does not fit is left out, and answered with where its run stands instead.
---
--- With `again`, the answer to the same list was lost: what is there already, by its seq and its
--- hash, is as good as done.
---
--- No transaction is ever left open for the client to go on with, so a process that is frozen
--- holds no lock. And everybody is told after the commit, in a transaction of its own: a NOTIFY
--- that is committed together with the entries would make all such commits of the cluster wait
--- for each other's disk. Who does not hear it finds it in midrun_news.
+-- As in schema 1 (see there), and with limits.
 CREATE OR REPLACE PROCEDURE midrun_write(
     bids json, again boolean, at_hand bigint, INOUT answer text
 ) LANGUAGE plpgsql AS $$
@@ -55,12 +43,12 @@ DECLARE
     answers json[] := '{}';
     told    text[] := '{}';
 BEGIN
-    -- Who writes shares this with all others who do; who sets or lifts a latch waits for them.
-    -- So what starts before a latch is committed before it, and what comes after sees it.
+    -- Writers share this lock; setting or lifting a halt takes it exclusively. So a start is
+    -- either committed before the halt, or sees it.
     PERFORM pg_advisory_xact_lock_shared(1296647250, midrun_key());
-    -- Who takes a lease under a limit waits for others who do: each counts what the last took.
-    -- Before any row is locked, and in one order, so that nobody waits in a circle.
-    IF strpos(bids::text, '"limits":{') > 0 THEN  -- seldom, and the list may be long
+    -- Take-ups of a limited scope run one after the other, so that each counts the lease of the
+    -- one before. The locks are taken before any row lock and in one order: no deadlock.
+    IF strpos(bids::text, '"limits":{') > 0 THEN  -- cheap test: limits are rare, and the list may be long
         PERFORM pg_advisory_xact_lock(1296647252, key) FROM (
             SELECT DISTINCT hashtext(midrun_key() || ' ' || scope) AS key
             FROM json_array_elements(bids) AS b, json_object_keys(b -> 'limits') AS scope

@@ -1,5 +1,5 @@
--- Schema 4. Which key the chains of this store are made with: one row, empty if none, and never
--- changed. A store that has runs already has none; an empty one is asked when it is opened.
+-- Schema 4. The id of the key of the hash chains: one row, empty if there is no key, never changed.
+-- A store that already has runs has no key. In an empty one it is set when the store is opened.
 
 CREATE TABLE midrun_chains (
     one boolean PRIMARY KEY DEFAULT TRUE CHECK (one),

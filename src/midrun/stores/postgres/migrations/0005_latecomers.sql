@@ -1,13 +1,13 @@
--- Schema 5. A follower that comes to a store full of runs costs nothing; and a thread is begun by
--- one, however many want to.
+-- Schema 5. A new follower of a store with many runs costs nothing. Of concurrent calls that start
+-- the same thread, one wins.
 
--- When a follower first comes, all runs up to `since` count as told as far as they had got. That
--- needs no mark until one of them grows: then it gets one for where it stood. A run after `since`
--- without a mark has not been told of at all.
+-- When a follower first starts, the existing entries of all runs up to `since` count as delivered.
+-- Such a run needs no mark until it grows; then it gets one for its old seq. Of a run after `since`
+-- without a mark, nothing was delivered.
 ALTER TABLE midrun_followers ADD COLUMN since bigint NOT NULL DEFAULT 0;
 
--- Takes the place of a follower if it is free. What is written while it comes for the first time
--- is before it as a whole, or after it: who writes shares the lock that it waits for.
+-- Takes the leadership of a follower if it is free. At its first start it waits for the lock that
+-- writers share, so that a concurrent write lies entirely before or entirely after it.
 CREATE FUNCTION midrun_follow(who text, its_holder text, lasts bigint, at_hand bigint)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,8 +25,8 @@ BEGIN
 END
 $$;
 
--- What a midrun of schema 4 calls. It takes a run without a mark for one that was never told of:
--- so it must not have the place where marks are missing.
+-- Called by a midrun of schema 4. For that version, a run without a mark was never delivered, so
+-- it must not become the leader where marks are missing.
 CREATE OR REPLACE FUNCTION midrun_attend(who text, its_holder text, lasts bigint, at_hand bigint)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -43,20 +43,8 @@ BEGIN
 END
 $$;
 
--- As in schema 3, and with marks for late followers, and with new runs that want their thread to
--- themselves.
---
--- Carries out what one process asks for, all of it in one transaction: `bids` is a list of new
--- runs and appends, in the order of their locks. Each says after which seq it was decided; one
--- that does not fit is left out, and answered with where its run stands instead.
---
--- With `again`, the answer to the same list was lost: what is there already, by its seq and its
--- hash, is as good as done.
---
--- No transaction is ever left open for the client to go on with, so a process that is frozen
--- holds no lock. And everybody is told after the commit, in a transaction of its own: a NOTIFY
--- that is committed together with the entries would make all such commits of the cluster wait
--- for each other's disk. Who does not hear it finds it in midrun_news.
+-- As in schema 3 (the mechanism is described in schema 1), and with marks for late followers, and
+-- with new runs that must be the first of their thread.
 CREATE OR REPLACE PROCEDURE midrun_write(
     bids json, again boolean, at_hand bigint, INOUT answer text
 ) LANGUAGE plpgsql AS $$
@@ -73,19 +61,19 @@ DECLARE
     answers json[] := '{}';
     told    text[] := '{}';
 BEGIN
-    -- Who writes shares this with all others who do; who sets or lifts a latch waits for them.
-    -- So what starts before a latch is committed before it, and what comes after sees it.
+    -- Writers share this lock; setting or lifting a halt takes it exclusively. So a start is
+    -- either committed before the halt, or sees it.
     PERFORM pg_advisory_xact_lock_shared(1296647250, midrun_key());
-    -- Who takes a lease under a limit waits for others who do: each counts what the last took.
-    -- Before any row is locked, and in one order, so that nobody waits in a circle.
-    IF strpos(bids::text, '"limits":{') > 0 THEN  -- seldom, and the list may be long
+    -- Take-ups of a limited scope run one after the other, so that each counts the lease of the
+    -- one before. The locks are taken before any row lock and in one order: no deadlock.
+    IF strpos(bids::text, '"limits":{') > 0 THEN  -- cheap test: limits are rare, and the list may be long
         PERFORM pg_advisory_xact_lock(1296647252, key) FROM (
             SELECT DISTINCT hashtext(midrun_key() || ' ' || scope) AS key
             FROM json_array_elements(bids) AS b, json_object_keys(b -> 'limits') AS scope
             ORDER BY key
         ) AS scopes;
     END IF;
-    -- Who begins a thread waits for others who begin the same, likewise.
+    -- Likewise, starts of the same thread run one after the other.
     IF strpos(bids::text, '"alone":true') > 0 THEN
         PERFORM pg_advisory_xact_lock(1296647253, key) FROM (
             SELECT DISTINCT hashtext(midrun_key() || ' ' || (b ->> 'thread')) AS key
@@ -93,7 +81,7 @@ BEGIN
             ORDER BY key
         ) AS threads;
     END IF;
-    late := (SELECT max(since) FROM midrun_followers);  -- not before the lock that they wait for
+    late := (SELECT max(since) FROM midrun_followers);  -- read after the lock that a new follower takes
     FOR bid IN
         SELECT * FROM json_to_recordset(bids) AS b (
             run text, "after" bigint, seq bigint, hash text, at bigint, lines json,

@@ -1,8 +1,8 @@
--- Schema 7. Lists are filtered by the owner of a run, who is the user who started it.
+-- Schema 7. Lists are filtered by the owner of a run, the user who started it.
 
 ALTER TABLE midrun_runs ADD COLUMN owner text COLLATE "C" NOT NULL DEFAULT '';
 
--- As json and not as jsonb, which refuses a task that contains the character NUL.
+-- Cast to json, not jsonb: jsonb refuses a task that contains the character NUL.
 UPDATE midrun_runs AS r
 SET owner = first.by,
     head = convert_to(

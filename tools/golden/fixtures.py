@@ -1,0 +1,66 @@
+"""Actors, tools and helpers of the golden scenarios."""
+
+from midrun.core import driver_inputs as v
+from midrun.core.effects import Release, Undo
+from midrun.core.entries import CallDone, LeaseTaken, RunStarted, UndoDone, UndoFailed
+from midrun.core.ids import AskId, CallId, Epoch
+from midrun.core.scheduler import plan_effects
+from midrun.core.values import Actor, CleanupAction, Effect, Spend, Traits, Use
+from midrun.testing.scenario import Scenario, given
+
+ANN = Actor(name="ann")
+BOB = Actor(name="bob", role="operator")
+A1 = AskId("a1")
+
+LOOK = Use(
+    tool="look", args={"url": "https://example.com/ä"}, traits=Traits(effect=Effect.READ)
+)
+DRAFT = Use(
+    tool="draft",
+    args={"title": "Memo", "tags": [1, 2.5, None]},
+    why="to show it first",
+    traits=Traits(undo=True),
+)
+LOCK = Use(tool="lock", args={"table": "t"}, traits=Traits(release=True))
+MAIL = Use(tool="mail", args={"to": "eve"}, traits=Traits(version="3"))
+PAY = Use(tool="pay", args={"amount": 12.5}, traits=Traits(check=True))
+POST = Use(
+    tool="post", args={"text": "Hi"}, traits=Traits(approve="queue", audience="operator")
+)
+CHILD = Use(tool="researcher", args={"task": "Read"}, kind="child")
+
+
+def start_run(**more: object) -> Scenario:
+    """Return a run whose lease was just taken."""
+    spec = RunStarted(agent="clerk", task="Sort the mail", by="ann", role="user", **more)  # type: ignore[arg-type]  # fields of RunStarted
+    return given(spec, LeaseTaken(epoch=Epoch(1), holder="here"))
+
+
+def take_lease(run: Scenario) -> Scenario:
+    """Let another driver take the lease."""
+    return run.after(v.TakeLease(holder="there"))
+
+
+def finish_call(run: Scenario, call: str, result: object = "ok") -> Scenario:
+    """Let a call return `result`."""
+    done = CallDone(call=CallId(call), result=result, spent=Spend(tokens=7, cost=21))
+    return run.after(v.CloseCall(epoch=run.state.epoch, outcome=done))
+
+
+def run_undos(run: Scenario, *, failing: str = "") -> Scenario:
+    """Run all due undos and releases in order; the undo of `failing` always fails."""
+    run = run.advances()
+    while orders := [o for o in plan_effects(run.state) if isinstance(o, Undo | Release)]:
+        call, action, epoch = orders[0].call, orders[0].action, run.state.epoch
+        done = _undo_ending(call, action, failing)
+        run = run.after(
+            v.StartUndo(epoch=epoch, call=call, action=action),
+            v.CloseUndo(epoch=epoch, outcome=done),
+        ).advances()
+    return run
+
+
+def _undo_ending(call: CallId, action: CleanupAction, failing: str) -> UndoDone | UndoFailed:
+    if call == failing:
+        return UndoFailed(call=call, action=action, error="the draft is locked")
+    return UndoDone(call=call, action=action)
