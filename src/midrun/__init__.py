@@ -13,8 +13,8 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:  # for type checkers, which cannot follow `__getattr__`
     from midrun.agents.agent import Agent
+    from midrun.agents.builtin_tools import ask_human, pause_here
     from midrun.agents.checkpoint import Checkpoint
-    from midrun.agents.human import ask_human, pause_here
     from midrun.agents.outcome import Cancelled, Completed, Failed, Outcome, Paused, is_paused
     from midrun.agents.tool import NOT_DONE, Tool, tool
     from midrun.agents.tool_context import Call
@@ -72,7 +72,7 @@ _MODULE_BY_NAME = {
     **dict.fromkeys(
         ("Cancelled", "Completed", "Failed", "Outcome", "Paused", "is_paused"), "agents.outcome"
     ),
-    **dict.fromkeys(("ask_human", "pause_here"), "agents.human"),
+    **dict.fromkeys(("ask_human", "pause_here"), "agents.builtin_tools"),
     **dict.fromkeys(("NOT_DONE", "Tool", "tool"), "agents.tool"),
     "connect": "client",
     "Report": "text.report",

@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from midrun import Agent, Call, ask_human, tool
-from midrun.agents.human import PauseHere
+from midrun.agents.builtin_tools import PauseHere
 from midrun.core.values import Json
 from tests.browser.harness import Harness, advance_clock, freeze_clock
 from tests.browser.run_page import RunPage, open_run_page

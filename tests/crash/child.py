@@ -126,7 +126,7 @@ def tell_of_appends(sink: int) -> None:
 
         return told
 
-    for name in ("create", "append", "take"):
+    for name in ("create", "append", "take_lease"):
         setattr(SqliteStore, name, telling(getattr(SqliteStore, name)))
 
 

@@ -20,7 +20,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import SEQ_ZERO, RunId
 from midrun.core.values import Reply
-from midrun.driver.user_tasks import ABANDONED_TASKS
+from midrun.driver.user_code import ABANDONED_TASKS
 from midrun.models import ScriptedModel
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.ports.store import Change, Store

@@ -11,8 +11,7 @@ import pytest
 from midrun.codec.journal import decode_lines, format_record, hash_line, hash_run_id
 from midrun.core.entries import ENTRY_TYPES, Record
 from midrun.core.evolve import fold
-from midrun.verify.hash_chain import check_chain
-from midrun.verify.journal import check_journal
+from midrun.verify.journal import check_chain, check_journal
 from tools.golden.facts import RUN, facts_of, text_of
 from tools.golden.scenarios import SCENARIOS
 

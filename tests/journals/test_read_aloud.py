@@ -13,8 +13,7 @@ from typing import get_args, get_type_hints
 import pytest
 from msgspec import Struct
 
-from midrun.agents.human import ask_human
-from midrun.agents.todo_tool import PLAN_TOOL
+from midrun.agents.builtin_tools import PLAN_TOOL, ask_human
 from midrun.codec.journal import decode_lines
 from midrun.core import driver_inputs as v
 from midrun.core import entries as e

@@ -11,11 +11,10 @@ from typing import Final, NoReturn
 import msgspec
 from msgspec.structs import replace
 
+from midrun.agents.builtin_tools import PLAN_TOOL, PauseHere
 from midrun.agents.checkpoint import Checkpoint
-from midrun.agents.human import PauseHere
 from midrun.agents.outcome import Outcome
 from midrun.agents.signature import BadArguments, Function
-from midrun.agents.todo_tool import PLAN_TOOL
 from midrun.agents.tool import RunSettings, Tool, find_import_path, split_why, tool
 from midrun.agents.tool_environment import EnvironmentOption, declare_environment
 from midrun.codec.safe_repr import safe_repr, safe_str

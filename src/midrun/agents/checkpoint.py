@@ -36,10 +36,9 @@ from midrun.codec.hash_chain import KEY_MIN_BYTES, UNKEYED_CHAIN, HashChain, che
 from midrun.codec.journal import decode_line, format_record
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import JsonLimits, parse_json
-from midrun.core.child_runs import iter_child_ids
 from midrun.core.evolve import fold
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId, Seq
-from midrun.core.state import State
+from midrun.core.state import State, iter_child_ids
 from midrun.core.values import DRIVABLE_PHASES, RESTING_PHASES, TERMINAL_PHASES, Phase
 from midrun.errors import (
     CheckpointRefused,

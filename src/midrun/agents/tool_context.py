@@ -40,7 +40,7 @@ class Call:
             while the tool runs.
         original: In an undo or a release, the key of the call that it belongs to.
         answered: The decision of a person on a question that an earlier attempt asked with a
-            continuation; see `midrun.agents.human.PauseHere`.
+            continuation; see `midrun.agents.builtin_tools.PauseHere`.
     """
 
     key: str

@@ -16,7 +16,7 @@ from midrun.errors import Misconfigured
 from midrun.runs.protocols import AnyMidrun, AnyRun
 from midrun.runs.validation import ActorLike
 from midrun.runs.values import Receipt
-from midrun.tui.phrases import parse_typed_value
+from midrun.tui.styled_text import parse_typed_value
 
 
 async def pause(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:

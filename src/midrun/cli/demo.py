@@ -13,7 +13,7 @@ from midrun.demo.launch import DEFAULT_DEMO_STORE, Demo, OnOpened
 from midrun.demo.model import Pace
 from midrun.errors import Misconfigured
 from midrun.runs.values import RunView
-from midrun.tui.phrases import Hints, format_progress
+from midrun.tui.styled_text import Hints, format_progress
 
 PAGE_TIPS: Final = """\
 Try, while it works:

@@ -22,7 +22,7 @@ from midrun.errors import ControlRefused
 from midrun.ports.environment import read_wall_clock
 from midrun.runs.protocols import AnyMidrun
 from midrun.runs.values import RunView
-from midrun.tui.phrases import Hints
+from midrun.tui.styled_text import Hints
 
 PROGRAM_NAME: Final = "midrun"
 

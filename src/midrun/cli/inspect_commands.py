@@ -5,8 +5,13 @@ from contextlib import aclosing
 
 from midrun.cli.follow import SENTENCE_INDENT_COLUMNS, PlainFeed
 from midrun.cli.hints import format_command, print_worker_hint
-from midrun.cli.output import EXIT_CODE_BY_PHASE, CommandOutput, format_ask, format_view
-from midrun.cli.tables import format_row
+from midrun.cli.output import (
+    EXIT_CODE_BY_PHASE,
+    CommandOutput,
+    format_ask,
+    format_row,
+    format_view,
+)
 from midrun.cli.targets import find_run
 from midrun.ports.environment import read_wall_clock
 from midrun.runs.protocols import AnyMidrun, AnyRun

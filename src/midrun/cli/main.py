@@ -23,7 +23,7 @@ from midrun.cli.parser import UsageError, build_parser
 from midrun.cli.targets import open_target, resolve_settings
 from midrun.errors import ControlRefused, MidrunError, RunNotFound, ServerRefused
 from midrun.runs.protocols import AnyMidrun
-from midrun.tui.escape import escape_controls
+from midrun.tui.styled_text import escape_controls
 
 Command = Callable[[AnyMidrun, Namespace, CommandOutput], Awaitable[int]]
 StandaloneCommand = Callable[[Namespace, CommandOutput], Awaitable[int]]

@@ -22,7 +22,7 @@ from midrun.cli.hints import format_command
 from midrun.cli.output import CommandOutput
 from midrun.cli.targets import check_store_file, find_run, load_agents, open_target
 from midrun.core.values import DRIVABLE_PHASES
-from midrun.driver.user_tasks import list_unfinished
+from midrun.driver.user_code import list_unfinished
 from midrun.errors import Misconfigured
 from midrun.followers import Follower, following
 from midrun.ports.store import RunQuery
@@ -30,7 +30,7 @@ from midrun.runs import validation
 from midrun.runs.midrun import Midrun
 from midrun.runs.protocols import AnyRun
 from midrun.workers.concurrency_limits import Fleet
-from midrun.workers.placement import RunPlacement
+from midrun.workers.local import RunPlacement
 
 # Setup of a worker or a server: its engine, its limits, its followers.
 

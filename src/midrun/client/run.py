@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Cancelled, Completed, Outcome, make_outcome
 from midrun.client.decode import decode_value
-from midrun.client.sse import follow_feed
-from midrun.client.transport import HttpTransport
+from midrun.client.transport import HttpTransport, follow_feed
 from midrun.codec.strict_json import normalize_json
 from midrun.core.ids import MICROS_PER_SECOND, RunId
 from midrun.core.stops import CAP_TYPES

@@ -12,7 +12,7 @@ of entries (`entries.py`). Everything else is computed from it, in a cycle:
    recovery after a crash needs no code of its own.
 3. The driver performs effects and reports the results as inputs (`driver_inputs.py`). People
    send the other half of the inputs, as controls (`controls.py`): pause, redirect, cancel ...
-4. `decide(state, input, now)` answers an input with a verdict (`decision.py`): entries to
+4. `decide(state, input, now)` answers an input with a verdict (`transitions.py`): entries to
    append, no change, or a refusal by name. The table in `transitions.py` decides by phase, then
    a function in `decide/` checks the rest of the state.
 5. The caller appends these entries after exactly the seq that the decision has seen. If another

@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from midrun.core.decision import Refused
 from midrun.core.entries import RunStarted
 from midrun.core.ids import CallId, make_call_key
 from midrun.core.journaled_text import outcome_phrase
 from midrun.core.state import Call, CallStage, State
 from midrun.core.transcript import make_final_result
+from midrun.core.transitions import Refused
 from midrun.core.values import TERMINAL_PHASES, Actor, Json, Made, Message, Origin
 
 INHERITED_CALL_ID_CHARS: Final = 24

@@ -9,7 +9,7 @@ persistent vectors, shared between consecutive states and never copied. Other pa
 call or an ask by its number, counted from 1, so that item `n` is at index `n - 1`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from midrun.core.entries import CancelRequested, RunFailed, RunStarted
 from midrun.core.ids import (
+    MICROS_PER_SECOND,
     SEQ_ZERO,
     AskId,
     CallId,
@@ -27,10 +28,11 @@ from midrun.core.ids import (
     RunId,
     Seq,
     make_call_id,
+    make_child_id,
     parse_ask_number,
     parse_call_number,
 )
-from midrun.core.stops import Meter, Stop
+from midrun.core.stops import CAP_MAX, Meter, Stop
 from midrun.core.values import (
     NO_SPEND,
     Approval,
@@ -461,3 +463,39 @@ EvolveFunctions = Mapping[type, Callable[..., State]]  # type: ignore[explicit-a
 Each function takes the one type that is its key, which a mapping type cannot express; a test
 checks that every type has a function.
 """
+
+# Child runs: their ids, and the answers that a parent run passes on to them.
+
+
+def iter_child_ids(state: State) -> Iterator[RunId]:
+    """Yield the ids of the child runs that the run has started, in order.
+
+    A worker may have died between `CallStarted` and the start of the child. Such a child is
+    included and may not exist.
+    """
+    for number in state.cleanup_calls:  # every started call of a child is in there
+        call = state.calls[number - 1]
+        if call.call_kind == "child":
+            yield make_child_id(state.run, call.id)
+
+
+def get_child_ask_id(ask: Ask) -> str:
+    """Return the id of the child's ask that `ask` shows; "" if the child waits without one."""
+    return str(ask.data.get("ask", "")) if isinstance(ask.data, dict) else ""
+
+
+def read_child_caps(ask: Ask, answer: Json) -> dict[str, int]:
+    """Return the caps that an answer raises in a child that rests without an ask; {} if none.
+
+    People write dollars and seconds; `Resume` takes millionths of a dollar and microseconds. A
+    bound out of range becomes the nearest one in range.
+    """
+    if ask.ask_kind != "child" or get_child_ask_id(ask) or not isinstance(answer, dict):
+        return {}
+    return {
+        name: round(
+            min(max(bound, 0), CAP_MAX) * (MICROS_PER_SECOND if name in {"cost", "time"} else 1)
+        )
+        for name, bound in answer.items()
+        if isinstance(bound, int | float)
+    }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from midrun.agents.agent import Agent
-from midrun.agents.human import ask_human
+from midrun.agents.builtin_tools import ask_human
 from midrun.core.transcript import Transcript
 from midrun.demo.analysis import find_themes
 from midrun.demo.files import DemoFiles

@@ -7,9 +7,9 @@ from midrun.errors import RunNotFound
 from midrun.runs.midrun import Midrun
 from midrun.runs.values import RunView
 from midrun.text.report import Report
-from midrun.tui.phrases import Hints
 from midrun.tui.session import attend
 from midrun.tui.stderr_capture import StderrCapture
+from midrun.tui.styled_text import Hints
 
 
 async def show_demo(

@@ -8,7 +8,7 @@ to the journal (`journal_writer`). Only after that does it act:
        ▲                                              │  model_calls, tool_calls, child_runs
        └── Wakeup ◄── DriverInput: the outcome ◄──────┘  (user code: function_runner)
 
-Function tools run in the event loop (`user_tasks`), in a forked process (`subprocess`), or in a
+Function tools run in the event loop (`user_code`), in a forked process (`subprocess`), or in a
 thread. `LeaseHeartbeat` keeps the leases alive and fences this process when it cannot. Secrets
 are replaced before anything is journaled (`redaction`); `live` carries tokens and notes that
 are never journaled.

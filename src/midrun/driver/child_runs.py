@@ -28,14 +28,13 @@ import anyio
 from midrun.agents.agent import Agent
 from midrun.agents.tool import ChildAgent
 from midrun.core import controls as c
-from midrun.core.child_runs import get_child_ask_id, read_child_caps
 from midrun.core.driver_inputs import AskPerson, CloseCall, CloseChildAsk, TakeBack
 from midrun.core.entries import CallAborted, CallDone, CallFailed, RunStarted
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import AskId, RunId, make_child_id
 from midrun.core.placeholders import check_hidden
 from midrun.core.run_head import build_head
-from midrun.core.state import Ask, Call, PauseState, State
+from midrun.core.state import Ask, Call, PauseState, State, get_child_ask_id, read_child_caps
 from midrun.core.values import (
     RESTING_PHASES,
     TERMINAL_PHASES,

@@ -15,7 +15,7 @@ from midrun.driver.notifications import ChangeNotifier
 from midrun.driver.redaction import SecretRegistry
 from midrun.driver.subprocess.zygote_client import Zygote
 from midrun.driver.suspect_calls import SuspectCallGate
-from midrun.driver.user_tasks import UserTasks
+from midrun.driver.user_code import UserTasks
 from midrun.ports.environment import Clock
 from midrun.ports.model import Model
 from midrun.ports.store import Store

@@ -35,22 +35,25 @@ another worker may drive the run by now, and none of the outcomes can be journal
 epoch.
 """
 
+import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
+from midrun.agents.builtin_tools import PLAN_TOOL, apply_plan_call, format_plan
 from midrun.agents.signature import BadArguments
-from midrun.agents.todo_tool import PLAN_TOOL, apply_plan_call, format_plan
 from midrun.core.driver_inputs import (
     CloseCall,
     CloseUndo,
     DriverInput,
     FailRun,
+    RecordStopVerdict,
     ReportLateResult,
     SaveProgress,
     SetPlan,
@@ -76,6 +79,8 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Epoch, RunId, make_child_id
 from midrun.core.state import CallStage, State
+from midrun.core.stops import list_custom_names
+from midrun.core.transcript import Transcript
 from midrun.core.values import Item, Json
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
@@ -86,13 +91,8 @@ from midrun.driver.model_calls import call_model
 from midrun.driver.notifications import Wakeup
 from midrun.driver.redaction import redact_struct, redact_struct_now
 from midrun.driver.sanitize import make_storable, sanitize_input
-from midrun.driver.stop_conditions import evaluate_stop
 from midrun.driver.tool_calls import call_tool, run_check, run_cleanup
-from midrun.driver.user_code_errors import (
-    absorb_stray_cancellation,
-    format_exception,
-    must_reraise,
-)
+from midrun.driver.user_code import absorb_stray_cancellation, format_exception, must_reraise
 from midrun.errors import (
     MidrunError,
     Misconfigured,
@@ -101,6 +101,67 @@ from midrun.errors import (
     StoreFull,
     StoreUnreachable,
 )
+from midrun.stops import resolve_custom
+
+# Custom stop conditions: call the user's function at a step boundary for its verdict.
+
+UNDECLARED_STOP: Final = (
+    "Cannot call it: the agent's own stop does not name it. Add Custom(fn) to Agent(stop=…)."
+)
+
+
+class StopContext(Struct, frozen=True, kw_only=True):
+    """The argument of a custom stop condition: the use of a run at a step boundary."""
+
+    steps: int
+    tool_calls: int
+    tokens: int
+    cost_usd: float
+    seconds: float  # of work, without pauses
+    text: str  # the last text of the agent
+    messages: Transcript
+
+
+def make_stop_context(state: State) -> StopContext:
+    """Return the argument of a custom stop condition for `state`."""
+    meter = state.meter_with_time
+    return StopContext(
+        steps=meter.steps,
+        tool_calls=meter.tool_calls,
+        tokens=meter.committed_spend.tokens,
+        cost_usd=meter.committed_spend.cost / 1e6,
+        seconds=meter.worked_micros / 1e6,
+        text=meter.last_text,
+        messages=Transcript(state),
+    )
+
+
+async def evaluate_stop(
+    context: DriverContext, name: str, state: State, *, agent: Agent, epoch: Epoch
+) -> RecordStopVerdict | FailRun:
+    """Call the stop condition `name`; if it raises, the run fails and can be resumed.
+
+    `name` comes from the journal, which may have come with a checkpoint. Resolving a name
+    imports a module, so only the names in the agent's own stop, which this process declared
+    in code, are resolved.
+    """
+    if name not in list_custom_names(agent.stop):
+        return FailRun(epoch=epoch, error=f"stop {name}: {UNDECLARED_STOP}", code="stop_failed")
+
+    async def ask() -> bool:
+        met = resolve_custom(name)(make_stop_context(state))
+        return bool(await met if inspect.isawaitable(met) else met)
+
+    label = f"stop condition {name} (run {state.run})"
+    try:
+        met = await context.user_tasks.run(ask, label=label, grace=agent.grace)
+    except BaseException as error:
+        if must_reraise(error):
+            raise
+        problem = f"stop condition {name}: {format_exception(error)}"
+        return FailRun(epoch=epoch, error=problem, code="stop_failed")
+    return RecordStopVerdict(epoch=epoch, name=name, met=met)
+
 
 SHUTDOWN_REASON: Final = "shutdown"
 """The reason to stop a call because this worker gives the run back."""

@@ -31,7 +31,7 @@ from midrun.core.values import Json
 from midrun.driver.context import DriverContext
 from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.live import Delta
-from midrun.driver.slices import QUICK_LIMITS, run_in_slices
+from midrun.driver.sanitize import QUICK_LIMITS, run_in_slices
 from midrun.driver.subprocess.protocol import (
     CallFacts,
     Died,
@@ -43,8 +43,7 @@ from midrun.driver.subprocess.protocol import (
     Returned,
     find_unrun_code,
 )
-from midrun.driver.user_code_errors import must_reraise, outcome_of_exception
-from midrun.driver.user_tasks import RUNNING_THREAD_LABELS
+from midrun.driver.user_code import RUNNING_THREAD_LABELS, must_reraise, outcome_of_exception
 from midrun.errors import NotJson, TooLarge
 
 FunctionEnd: TypeAlias = FunctionOutcome | None

@@ -17,14 +17,13 @@ from msgspec.structs import replace
 from midrun.codec import snapshot as codec
 from midrun.core.controls import Control
 from midrun.core.decide import decide
-from midrun.core.decision import Refused, Verdict
 from midrun.core.driver_inputs import CloseChildAsk, ReportLateResult, TakeBack, Wake
 from midrun.core.entries import Entry
 from midrun.core.evolve import apply_entries, fold
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.run_head import build_head
 from midrun.core.state import State
-from midrun.core.transitions import Input
+from midrun.core.transitions import Input, Refused, Verdict
 from midrun.errors import SeqConflict, StoreError
 from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, Snapshot, Store

@@ -20,7 +20,7 @@ from midrun.core.values import Reply, Spend, Use
 from midrun.driver.context import DriverContext
 from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.live import Delta
-from midrun.driver.user_code_errors import format_exception, must_reraise
+from midrun.driver.user_code import format_exception, must_reraise
 from midrun.errors import ModelFailed
 from midrun.ports.model import Finished, Model, Piece, Prompt
 

@@ -54,7 +54,7 @@ from midrun.core.placeholders import PLACEHOLDER, PLACEHOLDER_PREFIX, is_declare
 from midrun.core.state import Call, State
 from midrun.core.values import Json, Reply, Use
 from midrun.driver.delta import Delta
-from midrun.driver.slices import run_in_slices
+from midrun.driver.sanitize import run_in_slices
 
 REMEMBERED_MAX_RUNS: Final = 1024
 """Runs whose secrets are remembered; the least recently used is forgotten first."""

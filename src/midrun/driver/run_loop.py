@@ -44,7 +44,6 @@ import anyio
 from midrun.agents.agent import Agent
 from midrun.codec.snapshot import is_snapshot_due
 from midrun.core import controls as c
-from midrun.core.decision import Accepted, Refused
 from midrun.core.driver_inputs import (
     AskPerson,
     CloseCall,
@@ -76,6 +75,7 @@ from midrun.core.run_head import build_head
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
 from midrun.core.stops import MaxCost, MaxTokens, flatten_stop
+from midrun.core.transitions import Accepted, Refused
 from midrun.core.values import NO_SPEND, Actor, Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.dispatcher import CallDispatcher
@@ -88,7 +88,7 @@ from midrun.driver.journal_writer import (
 from midrun.driver.model_calls import build_prompt
 from midrun.driver.notifications import Wakeup
 from midrun.driver.suspect_calls import SuspectCalls
-from midrun.driver.user_code_errors import format_exception, must_reraise
+from midrun.driver.user_code import format_exception, must_reraise
 from midrun.errors import (
     HaltInForce,
     LeaseHeld,

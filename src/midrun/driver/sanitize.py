@@ -4,17 +4,41 @@ When a result turns out to be too large, or not encodable, the call has already 
 outcome is not rejected: the storable part is kept, and the rest is replaced by a description.
 """
 
-from typing import TypeVar, cast
+from collections.abc import Generator
+from typing import Final, TypeVar, cast
 
+from anyio.lowlevel import cancel_shielded_checkpoint
 from msgspec.structs import replace
 
 from midrun.codec.journal import encode_entry, prepare_entry
 from midrun.codec.safe_repr import safe_repr, safe_str
+from midrun.codec.strict_json import JsonLimits
 from midrun.core.driver_inputs import AskPerson, CloseCall, DriverInput, FailRun, SettleCall
 from midrun.core.entries import AskOpened, CallAborted, CallDone, CallFailed, CallSettled, Entry
 from midrun.core.ids import AskId
-from midrun.driver.slices import QUICK_LIMITS, run_in_slices
 from midrun.errors import NotJson, TooLarge
+
+# Slices: run work that would block the event loop step by step.
+
+T = TypeVar("T")
+
+QUICK_LIMITS: Final = JsonLimits(max_bytes=32 * 1024)
+"""A value within these limits is checked and encoded in less than two milliseconds."""
+
+
+async def run_in_slices(steps: Generator[None, None, T]) -> T:
+    """Run `steps` and return its result; yield to the event loop after each step.
+
+    A cancellation is not delivered in here: the work is bounded, and it may process the result
+    of a call that has happened, which must not be lost.
+    """
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # as `steps` says
+        await cancel_shielded_checkpoint()
+
 
 EntryT = TypeVar("EntryT", bound=Entry)
 

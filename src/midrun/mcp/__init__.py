@@ -3,7 +3,7 @@
 `mcp_tools` opens an `McpConnection` (`connection.py`) and makes a `Tool` of each tool that the
 server lists (`tools.py`). A call of such a tool sends one request to the server; `results.py`
 converts the response to JSON for the journal. If the server needs input from a person first,
-`elicitation.py` turns its questions into asks, and the call is sent again with the answers.
+`results.py` turns its questions into asks, and the call is sent again with the answers.
 
 Invariants: an error of the server or of the connection fails a call, never the run; a call that
 may have reached the server and was not answered is reported as unknown, never as failed; a call

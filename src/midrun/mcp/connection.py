@@ -40,8 +40,7 @@ from midrun.agents.tool_environment import NOTHING_DECLARED, ToolEnvironment
 from midrun.codec.safe_repr import safe_str
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, OutcomeUnknown, ToolsUnreachable
-from midrun.mcp.elicitation import ask_for_input, read_responses
-from midrun.mcp.results import ToolFailed, convert_result
+from midrun.mcp.results import ToolFailed, ask_for_input, convert_result, read_responses
 
 CONNECT_TIMEOUT_S: Final = 60.0
 """Seconds for a server to start and to list its tools. Some are downloaded at their start."""

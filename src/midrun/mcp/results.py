@@ -1,19 +1,29 @@
 """Convert the result of an MCP tool to JSON that can be journaled and shown to a model."""
 
-from typing import Final
+import json
+from collections.abc import Mapping
+from typing import Final, NoReturn, cast
 
+import msgspec
 from mcp_types import (
     AudioContent,
     BlobResourceContents,
     CallToolResult,
     ContentBlock,
+    ElicitRequest,
+    ElicitRequestURLParams,
+    ElicitResult,
     EmbeddedResource,
     ImageContent,
+    InputRequiredResult,
+    InputResponses,
     ResourceLink,
     TextContent,
     TextResourceContents,
 )
+from msgspec import Struct
 
+from midrun.agents.builtin_tools import PauseHere
 from midrun.core.values import Json
 
 RESOURCE_TEXT_MAX_CHARS: Final = 65_536
@@ -78,3 +88,216 @@ def _count_decoded_bytes(base64: str) -> int:
     """Return the decoded size of base64 text in bytes, without decoding it."""
     # Four characters hold three bytes; up to two `=` at the end fill the last group.
     return len(base64) * 3 // 4 - base64.count("=", -2)
+
+
+# Convert questions of an MCP server to asks, and their answers to protocol responses.
+#
+# Since the protocol of 2026-07-28, a server that needs input ends the call with an
+# `InputRequiredResult`. It has the questions (`input_requests`) and an opaque `request_state`.
+# No connection stays open. The client makes the same call again, with the answers and the
+# state.
+#
+# So an answer may take days, and no process has to survive until it comes: the requests and the
+# state are stored in the journal as the continuation of an ask (`agents.human.PauseHere`). A
+# result with several requests becomes several asks, one after the other. The server is called
+# again when all of them are answered.
+
+YES_WORDS: Final = frozenset({"yes", "true"})
+NO_WORDS: Final = frozenset({"no", "false"})
+
+Schema = Mapping[str, Json]
+
+
+class Continuation(Struct, frozen=True, kw_only=True):
+    """The stored state of a call that waits for answers; `requests[0]` is being asked."""
+
+    request_state: str | None
+    requests: list[tuple[str, Json]]
+    responses: dict[str, Json]
+
+
+class QuestionDecision(Struct, frozen=True, kw_only=True):
+    """The decision of a person on a question, as stored in `Call.answered`."""
+
+    continuation: Continuation
+    choice: str
+    value: Json
+
+
+def ask_for_input(result: InputRequiredResult) -> NoReturn:
+    """Ask a person for the input that the server needs.
+
+    Raises:
+        PauseHere: This is how a tool asks.
+        ToolFailed: The server asks for a model reply (sampling) or for folders (roots), which
+            midrun does not support.
+    """
+    requests: list[tuple[str, Json]] = []
+    for key, request in (result.input_requests or {}).items():
+        if not isinstance(request, ElicitRequest):
+            raise ToolFailed(
+                f"Cannot complete the call: the server asks for {request.method}, which "
+                "midrun does not offer."
+            )
+        requests.append(
+            (key, request.model_dump(by_alias=True, mode="json", exclude_none=True))
+        )
+    _ask_first(
+        Continuation(request_state=result.request_state, requests=requests, responses={})
+    )
+
+
+def read_responses(answered: Json) -> tuple[InputResponses | None, str | None]:
+    """Return the responses, and the server's state, to send with the next request.
+
+    Both are None for a call that has not asked anything yet.
+
+    Raises:
+        PauseHere: The answer does not match its form, or another question is still open.
+    """
+    if answered is None:
+        return None, None
+    decision = msgspec.convert(answered, QuestionDecision)
+    continuation = decision.continuation
+    (key, request), *others = continuation.requests
+    try:
+        response = _make_response(ElicitRequest.model_validate(request), decision)
+    except ValueError as problem:
+        _ask_first(continuation, f"Cannot use the last answer: {problem}. ")
+    responses = {**continuation.responses, key: response}
+    if others:
+        _ask_first(msgspec.structs.replace(continuation, requests=others, responses=responses))
+    results = {key: ElicitResult.model_validate(each) for key, each in responses.items()}
+    return cast("InputResponses", results), continuation.request_state
+
+
+def _ask_first(continuation: Continuation, problem: str = "") -> NoReturn:
+    """Ask the first open question; raise `PauseHere` with the continuation."""
+    _, request = continuation.requests[0]
+    params = ElicitRequest.model_validate(request).params
+    data: dict[str, Json]
+    if isinstance(params, ElicitRequestURLParams):
+        data = {"url": params.url, "options": ["done"]}
+    else:
+        data = {**params.requested_schema, "options": _list_options(params.requested_schema)}
+    question = problem + (params.message or "The server needs some input.")
+    raise PauseHere(question, data, msgspec.to_builtins(continuation))
+
+
+def _make_response(request: ElicitRequest, decision: QuestionDecision) -> Json:
+    if decision.choice == "decline":
+        return {"action": "decline"}
+    if isinstance(request.params, ElicitRequestURLParams):
+        return {"action": "accept"}
+    content = _read_form(request.params.requested_schema, decision.value)
+    return {"action": "accept", "content": content}
+
+
+# ── forms ────────────────────────────────────────────────────────────────────
+
+
+def _list_fields(schema: Schema) -> dict[str, Schema]:
+    fields = schema.get("properties")
+    return cast("dict[str, Schema]", fields) if isinstance(fields, dict) else {}
+
+
+def _list_options(schema: Schema) -> list[Json]:
+    """Return the answers to choose from, if the form has at most one field."""
+    match list(_list_fields(schema).values()):
+        case []:
+            return ["ok"]
+        case [{"type": "boolean"}]:
+            return ["yes", "no"]
+        case [field] if field.get("type") != "array":
+            return _list_choices(field)
+        case _:
+            return []
+
+
+def _list_choices(field: Schema) -> list[Json]:
+    """Return the values that a field may have. The protocol has three forms for them."""
+    enum = field.get("enum")
+    if isinstance(enum, list):
+        return enum
+    titled = field.get("oneOf") or field.get("anyOf")
+    found = titled if isinstance(titled, list) else []
+    return [each["const"] for each in found if isinstance(each, dict) and "const" in each]
+
+
+def _read_form(schema: Schema, value: Json) -> dict[str, Json]:
+    """Convert an answer to the values of a form, with the types that its fields declare.
+
+    A form with one field accepts the bare value; a form without fields accepts anything. Text
+    is converted to the type of its field, because people type all answers as text.
+
+    Raises:
+        ValueError: The answer does not match the form. The person reads the text.
+    """
+    fields = _list_fields(schema)
+    if not fields:
+        return {}
+    if len(fields) > 1 and isinstance(value, str):
+        value = _parse_json(value)
+    values = value if isinstance(value, dict) and value.keys() <= fields.keys() else None
+    if values is None and len(fields) == 1:
+        values = {next(iter(fields)): value}
+    if values is None:
+        raise ValueError(f"expected an object with the fields {', '.join(fields)}")
+    required = schema.get("required")
+    for name in required if isinstance(required, list) else ():
+        if values.get(str(name)) is None:
+            raise ValueError(f"{name} is required")
+    return {name: _convert_field(name, fields[name], item) for name, item in values.items()}
+
+
+def _parse_json(text: str) -> Json:
+    try:
+        return cast("Json", json.loads(text))
+    except ValueError:
+        return text
+
+
+def _convert_field(name: str, field: Schema, value: Json) -> Json:
+    if field.get("type") == "array":
+        items = value.split(",") if isinstance(value, str) else value
+        within = field.get("items")
+        choices = _list_choices(within) if isinstance(within, dict) else []
+        if not isinstance(items, list):
+            raise ValueError(f"{name} must be a list, got {json.dumps(value)}")
+        return [_check_choice(name, choices, str(item).strip()) for item in items]
+    return _check_choice(name, _list_choices(field), _convert_scalar(name, field, value))
+
+
+def _convert_scalar(name: str, field: Schema, value: Json) -> Json:
+    kind = field.get("type")
+    word = value.strip().lower() if isinstance(value, str) else ""
+    match kind:
+        case "boolean" if isinstance(value, bool) or word in YES_WORDS | NO_WORDS:
+            return value if isinstance(value, bool) else word in YES_WORDS
+        case "integer" | "number" if isinstance(value, int | float | str):
+            number = _parse_number(value)
+            if number is not None and (kind == "number" or number == int(number)):
+                return int(number) if kind == "integer" else number
+        case "string" if isinstance(value, str):
+            return value
+        case "string" if isinstance(value, int | float):
+            return json.dumps(value)  # a typed 42 was parsed as a number on its way here
+    raise ValueError(f"{name} must be of type {kind}, got {json.dumps(value)}")
+
+
+def _parse_number(value: float | str) -> float | None:
+    """Return `value` as a finite number, or None; a bool is not a number."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = value if isinstance(value, int) else float(value)
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None
+
+
+def _check_choice(name: str, choices: list[Json], value: Json) -> Json:
+    if choices and value not in choices:
+        allowed = ", ".join(json.dumps(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {allowed}, got {json.dumps(value)}")
+    return value

@@ -14,19 +14,18 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
+from midrun.agents.builtin_tools import PauseHere
 from midrun.agents.checkpoint import Checkpoint, ChildJournal
-from midrun.agents.human import PauseHere
 from midrun.codec.hash_chain import UNKEYED_CHAIN
 from midrun.codec.journal import decode_line
 from midrun.codec.safe_repr import safe_str
 from midrun.codec.strict_json import normalize_json
 from midrun.core import controls as c
-from midrun.core.child_runs import iter_child_ids
 from midrun.core.entries import RunImported
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import RunId, Seq, parse_call_number
 from midrun.core.run_head import build_head
-from midrun.core.state import Ask, Call, State
+from midrun.core.state import Ask, Call, State, iter_child_ids
 from midrun.core.step_boundary import make_approval_ask
 from midrun.core.transitions import list_possible_controls
 from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Actor, Json, Phase, Traits

@@ -67,8 +67,7 @@ from midrun.runs.verification import verify_run
 from midrun.runs.views import list_all_asks, list_views
 from midrun.stores.urls import open_store
 from midrun.workers.concurrency_limits import Fleet
-from midrun.workers.local import LocalWorker
-from midrun.workers.placement import RunPlacement
+from midrun.workers.local import LocalWorker, RunPlacement
 
 # A process that was forked while a `Midrun` was open runs the same `async with` block to its
 # end. It must not unwind it: only the forking thread exists in the child, so joining a worker

@@ -20,7 +20,6 @@ from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.hash_chain import get_chain
 from midrun.core import controls as c
 from midrun.core.controls import Approve, Control, Lift
-from midrun.core.decision import NoChange, Refused
 from midrun.core.entries import Record, RunStarted
 from midrun.core.evolve import apply_entries, fold
 from midrun.core.history import is_at_boundary, iter_history, limit_history, make_fork_entry
@@ -28,7 +27,7 @@ from midrun.core.ids import AskId, Micros, RunId
 from midrun.core.placeholders import check_hidden
 from midrun.core.run_head import build_head
 from midrun.core.state import State
-from midrun.core.transitions import get_input_name, list_possible_controls
+from midrun.core.transitions import NoChange, Refused, get_input_name, list_possible_controls
 from midrun.core.values import Actor, Message, Phase, Use
 from midrun.driver.journal_writer import (
     Batch,

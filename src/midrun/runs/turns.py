@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from midrun.agents.builtin_tools import PLAN_TOOL, apply_plan_call
 from midrun.agents.signature import BadArguments
-from midrun.agents.todo_tool import PLAN_TOOL, apply_plan_call
 from midrun.core.ids import CallId, Micros, make_child_id
 from midrun.core.journaled_text import find_current_item
 from midrun.core.state import Call, CallStage, State

@@ -17,8 +17,7 @@ from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.ports.store import HasIndexedRow, RunRow, Store
 from midrun.runs.values import Import, Verdict
 from midrun.verify.checks import Problem
-from midrun.verify.hash_chain import check_chain, check_imports
-from midrun.verify.journal import check_journal
+from midrun.verify.journal import check_chain, check_imports, check_journal
 
 
 async def verify_run(store: Store, run: RunId) -> Verdict:

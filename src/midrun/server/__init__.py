@@ -15,9 +15,9 @@ Litestar. `serve(mid)` runs it with uvicorn, on loopback by default. Theory of o
 - **Feeds.** `broadcast.py` reads each watched run once, however many subscribers it has. The
   journal is the buffer: a `Subscriber` holds only deltas, and `feed_routes.py` reads entries
   by seq (`events.py` caches them encoded). A slow client is dropped and resumes by
-  `Last-Event-ID` (`sse.py`).
+  `Last-Event-ID` (`feed_routes.py`).
 - **Sessions and roles.** A bearer token, a one-time code or a signed cookie with its proof
-  gives an `Actor` with the role viewer, user or operator (`sessions.py`). A user sees only
+  gives an `Actor` with the role viewer, user or operator (`auth.py`). A user sees only
   their own runs. Nothing else in a request can claim a name or a role.
 - **Other protocols.** `agui/` and `a2a/` translate their requests to the same controls.
 

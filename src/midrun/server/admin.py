@@ -13,9 +13,9 @@ from midrun.core.ids import Micros, RunId
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
 from midrun.errors import MidrunError, RunNotFound
 from midrun.ports.store import HaltRecord, RunQuery
-from midrun.server.mounting import mount_path
+from midrun.server.auth import SESSION_LIFETIME_S
 from midrun.server.problem_details import HttpProblem
-from midrun.server.request_checks import split_host
+from midrun.server.request_checks import mount_path, split_host
 from midrun.server.request_context import (
     RequestContext,
     ServerState,
@@ -23,7 +23,6 @@ from midrun.server.request_context import (
     json_response,
 )
 from midrun.server.schemas import Empty, HaltBody, LiftBody
-from midrun.server.sessions import SESSION_LIFETIME_S
 
 PROOF_HEADER: Final = "midrun-session-proof"
 """The header in which a page sends the proof of its session, in addition to the cookie."""

@@ -27,14 +27,8 @@ from midrun.runs.validation import check_text, parse_actor
 from midrun.server import admin, pages
 from midrun.server.a2a.routes import find_card
 from midrun.server.audit_log import AuditRecord, client_address, escape_loggers
-from midrun.server.auth import Auth, Tokens, find_name_problem
+from midrun.server.auth import KEY_MIN_BYTES, Auth, Tokens, derive_key, find_name_problem
 from midrun.server.limits import Limits
-from midrun.server.mounting import (
-    mount_path,
-    path_below_mount,
-    redirect_to_slash,
-    restore_mount_path,
-)
 from midrun.server.openapi import show_openapi
 from midrun.server.problem_details import HttpProblem, problem_response, to_problem
 from midrun.server.request_checks import (
@@ -47,12 +41,15 @@ from midrun.server.request_checks import (
     check_origin,
     check_query,
     find_cross_origin,
+    mount_path,
     parse_address,
+    path_below_mount,
     preflight_headers,
+    redirect_to_slash,
+    restore_mount_path,
 )
 from midrun.server.request_context import Bridges, Caller, RequestContext, ServerState
 from midrun.server.routes import ENDPOINTS, ROLE_RANKS, Endpoint
-from midrun.server.sessions import KEY_MIN_BYTES, derive_key
 
 _LOG: Final = logging.getLogger("midrun.server")
 _PATH_PARAMETER_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -7,15 +7,26 @@ run. The core decides; its refusal (`ControlRefused`) becomes a problem in `App`
 
 from datetime import timedelta
 
+from msgspec import structs
 from starlette.responses import Response
 
+from midrun.agents.outcome import AskView, make_ask_views
+from midrun.core.decide.asks import may_decide
+from midrun.core.ids import AskId, RunId
+from midrun.core.state import Ask, State
+from midrun.core.values import Value
+from midrun.errors import ControlRefused, RunNotFound
+from midrun.ports.store import RunQuery
+from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
 from midrun.runs.values import Receipt
-from midrun.server.problem_details import HttpProblem
-from midrun.server.request_context import RequestContext, control_response
+from midrun.server.problem_details import HttpProblem, problem_from_error
+from midrun.server.request_context import RequestContext, control_response, json_response
+from midrun.server.run_views import UNREADABLE_ERRORS
 from midrun.server.schemas import (
     REASON_MAX,
     CancelBody,
+    DecisionBody,
     Empty,
     HandBackBody,
     MessageBody,
@@ -25,6 +36,158 @@ from midrun.server.schemas import (
     UseToolBody,
     WriteBody,
 )
+
+# Handlers for asks: list the asks of all runs, and decide one.
+#
+# A client sends only an id and a decision. The question, the call and its arguments are read
+# from the journal, so a client cannot approve anything but the recorded call.
+#
+# A user may be asked about a run of another user (`audience="user:ann"`). Such a user sees the
+# ask, but neither the run nor whether other runs exist.
+
+
+class ShownAsk(AskView, kw_only=True):
+    """An ask and its run. `ref` is unique over all runs."""
+
+    ref: str
+    run_id: RunId
+    task: str
+    may_decide: bool
+
+
+class AskPage(Value, kw_only=True):
+    """A page of open asks."""
+
+    items: tuple[ShownAsk, ...]
+    next_cursor: str
+
+
+async def list_asks(context: RequestContext) -> Response:
+    """List the open asks of runs that the caller may see or is asked about."""
+    return await _make_page(context, kinds=("question", "approval", "unsure", "child"))
+
+
+async def list_approvals(context: RequestContext) -> Response:
+    """List the open approvals."""
+    return await _make_page(context, kinds=("approval",))
+
+
+async def _make_page(context: RequestContext, kinds: tuple[str, ...]) -> Response:
+    limit = context.query_number("limit", 50, minimum=1, maximum=200)
+    cursor = context.request.query_params.get("cursor", "")
+    query = RunQuery(attention=True, decider=context.owner_filter, limit=limit, cursor=cursor)
+    # A page of runs, not of asks: each run has all its asks on the same page, so the number of
+    # asks per page varies.
+    page = await context.list_runs(query)
+    found: list[ShownAsk] = []
+    for row in page.items:
+        if row.head.asks:
+            sees = await context.server.views.can_see(context.actor, row.run)
+            try:
+                state = await context.server.views.read_state(row.run)
+            except UNREADABLE_ERRORS:
+                continue  # one damaged journal must not hide the other asks
+            found += [
+                shown
+                for view in make_ask_views(state)
+                if view.kind in kinds and (sees or _is_addressed(context, view.audience))
+                for shown in [_show_ask(context, state, view)]
+            ]
+    return json_response(AskPage(items=tuple(found), next_cursor=page.cursor))
+
+
+def _show_ask(context: RequestContext, state: State, view: AskView) -> ShownAsk:
+    ask = state.find_ask(view.id)
+    assert ask is not None  # the view is of this state
+    return ShownAsk(
+        **structs.asdict(view),
+        ref=f"{state.run}-{view.id}",
+        run_id=state.run,
+        task=state.run_started.task,
+        may_decide=may_decide(context.actor, ask),
+    )
+
+
+def _is_addressed(context: RequestContext, audience: str) -> bool:
+    return audience == f"user:{context.actor.name}"
+
+
+async def decide_ask(context: RequestContext) -> Response:
+    """Decide an ask; a second decision is refused and names the first actor."""
+    name, _, ask_id = context.path["ask"].rpartition("-")
+    if not name:
+        problem = "Cannot find the ask: the path must end with its `ref`. See /v1/asks."
+        raise HttpProblem("ask_not_found", 404, problem)
+    run_id, server = RunId(name), context.server
+    sees = await server.views.can_see(context.actor, run_id)
+    try:
+        state = await server.views.read_state(run_id)
+    except UNREADABLE_ERRORS:
+        if not sees:  # the caller must not learn that the run exists
+            raise RunNotFound(run_id) from None
+        raise
+    ask = state.find_ask(ask_id)
+    # The same answer for a run that does not exist, for one of another user, and for an ask of
+    # such a run that is addressed to others. Whether this actor may decide is for the core.
+    if not sees and (ask is None or not _is_addressed(context, ask.audience)):
+        raise RunNotFound(run_id)
+    run = await server.mid.get(run_id)
+    body = await context.decode_body(DecisionBody)
+    _check_decision(body)
+    try:
+        receipt = await _send_decision(context, run, AskId(ask_id), body)
+    except ControlRefused as refusal:
+        # The core refuses any closed ask alike. HTTP tells 410 Gone (expired) from 409.
+        closed = (await server.views.read_state(run_id)).find_ask(ask_id)
+        if refusal.reason == "ask_closed" and closed is not None and _has_expired(closed):
+            raise problem_from_error(refusal, "ask_expired", 410) from None
+        raise
+    if not sees:  # asked about one call of another user's run: no view of that run
+        return json_response({"receipt": receipt}, 202)
+    return await control_response(context, run, receipt)
+
+
+def _has_expired(ask: Ask) -> bool:
+    # Open, and yet refused as closed: its time is up, and the worker has not recorded it yet.
+    return ask.close_reason in {"", "expired"}
+
+
+def _check_decision(body: DecisionBody) -> None:
+    """Refuse a field that does not belong to the decision, rather than ignore it.
+
+    Raises:
+        HttpProblem: 422.
+    """
+    if (body.decision == "edit") == (body.args is None):
+        problem = (
+            "Cannot read the decision: `args` belongs to the decision `edit`, and `edit` "
+            "needs it."
+        )
+        raise HttpProblem("invalid_body", 422, problem)
+    if body.value is not None and body.decision != "answer":
+        problem = "Cannot read the decision: `value` belongs to the decision `answer` only."
+        raise HttpProblem("invalid_body", 422, problem)
+
+
+async def _send_decision(
+    context: RequestContext, run: Run, ask: AskId, body: DecisionBody
+) -> Receipt:
+    asking = context.control_arguments(body.comment)
+    match body.decision:
+        case "approve":
+            return await run.approve(ask=ask, **asking)
+        case "edit":
+            return await run.approve(ask=ask, args=body.args, **asking)
+        case "decline":
+            return await run.decline(
+                body.comment,
+                ask=ask,
+                actor=context.actor,
+                request_id=context.request_id(),
+                seen=context.if_match_revision(),
+            )
+        case "answer":
+            return await run.answer(body.value, ask=ask, **asking)
 
 
 async def pause(context: RequestContext) -> Response:

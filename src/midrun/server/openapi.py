@@ -17,8 +17,8 @@ from starlette.responses import Response
 from midrun.core.values import Phase
 from midrun.server.checkpoints import EXPIRY_MAX_S
 from midrun.server.events import EVENTS_PAGE_MAX
-from midrun.server.mounting import mount_path
 from midrun.server.problem_details import PROBLEM_MEDIA
+from midrun.server.request_checks import mount_path
 from midrun.server.request_context import IDEMPOTENCY_KEY_PATTERN, RequestContext
 from midrun.server.routes import ENDPOINTS, Endpoint
 from midrun.server.schemas import REASON_MAX, Body, encode_wire, make_schemas

@@ -37,14 +37,13 @@ from midrun.runs.service import make_run_id
 from midrun.runs.validation import ControlOptions
 from midrun.runs.values import Receipt, RunView
 from midrun.server.audit_log import AuditRecord
-from midrun.server.auth import Auth
+from midrun.server.auth import Auth, Session, Sessions
 from midrun.server.broadcast import RunChannels
 from midrun.server.events import EventReader
 from midrun.server.limits import AddressLimit, Allowance, FailedSignIns, Limits, Quota
 from midrun.server.problem_details import HttpProblem
 from midrun.server.run_views import RunLineBuilder, RunViews
 from midrun.server.schemas import encode_wire, normalize_integers
-from midrun.server.sessions import Session, Sessions
 
 # Open AG-UI streams. A client of that protocol stops a run by closing its stream.
 

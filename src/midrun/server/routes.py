@@ -13,23 +13,14 @@ from starlette.routing import Route
 
 from midrun.core.values import Role
 from midrun.runs.values import Receipt, Verdict
-from midrun.server import (
-    admin,
-    asks,
-    checkpoints,
-    controls,
-    feed_routes,
-    run_page,
-    runs,
-    schemas,
-)
+from midrun.server import admin, checkpoints, controls, feed_routes, run_page, runs, schemas
 from midrun.server.a2a import routes as a2a
 from midrun.server.agui import routes as agui
 from midrun.server.commands import Command
+from midrun.server.feed_routes import SSE_MEDIA
 from midrun.server.request_context import RequestContext
 from midrun.server.run_views import ShownRun
 from midrun.server.schemas import Body
-from midrun.server.sse import SSE_MEDIA
 from midrun.text.report import Report
 
 Handler = Callable[[RequestContext], Awaitable[Response]]
@@ -252,13 +243,13 @@ ENDPOINTS: Final = (
         audit_action="export",
     ),
     # ── asks; /v1/approvals is the same, but lists approvals only ──
-    _get_endpoint("/v1/asks", asks.list_asks, asks.AskPage),
-    _get_endpoint("/v1/approvals", asks.list_approvals, asks.AskPage),
+    _get_endpoint("/v1/asks", controls.list_asks, controls.AskPage),
+    _get_endpoint("/v1/approvals", controls.list_approvals, controls.AskPage),
     *(
         Endpoint(
             method="POST",
             path=f"/v1/{name}/{{ask}}",
-            handler=asks.decide_ask,
+            handler=controls.decide_ask,
             role="user",
             body_type=schemas.DecisionBody,
             response_type=Told,

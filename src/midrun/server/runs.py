@@ -21,8 +21,8 @@ from midrun.runs.run import Run
 from midrun.runs.validation import check_traceparent, convert_caps
 from midrun.runs.values import EffectView, FeedEntry, FrameView
 from midrun.server.commands import Command, read_commands
-from midrun.server.mounting import mount_path
 from midrun.server.problem_details import HttpProblem, problem_from_error
+from midrun.server.request_checks import mount_path
 from midrun.server.request_context import (
     RequestContext,
     control_response,

@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midrun.core.decide import decide
-from midrun.core.decision import Accepted, NoChange, Refused, Verdict
 from midrun.core.driver_inputs import (
     CloseCall,
     CrossBoundary,
@@ -41,7 +40,7 @@ from midrun.core.evolve import evolve
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, RunId, Seq, make_call_id
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
-from midrun.core.transitions import Input
+from midrun.core.transitions import Accepted, Input, NoChange, Refused, Verdict
 from midrun.core.values import NO_SPEND, Phase, Reply, Spend, Use
 
 RUN: Final = RunId("run_1")

@@ -18,7 +18,7 @@ from typing import Protocol
 import anyio
 
 from midrun.agents.agent import Agent
-from midrun.agents.human import ask_human
+from midrun.agents.builtin_tools import ask_human
 from midrun.agents.tool import Tool, tool
 from midrun.models.scripted import ScriptedModel, Use
 from midrun.runs.midrun import Midrun

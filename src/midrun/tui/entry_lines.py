@@ -12,8 +12,7 @@ from midrun.core.journaled_text import describe_unmade, shorten_to_line
 from midrun.core.state import Call, State
 from midrun.core.values import Item
 from midrun.text.phrases import RESULT_MAX_CHARS, format_value, is_described_elsewhere
-from midrun.tui.escape import show_hidden_characters
-from midrun.tui.style import StyledLine, style_emphasis
+from midrun.tui.styled_text import StyledLine, show_hidden_characters, style_emphasis
 
 MINUS_SIGN: Final = "\N{MINUS SIGN}"
 EN_DASH: Final = "\N{EN DASH}"

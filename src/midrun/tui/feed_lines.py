@@ -14,8 +14,7 @@ from midrun.core.state import State
 from midrun.driver.live import Delta
 from midrun.runs.values import FeedItem
 from midrun.tui.entry_lines import format_entry
-from midrun.tui.escape import escape_controls
-from midrun.tui.style import StyledLine, style_emphasis
+from midrun.tui.styled_text import StyledLine, escape_controls, style_emphasis
 from midrun.tui.wrap import wrap_styled, wrap_text
 
 # The text of a model, streamed word by word, as rows that fit the terminal.

@@ -17,13 +17,23 @@ from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import Style
 
 from midrun.ports.environment import Clock
-from midrun.tui.bar import clip_line, draw_bar, draw_headline
-from midrun.tui.controller import BarController, ExitReason, Mode
-from midrun.tui.dialogs import draw_ask_dialog, draw_cancel_dialog, draw_help
-from midrun.tui.escape import escape_controls, escape_to_one_line
+from midrun.tui.bar import (
+    clip_line,
+    draw_ask_dialog,
+    draw_bar,
+    draw_cancel_dialog,
+    draw_headline,
+    draw_help,
+)
+from midrun.tui.controller import BarController, ExitReason, Mode, build_key_bindings
 from midrun.tui.feed_lines import FeedLines
-from midrun.tui.keys import build_key_bindings
-from midrun.tui.style import StyledLine, build_style_rules, style_emphasis
+from midrun.tui.styled_text import (
+    StyledLine,
+    build_style_rules,
+    escape_controls,
+    escape_to_one_line,
+    style_emphasis,
+)
 from midrun.tui.wrap import wrap_indented
 
 REFRESH_INTERVAL_S: Final = 0.5

@@ -17,12 +17,10 @@ from midrun.runs.protocols import AnyRun
 from midrun.runs.validation import ActorLike
 from midrun.runs.values import RunView
 from midrun.tui.controller import BarController, ExitReason
-from midrun.tui.escape import escape_controls
 from midrun.tui.feed_lines import FeedLines
-from midrun.tui.phrases import DEFAULT_HINTS, Hints
 from midrun.tui.screen import Screen
 from midrun.tui.stderr_capture import StderrCapture
-from midrun.tui.style import StyledLine
+from midrun.tui.styled_text import DEFAULT_HINTS, Hints, StyledLine, escape_controls
 
 VIEW_REFRESH_MAX_INTERVAL_S = 2.0
 """Longest time between two refreshes of the view: a silent worker writes no entry."""

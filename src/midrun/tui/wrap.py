@@ -7,7 +7,7 @@ from typing import Final
 
 from prompt_toolkit.utils import get_cwidth
 
-from midrun.tui.style import StyledLine, plain_text
+from midrun.tui.styled_text import StyledLine, plain_text
 
 CONTINUATION_INDENT_COLUMNS: Final = 2
 """Indent of the second and following rows: below the text, not below its mark."""

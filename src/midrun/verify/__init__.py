@@ -1,6 +1,6 @@
 """Check the invariants of a journal, independently of the code that wrote it.
 
-`journal.check_journal` checks the decoded entries, `hash_chain.check_chain` the stored bytes.
+`journal.check_journal` checks the decoded entries, `journal.check_chain` the stored bytes.
 Both return a list of `Problem`s: the invariant (`I1` to `I37`, `I41`, `I42`), the seq of the
 entry, and a sentence.
 

@@ -28,9 +28,9 @@ from midrun.core.stops import (
     Stop,
 )
 from midrun.core.values import NO_SPEND, Spend
-from midrun.verify.asks import hash_arguments
 from midrun.verify.checks import JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger
+from midrun.verify.requests import hash_arguments
 
 
 def iterate_caps(stop: Stop | None) -> Iterator[tuple[str, int]]:

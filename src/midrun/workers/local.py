@@ -18,10 +18,10 @@ runs before they were told to stand down: calls get their grace, and leases are 
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from itertools import zip_longest
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -42,7 +42,7 @@ from midrun.driver.notifications import ChangeNotifier, Wakeup
 from midrun.driver.redaction import SecretRegistry
 from midrun.driver.run_loop import RunLoop
 from midrun.driver.subprocess.zygote_client import Zygote
-from midrun.driver.user_tasks import UserTasks
+from midrun.driver.user_code import UserTasks
 from midrun.errors import (
     JournalCorrupt,
     JournalTooNew,
@@ -521,3 +521,28 @@ class LocalWorker:
         # The bound leaves time for two graces and for the appends that give the leases back.
         with anyio.move_on_after(SHUTDOWN_MAX_S + 2 * grace.total_seconds()):
             await self._all_runs_ended.wait()
+
+
+# The protocol of a scheduler that decides where runs are driven.
+#
+# Without one, every worker starts each drivable run that it finds, and the lease decides.
+
+
+class RunPlacement(Protocol):
+    """Have `worker.drive_until_released(run)` called at least once, in some process, soon.
+
+    Calling it too often is harmless: a run is driven only by the process that has its lease.
+    """
+
+    def place(self, run: RunId) -> None:
+        """Schedule a drivable run.
+
+        The worker calls this again for as long as the run is not driven.
+        """
+        ...
+
+    def running(
+        self, worker: LocalWorker, store: Store, agents: Mapping[str, Agent]
+    ) -> AbstractAsyncContextManager[None]:
+        """Place runs, and drive those that are placed here, while the context is open."""
+        ...

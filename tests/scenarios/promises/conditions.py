@@ -2,7 +2,7 @@
 
 from anyio.lowlevel import checkpoint
 
-from midrun.driver.stop_conditions import StopContext
+from midrun.driver.dispatcher import StopContext
 
 BROKEN = {"raises": True}
 """What makes `broken` raise, until a test has mended it."""

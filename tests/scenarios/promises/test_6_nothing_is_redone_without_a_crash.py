@@ -222,7 +222,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         noted.append(attempt)
         return now
 
-    monkeypatch.setattr(tool_calls, "retry_at", no_time)
+    monkeypatch.setattr(tool_calls, "compute_retry_at", no_time)
     return noted
 
 

@@ -261,7 +261,7 @@ async def test_a_store_that_is_busy_is_no_fault_of_the_request(
 
         with monkeypatch.context() as patched:
             patched.setattr(type(server.mid.store), "create", busy)
-            with pytest.raises(InternalError, match="try again"):
+            with pytest.raises(InternalError, match="Try again"):
                 await anext(aiter(theirs.send_message(saying("Go."))))
         seen = [shown(event) async for event in theirs.send_message(saying("Go."))]
         assert seen[-1] == ("status_update", "completed")

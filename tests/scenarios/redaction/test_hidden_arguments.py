@@ -12,7 +12,7 @@ from midrun.core.placeholders import PLACEHOLDER
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.runs.run import Run
-from midrun.tui.dialogs import draw_ask_dialog
+from midrun.tui.bar import draw_ask_dialog
 
 ATTACKER = "DE89-3704-0044-0532"
 OURS = "DE02-1203-0000-0000"

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from midrun import Agent, tool
-from midrun.agents.shell_tool import shell
+from midrun.agents.builtin_tools import shell
 from midrun.models import ScriptedModel, Use
 
 HERE = Path(__file__).parent

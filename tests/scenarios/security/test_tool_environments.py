@@ -13,7 +13,7 @@ import pytest
 
 import midrun
 from midrun import Agent, Completed, Failed, Midrun, Misconfigured, Tool, tool
-from midrun.agents.shell_tool import shell
+from midrun.agents.builtin_tools import shell
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.mcp import mcp_tools
 from midrun.models import ScriptedModel, Use

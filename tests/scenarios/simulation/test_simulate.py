@@ -3,9 +3,8 @@
 import pytest
 
 from midrun.core.controls import Say
-from midrun.core.decision import Accepted, Refused
 from midrun.core.entries import CallStarted, FrameAbandoned
-from midrun.core.transitions import INPUT_TABLE
+from midrun.core.transitions import INPUT_TABLE, Accepted, Refused
 from midrun.core.values import Phase
 from tests.support.mutants.asking import ASKING
 from tests.support.mutants.gate import MUTANTS, hunt

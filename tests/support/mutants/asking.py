@@ -7,8 +7,7 @@ from midrun.core import scheduler, step_boundary
 from midrun.core.controls import Control, Lift, Redirect, UseTool
 from midrun.core.decide import asks as ask_rulings
 from midrun.core.decide import conversation
-from midrun.core.decide import shared as waking_rules
-from midrun.core.decision import Refused, Verdict
+from midrun.core.decide import lifecycle as waking_rules
 from midrun.core.driver_inputs import CrossBoundary, Wake
 from midrun.core.entries import (
     AskAnswered,
@@ -26,7 +25,7 @@ from midrun.core.evolve import calls as call_folds
 from midrun.core.ids import Micros
 from midrun.core.journaled_text import format_resumed_topic
 from midrun.core.state import Ask, State
-from midrun.core.transitions import Input
+from midrun.core.transitions import Input, Refused, Verdict
 from midrun.core.values import Phase
 from tests.support.mutants.planting import (
     Mutant,
@@ -108,7 +107,7 @@ def _always_deep() -> Planted:
 
     return together(
         ruling(CrossBoundary, _deep),
-        in_place_of(scheduler, "crossing", crossing),
+        in_place_of(scheduler, "boundary_entries", crossing),
     )
 
 
@@ -142,7 +141,7 @@ ASKING = (
     Mutant(
         name="four_eyes_forget_who_steered",
         wrong="who steered the run to a call approves it, because only the starter may not",
-        plant=lambda: in_place_of(call_folds, "with_name", lambda names, _: names[:1]),
+        plant=lambda: in_place_of(call_folds, "add_name", lambda names, _: names[:1]),
         rules=("I25",),
     ),
     Mutant(
@@ -173,7 +172,7 @@ ASKING = (
         name="answers_do_not_wake",
         wrong="a run that waits is not woken by what it waited for",
         plant=lambda: together(
-            in_place_of(ask_rulings, "waking", lambda _, entries, __: entries),
+            in_place_of(ask_rulings, "add_wakeup", lambda _, entries, __: entries),
             in_place_of(waking_rules, "can_continue", lambda _: False),
         ),
     ),
@@ -187,7 +186,7 @@ ASKING = (
         wrong="a held thought is taken from below another one",
         plant=lambda: together(
             in_place_of(step_boundary, "resume_topic", _from_below),
-            in_place_of(conversation, "way_back", _from_below),
+            in_place_of(conversation, "resume_topic", _from_below),
         ),
         limit=6000,
     ),
@@ -196,7 +195,7 @@ ASKING = (
         wrong="a thought that was held for too long goes on as if it was not",
         plant=lambda: together(
             in_place_of(step_boundary, "resume_topic", _held),
-            in_place_of(conversation, "way_back", _held),
+            in_place_of(conversation, "resume_topic", _held),
         ),
         strategy="random",
         limit=6000,

@@ -8,7 +8,6 @@ from midrun.core import scheduler, step_boundary, undo
 from midrun.core.controls import Cancel, ForcePause
 from midrun.core.decide import controls as steering_rulings
 from midrun.core.decide import lifecycle as end_rulings
-from midrun.core.decision import Verdict, accept
 from midrun.core.driver_inputs import SettlePhase, StandDown
 from midrun.core.effects import DriverEffect, Settle
 from midrun.core.entries import (
@@ -24,7 +23,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import Micros
 from midrun.core.state import Call, PauseState, State
-from midrun.core.transitions import Input
+from midrun.core.transitions import Input, Verdict, accept
 from midrun.core.values import CleanupAction, Phase
 from tests.support.mutants.planting import (
     Mutant,
@@ -162,7 +161,7 @@ ENDS = (
         wrong="what was done first is undone first",
         plant=lambda: together(
             in_place_of(undo, "list_remaining_cleanups", _oldest_first),
-            in_place_of(step_boundary, "remaining", _oldest_first),
+            in_place_of(step_boundary, "list_remaining_cleanups", _oldest_first),
         ),
     ),
     Mutant(
@@ -196,7 +195,9 @@ ENDS = (
         name="aborted_counts_as_undone",
         wrong="a call that was stopped midway is taken for one that did nothing",
         plant=lambda: in_place_of(
-            Call, "may_have_effect", property(lambda call: call.maybe or call.stage == "done")
+            Call,
+            "may_have_effect",
+            property(lambda call: call.may_have_happened or call.stage == "done"),
         ),
     ),
     Mutant(
@@ -205,7 +206,11 @@ ENDS = (
         plant=lambda: in_place_of(
             Call,
             "may_have_effect",
-            property(lambda call: call.maybe or call.stage in {"done", "aborted", "unknown"}),
+            property(
+                lambda call: (
+                    call.may_have_happened or call.stage in {"done", "aborted", "unknown"}
+                )
+            ),
         ),
     ),
     Mutant(
@@ -267,7 +272,7 @@ ENDS = (
         wrong="a cancelled run leaves calls open",
         plant=lambda: together(
             in_place_of(end_rulings, "make_cancel_entries", _unsealed),
-            in_place_of(steering_rulings, "cancelled", _unsealed),
+            in_place_of(steering_rulings, "make_cancel_entries", _unsealed),
         ),
     ),
 )

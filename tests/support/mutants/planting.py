@@ -8,12 +8,19 @@ from unittest.mock import patch
 from msgspec import Struct
 
 from midrun.core.decide import DECIDE_FUNCTIONS
-from midrun.core.decision import Accepted, NoChange, Verdict
 from midrun.core.entries import Entry
 from midrun.core.evolve import EVOLVE_FUNCTIONS
 from midrun.core.ids import SEQ_ZERO, Micros
 from midrun.core.state import State
-from midrun.core.transitions import ENTRY_TABLE, INPUT_TABLE, Input, TableCell
+from midrun.core.transitions import (
+    ENTRY_TABLE,
+    INPUT_TABLE,
+    Accepted,
+    Input,
+    NoChange,
+    TableCell,
+    Verdict,
+)
 from midrun.core.values import Phase
 from tests.support.simulate.setup import Strategy
 

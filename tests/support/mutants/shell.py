@@ -90,7 +90,7 @@ SHELL = (
     Mutant(
         name="fresh_undo_key",
         wrong="every attempt of an undo has a key of its own",
-        plant=lambda: in_place_of(door, "undo_key", _Keys()),
+        plant=lambda: in_place_of(door, "make_undo_key", _Keys()),
     ),
     Mutant(
         name="no_last_look",
@@ -118,7 +118,7 @@ SHELL = (
         name="halt_ignores_undo",
         wrong="an undo starts under a latch",
         plant=lambda: together(
-            in_place_of(desk, "STARTS", (CallStarted,)),
+            in_place_of(desk, "START_ENTRY_TYPES", (CallStarted,)),
             in_place_of(validation, "has_starts", _has_calls),
         ),
         limit=6000,
@@ -131,7 +131,7 @@ SHELL = (
     Mutant(
         name="snapshot_forgets",
         wrong="a snapshot does not hold everything the journal means",
-        plant=lambda: in_place_of(desk, "freeze", _without_frames),
+        plant=lambda: in_place_of(desk, "encode_snapshot", _without_frames),
         limit=12000,
     ),
     Mutant(

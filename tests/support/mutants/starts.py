@@ -5,7 +5,6 @@ from msgspec.structs import replace
 from midrun.core import decide as core_decide
 from midrun.core import retries, step_boundary
 from midrun.core.decide import calls as call_rulings
-from midrun.core.decision import Verdict, accept
 from midrun.core.driver_inputs import LeasedInput, StartCall, TakeLease
 from midrun.core.entries import (
     CallFailed,
@@ -19,7 +18,7 @@ from midrun.core.evolve import calls as call_folds
 from midrun.core.ids import SEQ_ZERO, Micros, Seq
 from midrun.core.state import Call, State
 from midrun.core.stops import Meter
-from midrun.core.transitions import Input
+from midrun.core.transitions import Input, Verdict, accept
 from midrun.core.values import Phase, Spend
 from midrun.stores import validation
 from tests.support.mutants.planting import (
@@ -194,7 +193,7 @@ STARTS = (
     Mutant(
         name="what_is_never_done_is_tried_for_ever",
         wrong="a call is made again as often as its check says that it was not done",
-        plant=lambda: in_place_of(call_rulings, "DENIALS", NEVER),
+        plant=lambda: in_place_of(call_rulings, "CHECK_DENIALS_MAX", NEVER),
         rules=("DENIALS",),
     ),
     Mutant(
@@ -223,7 +222,7 @@ STARTS = (
         wrong="a late result settles an attempt that it is not about",
         plant=lambda: together(
             in_place_of(call_folds, "can_settle_late", _any_attempt),
-            in_place_of(call_rulings, "settles", _any_attempt),
+            in_place_of(call_rulings, "can_settle_late", _any_attempt),
         ),
     ),
     Mutant(
@@ -237,7 +236,7 @@ STARTS = (
     Mutant(
         name="caps_on_calls_end_with_the_step",
         wrong="a reply with many calls goes past a cap on calls",
-        plant=lambda: in_place_of(call_rulings, "met_by_calls", lambda *_: None),
+        plant=lambda: in_place_of(call_rulings, "find_met_call_cap", lambda *_: None),
         rules=("I37",),
     ),
     Mutant(
@@ -255,7 +254,9 @@ STARTS = (
     Mutant(
         name="agent_acts_at_the_wheel",
         wrong="the agent's own calls start while a person is at the wheel",
-        plant=lambda: in_place_of(State, "active_calls", property(lambda state: state.open)),
+        plant=lambda: in_place_of(
+            State, "active_calls", property(lambda state: state.open_calls)
+        ),
     ),
     Mutant(
         name="late_evidence_leaves_it_unknown",

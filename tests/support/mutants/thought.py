@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from midrun.core import scheduler, step_boundary, transcript, undo
 from midrun.core.controls import HandBack
 from midrun.core.decide import calls as call_rulings
-from midrun.core.decide import conversation, shared
-from midrun.core.decision import Accepted, Verdict, accept
+from midrun.core.decide import conversation, lifecycle
 from midrun.core.driver_inputs import AskPerson, CloseCall, CloseChildAsk, SettlePhase
 from midrun.core.effects import DriverEffect
 from midrun.core.entries import (
@@ -25,7 +24,7 @@ from midrun.core.evolve import asks as ask_folds
 from midrun.core.evolve import calls as call_folds
 from midrun.core.ids import Micros
 from midrun.core.state import Call, State
-from midrun.core.transitions import Input
+from midrun.core.transitions import Accepted, Input, Verdict, accept
 from midrun.core.values import TERMINAL_PHASES
 from tests.support.mutants.planting import (
     Mutant,
@@ -202,14 +201,14 @@ THOUGHT = (
     Mutant(
         name="side_question_does_not_wake",
         wrong="a run that waits is asked something, and goes on waiting",
-        plant=lambda: in_place_of(conversation, "waking", lambda _, entries, __: entries),
+        plant=lambda: in_place_of(conversation, "add_wakeup", lambda _, entries, __: entries),
     ),
     Mutant(
         name="review_never_told",
         wrong="the agent never hears what became of a call that somebody looked at",
         plant=lambda: together(
             in_place_of(call_folds, "close_call", _untold),
-            in_place_of(ask_folds, "out_of_the_way", _untold),
+            in_place_of(ask_folds, "close_call", _untold),
         ),
     ),
     Mutant(
@@ -237,7 +236,7 @@ THOUGHT = (
     Mutant(
         name="child_left_behind_by_a_run_that_waits",
         wrong="a child whose thought was dropped works on while its parent waits for somebody",
-        plant=lambda: in_place_of(shared, "left_behind", lambda _: None),
+        plant=lambda: in_place_of(lifecycle, "orphaned_child_cleanup", lambda _: None),
         limit=20000,
     ),
     Mutant(
@@ -245,7 +244,7 @@ THOUGHT = (
         wrong="a parent ends before its children do",
         plant=lambda: together(
             in_place_of(undo, "is_release_due", _tools_only),
-            in_place_of(scheduler, "to_release", _tools_only),
+            in_place_of(scheduler, "is_release_due", _tools_only),
         ),
     ),
     Mutant(
@@ -282,7 +281,7 @@ THOUGHT = (
     Mutant(
         name="newest_words_condensed",
         wrong="a summary swallows what was said last",
-        plant=lambda: in_place_of(call_rulings, "KEEP", 0),
+        plant=lambda: in_place_of(call_rulings, "CONDENSE_KEEP_MESSAGES", 0),
     ),
     Mutant(
         name="summary_loses_the_task",

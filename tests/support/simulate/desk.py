@@ -12,14 +12,20 @@ from typing import Final, TypeVar
 from midrun.codec.snapshot import decode_snapshot, encode_snapshot
 from midrun.core import transitions
 from midrun.core.decide import decide
-from midrun.core.decision import Accepted, Refused, Verdict
 from midrun.core.driver_inputs import DriverInput, TakeLease
 from midrun.core.entries import Entry, Record
 from midrun.core.evolve import apply_entries, evolve, fold
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
-from midrun.core.transitions import INPUT_TABLE, START_ENTRY_TYPES, Input
+from midrun.core.transitions import (
+    INPUT_TABLE,
+    START_ENTRY_TYPES,
+    Accepted,
+    Input,
+    Refused,
+    Verdict,
+)
 from midrun.errors import JournalCorrupt, LeaseHeld, SeqConflict
 from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, HaltRecord, Lease, Snapshot

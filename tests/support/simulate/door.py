@@ -7,7 +7,6 @@ between two yields is what a real one does between two awaits.
 from typing import Final
 
 from midrun.core.controls import Halt
-from midrun.core.decision import Accepted, Verdict
 from midrun.core.driver_inputs import (
     AskPerson,
     CloseCall,
@@ -34,6 +33,7 @@ from midrun.core.entries import (
 from midrun.core.ids import CallId, Seq, make_undo_key
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
+from midrun.core.transitions import Accepted, Verdict
 from midrun.core.values import Actor, Effect, Reply, Spend
 from midrun.errors import HaltInForce, KindRefused, StaleEpoch
 from midrun.ports.store import Lease

@@ -5,7 +5,6 @@ the journal has moved on meanwhile, it reads again.
 """
 
 from midrun.core.controls import Halt
-from midrun.core.decision import Accepted
 from midrun.core.driver_inputs import (
     CrossBoundary,
     DriverInput,
@@ -37,6 +36,7 @@ from midrun.core.effects import (
 from midrun.core.ids import Micros
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
+from midrun.core.transitions import Accepted
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
 from tests.support.simulate.door import Door
 from tests.support.simulate.pills import checked

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from midrun.core.decision import Accepted, NoChange
 from midrun.core.entries import Entry
 from midrun.core.ids import Epoch
+from midrun.core.transitions import Accepted, NoChange
 from tests.support.simulate.scene import Scene, Told
 from tests.support.simulate.setup import Setup
 

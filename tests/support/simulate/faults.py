@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from midrun.core.controls import Lift
-from midrun.core.decision import Accepted
 from midrun.core.driver_inputs import Wake
 from midrun.core.entries import (
     AskAnswered,
@@ -14,6 +13,7 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.state import State
+from midrun.core.transitions import Accepted
 from midrun.core.values import Actor, Phase
 from tests.support.simulate.driver import Driver
 from tests.support.simulate.scene import Scene

@@ -33,11 +33,11 @@ from midrun.core.controls import (
     Withdraw,
     Write,
 )
-from midrun.core.decision import Accepted
 from midrun.core.driver_inputs import CloseChildAsk
 from midrun.core.ids import AskId, FrameId, Micros, Seq
 from midrun.core.state import Ask, State
 from midrun.core.stops import measure_caps
+from midrun.core.transitions import Accepted
 from midrun.core.values import Actor, Phase
 from tests.support.simulate.desk import Batch
 from tests.support.simulate.programs import soon, use_of

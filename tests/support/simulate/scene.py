@@ -7,7 +7,6 @@ from typing import Final
 from msgspec import Struct
 
 from midrun.core.controls import Control
-from midrun.core.decision import Verdict
 from midrun.core.entries import (
     ENTRY_TYPES,
     AskOpened,
@@ -36,6 +35,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Micros, RunId, Seq, make_call_key
 from midrun.core.state import State
+from midrun.core.transitions import Verdict
 from midrun.core.values import Json, Phase
 from tests.support.simulate.desk import Desk
 from tests.support.simulate.programs import NAMES, PILLS, program_of, start_of

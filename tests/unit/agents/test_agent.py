@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from midrun.agents.agent import Agent
-from midrun.agents.human import ask_human
+from midrun.agents.builtin_tools import ask_human
 from midrun.agents.tool import Tool, tool
 from midrun.core.entries import RunStarted
 from midrun.core.stops import MaxSteps

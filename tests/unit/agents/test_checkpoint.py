@@ -9,11 +9,11 @@ from midrun.agents.checkpoint import ENVELOPE_LIMITS, PARKED_PHASES, Checkpoint,
 from midrun.codec.strict_json import JsonLimits
 from midrun.core import controls as c
 from midrun.core.decide import decide
-from midrun.core.decision import Accepted
 from midrun.core.entries import RunImported
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import Micros, Seq
 from midrun.core.run_head import build_head
+from midrun.core.transitions import Accepted
 from midrun.core.values import Phase
 from midrun.errors import CheckpointRefused, JournalCorrupt, Misconfigured, TooLarge
 from midrun.stores.memory import MemoryStore

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from midrun.agents.human import PauseHere, ask_human, pause_here
+from midrun.agents.builtin_tools import PauseHere, ask_human, pause_here
 from midrun.core.values import Effect
 from midrun.errors import NotJson
 

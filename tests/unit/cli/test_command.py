@@ -14,7 +14,7 @@ import pytest
 from midrun import Agent, Midrun
 from midrun.cli import main as command
 from midrun.cli.command_specs import COMMAND_GROUPS
-from midrun.cli.tables import format_count, format_duration
+from midrun.cli.output import format_count, format_duration
 from midrun.cli.targets import load_agents
 from midrun.errors import RunNotFound
 from midrun.models import ScriptedModel

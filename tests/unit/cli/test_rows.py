@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from midrun import Agent, Midrun, tool
-from midrun.cli.tables import format_row, text_width, truncate
+from midrun.cli.output import format_row, text_width, truncate
 from midrun.core.ids import Micros
 from midrun.core.values import Phase
 from midrun.models import ScriptedModel, Use
 from midrun.runs.values import RunView
-from midrun.tui.style import plain_text
+from midrun.tui.styled_text import plain_text
 
 LONG = "Compare what the three vendors say about salt with what the harbour office has measured"
 WIDE = "三つの業者の言うことを港の測定と比べて、違いを全部書き出してください"

@@ -66,7 +66,7 @@ class AnybodysRun:
         self.id = run.id
         self._run = run
         self._runs = runs
-        self._desk = runs._mid._service  # where tests look at the journal itself
+        self._service = runs._mid._service  # where tests look at the journal itself
 
     def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
         """Give what happens."""

@@ -7,13 +7,19 @@ from msgspec.structs import replace
 from midrun.core import driver_inputs as v
 from midrun.core import effects as o
 from midrun.core.controls import Control
-from midrun.core.decision import Accepted, NoChange, Verdict
 from midrun.core.driver_inputs import DriverInput
 from midrun.core.entries import CallDone, CallStarted, LateResult, UndoDone
 from midrun.core.run_head import build_head
 from midrun.core.scheduler import find_wake_time, plan_effects
 from midrun.core.state import State
-from midrun.core.transitions import GUARD_REFUSALS, INPUT_TABLE, Input
+from midrun.core.transitions import (
+    GUARD_REFUSALS,
+    INPUT_TABLE,
+    Accepted,
+    Input,
+    NoChange,
+    Verdict,
+)
 from midrun.core.values import DRIVABLE_PHASES, Phase, Reply
 from midrun.testing.scenario import given
 from midrun.verify.journal import check_journal

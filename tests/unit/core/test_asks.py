@@ -8,12 +8,12 @@ import pytest
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.decide.asks import may_decide
-from midrun.core.decision import Accepted, Refused
 from midrun.core.effects import CallModel, CallTool, CheckCall, Settle
 from midrun.core.entries import CallDone, CallStarted, LateResult, RunImported, RunStarted
 from midrun.core.history import make_fork_entry
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, Micros, Seq
 from midrun.core.state import CallStage
+from midrun.core.transitions import Accepted, Refused
 from midrun.core.values import Actor, Effect, Json, Phase, Role, Traits, Use
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 

@@ -64,7 +64,7 @@ class BareCore(RuleBasedStateMachine):
         for _ in range(steps):
             self.game.drive(drawing(data))
 
-    @precondition(lambda self: self.game.state.leased)
+    @precondition(lambda self: self.game.state.is_leased)
     @rule(data=st.data())
     def the_driver_dies(self, data: st.DataObject) -> None:
         self.game.crash(drawing(data))

@@ -4,7 +4,6 @@ import pytest
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.decision import NoChange, Refused
 from midrun.core.effects import (
     AbortCall,
     CallModel,
@@ -28,6 +27,7 @@ from midrun.core.run_head import build_head
 from midrun.core.scheduler import find_wake_time, plan_effects
 from midrun.core.state import CallStage
 from midrun.core.stops import Custom, MaxSteps, MaxTime, measure_caps
+from midrun.core.transitions import NoChange, Refused
 from midrun.core.values import Actor, Effect, Item, Phase, Traits, Use
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from midrun.text.report import build_report

@@ -15,12 +15,12 @@ from midrun.codec.snapshot import (
 )
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.decision import Refused
 from midrun.core.effects import CallModel
 from midrun.core.entries import CallDone, HistoryCondensed, RunStarted
 from midrun.core.evolve import fold
 from midrun.core.history import iter_history, make_fork_entry
 from midrun.core.ids import CallId, Epoch
+from midrun.core.transitions import Refused
 from midrun.core.values import Actor, Phase, Reply, Use
 from midrun.core.vector import Vector
 from midrun.testing.scenario import LEASED_RUN, RUN, given

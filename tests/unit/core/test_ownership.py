@@ -4,7 +4,6 @@ import pytest
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.decision import NoChange
 from midrun.core.effects import AbortCall, CallModel, CallTool, Park
 from midrun.core.entries import CallAborted, CallDone, CallFailed, LateResult, RequestNoted
 from midrun.core.ids import (
@@ -19,6 +18,7 @@ from midrun.core.ids import (
 )
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
+from midrun.core.transitions import NoChange
 from midrun.core.values import Actor, Effect, Phase, Traits, Use
 from midrun.testing.scenario import LEASED_RUN, given
 

@@ -7,12 +7,16 @@ import pytest
 from midrun.codec.journal import decode_lines
 from midrun.core import controls as c
 from midrun.core.decide import decide
-from midrun.core.decision import Refused
 from midrun.core.evolve import fold
 from midrun.core.ids import Micros
 from midrun.core.state import State
 from midrun.core.stops import measure_caps
-from midrun.core.transitions import get_input_name, list_phase_controls, list_possible_controls
+from midrun.core.transitions import (
+    Refused,
+    get_input_name,
+    list_phase_controls,
+    list_possible_controls,
+)
 from midrun.core.values import Actor, Use
 from tests.support.processes import JOURNALS
 from tools.golden.facts import RUN

@@ -7,7 +7,6 @@ import pytest
 
 from midrun.core.controls import ControlBase, RetryUndo
 from midrun.core.decide import DECIDE_FUNCTIONS, decide
-from midrun.core.decision import Accepted, NoChange
 from midrun.core.driver_inputs import TakeBack
 from midrun.core.entries import ENTRY_TYPES, CancelRequested, UndoRetried
 from midrun.core.evolve import EVOLVE_FUNCTIONS, apply_entries
@@ -16,7 +15,9 @@ from midrun.core.transitions import (
     ENTRY_TABLE,
     GUARD_REFUSALS,
     INPUT_TABLE,
+    Accepted,
     Input,
+    NoChange,
     get_input_name,
     list_phase_controls,
 )

@@ -6,7 +6,7 @@ from datetime import timedelta
 import anyio
 from anyio.lowlevel import checkpoint
 
-from midrun.driver.user_tasks import CANCELLATIONS_MAX, UserTask
+from midrun.driver.user_code import CANCELLATIONS_MAX, UserTask
 from tests.scenarios.promises.seen import PATIENCE, true
 
 

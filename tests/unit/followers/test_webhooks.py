@@ -224,7 +224,7 @@ async def test_a_dead_end_holds_little_and_slows_no_run(
     path: Path, there: FarEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it was not told waits in the journals, not in memory."""
-    for name in ("MANY", "REMEMBERED"):
+    for name in ("DELIVERY_QUEUE_MAX_RUNS", "RETRY_SCHEDULES_MAX"):
         monkeypatch.setattr(module, name, 4)
     monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.01)
     there.answer = failing(10_000)

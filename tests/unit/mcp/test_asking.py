@@ -8,11 +8,11 @@ import pytest
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 
 from midrun import Agent, Completed, ControlRefused, Midrun
-from midrun.agents.human import PauseHere
+from midrun.agents.builtin_tools import PauseHere
 from midrun.core.entries import AskOpened, CallFailed, CallStarted, CallUnknown
 from midrun.core.values import Json
 from midrun.mcp import mcp_tools
-from midrun.mcp.elicitation import ask_for_input, read_responses
+from midrun.mcp.results import ask_for_input, read_responses
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunQuery
 from tests.scenarios.promises.seen import entries

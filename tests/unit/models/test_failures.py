@@ -7,8 +7,8 @@ import pytest
 from pydantic_ai.messages import ModelResponse, ModelResponseState
 
 from midrun.errors import ModelFailed
+from midrun.models.messages import make_reply
 from midrun.models.provider import ProviderModel
-from midrun.models.streaming import make_reply
 from midrun.ports.environment import read_wall_clock
 from midrun.ports.model import Finished, Piece
 from tests.support.providers import (

@@ -8,8 +8,7 @@ from pydantic_ai.usage import RequestUsage
 from midrun.core.ids import CallId
 from midrun.core.transcript import Made, Turn
 from midrun.core.values import Reply, Spend
-from midrun.models.prices import Prices
-from midrun.models.provider import ProviderModel
+from midrun.models.provider import Prices, ProviderModel
 from midrun.ports.model import Piece, Prompt
 from tests.support.providers import Answer, Call, Provider, Text, Thinking, Usage
 from tests.unit.models.protocols import (

@@ -182,7 +182,7 @@ async def _lose(midrun: Midrun) -> None:
     """Open it, and have a task of its engine cancelled."""
     async with midrun:
         for task in asyncio.all_tasks():
-            if "Local._sweep" in repr(task):
+            if "LocalWorker._sweep" in repr(task):
                 task.cancel()
         await anyio.sleep_forever()
 

@@ -3,7 +3,7 @@
 import pytest
 from starlette.types import Scope
 
-from midrun.server.mounting import mount_path, path_below_mount, restore_mount_path
+from midrun.server.request_checks import mount_path, path_below_mount, restore_mount_path
 
 
 def scope(path: str, *, raw: str | None = None, root: str = "") -> Scope:

@@ -19,7 +19,7 @@ from midrun.ports.environment import read_boot_clock, read_wall_clock
 from midrun.server import App, Auth, Limits, Tokens, app
 from midrun.server import serve as serve_forever
 from midrun.server.admin import PROOF_HEADER
-from midrun.server.sessions import (
+from midrun.server.auth import (
     CODE_LIFETIME_S,
     ENDED_SESSIONS_MAX,
     SECRET_MAX_CHARS,

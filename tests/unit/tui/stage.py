@@ -10,16 +10,15 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from midrun import Agent, Call, Midrun, Run, ask_human, tool
-from midrun.agents.human import PauseHere
+from midrun.agents.builtin_tools import PauseHere
 from midrun.core.ids import Micros
 from midrun.core.stops import Stop
 from midrun.core.values import Json
 from midrun.models import ScriptedModel
 from midrun.ports.environment import read_wall_clock
 from midrun.tui.controller import ExitReason
-from midrun.tui.phrases import Hints
 from midrun.tui.session import TerminalSession
-from midrun.tui.style import plain_text
+from midrun.tui.styled_text import Hints, plain_text
 
 
 class Paper(DummyOutput):

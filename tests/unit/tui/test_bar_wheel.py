@@ -9,8 +9,7 @@ from midrun.models import Use
 from midrun.stops import MaxSteps
 from midrun.tui.bar import draw_bar
 from midrun.tui.controller import ExitReason
-from midrun.tui.phrases import Hints
-from midrun.tui.style import plain_text
+from midrun.tui.styled_text import Hints, plain_text
 from tests.unit.tui.stage import staged
 
 READ = Use("read", what="the news")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midrun.codec.hidden_characters import HIDDEN_PATTERN
-from midrun.tui.escape import (
+from midrun.tui.styled_text import (
     escape_controls,
     escape_json,
     escape_to_one_line,

@@ -6,7 +6,7 @@ from prompt_toolkit.utils import get_cwidth
 
 from midrun.core.ids import CallId
 from midrun.tui.feed_lines import INTERRUPTED_MARK, StreamedText
-from midrun.tui.style import StyledLine, plain_text, style_emphasis
+from midrun.tui.styled_text import StyledLine, plain_text, style_emphasis
 from midrun.tui.wrap import wrap_indented, wrap_text
 
 C1, C2 = CallId("c1"), CallId("c2")

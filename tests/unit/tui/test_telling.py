@@ -7,7 +7,7 @@ from midrun.core.values import Use
 from midrun.testing.scenario import LEASED_RUN, START_TIME, given
 from midrun.text.phrases import format_value
 from midrun.tui.entry_lines import KINDS_WITHOUT_LINES, LINES_BY_KIND, format_entry
-from midrun.tui.style import plain_text
+from midrun.tui.styled_text import plain_text
 
 NOBODY_WATCHES = {
     e.LeaseTaken,

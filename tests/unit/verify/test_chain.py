@@ -7,7 +7,7 @@ import pytest
 from midrun.codec.journal import format_record, hash_line, hash_run_id
 from midrun.core.entries import PauseRequested, Record, RunImported, RunPaused, StoodDown
 from midrun.core.ids import RunId, Seq
-from midrun.verify.hash_chain import check_chain, check_imports
+from midrun.verify.journal import check_chain, check_imports
 from tests.unit.verify.books import BEGUN, MAIL, journal, step
 
 FIRST = hash_run_id(RunId("run_1"))

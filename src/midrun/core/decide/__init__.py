@@ -25,13 +25,20 @@ from msgspec.structs import replace
 
 from midrun.core.controls import Cancel, Control, ControlBase, Pause, Resume
 from midrun.core.decide import asks, calls, controls, conversation, lifecycle
-from midrun.core.decide.shared import compute_digest, make_request_fields
-from midrun.core.decision import Accepted, DecideFunctions, NoChange, Refused, Verdict
+from midrun.core.decide.lifecycle import compute_digest, make_request_fields
 from midrun.core.driver_inputs import LeasedInput
 from midrun.core.entries import RequestNoted
 from midrun.core.ids import Micros
 from midrun.core.state import State
-from midrun.core.transitions import INPUT_TABLE, Input
+from midrun.core.transitions import (
+    INPUT_TABLE,
+    Accepted,
+    DecideFunctions,
+    Input,
+    NoChange,
+    Refused,
+    Verdict,
+)
 from midrun.core.values import Phase
 
 DECIDE_FUNCTIONS: Final[DecideFunctions] = {

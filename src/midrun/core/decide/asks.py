@@ -5,17 +5,16 @@ refused with the name of the first decider. A decision may wake a waiting run, s
 handlers pass their entries through `add_wakeup`.
 """
 
-from midrun.core.child_runs import read_child_caps
 from midrun.core.controls import Answer, Approve, Decline
-from midrun.core.decide.shared import add_wakeup, make_actor_fields, make_request_fields
-from midrun.core.decision import DecideFunctions, Refused, Verdict, accept
+from midrun.core.decide.lifecycle import add_wakeup, make_actor_fields, make_request_fields
 from midrun.core.driver_inputs import AskPerson, CloseChildAsk
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, CallSettled, Entry, RunWoken
 from midrun.core.evolve.asks import is_edit_under_four_eyes
 from midrun.core.evolve.calls import hash_args
 from midrun.core.ids import Micros, make_ask_id
 from midrun.core.placeholders import check_hidden
-from midrun.core.state import Ask, CallStage, State
+from midrun.core.state import Ask, CallStage, State, read_child_caps
+from midrun.core.transitions import DecideFunctions, Refused, Verdict, accept
 from midrun.core.values import Actor, Decision, Json, Phase
 
 

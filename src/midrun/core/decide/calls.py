@@ -7,8 +7,7 @@ control that was journaled first always wins.
 
 from msgspec.structs import replace
 
-from midrun.core.decide.shared import add_wakeup
-from midrun.core.decision import DecideFunctions, NoChange, Refused, Verdict, accept
+from midrun.core.decide.lifecycle import add_wakeup
 from midrun.core.driver_inputs import (
     CloseCall,
     CloseUndo,
@@ -47,6 +46,7 @@ from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES, iter_effects
 from midrun.core.state import CallStage, State
 from midrun.core.step_boundary import make_approval_ask, make_stop_entry, needs_approval
 from midrun.core.stops import find_met_call_cap, find_met_stop, find_overdrawn_cap
+from midrun.core.transitions import DecideFunctions, NoChange, Refused, Verdict, accept
 from midrun.core.values import NO_SPEND
 
 

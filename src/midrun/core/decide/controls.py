@@ -20,14 +20,13 @@ from midrun.core.controls import (
     RetryUndo,
     Withdraw,
 )
-from midrun.core.decide.lifecycle import make_cancel_entries
-from midrun.core.decide.shared import (
+from midrun.core.decide.lifecycle import (
     add_waiting,
     add_wakeup,
     make_actor_fields,
+    make_cancel_entries,
     make_request_fields,
 )
-from midrun.core.decision import DecideFunctions, NoChange, Refused, Verdict, accept
 from midrun.core.driver_inputs import TakeBack
 from midrun.core.entries import (
     CallUnknown,
@@ -54,6 +53,7 @@ from midrun.core.ids import Micros, make_call_id
 from midrun.core.state import PauseState, PendingText, State
 from midrun.core.step_boundary import close_asks
 from midrun.core.stops import measure_caps
+from midrun.core.transitions import DecideFunctions, NoChange, Refused, Verdict, accept
 from midrun.core.undo import list_remaining_cleanups
 from midrun.core.values import PauseReason, Phase
 

@@ -9,13 +9,12 @@ After a take-over, a person writes and calls tools in the agent's place until th
 
 from midrun.core import journaled_text
 from midrun.core.controls import DropFrame, HandBack, ResumeFrame, Say, TakeOver, UseTool, Write
-from midrun.core.decide.shared import (
+from midrun.core.decide.lifecycle import (
     add_waiting,
     add_wakeup,
     make_actor_fields,
     make_request_fields,
 )
-from midrun.core.decision import DecideFunctions, Refused, Verdict, accept
 from midrun.core.entries import (
     AskClosed,
     CallProposed,
@@ -34,6 +33,7 @@ from midrun.core.entries import (
 from midrun.core.ids import FrameId, Micros, make_call_id
 from midrun.core.state import State
 from midrun.core.step_boundary import resume_topic
+from midrun.core.transitions import DecideFunctions, Refused, Verdict, accept
 from midrun.core.values import Phase
 
 

@@ -15,7 +15,7 @@ from typing import Final, Never, cast
 
 import msgspec
 
-from midrun.agents.human import PauseHere
+from midrun.agents.builtin_tools import PauseHere
 from midrun.agents.signature import Function
 from midrun.agents.tool import NOT_DONE, Tool
 from midrun.agents.tool_context import Call

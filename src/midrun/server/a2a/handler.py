@@ -46,11 +46,11 @@ from midrun.ports.store import RunQuery
 from midrun.runs import validation
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
-from midrun.server.a2a.cards import make_card
 from midrun.server.a2a.tasks import (
     TASK_STATES,
     artifacts_of,
     context_id_of,
+    make_card,
     new_context_id,
     rejected_task,
     to_status,

@@ -18,8 +18,8 @@ from midrun.agents.agent import Agent
 from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.errors import NotJson
 from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
-from midrun.server.mounting import path_below_mount
 from midrun.server.problem_details import HttpProblem
+from midrun.server.request_checks import path_below_mount
 from midrun.server.request_context import RequestContext, json_response
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
@@ -81,7 +81,7 @@ def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
         problem = f"Cannot find the card. Get it from {A2A_PATH_PREFIX}NAME{CARD_PATH}."
         raise HttpProblem("not_found", 404, problem)
     _check_installed()
-    from midrun.server.a2a.cards import card_to_json  # noqa: PLC0415 - imports the optional SDK
+    from midrun.server.a2a.tasks import card_to_json  # noqa: PLC0415 - imports the optional SDK
 
     return json_response(card_to_json(request, agent))
 

@@ -5,7 +5,13 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from midrun.core.values import Json
+from midrun.core.state import State
+from midrun.core.values import TERMINAL_PHASES, Json, Phase
+from midrun.ports.store import RunQuery, RunRow
+from midrun.runs.run import Run
+from midrun.runs.validation import ControlOptions, check_name
+from midrun.server.problem_details import HttpProblem
+from midrun.server.request_context import RequestContext
 from midrun.server.schemas import ID_MAX_CHARS
 
 CONTEXT_SEPARATOR: Final = "\n\nContext from the client:\n"
@@ -132,3 +138,157 @@ class StopInput(AguiInput, frozen=True, kw_only=True):
     """A request to stop; the segment that it names is not used."""
 
     run_id: str = ""
+
+
+# Turn an AG-UI request into a control of the thread's run, or start a run.
+#
+# AG-UI has one request for everything. Its meaning follows from the phase of the newest run of
+# the thread: no open run starts one; paused or failed resumes it; waiting with one open
+# question answers it; otherwise a new message redirects it. A `resume` list decides interrupts.
+
+PAUSE_ID_PREFIX: Final = "pause_"
+"""The prefix of an interrupt id that stands for a pause and not for an ask."""
+
+DECLINED_ANSWER: Final = "The user did not want to answer."
+
+
+class JoinedRun(Struct, frozen=True, kw_only=True):
+    """A run, with the state up to which the client has seen it.
+
+    `unused` names the parts of the request that the run was not given.
+    """
+
+    run: Run
+    state: State
+    unused: dict[str, list[str]] = {}
+
+
+async def find_newest_run(context: RequestContext, agent: str, thread: str) -> RunRow | None:
+    """Return the newest run of a thread that the caller may see, or None.
+
+    Raises:
+        Misconfigured: `thread` is not a valid name.
+    """
+    thread = check_name("thread", thread)
+    query = RunQuery(thread=thread, agent=agent, owner=context.owner_filter, limit=1)
+    return next(iter((await context.server.store.list_runs(query)).items), None)
+
+
+async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInput) -> JoinedRun:
+    """Send the request's control to the thread's open run, or start a run.
+
+    Raises:
+        HttpProblem: 404, no such agent; 422, there is no new message.
+        ControlRefused: the control does not fit the phase of the run.
+    """
+    if agui_input.newest_message is not None and (
+        kinds := agui_input.newest_message.other_parts
+    ):
+        problem = f"Cannot take message {agui_input.newest_message.id!r}: it has parts of type"
+        raise HttpProblem("invalid_body", 422, f"{problem} {', '.join(kinds)}. Send text only.")
+    mid, row = context.server.mid, await find_newest_run(context, agent, agui_input.thread_id)
+    unused = {"tools": [tool.name for tool in agui_input.tools]} if agui_input.tools else {}
+    request = context.make_request_id(f"agui:{agui_input.thread_id}:{agui_input.run_id}")
+    asking = ControlOptions(actor=context.actor, request_id=request)
+    if row is not None and row.head.phase not in TERMINAL_PHASES:
+        run = await mid.get(row.run)
+        # Read before the control is sent: the stream begins after this state, and so includes
+        # the entries of the control itself.
+        state = await context.server.views.read_state(run.id)
+        known = [message.text for message in state.messages]
+        if not await _send_control(context, run, state, agui_input, asking) and (
+            left := agui_input.list_new_context(known)
+        ):
+            unused["context"] = [item.description for item in left]
+        return JoinedRun(run=run, state=state, unused=unused)
+    if agent not in mid.agents:
+        known_agents = ", ".join(mid.agents) or "none"
+        problem = f"Cannot find agent {agent}. Known agents: {known_agents}."
+        raise HttpProblem("agent_not_found", 404, problem)
+    if not agui_input.user_text:
+        problem = "Cannot start a run: there is no new user message. Send one."
+        raise HttpProblem("invalid_body", 422, problem)
+    await context.check_quota(request)
+    run = await mid.start(
+        agent,
+        agui_input.text_with_context(),
+        thread=agui_input.thread_id,
+        request_id=request,
+        actor=context.actor,
+        own_thread=bool(context.owner_filter),
+    )
+    return JoinedRun(run=run, state=State(run=run.id), unused=unused)
+
+
+async def _send_control(
+    context: RequestContext,
+    run: Run,
+    state: State,
+    agui_input: RunAgentInput,
+    asking: ControlOptions,
+) -> bool:
+    """Send the control of the request; return whether the run was given a text."""
+    if agui_input.resume:
+        for number, resumption in enumerate(agui_input.resume):
+            # One request decides several interrupts; each control needs its own request id.
+            own = f"{asking.get('request_id')}:{number}"
+            own_asking = ControlOptions(actor=asking.get("actor"), request_id=own)
+            await _apply_resumption(run, state, resumption, own_asking)
+        return False
+    text = agui_input.text_with_context(message.text for message in state.messages)
+    match state.phase:
+        case Phase.PAUSED | Phase.FAILED:
+            await run.resume(text or None, **asking)
+        case Phase.WAITING if text and _has_one_open_question(state):
+            await run.answer(text, **asking)
+        case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if text:
+            await context.redirect(run, text, asking)
+        case _:
+            # No new message, or the run is cancelling or halted: the client only follows it.
+            return False
+    return bool(text)
+
+
+def _has_one_open_question(state: State) -> bool:
+    """Return whether exactly one ask is open and it is a question.
+
+    Only then is a plain message the answer: an approval must not be given by chance.
+    """
+    if len(state.open_asks) != 1:
+        return False
+    ask = state.asks[state.open_asks[0] - 1]
+    return ask.effective_kind == "question"
+
+
+async def _apply_resumption(
+    run: Run, state: State, resumption: Resumption, asking: ControlOptions
+) -> None:
+    payload = resumption.payload if isinstance(resumption.payload, dict) else {}
+    if resumption.interrupt_id.startswith(PAUSE_ID_PREFIX):
+        if resumption.status == "cancelled":
+            await run.cancel(**asking)
+        else:
+            await run.resume(str(payload.get("instruction") or "") or None, **asking)
+        return
+    own = resumption.interrupt_id.removeprefix(f"{run.id}-")
+    ask = next((a for a in state.asks if a.id == own), None)
+    if ask is None:
+        problem = f"Cannot find interrupt {own}: run {run.id} has no such ask."
+        raise HttpProblem("ask_not_found", 404, problem)
+    if ask.effective_kind == "approval":
+        # Everything but an explicit `"approved": true` declines.
+        if resumption.status == "resolved" and payload.get("approved") is True:
+            await run.approve(ask=own, args=payload.get("editedArgs"), **asking)
+        else:
+            reason = str(payload.get("reason") or "")
+            actor, request = asking.get("actor"), asking.get("request_id")
+            await run.decline(reason, ask=own, actor=actor, request_id=request)
+        return
+    if ask.continuation is not None and resumption.status != "resolved":
+        actor, request = asking.get("actor"), asking.get("request_id")
+        await run.decline("", ask=own, actor=actor, request_id=request)
+        return
+    value: Json = payload.get("answer", resumption.payload)
+    await run.answer(
+        value if resumption.status == "resolved" else DECLINED_ANSWER, ask=own, **asking
+    )

@@ -17,8 +17,14 @@ from starlette.types import Receive, Scope, Send
 from midrun.core.values import TERMINAL_PHASES, Json
 from midrun.errors import ControlRefused, StoreError
 from midrun.runs.run import Run
-from midrun.server.agui.inputs import ConnectInput, RunAgentInput, StopInput
-from midrun.server.agui.intents import JoinedRun, find_newest_run, join_run
+from midrun.server.agui.inputs import (
+    ConnectInput,
+    JoinedRun,
+    RunAgentInput,
+    StopInput,
+    find_newest_run,
+    join_run,
+)
 from midrun.server.agui.translate import (
     RESTING_PHASES,
     AguiEvent,
@@ -27,10 +33,10 @@ from midrun.server.agui.translate import (
     list_capabilities,
     list_messages,
 )
-from midrun.server.mounting import mount_path
+from midrun.server.feed_routes import SseResponse, SseWriter
+from midrun.server.request_checks import mount_path
 from midrun.server.request_context import RequestContext, json_response
 from midrun.server.schemas import to_wire
-from midrun.server.sse import SseResponse, SseWriter
 
 PROTOCOL_VERSION: Final = "1.0"
 

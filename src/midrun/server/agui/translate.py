@@ -23,8 +23,7 @@ from midrun.core.transcript import Transcript, Turn
 from midrun.core.values import TERMINAL_PHASES, Json, Phase
 from midrun.driver.live import Delta
 from midrun.runs.values import FeedEntry, FeedItem
-from midrun.server.agui.inputs import CONTEXT_SEPARATOR, RunAgentInput
-from midrun.server.agui.intents import PAUSE_ID_PREFIX
+from midrun.server.agui.inputs import CONTEXT_SEPARATOR, PAUSE_ID_PREFIX, RunAgentInput
 from midrun.server.events import EVENT_TYPES
 from midrun.server.schemas import to_wire
 from midrun.text.report import build_report

@@ -8,7 +8,7 @@ compares under the row's lock, writes the matching requests in one transaction, 
 others with their current rows. A request whose answer was lost is sent again; its hash tells
 whether it was committed.
 
-`connection` wraps one connection, `pool` repeats safe requests over new ones, `server_clock`
+`connection` wraps one connection, `pool` repeats safe requests over new ones, `ServerClock`
 estimates the server's time, `listener` reports commits of other processes, `relay` carries live
 deltas by NOTIFY, `setup` checks the server and applies migrations.
 

@@ -17,10 +17,10 @@ from midrun.stores.postgres.connection import (
     PostgresAddress,
     PostgresConnection,
     Rows,
+    ServerClock,
     Values,
     make_unreachable_error,
 )
-from midrun.stores.postgres.server_clock import ServerClock
 
 T = TypeVar("T")
 

@@ -47,9 +47,9 @@ from midrun.stores.postgres.connection import (
     AnswerLost,
     PostgresAddress,
     PostgresConnection,
+    ServerClock,
     make_unreachable_error,
 )
-from midrun.stores.postgres.cursors import PostgresFollowerCursors
 from midrun.stores.postgres.listener import ChangeListener
 from midrun.stores.postgres.operations import (
     Append,
@@ -64,9 +64,8 @@ from midrun.stores.postgres.pool import (
     RETRY_PAUSE_S,
     ConnectionPool,
 )
-from midrun.stores.postgres.reader import JournalRange, LineAndHash
+from midrun.stores.postgres.reader import JournalRange, LineAndHash, PostgresFollowerCursors
 from midrun.stores.postgres.relay import PostgresRelay
-from midrun.stores.postgres.server_clock import ServerClock
 from midrun.stores.postgres.setup import prepare_store
 from midrun.stores.postgres.writer import RowCache, Writer
 from midrun.stores.validation import verify_adopted_lines

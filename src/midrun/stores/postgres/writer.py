@@ -44,7 +44,7 @@ from midrun.errors import (
 from midrun.ports.store import AppendResult
 from midrun.stores.cross_thread import Waiter, new_waiter, wake_waiters
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.connection import PostgresConnection, Rows
+from midrun.stores.postgres.connection import PostgresConnection, Rows, ServerClock
 from midrun.stores.postgres.operations import (
     Create,
     RunRowState,
@@ -56,7 +56,6 @@ from midrun.stores.postgres.operations import (
     WriteResult,
 )
 from midrun.stores.postgres.pool import ConnectionPool
-from midrun.stores.postgres.server_clock import ServerClock
 from midrun.stores.validation import StoredHead, decode_head
 from midrun.stores.watchers import Watchers
 

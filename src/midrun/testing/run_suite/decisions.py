@@ -3,7 +3,7 @@
 import pytest
 
 from midrun.agents.agent import Agent
-from midrun.agents.human import ask_human
+from midrun.agents.builtin_tools import ask_human
 from midrun.agents.outcome import Completed, Paused
 from midrun.agents.tool import Tool, tool
 from midrun.errors import CheckpointRefused, ControlRefused, NotJson

@@ -1,7 +1,6 @@
 """Every reply ever given, against the journal: one request, one outcome, and no lies."""
 
 from midrun.core.controls import Cancel
-from midrun.core.decision import Accepted, NoChange, Verdict
 from midrun.core.entries import (
     FramePushed,
     MessageClosed,
@@ -15,6 +14,7 @@ from midrun.core.entries import (
     RunCompleted,
     RunResumed,
 )
+from midrun.core.transitions import Accepted, NoChange, Verdict
 from midrun.core.values import Phase
 from tests.support.simulate.scene import Scene, Told
 from tests.support.simulate.violation import Violation

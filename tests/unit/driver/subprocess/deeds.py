@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Never
 
-from midrun.agents.human import pause_here
+from midrun.agents.builtin_tools import pause_here
 from midrun.agents.tool import NOT_DONE, tool
 from midrun.agents.tool_context import Call
 from midrun.core.values import Json

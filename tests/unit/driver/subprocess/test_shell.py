@@ -4,7 +4,7 @@ from pathlib import Path
 
 import anyio
 
-from midrun.agents.shell_tool import OUTPUT_MAX_BYTES, shell
+from midrun.agents.builtin_tools import OUTPUT_MAX_BYTES, shell
 from midrun.agents.tool import find_import_path
 from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import Died, Returned

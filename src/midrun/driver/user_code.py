@@ -1,53 +1,169 @@
-"""User coroutines in asyncio tasks of their own: how they are cancelled and abandoned.
+"""Errors of user code: their text for the journal, and cancellations that it leaves behind.
 
-**Why not in our scopes.** AnyIO cancels by level: a cancelled scope raises in its tasks again
-in every turn of the event loop, until they have left the scope. Code that was written for
-asyncio, which raises once, cannot clean up under that. LangGraph, for example, starts a new
-task that cancels its nodes, and awaits that task; the next cancellation ends the new task
-before its first step, and the nodes go on. And a coroutine that swallows `CancelledError` gets
-one in every turn for as long as it lives, which uses a whole core.
+Tools, hooks, models and stop conditions are user code. An exception that they raise ends their
+call and nothing else. Two kinds are not theirs, and must be raised again (`must_reraise`):
 
-So the coroutine of a tool, a hook, a model or a stop condition runs in an asyncio task of its
-own, outside of all our scopes. Our side (`UserTasks.run`) waits for that task inside the scope
-of the call:
+- **Ctrl-C**, which Python raises as `KeyboardInterrupt` in the code that happens to run.
+- **A cancellation of a scope around us.** `CancelledError` alone does not tell where it comes
+  from. It is ours if an AnyIO scope around the current code is cancelled. If none is, the code
+  has awaited something that other code cancelled, and that is an error like any other.
 
-    dispatcher ── cancels ──► scope of the call
-                                │ raises once, in our waiting side
-                                ▼
-                     UserTasks.run ── UserTask.stop ──► the user's coroutine
-                                │                       (again after half of the grace,
-                                ▼                        then at growing intervals)
-                     waits on behind a shield
-
-When the scope is cancelled, our side cancels the user's task once, again after half of the
-grace, and then a few more times at intervals that double. Meanwhile it waits behind a shield,
-where AnyIO raises nothing, so that waiting costs nothing. The dispatcher shows the call as *not
-responding* and decides when the run continues without it.
-
-**Why not plain `Task.cancel()`.** It would also raise behind AnyIO shields in the user's code,
-and a shield says that the code must not be interrupted there. So the coroutine runs in two
-AnyIO scopes, `_stop_scope` and inside it `_gate`. A cancellation is delivered like this:
-
-1. `_cancel` cancels `_stop_scope`, which stays cancelled, and opens the gate: it sets
-   `_gate.shield` to False.
-2. AnyIO now delivers the cancellation through the open gate. If the code is behind a shield of
-   its own, AnyIO waits until that shield ends, at no cost.
-3. AnyIO delivers by calling `Task.cancel()`. `_GatedTask` overrides that method to close the
-   gate (`_gate.shield = True`), so that AnyIO does not raise again in the next turn.
-4. A timer opens the gate again for the next cancellation.
+User code can also leave a cancellation *behind*: it calls `Task.cancel()` on our task and
+returns before that is delivered. `absorb_stray_cancellation` removes it.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import math
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Final, Generic, TypeVar, cast
 
 import anyio
+from anyio.lowlevel import checkpoint
 
+from midrun.agents.builtin_tools import PauseHere
+from midrun.codec.safe_repr import safe_str
 from midrun.driver.in_flight_call import InFlightCall
-from midrun.driver.user_code_errors import is_ctrl_c
+from midrun.driver.subprocess.protocol import QuestionAsked, Raised
+
+
+def outcome_of_exception(error: BaseException) -> Raised | QuestionAsked:
+    """Return the outcome of a function that raised `error`: a failure, or a question.
+
+    `pause_here` asks its question by raising. Inside a task group the exception arrives in an
+    exception group, so all leaves are searched.
+    """
+    leaves = list(_iter_leaves(error))
+    for leaf in leaves:
+        if isinstance(leaf, PauseHere):
+            return QuestionAsked(
+                question=leaf.question, data=leaf.data, continuation=leaf.continuation
+            )
+    return describe_exception(error)
+
+
+def describe_exception(error: BaseException) -> Raised:
+    """Return the type and text of `error`; of a group, the texts of all its leaves."""
+    leaves = list(_iter_leaves(error))
+    if len(leaves) == 1:
+        return Raised(kind=type(leaves[0]).__name__, message=safe_str(leaves[0]))
+    message = "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}" for leaf in leaves)
+    return Raised(kind=type(error).__name__, message=message)
+
+
+def format_exception(error: BaseException) -> str:
+    """Return `error` as one text, "Type: message"."""
+    failure = describe_exception(error)
+    return f"{failure.kind}: {failure.message}"
+
+
+def must_reraise(error: BaseException) -> bool:
+    """Tell whether `error`, caught from user code, must be raised again: see above."""
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return is_enclosing_scope_cancelled()
+    return is_ctrl_c(error)
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Tell whether a signal handler raised `error`, and not the code that was running.
+
+    Signals are handled in the main thread. `asyncio.run` handles SIGINT in Python code, whose
+    frame is then the innermost of the error. Python's own handler is not written in Python and
+    leaves no frame, so that while it is installed every KeyboardInterrupt counts as Ctrl-C.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not isinstance(error, KeyboardInterrupt) or not in_main_thread:
+        return False
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_name == "_on_sigint"
+
+
+def is_enclosing_scope_cancelled() -> bool:
+    """Tell whether the cancellation that was just caught comes from a scope around us."""
+    # AnyIO reports minus infinity as the deadline of a scope that is cancelled.
+    return anyio.current_effective_deadline() == -math.inf
+
+
+async def absorb_stray_cancellation() -> None:
+    """Absorb a `Task.cancel()` that user code left pending on this task.
+
+    For example, code arms a timer that cancels the current task, and the timer fires just as
+    the code returns. Asyncio raises the `CancelledError` at the next await of the task. That
+    await is ours, and the error would end our task, and with it the task group of all runs.
+
+    A cancellation that comes from an enclosing AnyIO scope is not lost: AnyIO delivers it again
+    in every turn of the event loop until the scope is left.
+    """
+    task = asyncio.current_task()
+    # `cancelling` counts the requests that were made and not taken back. It is also above zero
+    # after a cancellation that was delivered and caught.
+    if task is None or not task.cancelling():
+        return
+    # Await once, so that a pending cancellation is raised here. Behind the shield AnyIO
+    # delivers nothing, so an error that is raised can only be the stray one.
+    with suppress(anyio.get_cancelled_exc_class()), anyio.CancelScope(shield=True):
+        await checkpoint()
+    # Take all requests back: otherwise `asyncio.timeout` and task groups of asyncio would take
+    # the task for cancelled.
+    while task.cancelling():
+        task.uncancel()
+
+
+def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _iter_leaves(part)
+    else:
+        yield error
+
+
+# User coroutines in asyncio tasks of their own: how they are cancelled and abandoned.
+#
+# **Why not in our scopes.** AnyIO cancels by level: a cancelled scope raises in its tasks again
+# in every turn of the event loop, until they have left the scope. Code that was written for
+# asyncio, which raises once, cannot clean up under that. LangGraph, for example, starts a new
+# task that cancels its nodes, and awaits that task; the next cancellation ends the new task
+# before its first step, and the nodes go on. And a coroutine that swallows `CancelledError`
+# gets one in every turn for as long as it lives, which uses a whole core.
+#
+# So the coroutine of a tool, a hook, a model or a stop condition runs in an asyncio task of its
+# own, outside of all our scopes. Our side (`UserTasks.run`) waits for that task inside the
+# scope of the call:
+#
+#     dispatcher ── cancels ──► scope of the call
+#                                 │ raises once, in our waiting side
+#                                 ▼
+#                      UserTasks.run ── UserTask.stop ──► the user's coroutine
+#                                 │                       (again after half of the grace,
+#                                 ▼                        then at growing intervals)
+#                      waits on behind a shield
+#
+# When the scope is cancelled, our side cancels the user's task once, again after half of the
+# grace, and then a few more times at intervals that double. Meanwhile it waits behind a shield,
+# where AnyIO raises nothing, so that waiting costs nothing. The dispatcher shows the call as
+# *not responding* and decides when the run continues without it.
+#
+# **Why not plain `Task.cancel()`.** It would also raise behind AnyIO shields in the user's
+# code, and a shield says that the code must not be interrupted there. So the coroutine runs in
+# two AnyIO scopes, `_stop_scope` and inside it `_gate`. A cancellation is delivered like this:
+#
+# 1. `_cancel` cancels `_stop_scope`, which stays cancelled, and opens the gate: it sets
+#    `_gate.shield` to False.
+# 2. AnyIO now delivers the cancellation through the open gate. If the code is behind a shield
+# of
+#    its own, AnyIO waits until that shield ends, at no cost.
+# 3. AnyIO delivers by calling `Task.cancel()`. `_GatedTask` overrides that method to close the
+#    gate (`_gate.shield = True`), so that AnyIO does not raise again in the next turn.
+# 4. A timer opens the gate again for the next cancellation.
 
 T = TypeVar("T")
 

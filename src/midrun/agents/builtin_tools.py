@@ -1,0 +1,223 @@
+"""Ask a person from inside a tool: `pause_here`, and the ready-made tool `ask_human`.
+
+`pause_here` raises `PauseHere`, which ends the function. The worker records the question as an
+ask, and the run waits without any process. The answer becomes the result of the call. The
+function is not called again, unless `PauseHere` carries a continuation (as MCP tools use it).
+"""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from tempfile import TemporaryFile
+from typing import IO, Final, NoReturn
+
+from msgspec.structs import replace
+
+from midrun.agents.tool import Approve, Tool, tool
+from midrun.agents.tool_environment import EnvironmentOption
+from midrun.codec.strict_json import normalize_json
+from midrun.core.journaled_text import format_position
+from midrun.core.values import Item, Json, PlanItemState
+
+
+class PauseHere(BaseException):
+    """Ends a tool that asks a person; raised by `pause_here`, caught by the worker.
+
+    It is a `BaseException`, so that `except Exception` in a tool does not catch it.
+
+    The answer becomes the result of the call. With a `continuation`, the tool is called again
+    instead, and finds the decision and the continuation in `Call.answered`. The continuation is
+    JSON data that is stored with the question and not shown. The person may then also decline.
+    """
+
+    def __init__(self, question: str, data: dict[str, Json], continuation: Json = None) -> None:
+        super().__init__(question, data)
+        self.question = question
+        self.data = data
+        self.continuation = continuation
+
+
+def pause_here(question: str = "", **data: Json) -> NoReturn:
+    """Ask a person from inside a tool; the answer becomes the result of the tool.
+
+    This function does not return, and the tool is not called again. Do everything else before
+    the question.
+
+        @tool
+        async def choose_hotel(city: str) -> str:
+            offers = await search(city)
+            pause_here("Which hotel?", options=[offer.name for offer in offers])
+
+    Args:
+        question: The text that the person reads.
+        **data: JSON data that is shown with the question. `options` is a list of answers to
+            choose from.
+
+    Raises:
+        NotJson, TooLarge: The question or the data cannot be stored. The call fails, and no
+            question is asked.
+    """
+    normalize_json(question, "question")
+    shown = {name: normalize_json(value, name) for name, value in data.items()}
+    raise PauseHere(question, shown)
+
+
+@tool(read_only=True)
+async def ask_human(question: str, options: list[str] | None = None) -> NoReturn:
+    """Ask a person a question and wait for the answer.
+
+    Args:
+        question: The question, with what the person must know to answer it.
+        options: Answers to choose from, if there are few.
+    """
+    pause_here(question, **({"options": options} if options else {}))
+
+
+# The built-in tool `plan`: the agent's own to-do list, which surfaces show as its progress.
+#
+# The model calls the tool to set the plan or to mark items. The worker does not run a function
+# for it: it computes the new plan with `apply_plan_call` and journals it, so the plan is part
+# of the run's state.
+
+
+def revise_plan(
+    plan: Sequence[Item], items: Sequence[Item] | None, marks: Mapping[int, PlanItemState]
+) -> tuple[Item, ...]:
+    """Replace the items of `plan` if `items` is given, then set `marks` by number, from 1.
+
+    Raises:
+        ValueError: There is no item with that number. The text is for the model.
+    """
+    new_plan = list(plan)
+    if items is not None:
+        # A model that revises its plan often repeats finished items without their marks. An
+        # item with the same text as before keeps its mark, unless a new one is given.
+        old_marks = {item.text: item.mark for item in plan}
+        new_plan = [
+            replace(item, mark=old_marks.get(item.text, "queued"))
+            if item.mark == "queued"
+            else item
+            for item in items
+        ]
+    for number, mark in marks.items():
+        if not 0 < number <= len(new_plan):
+            raise ValueError(f"the plan has {len(new_plan)} items, and no item {number}")
+        new_plan[number - 1] = replace(new_plan[number - 1], mark=mark)
+    return tuple(new_plan)
+
+
+def apply_plan_call(plan: tuple[Item, ...], arguments: dict[str, object]) -> tuple[Item, ...]:
+    """Return the plan after a call of the tool with these arguments.
+
+    Raises:
+        ValueError: There is no item with that number. The text is for the model.
+    """
+    items, marks = arguments.get("items"), arguments.get("marks") or {}
+    assert isinstance(items, list | None)  # checked by the schema of the tool
+    assert isinstance(marks, dict)
+    new_items = None if items is None else [_make_item(item) for item in items]
+    return revise_plan(
+        plan, new_items, {_parse_number(key): mark for key, mark in marks.items()}
+    )
+
+
+def format_plan(plan: tuple[Item, ...]) -> str:
+    """Return the plan as text: the result of the call, which the model reads."""
+    lines = [f"{number}. [{item.mark}] {item.text}" for number, item in enumerate(plan, 1)]
+    return "\n".join([f"You are at {format_position(plan, 0)}.", *lines])
+
+
+def _make_item(item: str | Item) -> Item:
+    return Item(text=item) if isinstance(item, str) else item
+
+
+def _parse_number(key: str) -> int:
+    if not key.isdecimal():
+        raise ValueError(f"items are marked by number, from 1; {key!r} is none")
+    return int(key)
+
+
+@tool(name="plan", read_only=True)
+async def _plan(
+    items: list[str | Item] | None = None, marks: dict[str, PlanItemState] | None = None
+) -> str:
+    """Keep a plan of the task that people can follow. Set it first, then mark what is done.
+
+    Args:
+        items: The whole plan, in order; replaces the one before. Leave out to only mark.
+        marks: New marks by number, from 1: {"1": "done", "2": "running"}.
+    """
+    raise NotImplementedError(f"the driver keeps the plan: {items}, {marks}")
+
+
+PLAN_TOOL: Tool = _plan
+"""The tool. The worker never calls its function; see the module's docstring."""
+
+# `shell`: a ready-made tool that runs command lines.
+
+OUTPUT_MAX_BYTES: Final = 64 * 1024
+"""Bytes that are returned of stdout and of stderr. Of a longer output the first and the last
+half of this are returned: errors usually stand at the beginning or at the end."""
+
+
+def shell(
+    name: str = "shell",
+    *,
+    timeout: timedelta | None = None,
+    approve: Approve = False,
+    env: EnvironmentOption = None,
+) -> Tool:
+    """Return a tool that runs a command line with `sh`.
+
+    The command runs in the working folder of the worker, with the rights of the worker's user,
+    but not with its environment. It is a blocking tool, so it has its own process group. When
+    the call is aborted or has ended, all processes of the group are killed, background
+    processes included.
+
+    Args:
+        name: The name of the tool.
+        timeout: A call that takes longer is aborted.
+        approve: True: a person approves every command first. A function: called with the
+            arguments, it decides.
+        env: Environment variables for the command, as in `tool`.
+    """
+    return tool(run_command, name=name, timeout=timeout, approve=approve, env=env)
+
+
+def run_command(command: str) -> dict[str, Json]:
+    """Run a command line with sh and wait for it. Returns exit_code, stdout and stderr.
+
+    There is no terminal and no input. Background processes end with the command.
+
+    Args:
+        command: The command line.
+    """
+    # Files, not pipes: a pipe that is not read blocks the command when it is full, and one that
+    # a background process keeps open would not end.
+    with TemporaryFile() as out, TemporaryFile() as err:
+        done = subprocess.run(  # noqa: S603 - running the given command is its purpose
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            check=False,
+        )
+        return {
+            "exit_code": done.returncode,
+            "stdout": _read_bounded(out),
+            "stderr": _read_bounded(err),
+        }
+
+
+def _read_bounded(output: IO[bytes]) -> str:
+    size = output.seek(0, 2)
+    output.seek(0)
+    if size <= OUTPUT_MAX_BYTES:
+        return output.read(OUTPUT_MAX_BYTES).decode(errors="replace")
+    half = OUTPUT_MAX_BYTES // 2
+    first = output.read(half)
+    output.seek(-half, 2)
+    last = output.read(half)
+    # Either half may begin or end within a UTF-8 character; those bytes are replaced.
+    left_out = f"\n… {size - 2 * half} bytes left out …\n"
+    return first.decode(errors="replace") + left_out + last.decode(errors="replace")
