@@ -70,11 +70,37 @@ NOUNS_IN_ED: Final = frozenset({"embed", "feed", "need", "seed", "speed"})
 # -ing words that are nouns of the field, not actions of the module.
 NOUNS_IN_ING: Final = frozenset({"mounting", "streaming", "testing"})
 
+# Lines that may name an indefinite person, by a part of the line, with the reason.
+PEOPLE_ALLOWED: Final[Mapping[str, str]] = {
+    "nobody takes the output": "journaled: the reason of a pause",
+    "nobody decided in time": "journaled: the result of an expired ask",
+    "nobody can say whether": "journaled: the error of an unknown call",
+    "Nobody knows whether": "journaled: the question about an unknown call",
+    "nobody saw its process end": "journaled: the error of a killed call",
+    "is paused by {hold.by or": "journaled: the question about a child run",
+    'turn.by or "somebody"': "told to the model about a journaled entry",
+    'entry.by or "somebody"': "compared with a journaled name",
+}
+
+# Functions named by a participle, with the reason.
+PARTICIPLES_ALLOWED: Final[Mapping[str, str]] = {
+    "given": "begins a scenario: given, when, then",
+    "named": "public: `Midrun.named`",
+    "opened": "a fixture of the suites that ship",
+}
+
 # Public class names that are defined in two modules, with the reason.
-DEFINED_TWICE: Final[Mapping[str, str]] = {}
+DEFINED_TWICE: Final[Mapping[str, str]] = {
+    "Call": "public in `midrun`: the argument of a tool; in `core`: the state of a call",
+    "Use": "stored in entries; and what a scripted model of `midrun.models` replies",
+}
 
 # Modules under 80 lines with one importer, with the reason.
-SMALL_MODULES: Final[Mapping[str, str]] = {}
+SMALL_MODULES: Final[Mapping[str, str]] = {
+    "midrun.demo.terminal": "needs the extra tui",
+    "midrun.models.registry": "imported by everything that names a model, through the package",
+    "midrun.workers.temporal.workflow": "Temporal imports it alone, in a sandbox",
+}
 
 # Written in halves, so that this file does not break the rule itself.
 REGISTRIES: Final = (
@@ -172,6 +198,7 @@ def participle_names(tree: ast.Module) -> list[str]:
         f"{node.name}, line {node.lineno}"
         for node in _functions(tree)
         if _is_participle(node.name.lstrip("_"))
+        and node.name not in PARTICIPLES_ALLOWED
         and not any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
     ]
 
@@ -186,7 +213,7 @@ def people_in(text: str) -> list[str]:
     return [
         f"line {number}: {line.strip()}"
         for number, line in enumerate(text.splitlines(), 1)
-        if INDEFINITE_PEOPLE.search(line)
+        if INDEFINITE_PEOPLE.search(line) and not any(part in line for part in PEOPLE_ALLOWED)
     ]
 
 
@@ -374,7 +401,10 @@ def test_texts_name_the_component_and_no_indefinite_person() -> None:
     scripts = [
         p for p in (SRC / "server" / "static").glob("*.js") if not p.name.startswith("lit")
     ]
-    assert not _found(lambda path: people_in(path.read_text()), [*SHIPPED, *scripts])
+    # The demo's scripted agent speaks as people do; the suites use such words as wrong names.
+    spoken = {SRC / "demo", SRC / "testing"}
+    modules = [path for path in SHIPPED if not spoken.intersection(path.parents)]
+    assert not _found(lambda path: people_in(path.read_text()), [*modules, *scripts])
 
 
 def test_docstrings_start_with_a_verb_or_a_noun() -> None:

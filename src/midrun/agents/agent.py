@@ -131,7 +131,7 @@ class Agent:
         declared = list_custom_names(self.stop)
         return next((name for name in list_custom_names(stop) if name not in declared), "")
 
-    def offered(self, use: Use) -> Use:
+    def complete_use(self, use: Use) -> Use:
         """Complete a proposed use with its traits; if it is not valid, mark it as refused.
 
         The model's reason (`why`) is moved out of the arguments. This never raises: the model

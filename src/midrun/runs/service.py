@@ -209,7 +209,7 @@ class RunService:
         call = state.find_call(ask.call) if ask is not None else None
         if agent is None or call is None:
             return
-        edited = agent.offered(Use(tool=call.use.tool, args=control.args))
+        edited = agent.complete_use(Use(tool=call.use.tool, args=control.args))
         if edited.refused:
             phase, detail = state.phase, edited.refused
             raise ControlRefused(
@@ -369,7 +369,7 @@ class RunService:
         reason = "unknown_agent"
         detail = f"this process does not have agent {state.run_started.agent}"
         if agent is not None:
-            use = agent.offered(use)
+            use = agent.complete_use(use)
             reason, detail = "bad_arguments", use.refused
         if detail:
             raise ControlRefused(

@@ -109,15 +109,14 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
         Misconfigured: `host` is not loopback, and neither `token` nor `auth` is given, or
             neither `allow_hosts` nor `public_url`; or another setting is unusable.
     """
-    if not is_loopback(host):
-        if token is None and auth is None:
-            problem = "other machines can reach it. Pass token= or auth="
-            raise Misconfigured(f"host {host}", problem)
-        if not allow_hosts and public_url is None:
-            problem = "the server's name is not known. Pass allow_hosts= or public_url="
-            raise Misconfigured(f"host {host}", problem)
-    network.check()
     is_own_token = token is None and auth is None
+    if not is_loopback(host) and is_own_token:
+        problem = "other machines can reach it. Pass token= or auth="
+        raise Misconfigured(f"host {host}", problem)
+    if not is_loopback(host) and not allow_hosts and public_url is None:
+        problem = "the server's name is not known. Pass allow_hosts= or public_url="
+        raise Misconfigured(f"host {host}", problem)
+    network.check()
     if is_own_token:
         token = (
             token_in(folder) if folder else token_for(Path.cwd(), former_path=FORMER_TOKEN_PATH)

@@ -139,14 +139,14 @@ def test_an_agent_that_cannot_work_is_refused_with_advice(
 
 def test_an_offered_use_is_complete() -> None:
     """With the reason apart, and the traits of a call with these very arguments."""
-    offered = agent().offered(Use(tool="pay", args={"usd": 20, "why": "rent"}))
+    offered = agent().complete_use(Use(tool="pay", args={"usd": 20, "why": "rent"}))
     assert offered == Use(
         tool="pay",
         args={"usd": 20},
         why="rent",
         traits=Traits(approve="block", audience="operator", version=pay.traits.version),
     )
-    assert agent().offered(Use(tool="pay", args={"usd": 5})).traits.approve == ""
+    assert agent().complete_use(Use(tool="pay", args={"usd": 5})).traits.approve == ""
 
 
 def test_no_arguments_are_an_empty_object() -> None:
@@ -155,7 +155,7 @@ def test_no_arguments_are_an_empty_object() -> None:
     def now() -> str:
         return ""
 
-    assert agent(tools=[now]).offered(Use(tool="now")).args == {}
+    assert agent(tools=[now]).complete_use(Use(tool="now")).args == {}
 
 
 @pytest.mark.parametrize(
@@ -175,24 +175,24 @@ def test_no_arguments_are_an_empty_object() -> None:
 def test_what_does_not_fit_is_refused_in_words_and_never_raises(use: Use, words: str) -> None:
     """The model is told, the journal keeps it, and the run goes on."""
     clerk = agent()
-    refused = clerk.offered(use).refused
+    refused = clerk.complete_use(use).refused
     assert re.match(words, refused), refused
 
 
 def test_a_judge_cannot_change_what_is_journaled() -> None:
     """What was judged and what is made must be the same arguments."""
     args: dict[str, Json] = {"n": 1}
-    offered = agent().offered(Use(tool="careless", args=args))
+    offered = agent().complete_use(Use(tool="careless", args=args))
     assert (offered.args, args, offered.refused) == ({"n": 1}, {"n": 1}, "")
 
 
 def test_an_agent_without_tools_of_its_own_says_so() -> None:
     """A model may make up a tool all the same."""
-    refused = agent(tools=()).offered(Use(tool="add")).refused
+    refused = agent(tools=()).complete_use(Use(tool="add")).refused
     assert refused == "there is no tool 'add'; the tools are: plan"
 
 
 def test_the_ready_made_question_is_a_tool_like_any_other() -> None:
     """Nothing about it is special to the agent."""
-    use = agent(tools=[ask_human]).offered(Use(tool="ask_human", args={"question": "?"}))
+    use = agent(tools=[ask_human]).complete_use(Use(tool="ask_human", args={"question": "?"}))
     assert (use.refused, use.traits) == ("", ask_human.traits)

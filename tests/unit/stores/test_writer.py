@@ -24,7 +24,7 @@ from midrun.stores.sqlite.writer import (
     GROUP_MAX_REQUESTS,
     INLINE_COMMIT_MAX_S,
     WARMUP_COMMITS,
-    Writer,
+    SqliteWriter,
 )
 from midrun.stores.watchers import Watchers
 from midrun.testing.store_suite import ManualClock, StoreSuite
@@ -61,11 +61,11 @@ def timer() -> Stopwatch:
 
 
 @pytest.fixture
-async def writer(tmp_path: Path, timer: Stopwatch) -> AsyncIterator[Writer]:
+async def writer(tmp_path: Path, timer: Stopwatch) -> AsyncIterator[SqliteWriter]:
     """Give a writer on a fresh file."""
     path = tmp_path / "runs.db"
     db = open_file(path, durability="full", busy_ms=5000)
-    writer = Writer(db, path, busy_ms=5000, watchers=Watchers(), timer=timer)
+    writer = SqliteWriter(db, path, busy_ms=5000, watchers=Watchers(), timer=timer)
     yield writer
     await writer.close()
 
@@ -76,14 +76,14 @@ def here(at: RowCache) -> int:
     return get_ident()
 
 
-async def test_quick_commits_stay_in_the_loops_thread(writer: Writer) -> None:
+async def test_quick_commits_stay_in_the_loops_thread(writer: SqliteWriter) -> None:
     """A hop to a thread and back would cost as much again."""
     for _ in range(WARMUP_COMMITS - 1):
         assert await writer.write(here) == get_ident()
 
 
 async def test_after_a_slow_commit_the_next_ones_are_left_to_the_thread(
-    writer: Writer, timer: Stopwatch
+    writer: SqliteWriter, timer: Stopwatch
 ) -> None:
     """The loop is blocked once by a slow disk, not every time."""
     timer.took = INLINE_COMMIT_MAX_S * 2
@@ -98,7 +98,7 @@ async def test_after_a_slow_commit_the_next_ones_are_left_to_the_thread(
     assert await writer.write(here) == get_ident()
 
 
-async def test_writes_that_come_together_are_committed_together(writer: Writer) -> None:
+async def test_writes_that_come_together_are_committed_together(writer: SqliteWriter) -> None:
     """That is what makes a thousand runs share one fsync."""
     before = writer._commit_count
     async with anyio.create_task_group() as group:
@@ -107,7 +107,7 @@ async def test_writes_that_come_together_are_committed_together(writer: Writer) 
     assert writer._commit_count == before + 1
 
 
-async def test_a_crowd_beyond_one_group_is_answered_too(writer: Writer) -> None:
+async def test_a_crowd_beyond_one_group_is_answered_too(writer: SqliteWriter) -> None:
     """In several groups, in whatever thread."""
     answered = []
 
@@ -121,7 +121,7 @@ async def test_a_crowd_beyond_one_group_is_answered_too(writer: Writer) -> None:
     assert sorted(answered) == [*range(3 * GROUP_MAX_REQUESTS + 1)]
 
 
-async def test_what_was_written_is_let_go_of_at_once(writer: Writer) -> None:
+async def test_what_was_written_is_let_go_of_at_once(writer: SqliteWriter) -> None:
     """A crowd that left its requests to the garbage collector would pay for each once more."""
 
     def work(at: RowCache) -> int:
@@ -139,7 +139,7 @@ async def test_what_was_written_is_let_go_of_at_once(writer: Writer) -> None:
         gc.enable()
 
 
-async def _together(writer: Writer, bad: Callable[[RowCache], int]) -> list[object]:
+async def _together(writer: SqliteWriter, bad: Callable[[RowCache], int]) -> list[object]:
     """Write something bad between two good things, and return what came of each."""
     outcomes: list[object] = [None] * 3
 
@@ -155,7 +155,7 @@ async def _together(writer: Writer, bad: Callable[[RowCache], int]) -> list[obje
     return outcomes
 
 
-async def test_a_refusal_reaches_the_one_who_asked_and_no_other(writer: Writer) -> None:
+async def test_a_refusal_reaches_the_one_who_asked_and_no_other(writer: SqliteWriter) -> None:
     """The rest of its group is committed."""
 
     def refuse(_: RowCache) -> int:
@@ -166,7 +166,7 @@ async def test_a_refusal_reaches_the_one_who_asked_and_no_other(writer: Writer) 
     assert first == third == get_ident()
 
 
-async def test_an_error_of_the_file_fails_only_what_causes_it(writer: Writer) -> None:
+async def test_an_error_of_the_file_fails_only_what_causes_it(writer: SqliteWriter) -> None:
     """Each request of a group that failed is tried again alone."""
 
     def breaks(at: RowCache) -> int:
@@ -183,7 +183,7 @@ async def test_an_error_of_the_file_fails_only_what_causes_it(writer: Writer) ->
 
 @pytest.mark.parametrize("detours", [0, 1_000_000])
 async def test_what_fails_after_its_first_write_is_taken_back_and_alone(
-    writer: Writer, detours: int
+    writer: SqliteWriter, detours: int
 ) -> None:
     """Whatever it is: half a request must never be committed with the rest of its group."""
 
@@ -265,7 +265,7 @@ async def test_what_is_large_is_written_and_read_in_a_thread(
     await store.close()
 
 
-async def test_an_interrupt_in_a_commit_leaves_nobody_waiting(writer: Writer) -> None:
+async def test_an_interrupt_in_a_commit_leaves_nobody_waiting(writer: SqliteWriter) -> None:
     """Ctrl-C can hit the leader of a group; the others must hear of it."""
 
     class Interrupt(BaseException):

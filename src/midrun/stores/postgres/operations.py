@@ -31,7 +31,7 @@ from midrun.stores.validation import (
 )
 
 
-class RunRowState(RunRowVersion, frozen=True, kw_only=True):
+class CachedRow(RunRowVersion, frozen=True, kw_only=True):
     """The row of a run with its head, as last seen by this process."""
 
     stored_head: StoredHead
@@ -82,12 +82,12 @@ class WriteAnswer(Struct, frozen=True, kw_only=True):
     reason: str = ""
     full: str = ""  # scope of the limit that is reached
 
-    def get_row_state(self, run: RunId) -> "RunRowState | None":
+    def get_row_state(self, run: RunId) -> "CachedRow | None":
         """Return the current row of the run; None if there is no such run."""
         if self.seq is None:
             return None
         body = self.head.encode()
-        return RunRowState(
+        return CachedRow(
             run=run,
             seq=self.seq,
             hash=bytes.fromhex(self.hash),
@@ -109,7 +109,7 @@ class WriteResult(Struct, frozen=True, kw_only=True):
     """A request, and the row of the run after it was applied."""
 
     request: WriteRequest
-    row: RunRowState
+    row: CachedRow
 
     @property
     def appended(self) -> AppendResult:
@@ -117,7 +117,7 @@ class WriteResult(Struct, frozen=True, kw_only=True):
         return AppendResult(seq=self.row.seq, at=self.row.at, hash=self.row.hash)
 
 
-class Create(Struct, frozen=True, kw_only=True):
+class CreateRunRequest(Struct, frozen=True, kw_only=True):
     """Begin a journal with new entries, or with the lines of another store.
 
     The chunks of its first line are already in the store, see `stores/chunks.py`.
@@ -130,7 +130,7 @@ class Create(Struct, frozen=True, kw_only=True):
     chain: HashChain
 
     def build_write(
-        self, current: RunRowState | None, now: Micros, *, holder_alive: bool = False
+        self, current: CachedRow | None, now: Micros, *, holder_alive: bool = False
     ) -> WriteResult:
         """Build the request that creates the run.
 
@@ -165,7 +165,7 @@ class Create(Struct, frozen=True, kw_only=True):
         return replace(result, request=request)
 
 
-class Append(Struct, frozen=True, kw_only=True, gc=False):
+class AppendRequest(Struct, frozen=True, kw_only=True, gc=False):
     """Add entries to a journal under the conditions that the writer named."""
 
     run: RunId
@@ -178,7 +178,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     at: Micros | None = None
 
     def build_write(
-        self, current: RunRowState | None, now: Micros, *, holder_alive: bool = False
+        self, current: CachedRow | None, now: Micros, *, holder_alive: bool = False
     ) -> WriteResult:
         """Build the request that appends after the row `current`.
 
@@ -208,7 +208,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-class Take(Struct, frozen=True, kw_only=True):
+class TakeLeaseRequest(Struct, frozen=True, kw_only=True):
     """Take the lease of a run and append the first entries under it.
 
     Halts and limits are checked by the server. `holder_alive` is known only from its answer;
@@ -226,7 +226,7 @@ class Take(Struct, frozen=True, kw_only=True):
     chain: HashChain
 
     def build_write(
-        self, current: RunRowState | None, now: Micros, *, holder_alive: bool = False
+        self, current: CachedRow | None, now: Micros, *, holder_alive: bool = False
     ) -> WriteResult:
         """Build the request that takes the lease after the row `current`.
 
@@ -258,7 +258,7 @@ class Take(Struct, frozen=True, kw_only=True):
         return replace(result, request=request)
 
 
-WriteOperation: TypeAlias = Create | Append | Take
+WriteOperation: TypeAlias = CreateRunRequest | AppendRequest | TakeLeaseRequest
 """An operation; its `build_write` makes a `WriteResult` from the row, or raises a refusal."""
 
 
@@ -287,7 +287,7 @@ def _build_result(
         attention=head.attention,
         wake_at=head.wake_at,
     )
-    row = RunRowState(
+    row = CachedRow(
         run=current.run,
         seq=new.seq,
         hash=new.hash,

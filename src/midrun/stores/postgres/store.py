@@ -52,9 +52,9 @@ from midrun.stores.postgres.connection import (
 )
 from midrun.stores.postgres.listener import ChangeListener
 from midrun.stores.postgres.operations import (
-    Append,
-    Create,
-    Take,
+    AppendRequest,
+    CreateRunRequest,
+    TakeLeaseRequest,
     check_no_nul,
     encode_storable_head,
 )
@@ -67,7 +67,7 @@ from midrun.stores.postgres.pool import (
 from midrun.stores.postgres.reader import JournalRange, LineAndHash, PostgresFollowerCursors
 from midrun.stores.postgres.relay import PostgresRelay
 from midrun.stores.postgres.setup import prepare_store
-from midrun.stores.postgres.writer import RowCache, Writer
+from midrun.stores.postgres.writer import PostgresWriter, RecentRows
 from midrun.stores.validation import verify_adopted_lines
 from midrun.stores.watchers import HALTS_CHANGED, Watchers
 
@@ -105,7 +105,9 @@ class _LoopResources:
         self._write_pool = ConnectionPool(
             address, time, size=1, timeout_s=address.write_timeout_s
         )
-        self.writer = Writer(self._write_pool, store.rows, store.watchers, server_clock=time)
+        self.writer = PostgresWriter(
+            self._write_pool, store.rows, store.watchers, server_clock=time
+        )
 
     async def close(self) -> None:
         """Wait for pending writes and reads, then close the connections."""
@@ -135,7 +137,7 @@ class PostgresStore:
         self.address = address
         self.chain = HashChain(key)
         self.server_clock = ServerClock(clock)
-        self.rows = RowCache()
+        self.rows = RecentRows()
         self.watchers = Watchers()
         self._resources_by_loop: dict[Loop, _LoopResources] = {}
         self._lock = Lock()
@@ -187,7 +189,9 @@ class PostgresStore:
         )
         stored_head = encode_storable_head(head, new_run=True)
         await self._store_chunks(bodies[0])
-        operation = Create(run=run, stored_head=stored_head, bodies=bodies, chain=self.chain)
+        operation = CreateRunRequest(
+            run=run, stored_head=stored_head, bodies=bodies, chain=self.chain
+        )
         return await self._resources.writer.write(operation)
 
     async def adopt(
@@ -198,7 +202,9 @@ class PostgresStore:
             verify_adopted_lines, run, lines, imported, self.chain
         )
         await self._store_chunks(journal.lines[0][0])
-        operation = Create(run=run, stored_head=stored_head, adopted=journal, chain=self.chain)
+        operation = CreateRunRequest(
+            run=run, stored_head=stored_head, adopted=journal, chain=self.chain
+        )
         return await self._resources.writer.write(operation)
 
     async def _store_chunks(self, first: bytes) -> None:
@@ -231,7 +237,7 @@ class PostgresStore:
             partial(validation.encode_entries, run, entries, lease), entries
         )
         validation.check_run_id(run)
-        operation = Append(
+        operation = AppendRequest(
             run=run,
             bodies=bodies,
             after=after,
@@ -259,7 +265,7 @@ class PostgresStore:
             partial(validation.encode_lease_entries, run, entries, holder), entries
         )
         validation.check_run_id(run)
-        operation = Take(
+        operation = TakeLeaseRequest(
             run=run,
             bodies=bodies,
             after=after,

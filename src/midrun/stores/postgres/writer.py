@@ -46,9 +46,9 @@ from midrun.stores.cross_thread import Waiter, new_waiter, wake_waiters
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import PostgresConnection, Rows, ServerClock
 from midrun.stores.postgres.operations import (
-    Create,
-    RunRowState,
-    Take,
+    CachedRow,
+    CreateRunRequest,
+    TakeLeaseRequest,
     WriteAnswer,
     WriteAnswers,
     WriteOperation,
@@ -71,20 +71,20 @@ CACHED_RUNS_MAX: Final = 4096
 _ANSWERS_DECODER: Final = msgspec.json.Decoder(WriteAnswers)
 
 
-class RowCache:
+class RecentRows:
     """The last known rows of runs, shared by all event loops of the process.
 
     It may be stale: it only saves a read. The server compares every write with the real row.
     """
 
     def __init__(self) -> None:
-        self._cached: OrderedDict[RunId, RunRowState] = OrderedDict()
+        self._cached: OrderedDict[RunId, CachedRow] = OrderedDict()
 
-    def get(self, run: RunId) -> RunRowState | None:
+    def get(self, run: RunId) -> CachedRow | None:
         """Return the last known row of a run."""
         return self._cached.get(run)
 
-    def put(self, row: RunRowState) -> None:
+    def put(self, row: CachedRow) -> None:
         """Cache a row unless a newer one is cached."""
         known = self._cached.get(row.run)
         if known is None or known.seq < row.seq:
@@ -129,13 +129,13 @@ _Round: TypeAlias = dict[RunId, tuple[_PendingWrite, WriteResult]]
 """The writes of one round: at most one for each run."""
 
 
-class Writer:
+class PostgresWriter:
     """Send writes in groups; the module docstring explains the mechanism."""
 
     def __init__(
         self,
         pool: ConnectionPool,
-        rows: RowCache,
+        rows: RecentRows,
         watchers: Watchers,
         *,
         server_clock: ServerClock,
@@ -226,7 +226,7 @@ class Writer:
         """Send `group` round by round until every write has an outcome."""
         # Rows that were read after every write of the group was handed in. Only these may
         # refuse a write: its caller then conflicts with something that really happened.
-        confirmed: dict[RunId, RunRowState | None] = {}
+        confirmed: dict[RunId, CachedRow | None] = {}
         pending = group
         try:
             while pending:
@@ -237,7 +237,7 @@ class Writer:
                     request.failure = failure
 
     async def _run_round(
-        self, pending: list[_PendingWrite], confirmed: dict[RunId, RunRowState | None]
+        self, pending: list[_PendingWrite], confirmed: dict[RunId, CachedRow | None]
     ) -> list[_PendingWrite]:
         """Send the first write of each run; return the writes that need another round."""
         sent: _Round = {}
@@ -267,21 +267,21 @@ class Writer:
             await self._send_round(sent, confirmed)
         return [request for request in pending if not request.has_outcome]
 
-    def _get_cached_row(self, operation: WriteOperation) -> RunRowState | None:
-        return None if isinstance(operation, Create) else self._rows.get(operation.run)
+    def _get_cached_row(self, operation: WriteOperation) -> CachedRow | None:
+        return (
+            None if isinstance(operation, CreateRunRequest) else self._rows.get(operation.run)
+        )
 
-    async def _read_rows(self, runs: set[RunId]) -> dict[RunId, RunRowState | None]:
+    async def _read_rows(self, runs: set[RunId]) -> dict[RunId, CachedRow | None]:
         """Read the current rows of `runs`; None for a run that does not exist."""
-        rows: dict[RunId, RunRowState | None] = dict.fromkeys(runs)
+        rows: dict[RunId, CachedRow | None] = dict.fromkeys(runs)
         for row in await self._pool.execute(queries.RUN_ROW_STATES, {"runs": sorted(runs)}):
             row_state = build_row_state(*row)
             rows[row_state.run] = row_state
             self._rows.put(row_state)
         return rows
 
-    async def _send_round(
-        self, sent: _Round, confirmed: dict[RunId, RunRowState | None]
-    ) -> None:
+    async def _send_round(self, sent: _Round, confirmed: dict[RunId, CachedRow | None]) -> None:
         """Send one round and distribute its answers."""
         # Every process locks the rows in the same order, new runs first and then by id, so two
         # groups cannot deadlock.
@@ -359,16 +359,16 @@ def _explain_refusal(
     # The row itself allows the write. Then a halt or a limit has refused it.
     if answer.scope:
         return HaltInForce(operation.run, answer.scope, answer.reason, answer.by)
-    if answer.full and isinstance(operation, Take):
+    if answer.full and isinstance(operation, TakeLeaseRequest):
         return NoRoom(operation.run, answer.full, operation.limits[answer.full])
     return None
 
 
 def build_row_state(
     run: RunId, seq: Seq, link: bytes, at: Micros, epoch: Epoch, holder: str, body: bytes
-) -> RunRowState:
+) -> CachedRow:
     """Build the state of a run from the columns of its row."""
-    return RunRowState(
+    return CachedRow(
         run=run,
         seq=seq,
         hash=link,

@@ -21,7 +21,7 @@ from midrun.stores import validation
 from midrun.stores.cursors import check_cursor, check_follower_name
 from midrun.stores.sqlite.reader import ReadConnection
 from midrun.stores.sqlite.row_cache import RowCache
-from midrun.stores.sqlite.writer import Writer
+from midrun.stores.sqlite.writer import SqliteWriter
 
 INSERT_FOLLOWER: Final = "INSERT OR IGNORE INTO followers VALUES (?, '', 0)"
 INSERT_LATECOMER: Final = (
@@ -81,7 +81,7 @@ SELECT_BEHIND: Final = """
 class SqliteFollowerCursors:
     """The follower cursors of one file."""
 
-    def __init__(self, writer: Writer, reader: ReadConnection, clock: Clock) -> None:
+    def __init__(self, writer: SqliteWriter, reader: ReadConnection, clock: Clock) -> None:
         self._writer = writer
         self._reader = reader
         self._clock = clock

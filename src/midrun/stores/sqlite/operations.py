@@ -87,7 +87,7 @@ DAY_MICROS: Final = 86_400 * MICROS_PER_SECOND
 """One day in microseconds."""
 
 
-class Create(Struct, frozen=True, kw_only=True):
+class CreateRunWrite(Struct, frozen=True, kw_only=True):
     """Begin a journal with new entries, or with the lines of another store."""
 
     run: RunId
@@ -147,7 +147,7 @@ class Create(Struct, frozen=True, kw_only=True):
         return stamped, empty.epoch, stamped.appended.at
 
 
-class Append(Struct, frozen=True, kw_only=True, gc=False):
+class AppendWrite(Struct, frozen=True, kw_only=True, gc=False):
     """Add entries to a journal under the conditions that the writer named.
 
     The checks and the write share one transaction, and SQLite has one writer at a time. So a
@@ -187,7 +187,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         return stamped.appended
 
 
-class Take(Struct, frozen=True, kw_only=True):
+class TakeLeaseWrite(Struct, frozen=True, kw_only=True):
     """Take the lease of a run and append the first entries under it."""
 
     run: RunId

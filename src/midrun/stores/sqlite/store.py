@@ -53,7 +53,7 @@ from midrun.stores.sqlite.reader import (
 )
 from midrun.stores.sqlite.relay import SocketRelay
 from midrun.stores.sqlite.row_cache import select_halts
-from midrun.stores.sqlite.writer import Writer
+from midrun.stores.sqlite.writer import SqliteWriter
 from midrun.stores.validation import encode_first_head, encode_head, verify_adopted_lines
 from midrun.stores.watchers import Watchers
 
@@ -91,7 +91,7 @@ class SqliteStore:
         db = open_file(
             self.path, durability=durability, busy_ms=busy_ms, key_id=self.chain.key_id
         )
-        self._writer = Writer(db, self.path, busy_ms=busy_ms, watchers=self._watchers)
+        self._writer = SqliteWriter(db, self.path, busy_ms=busy_ms, watchers=self._watchers)
         # Two connections for reading, so that a long read in a thread does not hold the lock
         # that a short read in the event loop needs.
         self._inline_reader = ReadConnection(self.path, busy_ms=busy_ms)
@@ -104,7 +104,7 @@ class SqliteStore:
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
         encode = partial(validation.encode_first_entries, run, entries)
         bodies, quick = _encode_inline(encode, entries) or await _encode_in_thread(encode)
-        request = operations.Create(
+        request = operations.CreateRunWrite(
             run=run,
             stored_head=encode_first_head(head),
             bodies=bodies,
@@ -120,7 +120,7 @@ class SqliteStore:
         journal = await anyio.to_thread.run_sync(
             verify_adopted_lines, run, lines, imported, self.chain
         )
-        request = operations.Create(
+        request = operations.CreateRunWrite(
             run=run,
             stored_head=stored_head,
             adopted=journal,
@@ -146,7 +146,7 @@ class SqliteStore:
             )
         encode = partial(validation.encode_entries, run, entries, lease)
         bodies, quick = _encode_inline(encode, entries) or await _encode_in_thread(encode)
-        request = operations.Append(
+        request = operations.AppendWrite(
             run=run,
             bodies=bodies,
             after=after,
@@ -173,7 +173,7 @@ class SqliteStore:
         epoch = validation.read_taken_epoch(run, entries, holder)
         encode = partial(validation.encode_lease_entries, run, entries, holder)
         bodies, quick = _encode_inline(encode, entries) or await _encode_in_thread(encode)
-        request = operations.Take(
+        request = operations.TakeLeaseWrite(
             run=run,
             bodies=bodies,
             after=after,

@@ -95,7 +95,7 @@ class WriterTask(Enum):
     STOP = auto()
 
 
-class Writer:
+class SqliteWriter:
     """Commit requests in groups; the module docstring explains the mechanism."""
 
     def __init__(
