@@ -111,8 +111,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     """
     is_own_token = token is None and auth is None
     if not is_loopback(host) and is_own_token:
-        problem = "other machines can reach it. Pass token= or auth="
-        raise Misconfigured(f"host {host}", problem)
+        raise Misconfigured(f"host {host}", "other machines can reach it. Pass token= or auth=")
     if not is_loopback(host) and not allow_hosts and public_url is None:
         problem = "the server's name is not known. Pass allow_hosts= or public_url="
         raise Misconfigured(f"host {host}", problem)

@@ -228,7 +228,7 @@ async def test_a_task_that_the_agent_would_never_do_is_rejected_in_words(
             (event,) = [event async for event in theirs.send_message(request)]
             assert shown(event) == ("task", "rejected")
             assert event.task.context_id.startswith(context or "ctx_")
-            assert "MaxCost cannot be kept" in event.task.status.message.parts[0].text
+            assert "Cannot enforce MaxCost" in event.task.status.message.parts[0].text
             with pytest.raises(TaskNotFoundError):
                 await theirs.get_task(pb.GetTaskRequest(id=event.task.id))
         assert not (await server.mid.runs()).items
