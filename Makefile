@@ -117,7 +117,7 @@ simulate: $(READY) ## run 100,000 random schedules with crashes, zombies and los
 	$(BIN)/python -m tests.support.simulate --schedules 100000 --seed $(SEED)
 
 mutants: $(READY) ## plant every known fault and check that the tests find it
-	$(BIN)/python -m tests.support.mutants --seed $(SEED)
+	$(BIN)/python -m tests.support.mutants
 
 bench: $(READY) ## measure the cost of midrun, compared with raw limits
 	$(BIN)/python -m bench

@@ -44,5 +44,5 @@ def test_there_are_enough_planted_faults_and_each_has_its_own_name() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_fault_is_found(mutant: Mutant) -> None:
     """A check that cannot fail is worse than none: it is trusted."""
-    found = hunt(mutant, mutant.strategy, seed=0, limit=mutant.limit)
+    found = hunt(mutant, mutant.strategy, seed=mutant.seed, limit=mutant.limit)
     assert found.schedules, f"{mutant.name} survived {mutant.limit} schedules: {mutant.wrong}"

@@ -125,6 +125,7 @@ ASKING = (
     ),
     Mutant(
         name="refusal_not_kept",
+        seed=370,
         wrong="a refused request that is sent again may be accepted",
         plant=lambda: in_place_of(deciding, "_decide_control", _not_noted),
     ),
@@ -135,28 +136,33 @@ ASKING = (
     ),
     Mutant(
         name="anybody_decides",
+        seed=377,
         wrong="an ask is decided by somebody whom it is not for",
         plant=lambda: in_place_of(ask_rulings, "_find_refusal", _ignore_audience),
     ),
     Mutant(
         name="four_eyes_forget_who_steered",
+        seed=1378,
         wrong="who steered the run to a call approves it, because only the starter may not",
         plant=lambda: in_place_of(call_folds, "add_name", lambda names, _: names[:1]),
         rules=("I25",),
     ),
     Mutant(
         name="an_edit_approves_itself",
+        seed=321,
         wrong="who edits the arguments of a call under four eyes approves them as well",
         plant=lambda: in_place_of(ask_folds, "is_edit_under_four_eyes", lambda *_: False),
         rules=("I25",),
     ),
     Mutant(
         name="approval_for_other_arguments",
+        seed=204,
         wrong="a person approves other arguments than the call is made with",
         plant=lambda: arm(AskAnswered, _old_arguments),
     ),
     Mutant(
         name="redirect_keeps_old_approvals",
+        seed=485,
         wrong="an approval given for the old course counts on the new one",
         plant=lambda: together(
             filtered(Redirect, AskClosed),
@@ -178,6 +184,7 @@ ASKING = (
     ),
     Mutant(
         name="frames_without_bound",
+        seed=234,
         wrong="thoughts are held beyond the depth of the stack",
         plant=_always_deep,
     ),
@@ -192,6 +199,7 @@ ASKING = (
     ),
     Mutant(
         name="frame_resumed_too_late",
+        seed=247,
         wrong="a thought that was held for too long goes on as if it was not",
         plant=lambda: together(
             in_place_of(step_boundary, "resume_topic", _held),
@@ -214,6 +222,7 @@ ASKING = (
     ),
     Mutant(
         name="lift_does_not_wake",
+        seed=294,
         wrong="a run that got what it waited for while halted waits on after the lift",
         plant=lambda: filtered(Lift, RunWoken),
         limit=20000,

@@ -176,6 +176,7 @@ ENDS = (
     ),
     Mutant(
         name="undo_set_forgets_the_unknown",
+        seed=242,
         wrong="late evidence takes an unknown call out of the undo set",
         plant=lambda: arm(CancelRequested, _doomed_in_flight_only),
         limit=20000,
@@ -215,6 +216,7 @@ ENDS = (
     ),
     Mutant(
         name="asking_again_forgets",
+        seed=637,
         wrong="asking for a second yes forgets that an attempt was stopped midway",
         plant=lambda: arm(AskOpened, _never_attempted),
         limit=20000,
@@ -237,6 +239,7 @@ ENDS = (
     ),
     Mutant(
         name="force_pause_forgets_calls",
+        seed=1221,
         wrong="a forced pause leaves calls in flight",
         plant=lambda: filtered(ForcePause, CallUnknown),
     ),
@@ -247,11 +250,13 @@ ENDS = (
     ),
     Mutant(
         name="frames_dropped",
+        seed=208,
         wrong="a cancel forgets the held thoughts",
         plant=lambda: filtered(Cancel, FrameAbandoned),
     ),
     Mutant(
         name="cancel_while_halted_forgets_frames",
+        seed=725,
         wrong="a cancel of a halted run forgets the held thoughts",
         plant=lambda: ruling(Cancel, _only_when_halted),
         limit=12000,
@@ -259,6 +264,7 @@ ENDS = (
     ),
     Mutant(
         name="words_lost_at_the_end",
+        seed=247,
         wrong="a message that waits when the run completes is gone",
         plant=lambda: filtered(SettlePhase, MessageClosed),
     ),

@@ -94,6 +94,7 @@ SHELL = (
     ),
     Mutant(
         name="no_last_look",
+        seed=194,
         wrong="a process that lost its lease does not look again before it acts",
         plant=lambda: in_place_of(Door, "may_act", lambda _: True),
         limit=12000,
@@ -111,11 +112,13 @@ SHELL = (
     ),
     Mutant(
         name="latch_not_checked",
+        seed=100,
         wrong="the store lets calls start under a latch",
         plant=lambda: in_place_of(validation, "check_halts", _no_halts),
     ),
     Mutant(
         name="halt_ignores_undo",
+        seed=1018,
         wrong="an undo starts under a latch",
         plant=lambda: together(
             in_place_of(desk, "START_ENTRY_TYPES", (CallStarted,)),
@@ -136,6 +139,7 @@ SHELL = (
     ),
     Mutant(
         name="no_tombstone_and_gap",
+        seed=678,
         wrong="an effect that arrives after its undo is not refused",
         plant=lambda: together(in_place_of(World, "undo", _no_tombstone), _gapped()),
         limit=20000,

@@ -144,11 +144,13 @@ NEVER = 1_000_000
 STARTS = (
     Mutant(
         name="decide_and_store_do_not_fence",
+        seed=150,
         wrong="an older epoch decides, and the store takes it",
         plant=lambda: together(_unfenced_decide(), _unfenced_store()),
     ),
     Mutant(
         name="store_does_not_fence",
+        seed=152,
         wrong="the store appends under a lease that is not in force",
         plant=_unfenced_store,
     ),
@@ -214,11 +216,13 @@ STARTS = (
     ),
     Mutant(
         name="unknown_erased_by_failure",
+        seed=225,
         wrong="a failed second attempt makes the first one, which may have happened, forgotten",
         plant=lambda: arm(CallFailed, _forgets_doubt),
     ),
     Mutant(
         name="late_evidence_of_any_attempt",
+        seed=263,
         wrong="a late result settles an attempt that it is not about",
         plant=lambda: together(
             in_place_of(call_folds, "can_settle_late", _any_attempt),

@@ -190,11 +190,13 @@ THOUGHT = (
     ),
     Mutant(
         name="way_back_said_by_the_wrong_reply",
+        seed=1602,
         wrong="a reply that was begun before a thought went on says that it goes on",
         plant=lambda: in_place_of(call_folds, "_apply_prefix", _said_by_whoever_is_next),
     ),
     Mutant(
         name="later_is_now",
+        seed=247,
         wrong="a message that could wait suspends a thought",
         plant=lambda: in_place_of(step_boundary, "_deliver_message", _impatient),
     ),
@@ -229,12 +231,14 @@ THOUGHT = (
     ),
     Mutant(
         name="child_left_behind_by_a_retry",
+        seed=1890,
         wrong="the model is asked once more while a child works on that was given up meanwhile",
         plant=lambda: in_place_of(scheduler, "_plan_model_retry", _at_once),
         limit=20000,
     ),
     Mutant(
         name="child_left_behind_by_a_run_that_waits",
+        seed=3556,
         wrong="a child whose thought was dropped works on while its parent waits for somebody",
         plant=lambda: in_place_of(lifecycle, "orphaned_child_cleanup", lambda _: None),
         limit=20000,
@@ -249,6 +253,7 @@ THOUGHT = (
     ),
     Mutant(
         name="completed_child_not_taken_back",
+        seed=427,
         wrong="a cancel of everything keeps what a child did that had ended",
         plant=lambda: in_place_of(undo, "_has_ended_before_cancel", lambda _: False),
     ),
@@ -269,6 +274,7 @@ THOUGHT = (
     ),
     Mutant(
         name="handed_back_by_anybody",
+        seed=166,
         wrong="somebody takes the wheel out of another person's hands",
         plant=lambda: ruling(HandBack, _by_anybody),
         limit=12000,
@@ -295,6 +301,7 @@ THOUGHT = (
     ),
     Mutant(
         name="half_a_summary",
+        seed=126,
         wrong="a summary that was interrupted stands for the history",
         plant=lambda: ruling(CloseCall, lambda old: _summed_up(old, cut_short=True)),
     ),
