@@ -128,7 +128,7 @@ SECRET_WHOLE_NAMES: Final = ("bearer", "pwd", "token")
 """Names that mean a secret only as the whole name: `next_page_token` does not."""
 
 # Names are compared without separators and case: `X-Api-Key` becomes `xapikey`. The last words
-# need their boundaries, which `_SEGMENTS` finds: `userPin` is `user` and `Pin`.
+# need their boundaries, which `_NAME_SEGMENTS` finds: `userPin` is `user` and `Pin`.
 _JOINED_ENDINGS: Final = tuple(name.replace(" ", "") for name in SECRET_NAME_ENDINGS)
 _JOINED_WORDS: Final = frozenset(name.replace(" ", "") for name in SECRET_NAME_LAST_WORDS)
 _NOT_ALPHANUMERIC: Final = re.compile(r"[^a-z0-9]")

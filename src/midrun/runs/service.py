@@ -80,7 +80,7 @@ def make_receipt(control: c.Control, ruled: InputResult) -> Receipt:
     if isinstance(control, c.Cancel) and after.phase is Phase.HALTED:
         pausing = True  # it is journaled now, and carried out when the halt is lifted
     # `after.pending` holds redirects and messages that wait for a step boundary. A no-op
-    # (`Already`) refers to the entry of the earlier control; an accepted one may have appended
+    # (`NoChange`) refers to the entry of the earlier control; an accepted one may have appended
     # several entries, from `ruled.seq` on.
     if isinstance(verdict, NoChange):
         waits = pausing or any(p.seq == verdict.seq for p in after.pending)

@@ -390,8 +390,8 @@ def _group_calls(state: State) -> CallsByGroup:
 
 def _find_cancel_group(cancelled_state: State, call: Call) -> CancelGroup:
     """Return the group of `call` under a hypothetical cancel with undo="all"."""
-    # `to_undo` knows only calls that have ended. A call in flight would join the undo set when
-    # the cancel comes.
+    # `is_undo_due` knows only calls that have ended. A call in flight would join the undo set
+    # when the cancel comes.
     if (
         is_undo_due(cancelled_state, call) or is_undoable_in_flight(call)
     ) and not is_undo_unsafe(call, "undo"):

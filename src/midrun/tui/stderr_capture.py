@@ -26,7 +26,7 @@ class StderrCapture:
     """
 
     def __enter__(self) -> Self:
-        # `_terminal` keeps the real standard error. The second pipe carries no data: closing
+        # `_terminal_fd` keeps the real standard error. The second pipe carries no data: closing
         # its write end wakes the thread from `select`.
         self._terminal_fd = os.dup(_STDERR)
         self._read_fd, write = os.pipe()
