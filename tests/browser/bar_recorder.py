@@ -14,7 +14,7 @@ from midrun.text.status import WORKER_LOST_WORD, build_status_line
 _RECORD: Final = """() => {
   const bar = document.querySelector("midrun-run").shadowRoot.querySelector("midrun-controls");
   const said = (globalThis.said = []);
-  const record_bar = () => {
+  const record = () => {
     const [root, run] = [bar.shadowRoot, bar.store.run];
     const texts = (where) =>
       [...root.querySelectorAll(where)].map((one) => one.textContent.trim());
@@ -27,9 +27,14 @@ _RECORD: Final = """() => {
     if (bar.store.connection === "lost") return; // then it shows the lost connection only
     if (JSON.stringify(now) !== JSON.stringify(said.at(-1))) said.push(now);
   };
-  const every = {subtree: true, childList: true, characterData: true, attributes: true};
-  new MutationObserver(record_bar).observe(bar.shadowRoot, every);
-  record_bar();
+  // After a render, and not after any mutation: the store is ahead of the bar until the next
+  // frame, and `run` must be the view that the bar was rendered from.
+  const updated = bar.updated;
+  bar.updated = function (changed) {
+    updated.call(this, changed);
+    record();
+  };
+  bar.requestUpdate();
 }"""
 
 _YOURS: Final = {"Waiting for a person": "Waiting for you"}

@@ -107,7 +107,7 @@ async def read_text(page: Page) -> str:
     """Return the accessibility tree of the run as text, without times."""
     text = await page.locator("midrun-run").aria_snapshot()
     lines = SPACES.sub(" ", CHANGING_TEXT.sub(" ", text)).splitlines()
-    return "\n".join(line for line in lines if line.strip() not in {"", "- text:"})
+    return "\n".join(line.rstrip() for line in lines if line.strip() not in {"", "- text:"})
 
 
 async def check_reload(page: Page, run: Run) -> None:

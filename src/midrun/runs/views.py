@@ -10,7 +10,7 @@ from collections.abc import Collection
 from msgspec import structs
 
 from midrun.agents.outcome import make_ask_views
-from midrun.core.ids import CallId, Micros
+from midrun.core.ids import CallId, Micros, Seq
 from midrun.core.journaled_text import (
     format_frame_position,
     format_goal,
@@ -46,14 +46,23 @@ from midrun.text.buttons import (
 from midrun.text.status import StatusLine, build_status_line, mark_lost
 
 
+def is_worker_lost(row: RunRow, seq: Seq, holders: Collection[str]) -> bool:
+    """Return whether the worker that should drive the run, as of `seq`, is not alive any more.
+
+    `holders` are the live workers. The row, the state and the holders are separate reads. If
+    the row is at another seq than the state, an entry was appended between the reads, and the
+    row's lease says nothing about that state; the reader of the view will get a newer one.
+    """
+    is_driven = row.head.leased and row.head.phase in DRIVABLE_PHASES
+    return is_driven and row.seq == seq and row.holder not in holders
+
+
 async def mark_lost_worker(store: Store, row: RunRow, view: RunView) -> RunView:
     """Mark `view` as lost if the worker that holds the lease is not alive any more.
 
     The journal cannot say so: a worker that died appended nothing about it.
     """
-    # A view older than the row stays as it is: an entry has just come, so a worker is alive.
-    is_driven = row.head.leased and view.phase in DRIVABLE_PHASES and view.seq == row.seq
-    if not is_driven or row.holder in await store.list_holders():
+    if not is_worker_lost(row, view.seq, await store.list_holders()):
         return view
     return structs.replace(
         view, sign=mark_lost(view.sign), controls=mark_worker_lost(view.controls)

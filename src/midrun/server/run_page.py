@@ -17,12 +17,12 @@ from midrun.core.entries import Record, RequestEntry, RunCancelled, RunPaused
 from midrun.core.ids import Micros, Seq
 from midrun.core.journaled_text import get_topic_plan
 from midrun.core.state import State
-from midrun.core.values import DRIVABLE_PHASES, Actor, Phase, Value
+from midrun.core.values import Actor, Phase, Value
 from midrun.ports.store import HaltRecord
 from midrun.runs.turns import TurnView, count_turns
 from midrun.runs.turns import list_turns as list_turn_views
 from midrun.runs.values import RunView
-from midrun.runs.views import make_view
+from midrun.runs.views import is_worker_lost, make_view
 from midrun.server.request_context import RequestContext, json_response, make_etag
 from midrun.server.run_views import status_for_viewer
 from midrun.text.buttons import Button, mark_worker_lost
@@ -92,11 +92,8 @@ async def show_run_page(context: RequestContext) -> Response:
     )
     silent = context.server.mid.silent_calls(run.id)
     view = make_view(state, started_at=row.started_at, max_effects=EFFECTS_MAX, silent=silent)
-    # The journal says that a worker holds the lease, the store whether that worker is alive.
-    # `lost` is the difference, in phases in which a worker has something to do.
-    driven = row.holder in holders
-    lost = state.is_leased and not driven and state.phase in DRIVABLE_PHASES
-    working = state.is_leased and driven
+    lost = is_worker_lost(row, state.seq, holders)
+    working = state.is_leased and row.holder in holders
     began, halt = await _find_phase_entry(context, state), await _find_halt(context, state)
     asks = tuple(_show_ask(context.actor, state, ask) for ask in view.asks)
     # The overlay replaces these fields of the view; all others are the same for every viewer.

@@ -23,13 +23,13 @@ from midrun.core.journaled_text import format_position, get_topic_plan, shorten_
 from midrun.core.lru import LruDict
 from midrun.core.run_head import Head
 from midrun.core.state import Ask, State
-from midrun.core.values import DRIVABLE_PHASES, Actor, Phase, Value
+from midrun.core.values import Actor, Phase, Value
 from midrun.driver.journal_writer import load_run_state
 from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.ports.store import HaltRecord, RunRow
 from midrun.runs.midrun import Midrun
 from midrun.runs.values import RunView
-from midrun.runs.views import make_view, mark_lost_worker
+from midrun.runs.views import is_worker_lost, make_view, mark_lost_worker
 from midrun.text.buttons import Button, build_buttons
 from midrun.text.status import StatusLine, build_status_line, mark_halting, mark_lost
 
@@ -328,7 +328,7 @@ def _work_for_viewer(
     status = status_for_viewer(
         work.sign,
         may_decide_ask=is_decider,
-        is_worker_lost=work.working and not working and head.phase in DRIVABLE_PHASES,
+        is_worker_lost=is_worker_lost(row, cached.seq, holders),
         worker_count=len(holders),
         halt=next((h for h in halts if h.covers(row.run, head.agent, head.labels)), None),
     )

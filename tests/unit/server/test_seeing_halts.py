@@ -7,13 +7,16 @@ import httpx2
 import pytest
 
 from midrun import Midrun
-from midrun.core.entries import LeaseTaken
+from midrun.core.entries import LeaseTaken, StoodDown
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import Epoch, Micros, RunId
 from midrun.core.run_head import build_head
+from midrun.core.state import State
 from midrun.driver.journal_writer import load_run_state
+from midrun.ports.store import Lease
 from midrun.server import runs
 from midrun.server.request_context import HOLDERS_MAX, HolderLastSeen
+from midrun.server.run_views import RunLineBuilder, RunViews
 from tests.unit.runs.stage import ControllableTools, Use
 from tests.unit.server.calling import expect
 from tests.unit.server.conftest import PEOPLE, Serve
@@ -21,8 +24,8 @@ from tests.unit.server.conftest import PEOPLE, Serve
 OLGA = PEOPLE["olga"]
 
 
-async def taken(mid: Midrun, run: RunId, holder: str = "elsewhere") -> None:
-    """Have somebody else drive `run` who does not look."""
+async def take_run(mid: Midrun, run: RunId, holder: str = "elsewhere") -> None:
+    """Take the lease of `run` for a worker that never acts on it."""
     state = await load_run_state(mid.store, run)
     entries = [LeaseTaken(holder=holder, epoch=Epoch(state.epoch + 1))]
     head = build_head(apply_entries(state, entries, mid.now()))
@@ -37,7 +40,7 @@ async def test_a_run_whose_driver_has_not_met_the_halt_is_halting(
     served = await serve()  # it drives nothing
     async with Midrun(served.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
         run = await idle.start("actor", "Go.", actor=OLGA)
-    await taken(served.mid, run.id)
+    await take_run(served.mid, run.id)
     client = await served.client()
     before = expect(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
     assert (before["sign"]["word"], before["halt"]) == ("Running", None)
@@ -69,7 +72,7 @@ async def test_a_list_says_of_a_run_what_its_page_says(
 
     nobody, lifted = "no worker is available", "until the halt is lifted"
     assert await told() == [nobody, "Queued"]
-    await taken(served.mid, driven.id)
+    await take_run(served.mid, driven.id)
     assert await told() == ["starts as soon as a worker takes it", "Running"]
     await served.mid.halt("the far end is on fire", actor=OLGA)
     assert await told() == [f"no call starts {lifted}", "Halting"]
@@ -92,6 +95,32 @@ async def test_a_run_at_rest_says_what_a_halt_means_for_it(
     assert expect(await client.get(f"/v1/runs/{over.id}/seen"), 200).json()["halt"] is None
 
 
+async def test_a_worker_is_not_lost_if_an_entry_came_between_the_reads(
+    serve: Serve, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state and the row are two reads; the run may be taken or released between them."""
+    served = await serve()  # it drives nothing
+    async with Midrun(served.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
+        run = await idle.start("actor", "Go.", actor=OLGA)
+    queued = await served.mid.store.get_row(run.id)
+    await take_run(served.mid, run.id)
+    driven = await load_run_state(served.mid.store, run.id)
+    views = RunViews(served.mid)
+    (line,) = await RunLineBuilder(served.mid, views).build([queued], OLGA)
+    assert line.work.sign.word == "Running"
+    released = StoodDown()
+    head = build_head(apply_entries(driven, [released], served.mid.now()))
+    lease = Lease(run=run.id, holder="elsewhere", epoch=driven.epoch)
+    await served.mid.store.append(run.id, [released], after=driven.seq, lease=lease, head=head)
+
+    async def read_earlier_state(_views: RunViews, _run: RunId) -> State:
+        return driven
+
+    monkeypatch.setattr(RunViews, "read_state", read_earlier_state)
+    page = expect(await (await served.client()).get(f"/v1/runs/{run.id}/seen"), 200).json()
+    assert (page["lost"], page["sign"]["word"]) == (False, "Running")
+
+
 async def test_a_view_that_a_driver_left_by_falling_silent_is_another(
     serve: Serve, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +129,7 @@ async def test_a_view_that_a_driver_left_by_falling_silent_is_another(
     served = await serve()  # it drives nothing
     async with Midrun(served.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
         run = await idle.start("actor", "Go.", actor=OLGA)
-    await taken(served.mid, run.id)
+    await take_run(served.mid, run.id)
     client, where = await served.client(), f"/v1/runs/{run.id}"
     alive = expect(await client.get(where), 200)
     known = {"If-None-Match": alive.headers["etag"]}
