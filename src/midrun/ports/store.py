@@ -288,10 +288,6 @@ class Store(Protocol):
         """Return the newest snapshot whose hash equals the chain's at its seq; else None."""
         ...
 
-    async def drop_snapshots(self, run: RunId) -> None:
-        """Delete the snapshots of `run`; the next load folds the whole journal."""
-        ...
-
     async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         """Record a heartbeat: all leases of `holder` live for `ttl` from now.
 

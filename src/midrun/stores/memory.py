@@ -227,10 +227,6 @@ class MemoryStore:
             return None
         return snapshot if stored_run.lines[snapshot.seq - 1][1] == snapshot.hash else None
 
-    async def drop_snapshots(self, run: RunId) -> None:
-        await self._yield_and_check_open()
-        self._get_run(run).snapshot = None
-
     async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         await self._yield_and_check_open()
         ttl_micros = validation.check_heartbeat(holder, ttl, lag)

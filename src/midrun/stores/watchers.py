@@ -46,9 +46,6 @@ class Watchers:
         self._watches: list[ChangeWatch] = []
         self._last_seqs: OrderedDict[RunId, Seq] = OrderedDict()  # last reported seq, LRU order
 
-    def __len__(self) -> int:
-        return len(self._watches)
-
     def notify(
         self,
         changes: Iterable[tuple[RunId, Seq]],

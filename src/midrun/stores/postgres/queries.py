@@ -77,11 +77,6 @@ SAVE_SNAPSHOT: Final = """
         body = CASE WHEN excluded.seq >= kept.seq THEN excluded.body ELSE kept.body END
     RETURNING no
 """
-DROP_SNAPSHOTS: Final = """
-    WITH its AS (SELECT no FROM midrun_runs WHERE run = %(run)s),
-         dropped AS (DELETE FROM midrun_snapshots WHERE no IN (SELECT no FROM its))
-    SELECT no FROM its
-"""
 UPSERT_HEARTBEAT: Final = """
     WITH at AS (SELECT coalesce(%(now)s, midrun_now()) AS now),
          forgotten AS (

@@ -287,11 +287,6 @@ class PostgresStore:
         if not await self._resources.read_pool.execute(queries.SAVE_SNAPSHOT, values):
             raise RunNotFound(run)
 
-    async def drop_snapshots(self, run: RunId) -> None:
-        validation.check_run_id(run)
-        if not await self._resources.read_pool.execute(queries.DROP_SNAPSHOTS, {"run": run}):
-            raise RunNotFound(run)
-
     async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         ttl_micros = validation.check_heartbeat(holder, ttl, lag)
         check_no_nul("holder", holder)

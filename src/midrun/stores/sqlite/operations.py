@@ -250,21 +250,6 @@ class SaveSnapshot(Struct, frozen=True, kw_only=True):
         )
 
 
-class DropSnapshots(Struct, frozen=True, kw_only=True):
-    """Delete the snapshots of a run."""
-
-    run: RunId
-
-    def __call__(self, rows: RowCache) -> None:
-        """Delete the rows.
-
-        Raises:
-            RunNotFound: no such run.
-        """
-        rows.find_row(self.run)
-        rows.db.execute(queries.DROP_SNAPSHOTS, (self.run,))
-
-
 class RecordHeartbeat(Struct, frozen=True, kw_only=True):
     """Extend the leases of a holder; delete holders that are long dead.
 

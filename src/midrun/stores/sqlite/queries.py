@@ -36,7 +36,6 @@ SAVE_SNAPSHOT: Final = """
                                    body = excluded.body
     WHERE excluded.seq >= snapshots.seq
 """
-DROP_SNAPSHOTS: Final = "DELETE FROM snapshots WHERE no = (SELECT no FROM runs WHERE run = ?)"
 UPSERT_HEARTBEAT: Final = """
     INSERT INTO holders (holder, beat_at, ttl, lag) VALUES (?, ?, ?, ?)
     ON CONFLICT (holder) DO UPDATE SET beat_at = excluded.beat_at, ttl = excluded.ttl,

@@ -242,9 +242,6 @@ class SqliteStore:
         )
         return None if found is None else validation.open_stored_snapshot(self.chain, found)
 
-    async def drop_snapshots(self, run: RunId) -> None:
-        await self._writer.write(operations.DropSnapshots(run=run))
-
     async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         ttl_micros = validation.check_heartbeat(holder, ttl, lag)
         request = operations.RecordHeartbeat(
