@@ -156,6 +156,8 @@ def decode_secret(secret: str) -> bytes:
 
 def sign_headers(delivery: Delivery, key: bytes, now: Micros) -> dict[str, str]:
     """Return the headers of a delivery that is sent at `now`, with its signature."""
+    # The time is that of this attempt, not of the entry: receivers refuse old signatures, and
+    # a retry may come hours later.
     seconds = now // 1_000_000
     content = b"%b.%d.%b" % (delivery.id.encode(), seconds, delivery.body)
     mac = base64.b64encode(hmac.digest(key, content, "sha256")).decode()
@@ -208,6 +210,8 @@ class Webhook:
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             problem = "the address must begin with https:// or http:// and name a host"
             raise Misconfigured("webhook", problem)
+        # The name is stored and logged. It has only the host and a digest of the address,
+        # because the path or the query may be a secret.
         digest = sha256(url.encode()).hexdigest()[:12]
         self.name = name or f"webhook {parts.hostname} {digest}"
         self.attempts = attempts
@@ -241,6 +245,8 @@ class Webhook:
 
     async def deliver(self, pending: PendingRun) -> FollowerCursor:
         """Send the first delivery of `pending` and return the cursor after it."""
+        # One delivery per call. The worker stores the cursor after each, so after a crash at
+        # most one delivery of a run is sent again, with the same id.
         for record in pending.records:
             if event_type(record.entry) and not pending.row.head.parent:
                 next_delivery = build_delivery(

@@ -143,6 +143,9 @@ class EventReader:
             RunNotFound: no such run.
             JournalCorrupt, JournalTooNew: this process cannot read the journal.
         """
+        # An entry never changes, so a cached event is never outdated. All streams of a run read
+        # about the same entries: the first stream fills the cache, the others find it full. No
+        # stream waits for the store only to complete a page: cached events go out at once.
         found: list[EncodedEvent] = []
         while len(found) < limit:
             cached = self._cached.get((run, seq + 1 + len(found)))
@@ -185,6 +188,8 @@ def _encode_event(run: RunId, record: e.Record, link: bytes) -> EncodedEvent:
         hash=link.hex(),
         data=to_wire(entry),
     )
+    # Streams drop live text of a call that has ended; these two fields tell them which call,
+    # without a second decoding of the body.
     closes = entry.call if isinstance(entry, _CALL_ENDS) else None
     return EncodedEvent(
         seq=record.seq,

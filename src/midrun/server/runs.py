@@ -87,6 +87,8 @@ async def start_run(context: RequestContext) -> Response:
         raise problem_from_error(
             Misconfigured(f"agent {body.agent}", problem), "agent_not_found", 404
         )
+    # The quota check knows the request id: a repeat of a request that has already started its
+    # run must return that run, even if the caller has no room for another one.
     stop, request_id = _stop_condition(context, body), context.request_id()
     await context.check_quota(request_id)
     run = await mid.start(
@@ -105,6 +107,8 @@ async def start_run(context: RequestContext) -> Response:
 
 def _trace_parent(context: RequestContext) -> str | None:
     """Return the caller's `traceparent`; None if it is missing or malformed."""
+    # The specification of Trace Context says to ignore a malformed header. A broken tracer in
+    # front of the server must not prevent runs.
     try:
         return check_traceparent(context.request.headers.get("traceparent", ""))
     except Misconfigured:

@@ -184,6 +184,8 @@ class MemoryStore:
         validation.check_limits(
             stored_run.version, holder, run_limits, partial(self._count_held, run)
         )
+        # If the same entries also end the work, the head is not `leased`, and the lease is
+        # given back at once.
         stamped = self._stamp(stored_run.version, bodies, self._clock(), epoch)
         appended = self._extend_run(
             stored_run, stamped, head, epoch, holder if head.leased else ""
@@ -241,6 +243,7 @@ class MemoryStore:
     async def release_leases(self, holder: str) -> None:
         await self._yield_and_check_open()
         validation.check_holder(holder)
+        # The rows still name the holder. Without a beat it counts as dead: all are free.
         self._beats.pop(holder, None)
 
     async def list_holders(self) -> Mapping[str, float]:
@@ -315,6 +318,7 @@ class MemoryStore:
     async def set_halt(self, halt: HaltRecord) -> None:
         await self._yield_and_check_open()
         validation.check_halt(halt)
+        # The first halt of a scope stays: a second one must not replace its author and reason.
         self._halts.setdefault(halt.scope, replace(halt, at=self._clock()))
         self._watchers.notify([(HALTS_CHANGED, SEQ_ZERO)])
 

@@ -135,6 +135,12 @@ FRAME_HEADER: Final = struct.Struct("!I")
 """The header of a frame: the length of its body."""
 
 
+# Messages between the worker and its zygote. The zygote reports one `ProcessRefused` or one
+# `ProcessStarted` for each `StartProcess`, and later one `ProcessGone` for each process that
+# it started. If it dies itself, the worker reads the end of the stream instead, and every call
+# without a report counts as `Died`.
+
+
 class StartProcess(Struct, frozen=True, tag="start"):
     """To the zygote: fork a child for this call; the child's socket end comes with it."""
 
@@ -173,6 +179,10 @@ class ProcessGone(Struct, frozen=True, tag="gone"):
 
     call: int
     code: int
+
+
+# Messages of a child, on the socket of its call. It sends any number of requests, each of
+# which it waits for, and one answer at the end.
 
 
 class SaveRequest(Struct, frozen=True, tag="save"):
@@ -303,6 +313,8 @@ class FrameBuffer:
         if len(self._buffer) < FRAME_HEADER.size:
             return None
         (size,) = FRAME_HEADER.unpack_from(self._buffer)
+        # Checked before any of the body has arrived: four stray bytes could announce 4 GB, and
+        # the reader would wait for them for ever.
         if size > FRAME_MAX_BYTES:
             raise GarbledFrame(f"a frame of {size} bytes")
         end = FRAME_HEADER.size + size

@@ -118,6 +118,8 @@ class TaskHandler(RequestHandler):
         """Start a task or send a message to one, and follow it until it rests."""
         request_context = _get_request_context(context)
         try:
+            # The stream starts from the state before the message, so that it also shows the
+            # entries that the message itself caused.
             run, state = await self._apply_message(request_context, params.message)
         except _TaskRejected as rejected:
             yield rejected.task
@@ -135,6 +137,8 @@ class TaskHandler(RequestHandler):
         if any(part.HasField("raw") or part.HasField("url") for part in message.parts):
             problem = "Cannot take a file: agents accept only text. Send text or data parts"
             raise ContentTypeNotSupportedError(problem)
+        # The message id is the request id: a client that repeats a message after a lost reply
+        # gets the same task, and a control is not applied twice.
         text = "\n".join(part.text for part in message.parts if part.text)
         asking = ControlOptions(
             actor=request_context.actor,

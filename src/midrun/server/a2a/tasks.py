@@ -141,7 +141,7 @@ def to_task(state: State, *, history: int | None = None, artifacts: bool = True)
     """Return the run in `state` as a task, with the last `history` messages (None: all)."""
     messages = list(_make_history(state))
     if history is not None:
-        messages = messages[len(messages) - history :] if history else []
+        messages = messages[-history:] if history else []  # -0 would be all of them
     return Task(
         id=state.run,
         context_id=context_id_of(state),
@@ -154,6 +154,8 @@ def to_task(state: State, *, history: int | None = None, artifacts: bool = True)
 
 def to_status(state: State) -> TaskStatus:
     """Return the status of a task, with a message for the user."""
+    # The id of the message has the seq: two states with the same text are two messages, and a
+    # repeated read of one state returns the same message.
     text = _status_text(state)
     about = make_message(state, text, f"status-{state.seq}") if text else None
     at = Timestamp(seconds=state.at // 1_000_000, nanos=state.at % 1_000_000 * 1000)

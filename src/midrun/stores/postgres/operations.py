@@ -189,6 +189,8 @@ class AppendRequest(Struct, frozen=True, kw_only=True, gc=False):
         if current is None:
             raise RunNotFound(self.run)
         validation.check_append(current, self.after, self.lease)
+        # `now` is the server's time as last heard. A driver passes `at`, the time by which it
+        # decided, because its state is already folded with that time.
         epoch = self.lease.epoch if self.lease else None
         now = now if self.at is None else self.at
         stamped = validation.stamp_lines(
@@ -271,6 +273,9 @@ def _build_result(
     holder: str,
     starts: bool = False,
 ) -> WriteResult:
+    # The new row is computed here and not read back. The server applies the request only if
+    # the row is still `current`, so when it answers "done", the row is exactly this one, and
+    # the next append can be built on it without a read.
     new, head = stamped.appended, stored_head.head
     request = WriteRequest(
         run=current.run,

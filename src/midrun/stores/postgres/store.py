@@ -162,6 +162,9 @@ class PostgresStore:
             StoreForeign: a newer midrun has migrated it.
             StoreKeyRefused: its chains are made with another key, or with none.
         """
+        # A container often starts before its database accepts connections: retry with longer
+        # and longer pauses. Only a lost answer is retried; a refusal (password, version, key)
+        # is final and raised at once.
         kid = HashChain(key).key_id
         address = PostgresAddress(url, durability=durability, write_timeout=write_timeout)
         deadline, pause_s = read_boot_clock() + RECONNECT_MAX_S, RETRY_PAUSE_S
@@ -283,11 +286,14 @@ class PostgresStore:
         validation.check_snapshot(snapshot)
         validation.check_run_id(run)
         body = self.chain.seal_snapshot(snapshot.hash, snapshot.body)
+        # Not through the writer: a snapshot is a cache, and no append should wait for it.
         values = {"run": run, "seq": snapshot.seq, "hash": snapshot.hash, "body": body}
         if not await self._resources.read_pool.execute(queries.SAVE_SNAPSHOT, values):
             raise RunNotFound(run)
 
     async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
+        # Not through the writer either: a heartbeat that waits behind a queue of appends could
+        # come too late, and the worker would lose its leases because it is busy.
         ttl_micros = validation.check_heartbeat(holder, ttl, lag)
         check_no_nul("holder", holder)
         values = {
