@@ -56,9 +56,11 @@ COUNT_HELD: Final = """
     WHERE phase IN ('queued', 'running', 'pausing', 'cancelling')
       AND holder IN (SELECT holder FROM holders WHERE abs(?1 - beat_at) < ttl)
       AND run <> ?2
-      AND (?3 = 'all' OR 'agent:' || agent = ?3 OR ?3 IN (
-          SELECT 'label:' || label FROM labels WHERE no = r.no
-      ))
+      AND CASE
+          WHEN ?3 = 'all' THEN TRUE
+          WHEN substr(?3, 1, 6) = 'agent:' THEN agent = substr(?3, 7)
+          ELSE EXISTS (SELECT 1 FROM labels AS l WHERE l.label = substr(?3, 7) AND l.no = r.no)
+      END
 """
 INSERT_HALT: Final = "INSERT OR IGNORE INTO halts (scope, by, reason, at) VALUES (?, ?, ?, ?)"
 DELETE_HALT: Final = "DELETE FROM halts WHERE scope = ?"
@@ -179,8 +181,11 @@ DATA_VERSION: Final = "PRAGMA data_version"
 VERSION: Final = "PRAGMA user_version"
 LAST_ENTRY_ID: Final = "SELECT coalesce(max(id), 0) FROM entries"
 HALT_COUNTER: Final = "SELECT turns FROM latches"
+# NOT INDEXED: to group by run, SQLite would walk the index of all entries in the file. Without
+# the index it reads only the range of ids.
 CHANGED_RUNS: Final = """
-    SELECT r.run, max(e.seq), max(e.id) FROM entries AS e JOIN runs AS r ON r.no = e.no
+    SELECT r.run, max(e.seq), max(e.id)
+    FROM entries AS e NOT INDEXED JOIN runs AS r ON r.no = e.no
     WHERE e.id > ? GROUP BY e.no
 """
 
