@@ -16,13 +16,20 @@ from midrun.core.values import Item, Phase
 
 LINE_MAX_CHARS = 80
 
+LINE_SCAN_CHARS = 1000
+"""The number of characters of a text that usually contain a whole line of it."""
+
 UNMADE_NAMED_MAX = 10
 """Maximum number of calls that `describe_unmade` names."""
 
 
 def shorten_to_line(text: str) -> str:
     """Return `text` as one line, cut to `LINE_MAX_CHARS`."""
-    flat = " ".join(text.split())
+    # Every append shortens the task, which may have megabytes. The first characters are enough,
+    # unless nearly all of them are white space.
+    flat = " ".join(text[:LINE_SCAN_CHARS].split())
+    if len(flat) <= LINE_MAX_CHARS and len(text) > LINE_SCAN_CHARS:
+        flat = " ".join(text.split())
     return flat if len(flat) <= LINE_MAX_CHARS else flat[: LINE_MAX_CHARS - 1].rstrip() + "…"
 
 
