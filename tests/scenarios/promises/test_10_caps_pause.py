@@ -259,7 +259,7 @@ async def test_an_instruction_with_the_raised_cap_drops_the_calls_beyond_it(
 
 
 async def test_the_possible_cost_of_a_call_is_reserved_while_it_runs(opened: Opener) -> None:
-    """So that calls in flight cannot exceed a cap together. Then only the real cost counts."""
+    """Otherwise calls in flight could exceed a cap together. Later the real cost counts."""
     tools, gate = ControllableTools(), anyio.Event()
     model = PricedModel(["Done."], gate)
     midrun = await opened(build_priced_agent(tools, model, MaxCost(usd=1)))
@@ -382,7 +382,7 @@ async def test_time_spent_waiting_for_a_person_does_not_count(
     [(3, "aaa"), (2, "abab"), (3, "ababab"), (2, "abcabc"), (2, "abcdabcd"), (2, "xyabab")],
 )
 async def test_repeated_calls_pause_the_run(n: int, names: str, opened: Opener) -> None:
-    """The same call, or a cycle of up to four calls; the next call is not made."""
+    """A repetition is the same call, or a cycle of up to four; the next call is not made."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(*call_quick(*names, "z"), "Done.", stop=Repeats(n)))
     run = await midrun.start("actor", "go")

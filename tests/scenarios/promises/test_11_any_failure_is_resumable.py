@@ -84,7 +84,7 @@ async def test_a_resume_after_a_model_failure_repeats_only_the_failed_step(
 
 
 async def test_a_run_can_be_resumed_after_each_of_several_failures(opened: Opener) -> None:
-    """Also with an instruction."""
+    """A resume may have an instruction."""
     tools = ControllableTools()
     prompt: list[str] = []
 

@@ -329,7 +329,7 @@ async def test_a_halt_set_in_another_process_stops_the_call(opened: Opener, path
 async def test_a_halt_holds_in_every_process_and_any_process_can_lift_it(
     opened: Opener,
 ) -> None:
-    """Also a process that was opened after the halt was set."""
+    """It holds also in a process that was opened later."""
     first, second = ControllableTools(), ControllableTools()
     one = await opened(first.agent(Use("slow", name="a"), "Done.", name="one"))
     two = await opened(second.agent(Use("slow", name="b"), "Done.", name="two"))

@@ -155,7 +155,7 @@ async def test_no_ops_and_refusals_are_journaled_too(opened: Opener) -> None:
 
 
 async def test_the_feed_yields_the_journal_in_order(opened: Opener) -> None:
-    """From the start, or after any seq."""
+    """It can start at the first entry or after any seq."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("quick", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -328,7 +328,7 @@ async def test_an_entry_of_another_run_is_found(stored_run: tuple[Path, str, int
 
 
 async def test_a_run_with_a_changed_journal_is_not_driven(path: Path) -> None:
-    """Other runs of the store are."""
+    """The worker still drives the other runs of the store."""
     tools = ControllableTools()
     agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with Midrun(kept_at(path), agents=[agent]) as midrun:

@@ -121,7 +121,7 @@ async def test_of_twenty_resumes_one_counts(opened: Opener) -> None:
         if isinstance(reply, Receipt):
             assert reply.already in {"already_queued", "already_running"}
         else:
-            assert reply.reason == "is_completed"  # the run has completed before
+            assert reply.reason == "is_completed"  # the run was faster
     await run.until("completed")
     assert tools.completed == ["a", "b"]
 
@@ -253,7 +253,7 @@ async def test_a_control_at_the_moment_of_completion_has_one_winner(
         else:
             assert reply.reason in {"is_completed", "already_completed"}
             assert view.phase == "completed"
-        if view.phase == "paused":  # its reply is kept
+        if view.phase == "paused":  # the reply of the model is kept
             await run.resume()
             assert (await run.until("completed")).output == "Done."
 
@@ -287,7 +287,7 @@ async def test_an_answer_against_a_cancel_has_one_winner(
 async def test_a_repeated_request_is_applied_once_and_gets_the_same_receipt(
     opened: Opener,
 ) -> None:
-    """As after a lost reply: from another process, and later."""
+    """A client repeats it after a lost reply: from another process, and later."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
     other_midrun = await opened()
@@ -325,7 +325,7 @@ async def test_twenty_concurrent_repeats_are_one_request(opened: Opener) -> None
 
 
 async def test_a_refusal_is_repeated_as_it_was_told(opened: Opener) -> None:
-    """Also if the run would accept the control by now."""
+    """The run would accept the control by now; the reply stays the same."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")

@@ -138,7 +138,7 @@ class Crawler:
 async def test_a_tool_with_saved_progress_is_stopped_and_continues_from_there(
     opened: Opener,
 ) -> None:
-    """Paused twice: the second attempt has the progress of the first."""
+    """The run is paused twice: the second attempt has the progress of the first."""
     crawler = Crawler()
     midrun = await opened(crawler.agent())
     run = await midrun.start("actor", "go")
@@ -210,7 +210,7 @@ async def test_a_blocking_tool_with_saved_progress_is_killed_and_continues(
 async def test_pause_now_stops_a_tool_that_has_saved_nothing(
     opened: Opener, after_pause: bool
 ) -> None:
-    """With or without an earlier pause. The model is told, and the call is not repeated."""
+    """There may be an earlier pause without `now`. The model is told, and the call is not repeated."""
     tools = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))

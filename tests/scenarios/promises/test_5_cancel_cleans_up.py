@@ -109,7 +109,7 @@ async def cancel_paused_run(run: Run, _: ControllableTools) -> None:
 async def test_held_resources_are_released_at_each_end_of_a_run(
     opened: Opener, end_run: Callable[[Run, ControllableTools], Awaitable[None]]
 ) -> None:
-    """In reverse order, each once."""
+    """They are released in reverse order, each once."""
     tools = ControllableTools()
     script = (Use("lock", name="1"), Use("lock", name="2"), Use("slow", name="x"), "Done.")
     midrun = await opened(tools.agent(*script))
@@ -200,7 +200,7 @@ async def test_an_undo_has_a_key_of_its_own(opened: Opener) -> None:
 
 
 async def test_a_failed_undo_waits_before_its_retry(opened: Opener) -> None:
-    """With the real clock; the other tests of retries use a fast one."""
+    """This test uses the real clock; the other tests of retries use a fast one."""
     drafts = Drafts()
     drafts.fails["a"] = 1
     midrun = await opened(drafts.agent(Use("write", name="a"), Use("slow", name="x")))

@@ -102,7 +102,7 @@ async def test_a_redirect_closes_the_questions_of_a_waiting_run(opened: Opener) 
 
 
 async def test_a_redirect_continues_a_failed_run(opened: Opener) -> None:
-    """From its last boundary; the finished call is kept."""
+    """It continues from its last boundary; the finished call is kept."""
     tools = ControllableTools()
 
     def play(messages: Transcript) -> str | Use:

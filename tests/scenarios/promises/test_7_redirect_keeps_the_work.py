@@ -59,8 +59,8 @@ async def test_a_redirect_at_the_next_step_lets_the_running_tool_finish(
     tools.gate("a").set()
     await run.until("completed")
     assert (tools.completed, tools.stopped) == (["a"], [])
-    *_, step, instruction = model.heard[1]
-    assert step.uses[0].result == "a done"
+    *_, step_turn, instruction = model.heard[1]
+    assert step_turn.uses[0].result == "a done"
     assert is_instruction(instruction, NEW_INSTRUCTION)
     assert not (await run.view()).pending
 
@@ -68,7 +68,7 @@ async def test_a_redirect_at_the_next_step_lets_the_running_tool_finish(
 async def test_a_redirect_now_stops_the_running_tools_and_does_not_repeat_them(
     opened: Opener,
 ) -> None:
-    """Also a read-only one: it belonged to the old instruction."""
+    """A read-only tool is stopped as well: it belonged to the old instruction."""
     tools = ControllableTools()
     step = (Use("slow", name="a"), Use("read", name="b"))
     model = Speaker(Line("", "", *step), "Done.")
@@ -80,8 +80,8 @@ async def test_a_redirect_now_stops_the_running_tools_and_does_not_repeat_them(
     await run.until("completed")
     assert sorted(tools.stopped) == ["a", "b"]
     assert sorted(tools.called) == ["a", "b"]
-    *_, step, instruction = model.heard[1]
-    assert all("stopped midway" in made.problem for made in step.uses)
+    *_, step_turn, instruction = model.heard[1]
+    assert all("stopped midway" in made.problem for made in step_turn.uses)
     assert is_instruction(instruction, NEW_INSTRUCTION)
 
 

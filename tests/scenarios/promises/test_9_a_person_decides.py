@@ -112,7 +112,7 @@ async def test_only_the_audience_may_decide(opened: Opener, log: str) -> None:
 async def test_four_eyes_exclude_the_person_who_started_the_run(
     opened: Opener, log: str
 ) -> None:
-    """In each role."""
+    """The person is excluded in each role."""
     midrun = await opened(log_agent(Use("sign", log=log, name="lease"), repeat_results))
     run = await midrun.start("logger", "go", actor="ada")
     await run.until("waiting")

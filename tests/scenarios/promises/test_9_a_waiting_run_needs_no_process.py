@@ -32,7 +32,7 @@ from tests.unit.runs.conftest import Opener
 async def test_the_answer_in_another_process_is_the_result_of_the_tool(
     asking_tool: str, log: str, tmp_path: Path
 ) -> None:
-    """For a tool in the event loop, in a process of its own, and in a thread."""
+    """The tool runs in the event loop, in a process of its own, or in a thread."""
     outcome = await log_agent(*get_script(asking_tool, log)).run("go")
     assert isinstance(outcome, Paused)
     assert (outcome.phase, outcome.reason) == ("waiting", "question")
@@ -179,7 +179,7 @@ async def test_a_question_passes_error_handlers_and_task_groups_of_the_tool(
 async def test_the_other_calls_of_a_step_that_asks_are_made_once(
     log: str, tmp_path: Path
 ) -> None:
-    """Both the call before the question and the call after it."""
+    """There is one before the question and one after it."""
     outcome = await log_agent(*get_script("siblings", log)).run("go")
     assert isinstance(outcome, Paused)
     assert sorted(read_log(log)) == ["asked Refund?", "did first", "did last"]

@@ -114,7 +114,7 @@ async def test_an_exception_of_the_caller_is_not_wrapped(opened: Opener) -> None
 
 
 async def test_a_cancelled_caller_stops_its_run() -> None:
-    """As after a timeout around the run, or Ctrl-C."""
+    """The cause can be a timeout around the run, or Ctrl-C."""
     tools = ControllableTools()
     agent = tools.agent(Use("slow", name="a"), "Done.", grace=timedelta(milliseconds=50))
     with anyio.fail_after(60):
@@ -175,7 +175,7 @@ async def test_resume_with_an_answer_to_no_question_is_refused() -> None:
 
 
 async def test_a_failed_run_continues_in_another_process(log: str, tmp_path: Path) -> None:
-    """From its last boundary; finished calls are not repeated."""
+    """It continues from its last boundary; finished calls are not repeated."""
     turns = get_script("act", log)
     broken = log_agent(turns[0], turns[1])  # the script ends too early
     outcome = await broken.run("go")
@@ -265,7 +265,7 @@ async def test_a_damaged_checkpoint_is_refused_without_a_key(log: str) -> None:
 
 
 async def test_a_checkpoint_of_another_agent_is_refused(log: str) -> None:
-    """Another name, other tools, or other instructions."""
+    """The agents differ in name, tools or instructions."""
     checkpoint = (await run_to_question(log)).checkpoint
     others = (
         ControllableTools().agent("Done.", name="actor"),
