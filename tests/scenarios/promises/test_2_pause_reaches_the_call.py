@@ -210,7 +210,7 @@ async def test_a_blocking_tool_with_saved_progress_is_killed_and_continues(
 async def test_pause_now_stops_a_tool_that_has_saved_nothing(
     opened: Opener, after_pause: bool
 ) -> None:
-    """There may be an earlier pause without `now`. The model is told, and the call is not repeated."""
+    """An earlier pause does not matter. The model is told; the call is not repeated."""
     tools = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
