@@ -1,4 +1,4 @@
-"""Time for the promises that are about time."""
+"""Clocks that a test controls."""
 
 from datetime import timedelta
 
@@ -6,11 +6,11 @@ from midrun.core.ids import Micros
 from midrun.ports.environment import read_wall_clock
 
 FAR = timedelta(days=365)
-"""A lease that no jump of a clock ends: these tests are not about leases."""
+"""A lease that does not end when a test moves the clock."""
 
 
 class Hand:
-    """A clock that a test moves by hand."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now = read_wall_clock()
@@ -20,22 +20,22 @@ class Hand:
         return self.now
 
     def move(self, by: timedelta) -> None:
-        """Let time pass."""
+        """Move the time forward."""
         self.now = Micros(self.now + by // timedelta(microseconds=1))
 
 
-class Stopped:
-    """A clock that stands still until a test lets it run."""
+class StartableClock:
+    """A clock that stands still until a test starts it."""
 
     def __init__(self) -> None:
-        self._start = read_wall_clock()
-        self._since: Micros | None = None
+        self._initial = read_wall_clock()
+        self._started_at: Micros | None = None
 
     def __call__(self) -> Micros:
         """Return the time."""
-        passed = 0 if self._since is None else read_wall_clock() - self._since
-        return Micros(self._start + passed)
+        passed = 0 if self._started_at is None else read_wall_clock() - self._started_at
+        return Micros(self._initial + passed)
 
-    def run(self) -> None:
-        """Let time pass as it does."""
-        self._since = read_wall_clock()
+    def start(self) -> None:
+        """Move with the wall clock from now on."""
+        self._started_at = read_wall_clock()

@@ -1,4 +1,4 @@
-"""What tests of the promises share: the stores of the runtime's tests, verified afterwards."""
+"""Fixtures of the promises: the stores of `tests/unit/runs`, and a log file."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ __all__ = ["log", "opened", "path"]
 
 @pytest.fixture
 def log(tmp_path: Path) -> str:
-    """Give the book that the office writes down in what it does."""
-    return str(tmp_path / "book.txt")
+    """Return the path of the log that the tools of `log_agent` write to."""
+    return str(tmp_path / "log.txt")

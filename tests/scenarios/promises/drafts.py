@@ -1,20 +1,21 @@
-"""Drafts that can be undone, by an undo that fails as often as a test wants."""
+"""Tools that write drafts, whose undo fails as often as a test wants, and a fast clock."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 
 from midrun import Agent, Call, Tool, tool
 from midrun.core.ids import Micros
-from midrun.models import ScriptedModel
+from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment, read_wall_clock
+from midrun.testing.controllable_tools import ControllableTools
 from midrun.text.report import ReportedCall
-from tests.unit.runs.stage import ControllableTools, Use
 
 ATTEMPTS = 5
+"""The number of attempts of an undo before it is given up."""
 
 
 def hasty() -> Environment:
-    """Return an outside whose clock jumps by minutes: whatever waits for a time is due."""
+    """Return an environment whose clock jumps by minutes, so that each wait is over at once."""
     jumps = [0]
 
     def clock() -> Micros:
@@ -25,12 +26,16 @@ def hasty() -> Environment:
 
 
 class Drafts:
-    """Drafts that can be undone, with an undo that fails as often as a test wants."""
+    """Tools that write drafts, with an undo that fails `fails[name]` times.
+
+    `tries` has the name, key and result that each undo was called with, `call_keys` the key of
+    each call.
+    """
 
     def __init__(self) -> None:
         self.stage = ControllableTools()
         self.fails: dict[str, int] = {}
-        self.tries: list[tuple[str, str, object]] = []  # name, key, result
+        self.tries: list[tuple[str, str, object]] = []
         self.call_keys: dict[str, str] = {}
 
     async def discard(self, call: Call, args: dict[str, str], result: object) -> None:
@@ -54,7 +59,7 @@ class Drafts:
 
         @tool(undo=self.discard)
         async def dictate(call: Call, name: str) -> str:
-            """Write a draft when the test says so."""
+            """Write a draft when the test opens the gate."""
             self.call_keys[name] = call.key
             self.stage.start(name).set()
             await self.stage.gate(name).wait()
@@ -69,6 +74,6 @@ class Drafts:
         return Agent(name, model=ScriptedModel(list(turns)), tools=tools)
 
 
-def names(deeds: Sequence[ReportedCall]) -> list[str]:
-    """Return the `name` argument of each deed."""
-    return [deed.args.split('"')[3] for deed in deeds]
+def get_names(calls: Sequence[ReportedCall]) -> list[str]:
+    """Return the argument `name` of each call."""
+    return [call.args.split('"')[3] for call in calls]

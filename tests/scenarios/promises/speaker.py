@@ -1,4 +1,4 @@
-"""A model that stops in the middle of what it says until a test lets it go on."""
+"""A scripted model that stops at a gate inside a reply until the test opens the gate."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,14 +11,14 @@ from midrun.core.values import Use as Wanted
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt
 
-RESERVED = Spend(tokens=100)
-"""What this model wants set aside for each of its replies."""
+RESERVATION = Spend(tokens=100)
+"""The reservation of the model for each reply."""
 
 
 class Line:
-    """One reply: `said`, then a gate if there is one, then `then` and the calls it asks for.
+    """One reply: the text `said`, the gate, the text `then`, and the calls `uses`.
 
-    With `at="end"` the gate is behind everything: the reply is whole, but its stream is open.
+    With `at="end"` the gate is at the end: the reply is complete, but its stream is open.
     """
 
     def __init__(
@@ -32,15 +32,15 @@ class Line:
 
     @property
     def reply(self) -> Reply:
-        """The whole of it."""
+        """The complete reply."""
         uses = tuple(Wanted(tool=use.tool, args=use.args) for use in self.uses)
         return Reply(text=self.said + self.then, uses=uses)
 
 
 class Speaker:
-    """Plays `lines`, one for each call; which of them follows from how often it was called.
+    """Plays `lines`, one for each call.
 
-    `heard` is what it was given each time, `closed` the gates at which its stream was closed.
+    `heard` has the transcript of each call, `closed` the gates at which its stream was closed.
     """
 
     name = "speaker"
@@ -54,28 +54,28 @@ class Speaker:
         self._reached: dict[str, anyio.Event] = {}
 
     def gate(self, name: str) -> anyio.Event:
-        """Return what opens the gate of this name."""
+        """Return the event that opens a gate."""
         return self._gates.setdefault(name, anyio.Event())
 
     def reached(self, name: str) -> anyio.Event:
-        """Return what is set once the model waits at the gate of this name."""
+        """Return the event that is set when the model waits at a gate."""
         return self._reached.setdefault(name, anyio.Event())
 
     def reserve(self, prompt: Prompt) -> Spend:
-        """Set the same aside for every reply."""
+        """Reserve the same for every reply."""
         del prompt
-        return RESERVED
+        return RESERVATION
 
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
-        """Say the next line."""
+        """Play the next line."""
         line = self._lines[len(self.heard)]
         self.heard.append(list(prompt.transcript))
         pieces = self._pieces(line)
         try:
             yield pieces
         finally:
-            await pieces.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await pieces.aclose()  # type: ignore[attr-defined]  # an async generator
 
     async def _pieces(self, line: Line) -> AsyncIterator[Piece | Finished]:
         if line.said:

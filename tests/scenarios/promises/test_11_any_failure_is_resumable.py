@@ -1,7 +1,6 @@
-"""Any failure is resumable.
+"""Promise 11: every failure can be resumed, from the last boundary between two steps.
 
-An error that nobody caught leaves the run at its last boundary, and resuming goes on from
-there. What is worth another attempt gets one by itself; what a tool raises, the agent hears.
+Transient failures of a model are retried. The exception of a tool is told to the agent.
 """
 
 from collections.abc import Sequence
@@ -18,42 +17,40 @@ from midrun.errors import ControlRefused
 from midrun.models import Use
 from midrun.ports.environment import Environment
 from midrun.stops import Custom, MaxTokens
-from tests.scenarios.promises import conditions
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.promises import stop_conditions
 from tests.scenarios.promises.clocks import FAR, Hand
-from tests.scenarios.promises.faulty import (
+from tests.scenarios.promises.log_agent import repeat_results
+from tests.scenarios.promises.models import (
+    BAD_REQUEST,
     OVERLOADED,
-    REFUSED,
-    Careless,
-    Faulty,
-    fails_async,
-    fails_blocking,
-    fails_thread,
-    limited,
+    FailingModel,
+    FailingReserveModel,
+    rate_limited,
 )
-from tests.scenarios.promises.office import told
 from tests.scenarios.promises.seen import entries, kinds, recorded
+from tests.scenarios.promises.tools import fails_async, fails_blocking, fails_thread
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools
 
 
-def agent(
-    stage: ControllableTools, model: Faulty, name: str = "actor", **options: object
+def build_agent(
+    tools: ControllableTools, model: FailingModel, name: str = "actor", **options: object
 ) -> Agent:
     """Return an agent with this model."""
-    return Agent(name, model=model, tools=stage.tools(), **options)  # type: ignore[arg-type]  # checked there
+    return Agent(name, model=model, tools=tools.tools(), **options)  # type: ignore[arg-type]  # checked there
 
 
-async def failed(run: Run) -> Failed:
-    """Wait until the run has failed, and return how."""
+async def wait_for_failure(run: Run) -> Failed:
+    """Wait until the run has failed; return its outcome."""
     outcome = await run.result()
     assert isinstance(outcome, Failed), outcome
     assert outcome.phase == "failed"
     return outcome
 
 
-async def book(run: Run) -> Sequence[Record]:
-    """Return the journal with its times."""
+async def read_records(run: Run) -> Sequence[Record]:
+    """Return the journal with the time of each entry."""
     return await run._service.store.read(run.id)
 
 
@@ -63,130 +60,129 @@ async def book(run: Run) -> Sequence[Record]:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (REFUSED, "bad_request"),
+        (BAD_REQUEST, "bad_request"),
         (ValueError("odd"), "model_error"),
-        (limited(9999), "rate_limited"),
+        (rate_limited(9999), "rate_limited"),
     ],
 )
-async def test_a_model_that_fails_leaves_the_run_where_it_was(
+async def test_a_resume_after_a_model_failure_repeats_only_the_failed_step(
     error: Exception, code: str, opened: Opener
 ) -> None:
-    """What was done stays done and is not done again; only the step that failed is made."""
-    stage = ControllableTools()
-    model = Faulty(Use("quick", name="a"), error, Use("quick", name="b"), "Done.")
-    midrun = await opened(agent(stage, model))
+    tools = ControllableTools()
+    model = FailingModel(Use("quick", name="a"), error, Use("quick", name="b"), "Done.")
+    midrun = await opened(build_agent(tools, model))
     run = await midrun.start("actor", "go")
-    outcome = await failed(run)
+    outcome = await wait_for_failure(run)
     assert outcome.code == code
     assert outcome.error
     assert "tried again" not in outcome.error
     assert (await run.view()).error == outcome.error
     await run.resume(actor="ada")
     assert (await run.until("completed")).output == "Done."
-    assert stage.completed == ["a", "b"]
-    assert model.asked == 4
+    assert tools.completed == ["a", "b"]
+    assert model.calls == 4
 
 
-async def test_a_run_may_fail_as_often_as_it_likes(opened: Opener) -> None:
-    """Each time it can be resumed, with an instruction too."""
-    stage = ControllableTools()
-    heard: list[str] = []
+async def test_a_run_can_be_resumed_after_each_of_several_failures(opened: Opener) -> None:
+    """A resume may have an instruction."""
+    tools = ControllableTools()
+    prompt: list[str] = []
 
-    def listen(messages: Transcript) -> str:
-        heard.extend(turn.text for turn in messages if turn.role == "user")
+    def record_prompt(messages: Transcript) -> str:
+        prompt.extend(turn.text for turn in messages if turn.role == "user")
         return "Done."
 
-    model = Faulty(REFUSED, Use("quick", name="a"), REFUSED, REFUSED, listen)
-    midrun = await opened(agent(stage, model))
+    model = FailingModel(
+        BAD_REQUEST, Use("quick", name="a"), BAD_REQUEST, BAD_REQUEST, record_prompt
+    )
+    midrun = await opened(build_agent(tools, model))
     run = await midrun.start("actor", "go")
     for instruction in (None, None, "Use the other one"):
-        await failed(run)
+        await wait_for_failure(run)
         await run.resume(instruction)
     await run.until("completed")
-    assert stage.completed == ["a"]
-    assert heard == ["go", "Use the other one"]
+    assert tools.completed == ["a"]
+    assert prompt == ["go", "Use the other one"]
 
 
-async def test_another_process_goes_on_from_a_failure(opened: Opener, path: Path) -> None:
-    """The one that failed may be gone."""
-    stage = ControllableTools()
-    first = agent(stage, Faulty(Use("quick", name="a"), REFUSED))
+async def test_another_process_can_resume_a_failed_run(opened: Opener, path: Path) -> None:
+    tools = ControllableTools()
+    first = build_agent(tools, FailingModel(Use("quick", name="a"), BAD_REQUEST))
     async with Midrun(kept_at(path), agents=[first]) as midrun:
         run = await midrun.start("actor", "go")
-        await failed(run)
-    again = await opened(agent(stage, Faulty("Done.")))
+        await wait_for_failure(run)
+    again = await opened(build_agent(tools, FailingModel("Done.")))
     run = await again.get(run.id)
     await run.resume()
     await run.until("completed")
-    assert stage.completed == ["a"]
+    assert tools.completed == ["a"]
 
 
-async def test_a_failure_carries_a_checkpoint_that_goes_on_without_a_store() -> None:
-    """As a pause does."""
-    stage = ControllableTools()
-    outcome = await agent(stage, Faulty(Use("quick", name="a"), REFUSED)).run("go")
+async def test_the_checkpoint_of_a_failed_run_can_be_resumed_without_a_store() -> None:
+    tools = ControllableTools()
+    outcome = await build_agent(tools, FailingModel(Use("quick", name="a"), BAD_REQUEST)).run(
+        "go"
+    )
     assert isinstance(outcome, Failed)
     checkpoint = Checkpoint.from_json(outcome.checkpoint.to_json())
-    again = await agent(stage, Faulty(told)).resume(checkpoint)
+    again = await build_agent(tools, FailingModel(repeat_results)).resume(checkpoint)
     assert isinstance(again, Completed)
     assert again.output == "quick: a done"
-    assert stage.completed == ["a"]
+    assert tools.completed == ["a"]
 
 
 async def test_a_failed_run_can_be_cancelled_and_cleans_up(opened: Opener) -> None:
-    """What it holds is not held for ever because its model broke."""
-    stage = ControllableTools()
-    model = Faulty([Use("draft", name="d"), Use("lock", name="table")], REFUSED)
-    midrun = await opened(agent(stage, model))
+    tools = ControllableTools()
+    model = FailingModel([Use("draft", name="d"), Use("lock", name="table")], BAD_REQUEST)
+    midrun = await opened(build_agent(tools, model))
     run = await midrun.start("actor", "go")
-    await failed(run)
+    await wait_for_failure(run)
     await run.cancel(undo="all")
     await run.until("cancelled")
-    assert (stage.undone, stage.released) == (["d"], ["table"])
+    assert (tools.undone, tools.released) == (["d"], ["table"])
 
 
-async def test_a_model_that_cannot_say_what_it_costs_fails_its_run_and_no_other(
+async def test_a_model_whose_reserve_raises_fails_only_its_own_run(
     opened: Opener,
 ) -> None:
-    """Whatever of somebody's code raises, it is this run's failure."""
-    stage = ControllableTools()
-    model = Careless("Done.")
-    careless = agent(stage, model, stop=MaxTokens(1000))
-    sound = stage.agent(Use("slow", name="x"), "Done.", name="sound")
-    midrun = await opened(careless, sound)
+    tools = ControllableTools()
+    model = FailingReserveModel("Done.")
+    failing = build_agent(tools, model, stop=MaxTokens(1000))
+    sound = tools.agent(Use("slow", name="x"), "Done.", name="sound")
+    midrun = await opened(failing, sound)
     other = await midrun.start("sound", "go")
-    await stage.start("x").wait()
+    await tools.start("x").wait()
     run = await midrun.start("actor", "go")
-    outcome = await failed(run)
+    outcome = await wait_for_failure(run)
     assert "price list not found" in outcome.error
-    stage.gate("x").set()
+    tools.gate("x").set()
     await other.until("completed")
     model.broken = False
     await run.resume()
     await run.until("completed")
 
 
-async def test_a_condition_that_raises_fails_the_run_and_not_for_good(opened: Opener) -> None:
-    """Mended, it is asked again."""
-    stage = ControllableTools()
-    stop = Custom(conditions.broken)
-    midrun = await opened(stage.agent(Use("quick", name="a"), "Done.", stop=stop))
-    conditions.BROKEN["raises"] = True
+async def test_a_stop_condition_that_raises_fails_the_run_resumably(opened: Opener) -> None:
+    """After the repair it is called again."""
+    tools = ControllableTools()
+    stop = Custom(stop_conditions.broken)
+    midrun = await opened(tools.agent(Use("quick", name="a"), "Done.", stop=stop))
+    stop_conditions.BROKEN["raises"] = True
     run = await midrun.start("actor", "go")
-    outcome = await failed(run)
+    outcome = await wait_for_failure(run)
     assert outcome.code == "stop_failed"
     assert "condition out of order" in outcome.error
-    conditions.BROKEN["raises"] = False
+    stop_conditions.BROKEN["raises"] = False
     await run.resume()
     await run.until("completed")
-    assert stage.completed == ["a"]
+    assert tools.completed == ["a"]
 
 
 # ── tools ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("tool", "how", "heard"),
+    ("tool", "how", "output"),
     [
         (fails_async, "error", "RuntimeError: out of paper"),
         (fails_async, "group", "out of paper"),
@@ -199,34 +195,34 @@ async def test_a_condition_that_raises_fails_the_run_and_not_for_good(opened: Op
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-async def test_what_a_tool_raises_is_told_to_the_agent(
-    tool: object, how: str, heard: str, opened: Opener
+async def test_the_agent_is_told_the_exception_of_a_tool(
+    tool: object, how: str, output: str, opened: Opener
 ) -> None:
-    """The run does not fail of it, nor hang, nor take the process down."""
+    """The run neither fails nor hangs, and the worker survives."""
     name = tool.name  # type: ignore[attr-defined]  # it is a tool
-    model = Faulty([Use(name, how=how), Use("quick", name="a")], told)
-    stage = ControllableTools()
-    both = Agent("actor", model=model, tools=[tool, *stage.tools()])  # type: ignore[list-item]  # as above
-    midrun = await opened(both)
+    model = FailingModel([Use(name, how=how), Use("quick", name="a")], repeat_results)
+    tools = ControllableTools()
+    agent = Agent("actor", model=model, tools=[tool, *tools.tools()])  # type: ignore[list-item]  # as above
+    midrun = await opened(agent)
     run = await midrun.start("actor", "go")
     view = await run.until("completed", "failed", "waiting")
-    if view.phase == "waiting":  # it ended in a way that tells nobody what it had done by then
+    if view.phase == "waiting":  # its outcome is unknown
         assert view.asks[0].kind == "unsure"
         await run.answer("unknown")
         view = await run.until("completed")
     assert view.phase == "completed"
-    assert heard in view.output
-    assert stage.completed == ["a"]
+    assert output in view.output
+    assert tools.completed == ["a"]
 
 
-# ── attempts ──────────────────────────────────────────────────────────────────────────────
+# ── retries ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_passes_is_tried_again_by_itself(opened: Opener) -> None:
-    """Later each time, as attempts of the same call; what it had said before does not count."""
-    stage = ControllableTools()
-    model = Faulty(OVERLOADED, OVERLOADED, "Done.")
-    midrun = await opened(agent(stage, model))
+async def test_a_transient_model_failure_is_retried(opened: Opener) -> None:
+    """The waits grow. The text of failed attempts is not in the transcript."""
+    tools = ControllableTools()
+    model = FailingModel(OVERLOADED, OVERLOADED, "Done.")
+    midrun = await opened(build_agent(tools, model))
     run = await midrun.start("actor", "go")
     view = await run.until("completed", "failed")
     assert (view.output, view.step) == ("Done.", 1)
@@ -236,92 +232,91 @@ async def test_what_passes_is_tried_again_by_itself(opened: Opener) -> None:
         ("c1", 2),
         ("c1", 3),
     ]
-    first, second = _waits(await book(run))
+    first, second = _compute_retry_waits(await read_records(run))
     assert (first >= 0.25, second >= 0.5) == (True, True)
     turns = list(Transcript(await run._load_state()))
     assert [turn.text for turn in turns if turn.role == "assistant"] == ["Done."]
 
 
-def _waits(journal: Sequence[Record]) -> list[float]:
-    """Return how many seconds passed at least between each failure and the next attempt.
+def _compute_retry_waits(journal: Sequence[Record]) -> list[float]:
+    """Return the seconds from the start of each failed attempt to its `retry_at`.
 
-    From when the failure says it may be tried again, which the attempt must not be before; an
-    attempt cannot have failed before it began.
+    Check also that no attempt starts before the `retry_at` of the failure before it.
     """
     waits: list[float] = []
-    began, again = 0, 0
+    started_at, retry_at = 0, 0
     for record in journal:
         entry = record.entry
         if isinstance(entry, CallFailed) and entry.retry_at is not None:
-            again = entry.retry_at
-            waits.append((again - began) / 1e6)
+            retry_at = entry.retry_at
+            waits.append((retry_at - started_at) / 1e6)
         elif isinstance(entry, CallStarted):
-            began = record.at
-            assert began >= again, "it was tried too early"
+            started_at = record.at
+            assert started_at >= retry_at, "the retry started before its time"
     return waits
 
 
-async def test_a_provider_that_says_when_to_come_back_is_obeyed(opened: Opener) -> None:
-    """Never earlier than that."""
-    midrun = await opened(agent(ControllableTools(), Faulty(limited(0.8), "Done.")))
+async def test_a_retry_waits_for_the_retry_after_of_the_provider(opened: Opener) -> None:
+    midrun = await opened(
+        build_agent(ControllableTools(), FailingModel(rate_limited(0.8), "Done."))
+    )
     run = await midrun.start("actor", "go")
     await run.until("completed")
-    (wait,) = _waits(await book(run))
+    (wait,) = _compute_retry_waits(await read_records(run))
     assert wait >= 0.8
 
 
-async def test_attempts_are_bounded_and_afterwards_the_run_fails(path: Path) -> None:
-    """Nothing is tried for ever; resumed, it is given a full set of attempts again."""
+async def test_the_run_fails_after_its_last_attempt(path: Path) -> None:
+    """A resume grants all attempts again."""
     clock = Hand()
-    model = Faulty(*[OVERLOADED] * 6, REFUSED, "Done.")
+    model = FailingModel(*[OVERLOADED] * 6, BAD_REQUEST, "Done.")
     outside = Environment(clock=clock, lease=FAR)
-    acting = agent(ControllableTools(), model)
-    async with Midrun(kept_at(path), agents=[acting], outside=outside) as midrun:
+    agent = build_agent(ControllableTools(), model)
+    async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         for n in range(1, 6):
             failure = await recorded(run, CallFailed, n)
             assert failure.retry_at is not None
             clock.move(timedelta(minutes=2))
-            with pytest.raises(ControlRefused):  # and noted in the journal: it looks again
+            with pytest.raises(ControlRefused):  # the entry wakes the run loop
                 await run.approve(ask="a1", request_id=f"look {n}")
-        outcome = await failed(run)
-        assert (outcome.code, model.asked) == ("overloaded", 6)
+        outcome = await wait_for_failure(run)
+        assert (outcome.code, model.calls) == ("overloaded", 6)
         await run.resume()
-        assert (await failed(run)).code == "bad_request"
+        assert (await wait_for_failure(run)).code == "bad_request"
         assert await midrun.verify(run.id)
 
 
 async def test_a_pause_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
-    """Nothing is in flight while the run waits to try again."""
-    model = Faulty(limited(600))
-    midrun = await opened(agent(ControllableTools(), model))
+    """No call is in flight while the run waits for a retry."""
+    model = FailingModel(rate_limited(600))
+    midrun = await opened(build_agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
     with anyio.fail_after(60):
         await run.pause()
         await run.until("paused")
-    assert model.asked == 1
+    assert model.calls == 1
 
 
 async def test_a_cancel_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
-    """And nothing is tried after it."""
-    model = Faulty(limited(600))
-    midrun = await opened(agent(ControllableTools(), model))
+    model = FailingModel(rate_limited(600))
+    midrun = await opened(build_agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
     with anyio.fail_after(60):
         await run.cancel()
         await run.until("cancelled")
-    assert model.asked == 1
+    assert model.calls == 1
     assert (
         "CallStarted" not in (await kinds(run))[(await kinds(run)).index("CancelRequested") :]
     )
 
 
 async def test_a_redirect_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
-    """What failed was decided for the old course; the new one is thought about at once."""
-    model = Faulty(limited(600), "On the new course.")
-    midrun = await opened(agent(ControllableTools(), model))
+    """The failed call belonged to the old instruction."""
+    model = FailingModel(rate_limited(600), "Done.")
+    midrun = await opened(build_agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
     with anyio.fail_after(60):
@@ -329,15 +324,16 @@ async def test_a_redirect_does_not_wait_for_the_next_attempt(opened: Opener) -> 
         await run.until("completed")
 
 
-async def test_resuming_after_a_pause_does_not_forget_when_to_come_back(opened: Opener) -> None:
-    """A person's impatience is not the provider's permission."""
-    model = Faulty(limited(0.8), "Done.")
-    midrun = await opened(agent(ControllableTools(), model))
+async def test_a_resume_does_not_shorten_the_retry_after_of_the_provider(
+    opened: Opener,
+) -> None:
+    model = FailingModel(rate_limited(0.8), "Done.")
+    midrun = await opened(build_agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
     await run.pause()
     await run.until("paused")
     await run.resume()
     await run.until("completed")
-    (wait,) = _waits(await book(run))
+    (wait,) = _compute_retry_waits(await read_records(run))
     assert wait >= 0.8

@@ -1,7 +1,7 @@
-"""Every fact is on record.
+"""Promise 13: everything is on record.
 
-What the agent did and why, who pressed what and when, in one append-only journal whose entries
-are tied together by hashes. What was changed afterwards is found, and where.
+The journal has all controls with actor and reason, and all calls. Its entries form a hash
+chain, so that `verify` finds a changed entry.
 """
 
 from collections.abc import AsyncIterator
@@ -29,29 +29,28 @@ from midrun.errors import JournalCorrupt
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import MaxSteps
-from tests.scenarios.promises.office import office, script
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.promises.log_agent import get_script, log_agent
 from tests.scenarios.promises.seen import entries, journal, kinds
 from tests.support.hands import UNDONE, by_hand, replaced
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools
 
-# ── who, what, why ────────────────────────────────────────────────────────────────────────
+# ── controls and calls ────────────────────────────────────────────────────────────────────
 
 
-async def test_who_asked_for_what_and_why_stands_in_the_journal(opened: Opener) -> None:
-    """Each control with its actor, the actor's role, the reason and the words."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done.", stop=MaxSteps(9))
+async def test_the_journal_has_actor_role_and_reason_of_each_control(opened: Opener) -> None:
+    tools = ControllableTools()
+    agent = tools.agent(Use("slow", name="a"), Use("slow", name="b"), "Done.", stop=MaxSteps(9))
     midrun = await opened(agent)
     run = await midrun.start("actor", "Sort it", actor="ada", labels=["mail"], thread="t1")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     await run.raise_cap(steps=20, actor="operator:olga", reason="big one")
     await run.pause(actor="bob", reason="lunch")
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("paused")
     await run.resume("Be quick", actor="ada", reason="back")
-    await stage.start("b").wait()
+    await tools.start("b").wait()
     await run.redirect("Use French", actor="bob", reason="the client asked")
     await run.cancel(actor="operator:olga", reason="enough")
     await run.until("cancelled")
@@ -59,14 +58,14 @@ async def test_who_asked_for_what_and_why_stands_in_the_journal(opened: Opener) 
     assert (started.task, started.by, started.agent) == ("Sort it", "ada", "actor")
     assert (started.labels, started.thread) == (("mail",), "t1")
     assert started.agent_print == agent.fingerprint
-    told = [
+    controls = [
         (type(entry).__name__, entry.by, entry.role, entry.reason)
         for entry in await journal(run)
         if isinstance(
             entry, CapRaised | PauseRequested | RunResumed | RedirectRequested | CancelRequested
         )
     ]
-    assert told == [
+    assert controls == [
         ("CapRaised", "olga", "operator", "big one"),
         ("PauseRequested", "bob", "user", "lunch"),
         ("RunResumed", "ada", "user", "back"),
@@ -78,12 +77,11 @@ async def test_who_asked_for_what_and_why_stands_in_the_journal(opened: Opener) 
 
 
 @pytest.mark.parametrize("answer", ["approve", "decline"])
-async def test_who_decided_about_a_call_stands_in_the_journal(
+async def test_the_journal_has_actor_and_reason_of_a_decision(
     answer: str, opened: Opener, tmp_path: Path
 ) -> None:
-    """With the reason, whichever way it was decided."""
-    midrun = await opened(office(*script("pay", str(tmp_path / "book.txt"))))
-    run = await midrun.start("office", "go")
+    midrun = await opened(log_agent(*get_script("pay", str(tmp_path / "log.txt"))))
+    run = await midrun.start("logger", "go")
     await run.until("waiting")
     if answer == "approve":
         await run.approve(actor="ada", reason="small sum")
@@ -95,35 +93,35 @@ async def test_who_decided_about_a_call_stands_in_the_journal(
     assert decided.reason == "small sum"
 
 
-async def test_why_the_agent_makes_a_call_is_on_record_and_no_argument_of_the_tool(
+async def test_the_reason_for_a_call_is_journaled_and_not_passed_to_the_tool(
     opened: Opener,
 ) -> None:
-    """Every tool is offered with a place to say why; none is given it."""
-    stage = ControllableTools()
+    """The schema of each tool has a property `why` for the model."""
+    tools = ControllableTools()
     midrun = await opened(
-        stage.agent(["Let me look. ", Use("quick", name="a", why="the bill is due")], "Done.")
+        tools.agent(["Let me look. ", Use("quick", name="a", why="the bill is due")], "Done.")
     )
     run = await midrun.start("actor", "go")
     await run.until("completed")
-    asked, made, _ = await entries(run, CallDone)
-    assert asked.reply is not None
-    (use,) = asked.reply.uses
+    model_call, tool_call, _ = await entries(run, CallDone)
+    assert model_call.reply is not None
+    (use,) = model_call.reply.uses
     assert (use.why, use.args) == ("the bill is due", {"name": "a"})
-    assert asked.reply.text == "Let me look. "
-    assert made.result == "a done"
+    assert model_call.reply.text == "Let me look. "
+    assert tool_call.result == "a done"
     for spec in midrun.agents["actor"].specs:
         properties = spec.schema["properties"]  # type: ignore[index]  # a JSON Schema
         assert "why" in properties
 
 
-class Thinker(Unpriced):
-    """Thinks before it speaks."""
+class ThinkingModel(Unpriced):
+    """Streams its thinking before its text."""
 
-    name = "thinker"
+    name = "thinking"
 
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
-        """Think, and speak."""
+        """Yield one reply."""
         del prompt
         yield self._pieces()
 
@@ -133,35 +131,33 @@ class Thinker(Unpriced):
         yield Finished(reply=Reply(text="42", thinking="Six times seven."))
 
 
-async def test_what_the_model_thought_is_on_record_with_what_it_said(opened: Opener) -> None:
-    """So that a decision can be understood afterwards."""
-    midrun = await opened(Agent("actor", model=Thinker()))
+async def test_the_thinking_of_the_model_is_journaled_with_its_text(opened: Opener) -> None:
+    midrun = await opened(Agent("actor", model=ThinkingModel()))
     run = await midrun.start("actor", "go")
     await run.until("completed")
-    (said,) = await entries(run, CallDone)
-    assert said.reply is not None
-    assert (said.reply.thinking, said.reply.text) == ("Six times seven.", "42")
+    (done,) = await entries(run, CallDone)
+    assert done.reply is not None
+    assert (done.reply.thinking, done.reply.text) == ("Six times seven.", "42")
 
 
-async def test_a_request_that_changed_nothing_is_on_record_too(opened: Opener) -> None:
-    """Somebody pressed the button; that it was a no-op, or refused, is a fact as well."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+async def test_no_ops_and_refusals_are_journaled_too(opened: Opener) -> None:
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     await run.resume(actor="ada", request_id="r1")
     with pytest.raises(ControlRefused):
         await run.resume("hurry", actor="bob", request_id="r2")
     noted = [(n.by, n.verdict, n.refused) for n in await entries(run, RequestNoted)]
     assert noted == [("ada", "already_running", False), ("bob", "not_paused", True)]
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("completed")
 
 
-async def test_the_feed_is_the_journal(opened: Opener) -> None:
-    """Everything that stands there, in its place; from any place on, and nothing twice."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("quick", name="a"), "Done."))
+async def test_the_feed_yields_the_journal_in_order(opened: Opener) -> None:
+    """It can start at the first entry or after any seq."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("quick", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     items = [item async for item in run.feed() if not isinstance(item, Delta)]
@@ -172,19 +168,19 @@ async def test_the_feed_is_the_journal(opened: Opener) -> None:
     assert all(one.at <= other.at for one, other in pairwise(items))
 
 
-# ── and nobody changed it ─────────────────────────────────────────────────────────────────
+# ── changed journals ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
-async def told(path: Path) -> tuple[Path, str, int]:
-    """Give a store with a run that was paused and resumed, and another one beside it."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
+async def stored_run(path: Path) -> tuple[Path, str, int]:
+    """Return a store with two runs, the id of the first one, and its last seq."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with Midrun(kept_at(path), agents=[agent]) as midrun:
         run = await midrun.start("actor", "Pay 100 to ada")
-        await stage.start("a").wait()
+        await tools.start("a").wait()
         await run.pause(actor="bob", reason="lunch")
-        stage.gate("a").set()
+        tools.gate("a").set()
         await run.until("paused")
         await run.resume(actor="bob")
         await run.until("completed")
@@ -194,50 +190,54 @@ async def told(path: Path) -> tuple[Path, str, int]:
         return path, run.id, (await run.view()).seq
 
 
-def line_of(path: Path, seq: int) -> bytes:
-    """Return a stored line of the first run."""
+def read_line(path: Path, seq: int) -> bytes:
+    """Return the line of an entry of the first run."""
     wanted = f"SELECT line FROM midrun_entries WHERE no = 1 AND seq = {seq}"  # noqa: S608 - a number
     ((line,),) = by_hand(path, wanted)
     assert isinstance(line, bytes)
     return line
 
 
-async def verdict(path: Path, run_id: str) -> tuple[bool, list[int]]:
-    """Return whether a run is clean, and which entries are named if not."""
+async def verify_run(path: Path, run_id: str) -> tuple[bool, list[int]]:
+    """Return whether a run is valid, and the seqs of its problems."""
     async with Midrun(kept_at(path)) as midrun:
-        found = await midrun.verify(run_id)
-        return bool(found), [problem.seq for problem in found.problems]
+        verdict = await midrun.verify(run_id)
+        return bool(verdict), [problem.seq for problem in verdict.problems]
 
 
-async def test_an_entry_can_neither_be_changed_nor_removed_by_mistake(
-    told: tuple[Path, str, int],
+async def test_the_store_refuses_to_change_or_delete_an_entry(
+    stored_run: tuple[Path, str, int],
 ) -> None:
-    """The store itself refuses, also to somebody with a database tool."""
-    path, run_id, _ = told
+    """Its triggers refuse that also for a database tool."""
+    path, run_id, _ = stored_run
     for statement in ("UPDATE midrun_entries SET line = line", "DELETE FROM midrun_entries"):
         with pytest.raises(UNDONE, match="never"):
             by_hand(path, statement, guarded=True)
-    assert await verdict(path, run_id) == (True, [])
+    assert await verify_run(path, run_id) == (True, [])
 
 
-async def test_one_changed_byte_is_found_wherever_it_is(told: tuple[Path, str, int]) -> None:
-    """In every entry: the first bad one is named, and the run beside it is clean."""
-    path, run_id, last = told
+async def test_one_changed_byte_is_found_wherever_it_is(
+    stored_run: tuple[Path, str, int],
+) -> None:
+    """Verify names the changed entry; the other run of the store is valid."""
+    path, run_id, last = stored_run
     async with Midrun(kept_at(path)) as midrun:
-        (beside,) = [row.run_id for row in (await midrun.runs()).items if row.run_id != run_id]
+        (other_run,) = [
+            row.run_id for row in (await midrun.runs()).items if row.run_id != run_id
+        ]
     for seq in range(1, last + 1):
-        line = line_of(path, seq)
+        line = read_line(path, seq)
         at = len(line) // 2
-        other = b"7" if line[at : at + 1] != b"7" else b"8"
-        changed = line[:at] + other + line[at + 1 :]
-        by_hand(path, _put(seq, changed))
-        assert await verdict(path, run_id) == (False, [seq])
-        by_hand(path, _put(seq, line))
-    assert await verdict(path, run_id) == (True, [])
-    assert await verdict(path, beside) == (True, [])
+        byte = b"7" if line[at : at + 1] != b"7" else b"8"
+        changed = line[:at] + byte + line[at + 1 :]
+        by_hand(path, _build_update(seq, changed))
+        assert await verify_run(path, run_id) == (False, [seq])
+        by_hand(path, _build_update(seq, line))
+    assert await verify_run(path, run_id) == (True, [])
+    assert await verify_run(path, other_run) == (True, [])
 
 
-def _put(seq: int, line: bytes) -> str:
+def _build_update(seq: int, line: bytes) -> str:
     where = f"no = 1 AND seq = {seq}"
     return f"UPDATE midrun_entries SET line = decode('{line.hex()}', 'hex') WHERE {where}"  # noqa: S608 - a number and hex
 
@@ -256,85 +256,93 @@ def _put(seq: int, line: bytes) -> str:
         ("started_at", "7"),
     ],
 )
-async def test_a_row_that_says_something_else_than_its_journal_is_found(
-    column: str, value: str, told: tuple[Path, str, int]
+async def test_a_row_that_differs_from_its_journal_is_found(
+    column: str, value: str, stored_run: tuple[Path, str, int]
 ) -> None:
-    """Lists, leases and wake-ups go by its columns: a run could be hidden, or never driven."""
-    path, run_id, last = told
-    by_hand(path, f"UPDATE midrun_runs SET {column} = {value} WHERE no = 1")  # noqa: S608 - as given above
+    """Lists, leases and timers use the columns: a change could hide a run or keep it idle."""
+    path, run_id, last = stored_run
+    by_hand(path, f"UPDATE midrun_runs SET {column} = {value} WHERE no = 1")  # noqa: S608 - a column and a value of the list above
     async with Midrun(kept_at(path)) as midrun:
         (problem,) = (await midrun.verify(run_id)).problems
     assert (problem.invariant, problem.seq) == ("I2", last)
     assert f"The row has {column} " in problem.text
 
 
-async def test_a_label_that_was_added_by_hand_is_found(told: tuple[Path, str, int]) -> None:
-    """A halt or a limit for a label would cover the run, or not."""
-    path, run_id, last = told
+async def test_a_label_that_was_added_by_hand_is_found(
+    stored_run: tuple[Path, str, int],
+) -> None:
+    """Halts and limits apply to labels."""
+    path, run_id, last = stored_run
     by_hand(path, "INSERT INTO midrun_labels (label, no) VALUES ('paid', 1)")
-    assert await verdict(path, run_id) == (False, [last])
+    assert await verify_run(path, run_id) == (False, [last])
 
 
-AMOUNT = replaced("100", "900", where="no = 1")
-NAME = replaced("bob", "eve", where="no = 1")
-SPOILING = {
-    "a fact": AMOUNT,
-    "a name": NAME,
-    "one removed": "DELETE FROM midrun_entries WHERE no = 1 AND seq = 5",
-    "the end cut off": "DELETE FROM midrun_entries WHERE no = 1 AND seq > 9",
+CHANGE_AMOUNT = replaced("100", "900", where="no = 1")
+CHANGE_NAME = replaced("bob", "eve", where="no = 1")
+CHANGES = {
+    "an amount": CHANGE_AMOUNT,
+    "a name": CHANGE_NAME,
+    "an entry removed": "DELETE FROM midrun_entries WHERE no = 1 AND seq = 5",
+    "the last entries removed": "DELETE FROM midrun_entries WHERE no = 1 AND seq > 9",
 }
 
 
-@pytest.mark.parametrize("how", SPOILING)
-async def test_whatever_was_changed_is_found(how: str, told: tuple[Path, str, int]) -> None:
-    """Facts, people, missing entries, a missing end: the first bad place is named."""
-    path, run_id, last = told
-    pressed = next(n for n in range(1, last + 1) if b"bob" in line_of(path, n))
-    by_hand(path, SPOILING[how])
-    first = {"a fact": 1, "a name": pressed, "one removed": 5, "the end cut off": 10}[how]
-    assert await verdict(path, run_id) == (False, [first])
+@pytest.mark.parametrize("how", CHANGES)
+async def test_a_changed_journal_is_found_at_its_first_bad_entry(
+    how: str, stored_run: tuple[Path, str, int]
+) -> None:
+    path, run_id, last = stored_run
+    pause_seq = next(n for n in range(1, last + 1) if b"bob" in read_line(path, n))
+    by_hand(path, CHANGES[how])
+    first = {
+        "an amount": 1,
+        "a name": pause_seq,
+        "an entry removed": 5,
+        "the last entries removed": 10,
+    }[how]
+    assert await verify_run(path, run_id) == (False, [first])
 
 
-async def test_entries_that_changed_places_are_found(told: tuple[Path, str, int]) -> None:
-    """With their own hashes, too: the order is part of what is told."""
-    path, run_id, _ = told
+async def test_swapped_entries_are_found(stored_run: tuple[Path, str, int]) -> None:
+    """They keep their hashes; the chain covers the order."""
+    path, run_id, _ = stored_run
     by_hand(
         path,
         "UPDATE midrun_entries SET seq = -4 WHERE no = 1 AND seq = 4",
         "UPDATE midrun_entries SET seq = 4 WHERE no = 1 AND seq = 5",
         "UPDATE midrun_entries SET seq = 5 WHERE no = 1 AND seq = -4",
     )
-    assert await verdict(path, run_id) == (False, [4])
+    assert await verify_run(path, run_id) == (False, [4])
 
 
-async def test_an_entry_of_another_run_is_found(told: tuple[Path, str, int]) -> None:
+async def test_an_entry_of_another_run_is_found(stored_run: tuple[Path, str, int]) -> None:
     """A chain belongs to its run."""
-    path, run_id, _ = told
+    path, run_id, _ = stored_run
     by_hand(
         path,
         "DELETE FROM midrun_entries WHERE no = 1 AND seq = 1",
         "INSERT INTO midrun_entries (no, seq, line, hash) "
         "SELECT 1, seq, line, hash FROM midrun_entries WHERE no = 2 AND seq = 1",
     )
-    assert await verdict(path, run_id) == (False, [1])
+    assert await verify_run(path, run_id) == (False, [1])
 
 
-async def test_a_run_whose_journal_was_changed_is_not_driven_on(path: Path) -> None:
-    """Nobody acts on what was not written; the other runs go on."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
+async def test_a_run_with_a_changed_journal_is_not_driven(path: Path) -> None:
+    """The worker still drives the other runs of the store."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with Midrun(kept_at(path), agents=[agent]) as midrun:
         run = await midrun.start("actor", "Pay 100")
-        await stage.start("a").wait()
+        await tools.start("a").wait()
         await run.pause()
-        stage.gate("a").set()
+        tools.gate("a").set()
         await run.until("paused")
-    by_hand(path, AMOUNT)
+    by_hand(path, CHANGE_AMOUNT)
     async with Midrun(kept_at(path), agents=[agent]) as midrun:
-        changed: Run = await midrun.get(run.id)
+        changed_run: Run = await midrun.get(run.id)
         with pytest.raises(JournalCorrupt) as refused:
-            await changed.resume()
+            await changed_run.resume()
         assert refused.value.seq == 1
         other = await midrun.start("actor", "Another")
         await other.until("completed")
-    assert stage.completed == ["a", "a", "b"]
+    assert tools.completed == ["a", "a", "b"]

@@ -1,7 +1,7 @@
-"""Races have one winner, and both sides learn who won.
+"""Promise 14: a race has one winner.
 
-Whatever comes first into the journal counts. Whoever comes second is told so, by name, with the
-place and the person that came first; nobody is told two things.
+The first control in the journal counts. The reply to each other one names the actor and the seq
+of the first.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,233 +20,240 @@ from midrun.core.entries import (
     RunResumed,
 )
 from midrun.models import Use
-from tests.scenarios.promises.office import office, script, written
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.promises.log_agent import get_script, log_agent, read_log
 from tests.scenarios.promises.seen import entries, journal, kinds, true
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools
 
-CROWD = 20
+ACTOR_COUNT = 20
 
 
-async def at_once(*asking: Callable[[], Awaitable[Receipt]]) -> list[Receipt | ControlRefused]:
-    """Let all of them ask at the same moment; return what each was told, in their order."""
-    told: list[Receipt | ControlRefused | None] = [None] * len(asking)
+async def send_together(
+    *controls: Callable[[], Awaitable[Receipt]],
+) -> list[Receipt | ControlRefused]:
+    """Send all controls concurrently; return their replies in the same order."""
+    replies: list[Receipt | ControlRefused | None] = [None] * len(controls)
     gate = anyio.Event()
 
-    async def ask(place: int) -> None:
+    async def send(index: int) -> None:
         await gate.wait()
         try:
-            told[place] = await asking[place]()
+            replies[index] = await controls[index]()
         except ControlRefused as refused:
-            told[place] = refused
+            replies[index] = refused
 
     async with anyio.create_task_group() as tasks:
-        for place in range(len(asking)):
-            tasks.start_soon(ask, place)
+        for index in range(len(controls)):
+            tasks.start_soon(send, index)
         gate.set()
-    return [one for one in told if one is not None]
+    return [reply for reply in replies if reply is not None]
 
 
-def winners(told: Sequence[Receipt | ControlRefused]) -> list[int]:
-    """Return the places of those who were told that it was they."""
-    return [n for n, one in enumerate(told) if isinstance(one, Receipt) and one.already is None]
+def find_winners(replies: Sequence[Receipt | ControlRefused]) -> list[int]:
+    """Return the indexes of the replies that say that the control counted."""
+    return [
+        index
+        for index, reply in enumerate(replies)
+        if isinstance(reply, Receipt) and reply.already is None
+    ]
 
 
-async def crowd(one: Run, two: Run) -> list[tuple[Run, str]]:
-    """Return twenty people, at two processes."""
-    return [((one, two)[n % 2], f"person{n}") for n in range(CROWD)]
+def assign_actors(one: Run, two: Run) -> list[tuple[Run, str]]:
+    """Return twenty actors, each with one of two handles of the run."""
+    return [((one, two)[n % 2], f"person{n}") for n in range(ACTOR_COUNT)]
 
 
-async def paused(opened: Opener, stage: ControllableTools) -> tuple[Run, Run]:
-    """Return the handles that two processes have of a paused run."""
-    driving = await opened(stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done."))
-    watching = await opened()
-    run = await driving.start("actor", "go")
-    await stage.start("a").wait()
+async def start_paused_run(opened: Opener, tools: ControllableTools) -> tuple[Run, Run]:
+    """Return two handles of a paused run, each of its own `Midrun`."""
+    midrun = await opened(tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done."))
+    other_midrun = await opened()
+    run = await midrun.start("actor", "go")
+    await tools.start("a").wait()
     await run.pause()
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("paused")
-    return run, await watching.get(run.id)
+    return run, await other_midrun.get(run.id)
 
 
-# ── twenty at once, from two processes ────────────────────────────────────────────────────
+# ── twenty controls at the same time ──────────────────────────────────────────────────────
 
 
-async def test_of_twenty_cancels_one_counts_and_the_others_learn_whose(opened: Opener) -> None:
-    """One entry, one undo; nobody is told that it was refused, for it is what they wanted."""
-    stage = ControllableTools()
-    driving = await opened(stage.agent(Use("slow_draft", name="a"), "Done."))
-    watching = await opened()
-    run = await driving.start("actor", "go")
-    other = await watching.get(run.id)
-    await stage.start("a").wait()
-    people = await crowd(run, other)
-    told = await at_once(
-        *(lambda h=handle, p=person: h.cancel(actor=p) for handle, person in people)
+async def test_of_twenty_cancels_one_counts_and_the_others_name_its_actor(
+    opened: Opener,
+) -> None:
+    """The others are no-ops, not refusals."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow_draft", name="a"), "Done."))
+    other_midrun = await opened()
+    run = await midrun.start("actor", "go")
+    other = await other_midrun.get(run.id)
+    await tools.start("a").wait()
+    actors = assign_actors(run, other)
+    replies = await send_together(
+        *(lambda h=handle, a=actor: h.cancel(actor=a) for handle, actor in actors)
     )
-    (winner,) = winners(told)
+    (winner,) = find_winners(replies)
     (counted,) = await entries(run, CancelRequested)
-    assert counted.by == people[winner][1]
-    for place, one in enumerate(told):
-        assert isinstance(one, Receipt)
-        if place != winner:
-            assert one.already in {"already_cancelling", "already_cancelled"}
-            assert one.by == counted.by
+    assert counted.by == actors[winner][1]
+    for index, reply in enumerate(replies):
+        assert isinstance(reply, Receipt)
+        if index != winner:
+            assert reply.already in {"already_cancelling", "already_cancelled"}
+            assert reply.by == counted.by
     await run.until("cancelled")
-    assert stage.undone == ["a"]
+    assert tools.undone == ["a"]
 
 
-async def test_of_twenty_resumes_one_counts_and_the_others_learn_whose(opened: Opener) -> None:
-    """Whatever the run has come to meanwhile, there was one resumption of this pause."""
-    stage = ControllableTools()
-    run, other = await paused(opened, stage)
-    people = await crowd(run, other)
-    told = await at_once(
-        *(lambda h=handle, p=person: h.resume(actor=p) for handle, person in people)
+async def test_of_twenty_resumes_one_counts(opened: Opener) -> None:
+    """The others are no-ops, or refused if the run has completed by then."""
+    tools = ControllableTools()
+    run, other = await start_paused_run(opened, tools)
+    actors = assign_actors(run, other)
+    replies = await send_together(
+        *(lambda h=handle, a=actor: h.resume(actor=a) for handle, actor in actors)
     )
-    (winner,) = winners(told)
+    (winner,) = find_winners(replies)
     (counted,) = await entries(run, RunResumed)
-    assert counted.by == people[winner][1]
-    for place, one in enumerate(told):
-        if place == winner:
+    assert counted.by == actors[winner][1]
+    for index, reply in enumerate(replies):
+        if index == winner:
             continue
-        if isinstance(one, Receipt):
-            assert one.already in {"already_queued", "already_running"}
+        if isinstance(reply, Receipt):
+            assert reply.already in {"already_queued", "already_running"}
         else:
-            assert one.reason == "is_completed"  # it was too quick for them
+            assert reply.reason == "is_completed"  # the run was faster
     await run.until("completed")
-    assert stage.completed == ["a", "b"]
+    assert tools.completed == ["a", "b"]
 
 
-async def test_a_resume_that_lost_names_the_one_that_won(opened: Opener) -> None:
-    """Bare, it is a no-op; with words it is refused, so that nobody's words are lost."""
-    stage = ControllableTools()
-    driving = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
-    watching = await opened()
-    run = await driving.start("actor", "go")
-    await stage.start("a").wait()
+async def test_a_second_resume_names_the_actor_of_the_first(opened: Opener) -> None:
+    """A plain one is a no-op. One with an instruction is refused: its text would be lost."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
+    other_midrun = await opened()
+    run = await midrun.start("actor", "go")
+    await tools.start("a").wait()
     await run.pause()
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("paused")
     first = await run.resume(actor="ada")
-    await stage.start("b").wait()
-    other = await watching.get(run.id)
+    await tools.start("b").wait()
+    other = await other_midrun.get(run.id)
     second = await other.resume(actor="bob")
     assert (second.already, second.by) == ("already_running", "ada")
     with pytest.raises(ControlRefused) as refused:
         await other.resume("and hurry", actor="bob")
     assert (refused.value.reason, refused.value.by) == ("not_paused", "ada")
     assert refused.value.seq >= first.seq
-    stage.gate("b").set()
+    tools.gate("b").set()
     await run.until("completed")
 
 
 async def test_of_twenty_answers_one_is_the_result(opened: Opener, tmp_path: Path) -> None:
-    """And the nineteen others are told by whom and where."""
-    log = str(tmp_path / "book.txt")
+    """The others are refused, and name the first actor and the answer."""
+    log = str(tmp_path / "log.txt")
     asks = [Use("ask_async", log=log, question=q) for q in ("One?", "Two?")]
-    driving = await opened(office(asks, "Done."))  # the second keeps the run from ending
-    watching = await opened()
-    run = await driving.start("office", "go")
+    midrun = await opened(log_agent(asks, "Done."))  # the second question keeps the run waiting
+    other_midrun = await opened()
+    run = await midrun.start("logger", "go")
     one, _ = (await run.until("waiting")).asks
-    people = await crowd(run, await watching.get(run.id))
-    told = await at_once(
+    actors = assign_actors(run, await other_midrun.get(run.id))
+    replies = await send_together(
         *(
-            lambda h=handle, p=person: h.answer(p, ask=one.id, actor=p)
-            for handle, person in people
+            lambda h=handle, a=actor: h.answer(a, ask=one.id, actor=a)
+            for handle, actor in actors
         )
     )
-    (winner,) = winners(told)
+    (winner,) = find_winners(replies)
     (counted,) = await entries(run, AskAnswered)
-    assert (counted.by, counted.decision.value) == (people[winner][1],) * 2
-    for place, other in enumerate(told):
-        if place != winner:
-            assert isinstance(other, ControlRefused)
-            assert (other.reason, other.by) == ("already_answered", counted.by)
-            assert other.detail == f"answered “{counted.by}”"
+    assert (counted.by, counted.decision.value) == (actors[winner][1],) * 2
+    for index, reply in enumerate(replies):
+        if index != winner:
+            assert isinstance(reply, ControlRefused)
+            assert (reply.reason, reply.by) == ("already_answered", counted.by)
+            assert reply.detail == f"answered “{counted.by}”"
 
 
-async def test_of_an_approval_and_a_refusal_one_counts(opened: Opener, tmp_path: Path) -> None:
-    """A call is made or it is not, as the one who came first decided."""
-    log = tmp_path / "book.txt"
-    driving = await opened(office(*script("pay", str(log))))
-    watching = await opened()
-    run = await driving.start("office", "go")
+async def test_of_an_approval_and_a_decline_one_counts(opened: Opener, tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    midrun = await opened(log_agent(*get_script("pay", str(log))))
+    other_midrun = await opened()
+    run = await midrun.start("logger", "go")
     (ask,) = (await run.until("waiting")).asks
-    other = await watching.get(run.id)
-    told = await at_once(
+    other = await other_midrun.get(run.id)
+    replies = await send_together(
         lambda: run.approve(ask=ask.id, actor="ada"),
         lambda: other.decline("no", ask=ask.id, actor="bob"),
     )
-    (winner,) = winners(told)
+    (winner,) = find_winners(replies)
     await run.until("completed")
     (counted,) = await entries(run, AskAnswered)
     assert counted.by == ("ada", "bob")[winner]
-    assert ("paid 100 to ada" in written(log)) == (counted.by == "ada")
-    lost = told[1 - winner]
-    assert isinstance(lost, ControlRefused)
+    assert ("paid 100 to ada" in read_log(log)) == (counted.by == "ada")
+    loser = replies[1 - winner]
+    assert isinstance(loser, ControlRefused)
 
 
-async def test_pause_resume_redirect_and_cancel_at_once_leave_one_story(
+async def test_the_receipts_of_concurrent_controls_agree_with_the_journal(
     opened: Opener,
 ) -> None:
-    """Every receipt ever given agrees with the journal; from the cancel on nothing starts."""
-    stage = ControllableTools()
-    driving = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
-    watching = await opened()
-    run = await driving.start("actor", "go")
-    other = await watching.get(run.id)
-    await stage.start("a").wait()
-    asking: list[Callable[[], Awaitable[Receipt]]] = []
+    """No call starts after the cancel."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
+    other_midrun = await opened()
+    run = await midrun.start("actor", "go")
+    other = await other_midrun.get(run.id)
+    await tools.start("a").wait()
+    controls: list[Callable[[], Awaitable[Receipt]]] = []
     for handle in (run, other, run, other):
-        asking += [
+        controls += [
             lambda h=handle: h.pause(actor="p"),  # type: ignore[misc]  # bound here
             lambda h=handle: h.resume(actor="r"),  # type: ignore[misc]  # as above
             lambda h=handle: h.redirect("left", actor="d"),  # type: ignore[misc]  # as above
             lambda h=handle: h.cancel(actor="c"),  # type: ignore[misc]  # as above
         ]
-    told = await at_once(*asking)
+    replies = await send_together(*controls)
     await run.until("cancelled")
-    names = {
+    kinds_by_control = {
         0: "PauseRequested", 1: "PauseWithdrawn", 2: "RedirectRequested", 3: "CancelRequested",
     }  # fmt: skip
-    stands = await kinds(run)
-    for place in winners(told):
-        receipt = told[place]
+    journaled = await kinds(run)
+    for index in find_winners(replies):
+        receipt = replies[index]
         assert isinstance(receipt, Receipt)
-        at = stands[receipt.seq - 1]
-        assert at in {names[place % 4], "RunResumed", "PauseRequested"}
-    assert stands.count("CancelRequested") == 1
-    assert "CallStarted" not in stands[stands.index("CancelRequested") :]
+        at = journaled[receipt.seq - 1]
+        assert at in {kinds_by_control[index % 4], "RunResumed", "PauseRequested"}
+    assert journaled.count("CancelRequested") == 1
+    assert "CallStarted" not in journaled[journaled.index("CancelRequested") :]
 
 
-# ── against the end ───────────────────────────────────────────────────────────────────────
+# ── at the end ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("control", ["pause", "cancel"])
-async def test_a_control_against_the_end_of_the_run_has_one_winner(
+async def test_a_control_at_the_moment_of_completion_has_one_winner(
     control: str, opened: Opener
 ) -> None:
-    """Accepted, the run does not complete; refused, it has, and says so."""
-    stage = ControllableTools()
-    driving = await opened(stage.agent(Use("slow", name="a"), "Done."))
-    watching = await opened()
-    runs = [await driving.start("actor", f"go {n}") for n in range(10)]
-    handles = [await watching.get(run.id) for run in runs]
-    await true(lambda: len(stage.called) == len(runs))
-    stage.gate("a").set()  # all of them are about to end
-    told = await at_once(*(getattr(handle, control) for handle in handles))
-    for run, one in zip(runs, told, strict=True):
+    """If it is accepted, the run does not complete; if it is refused, the run has completed."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
+    other_midrun = await opened()
+    runs = [await midrun.start("actor", f"go {n}") for n in range(10)]
+    handles = [await other_midrun.get(run.id) for run in runs]
+    await true(lambda: len(tools.called) == len(runs))
+    tools.gate("a").set()  # all runs are about to complete
+    replies = await send_together(*(getattr(handle, control) for handle in handles))
+    for run, reply in zip(runs, replies, strict=True):
         view = await run.until("paused", "cancelled", "completed")
         ended = await entries(run, RunCompleted)
-        if isinstance(one, Receipt):
-            asked = PauseRequested if control == "pause" else CancelRequested
-            assert (len(await entries(run, asked)), ended) == (1, [])
+        if isinstance(reply, Receipt):
+            request_kind = PauseRequested if control == "pause" else CancelRequested
+            assert (len(await entries(run, request_kind)), ended) == (1, [])
             assert view.phase == ("paused" if control == "pause" else "cancelled")
         else:
-            assert one.reason in {"is_completed", "already_completed"}
+            assert reply.reason in {"is_completed", "already_completed"}
             assert view.phase == "completed"
-        if view.phase == "paused":  # what it had come to is not lost
+        if view.phase == "paused":  # the reply of the model is kept
             await run.resume()
             assert (await run.until("completed")).output == "Done."
 
@@ -254,23 +261,22 @@ async def test_a_control_against_the_end_of_the_run_has_one_winner(
 async def test_an_answer_against_a_cancel_has_one_winner(
     opened: Opener, tmp_path: Path
 ) -> None:
-    """Never both: an answered run that is cancelled says in which order."""
-    log = str(tmp_path / "book.txt")
-    driving = await opened(office(*script("ask_async", log)))
-    watching = await opened()
+    log = str(tmp_path / "log.txt")
+    midrun = await opened(log_agent(*get_script("ask_async", log)))
+    other_midrun = await opened()
     for _ in range(5):
-        run = await driving.start("office", "go")
+        run = await midrun.start("logger", "go")
         (ask,) = (await run.until("waiting")).asks
-        other = await watching.get(run.id)
-        answered, cancelled = await at_once(
+        other = await other_midrun.get(run.id)
+        answered, cancelled = await send_together(
             lambda r=run, a=ask.id: r.answer("yes", ask=a, actor="ada"),  # type: ignore[misc]  # bound here
             lambda r=other: r.cancel(actor="bob"),  # type: ignore[misc]  # as above
         )
         view = await run.until("terminal")
-        stands = await kinds(run)
+        journaled = await kinds(run)
         if isinstance(answered, ControlRefused):
             assert (answered.reason, view.phase) == ("ask_closed", "cancelled")
-            assert "AskAnswered" not in stands
+            assert "AskAnswered" not in journaled
         if isinstance(cancelled, ControlRefused):
             assert (cancelled.reason, view.phase) == ("already_completed", "completed")
 
@@ -278,53 +284,52 @@ async def test_an_answer_against_a_cancel_has_one_winner(
 # ── the same request twice ────────────────────────────────────────────────────────────────
 
 
-async def test_a_request_that_is_repeated_is_applied_once_and_told_the_same(
+async def test_a_repeated_request_is_applied_once_and_gets_the_same_receipt(
     opened: Opener,
 ) -> None:
-    """The reply was lost, so the client asks again: from another process, and later."""
-    stage = ControllableTools()
-    driving = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
-    watching = await opened()
-    run = await driving.start("actor", "go")
-    await stage.start("a").wait()
+    """A client repeats it after a lost reply: from another process, and later."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
+    other_midrun = await opened()
+    run = await midrun.start("actor", "go")
+    await tools.start("a").wait()
     first = await run.pause(actor="ada", request_id="r1")
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("paused")
     await run.resume(actor="bob")
-    await stage.start("b").wait()
-    other = await watching.get(run.id)
+    await tools.start("b").wait()
+    other = await other_midrun.get(run.id)
     second = await other.pause(actor="ada", request_id="r1")
     assert (second.seq, second.by) == (first.seq, first.by)
-    assert (await run.view()).phase == "running"  # it is not paused a second time
+    assert (await run.view()).phase == "running"
     assert len(await entries(run, PauseRequested)) == 1
-    stage.gate("b").set()
+    tools.gate("b").set()
     await run.until("completed")
     third = await other.pause(actor="ada", request_id="r1")
     assert third.seq == first.seq
 
 
-async def test_twenty_repeats_at_once_are_one_request(opened: Opener) -> None:
-    """All of them get the receipt of the one."""
-    stage = ControllableTools()
-    driving = await opened(stage.agent(Use("slow", name="a"), "Done."))
-    watching = await opened()
-    run = await driving.start("actor", "go")
-    await stage.start("a").wait()
-    handles = [run, await watching.get(run.id)] * 10
-    told = await at_once(
+async def test_twenty_concurrent_repeats_are_one_request(opened: Opener) -> None:
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
+    other_midrun = await opened()
+    run = await midrun.start("actor", "go")
+    await tools.start("a").wait()
+    handles = [run, await other_midrun.get(run.id)] * 10
+    replies = await send_together(
         *(lambda h=h: h.redirect("left", actor="ada", request_id="r1") for h in handles)
     )
-    assert len({one.seq for one in told if isinstance(one, Receipt)}) == 1
+    assert len({reply.seq for reply in replies if isinstance(reply, Receipt)}) == 1
     assert (await kinds(run)).count("RedirectRequested") == 1
-    stage.gate("a").set()
+    tools.gate("a").set()
 
 
 async def test_a_refusal_is_repeated_as_it_was_told(opened: Opener) -> None:
-    """Also when the run could do it by now: the same question gets the same answer."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+    """The run would accept the control by now; the reply stays the same."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     reasons = []
     for _ in range(2):
         with pytest.raises(ControlRefused) as refused:
@@ -334,18 +339,18 @@ async def test_a_refusal_is_repeated_as_it_was_told(opened: Opener) -> None:
     assert reasons[0] == reasons[1]
     assert reasons[0][0] == "not_paused"
     assert len(await entries(run, RequestNoted)) == 1
-    stage.gate("a").set()
+    tools.gate("a").set()
 
 
 @pytest.mark.parametrize("other", ["words", "actor", "control"])
 async def test_an_id_that_is_reused_for_something_else_is_refused(
     other: str, opened: Opener
 ) -> None:
-    """Other words, another person, another control: it is not a repeat."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+    """It is not a repeat if the text, the actor or the control differs."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     await run.redirect("left", actor="ada", request_id="r1")
     again: dict[str, Callable[[], Awaitable[Receipt]]] = {
         "words": lambda: run.redirect("right", actor="ada", request_id="r1"),
@@ -357,14 +362,14 @@ async def test_an_id_that_is_reused_for_something_else_is_refused(
     assert refused.value.reason == "request_id_reused"
     assert (await kinds(run)).count("RedirectRequested") == 1
     assert "CancelRequested" not in await kinds(run)
-    stage.gate("a").set()
+    tools.gate("a").set()
 
 
 async def test_a_run_is_started_once_however_often_it_is_asked_for(opened: Opener) -> None:
-    """By its request id; the same id for anything else is refused."""
-    stage = ControllableTools()
-    one = await opened(stage.agent(Use("quick", name="a"), "Done."))
-    two = await opened(stage.agent(Use("quick", name="a"), "Done."))
+    """The request id identifies the start; with other arguments it is refused."""
+    tools = ControllableTools()
+    one = await opened(tools.agent(Use("quick", name="a"), "Done."))
+    two = await opened(tools.agent(Use("quick", name="a"), "Done."))
     runs: list[str] = []
 
     async def start(midrun: Midrun) -> None:
@@ -376,14 +381,14 @@ async def test_a_run_is_started_once_however_often_it_is_asked_for(opened: Opene
     assert len(set(runs)) == 1
     run = await one.get(runs[0])
     assert isinstance(await run.result(), Completed)
-    assert stage.completed == ["a"]
+    assert tools.completed == ["a"]
     assert len((await one.runs()).items) == 1
-    for otherwise in (
+    for start_again in (
         two.start("actor", "something else", request_id="r1", actor="ada"),
         two.start("actor", "go", request_id="r1", actor="ada", labels=["urgent"]),
         two.start("actor", "go", request_id="r1", actor="ada", thread="t1"),
     ):
         with pytest.raises(ControlRefused) as refused:
-            await otherwise
+            await start_again
         assert refused.value.reason == "request_id_reused"
     assert len(await journal(run)) == len(await journal(await two.get(run.id)))

@@ -1,8 +1,7 @@
 """Promise 1: a pause is not a stop.
 
-Once a run says *paused*, nothing of it runs, nothing is spent, and nothing of it is left in
-memory: it is on disk. Resumed, here or in another process, it goes on at its next step, and
-what was done is not done again.
+While a run is paused, nothing of it runs, nothing is billed, and no process holds it in memory.
+A resume in this or another process continues at the next step and repeats nothing.
 """
 
 import asyncio
@@ -12,26 +11,26 @@ from pathlib import Path
 
 from midrun import Agent, Midrun, Paused, ask_human
 from midrun.core.entries import CallStarted, LeaseTaken
+from midrun.models import Use
 from midrun.ports.store import RunQuery
-from tests.scenarios.promises.crashing import child
-from tests.scenarios.promises.seen import engine, entries, journal, kinds, true
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.promises.killable_process import EffectsFile, start_process
+from tests.scenarios.promises.seen import engine, entries, kinds, true
 from tests.scenarios.promises.speaker import Line, Speaker
-from tests.scenarios.promises.world import World
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools, Use
 
 
 async def test_nothing_runs_and_nothing_is_spent_after_paused(opened: Opener) -> None:
-    """A second run lives its whole life meanwhile: there was every opportunity."""
-    stage = ControllableTools()
+    """A second run starts and completes meanwhile, so the worker had a chance to continue."""
+    tools = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
-    other = stage.agent("Bye.", name="other")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()), other)
+    other = tools.agent("Bye.", name="other")
+    midrun = await opened(Agent("actor", model=model, tools=tools.tools()), other)
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     await run.pause()
-    stage.gate("a").set()
+    tools.gate("a").set()
     paused = await run.until("paused")
     await (await midrun.start("other", "live")).until("completed")
     later = await run.view()
@@ -42,73 +41,72 @@ async def test_nothing_runs_and_nothing_is_spent_after_paused(opened: Opener) ->
 
 
 async def test_nothing_of_a_paused_run_is_left_in_memory(opened: Opener) -> None:
-    """No drive, no task, no lease: a thousand paused runs cost what their rows cost."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+    """The worker has dropped the run loop, its tasks and the lease."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     before = asyncio.all_tasks()
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    driven = weakref.ref(engine(midrun)._run_loops[run.id])
+    await tools.start("a").wait()
+    run_loop = weakref.ref(engine(midrun)._run_loops[run.id])
     await run.pause()
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("paused")
     await true(lambda: run.id not in engine(midrun)._active_runs)
     await true(lambda: asyncio.all_tasks() <= before)
     gc.collect()
-    assert driven() is None
+    assert run_loop() is None
     assert run.id not in engine(midrun)._run_loops
     row = await midrun.store.get_row(run.id)
     assert row.holder == ""
 
 
-async def test_another_holder_goes_on_at_the_next_step_and_repeats_nothing(
+async def test_another_worker_continues_at_the_next_step_and_repeats_nothing(
     opened: Opener, path: Path
 ) -> None:
-    """The one that paused it is gone by then: all there is is the file."""
-    stage = ControllableTools()
+    """The worker that paused the run is closed by then."""
+    tools = ControllableTools()
     script = (Use("quick", name="a"), Use("slow", name="b"), Use("quick", name="c"), "Done.")
-    async with Midrun(kept_at(path), agents=[stage.agent(*script)]) as first:
+    async with Midrun(kept_at(path), agents=[tools.agent(*script)]) as first:
         run = await first.start("actor", "go")
-        await stage.start("b").wait()
+        await tools.start("b").wait()
         await run.pause()
-        stage.gate("b").set()
+        tools.gate("b").set()
         await run.until("paused")
-    second = await opened(stage.agent(*script))
+    second = await opened(tools.agent(*script))
     found = await second.get(run.id)
     await found.resume()
     await found.until("completed")
-    assert stage.completed == ["a", "b", "c"]
+    assert tools.completed == ["a", "b", "c"]
     leases = await entries(found, LeaseTaken)
     assert [lease.epoch for lease in leases] == [1, 2]
     assert leases[0].holder != leases[1].holder
     assert [start.attempt for start in await entries(found, CallStarted)] == [1] * 7
 
 
-async def test_a_run_paused_in_a_process_that_is_gone_goes_on_in_this_one(
+async def test_a_run_paused_in_a_process_that_has_exited_continues_in_this_one(
     opened: Opener, path: Path, tmp_path: Path
 ) -> None:
-    """A real process: it pauses its run in the middle, and ends."""
-    world = World(tmp_path)
-    with child("pause", path, tmp_path) as talk:
-        run_id = talk.hear()
-        assert talk.process.wait(20) == 0
-    assert world.told() == ["note 1"]
-    midrun = await opened(world.agent("notes"))
+    effects = EffectsFile(tmp_path)
+    with start_process("pause", path, tmp_path) as process:
+        run_id = process.read_line()
+        assert process.process.wait(20) == 0
+    assert effects.read_effects() == ["note 1"]
+    midrun = await opened(effects.agent("notes"))
     run = await midrun.get(run_id)
     assert (await run.view()).phase == "paused"
     await run.resume()
     await run.until("completed")
-    assert world.told() == ["note 1", "note 2", "note 3"]
+    assert effects.read_effects() == ["note 1", "note 2", "note 3"]
 
 
-async def test_a_run_that_nobody_drives_yet_is_paused_at_once(
+async def test_a_queued_run_without_a_worker_is_paused_at_once(
     opened: Opener, path: Path
 ) -> None:
-    """There is no boundary to wait for, so the receipt says that it is done."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("quick", name="a"), "Done.")
-    async with Midrun(kept_at(path), agents=[agent], engine=None) as asking:
-        run = await asking.start("actor", "go")
+    """There is no boundary to wait for, so the receipt says `applied`."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("quick", name="a"), "Done.")
+    async with Midrun(kept_at(path), agents=[agent], engine=None) as without_worker:
+        run = await without_worker.start("actor", "go")
         receipt = await run.pause()
         assert (receipt.phase, receipt.applied) == ("paused", True)
     midrun = await opened(agent)
@@ -119,34 +117,33 @@ async def test_a_run_that_nobody_drives_yet_is_paused_at_once(
     assert not await midrun.store.list_drivable(limit=9, agents=["actor"])
     await found.resume()
     await found.until("completed")
-    assert stage.completed == ["a"]
+    assert tools.completed == ["a"]
 
 
-async def test_siblings_in_flight_finish_before_paused_and_are_not_made_again(
+async def test_parallel_calls_finish_before_paused_and_are_not_repeated(
     opened: Opener,
 ) -> None:
-    """*Paused* waits for the last of them."""
-    stage = ControllableTools()
+    tools = ControllableTools()
     step = [Use("slow", name="a"), Use("slow", name="b"), Use("quick", name="c")]
-    midrun = await opened(stage.agent(step, "Done."))
+    midrun = await opened(tools.agent(step, "Done."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    await stage.start("b").wait()
-    await true(lambda: stage.completed == ["c"])
+    await tools.start("a").wait()
+    await tools.start("b").wait()
+    await true(lambda: tools.completed == ["c"])
     await run.pause()
-    stage.gate("b").set()
-    await true(lambda: "b" in stage.completed)
+    tools.gate("b").set()
+    await true(lambda: "b" in tools.completed)
     assert (await run.view()).phase == "pausing"
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("paused")
     await run.resume()
     await run.until("completed")
-    assert stage.completed == ["c", "b", "a"]
-    assert len(stage.called) == 3
+    assert tools.completed == ["c", "b", "a"]
+    assert len(tools.called) == 3
 
 
 async def test_a_question_stays_open_through_a_pause(opened: Opener) -> None:
-    """An answer that comes meanwhile is kept, and changes nothing until somebody resumes."""
+    """An answer during the pause is stored; the run stays paused until it is resumed."""
     model = Speaker(Line("", "", Use("ask_human", question="Which?")), "Then the red one.")
     midrun = await opened(Agent("actor", model=model, tools=[ask_human]))
     run = await midrun.start("actor", "go")
@@ -164,19 +161,17 @@ async def test_a_question_stays_open_through_a_pause(opened: Opener) -> None:
     assert made.result == "red"
 
 
-async def test_every_pause_of_a_run_costs_it_nothing(opened: Opener) -> None:
-    """Paused at each of its steps, it does what it would have done without any pause."""
-    stage = ControllableTools()
+async def test_a_run_paused_at_every_step_makes_the_same_calls(opened: Opener) -> None:
+    tools = ControllableTools()
     names = [str(number) for number in range(5)]
-    midrun = await opened(stage.agent(*(Use("slow", name=name) for name in names), "Done."))
+    midrun = await opened(tools.agent(*(Use("slow", name=name) for name in names), "Done."))
     run = await midrun.start("actor", "go")
     for name in names:
-        await stage.start(name).wait()
+        await tools.start(name).wait()
         await run.pause()
-        stage.gate(name).set()
+        tools.gate(name).set()
         await run.until("paused")
         await run.resume()
     await run.until("completed")
-    assert stage.called == stage.completed == names
-    told = await journal(run)
-    assert sum(isinstance(entry, CallStarted) for entry in told) == 2 * len(names) + 1
+    assert tools.called == tools.completed == names
+    assert len(await entries(run, CallStarted)) == 2 * len(names) + 1

@@ -1,80 +1,107 @@
 """Promise 4: cancel really cancels.
 
-From the moment that the cancel is in the journal no call of the run is started, by any process,
-not even by one that was frozen and wakes up later. What is in flight is stopped; see also
-`test_4_cancel_stops_what_is_in_flight.py`.
+Once the cancel is journaled, no call of the run starts in any process, also not in one that was
+frozen and wakes up later. Calls in flight are stopped: streams are closed, async tools are
+cancelled, blocking tools are killed with their children. A call that cannot be stopped has an
+unknown outcome.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
-from midrun import Agent, ControlRefused, Midrun, Run, ask_human, tool
-from midrun.core.entries import CallUnknown
-from midrun.models import ScriptedModel
-from tests.scenarios.promises.crashing import LATER, child
-from tests.scenarios.promises.seen import kinds, recorded, starts_after_the_cancel
-from tests.scenarios.promises.world import World
+from midrun import Agent, Cancelled, ControlRefused, Midrun, Run, ask_human, pause_here, tool
+from midrun.core.entries import (
+    CallAborted,
+    CallStarted,
+    CallUnknown,
+    CancelRequested,
+    LateResult,
+)
+from midrun.models import ScriptedModel, Use
+from midrun.runs.values import FeedEntry
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.promises.agent_framework import AgentFramework, StreamingProvider
+from tests.scenarios.promises.killable_process import ONE_HOUR_AHEAD, EffectsFile, start_process
+from tests.scenarios.promises.seen import entries, journal, kinds, recorded
+from tests.scenarios.promises.speaker import Line, Speaker
+from tests.scenarios.promises.tools import SlowStopTool, UnstoppableTool, hold
 from tests.support.store_choice import kept_at
+from tests.unit.driver.subprocess.deeds import hold_with_family, ignore_requests_to_stop
+from tests.unit.driver.subprocess.scene import Middle, Watch
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools, Use
 
-Bring = Callable[[Midrun, ControllableTools], Awaitable[Run]]
+ReachPhase = Callable[[Midrun, ControllableTools], Awaitable[Run]]
 
 
-async def running(midrun: Midrun, stage: ControllableTools) -> Run:
-    """Bring a run into the middle of a tool."""
+async def read_starts_after_cancel(run: Run) -> list[CallStarted]:
+    """Return the starts that the journal has after the cancel."""
+    entries_ = await journal(run)
+    at = next(n for n, entry in enumerate(entries_) if isinstance(entry, CancelRequested))
+    return [entry for entry in entries_[at:] if isinstance(entry, CallStarted)]
+
+
+async def reach_running(midrun: Midrun, tools: ControllableTools) -> Run:
+    """Start a run, and wait until its tool `slow` runs."""
     run = await midrun.start("actor", "go")
-    await stage.start("held").wait()
+    await tools.start("held").wait()
     return run
 
 
-async def pausing(midrun: Midrun, stage: ControllableTools) -> Run:
-    """Have it asked to pause."""
-    run = await running(midrun, stage)
+async def reach_pausing(midrun: Midrun, tools: ControllableTools) -> Run:
+    """Request a pause while the tool runs."""
+    run = await reach_running(midrun, tools)
     await run.pause()
     return run
 
 
-async def paused(midrun: Midrun, stage: ControllableTools) -> Run:
-    """Pause it."""
-    run = await running(midrun, stage)
+async def reach_paused(midrun: Midrun, tools: ControllableTools) -> Run:
+    """Pause a run."""
+    run = await reach_running(midrun, tools)
     await run.pause(now=True)
     await run.until("paused")
     return run
 
 
-async def waiting(midrun: Midrun, stage: ControllableTools) -> Run:
-    """Have it ask a person."""
-    del stage
+async def reach_waiting(midrun: Midrun, tools: ControllableTools) -> Run:
+    """Start a run that asks a person."""
+    del tools
     run = await midrun.start("asker", "go")
     await run.until("waiting")
     return run
 
 
-async def failed(midrun: Midrun, stage: ControllableTools) -> Run:
-    """Have its model fail for good."""
-    del stage
+async def reach_failed(midrun: Midrun, tools: ControllableTools) -> Run:
+    """Start a run whose script ends too early."""
+    del tools
     run = await midrun.start("failer", "go")
     await run.until("failed")
     return run
 
 
-async def halted(midrun: Midrun, stage: ControllableTools) -> Run:
-    """Hold it by a latch; nothing may be undone before that is lifted."""
-    run = await running(midrun, stage)
+async def reach_halted(midrun: Midrun, tools: ControllableTools) -> Run:
+    """Halt a run; its calls are undone only after the lift."""
+    run = await reach_running(midrun, tools)
     await midrun.halt("stop", actor="operator:olga")
     await run.until("halted")
     return run
 
 
-@pytest.mark.parametrize("bring", [running, pausing, paused, waiting, failed, halted])
-async def test_nothing_starts_after_a_cancel_in_any_phase(opened: Opener, bring: Bring) -> None:
-    """And what was in flight, if anything, is stopped."""
-    stage = ControllableTools()
+@pytest.mark.parametrize(
+    "reach_phase",
+    [reach_running, reach_pausing, reach_paused, reach_waiting, reach_failed, reach_halted],
+)
+async def test_nothing_starts_after_a_cancel_in_any_phase(
+    opened: Opener, reach_phase: ReachPhase
+) -> None:
+    """A call in flight is stopped. A halted run is undone only after the lift."""
+    tools = ControllableTools()
     first, ask = Use("draft", name="first"), Use("ask_human", question="Which?")
     midrun = await opened(
         Agent(
@@ -82,61 +109,49 @@ async def test_nothing_starts_after_a_cancel_in_any_phase(opened: Opener, bring:
             model=ScriptedModel(
                 [first, Use("slow", name="held"), Use("quick", name="on"), "."]
             ),
-            tools=stage.tools(),
+            tools=tools.tools(),
         ),
         Agent(
-            "asker", model=ScriptedModel([first, ask, "."]), tools=[*stage.tools(), ask_human]
+            "asker", model=ScriptedModel([first, ask, "."]), tools=[*tools.tools(), ask_human]
         ),
-        Agent("failer", model=ScriptedModel([first]), tools=stage.tools()),
+        Agent("failer", model=ScriptedModel([first]), tools=tools.tools()),
     )
-    run = await bring(midrun, stage)
-    began = list(stage.called)
+    run = await reach_phase(midrun, tools)
+    called = list(tools.called)
     await run.cancel(undo="all")
-    if bring is halted:
+    if reach_phase is reach_halted:
         assert (await run.view()).phase == "halted"
-        assert stage.undone == []
+        assert tools.undone == []
         await midrun.lift(actor="operator:olga")
     await run.until("cancelled")
-    assert await starts_after_the_cancel(run) == []
-    assert stage.called == began
-    assert "held" not in stage.completed
-    assert stage.undone == ["first"]
+    assert await read_starts_after_cancel(run) == []
+    assert tools.called == called
+    assert "held" not in tools.completed
+    assert tools.undone == ["first"]
     assert not (await run.view()).asks
 
 
-async def test_a_run_that_nobody_drives_yet_is_cancelled_at_once(
+async def test_a_queued_run_without_a_worker_is_cancelled_at_once(
     opened: Opener, path: Path
 ) -> None:
-    """It needs no driver for that, and none ever takes it."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("quick", name="a"), "Done.")
-    async with Midrun(kept_at(path), agents=[agent], engine=None) as asking:
-        run = await asking.start("actor", "go")
+    tools = ControllableTools()
+    agent = tools.agent(Use("quick", name="a"), "Done.")
+    async with Midrun(kept_at(path), agents=[agent], engine=None) as without_worker:
+        run = await without_worker.start("actor", "go")
         assert (await run.cancel()).phase == "cancelled"
     midrun = await opened(agent)
-    told = await kinds(await midrun.get(run.id))
-    assert told == ["RunStarted", "CancelRequested", "RunCancelled"]
-    assert stage.called == []
+    journaled = await kinds(await midrun.get(run.id))
+    assert journaled == ["RunStarted", "CancelRequested", "RunCancelled"]
+    assert tools.called == []
 
 
-async def test_a_second_cancel_changes_nothing_and_says_who_was_first(opened: Opener) -> None:
-    """Nor can anybody pause, resume or redirect what is being cancelled."""
-    stage = ControllableTools()
-
-    @tool
-    async def tidy() -> str:
-        """Take some time to stop."""
-        stage.start("work").set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await stage.gate("tidied").wait()
-        return "never"
-
-    midrun = await opened(Agent("actor", model=ScriptedModel([Use("tidy")]), tools=[tidy]))
+async def test_a_second_cancel_is_a_no_op_that_names_the_first_actor(opened: Opener) -> None:
+    """Pause, resume and redirect are refused while the run is cancelling."""
+    slow_stop = SlowStopTool()
+    model = ScriptedModel([Use("slow_stop")])
+    midrun = await opened(Agent("actor", model=model, tools=[slow_stop.build()]))
     run = await midrun.start("actor", "go")
-    await stage.start("work").wait()
+    await slow_stop.started.wait()
     first = await run.cancel(actor="ada")
     second = await run.cancel(undo="all", actor="bob")
     assert (second.already, second.by, second.seq) == ("already_cancelling", "ada", first.seq)
@@ -145,7 +160,7 @@ async def test_a_second_cancel_changes_nothing_and_says_who_was_first(opened: Op
             await control()
     with pytest.raises(ControlRefused, match="is_cancelling"):
         await run.redirect("Too late")
-    stage.gate("tidied").set()
+    slow_stop.gate.set()
     await run.until("cancelled")
     third = await run.cancel(actor="bob")
     assert (third.already, third.by) == ("already_cancelled", "ada")
@@ -153,7 +168,6 @@ async def test_a_second_cancel_changes_nothing_and_says_who_was_first(opened: Op
 
 
 async def test_a_completed_run_cannot_be_cancelled(opened: Opener) -> None:
-    """Whoever was first in the journal has won."""
     midrun = await opened(ControllableTools().agent("Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
@@ -162,72 +176,72 @@ async def test_a_completed_run_cannot_be_cancelled(opened: Opener) -> None:
     assert refused.value.reason == "already_completed"
 
 
-# ── by any process ────────────────────────────────────────────────────────────────────────
+# ── from another process, and after a crash ───────────────────────────────────────────────
 
 
 async def test_a_cancel_from_another_process_reaches_the_call(
     opened: Opener, path: Path, tmp_path: Path
 ) -> None:
-    """The process that drives is another one; what it has in flight is stopped there."""
-    with child("drive", path, tmp_path, "notes", "note:before") as talk:
-        run_id = talk.hear()
+    """The worker is in the other process and stops its call."""
+    with start_process("drive", path, tmp_path, "notes", "note:before") as process:
+        run_id = process.read_line()
         midrun = await opened()
         run = await midrun.get(run_id)
         await run.cancel()
         await run.until("cancelled")
-        assert await starts_after_the_cancel(run) == []
-        assert World(tmp_path).told() == []
+        assert await read_starts_after_cancel(run) == []
+        assert EffectsFile(tmp_path).read_effects() == []
 
 
-async def test_a_process_that_was_frozen_starts_nothing_when_it_wakes_up(
+async def test_a_frozen_worker_starts_nothing_when_it_wakes_up(
     path: Path, tmp_path: Path, opened: Opener
 ) -> None:
-    """Frozen in a tool, taken over, cancelled; awake again, it has no say."""
-    world = World(tmp_path)
-    with child("drive_until_let_go", path, tmp_path, "notes", "note:before") as talk:
-        run_id = talk.hear()
-        talk.freeze()
-        agents = [world.agent("notes")]
-        async with Midrun(kept_at(path), agents=agents, outside=LATER) as midrun:
+    """Meanwhile another worker has taken over the run, and it was cancelled."""
+    effects = EffectsFile(tmp_path)
+    with start_process(
+        "drive_until_released", path, tmp_path, "notes", "note:before"
+    ) as process:
+        run_id = process.read_line()
+        process.freeze()
+        agents = [effects.agent("notes")]
+        async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
             run = await midrun.get(run_id)
             await recorded(run, CallUnknown)
             await run.cancel()
             await run.until("cancelled")
             end = (await run.view()).seq
-        talk.thaw()
-        assert talk.hear() == "let go"
+        process.thaw()
+        assert process.read_line() == "released"
     after = await (await opened()).get(run_id)
-    assert await starts_after_the_cancel(after) == []
-    assert world.told() in ([], ["note 1"])  # what was in flight is the far end's to refuse
+    assert await read_starts_after_cancel(after) == []
+    assert effects.read_effects() in ([], ["note 1"])  # only a remote service can refuse it
     assert set((await kinds(after))[end:]) <= {"LateResult"}
 
 
-async def test_a_cancel_while_a_run_is_taken_over_is_finished_by_whoever_takes_it(
+async def test_the_next_worker_finishes_a_cancel_after_a_crash(
     path: Path, tmp_path: Path, opened: Opener
 ) -> None:
-    """The driver died with the cancel in the journal; nothing starts, the report is honest."""
-    with child("drive", path, tmp_path, "charge", "charge:after") as talk:
-        run_id = talk.hear()
-        talk.kill()
+    """The call that was in flight at the crash is reported as unsure."""
+    with start_process("drive", path, tmp_path, "charge", "charge:after") as process:
+        run_id = process.read_line()
+        process.kill()
     midrun = await opened()
     run = await midrun.get(run_id)
     assert (await run.cancel()).phase == "cancelling"
-    agents = [World(tmp_path).agent("charge")]
-    async with Midrun(kept_at(path), agents=agents, outside=LATER) as next_one:
-        found = await next_one.get(run_id)
+    agents = [EffectsFile(tmp_path).agent("charge")]
+    async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as next_worker:
+        found = await next_worker.get(run_id)
         await found.until("cancelled")
-        assert await starts_after_the_cancel(found) == []
-        assert [deed.tool for deed in (await found.report()).unsure] == ["charge"]
-    assert World(tmp_path).told() == ["charge a"]
+        assert await read_starts_after_cancel(found) == []
+        assert [call.tool for call in (await found.report()).unsure] == ["charge"]
+    assert EffectsFile(tmp_path).read_effects() == ["charge a"]
 
 
 @pytest.mark.parametrize("seq", range(1, 12))
-async def test_a_cancel_at_any_entry_is_the_last_word_on_starts(
-    opened: Opener, seq: int
-) -> None:
-    """Whatever the run is at when the cancel lands; one that lands too late is refused."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("draft", name="a"), Use("draft", name="b"), "Done."))
+async def test_no_call_starts_after_a_cancel_at_any_entry(opened: Opener, seq: int) -> None:
+    """A cancel after the completion is refused."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("draft", name="a"), Use("draft", name="b"), "Done."))
     run = await midrun.start("actor", "go")
     async for item in run.feed():
         if item.seq == seq:
@@ -235,7 +249,263 @@ async def test_a_cancel_at_any_entry_is_the_last_word_on_starts(
     with suppress(ControlRefused):
         await run.cancel(undo="all")
     if (await run.until("terminal")).phase == "completed":
-        assert stage.undone == []
+        assert tools.undone == []
     else:
-        assert await starts_after_the_cancel(run) == []
-        assert stage.undone == stage.completed[::-1]
+        assert await read_starts_after_cancel(run) == []
+        assert tools.undone == tools.completed[::-1]
+
+
+# ── calls in flight ───────────────────────────────────────────────────────────────────────
+
+GRACE = timedelta(milliseconds=50)
+
+
+async def test_a_cancel_closes_the_model_stream_and_makes_none_of_its_calls(
+    opened: Opener,
+) -> None:
+    tools = ControllableTools()
+    model = Speaker(Line("So far. ", "", Use("quick", name="a"), gate="half"))
+    midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
+    run = await midrun.start("actor", "go")
+    await model.reached("half").wait()
+    await run.cancel()
+    await run.until("cancelled")
+    assert model.closed == ["half"]
+    assert tools.called == []
+    assert (await run.report()).partial == "So far. "
+
+
+async def test_a_reply_that_was_not_journaled_before_the_cancel_is_partial_work(
+    opened: Opener,
+) -> None:
+    model = Speaker(Line("All is ", "done.", gate="end", at="end"))
+    midrun = await opened(Agent("actor", model=model))
+    run = await midrun.start("actor", "go")
+    await model.reached("end").wait()
+    await run.cancel()
+    outcome = await run.result()
+    assert isinstance(outcome, Cancelled)
+    assert outcome.report.partial == "All is done."
+
+
+async def test_a_tool_that_swallows_its_cancellation_is_cancelled_again(opened: Opener) -> None:
+    """The usual cause is `except BaseException` in user code."""
+    tools = ControllableTools()
+
+    @tool
+    async def swallowing() -> str:
+        """Swallow the first cancellation."""
+        tools.start("swallowing").set()
+        try:
+            await anyio.sleep_forever()
+        except BaseException:  # noqa: BLE001 - as in careless user code
+            tools.start("swallowed").set()
+        await anyio.sleep_forever()
+        return "never"
+
+    model = ScriptedModel([Use("swallowing")])
+    agent = Agent("actor", model=model, tools=[swallowing], grace=timedelta(seconds=2))
+    midrun = await opened(agent)
+    run = await midrun.start("actor", "go")
+    await tools.start("swallowing").wait()
+    await run.cancel()
+    await run.until("cancelled")
+    assert tools.start("swallowed").is_set()
+    assert len(await entries(run, CallAborted)) == 1
+    assert [call.tool for call in (await run.report()).stopped] == ["swallowing"]
+
+
+async def test_a_framework_inside_a_tool_closes_its_model_call_before_the_run_is_cancelled(
+    opened: Opener,
+) -> None:
+    """The tool is cancelled once; cancelled more often, the framework cannot end its node."""
+    async with StreamingProvider().listen() as provider:
+        framework = AgentFramework(provider)
+
+        @tool
+        async def delegate() -> None:
+            """Run an agent of another framework."""
+            await framework.run()
+
+        midrun = await opened(
+            Agent("actor", model=ScriptedModel([Use("delegate")]), tools=[delegate])
+        )
+        run = await midrun.start("actor", "go")
+        await provider.streaming.wait()
+        await run.cancel()
+        await run.until("cancelled")
+        assert [node.done() for node in framework.nodes] == [True]
+        await provider.closed.wait()
+        assert [call.tool for call in (await run.report()).stopped] == ["delegate"]
+
+
+async def test_a_tool_that_swallows_every_cancellation_is_cancelled_a_few_times_only(
+    opened: Opener,
+) -> None:
+    """All tools share the event loop; repeated cancellations must not keep it busy."""
+    tools = ControllableTools()
+    swallowed = 0
+
+    @tool
+    async def swallowing() -> None:
+        """Wait for the gate, and swallow each cancellation."""
+        nonlocal swallowed
+        tools.start("swallowing").set()
+        while not tools.gate("swallowing").is_set():
+            try:
+                await tools.gate("swallowing").wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+
+    model = ScriptedModel([Use("swallowing")])
+    midrun = await opened(Agent("actor", model=model, tools=[swallowing], grace=GRACE))
+    run = await midrun.start("actor", "go")
+    await tools.start("swallowing").wait()
+    await run.cancel()
+    try:
+        await run.until("cancelled")
+        for _ in range(1000):
+            await checkpoint()
+        assert 0 < swallowed < 20
+        assert [call.tool for call in (await run.report()).unsure] == ["swallowing"]
+    finally:
+        tools.gate("swallowing").set()
+
+
+async def test_an_async_tool_that_ignores_its_cancellation_is_reported_as_unsure(
+    opened: Opener,
+) -> None:
+    """It still runs inside its shielded scope."""
+    tools = ControllableTools()
+
+    @tool
+    async def shielded() -> str:
+        """Wait for the gate in a shielded scope."""
+        tools.start("shielded").set()
+        with anyio.CancelScope(shield=True):
+            await tools.gate("shielded").wait()
+        return "never"
+
+    model = ScriptedModel([Use("shielded")])
+    midrun = await opened(Agent("actor", model=model, tools=[shielded], grace=GRACE))
+    run = await midrun.start("actor", "go")
+    await tools.start("shielded").wait()
+    await run.cancel()
+    await run.until("cancelled")
+    report = await run.report()
+    assert [call.tool for call in report.unsure] == ["shielded"]
+    assert not report.stopped
+    assert not report.clean
+    tools.gate("shielded").set()
+
+
+async def test_a_thread_that_ignores_its_cancellation_has_an_unknown_outcome(
+    opened: Opener,
+) -> None:
+    """A thread cannot be stopped. Its result is journaled as a late one."""
+    unstoppable = UnstoppableTool()
+    model = ScriptedModel([Use("unstoppable")])
+    agent = Agent("actor", model=model, tools=[unstoppable.build()], grace=GRACE)
+    midrun = await opened(agent)
+    run = await midrun.start("actor", "go")
+    await unstoppable.started.wait()
+    try:
+        await run.cancel()
+        feed = [item async for item in run.feed() if isinstance(item, FeedEntry)]
+        (unknown,) = [item.entry for item in feed if isinstance(item.entry, CallUnknown)]
+        assert unknown.why == "not_responding"
+        report = await run.report()
+        assert [call.tool for call in report.unsure] == ["unstoppable"]
+        assert not report.stopped
+    finally:
+        unstoppable.gate.set()
+    with anyio.fail_after(60):
+        while not (late := await entries(run, LateResult)):
+            await anyio.lowlevel.checkpoint()
+    assert late[0].result == "done after all"
+    assert (await run.view()).phase == "cancelled"
+
+
+async def test_a_blocking_tool_is_killed_before_its_effect(
+    opened: Opener, tmp_path: Path
+) -> None:
+    """The tool waits at a gate before its effect; the gate is opened after the kill."""
+    middle = Middle(tmp_path)
+    model = ScriptedModel([Use("hold", **middle.args)])
+    midrun = await opened(Agent("actor", model=model, tools=[hold]))
+    run = await midrun.start("actor", "go")
+    (pid,) = await middle.fifo.hear()
+    watch = Watch(pid)
+    await run.cancel()
+    await run.until("cancelled")
+    await watch.end()
+    middle.gate.open()
+    assert not middle.effect.exists()
+    assert [call.tool for call in (await run.report()).stopped] == ["hold"]
+
+
+async def test_a_blocking_tool_is_killed_with_its_children(
+    opened: Opener, tmp_path: Path
+) -> None:
+    """A shell and a child of the shell wait at the same gate."""
+    middle = Middle(tmp_path)
+    model = ScriptedModel([Use("hold_with_family", **middle.args)])
+    midrun = await opened(Agent("actor", model=model, tools=[hold_with_family], grace=GRACE))
+    run = await midrun.start("actor", "go")
+    pids = await middle.fifo.hear()
+    assert len(pids) == 3
+    watches = [Watch(pid) for pid in pids]
+    await run.cancel()
+    await run.until("cancelled")
+    for watch in watches:
+        await watch.end()
+    middle.gate.open()
+    assert not middle.effect.exists()
+
+
+async def test_a_blocking_tool_that_ignores_sigterm_is_killed_after_its_grace(
+    opened: Opener, tmp_path: Path
+) -> None:
+    middle = Middle(tmp_path)
+    model = ScriptedModel([Use("ignore_requests_to_stop", **middle.args)])
+    agent = Agent("actor", model=model, tools=[ignore_requests_to_stop], grace=GRACE)
+    midrun = await opened(agent)
+    run = await midrun.start("actor", "go")
+    (pid,) = await middle.fifo.hear()
+    watch = Watch(pid)
+    await run.cancel()
+    await run.until("cancelled")
+    await watch.end()
+    middle.gate.open()
+    assert not middle.effect.exists()
+    report = await run.report()
+    assert [call.tool for call in (*report.stopped, *report.unsure)] == [
+        "ignore_requests_to_stop"
+    ]
+
+
+async def test_a_question_asked_after_the_cancel_is_dropped(
+    opened: Opener,
+) -> None:
+    """The tool asks while it is being stopped."""
+    tools = ControllableTools()
+
+    @tool
+    async def curious() -> str:
+        """Ask when it is cancelled."""
+        tools.start("curious").set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            pause_here("Shall I stop?")
+
+    midrun = await opened(
+        Agent("actor", model=ScriptedModel([Use("curious")]), tools=[curious], grace=GRACE)
+    )
+    run = await midrun.start("actor", "go")
+    await tools.start("curious").wait()
+    await run.cancel()
+    with anyio.fail_after(60):
+        await run.until("cancelled")
+    assert not (await run.view()).asks
+    assert [call.tool for call in (await run.report()).stopped] == ["curious"]

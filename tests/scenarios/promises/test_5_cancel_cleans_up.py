@@ -1,20 +1,23 @@
 """Promise 5: cancel cleans up.
 
-What was in flight is undone, or everything that can be if that is wanted, the latest first.
-What is held is released however the run ends. An undo is tried again under one key until it
-works or is given up by name, and goes on after a crash. The report says what is left of the
-work, as the world sees it, and the partial work is saved.
+Calls in flight are undone, with `undo="all"` also the finished ones, in reverse order. Held
+resources are released at each end of a run. A failed undo is retried with the same key, also
+after a crash. The report lists each call with its outcome, and keeps the partial work.
 """
 
+import threading
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
-from midrun import Agent, Call, ControlRefused, Midrun, Run, tool
+from midrun import Agent, Call, Cancelled, ControlRefused, Midrun, Report, Run, pause_here, tool
 from midrun.core.entries import (
+    CallAborted,
+    CallDone,
     ResidueAccepted,
     RunCancelled,
     UndoFailed,
@@ -22,22 +25,22 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
-from midrun.models import ScriptedModel
-from tests.scenarios.promises.crashing import LATER, child
-from tests.scenarios.promises.drafts import ATTEMPTS, Drafts, hasty, names
+from midrun.models import ScriptedModel, Use
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.promises.drafts import ATTEMPTS, Drafts, get_names, hasty
+from tests.scenarios.promises.killable_process import ONE_HOUR_AHEAD, EffectsFile, start_process
 from tests.scenarios.promises.seen import entries, true
-from tests.scenarios.promises.world import World
+from tests.scenarios.promises.speaker import Line, Speaker
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools, Use
 
 # ── the undo set, and its order ───────────────────────────────────────────────────────────
 
 
-async def test_what_came_last_is_undone_first_by_the_order_in_which_it_ended(
+async def test_calls_are_undone_in_the_reverse_order_of_their_ends(
     opened: Opener,
 ) -> None:
-    """Not by the order in which it was asked for, or begun."""
+    """The order in which they were requested or started does not matter."""
     drafts = Drafts()
     step: list[str | Use] = [Use("dictate", name=name) for name in "abc"]
     midrun = await opened(drafts.agent(step, Use("slow", name="x")))
@@ -53,8 +56,10 @@ async def test_what_came_last_is_undone_first_by_the_order_in_which_it_ended(
     assert drafts.stage.undone == ["a", "c", "b"]
 
 
-async def test_finished_work_is_kept_unless_somebody_wants_it_undone(opened: Opener) -> None:
-    """By default a cancel undoes what it interrupts; what was in flight brings no result."""
+async def test_by_default_a_cancel_undoes_calls_in_flight_and_keeps_finished_ones(
+    opened: Opener,
+) -> None:
+    """The undo of a call in flight gets no result."""
     drafts = Drafts()
     midrun = await opened(drafts.agent(Use("write", name="done"), Use("dictate", name="half")))
     run = await midrun.start("actor", "go")
@@ -63,12 +68,11 @@ async def test_finished_work_is_kept_unless_somebody_wants_it_undone(opened: Ope
     await run.until("cancelled")
     assert [(name, result) for name, _, result in drafts.tries] == [("half", None)]
     report = await run.report()
-    assert names(report.done) == ["done"]
-    assert names(report.undone) == ["half"]
+    assert get_names(report.done) == ["done"]
+    assert get_names(report.undone) == ["half"]
 
 
-async def test_an_undo_is_given_what_its_call_was_given_and_returned(opened: Opener) -> None:
-    """It has to know what to take back."""
+async def test_an_undo_gets_the_arguments_and_the_result_of_its_call(opened: Opener) -> None:
     drafts = Drafts()
     midrun = await opened(drafts.agent(Use("write", name="a"), Use("slow", name="x")))
     run = await midrun.start("actor", "go")
@@ -78,61 +82,61 @@ async def test_an_undo_is_given_what_its_call_was_given_and_returned(opened: Ope
     assert [(name, result) for name, _, result in drafts.tries] == [("a", "a written")]
 
 
-# ── what is held ──────────────────────────────────────────────────────────────────────────
+# ── release ───────────────────────────────────────────────────────────────────────────────
 
 
-async def completed(run: Run, stage: ControllableTools) -> None:
-    """Let the run come to its end."""
-    stage.gate("x").set()
+async def complete_run(run: Run, tools: ControllableTools) -> None:
+    """Let the run complete."""
+    tools.gate("x").set()
     await run.until("completed")
 
 
-async def cancelled(run: Run, _: ControllableTools) -> None:
-    """Cancel the run, and keep its work."""
+async def cancel_run(run: Run, _: ControllableTools) -> None:
+    """Cancel the run; finished calls are kept."""
     await run.cancel()
     await run.until("cancelled")
 
 
-async def cancelled_while_paused(run: Run, _: ControllableTools) -> None:
-    """Cancel the run when nobody drives it."""
+async def cancel_paused_run(run: Run, _: ControllableTools) -> None:
+    """Cancel the run while no worker drives it."""
     await run.pause(now=True)
     await run.until("paused")
     await run.cancel()
     await run.until("cancelled")
 
 
-@pytest.mark.parametrize("end", [completed, cancelled, cancelled_while_paused])
-async def test_what_is_held_is_released_however_the_run_ends(
-    opened: Opener, end: Callable[[Run, ControllableTools], Awaitable[None]]
+@pytest.mark.parametrize("end_run", [complete_run, cancel_run, cancel_paused_run])
+async def test_held_resources_are_released_at_each_end_of_a_run(
+    opened: Opener, end_run: Callable[[Run, ControllableTools], Awaitable[None]]
 ) -> None:
-    """The latest first, each once."""
-    stage = ControllableTools()
+    """They are released in reverse order, each once."""
+    tools = ControllableTools()
     script = (Use("lock", name="1"), Use("lock", name="2"), Use("slow", name="x"), "Done.")
-    midrun = await opened(stage.agent(*script))
+    midrun = await opened(tools.agent(*script))
     run = await midrun.start("actor", "go")
-    await stage.start("x").wait()
-    assert stage.released == []
-    await end(run, stage)
-    assert stage.released == ["2", "1"]
+    await tools.start("x").wait()
+    assert tools.released == []
+    await end_run(run, tools)
+    assert tools.released == ["2", "1"]
     assert not (await run.report()).still_held
 
 
-async def test_a_failed_run_holds_on_until_it_ends(opened: Opener) -> None:
-    """It can be resumed, so it has not ended; cancelled then, it releases."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("lock", name="1")))
+async def test_a_failed_run_keeps_its_resources_until_it_is_cancelled(opened: Opener) -> None:
+    """A failed run can be resumed, so it has not ended."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("lock", name="1")))
     run = await midrun.start("actor", "go")
     await run.until("failed")
-    assert stage.released == []
+    assert tools.released == []
     await run.cancel()
     await run.until("cancelled")
-    assert stage.released == ["1"]
+    assert tools.released == ["1"]
 
 
-async def test_what_cannot_be_released_does_not_hold_up_a_completion_for_ever(
+async def test_a_release_that_always_fails_does_not_block_the_completion(
     path: Path,
 ) -> None:
-    """After its attempts it is reported as still held; the answer is not lost over it."""
+    """After the last attempt the resource is reported as still held."""
     tries: list[str] = []
 
     async def unlock(call: Call, args: dict[str, str], result: object) -> None:
@@ -142,7 +146,7 @@ async def test_what_cannot_be_released_does_not_hold_up_a_completion_for_ever(
 
     @tool(release=unlock)
     async def lock(name: str) -> str:
-        """Hold something."""
+        """Hold a resource."""
         return f"{name} locked"
 
     agent = Agent("actor", model=ScriptedModel([Use("lock", name="t"), "Done."]), tools=[lock])
@@ -153,16 +157,16 @@ async def test_what_cannot_be_released_does_not_hold_up_a_completion_for_ever(
             assert len(tries) == ATTEMPTS
             assert len(set(tries)) == 1
             report = await run.report()
-            assert names(report.still_held) == ["t"]
+            assert get_names(report.still_held) == ["t"]
             assert not report.clean
             assert await midrun.verify(run.id)
 
 
-# ── trying again ──────────────────────────────────────────────────────────────────────────
+# ── retries ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_undo_is_tried_again_under_the_same_key(path: Path) -> None:
-    """Each attempt is an entry; the one before it waits its turn out."""
+async def test_a_failed_undo_is_retried_with_the_same_key(path: Path) -> None:
+    """Each attempt is an entry of its own."""
     drafts = Drafts()
     drafts.fails["a"] = 2
     agent = drafts.agent(Use("write", name="a"), Use("write", name="b"), Use("slow", name="x"))
@@ -184,7 +188,7 @@ async def test_an_undo_is_tried_again_under_the_same_key(path: Path) -> None:
 
 
 async def test_an_undo_has_a_key_of_its_own(opened: Opener) -> None:
-    """A far end that knows keys must not take the undo for a repetition of the call."""
+    """With the key of the call, a remote service would take the undo for a repetition."""
     drafts = Drafts()
     midrun = await opened(drafts.agent(Use("write", name="a"), Use("slow", name="x")))
     run = await midrun.start("actor", "go")
@@ -195,8 +199,8 @@ async def test_an_undo_has_a_key_of_its_own(opened: Opener) -> None:
     assert key != drafts.call_keys["a"]
 
 
-async def test_a_failed_undo_waits_before_it_is_tried_again(opened: Opener) -> None:
-    """Longer each time; with a real clock, for once."""
+async def test_a_failed_undo_waits_before_its_retry(opened: Opener) -> None:
+    """This test uses the real clock; the other tests of retries use a fast one."""
     drafts = Drafts()
     drafts.fails["a"] = 1
     midrun = await opened(drafts.agent(Use("write", name="a"), Use("slow", name="x")))
@@ -210,10 +214,10 @@ async def test_a_failed_undo_waits_before_it_is_tried_again(opened: Opener) -> N
     assert at[0] < failed.retry_at <= at[1]
 
 
-async def test_an_undo_that_never_works_is_given_up_by_name_and_the_others_go_on(
+async def test_an_undo_that_always_fails_is_reported_and_the_others_still_run(
     path: Path,
 ) -> None:
-    """Then somebody mends the world, and an operator has it tried again."""
+    """After a repair, an operator retries it."""
     drafts = Drafts()
     drafts.fails["b"] = ATTEMPTS
     turns = [Use("write", name=name) for name in "abc"]
@@ -229,8 +233,8 @@ async def test_an_undo_that_never_works_is_given_up_by_name_and_the_others_go_on
             (ended,) = await entries(run, RunCancelled)
             assert [left.call for left in ended.residue] == [given_up.call]
             report = await run.report()
-            assert names(report.undone) == ["c", "a"]  # as it was undone
-            assert names(report.not_undone) == ["b"]
+            assert get_names(report.undone) == ["c", "a"]  # in the order of their undos
+            assert get_names(report.not_undone) == ["b"]
             assert "cannot reach b" in report.not_undone[0].note
             assert not report.clean
             receipt = await run.retry_undo(actor="operator:olga")
@@ -244,8 +248,8 @@ async def test_an_undo_that_never_works_is_given_up_by_name_and_the_others_go_on
             assert await midrun.verify(run.id)
 
 
-async def test_somebody_can_take_the_residue_as_it_is(path: Path) -> None:
-    """That is on the record, and does not make the report say that it was undone."""
+async def test_an_operator_can_accept_the_residue(path: Path) -> None:
+    """The acceptance is journaled; the report still lists the call as not undone."""
     drafts = Drafts()
     drafts.fails["a"] = ATTEMPTS
     agent = drafts.agent(Use("write", name="a"), Use("slow", name="x"))
@@ -262,7 +266,7 @@ async def test_somebody_can_take_the_residue_as_it_is(path: Path) -> None:
             (accepted,) = await entries(run, ResidueAccepted)
             assert (accepted.by, accepted.reason) == ("olga", "it is a draft")
             assert not (await midrun.store.get_row(run.id)).head.attention
-            assert names((await run.report()).not_undone) == ["a"]
+            assert get_names((await run.report()).not_undone) == ["a"]
             with pytest.raises(ControlRefused, match="no_residue"):
                 await run.accept_residue(actor="operator:olga")
 
@@ -271,30 +275,30 @@ async def test_somebody_can_take_the_residue_as_it_is(path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["discard:before", "discard:after"])
-async def test_an_undo_that_was_cut_short_by_a_crash_is_made_again_under_its_key(
+async def test_an_undo_interrupted_by_a_crash_is_repeated_with_the_same_key(
     path: Path, tmp_path: Path, opened: Opener, point: str
 ) -> None:
-    """At least once: whether the first attempt took effect, the key tells the far end."""
-    world = World(tmp_path)
-    with child("cancel", path, tmp_path, "drafts", point) as talk:
-        run_id = talk.hear()
-        talk.kill()
+    """Undos run at least once; a remote service recognises a repetition by the key."""
+    effects = EffectsFile(tmp_path)
+    with start_process("cancel", path, tmp_path, "drafts", point) as process:
+        run_id = process.read_line()
+        process.kill()
     assert (await (await opened()).get(run_id)).id == run_id
-    agents = [world.agent("drafts")]
-    async with Midrun(kept_at(path), agents=agents, outside=LATER) as midrun:
+    agents = [effects.agent("drafts")]
+    async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
         run = await midrun.get(run_id)
         await run.until("cancelled")
         assert len(await entries(run, UndoUnknown)) == 1
         assert [start.attempt for start in await entries(run, UndoStarted)] == [1, 2, 1]
         assert (await run.report()).clean
     twice = point == "discard:after"
-    told = [line for line in world.told() if line.startswith("discard")]
-    assert told == ["discard 2"] * (1 + twice) + ["discard 1"]
+    discarded = [line for line in effects.read_effects() if line.startswith("discard")]
+    assert discarded == ["discard 2"] * (1 + twice) + ["discard 1"]
     assert (
         len(
             {
                 key
-                for line, key in zip(world.told(), world.keys(), strict=True)
+                for line, key in zip(effects.read_effects(), effects.read_keys(), strict=True)
                 if line == "discard 2"
             }
         )
@@ -302,21 +306,300 @@ async def test_an_undo_that_was_cut_short_by_a_crash_is_made_again_under_its_key
     )
 
 
-async def test_a_cancel_that_nobody_drives_is_cleaned_up_by_whoever_comes(
+async def test_a_cancel_without_a_worker_is_cleaned_up_by_the_next_one(
     path: Path, opened: Opener
 ) -> None:
-    """Asked for by a process that knows no agent, of a run that rests."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("draft", name="a"), Use("lock", name="t"), Use("slow", name="x"))
+    """The process that cancels the paused run has no agents."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("draft", name="a"), Use("lock", name="t"), Use("slow", name="x"))
     async with Midrun(kept_at(path), agents=[agent]) as first:
         run = await first.start("actor", "go")
-        await stage.start("x").wait()
+        await tools.start("x").wait()
         await run.pause(now=True)
         await run.until("paused")
-    looking = await opened()
-    found = await looking.get(run.id)
+    without_agents = await opened()
+    found = await without_agents.get(run.id)
     assert (await found.cancel(undo="all")).phase == "cancelling"
-    assert stage.undone == []
+    assert tools.undone == []
     await opened(agent)
     await found.until("cancelled")
-    assert (stage.undone, stage.released) == (["a"], ["t"])
+    assert (tools.undone, tools.released) == (["a"], ["t"])
+
+
+# ── calls whose outcome is not certain ────────────────────────────────────────────────────
+
+
+async def test_a_call_that_ends_after_the_cancel_is_undone_with_its_result(
+    opened: Opener,
+) -> None:
+    """It was in flight when the cancel came, so its success does not exempt it."""
+    drafts = Drafts()
+
+    @tool(undo=drafts.discard)
+    async def insist(name: str) -> str:
+        """Wait for the gate in a shielded scope, and finish."""
+        drafts.stage.start(name).set()
+        with anyio.CancelScope(shield=True):
+            await drafts.stage.gate(name).wait()
+        return f"{name} insisted"
+
+    model = ScriptedModel([Use("insist", name="a")])
+    midrun = await opened(Agent("actor", model=model, tools=[insist]))
+    run = await midrun.start("actor", "go")
+    await drafts.stage.start("a").wait()
+    await run.cancel()
+    drafts.stage.gate("a").set()
+    await run.until("cancelled")
+    assert [d.result for d in await entries(run, CallDone) if not d.reply] == ["a insisted"]
+    assert [(name, result) for name, _, result in drafts.tries] == [("a", "a insisted")]
+    assert get_names((await run.report()).undone) == ["a"]
+
+
+@pytest.mark.parametrize("script", ["book", "fetch"])
+async def test_an_unknown_first_attempt_counts_when_the_second_one_is_stopped(
+    path: Path, tmp_path: Path, script: str
+) -> None:
+    """The first attempt took effect and was killed; the second was stopped before that."""
+    with start_process("drive", path, tmp_path, script, f"{script}:after") as process:
+        run_id = process.read_line()
+        process.kill()
+    effects = EffectsFile(tmp_path, stop_at=f"{script}:before")
+    agents = [effects.agent(script)]
+    with anyio.fail_after(60):
+        async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
+            run = await midrun.get(run_id)
+            await effects.reached.wait()
+            await run.cancel()
+            await run.until("cancelled")
+            report = await run.report()
+            assert len(await entries(run, CallAborted)) == 1
+            assert await midrun.verify(run_id)
+    if script == "book":
+        assert effects.read_effects() == ["book a", "discard a"]
+        assert get_names(report.undone) == ["a"]
+        assert report.clean
+    else:
+        assert effects.read_effects() == ["fetch a"]
+        assert get_names(report.unsure) == ["a"]
+        assert not report.clean
+
+
+async def test_undo_unknown_false_skips_a_call_that_may_not_have_happened(
+    opened: Opener,
+) -> None:
+    """The report lists it as not undone, so that a person can look at it."""
+    tools = ControllableTools()
+    tried: list[str] = []
+
+    async def refund(call: Call, args: dict[str, str], result: object) -> None:
+        del call, result
+        tried.append(args["name"])
+
+    @tool(undo=refund, undo_unknown=False)
+    async def charge(call: Call, name: str) -> str:
+        """Charge a card when the test opens the gate."""
+        del call
+        tools.start(name).set()
+        await tools.gate(name).wait()
+        return "charged"
+
+    model = ScriptedModel([[Use("charge", name="a"), Use("charge", name="b")]])
+    midrun = await opened(Agent("actor", model=model, tools=[charge]))
+    run = await midrun.start("actor", "go")
+    await tools.start("a").wait()
+    await tools.start("b").wait()
+    tools.gate("a").set()
+    with anyio.fail_after(60):
+        while (await run.view()).effects[0].stage != "done":
+            await anyio.lowlevel.checkpoint()
+    await run.cancel(undo="all")
+    await run.until("cancelled")
+    assert tried == ["a"]
+    report = await run.report()
+    assert (get_names(report.undone), get_names(report.not_undone)) == (["a"], ["b"])
+    assert "may not have happened" in report.not_undone[0].note
+
+
+async def test_an_undo_that_hangs_times_out_and_is_retried(path: Path) -> None:
+    """Its limit is the timeout of its tool."""
+    tools, tries = ControllableTools(), []
+
+    async def discard(call: Call, args: dict[str, str], result: object) -> None:
+        del args, result
+        tries.append(call.key)
+        if len(tries) == 1:
+            await anyio.sleep_forever()
+
+    @tool(undo=discard, timeout=timedelta(milliseconds=50))
+    async def write(name: str) -> str:
+        """Write a draft."""
+        return f"{name} written"
+
+    script = [Use("write", name="a"), Use("slow", name="x")]
+    agent = Agent("actor", model=ScriptedModel(script), tools=[*tools.tools(), write])
+    with anyio.fail_after(60):
+        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
+            run = await midrun.start("actor", "go")
+            await tools.start("x").wait()
+            await run.cancel(undo="all")
+            await run.until("cancelled")
+            assert [f.error for f in await entries(run, UndoFailed)] == ["it took too long"]
+            assert [s.attempt for s in await entries(run, UndoStarted)] == [1, 2]
+            assert len(tries) == 2
+            assert len(set(tries)) == 1
+            assert (await run.report()).clean
+
+
+async def test_an_undo_that_asks_a_person_fails_and_is_retried(path: Path) -> None:
+    """No question is opened during a cancel."""
+    tools = ControllableTools()
+    tries: list[int] = []
+
+    async def discard(call: Call, args: dict[str, str], result: object) -> None:
+        del call, args, result
+        tries.append(len(tries))
+        if len(tries) == 1:
+            pause_here("Really?")
+
+    @tool(undo=discard)
+    async def write(name: str) -> str:
+        """Write a draft."""
+        return f"{name} written"
+
+    script = [Use("write", name="a"), Use("slow", name="x")]
+    agent = Agent("actor", model=ScriptedModel(script), tools=[*tools.tools(), write])
+    with anyio.fail_after(60):
+        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
+            run = await midrun.start("actor", "go")
+            await tools.start("x").wait()
+            await run.cancel(undo="all")
+            view = await run.until("cancelled")
+            assert view.asks == ()
+            assert len(tries) == 2
+            assert len(await entries(run, UndoFailed)) == 1
+
+
+# ── the report ────────────────────────────────────────────────────────────────────────────
+
+GRACE = timedelta(milliseconds=500)
+"""Long enough for all tools that can be stopped, also on a slow machine."""
+
+
+class EveryOutcome:
+    """An agent whose calls have each outcome that a report lists."""
+
+    def __init__(self) -> None:
+        self.drafts = Drafts()
+        self.thread_gate = threading.Event()
+
+    def agent(self) -> Agent:
+        """Return the agent."""
+        tools, thread_gate = self.drafts.stage, self.thread_gate
+
+        @tool
+        async def boom(name: str) -> str:
+            """Fail."""
+            raise ValueError(name)
+
+        @tool(approve=True)
+        async def send(name: str) -> str:
+            """Need an approval."""
+            tools.completed.append(name)
+            return name
+
+        @tool(in_process=True)
+        def unstoppable(name: str) -> str:
+            """Wait in a thread, which cannot be stopped."""
+            anyio.from_thread.run_sync(tools.start(name).set)
+            thread_gate.wait()
+            return name
+
+        script: list[list[str | Use]] = [
+            ["Some work first. ", Use("write", name="kept"), Use("boom", name="failed")],
+            [
+                "And more. ",
+                Use("dictate", name="undone"),
+                Use("dictate", name="not_undone"),
+                Use("slow", name="stopped"),
+                Use("unstoppable", name="unsure"),
+                Use("send", name="never"),
+                Use("lock", name="table"),
+            ],
+        ]
+        all_tools = [*tools.tools(), *self.drafts.tools(), boom, send, unstoppable]
+        return Agent("actor", model=ScriptedModel(script), tools=all_tools, grace=GRACE)
+
+
+async def test_the_report_lists_each_call_under_its_outcome(path: Path) -> None:
+    agent_calls = EveryOutcome()
+    tools = agent_calls.drafts.stage
+    agent_calls.drafts.fails["not_undone"] = ATTEMPTS
+    with anyio.fail_after(60):
+        async with Midrun(
+            kept_at(path), agents=[agent_calls.agent()], outside=hasty()
+        ) as midrun:
+            run = await midrun.start("actor", "the whole lot")
+            for name in ("undone", "not_undone", "stopped", "unsure", "table"):
+                await tools.start(name).wait()
+            try:
+                await run.cancel()
+                outcome = await run.result()
+            finally:
+                agent_calls.thread_gate.set()
+            assert isinstance(outcome, Cancelled)
+            report = outcome.report
+            assert get_names(report.done) == ["kept"]
+            assert get_names(report.released) == ["table"]
+            assert get_names(report.failed) == ["failed"]
+            assert get_names(report.undone) == tools.undone == ["undone"]
+            assert get_names(report.not_undone) == ["not_undone"]
+            assert get_names(report.stopped) == ["stopped"]
+            assert get_names(report.unsure) == ["unsure"]
+            assert get_names(report.never_started) == ["never"]
+            assert tools.completed == ["kept", "table"]
+            assert tools.released == ["table"]
+            assert report.partial == "And more. "
+            check_markdown(report)
+            assert await midrun.verify(run.id)
+
+
+def check_markdown(report: Report) -> None:
+    """Check that the Markdown lists each call in its section."""
+    text = str(report)
+    for title, name in (
+        ("Done and kept", "kept"),
+        ("Undone", "undone"),
+        ("Could not be undone", "not_undone"),
+        ("Stopped midway", "stopped"),
+        ("Unsure whether it happened", "unsure"),
+        ("Never started", "never"),
+    ):
+        section = text.split(f"## {title}\n")[1].split("## ", 1)[0]
+        assert f'"{name}"' in section
+
+
+async def test_the_text_of_an_interrupted_model_is_kept(opened: Opener) -> None:
+    """It is in the outcome, the report and the view."""
+    model = Speaker(Line("Chapter one. ", "Chapter two.", gate="half"))
+    midrun = await opened(Agent("writer", model=model))
+    run = await midrun.start("writer", "write a book")
+    await model.reached("half").wait()
+    await run.cancel()
+    outcome = await run.result()
+    assert isinstance(outcome, Cancelled)
+    assert outcome.report.partial == "Chapter one. "
+    assert (await run.view()).output == "Chapter one. "
+    assert outcome.report.clean
+
+
+async def test_a_cancelled_run_that_changed_nothing_has_a_clean_report(opened: Opener) -> None:
+    """Its only call was read-only."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("read", name="a")))
+    run = await midrun.start("actor", "go")
+    await tools.start("a").wait()
+    await run.cancel()
+    await run.until("cancelled")
+    report = await run.report()
+    assert report.clean
+    assert (report.done, report.undone, report.unsure) == ((), (), ())

@@ -1,8 +1,8 @@
 """Promise 7: a redirect keeps the work.
 
-A new instruction reaches the agent at its next step, or now, without a restart. What was done
-stays done; what had not begun is not begun. The one-line difference is on the record and the
-agent is told. Words that could not be applied come back to whoever wrote them.
+The new instruction reaches the agent at its next step, or now, without a restart. Finished
+calls are kept; calls that have not started are not made. The journal has a one-line difference.
+Text that could not be applied is returned.
 """
 
 import anyio
@@ -11,137 +11,140 @@ import pytest
 from midrun import Agent, ControlRefused, tool
 from midrun.core.entries import AskClosed, RedirectApplied, RedirectClosed, RedirectRequested
 from midrun.core.values import RedirectTiming
-from tests.scenarios.promises.seen import entries, instructed, recorded, turns
+from midrun.models import Use
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.promises.seen import entries, is_instruction, recorded, turns
 from tests.scenarios.promises.speaker import Line, Speaker
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools, Use
 
-NEW = "Use the 2026 figures"
+NEW_INSTRUCTION = "Use the 2026 figures"
 
 
-# ── while it runs ─────────────────────────────────────────────────────────────────────────
+# ── a running run ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("when", ["next_step", "now"])
-async def test_a_model_that_speaks_is_closed_and_asked_again_with_the_instruction(
+async def test_a_redirect_closes_the_model_stream_and_calls_the_model_again(
     opened: Opener, when: RedirectTiming
 ) -> None:
-    """Its words so far are kept; nothing of the old course is decided by it any more."""
-    stage = ControllableTools()
+    """The text so far is kept; the call in the unfinished reply is not made."""
+    tools = ControllableTools()
     model = Speaker(Line("As planned, ", "", Use("quick", name="old"), gate="half"), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
+    midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await model.reached("half").wait()
-    receipt = await run.redirect(NEW, when=when, actor="ada")
+    receipt = await run.redirect(NEW_INSTRUCTION, when=when, actor="ada")
     assert not receipt.applied
     await run.until("completed")
     assert model.closed == ["half"]
-    _, said, told = model.heard[1]
-    assert (said.text, said.interrupted) == ("As planned, ", True)
-    assert instructed(told, NEW)
-    assert stage.called == []
+    _, reply, instruction = model.heard[1]
+    assert (reply.text, reply.interrupted) == ("As planned, ", True)
+    assert is_instruction(instruction, NEW_INSTRUCTION)
+    assert tools.called == []
 
 
-async def test_at_the_next_step_a_tool_at_work_finishes_and_its_result_is_kept(
+async def test_a_redirect_at_the_next_step_lets_the_running_tool_finish(
     opened: Opener,
 ) -> None:
-    """Until then the words are there to be seen, and to be withdrawn."""
-    stage = ControllableTools()
+    """Until then the view lists the redirect as pending."""
+    tools = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
+    midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    receipt = await run.redirect(NEW, actor="ada")
+    await tools.start("a").wait()
+    receipt = await run.redirect(NEW_INSTRUCTION, actor="ada")
     assert not receipt.applied
     (pending,) = (await run.view()).pending
-    assert (pending.seq, pending.text, pending.by) == (receipt.seq, NEW, "ada")
-    stage.gate("a").set()
+    assert (pending.seq, pending.text, pending.by) == (receipt.seq, NEW_INSTRUCTION, "ada")
+    tools.gate("a").set()
     await run.until("completed")
-    assert (stage.completed, stage.stopped) == (["a"], [])
-    *_, acted, told = model.heard[1]
-    assert acted.uses[0].result == "a done"
-    assert instructed(told, NEW)
+    assert (tools.completed, tools.stopped) == (["a"], [])
+    *_, step_turn, instruction = model.heard[1]
+    assert step_turn.uses[0].result == "a done"
+    assert is_instruction(instruction, NEW_INSTRUCTION)
     assert not (await run.view()).pending
 
 
-async def test_now_a_tool_at_work_is_stopped_and_not_made_again(opened: Opener) -> None:
-    """Not even one that only reads: it belonged to the old course."""
-    stage = ControllableTools()
+async def test_a_redirect_now_stops_the_running_tools_and_does_not_repeat_them(
+    opened: Opener,
+) -> None:
+    """A read-only tool is stopped as well: it belonged to the old instruction."""
+    tools = ControllableTools()
     step = (Use("slow", name="a"), Use("read", name="b"))
     model = Speaker(Line("", "", *step), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
+    midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    await stage.start("b").wait()
-    await run.redirect(NEW, when="now", actor="ada")
+    await tools.start("a").wait()
+    await tools.start("b").wait()
+    await run.redirect(NEW_INSTRUCTION, when="now", actor="ada")
     await run.until("completed")
-    assert sorted(stage.stopped) == ["a", "b"]
-    assert sorted(stage.called) == ["a", "b"]
-    *_, acted, told = model.heard[1]
-    assert all("stopped midway" in made.problem for made in acted.uses)
-    assert instructed(told, NEW)
+    assert sorted(tools.stopped) == ["a", "b"]
+    assert sorted(tools.called) == ["a", "b"]
+    *_, step_turn, instruction = model.heard[1]
+    assert all("stopped midway" in made.problem for made in step_turn.uses)
+    assert is_instruction(instruction, NEW_INSTRUCTION)
 
 
-async def test_finished_work_stays_and_is_not_repeated(opened: Opener) -> None:
-    """Nothing is undone, and the agent still has every result."""
-    stage = ControllableTools()
+async def test_a_redirect_neither_undoes_nor_repeats_finished_calls(opened: Opener) -> None:
+    """The model still has all their results."""
+    tools = ControllableTools()
     model = Speaker(
         Line("", "", Use("draft", name="1")),
         Line("", "", Use("draft", name="2"), Use("slow", name="x")),
         Line("", "", Use("quick", name="new")),
         "Done.",
     )
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
+    midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
-    await stage.start("x").wait()
-    await run.redirect(NEW, when="now", actor="ada")
+    await tools.start("x").wait()
+    await run.redirect(NEW_INSTRUCTION, when="now", actor="ada")
     await run.until("completed")
-    assert stage.completed == ["1", "2", "new"]
-    assert stage.undone == []
+    assert tools.completed == ["1", "2", "new"]
+    assert tools.undone == []
     results = [made.result for turn in model.heard[-1] for made in turn.uses if made.result]
     assert results == ["1 done", "2 done", "new done"]
 
 
-async def test_calls_of_the_step_that_had_not_begun_are_not_made_and_the_agent_is_told(
+async def test_calls_of_the_step_that_have_not_started_are_not_made(
     opened: Opener,
 ) -> None:
-    """One of them waits for a person's yes, which nobody is asked for any more."""
-    stage = ControllableTools()
+    """One of them waits for an approval: its ask is closed, and the agent is told."""
+    tools = ControllableTools()
 
     @tool(approve=True)
     async def send(name: str) -> str:
-        """Need a person first."""
-        stage.completed.append(name)
+        """Need an approval."""
+        tools.completed.append(name)
         return "sent"
 
     model = Speaker(Line("", "", Use("slow", name="a"), Use("send", name="mail")), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=[*stage.tools(), send]))
+    midrun = await opened(Agent("actor", model=model, tools=[*tools.tools(), send]))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     (ask,) = (await run.view()).asks
-    await run.redirect(NEW, actor="ada")
+    await run.redirect(NEW_INSTRUCTION, actor="ada")
     (closed,) = await entries(run, AskClosed)
     assert (closed.ask, closed.why, closed.by) == (ask.id, "superseded", "ada")
     with pytest.raises(ControlRefused) as refused:
         await run.approve(ask=ask.id, actor="bob")
     assert (refused.value.reason, refused.value.by) == ("ask_closed", "ada")
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("completed")
-    assert stage.completed == ["a"]
+    assert tools.completed == ["a"]
     slow, sealed = model.heard[1][-2].uses
     assert slow.result == "a done"
     assert sealed.problem == "not executed: the run was redirected"
 
 
-async def test_the_one_line_difference_is_on_the_record(opened: Opener) -> None:
-    """What would have come next, and what comes instead; long words are cut to a line."""
-    stage = ControllableTools()
+async def test_a_redirect_journals_a_one_line_difference(opened: Opener) -> None:
+    """The whole text is in `RedirectRequested`."""
+    tools = ControllableTools()
     long = "Use the\n2026 figures, " + "and mind the footnotes, " * 10
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     receipt = await run.redirect(long)
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("completed")
     (applied,) = await entries(run, RedirectApplied)
     assert applied.redirect == receipt.seq
@@ -149,137 +152,138 @@ async def test_the_one_line_difference_is_on_the_record(opened: Opener) -> None:
     assert applied.plus.startswith("Use the 2026 figures, and mind")
     assert "\n" not in applied.plus
     assert len(applied.plus) <= 80
-    (asked,) = await entries(run, RedirectRequested)
-    assert asked.text == long
+    (request,) = await entries(run, RedirectRequested)
+    assert request.text == long
     assert (await turns(run))[-2].text == long
 
 
-async def test_redirects_that_come_together_are_all_told_in_order(opened: Opener) -> None:
-    """The second does not replace the first: both are somebody's words."""
-    stage = ControllableTools()
+async def test_two_pending_redirects_are_both_applied_in_order(opened: Opener) -> None:
+    tools = ControllableTools()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
+    midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     await run.redirect("First this")
     await run.redirect("Then that")
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("completed")
     assert [turn.text for turn in model.heard[1][-2:]] == ["First this", "Then that"]
     assert len(await entries(run, RedirectApplied)) == 2
 
 
 async def test_a_redirect_beats_an_answer_that_is_not_in_the_journal(opened: Opener) -> None:
-    """The answer was to the old task: the run does not end with it."""
+    """The reply answered the old instruction, so it does not complete the run."""
     model = Speaker(Line("The old ", "answer.", gate="end", at="end"), "The new answer.")
     midrun = await opened(Agent("actor", model=model))
     run = await midrun.start("actor", "go")
     await model.reached("end").wait()
-    await run.redirect(NEW, actor="ada")
+    await run.redirect(NEW_INSTRUCTION, actor="ada")
     view = await run.until("completed")
     assert view.output == "The new answer."
     assert model.heard[1][-2].text == "The old answer."
-    assert instructed(model.heard[1][-1], NEW)
+    assert is_instruction(model.heard[1][-1], NEW_INSTRUCTION)
 
 
-# ── words that are not applied ────────────────────────────────────────────────────────────
+# ── text that is not applied ──────────────────────────────────────────────────────────────
 
 
-async def test_words_that_come_too_late_for_a_cancelled_run_come_back(opened: Opener) -> None:
-    """In the same breath as the cancel, with the text."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+async def test_a_cancel_returns_the_text_of_a_pending_redirect(opened: Opener) -> None:
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    receipt = await run.redirect(NEW, actor="ada")
+    await tools.start("a").wait()
+    receipt = await run.redirect(NEW_INSTRUCTION, actor="ada")
     await run.cancel(actor="bob")
     (closed,) = await entries(run, RedirectClosed)
-    assert (closed.redirect, closed.why, closed.text) == (receipt.seq, "returned", NEW)
+    assert (closed.redirect, closed.why, closed.text) == (
+        receipt.seq,
+        "returned",
+        NEW_INSTRUCTION,
+    )
     await run.until("cancelled")
     assert not await entries(run, RedirectApplied)
     assert not (await run.view()).pending
 
 
 @pytest.mark.parametrize("end", ["completed", "cancelled"])
-async def test_words_for_a_run_that_is_over_are_refused(opened: Opener, end: str) -> None:
-    """Nothing is taken that could not be given to the agent."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+async def test_a_redirect_of_a_run_that_has_ended_is_refused(opened: Opener, end: str) -> None:
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     if end == "cancelled":
         await run.cancel()
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until(end)
     with pytest.raises(ControlRefused) as refused:
-        await run.redirect(NEW)
+        await run.redirect(NEW_INSTRUCTION)
     assert refused.value.reason == f"is_{end}"
 
 
-async def test_empty_words_are_refused(opened: Opener) -> None:
-    """They would stop the model for nothing."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+async def test_a_redirect_without_text_is_refused(opened: Opener) -> None:
+    """It would stop the model for no reason."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     with pytest.raises(ControlRefused, match="empty_text"):
         await run.redirect("  \n")
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("completed")
 
 
-async def test_words_can_be_withdrawn_until_the_agent_has_them(opened: Opener) -> None:
-    """Before that they leave no trace in what it is told."""
-    stage = ControllableTools()
+async def test_a_redirect_can_be_withdrawn_until_it_is_applied(opened: Opener) -> None:
+    """A withdrawn text does not reach the model."""
+    tools = ControllableTools()
     step = Line("", "", Use("slow", name="a"))
     model = Speaker(step, Line("", "", Use("slow", name="b")), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
+    midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    receipt = await run.redirect(NEW)
+    await tools.start("a").wait()
+    receipt = await run.redirect(NEW_INSTRUCTION)
     await run.withdraw(receipt.seq, actor="ada")
     (closed,) = await entries(run, RedirectClosed)
-    assert (closed.why, closed.text, closed.by) == ("withdrawn", NEW, "ada")
+    assert (closed.why, closed.text, closed.by) == ("withdrawn", NEW_INSTRUCTION, "ada")
     with pytest.raises(ControlRefused, match="not_pending"):
         await run.withdraw(receipt.seq)
-    stage.gate("a").set()
-    await stage.start("b").wait()
-    assert not any(turn.text == NEW for turn in model.heard[1])
+    tools.gate("a").set()
+    await tools.start("b").wait()
+    assert not any(turn.text == NEW_INSTRUCTION for turn in model.heard[1])
     late = await run.redirect("Be brief")
-    stage.gate("b").set()
+    tools.gate("b").set()
     await recorded(run, RedirectApplied)
     with pytest.raises(ControlRefused):
         await run.withdraw(late.seq)
     await run.until("completed")
 
 
-async def test_a_withdrawn_now_leaves_the_step_as_it_was(opened: Opener) -> None:
-    """Withdrawn while the tool still stops: as it only reads, it is made again."""
-    stage, looks = ControllableTools(), []
+async def test_after_a_withdrawn_redirect_now_the_step_continues(opened: Opener) -> None:
+    """The read-only tool that was being stopped is called again."""
+    tools, looks = ControllableTools(), []
 
     @tool(read_only=True)
     async def look() -> str:
-        """Look, and take some time to stop."""
+        """Wait at a gate when it is cancelled; a second call returns at once."""
         looks.append("look")
         if len(looks) > 1:
             return "seen"
-        stage.start("look").set()
+        tools.start("look").set()
         try:
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                stage.start("stopping").set()
-                await stage.gate("stopped").wait()
+                tools.start("stopping").set()
+                await tools.gate("stopped").wait()
         return "never"
 
     model = Speaker(Line("", "", Use("look")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[look]))
     run = await midrun.start("actor", "go")
-    await stage.start("look").wait()
-    receipt = await run.redirect(NEW, when="now")
-    await stage.start("stopping").wait()
+    await tools.start("look").wait()
+    receipt = await run.redirect(NEW_INSTRUCTION, when="now")
+    await tools.start("stopping").wait()
     await run.withdraw(receipt.seq)
-    stage.gate("stopped").set()
+    tools.gate("stopped").set()
     await run.until("completed")
     assert len(looks) == 2
     assert model.heard[1][-1].uses[0].result == "seen"

@@ -1,7 +1,7 @@
-"""A person in the loop costs no process: what they decide about a call counts exactly once.
+"""Promise 9, for decisions of a person about a call: each counts once.
 
-A call that needs a yes is made after it, with the arguments it was given for, and cites it.
-One of which nobody knows whether it happened is made again only if a person says it did not.
+A call that needs an approval is made after it, with the approved arguments, and cites it. A
+call with an unknown outcome is repeated only if a person says that it did not happen.
 """
 
 from dataclasses import replace
@@ -15,75 +15,76 @@ from midrun import Agent, Checkpoint, Completed, ControlRefused, Midrun, Paused
 from midrun.core.entries import AskOpened, CallDone, CallStarted
 from midrun.models import Use
 from midrun.ports.environment import Environment
+from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.clocks import FAR, Hand
-from tests.scenarios.promises.office import carried, office, script, told, written
-from tests.scenarios.promises.processes import elsewhere
+from tests.scenarios.promises.log_agent import (
+    get_script,
+    log_agent,
+    read_log,
+    reload_checkpoint,
+    repeat_results,
+)
+from tests.scenarios.promises.other_process import run_in_other_process
 from tests.scenarios.promises.seen import entries, kinds, recorded
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools
 
-# ── an approval ───────────────────────────────────────────────────────────────────────────
+# ── approvals ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_call_that_needs_a_yes_is_made_after_it_and_cites_it(
-    opened: Opener, log: str
-) -> None:
-    """The yes is for these arguments of this call; the start says which yes."""
-    midrun = await opened(office(*script("pay", log)))
-    run = await midrun.start("office", "go")
+async def test_a_call_starts_after_its_approval_and_cites_it(opened: Opener, log: str) -> None:
+    """The approval is for this call with these arguments, by their hash."""
+    midrun = await opened(log_agent(*get_script("pay", log)))
+    run = await midrun.start("logger", "go")
     view = await run.until("waiting")
     (ask,) = view.asks
     assert (ask.kind, ask.tool) == ("approval", "pay")
     assert ask.args == {"log": log, "amount": 100}
-    assert written(log) == ["did first"]
+    assert read_log(log) == ["did first"]
     await run.approve(actor="ada")
     assert (await run.until("completed")).output == "pay: paid 100"
-    assert written(log) == ["did first", "paid 100 to ada"]
-    (opened_,) = await entries(run, AskOpened)
+    assert read_log(log) == ["did first", "paid 100 to ada"]
+    (opened_ask,) = await entries(run, AskOpened)
     start = (await entries(run, CallStarted))[-2]
     assert start.approval is not None
     assert start.approval.ask == ask.id
-    assert start.approval.args_hash == opened_.args_hash
+    assert start.approval.args_hash == opened_ask.args_hash
 
 
 async def test_a_declined_call_is_never_made_and_the_agent_is_told_why(
     opened: Opener, log: str
 ) -> None:
-    """By whom, and with the person's own reason."""
-    midrun = await opened(office(*script("pay", log)))
-    run = await midrun.start("office", "go")
+    """The agent gets the actor and the reason."""
+    midrun = await opened(log_agent(*get_script("pay", log)))
+    run = await midrun.start("logger", "go")
     await run.until("waiting")
     await run.decline("too much; ask finance", actor="ada")
     output = (await run.until("completed")).output
     assert "too much; ask finance" in output
     assert "ada" in output
-    assert written(log) == ["did first"]
+    assert read_log(log) == ["did first"]
 
 
-async def test_edited_arguments_are_the_ones_that_it_is_made_with(
-    opened: Opener, log: str
-) -> None:
-    """Exactly those: what is left out of them is not taken from the old ones."""
-    midrun = await opened(office(*script("pay", log)))
-    run = await midrun.start("office", "go")
+async def test_a_call_is_made_with_the_edited_arguments(opened: Opener, log: str) -> None:
+    """They replace all original arguments; the two sets are not merged."""
+    midrun = await opened(log_agent(*get_script("pay", log)))
+    run = await midrun.start("logger", "go")
     await run.until("waiting")
     await run.approve(args={"log": log, "amount": 5, "to": "bob"}, actor="ada")
     assert (await run.until("completed")).output == "pay: paid 5"
-    assert written(log) == ["did first", "paid 5 to bob"]
-    (opened_,) = await entries(run, AskOpened)
+    assert read_log(log) == ["did first", "paid 5 to bob"]
+    (opened_ask,) = await entries(run, AskOpened)
     start = (await entries(run, CallStarted))[-2]
     assert start.approval is not None
-    assert start.approval.args_hash != opened_.args_hash
+    assert start.approval.args_hash != opened_ask.args_hash
 
 
 @pytest.mark.parametrize("amount", ["a lot", None, [1]])
 async def test_edited_arguments_that_do_not_fit_are_refused_and_the_ask_stays_open(
     amount: object, opened: Opener, log: str
 ) -> None:
-    """A slip of the pen must not use up the decision, nor reach the tool."""
-    midrun = await opened(office(*script("pay", log)))
-    run = await midrun.start("office", "go")
+    midrun = await opened(log_agent(*get_script("pay", log)))
+    run = await midrun.start("logger", "go")
     await run.until("waiting")
     with pytest.raises(ControlRefused):
         await run.approve(args={"log": log, "amount": amount}, actor="ada")
@@ -91,43 +92,46 @@ async def test_edited_arguments_that_do_not_fit_are_refused_and_the_ask_stays_op
     assert (view.phase, [ask.kind for ask in view.asks]) == ("waiting", ["approval"])
     await run.approve(args={"log": log, "amount": 7}, actor="ada")
     await run.until("completed")
-    assert written(log) == ["did first", "paid 7 to ada"]
+    assert read_log(log) == ["did first", "paid 7 to ada"]
 
 
 async def test_only_the_audience_may_decide(opened: Opener, log: str) -> None:
-    """A role is checked against the actor, whichever way they decide."""
-    midrun = await opened(office(Use("wire", log=log, amount=9), told))
-    run = await midrun.start("office", "go")
+    midrun = await opened(log_agent(Use("wire", log=log, amount=9), repeat_results))
+    run = await midrun.start("logger", "go")
     (ask,) = (await run.until("waiting")).asks
     assert ask.audience == "operator"
-    for deciding in (run.approve, run.decline):
+    for decide in (run.approve, run.decline):
         with pytest.raises(ControlRefused) as refused:
-            await deciding(actor="ada")
+            await decide(actor="ada")
         assert refused.value.reason == "not_allowed"
-    assert written(log) == []
+    assert read_log(log) == []
     await run.approve(actor="operator:olga")
     assert (await run.until("completed")).output == "wire: wired 9"
 
 
-async def test_four_eyes_are_those_of_somebody_else(opened: Opener, log: str) -> None:
-    """Whoever started the run cannot let through what it does, in whatever role."""
-    midrun = await opened(office(Use("sign", log=log, name="lease"), told))
-    run = await midrun.start("office", "go", actor="ada")
+async def test_four_eyes_exclude_the_person_who_started_the_run(
+    opened: Opener, log: str
+) -> None:
+    """The person is excluded in each role."""
+    midrun = await opened(log_agent(Use("sign", log=log, name="lease"), repeat_results))
+    run = await midrun.start("logger", "go", actor="ada")
     await run.until("waiting")
-    for own in ("ada", "operator:ada"):
+    for actor in ("ada", "operator:ada"):
         with pytest.raises(ControlRefused) as refused:
-            await run.approve(actor=own)
+            await run.approve(actor=actor)
         assert refused.value.reason == "not_allowed"
-    assert written(log) == []
+    assert read_log(log) == []
     await run.approve(actor="bob")
     await run.until("completed")
-    assert written(log) == ["signed lease"]
+    assert read_log(log) == ["signed lease"]
 
 
-async def test_four_eyes_exclude_who_makes_the_call_by_hand(opened: Opener, log: str) -> None:
-    """An operator who takes over proposes the call, and needs another one to approve it."""
-    midrun = await opened(office(*script("ask_async", log)))
-    run = await midrun.start("office", "go", actor="ada")
+async def test_four_eyes_exclude_the_operator_who_makes_the_call_by_hand(
+    opened: Opener, log: str
+) -> None:
+    """An operator who takes over proposes the call, so another person approves it."""
+    midrun = await opened(log_agent(*get_script("ask_async", log)))
+    run = await midrun.start("logger", "go", actor="ada")
     await run.until("waiting")
     await run.take_over(actor="operator:olga")
     await run.until("paused")
@@ -136,67 +140,63 @@ async def test_four_eyes_exclude_who_makes_the_call_by_hand(opened: Opener, log:
     with pytest.raises(ControlRefused, match="only another person may decide") as refused:
         await run.approve(ask=ask.ask, actor="operator:olga")
     assert refused.value.reason == "not_allowed"
-    assert written(log) == ["asked Refund?"]
+    assert read_log(log) == ["asked Refund?"]
     await run.approve(ask=ask.ask, actor="operator:omar")
     await recorded(run, CallDone, 2)
-    assert written(log) == ["asked Refund?", "signed lease"]
+    assert read_log(log) == ["asked Refund?", "signed lease"]
     assert await midrun.verify(run.id)
 
 
-async def test_four_eyes_put_an_edit_to_another_person(opened: Opener, log: str) -> None:
-    """Who changes the arguments has proposed them: a third person approves what is made."""
-    midrun = await opened(office(Use("sign", log=log, name="lease"), told))
-    run = await midrun.start("office", "go", actor="ada")
+async def test_four_eyes_need_a_third_person_for_an_edit(opened: Opener, log: str) -> None:
+    """The person who edits the arguments has proposed them."""
+    midrun = await opened(log_agent(Use("sign", log=log, name="lease"), repeat_results))
+    run = await midrun.start("logger", "go", actor="ada")
     await run.until("waiting")
     await run.approve(args={"log": log, "name": "deed"}, actor="bob")
     second = await recorded(run, AskOpened, 2)
     for excluded in ("ada", "bob"):
         with pytest.raises(ControlRefused):
             await run.approve(ask=second.ask, actor=excluded)
-    assert written(log) == []
+    assert read_log(log) == []
     await run.approve(ask=second.ask, actor="cyd")
     await run.until("completed")
-    assert written(log) == ["signed deed"]
+    assert read_log(log) == ["signed deed"]
     assert await midrun.verify(run.id)
 
 
-async def test_an_approval_is_not_decided_by_an_answer(opened: Opener, log: str) -> None:
-    """A "yes" to it decides nothing by accident."""
-    midrun = await opened(office(*script("pay", log)))
-    run = await midrun.start("office", "go")
+async def test_an_answer_does_not_decide_an_approval(opened: Opener, log: str) -> None:
+    midrun = await opened(log_agent(*get_script("pay", log)))
+    run = await midrun.start("logger", "go")
     await run.until("waiting")
     with pytest.raises(ControlRefused) as refused:
         await run.answer("yes")
     assert refused.value.reason == "not_a_question"
 
 
-async def test_a_question_is_not_answered_by_a_yes_to_the_call(
-    opened: Opener, log: str
-) -> None:
-    """Nor by a no: it asked for something else."""
-    midrun = await opened(office(*script("ask_async", log)))
-    run = await midrun.start("office", "go")
+async def test_approve_and_decline_do_not_answer_a_question(opened: Opener, log: str) -> None:
+    midrun = await opened(log_agent(*get_script("ask_async", log)))
+    run = await midrun.start("logger", "go")
     await run.until("waiting")
-    for deciding in (run.approve, run.decline):
+    for decide in (run.approve, run.decline):
         with pytest.raises(ControlRefused) as refused:
-            await deciding()
+            await decide()
         assert refused.value.reason == "not_an_approval"
 
 
-async def test_a_yes_given_while_nobody_drives_the_run_stays_valid(
+async def test_an_approval_given_without_a_worker_stays_valid(
     opened: Opener, path: Path, log: str
 ) -> None:
-    """The process died between the yes and the start: nobody is asked twice."""
-    agent = office(*script("pay", log))
+    """The next worker makes the call without a second ask."""
+    agent = log_agent(*get_script("pay", log))
     async with Midrun(kept_at(path), agents=[agent]) as midrun:
-        run = await midrun.start("office", "go")
+        run = await midrun.start("logger", "go")
         await run.until("waiting")
-    desk = await opened()
-    assert (await (await desk.get(run.id)).approve(actor="ada")).phase == "queued"
-    said = await elsewhere("drive", "pay", log, path, "terminal", "waiting")
-    assert said == {"phase": "completed"}
-    assert written(log) == ["did first", "paid 100 to ada"]
-    assert (await kinds(await desk.get(run.id))).count("AskOpened") == 1
+    without_agents = await opened()
+    assert (await (await without_agents.get(run.id)).approve(actor="ada")).phase == "queued"
+    driven = await run_in_other_process("drive", "pay", log, path, "terminal", "waiting")
+    assert driven == {"phase": "completed"}
+    assert read_log(log) == ["did first", "paid 100 to ada"]
+    assert (await kinds(await without_agents.get(run.id))).count("AskOpened") == 1
 
 
 @pytest.mark.parametrize(
@@ -206,95 +206,100 @@ async def test_a_yes_given_while_nobody_drives_the_run_stays_valid(
         ({"approved": True}, ["paid 100 to ada"]),
         (False, []),
         ({"approved": False, "reason": "no money"}, []),
-        ({"approved": "yes"}, []),  # not a clear yes is no yes
+        ({"approved": "yes"}, []),  # only `true` approves
         ("yes", []),
     ],
 )
 async def test_an_approval_is_decided_through_a_checkpoint_too(
     answer: object, paid: list[str], log: str
 ) -> None:
-    """Without a store the decision comes with the resumption."""
-    paused = await office(*script("pay", log)).run("go")
+    """Without a store the decision is an argument of `resume`."""
+    paused = await log_agent(*get_script("pay", log)).run("go")
     assert isinstance(paused, Paused)
     assert paused.reason == "approval"
-    again = await office(*script("pay", log)).resume(carried(paused), answer)
+    again = await log_agent(*get_script("pay", log)).resume(reload_checkpoint(paused), answer)
     assert isinstance(again, Completed)
-    assert written(log) == ["did first", *paid]
+    assert read_log(log) == ["did first", *paid]
 
 
-async def test_edited_arguments_come_through_a_checkpoint_too(log: str) -> None:
-    """As they do with a store."""
-    paused = await office(*script("pay", log)).run("go")
+async def test_edited_arguments_are_accepted_through_a_checkpoint_too(log: str) -> None:
+    paused = await log_agent(*get_script("pay", log)).run("go")
     edited = {"approved": True, "args": {"log": log, "amount": 1}}
-    again = await office(*script("pay", log)).resume(carried(paused), edited)
+    again = await log_agent(*get_script("pay", log)).resume(reload_checkpoint(paused), edited)
     assert isinstance(again, Completed)
-    assert written(log) == ["did first", "paid 1 to ada"]
+    assert read_log(log) == ["did first", "paid 1 to ada"]
 
 
-# ── an approval that expires ──────────────────────────────────────────────────────────────
+# ── approvals that expire ─────────────────────────────────────────────────────────────────
 
 
-def hasty(log: str) -> Agent:
-    """Return an office in which a decision is wanted within the hour."""
-    whole = office(*script("pay", log))
+def build_agent_with_ask_ttl(log: str) -> Agent:
+    """Return the log agent with one hour to decide about `pay`."""
+    agent = log_agent(*get_script("pay", log))
     limit = timedelta(hours=1) // timedelta(microseconds=1)
     tools = [
         replace(tool, traits=msgspec.structs.replace(tool.traits, ask_ttl=limit))
         if tool.name == "pay"
         else tool
-        for tool in whole.tools.values()
+        for tool in agent.tools.values()
     ]
-    return Agent("office", model=whole.model, tools=tools)
+    return Agent("logger", model=agent.model, tools=tools)
 
 
-async def test_an_approval_that_nobody_decides_in_time_is_a_no(path: Path, log: str) -> None:
-    """The agent is told so; whoever decides after it learns that it is over."""
+async def test_an_approval_that_expires_counts_as_declined(path: Path, log: str) -> None:
+    """The agent is told; a later decision is refused."""
     clock = Hand()
     outside = Environment(clock=clock, lease=FAR)
-    async with Midrun(kept_at(path), agents=[hasty(log)], outside=outside) as midrun:
-        run = await midrun.start("office", "go")
+    async with Midrun(
+        kept_at(path), agents=[build_agent_with_ask_ttl(log)], outside=outside
+    ) as midrun:
+        run = await midrun.start("logger", "go")
         (ask,) = (await run.until("waiting")).asks
         assert ask.expires_at == clock.now + 3_600_000_000
         clock.move(timedelta(hours=2))
         with pytest.raises(ControlRefused) as refused:
-            await run.approve(ask=ask.id, actor="ada")  # nobody has looked at the clock yet
+            await run.approve(ask=ask.id, actor="ada")  # no worker has closed it yet
         assert refused.value.reason == "ask_closed"
         assert "nobody decided in time" in (await run.until("completed")).output
         assert await midrun.verify(run.id)
-    assert written(log) == ["did first"]
+    assert read_log(log) == ["did first"]
 
 
-async def test_a_yes_that_has_expired_before_the_call_is_made_is_asked_for_again(
+async def test_an_approval_that_expires_before_its_call_starts_is_asked_for_again(
     path: Path, log: str
 ) -> None:
-    """Given in time, but nobody drove the run until it was over: it is not used any more."""
+    """It was given in time, but no worker drove the run before it expired."""
     clock = Hand()
     outside = Environment(clock=clock, lease=FAR)
     address = kept_at(path)
-    async with Midrun(address, agents=[hasty(log)], outside=outside) as midrun:
-        run = await midrun.start("office", "go")
+    async with Midrun(
+        address, agents=[build_agent_with_ask_ttl(log)], outside=outside
+    ) as midrun:
+        run = await midrun.start("logger", "go")
         await run.until("waiting")
-    async with Midrun(address, outside=outside) as desk:
-        await (await desk.get(run.id)).approve(actor="ada")
+    async with Midrun(address, outside=outside) as without_agents:
+        await (await without_agents.get(run.id)).approve(actor="ada")
     clock.move(timedelta(hours=2))
-    async with Midrun(address, agents=[hasty(log)], outside=outside) as midrun:
+    async with Midrun(
+        address, agents=[build_agent_with_ask_ttl(log)], outside=outside
+    ) as midrun:
         run = await midrun.get(run.id)
         (again,) = (await run.until("waiting", "completed")).asks
-        assert written(log) == ["did first"]
+        assert read_log(log) == ["did first"]
         await run.approve(ask=again.id, actor="bob")
         await run.until("completed")
         assert await midrun.verify(run.id)
-    assert written(log) == ["did first", "paid 100 to ada"]
+    assert read_log(log) == ["did first", "paid 100 to ada"]
 
 
-# ── what nobody knows ─────────────────────────────────────────────────────────────────────
+# ── unknown outcomes ──────────────────────────────────────────────────────────────────────
 
 
-async def doubtful(opened: Opener, stage: ControllableTools) -> tuple[Midrun, str]:
-    """Bring a run to where nobody knows whether a call took effect, and a person is asked."""
-    midrun = await opened(stage.agent(Use("slow", name="a"), told))
+async def reach_unsure_ask(opened: Opener, tools: ControllableTools) -> tuple[Midrun, str]:
+    """Start a run, and bring it to the question about a call with an unknown outcome."""
+    midrun = await opened(tools.agent(Use("slow", name="a"), repeat_results))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     await run.pause()
     await run.force_pause()
     await run.resume()
@@ -303,19 +308,19 @@ async def doubtful(opened: Opener, stage: ControllableTools) -> tuple[Midrun, st
 
 
 @pytest.mark.parametrize(
-    ("said", "entered", "heard"),
+    ("answer", "called", "output"),
     [
         ("yes", ["a"], "slow: None"),
         ("no", ["a", "a"], "slow: a done"),
         ("unknown", ["a"], "nobody can say"),
     ],
 )
-async def test_a_person_says_what_became_of_a_call_that_nobody_knows(
-    said: str, entered: list[str], heard: str, opened: Opener
+async def test_a_person_settles_a_call_with_an_unknown_outcome(
+    answer: str, called: list[str], output: str, opened: Opener
 ) -> None:
-    """Made again only if the person says that it was not made."""
-    stage = ControllableTools()
-    midrun, run_id = await doubtful(opened, stage)
+    """The call is repeated only if the person says that it did not happen."""
+    tools = ControllableTools()
+    midrun, run_id = await reach_unsure_ask(opened, tools)
     run = await midrun.get(run_id)
     outcome = await run.result()
     assert isinstance(outcome, Paused)
@@ -323,18 +328,17 @@ async def test_a_person_says_what_became_of_a_call_that_nobody_knows(
     with pytest.raises(ControlRefused) as refused:
         await run.answer("perhaps")
     assert refused.value.reason == "not_an_outcome"
-    stage.gate("a").set()
-    await run.answer(said, actor="ada")
-    assert heard in (await run.until("completed")).output
-    assert stage.called == entered
+    tools.gate("a").set()
+    await run.answer(answer, actor="ada")
+    assert output in (await run.until("completed")).output
+    assert tools.called == called
 
 
-async def test_the_doubt_travels_in_a_checkpoint(opened: Opener) -> None:
-    """Another process asks the same question, and takes the same answers."""
-    stage = ControllableTools()
-    midrun, run_id = await doubtful(opened, stage)
+async def test_a_checkpoint_keeps_the_question_about_an_unknown_call(opened: Opener) -> None:
+    tools = ControllableTools()
+    midrun, run_id = await reach_unsure_ask(opened, tools)
     checkpoint = await (await midrun.get(run_id)).checkpoint()
-    agent = stage.agent(Use("slow", name="a"), told)
+    agent = tools.agent(Use("slow", name="a"), repeat_results)
     outcome = await agent.resume(Checkpoint.from_json(checkpoint.to_json()), "yes")
     assert isinstance(outcome, Completed)
-    assert stage.called == ["a"]
+    assert tools.called == ["a"]

@@ -17,7 +17,7 @@ from tests.scenarios.conversation import (
     test_take_over,
     test_threads_and_forks,
 )
-from tests.scenarios.promises import test_3_asked_for_is_not_happened as promise_3
+from tests.scenarios.promises import test_3_a_request_is_not_its_effect as promise_3
 from tests.scenarios.promises import test_7_redirect_at_rest as promise_7
 from tests.scenarios.promises import test_9_a_person_decides as promise_9
 from tests.scenarios.promises import test_14_races_have_one_winner as promise_14

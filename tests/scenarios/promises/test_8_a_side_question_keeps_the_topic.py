@@ -1,7 +1,7 @@
-"""Promise 8: a side question pushes a thought, is acknowledged at once, and the run comes back.
+"""Promise 8: a side question does not lose the topic.
 
-The acknowledgement is the runtime's, in words that are true; the way back is in the journal, in
-the reply, and in what the model is given.
+It is acknowledged at once and answered. Then the run says where it continues: in the journal,
+in its output and in the prompt of the model.
 """
 
 import itertools
@@ -20,58 +20,57 @@ from midrun.core.entries import (
 )
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
+from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.seen import entries, turns
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools
 
 PLAN = ["Find papers", "Read them", "Synthesise"]
 
 
-async def test_a_question_mid_chain_is_answered_and_the_run_says_where_it_goes_on(
+async def test_a_side_question_is_answered_and_the_run_says_where_it_continues(
     opened: Opener,
 ) -> None:
-    """With a plan, the way back counts its items."""
-    stage = ControllableTools()
-    heard: list[str] = []
+    """With a plan, the sentence counts the plan items."""
+    tools = ControllableTools()
+    prompt: list[str] = []
 
-    def goes_on(messages: Transcript) -> str:
-        heard.extend(turn.text for turn in messages)
+    def continue_task(messages: Transcript) -> str:
+        prompt.extend(turn.text for turn in messages)
         return "The synthesis."
 
-    agent = stage.agent(
+    agent = tools.agent(
         Use("plan", items=PLAN, marks={"1": "done", "2": "running"}),
         Use("slow", name="reading"),
         "It was Tuesday's paper.",
-        goes_on,
+        continue_task,
     )
     midrun = await opened(agent)
     run = await midrun.start("actor", "Literature synthesis")
-    await stage.start("reading").wait()
+    await tools.start("reading").wait()
     receipt = await run.say("What was that paper from Tuesday?")
     assert not receipt.applied
     assert receipt.said == "Hold on — finishing *Read them* first"
-    stage.gate("reading").set()
+    tools.gate("reading").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     back = "Back to *Literature synthesis* — step 2 of 3"
     assert outcome.output == f"{back}\n\nThe synthesis."
-    assert back in heard
+    assert back in prompt
     (pushed,) = await entries(run, FramePushed)
     assert (pushed.goal, pushed.done, pushed.total) == ("Literature synthesis", 1, 3)
     (resumed,) = await entries(run, FrameResumed)
     assert resumed.words == back
-    assert stage.called == ["reading"]
+    assert tools.called == ["reading"]
 
 
-async def test_a_question_that_cannot_wait_closes_the_stream_and_switches(
+async def test_a_side_question_with_urgency_now_closes_the_model_stream(
     opened: Opener,
 ) -> None:
-    """Said *now*, it does not wait for the model to finish its sentence."""
-    stage = ControllableTools()
+    tools = ControllableTools()
     model = ScriptedModel(
         ["A long sentence that goes on.", "The answer.", "Done."], chunk_delay=0.02
     )
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
+    midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "Write")
     async for item in run.feed():
         if item.seq is None:
@@ -83,24 +82,24 @@ async def test_a_question_that_cannot_wait_closes_the_stream_and_switches(
     assert "Back to *Write*" in outcome.output
 
 
-async def test_later_never_pushes(opened: Opener) -> None:
-    """It is more of the task, once the task is done."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "First.", "And that."))
+async def test_a_message_with_urgency_later_holds_no_topic(opened: Opener) -> None:
+    """It is handled after the task, as a part of the task."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "First.", "And that."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     assert (await run.say("And that too", urgency="later")).said == "Noted — after *go*"
-    stage.gate("a").set()
+    tools.gate("a").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "And that."
     assert not await entries(run, FramePushed)
 
 
-async def test_a_question_inside_a_question_comes_back_to_both(opened: Opener) -> None:
-    """Last in, first out; each by name."""
-    stage = ControllableTools()
-    agent = stage.agent(
+async def test_a_nested_side_question_returns_to_both_topics_by_name(opened: Opener) -> None:
+    """The topic that was held last is resumed first."""
+    tools = ControllableTools()
+    agent = tools.agent(
         Use("slow", name="main"),
         Use("slow", name="side"),
         "Inner answer.",
@@ -109,13 +108,13 @@ async def test_a_question_inside_a_question_comes_back_to_both(opened: Opener) -
     )
     midrun = await opened(agent)
     run = await midrun.start("actor", "Main")
-    await stage.start("main").wait()
+    await tools.start("main").wait()
     await run.say("Outer?")
-    stage.gate("main").set()
-    await stage.start("side").wait()
+    tools.gate("main").set()
+    await tools.start("side").wait()
     assert len((await run.view()).frames) == 1
     await run.say("Inner?")
-    stage.gate("side").set()
+    tools.gate("side").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     goals = [frame.goal for frame in await entries(run, FramePushed)]
@@ -127,12 +126,11 @@ async def test_a_question_inside_a_question_comes_back_to_both(opened: Opener) -
     ]
 
 
-async def test_a_full_stack_queues_the_message_and_takes_it_up_when_a_frame_closes(
+async def test_a_message_is_queued_while_the_run_holds_its_maximum_of_topics(
     opened: Opener,
 ) -> None:
-    """It is accepted, and says that it waits."""
-    stage = ControllableTools()
-    agent = stage.agent(
+    tools = ControllableTools()
+    agent = tools.agent(
         Use("slow", name="main"),
         Use("slow", name="side"),
         "One.",
@@ -142,25 +140,25 @@ async def test_a_full_stack_queues_the_message_and_takes_it_up_when_a_frame_clos
     )
     midrun = await opened(agent)
     run = await midrun.start("actor", "Main")
-    await stage.start("main").wait()
+    await tools.start("main").wait()
     await run.say("One?")
-    stage.gate("main").set()
-    await stage.start("side").wait()
+    tools.gate("main").set()
+    await tools.start("side").wait()
     receipt = await run.say("Two?")
     assert (receipt.applied, receipt.said[:5]) == (False, "Noted")
-    stage.gate("side").set()
+    tools.gate("side").set()
     assert isinstance(await run.result(), Completed)
     received = await entries(run, MessageReceived)
     assert [message.queued for message in received] == [False, True]
     assert len(await entries(run, FramePushed)) >= 1
 
 
-async def test_a_thought_that_was_held_too_long_comes_back_as_a_reconstruction(
+async def test_a_topic_held_longer_than_its_ttl_is_reconstructed(
     opened: Opener,
 ) -> None:
-    """It says so instead of pretending to remember."""
-    stage = ControllableTools()
-    agent = stage.agent(
+    """The output says that it is a reconstruction."""
+    tools = ControllableTools()
+    agent = tools.agent(
         Use("slow", name="main"),
         "Quick answer.",
         "Main.",
@@ -168,9 +166,9 @@ async def test_a_thought_that_was_held_too_long_comes_back_as_a_reconstruction(
     )
     midrun = await opened(agent)
     run = await midrun.start("actor", "Main")
-    await stage.start("main").wait()
+    await tools.start("main").wait()
     await run.say("Quick?")
-    stage.gate("main").set()
+    tools.gate("main").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert "reconstruction, not a continuation" in outcome.output
@@ -178,29 +176,27 @@ async def test_a_thought_that_was_held_too_long_comes_back_as_a_reconstruction(
     assert not await entries(run, FrameResumed)
 
 
-async def test_a_cancel_gives_up_every_held_thought_by_name(opened: Opener) -> None:
-    """None vanishes."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="main"), Use("slow", name="side"), "x"))
+async def test_a_cancel_journals_the_held_topic_as_abandoned(opened: Opener) -> None:
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="main"), Use("slow", name="side"), "x"))
     run = await midrun.start("actor", "Main")
-    await stage.start("main").wait()
+    await tools.start("main").wait()
     await run.say("Side?")
-    stage.gate("main").set()
-    await stage.start("side").wait()
+    tools.gate("main").set()
+    await tools.start("side").wait()
     await run.cancel()
     await run.until("cancelled")
     (gone,) = await entries(run, FrameAbandoned)
     assert gone.why == "cancelled"
 
 
-async def test_a_question_to_a_paused_run_waits_for_the_resume(opened: Opener) -> None:
-    """Speaking is not resuming."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="main"), "Side.", "Main."))
+async def test_a_side_question_to_a_paused_run_waits_for_the_resume(opened: Opener) -> None:
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="main"), "Side.", "Main."))
     run = await midrun.start("actor", "Main")
-    await stage.start("main").wait()
+    await tools.start("main").wait()
     await run.pause()
-    stage.gate("main").set()
+    tools.gate("main").set()
     await run.until("paused")
     await run.say("Side?")
     assert (await run.view()).phase == "paused"
@@ -210,13 +206,13 @@ async def test_a_question_to_a_paused_run_waits_for_the_resume(opened: Opener) -
     assert outcome.output == "Back to *Main* — step 1\n\nMain."
 
 
-async def test_a_question_to_a_run_that_waits_is_answered_and_the_ask_stays_open(
+async def test_a_waiting_run_answers_a_side_question_and_keeps_its_ask_open(
     opened: Opener,
 ) -> None:
-    """The run is driven to answer it, and waits again."""
-    stage = ControllableTools()
+    """A worker drives the run to answer it; then the run waits again."""
+    tools = ControllableTools()
     model = ScriptedModel([Use("ask_human", question="Which?"), "Tuesday.", "Red it is."])
-    midrun = await opened(Agent("actor", model=model, tools=[ask_human, *stage.tools()]))
+    midrun = await opened(Agent("actor", model=model, tools=[ask_human, *tools.tools()]))
     run = await midrun.start("actor", "Main")
     await run.until("waiting")
     await run.say("What day is it?")
@@ -230,19 +226,19 @@ async def test_a_question_to_a_run_that_waits_is_answered_and_the_ask_stays_open
 
 
 @pytest.mark.parametrize("urgency", ["now", "next"])
-async def test_a_question_at_the_moment_of_completion_is_answered_before_the_end(
+async def test_a_side_question_at_the_moment_of_completion_is_answered_or_refused(
     opened: Opener, urgency: str
 ) -> None:
-    """Whoever speaks before the end is in the journal is heard, or told that it is over."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="main"), "Main.", "Side.", "Again."))
+    """It is answered if it is journaled before the completion."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="main"), "Main.", "Side.", "Again."))
     run = await midrun.start("actor", "Main")
-    await stage.start("main").wait()
-    stage.gate("main").set()
+    await tools.start("main").wait()
+    tools.gate("main").set()
     try:
         await run.say("Side?", urgency=urgency)  # type: ignore[arg-type]  # one of three
     except ControlRefused as refused:
-        assert refused.reason == "is_completed"  # noqa: PT017 - else it came in time
+        assert refused.reason == "is_completed"  # noqa: PT017 - if not refused, it is answered
         assert not await entries(run, MessageReceived)
         return
     assert isinstance(await run.result(), Completed)

@@ -1,11 +1,11 @@
-"""Conditions of somebody's own, to be found by their names."""
+"""Custom stop conditions. A run finds them by name, so they are functions of a module."""
 
 from anyio.lowlevel import checkpoint
 
 from midrun.driver.dispatcher import StopContext
 
 BROKEN = {"raises": True}
-"""What makes `broken` raise, until a test has mended it."""
+"""Makes `broken` raise; a test clears it to repair the condition."""
 
 
 def two_calls(run: StopContext) -> bool:
@@ -14,13 +14,13 @@ def two_calls(run: StopContext) -> bool:
 
 
 async def two_steps(run: StopContext) -> bool:
-    """Stop after two steps, having thought about it."""
+    """Stop after two steps; an async condition."""
     await checkpoint()
     return run.steps >= 2
 
 
 def broken(run: StopContext) -> bool:
-    """Raise until it is mended."""
+    """Raise while `BROKEN` says so."""
     del run
     if BROKEN["raises"]:
         raise RuntimeError("condition out of order")
