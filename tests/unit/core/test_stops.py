@@ -1,14 +1,24 @@
-"""Caps pause and ask: counted, reserved, raised; never killed, never overrun unseen."""
+"""Stop conditions and caps: counted, reserved, reached and raised."""
 
 import pytest
 from msgspec.structs import replace
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import CallModel, EvaluateStopCondition, WakeAt
-from midrun.core.entries import CallAborted, CallDone, CapReached, RunStarted
-from midrun.core.ids import CallId, Epoch
+from midrun.core.effects import (
+    CallModel,
+    EvaluateStopCondition,
+    WakeAt,
+)
+from midrun.core.entries import (
+    CallAborted,
+    CallDone,
+    CapReached,
+    RunStarted,
+)
+from midrun.core.ids import MICROS_MAX, CallId, Epoch
 from midrun.core.journaled_text import describe_unmade
+from midrun.core.scheduler import find_wake_time
 from midrun.core.stops import (
     Custom,
     MaxCost,
@@ -24,6 +34,7 @@ from midrun.core.stops import (
 )
 from midrun.core.values import Actor, Effect, Phase, Spend, Traits, Use
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
+from tests.unit.core.scenario_steps import leased_run
 
 E1 = Epoch(1)
 C1, C2 = CallId("c1"), CallId("c2")
@@ -31,14 +42,14 @@ BOB = Actor(name="bob", role="operator")
 SEARCH = Use(tool="search", args={"q": "x"}, traits=Traits(effect=Effect.READ))
 
 
-def capped(stop: Stop) -> Scenario:
+def start_with(stop: Stop) -> Scenario:
     """Return a run that a driver has just taken, with a stop condition."""
     first = LEASED_RUN[0]
     assert isinstance(first, RunStarted)
     return given(replace(first, stop=stop), LEASED_RUN[1])
 
 
-def searches(run: Scenario, query: str) -> Scenario:
+def search_once(run: Scenario, query: str) -> Scenario:
     """Let the agent make one step with one search."""
     use = Use(tool="search", args={"q": query}, traits=Traits(effect=Effect.READ))
     call = CallId(f"c{len(run.state.calls) + 2}")
@@ -47,15 +58,14 @@ def searches(run: Scenario, query: str) -> Scenario:
 
 
 def test_reaching_a_cap_pauses_and_names_it() -> None:
-    """Two steps were allowed, two were made, and the third waits for a person."""
-    run = searches(searches(capped(MaxSteps(2)), "a"), "b").then(phase=Phase.PAUSED)
+    """Two steps are allowed; the third one needs a person."""
+    run = search_once(search_once(start_with(MaxSteps(2)), "a"), "b").then(phase=Phase.PAUSED)
     reached = [e for e in run.entries if isinstance(e, CapReached)]
     assert [(e.stop, e.cap) for e in reached] == [("at most 2 steps", "steps")]
 
 
-def test_a_bare_resume_at_a_cap_is_refused_and_a_raised_one_goes_on() -> None:
-    """The way on is to raise the cap, or to cancel."""
-    run = searches(capped(MaxSteps(1)), "a").when(c.Resume()).then(refused="cap_reached")
+def test_resume_at_a_cap_is_refused_unless_the_cap_is_raised() -> None:
+    run = search_once(start_with(MaxSteps(1)), "a").when(c.Resume()).then(refused="cap_reached")
     run.when(c.Redirect(text="hurry")).then(refused="cap_reached")
     run.when(c.Resume(caps={"steps": 5})).then(phase=Phase.QUEUED)
     run = run.when(c.RaiseCap(caps={"steps": 3})).then(phase=Phase.PAUSED)
@@ -67,16 +77,15 @@ def test_a_bare_resume_at_a_cap_is_refused_and_a_raised_one_goes_on() -> None:
     ("wanted", "refused"),
     [({"steps": 1}, "cap_not_raised"), ({"moons": 9}, "no_such_cap"), ({}, "no_such_cap")],
 )
-def test_only_bounds_that_exist_can_be_moved_and_only_up(
+def test_only_existing_caps_can_be_changed_and_only_raised(
     wanted: dict[str, int], refused: str
 ) -> None:
-    """A typo must not lift anything."""
-    capped(MaxSteps(1)).when(c.RaiseCap(caps=wanted)).then(refused=refused)
+    start_with(MaxSteps(1)).when(c.RaiseCap(caps=wanted)).then(refused=refused)
 
 
 def test_a_call_that_could_overrun_the_cap_is_not_started() -> None:
-    """What is promised to calls in flight counts as spent."""
-    run = capped(MaxTokens(100)).starts("c1", reserve=Spend(tokens=60))
+    """Amounts spent and amounts reserved for calls together must fit below the cap."""
+    run = start_with(MaxTokens(100)).starts("c1", reserve=Spend(tokens=60))
     outcome = CallDone(call=C1, spent=Spend(tokens=50))
     run = run.after(v.CloseCall(epoch=E1, outcome=outcome))
     start = v.StartCall(epoch=E1, call=C2, seen_seq=run.state.seq, reserved=Spend(tokens=60))
@@ -84,27 +93,26 @@ def test_a_call_that_could_overrun_the_cap_is_not_started() -> None:
     assert run.state.meter.committed_spend == Spend(tokens=50)
 
 
-def test_a_stopped_stream_counts_as_billed_and_an_unknown_call_keeps_its_reservation() -> None:
-    """The provider may well send the bill."""
-    run = capped(MaxCost(usd=1)).starts("c1", reserve=Spend(cost=300_000))
-    stopped = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C1)))
-    assert stopped.state.meter.spent == Spend(cost=300_000)
+def test_an_aborted_call_counts_its_reservation_and_an_unknown_call_keeps_it() -> None:
+    """The provider may bill both."""
+    run = start_with(MaxCost(usd=1)).starts("c1", reserve=Spend(cost=300_000))
+    aborted = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C1)))
+    assert aborted.state.meter.spent == Spend(cost=300_000)
     orphaned = run.after(v.TakeLease())
     assert orphaned.state.meter.committed_spend == Spend(cost=300_000)
     again = orphaned.starts("c1", reserve=Spend(cost=300_000))
     assert again.state.meter.committed_spend == Spend(cost=600_000)
 
 
-def test_the_same_call_over_and_over_pauses() -> None:
-    """Three identical searches are a loop."""
-    run = searches(searches(searches(capped(Repeats(3)), "x"), "x"), "x")
+def test_the_same_call_three_times_in_a_row_pauses_the_run() -> None:
+    run = search_once(search_once(search_once(start_with(Repeats(3)), "x"), "x"), "x")
     run.then(phase=Phase.PAUSED)
     run.when(c.Resume(instruction="try something else")).then(phase=Phase.QUEUED)
 
 
 def test_a_cap_on_calls_stops_the_calls_of_one_reply() -> None:
-    """The first call is in flight and finishes; the others wait, named, and are made later."""
-    run = capped(MaxToolCalls(1)).replies(SEARCH, SEARCH, SEARCH).starts("c2")
+    """The call in flight finishes. The others are named, and made after a raise."""
+    run = start_with(MaxToolCalls(1)).replies(SEARCH, SEARCH, SEARCH).starts("c2")
     start = v.StartCall(epoch=E1, call=CallId("c3"), seen_seq=run.state.seq)
     run = run.when(start).then(phase=Phase.PAUSING)
     assert "2 calls are not made yet: search, search" in describe_unmade(
@@ -117,15 +125,20 @@ def test_a_cap_on_calls_stops_the_calls_of_one_reply() -> None:
     run.when(start).then(phase=Phase.PAUSING)
 
 
-def test_a_second_attempt_is_the_same_call_and_no_cap_on_calls_stops_it() -> None:
-    """After a crash the call in flight is made again, although the cap is reached."""
-    run = capped(MaxToolCalls(1)).replies(SEARCH).starts("c2").after(v.TakeLease())
+def test_a_second_attempt_does_not_count_against_the_cap_on_calls() -> None:
+    """After a crash the call is made again, although the cap is reached."""
+    run = start_with(MaxToolCalls(1)).replies(SEARCH).starts("c2").after(v.TakeLease())
     run.starts("c2").then(phase=Phase.RUNNING)
 
 
-def test_a_person_at_the_wheel_may_make_a_call_beyond_the_cap() -> None:
-    """They decide about this one call; the agent still meets the cap when it goes on."""
-    run = capped(MaxToolCalls(1)).replies(SEARCH, SEARCH).starts("c2").when(c.TakeOver(by=BOB))
+def test_a_person_who_took_over_may_make_a_call_beyond_the_cap() -> None:
+    """The agent meets the cap again after the hand-back."""
+    run = (
+        start_with(MaxToolCalls(1))
+        .replies(SEARCH, SEARCH)
+        .starts("c2")
+        .when(c.TakeOver(by=BOB))
+    )
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
     run = run.when(c.UseTool(by=BOB, use=SEARCH)).after(v.TakeLease()).starts("c4")
     done = v.CloseCall(epoch=run.state.epoch, outcome=CallDone(call=CallId("c4")))
@@ -135,7 +148,7 @@ def test_a_person_at_the_wheel_may_make_a_call_beyond_the_cap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trail", "n", "expected"),
+    ("history", "n", "expected"),
     [
         ("aaa", 3, True),
         ("abab", 2, True),
@@ -147,14 +160,14 @@ def test_a_person_at_the_wheel_may_make_a_call_beyond_the_cap() -> None:
         ("", 1, False),
     ],
 )
-def test_cycles_of_up_to_four_calls_are_repetition(trail: str, n: int, expected: bool) -> None:
-    """A-B-A-B is a loop too."""
-    assert has_repeats(tuple(trail), n) is expected
+def test_cycles_of_up_to_four_calls_are_repetition(
+    history: str, n: int, expected: bool
+) -> None:
+    assert has_repeats(tuple(history), n) is expected
 
 
-def test_time_counts_only_while_somebody_drives_the_run() -> None:
-    """A weekend in `paused` is not work."""
-    run = capped(MaxTime(minutes=1)).starts("c1").later(30)
+def test_the_time_cap_counts_only_while_a_worker_drives_the_run() -> None:
+    run = start_with(MaxTime(minutes=1)).starts("c1").later(30)
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C1))).when(c.Pause()).advances()
     run = run.later(86_400).when(c.Resume()).after(v.TakeLease()).starts("c2")
     run.then(plans=(WakeAt(at=run.now + 30_000_000),))  # type: ignore[arg-type]  # a sum of Micros
@@ -162,34 +175,54 @@ def test_time_counts_only_while_somebody_drives_the_run() -> None:
     run.later(31).when(v.Wake()).then(phase=Phase.PAUSING)
 
 
-def test_a_condition_can_say_that_the_run_is_done() -> None:
-    """TextMention with then="complete" ends the run with what was said."""
+def test_a_text_mention_can_complete_the_run() -> None:
+    """The last text becomes the output."""
     use = Use(tool="log", args={}, traits=Traits(effect=Effect.READ))
-    run = capped(TextMention("all done", then="complete")).replies(use, text="ALL DONE.")
+    run = start_with(TextMention("all done", then="complete")).replies(use, text="ALL DONE.")
     run = run.starts("c2").after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
     run.then(phase=Phase.COMPLETED)
     assert run.state.output == "ALL DONE."
 
 
-def test_a_custom_condition_is_judged_before_every_step_and_its_verdict_journaled() -> None:
-    """The shell evaluates it; the core only knows its name."""
-    run = capped(Custom("shop:too_expensive")).then(
+def test_a_custom_condition_is_evaluated_before_every_step_and_journaled() -> None:
+    """The driver evaluates it; the core knows only its name."""
+    run = start_with(Custom("shop:too_expensive")).then(
         plans=(EvaluateStopCondition(name="shop:too_expensive"),)
     )
     verdict = v.RecordStopVerdict(epoch=E1, name="shop:too_expensive", met=False)
     run = run.after(verdict).then(plans=(CallModel(call=C1),))
-    met = searches(run, "x").after(replace(verdict, met=True))
+    met = search_once(run, "x").after(replace(verdict, met=True))
     met.advances().then(phase=Phase.PAUSED).when(c.Resume()).then(phase=Phase.QUEUED)
 
 
-def test_conditions_compose_and_say_themselves_in_words() -> None:
-    """What the page shows is what the run obeys."""
+def test_conditions_can_be_combined_and_have_a_text() -> None:
     stop = MaxSteps(40) | MaxCost(usd=2) & ~TextMention("almost")
     assert str(stop) == "at most 40 steps or (at most $2 and not the agent says 'almost')"
-    run = capped(MaxSteps(40) | MaxToolCalls(3))
+    run = start_with(MaxSteps(40) | MaxToolCalls(3))
     assert measure_caps(run.state.stop, run.state.meter) == {
         "steps": (0, 40),
         "tool_calls": (0, 3),
     }
-    one = searches(capped(MaxToolCalls(1) & MaxSteps(2)), "a").then(phase=Phase.RUNNING)
-    searches(one, "b").then(phase=Phase.PAUSED)
+    one = search_once(start_with(MaxToolCalls(1) & MaxSteps(2)), "a").then(phase=Phase.RUNNING)
+    search_once(one, "b").then(phase=Phase.PAUSED)
+
+
+def test_a_custom_condition_of_a_hosted_agent_is_evaluated_too() -> None:
+    first = RunStarted(agent="guest", task="t", hosted=True, stop=Custom("m:f"))
+    given(first, LEASED_RUN[1]).then(plans=(EvaluateStopCondition(name="m:f"),))
+
+
+def test_raising_a_cap_does_not_lower_another_cap_of_the_same_name() -> None:
+    first = RunStarted(agent="clerk", task="t", stop=MaxSteps(5) | MaxSteps(10))
+    run = given(first, LEASED_RUN[1]).when(c.RaiseCap(caps={"steps": 11}))
+    assert measure_caps(run.state.stop, run.state.meter_with_time) == {"steps": (0, 11)}
+
+
+def test_a_time_beyond_the_largest_timestamp_becomes_that_timestamp() -> None:
+    """A larger number could not be stored."""
+    first = RunStarted(agent="clerk", task="t", stop=MaxTime(seconds=1e13))
+    run = given(first, LEASED_RUN[1]).starts("c1")
+    assert find_wake_time(run.state) == MICROS_MAX
+    slow = Use(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=2**53 - 1))
+    asking = leased_run.replies(slow).advances()
+    assert asking.state.asks[0].expires == MICROS_MAX
