@@ -85,7 +85,7 @@ def test_the_stack_of_frames_is_never_deeper_than_its_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request", "outcome"),
+    ("entry", "closing"),
     [
         (MessageReceived(text="Why?"), MessageTaken(message=Seq(3))),
         (MessageReceived(text="Why?"), MessageClosed(message=Seq(3), why="returned")),
@@ -94,13 +94,13 @@ def test_the_stack_of_frames_is_never_deeper_than_its_limit() -> None:
     ],
 )
 def test_every_message_and_every_redirect_is_used_or_returned_once(
-    request: Entry, outcome: Entry
+    entry: Entry, closing: Entry
 ) -> None:
     """I35."""
     answered = make_step(text="Done.")
-    assert find_violations(*LEASED_RUN, request, outcome, *answered, RunCompleted()) == []
-    assert find_violations(*LEASED_RUN, request, *answered, RunCompleted()) == ["I35"]
-    assert find_violations(*LEASED_RUN, request, outcome, outcome)[0] == "I35"
+    assert find_violations(*LEASED_RUN, entry, closing, *answered, RunCompleted()) == []
+    assert find_violations(*LEASED_RUN, entry, *answered, RunCompleted()) == ["I35"]
+    assert find_violations(*LEASED_RUN, entry, closing, closing)[0] == "I35"
 
 
 def test_an_instruction_of_a_resume_is_applied_before_the_end() -> None:
