@@ -21,9 +21,9 @@ class ReprIsNotText:
 
 def test_safe_repr_describes_a_value_whose_repr_raises() -> None:
     """The tool has taken effect: a broken `__repr__` must not make its call fail."""
-    assert safe_repr(RaisesInStr()) == "<Weird, RuntimeError while describing it>"
+    assert safe_repr(RaisesInStr()) == "<RaisesInStr, RuntimeError while describing it>"
     assert safe_str(RaisesInStr()) == safe_repr(RaisesInStr())
-    assert "NotEvenText" in safe_repr([ReprIsNotText()]) or "list" in safe_repr(
+    assert "ReprIsNotText" in safe_repr([ReprIsNotText()]) or "list" in safe_repr(
         [ReprIsNotText()]
     )
 

@@ -409,9 +409,9 @@ class UnreadableDict(dict[str, object]):
         (LyingInt(2**60), "$", "beyond"),
         ([LyingInt(-(2**53))], "$[0]", "beyond"),
         (LyingFloat("nan"), "$", "nan"),
-        (RaisingObject(), "$", "Odd is not JSON"),
-        ({RaisingObject(): 1}, "$", "Odd, not a string"),
-        ({LyingInt(7): 1}, "$", "Sly, not a string"),
+        (RaisingObject(), "$", "RaisingObject is not JSON"),
+        ({RaisingObject(): 1}, "$", "RaisingObject, not a string"),
+        ({LyingInt(7): 1}, "$", "LyingInt, not a string"),
     ],
     ids=lambda value: type(value).__name__,
 )

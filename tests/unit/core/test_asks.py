@@ -30,7 +30,7 @@ from midrun.core.state import CallStage
 from midrun.core.transitions import Accepted, Refused
 from midrun.core.values import Actor, Effect, Json, Phase, Role, Traits, Use
 from midrun.testing.scenario import Scenario
-from tests.unit.core.scenario_steps import get_stage, leased_run, report_done
+from tests.unit.core.scenario_steps import get_call, get_stage, leased_run, report_done
 
 E1, E2 = Epoch(1), Epoch(2)
 C2, C3, C4 = CallId("c2"), CallId("c3"), CallId("c4")
@@ -62,7 +62,7 @@ late_payment = v.ReportLateResult(
 # ── questions ──────────────────────────────────────────────────────────────────────────
 
 
-def test_the_answer_is_the_tools_result_and_the_tool_is_not_entered_again() -> None:
+def test_the_answer_is_the_result_of_the_tool_which_is_not_called_again() -> None:
     """The answer may come days later, in another process. The call is not retried."""
     run = (
         leased_run.replies(ASK)
@@ -72,8 +72,7 @@ def test_the_answer_is_the_tools_result_and_the_tool_is_not_entered_again() -> N
         .then(phase=Phase.WAITING)
     )
     run = run.when(c.Answer(ask=A1, value={"approved": True})).then(phase=Phase.QUEUED)
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert (call.stage, call.result) == (CallStage.DONE, {"approved": True})
     run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
 
@@ -90,8 +89,7 @@ def test_a_question_with_a_continuation_repeats_the_call_with_the_answer() -> No
     )
     run = run.when(c.Answer(ask=A1, value="yes")).then(phase=Phase.QUEUED)
     run = run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert call.question_answer == {
         "continuation": {"state": "s"},
         "choice": "answer",
@@ -109,12 +107,11 @@ def test_a_question_can_be_declined_only_if_it_has_a_continuation() -> None:
     question = v.AskPerson(epoch=E1, call=C2, continuation={})
     run = leased_run.replies(ASK).starts("c2").after(question).advances()
     run = run.when(c.Decline(ask=A1, reason="no")).then(phase=Phase.QUEUED)
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert call.question_answer == {"continuation": {}, "choice": "decline", "value": None}
 
 
-def test_siblings_run_while_one_call_asks_and_the_next_model_call_waits_for_all() -> None:
+def test_other_calls_run_while_one_call_asks_and_the_next_model_call_waits() -> None:
     """A question in the middle of a step repeats no other call and drops none."""
     run = leased_run.replies(ASK, MAIL, SEARCH).starts("c2", "c3").after(ask_input)
     run = run.then(phase=Phase.RUNNING, plans=(CallTool(call=C4),))
@@ -144,25 +141,25 @@ def test_an_ask_without_an_answer_expires_and_seals_its_call() -> None:
         leased_run.replies(ASK).starts("c2").after(question).advances().later(61).when(v.Wake())
     )
     run.then(phase=Phase.QUEUED)
-    assert get_stage(run, "c2") is CallStage.SEALED
+    assert get_stage(run) is CallStage.SEALED
     run.when(c.Answer(ask=A1, value=1)).then(refused="ask_closed")
 
 
 def test_a_parent_calls_its_child_again_after_the_ask_of_the_child_is_closed() -> None:
     """Wherever it is answered, the parent attaches to the child run again."""
     child = Use(tool="helper", kind="child")
-    shown = v.AskPerson(epoch=E1, call=C2, question="child asks", child=True)
-    run = leased_run.replies(child).starts("c2").after(shown)
+    child_ask = v.AskPerson(epoch=E1, call=C2, question="child asks", child=True)
+    run = leased_run.replies(child).starts("c2").after(child_ask)
     run.advances().then(phase=Phase.WAITING)
-    moot = run.after(v.CloseChildAsk(ask=A1))
-    assert get_stage(moot, "c2") is CallStage.PROPOSED
+    closed = run.after(v.CloseChildAsk(ask=A1))
+    assert get_stage(closed, "c2") is CallStage.PROPOSED
 
 
 def test_an_answer_while_paused_is_kept_for_the_resume() -> None:
     run = leased_run.replies(ASK).starts("c2").after(ask_input).advances().when(c.Pause())
     run = run.when(c.Answer(ask=A1, value=7)).then(phase=Phase.PAUSED)
     run.when(c.Resume()).then(phase=Phase.QUEUED)
-    assert get_stage(run, "c2") is CallStage.DONE
+    assert get_stage(run) is CallStage.DONE
 
 
 def test_resume_with_an_open_ask_goes_back_to_waiting() -> None:
@@ -192,8 +189,7 @@ def test_a_gated_call_starts_only_with_its_approval_and_cites_it() -> None:
 def test_a_call_is_made_with_the_arguments_that_the_approver_edited() -> None:
     """The approval has the hash of the edited arguments."""
     run = waiting_for_approval.when(c.Approve(ask=A1, args={"eur": 50})).after(v.TakeLease())
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert call.use.args == {"eur": 50}
     assert call.approval is not None
     assert call.approval.args_hash != run.state.asks[0].args_hash
@@ -201,8 +197,7 @@ def test_a_call_is_made_with_the_arguments_that_the_approver_edited() -> None:
 
 def test_a_declined_call_is_never_made_and_the_agent_is_told_why() -> None:
     run = waiting_for_approval.when(c.Decline(ask=A1, reason="too much", by=Actor(name="bo")))
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert (call.stage, call.error) == (CallStage.SEALED, "declined by bo: too much")
     run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
 
@@ -251,7 +246,7 @@ def test_an_approval_that_expires_before_the_start_is_asked_for_again() -> None:
     run = run.when(v.TakeLease()).when(start)
     run = run.advances().then(phase=Phase.WAITING)
     assert [ask.id for ask in run.state.asks] == ["a1", "a2"]
-    assert get_stage(run, "c2") is CallStage.ASKING
+    assert get_stage(run) is CallStage.ASKING
 
 
 def test_a_decision_after_the_expiry_of_its_ask_is_refused() -> None:
@@ -301,22 +296,22 @@ def test_a_redirect_voids_the_approval_of_a_call_in_a_held_topic() -> None:
 
 
 def take_and_advance(run: Scenario) -> Scenario:
-    """Have a driver take the run and open what it has to ask."""
+    """Take the lease, and append everything that follows from the journal."""
     return run.after(v.TakeLease()).advances()
 
 
-def steer_to_sign(control: c.Control) -> Scenario:
-    """Return a run to which bo has said something, and which then wants to sign."""
+def steer_by_control(control: c.Control) -> Scenario:
+    """Return a run that proposes to sign after a control of bo."""
     run = (
         leased_run.replies(SEARCH).starts("c2").when(control).after(report_done(C2)).advances()
     )
-    if run.state.frames:  # a side question: the agent goes back to its task
+    if run.state.frames:  # the agent answers the side question, and returns to its task
         run = run.replies(text="Because.").advances()
     return run.replies(SIGN).advances().then(phase=Phase.WAITING)
 
 
-def answer_by_bo() -> Scenario:
-    """Return a run in which bo has answered a question, and which then wants to sign."""
+def steer_by_answer() -> Scenario:
+    """Return a run that proposes to sign after bo answered a question."""
     run = leased_run.replies(ASK).starts("c2").after(ask_input).advances()
     return (
         take_and_advance(run.when(c.Answer(ask=A1, value="to DE89", by=BO)))
@@ -325,8 +320,8 @@ def answer_by_bo() -> Scenario:
     )
 
 
-def decline_by_bo() -> Scenario:
-    """Return a run in which bo has declined a call in words, and which then wants another."""
+def steer_by_decline() -> Scenario:
+    """Return a run that proposes to sign again after bo declined with a reason."""
     run = leased_run.replies(SIGN).advances()
     return (
         take_and_advance(run.when(c.Decline(ask=A1, reason="To DE89!", by=BO)))
@@ -335,8 +330,8 @@ def decline_by_bo() -> Scenario:
     )
 
 
-def resume_by_bo() -> Scenario:
-    """Return a run that bo has resumed with an instruction, and which then wants to sign."""
+def steer_by_resume() -> Scenario:
+    """Return a run that proposes to sign after bo resumed it with an instruction."""
     run = (
         leased_run.replies(SEARCH)
         .starts("c2")
@@ -351,8 +346,8 @@ def resume_by_bo() -> Scenario:
     )
 
 
-def take_over_by_bo(*controls: c.Control) -> Scenario:
-    """Return a run that bo has taken over and steered by hand."""
+def steer_by_hand(*controls: c.Control) -> Scenario:
+    """Return a run that bo has taken over, after these controls."""
     run = (
         leased_run.replies(SEARCH)
         .starts("c2")
@@ -372,7 +367,7 @@ def take_over_by_bo(*controls: c.Control) -> Scenario:
         (Traits(approve="block", four_eyes=True), Actor(name="bo"), True),
     ],
 )
-def test_only_the_audience_decides_and_four_eyes_exclude_the_requester(
+def test_only_the_audience_decides_and_four_eyes_exclude_the_starter_of_the_run(
     traits: Traits, person: Actor, allowed: bool
 ) -> None:
     """The run was started by ann."""
@@ -389,23 +384,25 @@ def test_an_audience_is_a_role_or_a_named_user_and_not_the_name_of_a_role() -> N
     gated = Use(tool="pay", args={}, traits=Traits(approve="block", audience="operator"))
     run = leased_run.replies(gated).advances()
     run.when(c.Approve(ask=A1, by=Actor(name="operator"))).then(refused="not_allowed")
-    mine = Use(tool="pay", args={}, traits=Traits(approve="block", audience="user:bob"))
-    leased_run.replies(mine).advances().when(c.Approve(ask=A1, by=BOB)).then(phase=Phase.QUEUED)
+    for_bob = Use(tool="pay", args={}, traits=Traits(approve="block", audience="user:bob"))
+    leased_run.replies(for_bob).advances().when(c.Approve(ask=A1, by=BOB)).then(
+        phase=Phase.QUEUED
+    )
 
 
 @pytest.mark.parametrize(
     "run",
     [
-        pytest.param(steer_to_sign(c.Redirect(text="Sign it", by=BO)), id="redirected"),
-        pytest.param(steer_to_sign(c.Say(text="Sign it", by=BO)), id="answer"),
-        pytest.param(resume_by_bo(), id="resumed with an instruction"),
-        pytest.param(answer_by_bo(), id="answered a question"),
-        pytest.param(decline_by_bo(), id="declined with a reason"),
+        pytest.param(steer_by_control(c.Redirect(text="Sign it", by=BO)), id="redirected"),
+        pytest.param(steer_by_control(c.Say(text="Sign it", by=BO)), id="sent a message"),
+        pytest.param(steer_by_resume(), id="resumed with an instruction"),
+        pytest.param(steer_by_answer(), id="answered a question"),
+        pytest.param(steer_by_decline(), id="declined with a reason"),
         pytest.param(
-            take_and_advance(take_over_by_bo(c.UseTool(use=SIGN, by=BO))), id="called the tool"
+            take_and_advance(steer_by_hand(c.UseTool(use=SIGN, by=BO))), id="called the tool"
         ),
         pytest.param(
-            take_and_advance(take_over_by_bo(c.Write(text="I sign.", by=BO), c.HandBack(by=BO)))
+            take_and_advance(steer_by_hand(c.Write(text="I sign.", by=BO), c.HandBack(by=BO)))
             .replies(SIGN)
             .advances(),
             id="wrote in its place",
@@ -413,7 +410,7 @@ def test_an_audience_is_a_role_or_a_named_user_and_not_the_name_of_a_role() -> N
     ],
 )
 def test_four_eyes_exclude_every_person_who_steered_the_run_to_the_call(run: Scenario) -> None:
-    """A person whose words the agent was given cannot approve the call that followed."""
+    """A person whose text the agent got cannot approve the call that it proposed then."""
     ask = run.state.asks[-1]
     assert ask.excluded == ("ann", "bo")
     for decision in (c.Approve(ask=ask.id, by=BO), c.Decline(ask=ask.id, by=BO)):
@@ -439,8 +436,8 @@ def test_arguments_edited_under_four_eyes_need_the_approval_of_another_person() 
     run.when(c.Approve(ask=ask.id, by=BO)).then(refused="not_allowed")
     approved = run.when(c.Approve(ask=ask.id, by=CY)).after(v.TakeLease())
     approved.then(plans=(CallTool(call=C2),))
-    again = take_and_advance(run.when(c.Approve(ask=ask.id, args={"eur": 9}, by=CY)))
-    assert again.state.asks[-1].excluded == ("ann", "bo", "cy")
+    edited_again = take_and_advance(run.when(c.Approve(ask=ask.id, args={"eur": 9}, by=CY)))
+    assert edited_again.state.asks[-1].excluded == ("ann", "bo", "cy")
 
 
 def test_arguments_that_are_sent_back_unchanged_are_not_an_edit() -> None:
@@ -465,9 +462,8 @@ def test_four_eyes_exclude_every_person_who_imported_the_run() -> None:
     assert forked.steered_by == ("eve", "bo")  # the history names ann
     run = take_and_advance(run.when(c.Resume())).replies(SIGN).advances()
     assert run.state.asks[-1].excluded == ("ann", "eve", "bo")
-    call = run.state.find_call(run.state.asks[-1].call)
-    assert call is not None
-    assert call.steered_by == ("ann", "eve", "bo")  # as a child run is told
+    call = get_call(run, run.state.asks[-1].call)
+    assert call.steered_by == ("ann", "eve", "bo")  # passed to child runs
 
 
 def test_an_imported_approval_does_not_count_and_its_importer_cannot_renew_it() -> None:
@@ -480,7 +476,7 @@ def test_an_imported_approval_does_not_count_and_its_importer_cannot_renew_it() 
     halted = asking.when(approve).after(v.TakeLease()).starts("c2").when(c.Halt(by=eve))
     for stopped, wake in ((paused, c.Resume()), (halted, c.Lift(by=eve))):
         run = stopped.after(imported).when(wake).after(v.TakeLease()).advances()
-        assert get_stage(run, "c2") is CallStage.ASKING
+        assert get_stage(run) is CallStage.ASKING
         run = run.then(phase=Phase.WAITING)
         run.when(c.Approve(ask=A2, by=eve)).then(refused="not_allowed")
         run.when(c.Approve(ask=A2, by=Actor(name="bo"))).then(phase=Phase.QUEUED)
@@ -523,7 +519,7 @@ def test_the_answer_of_a_person_settles_an_unsure_call(answer: Json, stage: Call
     """Yes: done. No: made now. Unknown: not made again, and reported as unsure."""
     run = leased_run.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
     run = run.when(c.Answer(ask=A1, value=answer)).then(phase=Phase.QUEUED)
-    assert get_stage(run, "c2") is stage
+    assert get_stage(run) is stage
     run = run.after(v.TakeLease())
     expected = CallTool(call=C2) if answer == "no" else CallModel(call=C3)
     run.then(plans=(expected,))
@@ -550,7 +546,7 @@ def test_a_late_result_closes_the_ask_about_an_unknown_call() -> None:
     run = leased_run.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
     late = LateResult(call=C2, attempt=1, epoch=E1, result="sent")
     run = run.when(v.ReportLateResult(result=late)).then(phase=Phase.QUEUED)
-    assert get_stage(run, "c2") is CallStage.DONE
+    assert get_stage(run) is CallStage.DONE
     run.when(c.Answer(ask=A1, value="no")).then(refused="ask_closed")
 
 
@@ -558,13 +554,13 @@ def test_a_late_result_of_an_earlier_attempt_does_not_end_the_current_one() -> N
     run = leased_run.replies(SEARCH).starts("c2").after(v.TakeLease()).starts("c2")
     late = LateResult(call=C2, attempt=1, epoch=E1, result="old")
     run = run.when(v.ReportLateResult(result=late))
-    assert get_stage(run, "c2") is CallStage.STARTED
+    assert get_stage(run) is CallStage.STARTED
 
 
 def test_a_late_result_counts_after_a_person_answered_no() -> None:
     """A call whose result is journaled is never made again."""
     run = unsure_payment.when(c.Answer(ask=A1, value="no"), late_payment)
-    assert get_stage(run, "c2") is CallStage.DONE
+    assert get_stage(run) is CallStage.DONE
     run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
 
 

@@ -32,6 +32,7 @@ from midrun.text.report import build_report
 from tests.unit.core.scenario_steps import (
     end_call,
     finish_call,
+    get_call,
     is_sound,
     leased_run,
     list_cleanups,
@@ -40,9 +41,8 @@ from tests.unit.core.scenario_steps import (
     report_done,
 )
 
-E1, E2, E3 = Epoch(1), Epoch(2), Epoch(3)
+E1, E2 = Epoch(1), Epoch(2)
 C2, C3 = CallId("c2"), CallId("c3")
-A1 = AskId("a1")
 OLGA = Actor(name="olga", role="operator")
 PARENT = RunId("run_parent")
 DRAFT = Use(tool="draft", args={}, traits=Traits(undo=True))
@@ -59,7 +59,7 @@ drafting = leased_run.replies(DRAFT, DRAFT).starts("c2", "c3")
 # ── calls ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_cancel_aborts_the_calls_in_flight_and_starts_nothing() -> None:
+def test_a_cancel_aborts_the_calls_in_flight_and_no_other_call_starts() -> None:
     run = drafting.when(c.Cancel()).then(phase=Phase.CANCELLING)
     aborts = (AbortCall(call=C2, reason="cancelled"), AbortCall(call=C3, reason="cancelled"))
     run.then(plans=aborts)
@@ -67,15 +67,15 @@ def test_a_cancel_aborts_the_calls_in_flight_and_starts_nothing() -> None:
     run.when(start).then(refused="is_cancelling")
 
 
-def test_an_aborted_call_is_undone_because_it_may_have_taken_effect() -> None:
-    """For example, a mail may have left before its connection was closed."""
+def test_an_aborted_call_is_undone() -> None:
+    """It may have taken effect: a mail may have left before its connection was closed."""
     run = drafting.after(report_done(C2)).when(c.Cancel()).after(report_aborted(C3))
     run = perform_cleanup(run).then(phase=Phase.CANCELLED)
     assert list_cleanups(run) == [("c3", "undo")]
     assert [item.call for item in build_report(run.state).done] == ["c2"]
 
 
-def test_a_call_in_flight_that_finishes_under_a_cancel_is_undone_too() -> None:
+def test_a_call_that_finishes_after_the_cancel_request_is_undone_too() -> None:
     """It was in flight when the cancel was requested."""
     run = drafting.when(c.Cancel()).after(report_done(C2), report_done(C3))
     assert list_cleanups(perform_cleanup(run)) == [("c3", "undo"), ("c2", "undo")]
@@ -123,8 +123,7 @@ def test_a_cancel_seals_the_calls_that_never_started() -> None:
 def test_an_unknown_call_stays_in_the_undo_set_after_another_attempt() -> None:
     """The end of the second attempt says nothing about the first."""
     run = leased_run.replies(IDEMPOTENT_DRAFT).starts("c2").after(v.TakeLease())
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert call.may_have_happened
     run = run.starts("c2").when(c.Cancel())
     run = run.after(v.CloseCall(epoch=E2, outcome=CallAborted(call=C2)))
@@ -168,9 +167,12 @@ def test_an_undo_that_fails_every_attempt_becomes_residue_and_the_others_run() -
         run = run.then(plans=(Undo(call=C3),))
         run = run.after(v.StartUndo(epoch=E1, call=C3), v.CloseUndo(epoch=E1, outcome=failed))
     run = perform_cleanup(run.advances()).then(phase=Phase.CANCELLED)
-    assert [left.call for left in run.state.residue] == ["c3"]
+    assert [item.call for item in run.state.residue] == ["c3"]
     report = build_report(run.state)
-    assert ([d.call for d in report.not_undone], [d.call for d in report.undone]) == (
+    assert (
+        [item.call for item in report.not_undone],
+        [item.call for item in report.undone],
+    ) == (
         ["c3"],
         ["c2"],
     )
@@ -186,7 +188,7 @@ def test_an_undo_that_did_not_stop_becomes_residue_after_one_attempt() -> None:
     failed = UndoFailed(call=C3, error="it did not stop", final=True)
     run = run.after(v.StartUndo(epoch=E1, call=C3), v.CloseUndo(epoch=E1, outcome=failed))
     run = perform_cleanup(run.advances()).then(phase=Phase.CANCELLED)
-    assert [left.call for left in run.state.residue] == ["c3"]
+    assert [item.call for item in run.state.residue] == ["c3"]
     assert not build_report(run.state).clean
 
 
@@ -274,6 +276,8 @@ def test_settling_is_refused_while_a_call_is_in_flight_or_not_yet_undone() -> No
 # ── child runs: the parent ─────────────────────────────────────────────────────────────
 
 
+CHILD_ASK = v.AskPerson(epoch=E1, call=C3, child=True, question="Which?")
+DROP_FRAME = c.DropFrame(frame=FrameId("f1"))
 with_child = finish_call(leased_run.replies(DRAFT, CHILD).starts("c2", "c3"), "c2")
 
 
@@ -322,7 +326,7 @@ def test_a_child_that_a_redirect_released_is_undone_by_a_later_cancel_of_all() -
     """The release after a redirect keeps the finished calls of the child."""
     run = with_child.when(c.Redirect(text="Not that", when="now"))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C3)))
-    run = perform_cleanup(run)  # before the next step: its plan is gone
+    run = perform_cleanup(run)  # between two steps
     assert list_cleanups(run) == [("c3", "release")]
     run = run.when(c.Cancel(undo="all"))
     assert list_cleanups(perform_cleanup(run))[1:] == [("c3", "undo"), ("c2", "undo")]
@@ -341,9 +345,8 @@ def test_a_child_that_a_redirect_aborted_is_released_before_the_next_step() -> N
 
 def test_a_repeated_model_call_waits_for_the_release_of_a_dropped_child() -> None:
     """The frame of the child was dropped during the call; then the worker died."""
-    child_ask = v.AskPerson(epoch=E1, call=C3, child=True, question="Which?")
-    run = with_child.after(child_ask).when(c.Say(text="Wait", urgency="now")).advances()
-    run = run.starts("c4").when(c.DropFrame(frame=FrameId("f1"))).after(v.TakeLease())
+    run = with_child.after(CHILD_ASK).when(c.Say(text="Wait", urgency="now")).advances()
+    run = run.starts("c4").when(DROP_FRAME).after(v.TakeLease())
     assert run.entries[-1] == CallUnknown(call=CallId("c4"))
     assert [type(effect) for effect in plan_effects(run.state)] == [Release]
     run = perform_cleanup(run)
@@ -354,11 +357,10 @@ def test_a_repeated_model_call_waits_for_the_release_of_a_dropped_child() -> Non
 def test_the_release_of_a_dropped_child_waits_for_a_call_in_flight() -> None:
     """No cleanup starts while a call is in flight; `decide` would refuse it."""
     mail = Use(tool="mail", args={}, traits=Traits(approve="queue"))
-    child_ask = v.AskPerson(epoch=E1, call=C3, child=True, question="Which?")
-    run = with_child.after(child_ask).when(c.Say(text="Wait", urgency="now")).advances()
-    run = run.replies(mail).advances().starts("c6").when(c.DropFrame(frame=FrameId("f1")))
+    run = with_child.after(CHILD_ASK).when(c.Say(text="Wait", urgency="now")).advances()
+    run = run.replies(mail).advances().starts("c6").when(DROP_FRAME)
     run = run.when(c.Approve(ask=AskId("a2"))).after(v.TakeLease()).starts("c5")
-    assert not [o for o in plan_effects(run.state) if isinstance(o, Release | CallModel)]
+    assert not [e for e in plan_effects(run.state) if isinstance(e, Release | CallModel)]
     run = perform_cleanup(finish_call(run, "c5"))
     assert list_cleanups(run) == [("c3", "release")]
     assert [effect for effect in plan_effects(run.state) if isinstance(effect, CallModel)]
@@ -366,11 +368,10 @@ def test_the_release_of_a_dropped_child_waits_for_a_call_in_flight() -> None:
 
 def test_a_dropped_child_is_released_although_the_run_waits_for_an_answer() -> None:
     """Otherwise an answer to the child would start work on a dropped topic."""
-    child_ask = v.AskPerson(epoch=E1, call=C3, child=True, question="Which?")
-    run = with_child.after(child_ask).when(c.Say(text="Wait", urgency="now")).advances()
+    run = with_child.after(CHILD_ASK).when(c.Say(text="Wait", urgency="now")).advances()
     run = run.replies(Use(tool="ask_human", args={})).starts("c5")
     run = run.after(v.AskPerson(epoch=E1, call=CallId("c5"), question="Who?")).advances()
-    run = run.then(phase=Phase.WAITING).when(c.DropFrame(frame=FrameId("f1")))
+    run = run.then(phase=Phase.WAITING).when(DROP_FRAME)
     run = run.then(phase=Phase.QUEUED).after(v.TakeLease())
     assert [type(effect) for effect in plan_effects(run.state)] == [Release]
     run = perform_cleanup(run).then(phase=Phase.WAITING)

@@ -32,7 +32,7 @@ from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
 from midrun.core.transitions import NoChange
 from midrun.core.values import Actor, Effect, Phase, Reply, Traits, Use
-from tests.unit.core.scenario_steps import end_call, leased_run
+from tests.unit.core.scenario_steps import end_call, get_call, leased_run
 
 E1, E2 = Epoch(1), Epoch(2)
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")
@@ -49,8 +49,7 @@ with_mail = leased_run.replies(MAIL).starts("c2")
 
 def test_a_new_lease_fences_the_old_worker_and_marks_its_calls_unknown() -> None:
     run = with_mail.after(v.TakeLease(holder="w2"))
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert call.stage is CallStage.UNKNOWN
     result = v.CloseCall(epoch=E1, outcome=CallDone(call=C2))
     run.when(result).then(refused="fenced")
@@ -64,8 +63,7 @@ def test_an_orphaned_model_call_is_made_again_as_another_attempt() -> None:
     """Both attempts count as one step."""
     run = leased_run.starts("c1").after(v.TakeLease()).then(plans=(CallModel(call=C1),))
     run = run.starts("c1")
-    again = run.state.find_call("c1")
-    assert again is not None
+    again = get_call(run, "c1")
     assert (again.attempt, run.state.meter.steps) == (2, 1)
 
 

@@ -24,9 +24,15 @@ from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
 from midrun.core.values import Actor, Effect, Item, Phase, Reply, Traits, Use
 from midrun.testing.scenario import LEASED_RUN, given
-from tests.unit.core.scenario_steps import get_stage, leased_run, report_aborted, report_done
+from tests.unit.core.scenario_steps import (
+    get_call,
+    get_stage,
+    leased_run,
+    report_aborted,
+    report_done,
+)
 
-E1, E2 = Epoch(1), Epoch(2)
+E1 = Epoch(1)
 C1, C2, C3, C4 = CallId("c1"), CallId("c2"), CallId("c3"), CallId("c4")
 SEARCH = Use(tool="search", args={"q": "x"}, traits=Traits(effect=Effect.READ))
 MAIL = Use(tool="mail", args={"to": "bo"})
@@ -77,8 +83,7 @@ def test_a_pause_aborts_a_tool_with_saved_progress_and_resume_continues_it() -> 
     run.then(plans=(AbortCall(call=C3, reason="paused"),))
     run = run.after(report_aborted(C3), report_done(C2)).advances().when(c.Resume())
     run = run.after(v.TakeLease()).then(plans=(CallTool(call=C3),))
-    again = run.state.find_call("c3")
-    assert again is not None
+    again = get_call(run, "c3")
     assert again.progress == {"page": 42}
 
 
@@ -97,8 +102,7 @@ def test_an_aborted_call_that_is_not_safe_to_repeat_is_not_made_again() -> None:
     )
     run = run.when(c.Resume()).after(v.TakeLease())
     run.then(plans=(CallModel(call=CallId("c4")),))
-    stopped = run.state.find_call("c3")
-    assert stopped is not None
+    stopped = get_call(run, "c3")
     assert stopped.stage is CallStage.ABORTED
     assert stopped.may_have_effect
 
@@ -155,8 +159,7 @@ def test_a_queued_run_is_paused_at_once() -> None:
 def test_a_forced_pause_marks_calls_in_flight_as_unknown() -> None:
     run = two_tools.when(c.Pause()).after(report_done(C2)).when(c.ForcePause())
     run.then(phase=Phase.PAUSED)
-    forced = run.state.find_call("c3")
-    assert forced is not None
+    forced = get_call(run, "c3")
     assert (forced.stage, forced.may_have_happened) == (CallStage.UNKNOWN, True)
 
 
@@ -219,7 +222,7 @@ def test_a_redirect_at_the_next_step_lets_started_tools_finish_and_seals_the_res
     run = leased_run.replies(SEARCH, MAIL).starts("c2").when(REDIRECT).then(plans=())
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2, result="found")))
     run = run.advances().then(plans=(CallModel(call=C4),))
-    assert (get_stage(run, "c2"), get_stage(run, "c3")) == (CallStage.DONE, CallStage.SEALED)
+    assert (get_stage(run), get_stage(run, "c3")) == (CallStage.DONE, CallStage.SEALED)
 
 
 def test_a_redirect_now_aborts_tools_too_and_they_are_not_made_again() -> None:
@@ -228,7 +231,7 @@ def test_a_redirect_now_aborts_tools_too_and_they_are_not_made_again() -> None:
     run = run.then(plans=(AbortCall(call=C2, reason="redirected"),))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
     run.then(plans=(CallModel(call=C3),))
-    assert get_stage(run, "c2") is CallStage.ABORTED
+    assert get_stage(run) is CallStage.ABORTED
 
 
 def test_an_applied_redirect_records_the_plan_item_that_it_replaces() -> None:
@@ -262,7 +265,7 @@ def test_a_redirect_of_a_waiting_run_closes_its_asks() -> None:
     run = run.when(REDIRECT).then(phase=Phase.QUEUED)
     run.when(c.Approve(ask=run.state.asks[0].id)).then(refused="ask_closed")
     run = run.after(v.TakeLease(holder="w2")).advances()
-    assert get_stage(run, "c2") is CallStage.SEALED
+    assert get_stage(run) is CallStage.SEALED
     run.then(plans=(CallModel(call=C3),))
 
 
