@@ -33,7 +33,7 @@ from midrun.core.values import Actor, Effect, Item, Phase, PlanItemState, Traits
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from midrun.text.buttons import build_buttons
 from midrun.text.status import build_status_line
-from tests.unit.core.scenario_steps import leased_run
+from tests.unit.core.scenario_steps import end_call, leased_run
 
 E1 = Epoch(1)
 C1, C2, C3, C4 = CallId("c1"), CallId("c2"), CallId("c3"), CallId("c4")
@@ -47,7 +47,7 @@ with_plan = leased_run.after(v.SetPlan(epoch=E1, items=PLAN))
 
 
 def get_ack(run: Scenario) -> str:
-    """Return what the last speaker was told at once."""
+    """Return the acknowledgement of the last message."""
     return next(e.ack for e in reversed(run.entries) if isinstance(e, MessageReceived))
 
 
@@ -56,7 +56,7 @@ def search_once(run: Scenario) -> Scenario:
     number = len(run.state.calls) + 2
     call = CallId(f"c{number}")
     run = run.replies(SEARCH).starts(call)
-    return run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallDone(call=call)))
+    return end_call(run, CallDone(call=call))
 
 
 def test_a_message_is_acknowledged_before_any_model_call() -> None:
@@ -77,8 +77,8 @@ def test_the_acknowledgement_names_the_reason_of_a_delay() -> None:
     searching = leased_run.replies(SEARCH).starts("c2")
     assert get_ack(searching.when(urgent)) == f"{prefix} — once *search* is done"
     for message in (urgent, SIDE_QUESTION):
-        frame = searching.when(c.Pause()).when(message)
-        assert get_ack(frame) == "Noted — for when the run is resumed"
+        paused = searching.when(c.Pause()).when(message)
+        assert get_ack(paused) == "Noted — for when the run is resumed"
     note = replace(urgent, due=Micros(searching.state.at + 1))
     assert get_ack(searching.when(note)) == "Noted — it waits for its time"
 
@@ -170,7 +170,7 @@ def test_a_message_at_the_moment_of_completion_is_answered_before_the_end() -> N
     run.replies(text="Lamport").advances().then(phase=Phase.COMPLETED)
 
 
-def test_questions_nest_and_come_back_in_reverse_order() -> None:
+def test_nested_side_questions_return_in_reverse_order() -> None:
     run = leased_run.when(SIDE_QUESTION).advances()
     run = search_once(run).when(c.Say(text="And its author?")).advances()
     assert [frame.goal for frame in run.state.frames] == ["Sort the mail", SIDE_QUESTION.text]
@@ -181,7 +181,7 @@ def test_questions_nest_and_come_back_in_reverse_order() -> None:
     assert run.state.frames == ()
 
 
-def test_a_full_stack_queues_the_message_until_a_frame_closes() -> None:
+def test_a_message_beyond_the_frame_limit_waits_until_a_frame_is_closed() -> None:
     first = replace(LEASED_RUN[0], frame_depth=1)
     assert isinstance(first, RunStarted)
     run = given(first, LEASED_RUN[1]).when(SIDE_QUESTION).advances()
@@ -202,8 +202,7 @@ def test_an_expired_frame_is_reconstructed_and_the_reply_says_so() -> None:
         .replies(text="Lamport")
         .advances()
     )
-    back = run.entries[-1]
-    assert isinstance(back, FrameReconstructed)
+    assert isinstance(run.entries[-1], FrameReconstructed)
     assert "reconstruction, not a continuation" in run.state.reply_prefix
 
 
@@ -219,8 +218,8 @@ def test_only_the_top_frame_can_be_resumed_or_dropped() -> None:
 
 def test_a_side_question_while_waiting_is_answered_and_the_run_waits_again() -> None:
     """The ask stays open, and the held call keeps its place."""
-    asked = v.AskPerson(epoch=E1, call=C2, question="ok?")
-    waiting = leased_run.replies(ASK).starts("c2").after(asked).advances()
+    ask_input = v.AskPerson(epoch=E1, call=C2, question="ok?")
+    waiting = leased_run.replies(ASK).starts("c2").after(ask_input).advances()
     run = waiting.when(SIDE_QUESTION).then(phase=Phase.QUEUED).after(v.TakeLease()).advances()
     run = run.then(plans=(CallModel(call=C3),)).replies(text="Lamport").advances()
     run = run.then(phase=Phase.WAITING)
@@ -248,8 +247,8 @@ def test_a_scheduled_message_wakes_a_waiting_run_when_it_is_due() -> None:
         by=Actor(name="system:clock", role="system"),
         due=Micros(leased_run.now + 60 * MICROS_PER_SECOND),
     )
-    asked = v.AskPerson(epoch=E1, call=C2, question="ok?")
-    waiting = leased_run.replies(ASK).starts("c2").after(asked).advances().when(note)
+    ask_input = v.AskPerson(epoch=E1, call=C2, question="ok?")
+    waiting = leased_run.replies(ASK).starts("c2").after(ask_input).advances().when(note)
     waiting.then(phase=Phase.WAITING).when(v.Wake()).then(already="nothing_due")
     run = waiting.later(61).when(v.Wake()).then(phase=Phase.QUEUED).after(v.TakeLease())
     assert run.advances().state.messages[-1].text == "Market opens"
@@ -262,10 +261,14 @@ def test_a_cancel_abandons_every_frame() -> None:
 
 
 def test_a_side_question_with_its_own_plan_does_not_replace_the_main_plan() -> None:
-    mine, side = (Item(text="one"), Item(text="two")), (Item(text="look it up"),)
-    run = leased_run.after(v.SetPlan(epoch=E1, items=mine)).when(c.Say(text="when?")).advances()
-    run = run.after(v.SetPlan(epoch=E1, items=side)).replies(text="noon").advances()
-    assert run.state.plan == mine
+    main_plan, side_plan = (Item(text="one"), Item(text="two")), (Item(text="look it up"),)
+    run = (
+        leased_run.after(v.SetPlan(epoch=E1, items=main_plan))
+        .when(c.Say(text="when?"))
+        .advances()
+    )
+    run = run.after(v.SetPlan(epoch=E1, items=side_plan)).replies(text="noon").advances()
+    assert run.state.plan == main_plan
 
 
 def test_a_question_after_the_final_answer_does_not_replace_the_output() -> None:
@@ -279,22 +282,20 @@ def test_a_question_after_the_final_answer_does_not_replace_the_output() -> None
 
 
 def ask_nested(run: Scenario, *questions: str) -> Scenario:
-    """Ask one thing after the other, each in the middle of the one before."""
+    """Send several questions, each while the one before is being answered."""
     for question in questions:
         run = run.when(c.Say(text=question, urgency="now")).advances()
     return run
 
 
 def start_run(task: str = "Sort the mail", depth: int = 4) -> Scenario:
-    """Return a run that a driver has just taken."""
+    """Return a run with a lease."""
     started = RunStarted(agent="clerk", task=task, frame_depth=depth)
     return given(started, LeaseTaken(epoch=Epoch(1)))
 
 
 @for_all(st.lists(st.text(min_size=1, max_size=4000).filter(str.strip), min_size=1, max_size=6))
-def test_the_tokens_of_held_topics_are_bounded_for_any_text(
-    texts: list[str],
-) -> None:
+def test_the_tokens_of_held_topics_are_bounded_for_any_text(texts: list[str]) -> None:
     """A long goal is shortened to one line."""
     task, *questions = texts
     run = ask_nested(start_run(task, depth=3), *questions)

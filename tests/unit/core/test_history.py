@@ -64,9 +64,8 @@ def test_a_fork_starts_at_a_boundary_with_the_history_of_the_run() -> None:
     ]
     (made,) = entry.history[1].made
     assert (made.tool, made.args, made.result) == ("mail", {"to": "bo"}, "sent")
-    assert (
-        run.state.find_call(made.call) is None
-    )  # an id of its own: the fork has a c2 of its own
+    # The call in the history has its own id, because the fork numbers its calls from c1.
+    assert run.state.find_call(made.call) is None
     forked = given(entry)
     assert (forked.state.phase, len(forked.state.calls)) == (Phase.QUEUED, 0)
 

@@ -32,7 +32,7 @@ from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
 from midrun.core.transitions import NoChange
 from midrun.core.values import Actor, Effect, Phase, Reply, Traits, Use
-from tests.unit.core.scenario_steps import end_call, get_call, leased_run
+from tests.unit.core.scenario_steps import end_call, get_call, get_stage, is_sound, leased_run
 
 E1, E2 = Epoch(1), Epoch(2)
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")
@@ -49,8 +49,7 @@ with_mail = leased_run.replies(MAIL).starts("c2")
 
 def test_a_new_lease_fences_the_old_worker_and_marks_its_calls_unknown() -> None:
     run = with_mail.after(v.TakeLease(holder="w2"))
-    call = get_call(run)
-    assert call.stage is CallStage.UNKNOWN
+    assert get_stage(run) is CallStage.UNKNOWN
     result = v.CloseCall(epoch=E1, outcome=CallDone(call=C2))
     run.when(result).then(refused="fenced")
 
@@ -91,11 +90,11 @@ def test_keys_depend_on_run_and_call_alone_and_differ_by_purpose() -> None:
 def test_a_transient_model_failure_is_retried_and_then_fails_the_run() -> None:
     """The failed run can be resumed at its last boundary."""
     at = Micros(leased_run.now + 5)
-    broken = CallFailed(call=C1, error="529", transient=True, retry_at=at)
-    run = leased_run.starts("c1").after(v.CloseCall(epoch=E1, outcome=broken))
+    failed = CallFailed(call=C1, error="529", transient=True, retry_at=at)
+    run = leased_run.starts("c1").after(v.CloseCall(epoch=E1, outcome=failed))
     run.then(plans=(CallModel(call=C1, not_before=at),))
     for _ in range(5):
-        run = run.starts("c1").after(v.CloseCall(epoch=E1, outcome=broken))
+        run = run.starts("c1").after(v.CloseCall(epoch=E1, outcome=failed))
     run = run.advances().then(phase=Phase.FAILED)
     run.when(c.Resume()).after(v.TakeLease()).then(plans=(CallModel(call=C2),))
 
@@ -135,11 +134,11 @@ def test_a_lift_returns_the_run_to_the_phase_it_was_halted_in(phase: Phase) -> N
 
 
 def test_a_run_whose_ask_was_closed_while_halted_is_queued_after_the_lift() -> None:
-    """A late result closed the ask, so the run would wait for ever (I26)."""
+    """A late result closed the ask. The run would wait for ever otherwise (I26)."""
     run = with_mail.after(v.TakeLease()).advances().then(phase=Phase.WAITING).when(c.Halt())
     result = LateResult(call=C2, attempt=1, epoch=E1, result="sent")
     run = run.when(v.ReportLateResult(result=result)).then(phase=Phase.HALTED)
-    run.when(c.Lift()).then(phase=Phase.QUEUED)
+    assert is_sound(run.when(c.Lift()).then(phase=Phase.QUEUED))
 
 
 # ── request ids ────────────────────────────────────────────────────────────────────────
@@ -191,11 +190,10 @@ def test_a_repeated_control_names_the_first_actor_after_it_has_taken_effect(
     first: c.Control, second: c.Control, already: str
 ) -> None:
     """The driver that carries out a control is not its actor."""
-    run = (
-        leased_run if not isinstance(first, c.Resume) else leased_run.when(c.Pause()).advances()
-    )
-    run = run.when(first)
-    run = run.after(v.TakeLease()) if isinstance(first, c.Resume) else run.advances()
+    if isinstance(first, c.Resume):
+        run = leased_run.when(c.Pause()).advances().when(first).after(v.TakeLease())
+    else:
+        run = leased_run.when(first).advances()
     run = run.when(second).then(already=already)
     assert isinstance(run.verdict, NoChange)
     assert run.verdict.by == "ann"

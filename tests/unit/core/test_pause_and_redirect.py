@@ -45,7 +45,7 @@ two_tools = leased_run.replies(SEARCH, MAIL).starts("c2", "c3")
 # ── pause and resume ───────────────────────────────────────────────────────────────────
 
 
-def test_a_pause_lets_started_tools_finish_and_starts_nothing() -> None:
+def test_a_pause_lets_started_tools_finish_and_starts_no_other_call() -> None:
     """The run is pausing while a tool runs, and paused only after that."""
     run = two_tools.when(c.Pause()).then(phase=Phase.PAUSING, plans=())
     run = run.after(report_done(C2)).then(phase=Phase.PAUSING, plans=())
@@ -83,8 +83,7 @@ def test_a_pause_aborts_a_tool_with_saved_progress_and_resume_continues_it() -> 
     run.then(plans=(AbortCall(call=C3, reason="paused"),))
     run = run.after(report_aborted(C3), report_done(C2)).advances().when(c.Resume())
     run = run.after(v.TakeLease()).then(plans=(CallTool(call=C3),))
-    again = get_call(run, "c3")
-    assert again.progress == {"page": 42}
+    assert get_call(run, "c3").progress == {"page": 42}
 
 
 def test_resume_repeats_an_aborted_read_and_no_finished_call() -> None:
@@ -127,7 +126,7 @@ def test_a_second_resume_is_a_no_op_that_names_the_first_actor() -> None:
     run = paused.when(c.Resume(by=bo), c.Resume()).then(already="already_queued")
     run.when(c.Resume(instruction="and hurry")).then(refused="not_paused")
     assert run.verdict is not None
-    assert run.verdict.by == "bo"  # type: ignore[union-attr]  # Already has it
+    assert run.verdict.by == "bo"  # type: ignore[union-attr]  # NoChange has it
 
 
 def test_a_pause_with_a_time_limit_ends_by_itself() -> None:
@@ -166,15 +165,15 @@ def test_a_forced_pause_marks_calls_in_flight_as_unknown() -> None:
 def test_a_pause_is_withdrawn_by_its_seq() -> None:
     """This is possible only while the pause is pending."""
     pausing = two_tools.when(c.Pause())
-    hold = pausing.state.pause
-    assert hold is not None
-    pausing.when(c.Withdraw(seq=hold.seq)).then(phase=Phase.RUNNING)
+    pause = pausing.state.pause
+    assert pause is not None
+    pausing.when(c.Withdraw(seq=pause.seq)).then(phase=Phase.RUNNING)
     paused = pausing.after(report_done(C2), report_done(C3)).advances()
-    paused.when(c.Withdraw(seq=hold.seq)).then(refused="not_pending", phase=Phase.PAUSED)
+    paused.when(c.Withdraw(seq=pause.seq)).then(refused="not_pending", phase=Phase.PAUSED)
 
 
 def test_a_redirect_while_pausing_pauses_the_run_and_then_wakes_it() -> None:
-    run = two_tools.when(c.Pause(), c.Redirect(text="Use the 2026 figures"))
+    run = two_tools.when(c.Pause(), REDIRECT)
     run = run.then(phase=Phase.PAUSING).after(report_done(C2), report_done(C3)).advances()
     kinds = [type(entry) for entry in run.entries[-2:]]
     assert kinds == [RunPaused, RunWoken]
@@ -189,20 +188,20 @@ def test_a_worker_that_stands_down_returns_the_run_to_the_queue() -> None:
 
 def test_the_result_of_a_hosted_agent_while_pausing_completes_after_the_resume() -> None:
     """After a cancel it is kept as partial work."""
-    first = RunStarted(agent="guest", task="t", hosted=True)
+    started = RunStarted(agent="guest", task="t", hosted=True)
     run = (
-        given(first, LEASED_RUN[1])
+        given(started, LEASED_RUN[1])
         .when(c.Pause())
         .after(v.FinishHostedAgent(epoch=E1, output="42"))
     )
     run = run.advances().when(c.Resume()).after(v.TakeLease()).advances()
     assert (run.state.phase, run.state.output) == (Phase.COMPLETED, "42")
-    cut = (
-        given(first, LEASED_RUN[1])
+    cancelled = (
+        given(started, LEASED_RUN[1])
         .when(c.Cancel())
         .after(v.FinishHostedAgent(epoch=E1, output="42"))
     )
-    assert cut.advances().state.output == "42"
+    assert cancelled.advances().state.output == "42"
 
 
 # ── redirect ───────────────────────────────────────────────────────────────────────────
@@ -218,7 +217,7 @@ def test_a_redirect_aborts_the_model_call_and_the_next_one_has_its_text() -> Non
 
 
 def test_a_redirect_at_the_next_step_lets_started_tools_finish_and_seals_the_rest() -> None:
-    """Finished work stays; what had not started never starts."""
+    """Finished calls are kept; calls that had not started are never made."""
     run = leased_run.replies(SEARCH, MAIL).starts("c2").when(REDIRECT).then(plans=())
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2, result="found")))
     run = run.advances().then(plans=(CallModel(call=C4),))
@@ -275,7 +274,7 @@ def test_an_approval_given_before_a_redirect_is_not_used_after_it() -> None:
     run = run.when(c.Approve(ask=run.state.asks[0].id), REDIRECT).after(v.TakeLease())
     start = v.StartCall(epoch=Epoch(2), call=C2, seen_seq=run.state.seq)
     run.when(start).then(refused="redirected")
-    assert get_stage(run.advances(), "c2") is CallStage.SEALED
+    assert get_stage(run.advances()) is CallStage.SEALED
 
 
 def test_a_redirect_of_a_completed_run_or_without_text_is_refused() -> None:

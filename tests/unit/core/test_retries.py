@@ -1,5 +1,7 @@
 """Repeated attempts: workers that die during a call, and checks that deny it."""
 
+from typing import Literal
+
 import pytest
 
 from midrun.core import controls as c
@@ -29,8 +31,7 @@ from midrun.core.state import CallStage
 from midrun.core.stops import MaxToolCalls, find_met_stop
 from midrun.core.values import Actor, Effect, Phase, Traits, Use
 from midrun.testing.scenario import Scenario
-from midrun.verify.journal import check_journal
-from tests.unit.core.scenario_steps import get_call, leased_run
+from tests.unit.core.scenario_steps import end_call, get_call, get_stage, is_sound, leased_run
 
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")
 READ = Traits(effect=Effect.READ)
@@ -46,9 +47,9 @@ paying = leased_run.replies(PAY).starts("c2")
 
 
 def kill_workers(run: Scenario, times: int = 1, *calls: str) -> Scenario:
-    """Let so many drivers die while these calls, or c2, are under way.
+    """Let this many workers die while these calls (default: c2) are in flight.
 
-    Each but the last one starts them again.
+    The calls are in flight already for the first worker. The others start them again.
     """
     for number in range(times):
         run = run.starts(*(calls or ("c2",))) if number else run
@@ -57,7 +58,7 @@ def kill_workers(run: Scenario, times: int = 1, *calls: str) -> Scenario:
 
 
 def get_error(run: Scenario) -> RunFailed:
-    """Return why the run has failed."""
+    """Return the entry with the error of a failed run."""
     assert run.state.error is not None
     return run.state.error
 
@@ -71,7 +72,7 @@ def test_a_call_during_which_three_workers_died_is_not_made_again() -> None:
     error = "parse_pdf: 3 processes ended, or fell silent, while it was under way"
     assert get_error(run) == RunFailed(error=error, code=WORKERS_DIED_CODE)
     assert not run.state.is_leased
-    assert not check_journal(run.records, state=run.state)
+    assert is_sound(run)
 
 
 def test_a_call_during_which_two_workers_died_is_made_again() -> None:
@@ -112,7 +113,7 @@ def test_a_call_that_ended_before_the_last_death_is_not_named_in_the_error() -> 
         leased_run.replies(PARSE, LOOK).starts("c2", "c3"), WORKER_DEATHS_MAX - 1, "c2", "c3"
     )
     run = run.starts("c2", "c3")
-    run = run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallDone(call=C3)))
+    run = end_call(run, CallDone(call=C3))
     assert "look" not in get_error(kill_workers(run).advances()).error
 
 
@@ -128,19 +129,16 @@ def test_a_worker_that_stands_down_is_not_counted_as_dead() -> None:
 
 
 @pytest.mark.parametrize("why", ["not_responding", "forced"])
-def test_a_call_that_was_given_up_by_a_live_worker_counts_no_death(why: str) -> None:
-    unknown = CallUnknown(
-        call=C2, why="not_responding" if why == "not_responding" else "forced"
-    )
-    run = parsing.after(unknown)
+def test_an_unresponsive_call_that_a_live_worker_gave_up_counts_no_death(
+    why: Literal["not_responding", "forced"],
+) -> None:
+    run = parsing.after(CallUnknown(call=C2, why=why))
     assert get_call(run).worker_deaths == 0
 
 
 def test_an_aborted_attempt_does_not_reset_the_count_of_deaths() -> None:
     run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).starts("c2")
-    run = run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallAborted(call=C2))).starts(
-        "c2"
-    )
+    run = end_call(run, CallAborted(call=C2)).starts("c2")
     kill_workers(run).advances().then(phase=Phase.FAILED)
 
 
@@ -205,7 +203,7 @@ def test_a_worker_that_stands_down_during_a_check_is_not_counted_as_dead() -> No
 def test_an_unknown_outcome_reported_by_a_live_worker_counts_no_death() -> None:
     run = paying
     for _ in range(WORKER_DEATHS_MAX + 1):
-        run = run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallUnknown(call=C2)))
+        run = end_call(run, CallUnknown(call=C2))
         run = run.after(v.SettleCall(epoch=run.state.epoch, call=C2, happened=False))
         run = run.starts("c2")
     assert get_call(run).worker_deaths == 0
@@ -269,9 +267,9 @@ def test_a_tool_call_by_a_person_who_took_over_counts_deaths_too() -> None:
 def test_a_stored_journal_with_a_fourth_attempt_keeps_its_meaning() -> None:
     """Older versions made the call again. It returned, so the run does not fail now."""
     run = kill_workers(parsing, WORKER_DEATHS_MAX - 1)
-    old = run.starts("c2").entries[-1]
-    run = kill_workers(run.starts("c2")).after(old)
-    run = run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallDone(call=C2)))
+    fourth_start = run.starts("c2").entries[-1]
+    run = kill_workers(run.starts("c2")).after(fourth_start)
+    run = end_call(run, CallDone(call=C2))
     run.then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
 
 
@@ -286,8 +284,8 @@ def test_the_state_has_the_seq_at_which_the_lease_was_taken() -> None:
 
 
 def deny_call(run: Scenario) -> Scenario:
-    """Let the call say that it does not know, and its check that it was not done."""
-    run = run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallUnknown(call=C2)))
+    """Report the call as unknown, and let its check deny it."""
+    run = end_call(run, CallUnknown(call=C2))
     return run.after(v.SettleCall(epoch=run.state.epoch, call=C2, happened=False))
 
 
@@ -302,8 +300,9 @@ def test_a_call_that_its_check_denies_eight_times_is_sealed() -> None:
         CallSettled(call=C2, happened=False, by="check:pay"),
         CallSealed(call=C2, why=why),
     )
-    assert (get_call(run).stage, get_call(run).may_have_happened) == (CallStage.SEALED, False)
-    assert not check_journal(run.records, state=run.state)
+    assert get_stage(run) is CallStage.SEALED
+    assert not get_call(run).may_have_happened
+    assert is_sound(run)
     assert get_call(run).error == why
 
 
@@ -311,14 +310,14 @@ def test_the_last_attempt_counts_if_its_check_finds_it_done() -> None:
     run = paying
     for _ in range(CHECK_DENIALS_MAX - 1):
         run = deny_call(run).starts("c2")
-    run = run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallUnknown(call=C2)))
+    run = end_call(run, CallUnknown(call=C2))
     run = run.after(v.SettleCall(epoch=run.state.epoch, call=C2, happened=True, result="paid"))
     assert (get_call(run).stage, get_call(run).result) == (CallStage.DONE, "paid")
 
 
 def test_a_failure_that_the_call_reports_ends_it_at_once() -> None:
     run = deny_call(paying).starts("c2")
-    run = run.after(v.CloseCall(epoch=run.state.epoch, outcome=CallFailed(call=C2, error="no")))
+    run = end_call(run, CallFailed(call=C2, error="no"))
     run.then(plans=(CallModel(call=C3),))
 
 
@@ -335,7 +334,7 @@ def test_all_attempts_of_a_call_are_one_tool_call_for_a_cap() -> None:
 
 def fail_import(run: Scenario) -> Scenario:
     failed = CallFailed(call=C2, error="ImportError: no", code=TOOL_NOT_IMPORTABLE_CODE)
-    return run.after(v.CloseCall(epoch=run.state.epoch, outcome=failed))
+    return end_call(run, failed)
 
 
 def test_a_tool_that_cannot_be_imported_fails_the_run() -> None:
@@ -343,10 +342,10 @@ def test_a_tool_that_cannot_be_imported_fails_the_run() -> None:
     run = fail_import(leased_run.replies(MAIL, LOOK).starts("c2")).then(plans=(Settle(),))
     run = run.advances().then(phase=Phase.FAILED)
     assert get_error(run) == RunFailed(error="ImportError: no", code=TOOL_NOT_IMPORTABLE_CODE)
-    assert not check_journal(run.records, state=run.state)
+    assert is_sound(run)
     run = run.when(c.Resume(by=ANN)).after(v.TakeLease(holder="w2"))
     run.then(plans=(CallTool(call=C3),))
-    assert not check_journal(run.records, state=run.state)
+    assert is_sound(run)
 
 
 def test_a_tool_that_cannot_be_imported_does_not_fail_a_run_that_was_taken_over() -> None:

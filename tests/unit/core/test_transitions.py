@@ -74,19 +74,19 @@ def test_every_phase_has_a_run_to_test_the_table_with() -> None:
 
 
 def test_every_type_of_input_has_a_sample_a_row_and_a_decide_function() -> None:
-    kinds = set(get_args(Input))
+    input_types = set(get_args(Input))
     assert (
         {type(run_input) for run_input in INPUTS}
-        == kinds
+        == input_types
         == set(INPUT_TABLE)
         == set(DECIDE_FUNCTIONS)
     )
-    assert set(GUARD_REFUSALS) <= kinds
+    assert set(GUARD_REFUSALS) <= input_types
     for row in INPUT_TABLE.values():
         assert set(row) == set(Phase)
         assert all(
-            bool(c.next_phases or c.no_change_name) != bool(c.refusal_name)
-            for c in row.values()
+            bool(cell.next_phases or cell.no_change_name) != bool(cell.refusal_name)
+            for cell in row.values()
         )
 
 
@@ -127,13 +127,13 @@ def test_every_phase_of_an_active_run_accepts_a_cancel() -> None:
 
 
 def make_valid_controls(state: State) -> list[c.Control]:
-    """Return controls that make sense of whatever the run in `state` has."""
+    """Return controls with arguments that fit the asks, frames and caps in `state`."""
     operator = Actor(name=state.operator_name or "ann", role="operator")
     raised = {
         name: bound + 1
         for name, (_, bound) in measure_caps(state.stop, state.meter_with_time).items()
     }
-    pending = [p.seq for p in state.pending]
+    pending = [control.seq for control in state.pending]
     pending += [state.pause.seq] if state.pause is not None else []
     controls: list[c.Control] = [
         c.Pause(),
@@ -154,11 +154,7 @@ def make_valid_controls(state: State) -> list[c.Control]:
     for number in state.open_asks:
         ask = state.asks[number - 1]
         name = ask.audience.removeprefix("user:")
-        by = (
-            Actor(name=name, role="operator")
-            if name
-            else Actor(name="someone", role="operator")
-        )
+        by = Actor(name=name or "bob", role="operator")
         controls += [c.Approve(ask=ask.id, by=by), c.Decline(ask=ask.id, by=by)]
         controls.append(c.Answer(ask=ask.id, value="yes", by=by))
     for frame in state.frames[-1:]:
@@ -170,7 +166,7 @@ def make_valid_controls(state: State) -> list[c.Control]:
 def test_list_possible_controls_names_exactly_the_controls_that_decide_accepts(
     path: Path,
 ) -> None:
-    """A refusal that names controls which would be refused, too, misleads the user."""
+    """It is tested at every seq of every stored journal. Refusals name these controls."""
     records = decode_lines(RUN, path.read_bytes().splitlines())
     for length in range(1, len(records) + 1):
         state = fold(RUN, records[:length])

@@ -14,17 +14,17 @@ from midrun.core.vector import Vector
 def test_a_vector_is_equal_to_a_list_and_never_changed_in_place(
     size: int, changes: list[tuple[int, int]]
 ) -> None:
-    plain = list(range(size))
-    grown: Vector[int] = Vector()
-    for item in plain:
-        grown = grown.append(item)
-    assert grown == Vector(plain)
-    before = list(grown)
+    items = list(range(size))
+    vector: Vector[int] = Vector()
+    for item in items:
+        vector = vector.append(item)
+    assert vector == Vector(items)
+    before = list(vector)
     for index, item in changes:
         if index < size:
-            plain[index] = item
-            grown = grown.replace(index, item)
-    assert list(grown) == plain
+            items[index] = item
+            vector = vector.replace(index, item)
+    assert list(vector) == items
     assert before == list(range(size))
 
 
@@ -43,7 +43,7 @@ def test_an_lru_dict_bounds_the_sum_of_the_weights() -> None:
     for name in "abc":
         cache.put(name, name, weight=40)
     assert ("a" in cache, "b" in cache, "c" in cache) == (False, True, True)
-    cache.put("b", "b", weight=10)  # in place of the 40 that it had
+    cache.put("b", "b", weight=10)  # replaces the weight 40
     assert cache.weight == 50
     assert cache.pop("b") == "b"
     assert cache.pop("b") is None

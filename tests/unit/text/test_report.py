@@ -3,12 +3,12 @@
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.entries import (
-    CallAborted,
     CallDone,
 )
 from midrun.core.ids import CallId, Epoch
+from midrun.core.state import State
 from midrun.core.values import Actor, Effect, Traits, Use
-from midrun.text.report import Report, build_report
+from midrun.text.report import build_report
 from midrun.text.status import build_status_line
 from tests.unit.core.scenario_steps import leased_run, perform_cleanup, report_aborted
 
@@ -22,9 +22,9 @@ MAIL = Use(tool="mail", args={})
 QUESTION = Use(tool="ask_human", args={}, traits=Traits(effect=Effect.READ))
 
 
-def get_stop_notes(report: Report) -> dict[str, str]:
-    """Return what is said of each call that was stopped."""
-    return {item.tool: item.note for item in report.stopped}
+def get_stop_notes(state: State) -> dict[str, str]:
+    """Return the notes of the calls that were stopped, by tool."""
+    return {item.tool: item.note for item in build_report(state).stopped}
 
 
 def test_the_report_of_a_running_run_has_all_lists() -> None:
@@ -60,18 +60,18 @@ def test_the_report_of_a_run_that_was_not_cancelled_mentions_no_cancel() -> None
 def test_a_call_that_a_pause_stopped_is_not_attributed_to_the_later_cancel() -> None:
     run = leased_run.replies(INDEX).starts("c2").when(c.Pause(now=True, by=ANN))
     run = run.after(report_aborted(C2)).advances().when(c.Cancel(by=ANN))
-    assert get_stop_notes(build_report(run.state)) == {"index": "stopped by a pause"}
+    assert get_stop_notes(run.state) == {"index": "stopped by a pause"}
 
 
 def test_a_call_that_a_redirect_or_a_halt_stopped_is_attributed_to_it() -> None:
     redirected = leased_run.replies(DRAFT).starts("c2").when(c.Redirect(text="No", when="now"))
-    assert get_stop_notes(build_report(redirected.after(report_aborted(C2)).state)) == {
+    assert get_stop_notes(redirected.after(report_aborted(C2)).state) == {
         "draft": "stopped by a redirect"
     }
     halted = (
         leased_run.replies(INDEX).starts("c2").when(c.Halt(by=ANN)).after(report_aborted(C2))
     )
-    assert get_stop_notes(build_report(halted.state)) == {"index": "stopped by a halt"}
+    assert get_stop_notes(halted.state) == {"index": "stopped by a halt"}
 
 
 def test_a_call_that_the_cancel_stopped_is_attributed_to_it() -> None:
@@ -82,22 +82,20 @@ def test_a_call_that_the_cancel_stopped_is_attributed_to_it() -> None:
         .after(report_aborted(C2))
         .advances()
     )
-    assert get_stop_notes(build_report(run.state)) == {"index": "the run was cancelled"}
+    assert get_stop_notes(run.state) == {"index": "the run was cancelled"}
 
 
 def test_a_call_that_a_shutdown_stopped_is_not_attributed_to_a_pending_pause() -> None:
     """A pause without `now` would have let the call finish."""
     run = leased_run.replies(INDEX).starts("c2").when(c.Pause()).after(report_aborted(C2))
-    assert get_stop_notes(build_report(run.state)) == {"index": ""}
+    assert get_stop_notes(run.state) == {"index": ""}
 
 
 def test_a_question_without_an_answer_is_not_reported_as_stopped_midway() -> None:
     run = leased_run.replies(QUESTION).starts("c2")
     run = run.after(v.AskPerson(epoch=E1, call=C2, question="Which?")).advances()
     run = run.when(c.Cancel(by=ANN))
-    assert get_stop_notes(build_report(run.state)) == {
-        "ask_human": "not answered: the run was cancelled"
-    }
+    assert get_stop_notes(run.state) == {"ask_human": "not answered: the run was cancelled"}
 
 
 def test_a_child_run_that_was_released_refers_to_its_own_report() -> None:
@@ -105,17 +103,17 @@ def test_a_child_run_that_was_released_refers_to_its_own_report() -> None:
     run = perform_cleanup(
         leased_run.replies(CHILD).starts("c2").when(c.Cancel()).after(report_aborted(C2))
     )
-    assert get_stop_notes(build_report(run.state)) == {"aide": "its own report has the details"}
+    assert get_stop_notes(run.state) == {"aide": "its own report has the details"}
 
 
 def test_the_report_of_a_child_run_names_the_parent_that_cancelled_it() -> None:
-    """The status line has no room for the id of the parent."""
+    """The report has the id of the parent run, the status line has not."""
     run = leased_run.when(c.Cancel(by=Actor(name="run:run_1", role="system"))).advances()
     assert "UTC, by its parent, run_1\n" in str(build_report(run.state))
     assert build_status_line(run.state).by == "its parent"
 
 
-def test_a_child_run_that_was_taken_back_is_undone_with_all_its_work_if_any() -> None:
+def test_a_child_run_that_was_taken_back_is_listed_as_undone() -> None:
     """The child may have only read; then it had nothing to undo."""
     run = leased_run.replies(CHILD).starts("c2")
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2, result="ok")))
@@ -128,9 +126,9 @@ def test_a_reply_prefix_alone_is_not_partial_work() -> None:
     """Midrun writes the prefix after a side question; it is not text of the agent."""
     side_question = leased_run.replies(DRAFT).when(c.Say(by=ANN, text="How far?")).starts("c2")
     run = side_question.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
-    back = run.replies(text="Half.").advances()
+    resumed = run.replies(text="Half.").advances()
     for text, partial in (("", ""), ("Next, the mail.", "Next, the mail.")):
-        continued = back.replies(INDEX, text=text)
+        continued = resumed.replies(INDEX, text=text)
         prefix = "Back to *Sort the mail* — step 1"
         assert continued.state.messages[-1].text == f"{prefix}\n\n{text}".rstrip()
         report = build_report(perform_cleanup(continued.when(c.Cancel(by=ANN))).state)
@@ -145,8 +143,3 @@ def test_a_cancelled_unknown_call_is_reported_as_unsure() -> None:
     assert [item.note for item in unknown] == [
         "outcome unknown, and not made again: the run was cancelled"
     ]
-    read = Use(tool="read", args={}, traits=Traits(effect=Effect.IDEMPOTENT))
-    paused = leased_run.replies(read).starts("c2").when(c.Pause(now=True))
-    stopped = paused.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
-    report = build_report(stopped.when(c.Cancel()).state).stopped
-    assert [item.note for item in report] == ["stopped by a pause"]

@@ -24,6 +24,7 @@ from midrun.text.status import build_status_line
 from tests.unit.core.scenario_steps import leased_run, report_done
 
 E1 = Epoch(1)
+C2 = CallId("c2")
 ANN = Actor(name="ann")
 CHILD = Use(tool="aide", kind="child", traits=Traits(undo=True))
 DRAFT = Use(tool="draft", args={"title": "Memo"}, traits=Traits(undo=True))
@@ -34,13 +35,13 @@ PLAN = PlanMade(items=(Item(text="Look", mark="done"), Item(text="Write", mark="
 
 
 def get_buttons(state: State) -> tuple[Button, Button, Button]:
-    """Return the three buttons."""
+    """Return the buttons for pause, redirect and cancel."""
     buttons = build_buttons(state)
     return buttons["pause"], buttons["redirect"], buttons["cancel"]
 
 
 def reach_step_cap() -> Scenario:
-    """Return a run that has used up its steps."""
+    """Return a run that is paused at its cap on steps."""
     started = RunStarted(agent="clerk", task="Sort", by="ann", stop=MaxSteps(1) | MaxCost(2.0))
     run = (
         given(started, LeaseTaken(epoch=E1))
@@ -52,10 +53,10 @@ def reach_step_cap() -> Scenario:
 
 
 def fail_releases(run: Scenario) -> Scenario:
-    """Let every release of c2 fail, to the end of the run."""
-    failed = UndoFailed(call=CallId("c2"), action="release", error="refused")
+    """Let every attempt to release c2 fail, and end the run."""
+    failed = UndoFailed(call=C2, action="release", error="refused")
     for _ in range(run.state.run_started.undo_attempts):
-        start = v.StartUndo(epoch=E1, call=CallId("c2"), action="release")
+        start = v.StartUndo(epoch=E1, call=C2, action="release")
         run = run.later(3600).after(start)
         run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
     return run.advances()
@@ -86,12 +87,12 @@ def test_the_pause_button_names_the_tools_that_it_waits_for() -> None:
 def test_the_pause_button_says_that_a_call_with_progress_stops_and_continues() -> None:
     """A redirect drops the call instead."""
     run = leased_run.replies(SEARCH).starts("c2")
-    run = run.after(v.SaveProgress(epoch=E1, call=CallId("c2"), progress={"page": 3}))
+    run = run.after(v.SaveProgress(epoch=E1, call=C2, progress={"page": 3}))
     text = "Stops now; continues from its saved progress."
     assert get_buttons(run.state)[0].consequence.startswith(text)
     run = run.when(c.Pause(by=ANN))
     assert build_status_line(run.state).note == "stopping search"
-    run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c2")))).advances()
+    run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
     pause, redirect, _ = get_buttons(run.then(phase=Phase.PAUSED).state)
     assert pause.consequence == "Continues search from its saved progress."
     assert "Drops search, unless the agent calls it again." in redirect.consequence
@@ -99,7 +100,7 @@ def test_the_pause_button_says_that_a_call_with_progress_stops_and_continues() -
 
 def test_the_resume_button_says_that_an_aborted_call_is_made_again() -> None:
     run = leased_run.replies(SEARCH).starts("c2").when(c.Pause(by=ANN, now=True))
-    run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c2")))).advances()
+    run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
     pause = get_buttons(run.then(phase=Phase.PAUSED).state)[0]
     assert pause.consequence == "Calls search again; finished work is not repeated."
 
@@ -167,7 +168,7 @@ def test_a_call_in_flight_with_an_undo_can_be_undone() -> None:
 
 def test_an_unknown_call_is_listed_as_unsure() -> None:
     run = leased_run.replies(MAIL).starts("c2")
-    run = run.after(CallUnknown(call=CallId("c2")))
+    run = run.after(CallUnknown(call=C2))
     cancel = get_buttons(run.state)[2]
     assert (cancel.never, cancel.unsure) == ((), ('mail {"to":"bo"}',))
     assert "1 call may or may not have happened" in cancel.consequence
@@ -181,7 +182,7 @@ def test_the_status_of_a_cancel_names_the_current_action() -> None:
     assert not any(button.enabled for button in (pause, redirect, cancel))
     assert cancel.consequence == "Nothing new starts. Stopping mail."
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c3"))))
-    run = run.after(v.StartUndo(epoch=E1, call=CallId("c2"), action="undo"))
+    run = run.after(v.StartUndo(epoch=E1, call=C2, action="undo"))
     status = build_status_line(run.state)
     assert status.word == "Cancelling — undoing 1 of 1"
     assert status.note == 'Undoing draft {"title":"Memo"}.'
@@ -205,7 +206,7 @@ def test_the_status_of_a_cancel_without_a_worker_says_that_it_waits() -> None:
 
 def test_the_buttons_of_a_paused_run_say_what_happens_to_its_question() -> None:
     asking = leased_run.replies(DRAFT).starts("c2")
-    asking = asking.after(v.AskPerson(epoch=E1, call=CallId("c2"), question="Which?"))
+    asking = asking.after(v.AskPerson(epoch=E1, call=C2, question="Which?"))
     run = asking.advances().then(phase=Phase.WAITING).when(c.Pause())
     pause, redirect, _ = get_buttons(run.state)
     assert pause.consequence == "Waits for the answer again; the question stays open."
@@ -278,11 +279,11 @@ def test_failed_undos_can_be_retried_until_the_residue_is_accepted() -> None:
         .after(report_done("c2"))
         .when(c.Cancel(undo="all"))
     )
-    failed = UndoFailed(call=CallId("c2"), error="refused")
+    failed = UndoFailed(call=C2, error="refused")
     for attempt in range(run.state.run_started.undo_attempts):
         if attempt:
             assert "it is retried" in build_status_line(run.state).note
-        run = run.later(3600).after(v.StartUndo(epoch=E1, call=CallId("c2")))
+        run = run.later(3600).after(v.StartUndo(epoch=E1, call=C2))
         run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
     run = run.advances()
     assert build_status_line(run.state).word == "Cancelled — 1 undo failed"
@@ -313,7 +314,7 @@ def test_a_failed_release_is_not_shown_as_a_failed_undo() -> None:
     assert get_buttons(run.state)[0].consequence == "Tries again to release 1 call."
 
 
-def test_the_buttons_of_a_lost_worker_say_that_controls_take_effect_later() -> None:
+def test_the_buttons_of_a_run_with_a_lost_worker_say_that_they_take_effect_later() -> None:
     """A button that is disabled is left as it is."""
     buttons = mark_worker_lost(build_buttons(leased_run.state))
     assert "when the worker returns" in buttons["pause"].consequence
