@@ -48,13 +48,16 @@ JSON_DEPTH = 200_000  # deeper than the stack of any Python
 
 
 def make_line(entry: Entry, seq: int = 7, epoch: int | None = 3) -> bytes:
-    """Return the line that has `entry`."""
+    """Return the line of `entry`."""
     line_epoch = None if epoch is None else Epoch(epoch)
     return format_line(encode_entry(entry), seq=Seq(seq), at=AT, epoch=line_epoch)
 
 
+PAUSED_LINE = make_line(RunPaused())
+
+
 def change_line(data: bytes, **outer: object) -> bytes:
-    """Return a line with some of its outer fields changed; None takes one away."""
+    """Return the line with some of its outer fields changed; None removes a field."""
     fields = {**msgspec.json.decode(data), **outer}
     return msgspec.json.encode(
         {k: v for k, v in fields.items() if v is not None}, order="sorted"
@@ -63,7 +66,7 @@ def change_line(data: bytes, **outer: object) -> bytes:
 
 def test_a_line_is_canonical_json() -> None:
     """These bytes are hashed: a change of them is a change of the format."""
-    assert make_line(RunPaused()) == (
+    assert PAUSED_LINE == (
         b'{"at":1763251200000000,"entry":{"kind":"RunPaused"},"epoch":3,"seq":7,"v":1}'
     )
     assert make_line(PauseRequested(by="ann", now=True), epoch=None) == (
@@ -93,8 +96,8 @@ def test_user_data_in_an_entry_becomes_plain_json() -> None:
     assert decode_line(make_line(entry)).entry == plain
 
 
-def test_an_entry_without_user_data_is_not_copied() -> None:
-    """Most entries have none; the walk costs them next to nothing."""
+def test_an_entry_rename_user_data_is_not_copied() -> None:
+    """Most entries have no user data, so this saves time."""
     entry = CallStarted(call=CallId("c1"), call_kind="tool", attempt=1, seen=Seq(3))
     assert normalize_entry(entry) is entry
 
@@ -128,7 +131,7 @@ def test_a_prepared_entry_is_encoded_to_the_same_bytes() -> None:
     data = {"b": [{"n": n, "text": "é" * 9, "deep": [[n]]} for n in range(2000)], "a": {}}
     entry = CallDone(call=CallId("c1"), result=data, encoding_error="none")
     expected = encode_entry(entry)
-    assert sum(1 for _ in prepare_entry(entry)) > 10, "it yields now and then"
+    assert sum(1 for _ in prepare_entry(entry)) > 10, "it must yield between its steps"
     prepared = run_steps(prepare_entry(entry))
     assert isinstance(prepared, CallDone)
     assert prepared == entry
@@ -159,7 +162,7 @@ def test_an_unknown_field_is_refused_in_every_type_of_entry(kind: type[Entry]) -
     """A field that is dropped silently could change the meaning of the entry."""
     fields = msgspec.json.decode(encode_entry(make_example(kind)))
     with pytest.raises(JournalCorrupt):
-        decode_line(change_line(make_line(RunPaused()), entry={**fields, "approved": True}))
+        decode_line(change_line(PAUSED_LINE, entry={**fields, "approved": True}))
 
 
 UNKNOWN_NESTED_FIELD = b'{"call":"c","kind":"CallDone","reply":{"text":"t","odd":1}}'
@@ -172,22 +175,22 @@ CORRUPT_LINES: list[bytes] = [
     b"[]",
     b"\xff\xfe",
     b'{"at":1',
-    change_line(make_line(RunPaused()), odd=1),
-    change_line(make_line(RunPaused()), at=None),
-    change_line(make_line(RunPaused()), at="1"),
-    change_line(make_line(RunPaused()), seq=None),
-    change_line(make_line(RunPaused()), seq=7.5),
-    change_line(make_line(RunPaused()), epoch="3"),
-    change_line(make_line(RunPaused()), v=None),
-    change_line(make_line(RunPaused()), v="1"),
-    change_line(make_line(RunPaused()), v=0),
-    change_line(make_line(RunPaused()), entry={}),
-    change_line(make_line(RunPaused()), entry={"kind": 5}),
-    change_line(make_line(RunPaused()), entry="RunPaused"),
-    change_line(make_line(RunPaused()), entry={"kind": "CallStarted"}),
-    change_line(make_line(RunPaused()), entry={"kind": "PauseRequested", "now": "yes"}),
+    change_line(PAUSED_LINE, odd=1),
+    change_line(PAUSED_LINE, at=None),
+    change_line(PAUSED_LINE, at="1"),
+    change_line(PAUSED_LINE, seq=None),
+    change_line(PAUSED_LINE, seq=7.5),
+    change_line(PAUSED_LINE, epoch="3"),
+    change_line(PAUSED_LINE, v=None),
+    change_line(PAUSED_LINE, v="1"),
+    change_line(PAUSED_LINE, v=0),
+    change_line(PAUSED_LINE, entry={}),
+    change_line(PAUSED_LINE, entry={"kind": 5}),
+    change_line(PAUSED_LINE, entry="RunPaused"),
+    change_line(PAUSED_LINE, entry={"kind": "CallStarted"}),
+    change_line(PAUSED_LINE, entry={"kind": "PauseRequested", "now": "yes"}),
     format_line(UNKNOWN_NESTED_FIELD, seq=Seq(7), at=AT, epoch=None),
-    make_line(RunPaused()) + b"x",
+    PAUSED_LINE + b"x",
 ]
 
 
@@ -201,7 +204,7 @@ def test_a_malformed_line_is_corrupt_with_its_run_and_seq(data: bytes) -> None:
 def test_a_line_with_another_seq_is_corrupt() -> None:
     """A swapped line is well-formed; only its seq shows the fault."""
     with pytest.raises(JournalCorrupt, match="the line has seq 7"):
-        decode_line(make_line(RunPaused()), seq=Seq(8))
+        decode_line(PAUSED_LINE, seq=Seq(8))
     with pytest.raises(JournalCorrupt):
         decode_lines(RunId("r"), [make_line(RunPaused(), seq=1), make_line(RunPaused(), seq=3)])
 
@@ -210,11 +213,11 @@ def test_a_line_with_another_seq_is_corrupt() -> None:
     ("data", "kind"),
     [
         (
-            change_line(make_line(RunPaused()), entry={"kind": "RunSplit", "into": 2}),
+            change_line(PAUSED_LINE, entry={"kind": "RunSplit", "into": 2}),
             "RunSplit",
         ),
-        (change_line(make_line(RunPaused()), v=2), "format version 2"),
-        (change_line(make_line(RunPaused()), v=2, entry=5, odd=1), "format version 2"),
+        (change_line(PAUSED_LINE, v=2), "format version 2"),
+        (change_line(PAUSED_LINE, v=2, entry=5, odd=1), "format version 2"),
     ],
 )
 def test_a_line_of_a_newer_version_is_too_new_and_not_corrupt(data: bytes, kind: str) -> None:
@@ -231,29 +234,23 @@ def test_older_lines_are_decoded_through_every_upcast() -> None:
 
     def rename_user(old: Line) -> Line:
         entry = dict(cast("Line", old["entry"]))
-        return {
-            **old,
-            "entry": {**entry, "by": entry.pop("user")} if "user" in entry else entry,
-        }
+        if "user" in entry:
+            entry["by"] = entry.pop("user")
+        return {**old, "entry": entry}
 
-    def without_user(old: Line) -> Line:
-        new = rename_user(old)
-        cast("Line", new["entry"]).pop("user", None)
-        return new
-
-    upcasts = {-1: rename_fact, 0: without_user}
+    upcasts = {-1: rename_fact, 0: rename_user}
     fact = {"kind": "PauseRequested", "user": "ann"}
-    oldest = change_line(make_line(RunPaused()), v=-1, entry=None, fact=fact)
-    old = change_line(make_line(RunPaused()), v=0, entry=fact)
+    oldest = change_line(PAUSED_LINE, v=-1, entry=None, fact=fact)
+    old = change_line(PAUSED_LINE, v=0, entry=fact)
     for data in (oldest, old):
         assert decode_line(data, upcasts=upcasts).entry == PauseRequested(by="ann")
-    assert decode_line(make_line(RunPaused()), upcasts=upcasts).entry == RunPaused()
+    assert decode_line(PAUSED_LINE, upcasts=upcasts).entry == RunPaused()
     with pytest.raises(JournalCorrupt, match="version -1 cannot be read"):
-        decode_line(oldest, upcasts={0: without_user})
+        decode_line(oldest, upcasts={0: rename_user})
 
 
 def test_an_unknown_entry_in_an_older_version_is_too_new() -> None:
-    data = change_line(make_line(RunPaused()), v=0, entry={"kind": "RunSplit"})
+    data = change_line(PAUSED_LINE, v=0, entry={"kind": "RunSplit"})
     with pytest.raises(JournalTooNew):
         decode_line(data, upcasts={0: dict})
 
@@ -299,9 +296,8 @@ def test_the_first_entry_that_was_changed_is_named(damage: str, at: int) -> None
         case _:
             pairs[at] = (data, bytes(32))
     if damage in {"missing", "inserted"} and at >= len(pairs):
-        assert (
-            len(UNKEYED_CHAIN.verify_lines(RunId("r"), pairs)) == at
-        )  # only a kept head shows a cut tail
+        # A missing last entry shows only if the head was stored elsewhere.
+        assert len(UNKEYED_CHAIN.verify_lines(RunId("r"), pairs)) == at
         return
     with pytest.raises(JournalCorrupt) as refused:
         UNKEYED_CHAIN.verify_lines(RunId("r"), pairs)
@@ -328,14 +324,12 @@ def test_lines_of_another_run_are_corrupt() -> None:
             at=AT,
             epoch=None,
         ),
-        change_line(make_line(RunPaused()), v=0, entry=None).replace(
-            b'"v"', b'"x":' + b"9" * 5000
-        ),
-        make_line(RunPaused()).replace(b'"seq":7', b'"seq":' + b"7" * 400),
-        make_line(RunPaused()).replace(b'"at":1', b'"at":' + b"1" * 5000),
-        make_line(RunPaused()).replace(b'"at":1', b'"at":-9' + b"1" * 30),
-        make_line(RunPaused()).replace(b'"epoch":3', b'"epoch":18446744073709551616'),
-        make_line(RunPaused()).replace(b'"v":1', b'"v":' + b"0" * 10),
+        change_line(PAUSED_LINE, v=0, entry=None).replace(b'"v"', b'"x":' + b"9" * 5000),
+        PAUSED_LINE.replace(b'"seq":7', b'"seq":' + b"7" * 400),
+        PAUSED_LINE.replace(b'"at":1', b'"at":' + b"1" * 5000),
+        PAUSED_LINE.replace(b'"at":1', b'"at":-9' + b"1" * 30),
+        PAUSED_LINE.replace(b'"epoch":3', b'"epoch":18446744073709551616'),
+        PAUSED_LINE.replace(b'"v":1', b'"v":' + b"0" * 10),
     ],
     ids=lambda data: str(data[:40]),
 )
@@ -384,11 +378,11 @@ def test_random_bytes_are_refused_with_a_journal_error(data: bytes) -> None:
 
 
 @given(st.integers(0, 75), st.integers(1, 255))
-def test_a_line_with_a_changed_byte_is_decoded_or_refused(at: int, flip: int) -> None:
+def test_a_line_with_a_changed_byte_is_decoded_or_refused(index: int, mask: int) -> None:
     """The hash chain finds the change; the decoder must raise no other error."""
-    data = bytearray(make_line(RunPaused()))
-    data[at] ^= flip
+    data = bytearray(PAUSED_LINE)
+    data[index] ^= mask
     try:
         decode_line(bytes(data))
     except (JournalCorrupt, JournalTooNew) as refusal:
-        assert refusal.seq == 0  # noqa: PT017 - either way is fine
+        assert refusal.seq == 0  # noqa: PT017 - both results are allowed

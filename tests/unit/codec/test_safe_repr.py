@@ -6,7 +6,7 @@ from midrun.codec.safe_repr import safe_repr, safe_str
 
 
 class RaisesInStr(Exception):
-    """An exception that cannot speak."""
+    """An exception whose `__str__` and `__repr__` raise."""
 
     def __str__(self) -> str:
         raise RuntimeError
@@ -16,16 +16,15 @@ class RaisesInStr(Exception):
 
 class ReprIsNotText:
     def __repr__(self) -> str:
-        return 5  # type: ignore[return-value]  # that is the point
+        return 5  # type: ignore[return-value]  # on purpose
 
 
 def test_safe_repr_describes_a_value_whose_repr_raises() -> None:
     """The tool has taken effect: a broken `__repr__` must not make its call fail."""
     assert safe_repr(RaisesInStr()) == "<RaisesInStr, RuntimeError while describing it>"
     assert safe_str(RaisesInStr()) == safe_repr(RaisesInStr())
-    assert "ReprIsNotText" in safe_repr([ReprIsNotText()]) or "list" in safe_repr(
-        [ReprIsNotText()]
-    )
+    text = safe_repr([ReprIsNotText()])
+    assert "ReprIsNotText" in text or "list" in text
 
 
 @pytest.mark.parametrize(

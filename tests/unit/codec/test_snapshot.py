@@ -29,7 +29,7 @@ from tests.unit.core.scenario_steps import leased_run
 
 @pytest.fixture
 def state() -> State:
-    """Give a state with some numbers in it."""
+    """Return a state with numbers and text in it."""
     entries: list[Entry] = [
         RunStarted(agent="a", task="t"),
         LeaseTaken(epoch=Epoch(7), holder="h"),
@@ -66,16 +66,16 @@ def test_a_fold_from_a_snapshot_equals_a_fold_from_the_start() -> None:
     """This holds for a snapshot at every seq."""
     for runs in RUNS.values():
         for run in runs:
-            for cut in range(1, len(run.records)):
-                snapshot = decode_snapshot(encode_snapshot(fold(RUN, run.records[:cut])))
-                assert fold(RUN, run.records[cut:], snapshot) == run.state
+            for seq in range(1, len(run.records)):
+                snapshot = decode_snapshot(encode_snapshot(fold(RUN, run.records[:seq])))
+                assert fold(RUN, run.records[seq:], snapshot) == run.state
 
 
 def test_a_damaged_snapshot_and_one_of_another_layout_are_ignored() -> None:
     """The snapshot is a cache: the journal is read instead."""
     data = encode_snapshot(leased_run.state)
     other_layout = zlib.compress(
-        zlib.decompress(data[32:]).replace(compute_layout().encode(), b"0" * 16)
+        zlib.decompress(data[DIGEST_BYTES:]).replace(compute_layout().encode(), b"0" * 16)
     )
     assert decode_snapshot(sha256(other_layout).digest() + other_layout) is None
     assert decode_snapshot(sha256(b"{}").digest() + b"{}") is None

@@ -35,7 +35,7 @@ class Level(IntEnum):
 
 
 class RaisingText(str):
-    """A string whose own methods must not be asked."""
+    """A string whose own methods must not be called."""
 
     __slots__ = ()
 
@@ -55,11 +55,11 @@ class Point(NamedTuple):
 
 
 class FloatSubclass(float):
-    """A float that is one only by descent."""
+    """A subclass without methods of its own."""
 
 
 def nest_lists(levels: int) -> object:
-    """Return so many lists in one another."""
+    """Return this many nested lists."""
     value: object = 1
     for _ in range(levels):
         value = [value]
@@ -74,6 +74,7 @@ def make_cycle() -> object:
 
 
 def is_plain(value: object) -> bool:
+    """Tell whether a value consists of JSON types only, without subclasses."""
     if type(value) is dict:
         return all(type(k) is str and is_plain(v) for k, v in value.items())
     if type(value) is list:
@@ -82,11 +83,11 @@ def is_plain(value: object) -> bool:
 
 
 def get_outcome(work: Callable[[], tuple[object, bytes]]) -> object:
-    """Return what came of `work`; of two equal floats, their text says which it is."""
+    """Return the result or the error of `work`; a float as text, because 0.0 equals -0.0."""
     try:
         plain, text = work()
     except (NotJson, TooLarge) as error:
-        return type(error)  # of several problems, either may be the first
+        return type(error)  # which of several problems is found first may differ
     return repr(plain) if isinstance(plain, float) else plain, text
 
 
@@ -276,10 +277,10 @@ JSON = st.recursive(
 def test_decoded_json_is_encoded_to_the_same_bytes(value: object) -> None:
     """The numbers 1, 1.0 and -0.0 stay different."""
     encode: Callable[[object], bytes] = msgspec.json.Encoder(order="sorted").encode
-    first = encode(normalize_json(value))
-    assert encode(msgspec.json.decode(first)) == first
-    assert encode(parse_json(first)) == first
-    assert parse_json(first) == normalize_json(value)
+    data = encode(normalize_json(value))
+    assert encode(msgspec.json.decode(data)) == data
+    assert encode(parse_json(data)) == data
+    assert parse_json(data) == normalize_json(value)
 
 
 PYTHON_DATA = st.recursive(
@@ -298,14 +299,14 @@ def test_any_python_data_is_normalized_or_refused(value: object) -> None:
     try:
         normalized = normalize_json(value)
     except MidrunError as refusal:
-        assert refusal.args[0].startswith("$")  # noqa: PT017 - either way is fine
+        assert refusal.args[0].startswith("$")  # noqa: PT017 - both results are allowed
     else:
         assert parse_json(msgspec.json.encode(normalized)) == normalized
 
 
 @given(st.text() | st.binary())
 def test_any_text_is_parsed_or_refused(text: str | bytes) -> None:
-    """Nothing but our own error may come out."""
+    """No other error than `NotJson` may be raised."""
     try:
         parse_json(text)
     except NotJson as refusal:
@@ -316,8 +317,7 @@ def test_any_text_is_parsed_or_refused(text: str | bytes) -> None:
 def test_encode_in_steps_gives_the_result_of_normalize_and_encode(
     value: object, steps: int, shallow: int
 ) -> None:
-
-    def at_once() -> tuple[object, bytes]:
+    def encode_at_once() -> tuple[object, bytes]:
         plain = normalize_json(value)
         return plain, msgspec.json.encode(plain, order="sorted")
 
@@ -325,7 +325,7 @@ def test_encode_in_steps_gives_the_result_of_normalize_and_encode(
         patch.setattr(strict_json, "STEP_LEAVES", steps)
         patch.setattr(strict_json, "SHALLOW_MAX_ITEMS", shallow)
         in_steps = get_outcome(lambda: run_steps(encode_in_steps(value)))
-    assert in_steps == get_outcome(at_once)
+    assert in_steps == get_outcome(encode_at_once)
 
 
 def test_encode_in_steps_has_the_same_limits_and_names_the_path() -> None:
@@ -341,7 +341,7 @@ def test_encode_in_steps_has_the_same_limits_and_names_the_path() -> None:
 
 
 class LyingInt(int):
-    """A number that lies about its size, and says so in words of its own."""
+    """An int whose methods report a wrong value or raise."""
 
     def __le__(self, other: int) -> bool:
         return True
@@ -358,7 +358,7 @@ class LyingInt(int):
 
 
 class LyingFloat(float):
-    """A float that says it is another."""
+    """A float whose methods report a wrong value or raise."""
 
     def __float__(self) -> float:
         return 1.0
@@ -368,7 +368,7 @@ class LyingFloat(float):
 
 
 class RaisingMeta(type):
-    """A metaclass that has a say in everything it can have a say in."""
+    """A metaclass that raises when its classes are inspected."""
 
     def __subclasscheck__(cls, other: type) -> bool:
         raise AssertionError
@@ -390,7 +390,7 @@ class RaisingObject(metaclass=RaisingMeta):
 
 
 class UnreadableDict(dict[str, object]):
-    """A dictionary that does not let itself be looked at."""
+    """A dict whose methods raise."""
 
     def __iter__(self) -> Never:
         raise AssertionError

@@ -154,7 +154,7 @@ def make_valid_controls(state: State) -> list[c.Control]:
     for number in state.open_asks:
         ask = state.asks[number - 1]
         name = ask.audience.removeprefix("user:")
-        by = Actor(name=name or "bob", role="operator")
+        by = Actor(name=name or "zoe", role="operator")
         controls += [c.Approve(ask=ask.id, by=by), c.Decline(ask=ask.id, by=by)]
         controls.append(c.Answer(ask=ask.id, value="yes", by=by))
     for frame in state.frames[-1:]:

@@ -53,6 +53,11 @@ def make_start(call: CallId, *, attempt: int = 1, seen: int = -1) -> CallStarted
     return CallStarted(call=call, call_kind="tool", attempt=attempt, seen=Seq(seen))
 
 
+def make_call_in_flight(use: Use) -> tuple[Entry, ...]:
+    """Return a run with one model call, which is done, and one tool call, c2."""
+    return (*LEASED_RUN, *make_step(use), make_start(C2))
+
+
 def make_journal(*entries: Entry | Record) -> tuple[Record, ...]:
     """Return the entries with seqs, and with the epoch of the lease if a driver appends them.
 

@@ -42,12 +42,14 @@ from tests.unit.verify.journal_builder import (
     C1,
     C2,
     C3,
+    C4,
     DRAFT,
     LEASE_2,
     LEASED_RUN,
     LOOK,
     MAIL,
     find_violations,
+    make_call_in_flight,
     make_start,
     make_step,
     with_epoch,
@@ -83,7 +85,7 @@ def test_only_calls_of_the_person_start_during_a_take_over() -> None:
     taken = (TakenOver(by="bob"), PauseRequested(why="taken_over"), RunPaused(why="taken_over"))
     used = (ToolUsed(tool="mail", by="bob"), CallProposed(use=MAIL), RunWoken(), LEASE_2)
     tool_used = (*PROPOSED, *taken, *used)
-    assert find_violations(*tool_used, make_start(CallId("c4"))) == []
+    assert find_violations(*tool_used, make_start(C4)) == []
     assert find_violations(*tool_used, make_start(C2)) == ["I11"]
 
 
@@ -96,13 +98,7 @@ def test_no_call_starts_while_halted() -> None:
 
 def test_no_undo_starts_while_halted() -> None:
     """I12."""
-    cancelling = (
-        *LEASED_RUN,
-        *make_step(DRAFT),
-        make_start(C2),
-        CancelRequested(),
-        CallDone(call=C2),
-    )
+    cancelling = (*make_call_in_flight(DRAFT), CancelRequested(), CallDone(call=C2))
     halted = (*cancelling, RunHalted(then=Phase.CANCELLING))
     assert find_violations(*halted, RunLifted(), UndoStarted(call=C2)) == []
     assert find_violations(*halted, UndoStarted(call=C2)) == ["I12"]
@@ -131,7 +127,7 @@ def test_a_start_cannot_have_seen_a_later_seq() -> None:
 )
 def test_a_call_that_is_done_is_never_made_again(settled: tuple[Entry, ...]) -> None:
     """I15: a result, a late result or a person can say that the call is done."""
-    done = (*LEASED_RUN, *make_step(LOOK), make_start(C2), *settled)
+    done = (*make_call_in_flight(LOOK), *settled)
     assert find_violations(*done) == []
     assert find_violations(*done, make_start(C2, attempt=2)) == ["I15"]
 
@@ -190,12 +186,7 @@ def test_an_aborted_call_is_made_again_only_if_that_is_safe() -> None:
     assert find_violations(*PROPOSED, make_start(C2), CallAborted(call=C2), again) == ["I17"]
     saved = ProgressSaved(call=C2, progress=3)
     assert find_violations(*PROPOSED, make_start(C2), saved, CallAborted(call=C2), again) == []
-    assert (
-        find_violations(
-            *LEASED_RUN, *make_step(LOOK), make_start(C2), CallAborted(call=C2), again
-        )
-        == []
-    )
+    assert find_violations(*make_call_in_flight(LOOK), CallAborted(call=C2), again) == []
 
 
 def test_a_failed_tool_call_is_not_made_again() -> None:
@@ -206,9 +197,9 @@ def test_a_failed_tool_call_is_not_made_again() -> None:
     ]
     first = CallStarted(call=C1, call_kind="model", attempt=1, seen=Seq(-1))
     again = replace(first, attempt=2)
-    broke = CallFailed(call=C1, error="529", transient=True)
-    assert find_violations(*LEASED_RUN, first, broke, again) == []
-    assert find_violations(*LEASED_RUN, first, replace(broke, transient=False), again) == [
+    transient = CallFailed(call=C1, error="529", transient=True)
+    assert find_violations(*LEASED_RUN, first, transient, again) == []
+    assert find_violations(*LEASED_RUN, first, replace(transient, transient=False), again) == [
         "I17"
     ]
 
@@ -216,19 +207,13 @@ def test_a_failed_tool_call_is_not_made_again() -> None:
 def test_attempts_are_numbered_without_gaps() -> None:
     """I19."""
     assert find_violations(*PROPOSED, make_start(C2, attempt=2)) == ["I19"]
-    lost = (*LEASED_RUN, *make_step(LOOK), make_start(C2), LEASE_2, CallUnknown(call=C2))
+    lost = (*make_call_in_flight(LOOK), LEASE_2, CallUnknown(call=C2))
     assert find_violations(*lost, make_start(C2, attempt=3)) == ["I19"]
 
 
 def test_attempts_of_an_undo_are_numbered_without_gaps() -> None:
     """I19."""
-    cancelling = (
-        *LEASED_RUN,
-        *make_step(DRAFT),
-        make_start(C2),
-        CancelRequested(),
-        CallDone(call=C2),
-    )
+    cancelling = (*make_call_in_flight(DRAFT), CancelRequested(), CallDone(call=C2))
     failed = (*cancelling, UndoStarted(call=C2), UndoFailed(call=C2))
     assert find_violations(*failed, UndoStarted(call=C2, attempt=2)) == []
     assert find_violations(*failed, UndoStarted(call=C2, attempt=1)) == ["I19"]
@@ -258,11 +243,11 @@ def test_a_call_of_a_hosted_agent_does_not_count_as_one_of_the_person() -> None:
 # ── worker deaths ──────────────────────────────────────────────────────────────────────
 
 
-def make_worker_deaths(*between: Entry, times: int = WORKER_DEATHS_MAX) -> tuple[Entry, ...]:
-    """Return a run in which so many drivers died under a call, and this came before each."""
+def make_worker_deaths(times: int = WORKER_DEATHS_MAX) -> tuple[Entry, ...]:
+    """Return a run in which this many workers died during one call."""
     entries: tuple[Entry, ...] = (*LEASED_RUN, *make_step(LOOK))
     for number in range(1, times + 1):
-        entries += (make_start(C2, attempt=number), *between)
+        entries += (make_start(C2, attempt=number),)
         entries += (LeaseTaken(epoch=Epoch(number + 1)), CallUnknown(call=C2))
     return entries
 
@@ -284,7 +269,7 @@ def test_a_run_fails_after_three_worker_deaths_and_can_be_resumed() -> None:
 
 def test_a_run_does_not_fail_after_two_deaths_or_after_stand_downs() -> None:
     """I41."""
-    assert find_violations(*make_worker_deaths(times=WORKER_DEATHS_MAX - 1), FAILED) == ["I41"]
+    assert find_violations(*make_worker_deaths(WORKER_DEATHS_MAX - 1), FAILED) == ["I41"]
     stood_down: tuple[Entry, ...] = (*LEASED_RUN, *make_step(LOOK))
     for number in range(1, WORKER_DEATHS_MAX + 1):
         stood_down += (make_start(C2, attempt=number), CallAborted(call=C2), StoodDown())
@@ -294,10 +279,10 @@ def test_a_run_does_not_fail_after_two_deaths_or_after_stand_downs() -> None:
 
 
 def test_an_older_journal_with_more_attempts_is_sound() -> None:
-    """Older versions had no limit."""
+    """Older versions had no limit on the attempts of a call."""
     assert (
         find_violations(
-            *make_worker_deaths(times=2 * WORKER_DEATHS_MAX),
+            *make_worker_deaths(2 * WORKER_DEATHS_MAX),
             make_start(C2, attempt=2 * WORKER_DEATHS_MAX + 1),
         )
         == []

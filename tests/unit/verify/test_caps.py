@@ -12,11 +12,10 @@ from midrun.core.entries import (
     CapRaised,
     CapReached,
     Entry,
-    LeaseTaken,
     RunPaused,
     RunResumed,
 )
-from midrun.core.ids import CallId, Epoch, Seq
+from midrun.core.ids import CallId, Seq
 from midrun.core.stops import (
     MaxCost,
     MaxSteps,
@@ -31,7 +30,9 @@ from tests.unit.verify.journal_builder import (
     C1,
     C2,
     C3,
+    C4,
     LEASE,
+    LEASE_2,
     MAIL,
     STARTED,
     find_violations,
@@ -40,117 +41,109 @@ from tests.unit.verify.journal_builder import (
 )
 
 
-def make_capped_run(stop: Stop) -> tuple[Entry, ...]:
+def start_run(stop: Stop) -> tuple[Entry, ...]:
     """Return a run with this stop condition."""
     return (replace(STARTED, stop=stop), LEASE)
 
 
-def make_model_start(call: CallId, tokens: int = 0, cost: int = 0) -> CallStarted:
-    """Return a model call that sets this much aside."""
+def start_model(call: CallId, tokens: int = 0, cost: int = 0) -> CallStarted:
+    """Return the start of a model call with this reservation."""
     spend = Spend(tokens=tokens, cost=cost)
     return CallStarted(call=call, call_kind="model", attempt=1, seen=Seq(-1), reserved=spend)
 
 
-def make_model_end(call: CallId, tokens: int) -> CallDone:
-    """Return the end of a model call that cost this much."""
+def end_model(call: CallId, tokens: int) -> CallDone:
+    """Return the end of a model call that spent this many tokens."""
     return CallDone(call=call, reply=Reply(text="So."), spent=Spend(tokens=tokens))
 
 
 def test_a_reservation_must_fit_below_the_cap() -> None:
     """I37: a call starts only if its highest possible cost is allowed."""
-    assert (
-        find_violations(*make_capped_run(MaxTokens(100)), make_model_start(C1, tokens=100))
-        == []
-    )
-    assert find_violations(
-        *make_capped_run(MaxTokens(100)), make_model_start(C1, tokens=101)
-    ) == ["I37"]
-    assert (
-        find_violations(*make_capped_run(MaxCost(usd=0.5)), make_model_start(C1, cost=500_000))
-        == []
-    )
-    assert find_violations(
-        *make_capped_run(MaxCost(usd=0.5)), make_model_start(C1, cost=500_001)
-    ) == ["I37"]
+    assert find_violations(*start_run(MaxTokens(100)), start_model(C1, tokens=100)) == []
+    assert find_violations(*start_run(MaxTokens(100)), start_model(C1, tokens=101)) == ["I37"]
+    assert find_violations(*start_run(MaxCost(usd=0.5)), start_model(C1, cost=500_000)) == []
+    assert find_violations(*start_run(MaxCost(usd=0.5)), start_model(C1, cost=500_001)) == [
+        "I37"
+    ]
 
 
 def test_the_amount_spent_replaces_the_reservation() -> None:
     """I37."""
     cheap = (
-        *make_capped_run(MaxTokens(100)),
-        make_model_start(C1, tokens=60),
-        make_model_end(C1, 10),
+        *start_run(MaxTokens(100)),
+        start_model(C1, tokens=60),
+        end_model(C1, 10),
     )
-    assert find_violations(*cheap, make_model_start(C2, tokens=90)) == []
+    assert find_violations(*cheap, start_model(C2, tokens=90)) == []
     expensive = (
-        *make_capped_run(MaxTokens(100)),
-        make_model_start(C1, tokens=60),
-        make_model_end(C1, 130),
+        *start_run(MaxTokens(100)),
+        start_model(C1, tokens=60),
+        end_model(C1, 130),
     )
     assert find_violations(*expensive) == []
-    assert find_violations(*expensive, make_model_start(C2, tokens=1)) == ["I37"]
+    assert find_violations(*expensive, start_model(C2, tokens=1)) == ["I37"]
 
 
 @pytest.mark.parametrize("ending", [CallAborted(call=C1), CallFailed(call=C1, error="529")])
 def test_a_call_without_a_reported_amount_counts_its_reservation(ending: Entry) -> None:
     """I37: a provider may bill a stream that was closed."""
-    ended = (*make_capped_run(MaxTokens(100)), make_model_start(C1, tokens=60), ending)
-    assert find_violations(*ended, make_model_start(C2, tokens=40)) == []
-    assert find_violations(*ended, make_model_start(C2, tokens=41)) == ["I37"]
+    ended = (*start_run(MaxTokens(100)), start_model(C1, tokens=60), ending)
+    assert find_violations(*ended, start_model(C2, tokens=40)) == []
+    assert find_violations(*ended, start_model(C2, tokens=41)) == ["I37"]
 
 
 def test_an_unknown_call_keeps_its_reservation() -> None:
     """I37: the next attempt needs another one."""
     lost = (
-        *make_capped_run(MaxTokens(100)),
-        make_model_start(C1, tokens=60),
-        LeaseTaken(epoch=Epoch(2)),
+        *start_run(MaxTokens(100)),
+        start_model(C1, tokens=60),
+        LEASE_2,
     )
-    again = replace(make_model_start(C1, tokens=40), attempt=2)
+    again = replace(start_model(C1, tokens=40), attempt=2)
     assert find_violations(*lost, CallUnknown(call=C1), again) == []
-    too_much = replace(make_model_start(C1, tokens=41), attempt=2)
+    too_much = replace(start_model(C1, tokens=41), attempt=2)
     assert find_violations(*lost, CallUnknown(call=C1), too_much) == ["I37"]
 
 
 def test_a_raised_cap_allows_a_higher_reservation() -> None:
     """I37."""
     full = (
-        *make_capped_run(MaxTokens(100)),
-        make_model_start(C1, tokens=100),
-        make_model_end(C1, 100),
+        *start_run(MaxTokens(100)),
+        start_model(C1, tokens=100),
+        end_model(C1, 100),
     )
     raised = CapRaised(caps={"tokens": 150})
-    assert find_violations(*full, raised, make_model_start(C2, tokens=50)) == []
-    assert find_violations(*full, raised, make_model_start(C2, tokens=51)) == ["I37"]
+    assert find_violations(*full, raised, start_model(C2, tokens=50)) == []
+    assert find_violations(*full, raised, start_model(C2, tokens=51)) == ["I37"]
 
 
 def test_no_step_starts_beyond_the_cap_on_steps() -> None:
     """I37: a cap pauses the run before the step."""
     one = (
-        *make_capped_run(MaxSteps(1) | MaxTokens(1000)),
-        make_model_start(C1),
-        make_model_end(C1, 1),
+        *start_run(MaxSteps(1) | MaxTokens(1000)),
+        start_model(C1),
+        end_model(C1, 1),
     )
     assert find_violations(*one) == []
-    assert find_violations(*one, make_model_start(C2)) == ["I37"]
-    assert find_violations(*one, CapRaised(caps={"steps": 2}), make_model_start(C2)) == []
+    assert find_violations(*one, start_model(C2)) == ["I37"]
+    assert find_violations(*one, CapRaised(caps={"steps": 2}), start_model(C2)) == []
 
 
 def test_no_step_starts_after_the_last_tool_call_that_is_allowed() -> None:
     """I37."""
     one = (
-        *make_capped_run(MaxToolCalls(1)),
+        *start_run(MaxToolCalls(1)),
         *make_step(MAIL),
         make_start(C2),
         CallDone(call=C2),
     )
     assert find_violations(*one) == []
-    assert find_violations(*one, make_model_start(C3)) == ["I37"]
+    assert find_violations(*one, start_model(C3)) == ["I37"]
 
 
 def test_no_call_of_a_reply_starts_beyond_the_cap_on_calls() -> None:
     """I37."""
-    two = (*make_capped_run(MaxToolCalls(1)), *make_step(MAIL, MAIL), make_start(C2))
+    two = (*start_run(MaxToolCalls(1)), *make_step(MAIL, MAIL), make_start(C2))
     assert find_violations(*two) == []
     assert find_violations(*two, make_start(C3)) == ["I37"]
     assert find_violations(*two, CapRaised(caps={"tool_calls": 2}), make_start(C3)) == []
@@ -159,19 +152,19 @@ def test_no_call_of_a_reply_starts_beyond_the_cap_on_calls() -> None:
 def test_no_call_is_repeated_more_often_than_its_cap_allows() -> None:
     """I37: a resume resets the count."""
     twice = (
-        *make_capped_run(Repeats(2)),
+        *start_run(Repeats(2)),
         *make_step(MAIL, MAIL, MAIL),
         make_start(C2),
         make_start(C3),
     )
     assert find_violations(*twice) == []
-    assert find_violations(*twice, make_start(CallId("c4"))) == ["I37"]
+    assert find_violations(*twice, make_start(C4)) == ["I37"]
     ended = (CallDone(call=C2), CallDone(call=C3), CapReached(stop="twice"), RunPaused())
-    resumed = (*ended, RunResumed(by="ann"), LeaseTaken(epoch=Epoch(2)))
-    assert find_violations(*twice, *resumed, make_start(CallId("c4"))) == []
+    resumed = (*ended, RunResumed(by="ann"), LEASE_2)
+    assert find_violations(*twice, *resumed, make_start(C4)) == []
 
 
 def test_a_cap_inside_a_combined_condition_is_no_bound() -> None:
     """Inside `&` and `~` a cap alone does not stop the run."""
-    half = make_capped_run(MaxTokens(100) & TextMention("almost"))
-    assert find_violations(*half, make_model_start(C1, tokens=500)) == []
+    combined = start_run(MaxTokens(100) & TextMention("almost"))
+    assert find_violations(*combined, start_model(C1, tokens=500)) == []

@@ -37,7 +37,7 @@ from tests.unit.verify.journal_builder import (
 
 
 def make_push(number: int, message: int) -> FramePushed:
-    """Return the push that suspends the task for a message."""
+    """Return the entry that holds the task for the message with this seq."""
     return FramePushed(
         frame=FrameId(f"f{number}"),
         message=Seq(message),
@@ -55,8 +55,8 @@ NESTED = (*HELD, MessageReceived(text="And then?"), make_push(2, 5))
 def test_every_frame_is_resumed_or_abandoned_before_the_end() -> None:
     """I34."""
     answered = (*HELD, *make_step(text="So."))
-    back = (FrameResumed(frame=F1, words=BACK_TEXT), *make_step(call=C2, text="Done."))
-    assert find_violations(*answered, *back, RunCompleted()) == []
+    resumed = (FrameResumed(frame=F1, words=BACK_TEXT), *make_step(call=C2, text="Done."))
+    assert find_violations(*answered, *resumed, RunCompleted()) == []
     assert find_violations(*answered, RunCompleted()) == ["I34"]
     dropped = FrameAbandoned(frame=F1, why="cancelled")
     assert find_violations(*HELD, CancelRequested(), dropped, RunCancelled()) == []
@@ -65,9 +65,8 @@ def test_every_frame_is_resumed_or_abandoned_before_the_end() -> None:
 
 def test_frames_are_closed_last_in_first_out() -> None:
     """I34."""
-    text = BACK_TEXT
-    assert find_violations(*NESTED, FrameResumed(frame=F2, words=text)) == []
-    assert find_violations(*NESTED, FrameResumed(frame=F1, words=text)) == ["I34"]
+    assert find_violations(*NESTED, FrameResumed(frame=F2, words=BACK_TEXT)) == []
+    assert find_violations(*NESTED, FrameResumed(frame=F1, words=BACK_TEXT)) == ["I34"]
 
 
 def test_a_frame_is_closed_once() -> None:
@@ -78,8 +77,8 @@ def test_a_frame_is_closed_once() -> None:
 
 def test_the_stack_of_frames_is_never_deeper_than_its_limit() -> None:
     """I35."""
-    begun = (replace(STARTED, frame_depth=1), LEASE)
-    one = (*begun, MessageReceived(text="Why?"), make_push(1, 3))
+    started = (replace(STARTED, frame_depth=1), LEASE)
+    one = (*started, MessageReceived(text="Why?"), make_push(1, 3))
     assert find_violations(*one, MessageReceived(text="And?", queued=True)) == []
     assert find_violations(*one, MessageReceived(text="And?"), make_push(2, 5)) == ["I35"]
 

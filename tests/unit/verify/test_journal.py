@@ -28,7 +28,7 @@ from midrun.core.evolve import fold
 from midrun.core.ids import AskId, Epoch, RunId, Seq
 from midrun.core.run_head import build_head
 from midrun.core.values import Phase
-from midrun.testing.scenario import RUN as RUN_ID
+from midrun.testing.scenario import RUN
 from midrun.verify.journal import check_chain, check_imports, check_journal
 from tests.unit.verify.journal_builder import (
     C2,
@@ -39,8 +39,8 @@ from tests.unit.verify.journal_builder import (
     MAIL,
     STARTED,
     find_violations,
+    make_call_in_flight,
     make_journal,
-    make_start,
     make_step,
     with_epoch,
 )
@@ -48,9 +48,7 @@ from tests.unit.verify.journal_builder import (
 
 def test_a_sound_journal_has_no_problems() -> None:
     """Nor has any prefix of it: a journal is checked while it grows."""
-    records = make_journal(
-        *LEASED_RUN, *make_step(MAIL), make_start(C2), CallDone(call=C2), *make_step(call=C3)
-    )
+    records = make_journal(*make_call_in_flight(MAIL), CallDone(call=C2), *make_step(call=C3))
     for length in range(len(records) + 1):
         assert check_journal(records[:length]) == ()
 
@@ -58,10 +56,10 @@ def test_a_sound_journal_has_no_problems() -> None:
 def test_a_gap_or_a_repeat_in_the_seqs_is_reported() -> None:
     """I1."""
     records = make_journal(*LEASED_RUN, StoodDown())
-    late = replace(records[2], seq=Seq(4))
-    assert [p.invariant for p in check_journal((*records[:2], late))] == ["I1"]
-    again = replace(records[2], seq=Seq(2))
-    assert [p.invariant for p in check_journal((*records[:2], again))] == ["I1"]
+    gap = replace(records[2], seq=Seq(4))
+    assert [p.invariant for p in check_journal((*records[:2], gap))] == ["I1"]
+    repeat = replace(records[2], seq=Seq(2))
+    assert [p.invariant for p in check_journal((*records[:2], repeat))] == ["I1"]
 
 
 def test_an_entry_that_the_phase_does_not_allow_is_reported() -> None:
@@ -86,7 +84,7 @@ def test_entries_after_an_invalid_one_are_not_folded() -> None:
 def test_a_stored_head_that_differs_from_the_journal_is_reported() -> None:
     """I2: lists and wake-ups depend on the head."""
     records = make_journal(*LEASED_RUN)
-    head = build_head(fold(RUN_ID, records))
+    head = build_head(fold(RUN, records))
     assert check_journal(records, head=head) == ()
     wrong = replace(head, phase=Phase.PAUSED)
     assert [p.invariant for p in check_journal(records, head=wrong)] == ["I2"]
@@ -95,7 +93,7 @@ def test_a_stored_head_that_differs_from_the_journal_is_reported() -> None:
 def test_a_state_that_differs_from_the_journal_is_reported() -> None:
     """I2: the state may come from a snapshot or from the memory of a process."""
     records = make_journal(*LEASED_RUN)
-    state = fold(RUN_ID, records)
+    state = fold(RUN, records)
     assert check_journal(records, state=state) == ()
     wrong = replace(state, phase=Phase.PAUSED)
     assert [p.invariant for p in check_journal(records, state=wrong)] == ["I2"]
@@ -123,7 +121,7 @@ def test_an_older_epoch_appends_no_driver_entry() -> None:
 def test_an_older_epoch_may_report_a_late_result() -> None:
     """I7: a late result starts no call."""
     late = LateResult(call=C2, attempt=1, epoch=Epoch(1))
-    lost = (*LEASED_RUN, *make_step(MAIL), make_start(C2), LEASE_2, CallUnknown(call=C2))
+    lost = (*make_call_in_flight(MAIL), LEASE_2, CallUnknown(call=C2))
     assert find_violations(*lost, with_epoch(1, late)) == []
     assert find_violations(*lost, with_epoch(1, replace(late, epoch=Epoch(3)))) == ["I7"]
 
@@ -131,7 +129,7 @@ def test_an_older_epoch_may_report_a_late_result() -> None:
 def test_only_a_late_result_of_the_unknown_attempt_closes_its_ask() -> None:
     """I7."""
     ask = AskOpened(ask=AskId("a1"), ask_kind="unsure", call=C2)
-    lost = (*LEASED_RUN, *make_step(MAIL), make_start(C2), LEASE_2, CallUnknown(call=C2), ask)
+    lost = (*make_call_in_flight(MAIL), LEASE_2, CallUnknown(call=C2), ask)
     closed = AskClosed(ask=AskId("a1"), why="evidence")
     late = LateResult(call=C2, attempt=1, epoch=Epoch(1))
     assert find_violations(*lost, late, closed) == []
@@ -141,18 +139,21 @@ def test_only_a_late_result_of_the_unknown_attempt_closes_its_ask() -> None:
 
 def test_a_new_lease_closes_every_orphaned_call_at_once() -> None:
     """I8: no other entry comes between the lease and the last of them."""
-    in_flight = (*LEASED_RUN, *make_step(MAIL), make_start(C2))
+    in_flight = make_call_in_flight(MAIL)
     assert find_violations(*in_flight, LEASE_2, CallUnknown(call=C2)) == []
     assert find_violations(*in_flight, LEASE_2) == ["I8"]
-    paused = PauseRequested()
-    assert find_violations(*in_flight, LEASE_2, paused, CallUnknown(call=C2)) == ["I8"]
+    assert find_violations(*in_flight, LEASE_2, PauseRequested(), CallUnknown(call=C2)) == [
+        "I8"
+    ]
 
 
 def test_a_new_lease_closes_an_orphaned_undo() -> None:
     """I8: the next attempt has the same key, so the last one must be closed."""
     undoing = (
-        *(*LEASED_RUN, *make_step(DRAFT), make_start(C2), CancelRequested()),
-        *(CallDone(call=C2), UndoStarted(call=C2)),
+        *make_call_in_flight(DRAFT),
+        CancelRequested(),
+        CallDone(call=C2),
+        UndoStarted(call=C2),
     )
     assert find_violations(*undoing, LEASE_2, UndoUnknown(call=C2)) == []
     assert find_violations(*undoing, LEASE_2) == ["I8"]
@@ -160,9 +161,9 @@ def test_a_new_lease_closes_an_orphaned_undo() -> None:
 
 def test_a_lease_that_was_returned_is_not_used() -> None:
     """I6: no worker drives a paused run."""
-    rest = (*LEASED_RUN, PauseRequested(), RunPaused())
-    assert find_violations(*rest, RunResumed()) == []
-    assert find_violations(*rest, with_epoch(1, StoodDown()))[:1] == ["I6"]
+    paused = (*LEASED_RUN, PauseRequested(), RunPaused())
+    assert find_violations(*paused, RunResumed()) == []
+    assert find_violations(*paused, with_epoch(1, StoodDown()))[:1] == ["I6"]
 
 
 # ── the hash chain ─────────────────────────────────────────────────────────────────────
@@ -186,7 +187,7 @@ def make_lines() -> list[StoredLine]:
 def find_first_fault(
     stored: Sequence[StoredLine], head: tuple[int, bytes] | None = None
 ) -> list[int]:
-    """Return where the check finds the first fault, if anywhere."""
+    """Return the seq of the first fault in a list, or an empty list."""
     problems = check_chain(stored, chain=hash_line, first_hash=FIRST_HASH, head=head)
     assert {problem.invariant for problem in problems} <= {"I4"}
     return [problem.seq for problem in problems]
@@ -211,15 +212,15 @@ def test_a_changed_line_or_hash_is_reported(seq: int) -> None:
 
 def test_an_import_with_another_head_is_reported() -> None:
     """I42: the head is compared with the one that the entry names."""
-    previous = make_journal(*LEASED_RUN, *make_step(MAIL), PauseRequested(), RunPaused())
+    exported = make_journal(*LEASED_RUN, *make_step(MAIL), PauseRequested(), RunPaused())
     head = FIRST_HASH
-    for record in previous:
+    for record in exported:
         head = hash_line(head, format_record(record))
     for named_head, violations in ((head.hex(), []), ("00" * 32, ["I42"])):
         entry = RunImported(checkpoint=RunId("run_1"), head=named_head)
         records = [
-            *previous,
-            Record(seq=Seq(len(previous) + 1), at=previous[-1].at, entry=entry),
+            *exported,
+            Record(seq=Seq(len(exported) + 1), at=exported[-1].at, entry=entry),
         ]
         problems = check_imports(
             map(format_record, records), records, chain=hash_line, first_hash=FIRST_HASH

@@ -34,6 +34,7 @@ from tests.unit.verify.journal_builder import (
     LOCK,
     MAIL,
     find_violations,
+    make_call_in_flight,
     make_start,
     make_step,
 )
@@ -42,7 +43,7 @@ PUT = Use(tool="put", traits=Traits(effect=Effect.IDEMPOTENT, undo=True))
 CHARGE = Use(tool="charge", traits=Traits(undo=True, undo_unknown=False))
 BOTH = Use(tool="both", traits=Traits(undo=True, release=True))
 
-ONE_CALL = (*LEASED_RUN, *make_step(DRAFT), make_start(C2))
+ONE_CALL = make_call_in_flight(DRAFT)
 CANCEL_ALL = CancelRequested(undo="all")
 UNDONE = (UndoStarted(call=C2), UndoDone(call=C2))
 GIVEN_UP = (
@@ -66,7 +67,7 @@ def make_undo(call: CallId) -> tuple[Entry, ...]:
         (LEASE_2, CallUnknown(call=C2), CancelRequested()),
         (CallDone(call=C2), CANCEL_ALL),
     ],
-    ids=["in flight", "aborted by it", "aborted before", "unknown", "finished, of all"],
+    ids=["in flight", "aborted", "aborted before", "unknown", "finished, undo all"],
 )
 def test_every_call_in_the_undo_set_is_undone(ending: tuple[Entry, ...]) -> None:
     """I28: in flight, aborted or unknown at the cancel; with `all` also finished ones."""
@@ -107,7 +108,7 @@ def test_a_late_result_after_the_cancel_keeps_the_call_in_the_undo_set() -> None
 
 def test_an_unknown_call_stays_in_the_undo_set_after_a_failed_attempt() -> None:
     """I18: the failure says nothing about the first attempt."""
-    lost = (*LEASED_RUN, *make_step(PUT), make_start(C2), LEASE_2, CallUnknown(call=C2))
+    lost = (*make_call_in_flight(PUT), LEASE_2, CallUnknown(call=C2))
     failed = (
         *lost,
         make_start(C2, attempt=2),
@@ -120,7 +121,7 @@ def test_an_unknown_call_stays_in_the_undo_set_after_a_failed_attempt() -> None:
 
 def test_an_aborted_call_stays_in_the_undo_set_after_a_failed_attempt() -> None:
     """I28: the failure says nothing about the first attempt."""
-    stopped = (*LEASED_RUN, *make_step(PUT), make_start(C2), CallAborted(call=C2))
+    stopped = (*make_call_in_flight(PUT), CallAborted(call=C2))
     failed = (*stopped, make_start(C2, attempt=2), CallFailed(call=C2, error="no"))
     assert find_violations(*failed, CancelRequested(), *UNDONE, RunCancelled()) == []
     assert find_violations(*failed, CancelRequested(), RunCancelled()) == ["I28"]
@@ -143,7 +144,7 @@ def test_a_call_with_an_open_question_is_undone() -> None:
 )
 def test_every_resource_is_released_before_the_end_of_the_run(end: tuple[Entry, ...]) -> None:
     """I28."""
-    held = (*LEASED_RUN, *make_step(LOCK), make_start(C2), CallDone(call=C2))
+    held = (*make_call_in_flight(LOCK), CallDone(call=C2))
     released = (UndoStarted(call=C2, action="release"), UndoDone(call=C2, action="release"))
     assert find_violations(*held, *end[:-1], *released, end[-1]) == []
     assert find_violations(*held, *end) == ["I28"]
@@ -151,7 +152,7 @@ def test_every_resource_is_released_before_the_end_of_the_run(end: tuple[Entry, 
 
 def test_a_cancelled_run_has_no_call_in_flight() -> None:
     """I28."""
-    in_flight = (*LEASED_RUN, *make_step(MAIL), make_start(C2), CancelRequested())
+    in_flight = (*make_call_in_flight(MAIL), CancelRequested())
     assert find_violations(*in_flight, CallAborted(call=C2), RunCancelled()) == []
     assert find_violations(*in_flight, RunCancelled()) == ["I28"]
 
@@ -205,21 +206,13 @@ def test_an_undo_that_did_not_stop_is_given_up_without_another_attempt() -> None
 def test_an_unknown_call_with_undo_unknown_false_is_given_up_at_once() -> None:
     """I30: the undo of such a tool must know that the call happened."""
     unknown = (
-        *LEASED_RUN,
-        *make_step(CHARGE),
-        make_start(C2),
+        *make_call_in_flight(CHARGE),
         LEASE_2,
         CallUnknown(call=C2),
         CancelRequested(),
     )
     assert find_violations(*unknown, UndoGaveUp(call=C2), RESIDUE) == []
-    known = (
-        *LEASED_RUN,
-        *make_step(CHARGE),
-        make_start(C2),
-        CancelRequested(),
-        CallDone(call=C2),
-    )
+    known = (*make_call_in_flight(CHARGE), CancelRequested(), CallDone(call=C2))
     assert find_violations(*known, UndoGaveUp(call=C2), RESIDUE) == ["I30"]
 
 
@@ -227,13 +220,13 @@ def test_an_undo_that_succeeded_or_was_given_up_is_not_started_again() -> None:
     """I30."""
     done = (*ONE_CALL, CallDone(call=C2), CANCEL_ALL, *UNDONE)
     assert find_violations(*done, UndoStarted(call=C2, attempt=2)) == ["I30"]
-    left = (*ONE_CALL, CallDone(call=C2), CANCEL_ALL, *GIVEN_UP)
-    assert set(find_violations(*left, UndoStarted(call=C2, attempt=3))) == {"I30"}
+    given_up = (*ONE_CALL, CallDone(call=C2), CANCEL_ALL, *GIVEN_UP)
+    assert set(find_violations(*given_up, UndoStarted(call=C2, attempt=3))) == {"I30"}
 
 
 def test_one_undo_is_in_flight_at_a_time_and_ends_once() -> None:
     """I30."""
-    both = (*LEASED_RUN, *make_step(BOTH), make_start(C2), CancelRequested(), CallDone(call=C2))
+    both = (*make_call_in_flight(BOTH), CancelRequested(), CallDone(call=C2))
     release = UndoStarted(call=C2, action="release")
     assert find_violations(*both, *UNDONE, release) == []
     assert find_violations(*both, UndoStarted(call=C2), release) == ["I30"]
@@ -245,7 +238,7 @@ def test_one_undo_is_in_flight_at_a_time_and_ends_once() -> None:
 
 def test_only_a_call_that_was_made_and_has_an_undo_is_undone() -> None:
     """I30."""
-    mail = (*LEASED_RUN, *make_step(MAIL), make_start(C2), CancelRequested(), CallDone(call=C2))
+    mail = (*make_call_in_flight(MAIL), CancelRequested(), CallDone(call=C2))
     assert find_violations(*mail, UndoStarted(call=C2)) == ["I30"]
     unmade = (*LEASED_RUN, *make_step(DRAFT), CancelRequested())
     assert find_violations(*unmade, UndoStarted(call=C2)) == ["I30"]
@@ -256,7 +249,6 @@ def test_a_late_result_during_the_undo_does_not_change_the_order() -> None:
     two = (*LEASED_RUN, *make_step(DRAFT, DRAFT), make_start(C2), make_start(C3), LEASE_2)
     lost = (*two, CallUnknown(call=C2), CallUnknown(call=C3), CancelRequested())
     late = LateResult(call=C2, attempt=1, epoch=Epoch(1))
-    first = (UndoStarted(call=C3), UndoDone(call=C3))
-    assert find_violations(*lost, *first, late, *UNDONE, RunCancelled()) == []
+    assert find_violations(*lost, *make_undo(C3), late, *UNDONE, RunCancelled()) == []
     again = replace(late, call=C3)
-    assert find_violations(*lost, *first, again, *UNDONE, RunCancelled()) == []
+    assert find_violations(*lost, *make_undo(C3), again, *UNDONE, RunCancelled()) == []

@@ -14,26 +14,26 @@ from midrun.stores.memory import MemoryStore
 from midrun.verify.checks import Problem
 from tests.support.verified_journals import PROBLEMS
 
-PROBLEM = Problem(invariant="I5", seq=3, text="It went on after its end.")
+PROBLEM = Problem(invariant="I5", seq=3, text="An entry follows the end.")
 AGENT = Agent("says", model=ScriptedModel(["Done."]))
 
 
 async def report_problem(_: Store, run: RunId) -> Verdict:
-    """Find fault with everything."""
+    """Return a verdict with one problem, in place of `verify_run`."""
     return Verdict(run_id=run, entries=3, problems=(PROBLEM,))
 
 
 @pytest.mark.spoils_journals
-@pytest.mark.parametrize("kind", ["file", "memory", "lent"])
+@pytest.mark.parametrize("kind", ["file", "memory", "instance"])
 async def test_a_problem_in_a_journal_is_recorded_for_every_kind_of_store(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file, memory, and a store that outlives its `Midrun`."""
+    """The store of the third case outlives its `Midrun`."""
     monkeypatch.setattr(tests.support.verified_journals, "verify_run", report_problem)
     stores: dict[str, str | Store] = {
         "file": f"sqlite:///{tmp_path / 'runs.db'}",
         "memory": "memory://",
-        "lent": MemoryStore(),
+        "instance": MemoryStore(),
     }
     async with Midrun(stores[kind], agents=[AGENT]) as midrun:
         run = await midrun.start("says", "Say it")
