@@ -213,7 +213,7 @@ def test_a_redirect_aborts_the_model_call_and_the_next_one_has_its_text() -> Non
     run = run.then(plans=(AbortCall(call=C1, reason="redirected"),))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C1, text="So fa")))
     run = run.then(plans=(Advance(),)).advances().then(plans=(CallModel(call=C2),))
-    assert [m.text for m in run.state.messages][-2:] == ["So fa", "Use the 2026 figures"]
+    assert [m.text for m in run.state.messages][-2:] == ["So fa", REDIRECT.text]
 
 
 def test_a_redirect_at_the_next_step_lets_started_tools_finish_and_seals_the_rest() -> None:
@@ -238,7 +238,7 @@ def test_an_applied_redirect_records_the_plan_item_that_it_replaces() -> None:
     run = leased_run.after(v.SetPlan(epoch=E1, items=items)).when(REDIRECT).advances()
     applied = run.entries[-1]
     assert isinstance(applied, RedirectApplied)
-    assert (applied.minus, applied.plus) == ("Score churn risk", "Use the 2026 figures")
+    assert (applied.minus, applied.plus) == ("Score churn risk", REDIRECT.text)
 
 
 def test_a_pending_redirect_can_be_withdrawn() -> None:
@@ -248,14 +248,14 @@ def test_a_pending_redirect_can_be_withdrawn() -> None:
     assert run.state.pending == ()
     closed = run.entries[-1]
     assert isinstance(closed, RedirectClosed)
-    assert (closed.why, closed.text) == ("withdrawn", "Use the 2026 figures")
+    assert (closed.why, closed.text) == ("withdrawn", REDIRECT.text)
     run.when(c.Withdraw(seq=seq)).then(refused="not_pending")
 
 
 def test_a_redirect_of_a_paused_run_resumes_it_with_the_text() -> None:
     run = leased_run.when(c.Pause()).advances().when(REDIRECT).then(phase=Phase.QUEUED)
     run = run.after(v.TakeLease()).advances()
-    assert run.state.messages[-1].text == "Use the 2026 figures"
+    assert run.state.messages[-1].text == REDIRECT.text
 
 
 def test_a_redirect_of_a_waiting_run_closes_its_asks() -> None:

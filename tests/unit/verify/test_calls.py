@@ -82,11 +82,15 @@ def test_calls_start_again_after_a_pause_was_withdrawn() -> None:
 
 def test_only_calls_of_the_person_start_during_a_take_over() -> None:
     """I11: calls that the agent proposed wait for the hand-back."""
-    taken = (TakenOver(by="bob"), PauseRequested(why="taken_over"), RunPaused(why="taken_over"))
-    used = (ToolUsed(tool="mail", by="bob"), CallProposed(use=MAIL), RunWoken(), LEASE_2)
-    tool_used = (*PROPOSED, *taken, *used)
-    assert find_violations(*tool_used, make_start(C4)) == []
-    assert find_violations(*tool_used, make_start(C2)) == ["I11"]
+    taken_over = (
+        TakenOver(by="bob"),
+        PauseRequested(why="taken_over"),
+        RunPaused(why="taken_over"),
+    )
+    tool_used = (ToolUsed(tool="mail", by="bob"), CallProposed(use=MAIL), RunWoken(), LEASE_2)
+    run = (*PROPOSED, *taken_over, *tool_used)
+    assert find_violations(*run, make_start(C4)) == []
+    assert find_violations(*run, make_start(C2)) == ["I11"]
 
 
 def test_no_call_starts_while_halted() -> None:
@@ -233,11 +237,13 @@ def test_calls_asks_and_frames_are_numbered_without_gaps() -> None:
 
 def test_a_call_of_a_hosted_agent_does_not_count_as_one_of_the_person() -> None:
     """I11: the epoch of the entry shows that the driver proposed the call."""
-    taken = (TakenOver(by="bob"), with_epoch(1, CallProposed(use=Use(tool="x"))))
+    taken_over = (TakenOver(by="bob"), with_epoch(1, CallProposed(use=Use(tool="x"))))
     pause = (PauseRequested(why="taken_over"), RunPaused(why="taken_over"))
-    used = (ToolUsed(tool="mail", by="bob"), CallProposed(use=MAIL), RunWoken(), LEASE_2)
-    assert find_violations(*LEASED_RUN, *taken, *pause, *used, make_start(C1)) == ["I11"]
-    assert find_violations(*LEASED_RUN, *taken, *pause, *used, make_start(C2)) == []
+    tool_used = (ToolUsed(tool="mail", by="bob"), CallProposed(use=MAIL), RunWoken(), LEASE_2)
+    assert find_violations(*LEASED_RUN, *taken_over, *pause, *tool_used, make_start(C1)) == [
+        "I11"
+    ]
+    assert find_violations(*LEASED_RUN, *taken_over, *pause, *tool_used, make_start(C2)) == []
 
 
 # ── worker deaths ──────────────────────────────────────────────────────────────────────
