@@ -7,7 +7,7 @@ The class name of an entry is its `kind` in every stored line, so names of class
 are part of the format. A changed entry needs an upcast and a stored journal in
 `tests/journals`. A new entry needs a class here, a place in the union `Entry`, a row in
 `transitions.ENTRY_TABLE`, a function in `evolve/` and a text in `midrun.text`. The type
-checker, `tests/unit/core/test_table.py` and `tests/journals` fail until all five exist.
+checker, `tests/unit/core/test_transitions.py` and `tests/journals` fail until all five exist.
 """
 
 from typing import Literal, dataclass_transform, get_args

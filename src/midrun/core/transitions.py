@@ -501,7 +501,7 @@ def list_possible_controls(state: State) -> tuple[str, ...]:
 
 
 # Each of these repeats one check of `decide/` on the state alone. If a check there changes, the
-# button of the control would be wrong: `tests/unit/core/test_possible.py` compares both.
+# button of the control would be wrong: `tests/unit/core/test_transitions.py` compares both.
 
 
 def _has_open_ask(state: State, *kinds: str) -> bool:

@@ -1,4 +1,4 @@
-"""Lines: entries to bytes and back, versions, and everything that is refused on reading."""
+"""Journal lines: entries to bytes and back, upcasts, hashes, and lines that are refused."""
 
 from typing import cast, get_type_hints
 from unittest.mock import Mock
@@ -42,18 +42,22 @@ from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
 from midrun.testing.store_suite.fixtures import make_example
 
 AT = Micros(1_763_251_200_000_000)
-ENDLESS = MaxCost(usd=1.0)
-force_setattr(ENDLESS, "usd", float("inf"))  # no stop can be made like this
+INFINITE_COST = MaxCost(usd=1.0)
+force_setattr(INFINITE_COST, "usd", float("inf"))  # the constructor refuses this
+JSON_DEPTH = 200_000  # deeper than the stack of any Python
 
 
-def put(entry: Entry, seq: int = 7, epoch: int | None = 3) -> bytes:
-    """Return the line that has `entry`."""
-    its_epoch = None if epoch is None else Epoch(epoch)
-    return format_line(encode_entry(entry), seq=Seq(seq), at=AT, epoch=its_epoch)
+def make_line(entry: Entry, seq: int = 7, epoch: int | None = 3) -> bytes:
+    """Return the line of `entry`."""
+    line_epoch = None if epoch is None else Epoch(epoch)
+    return format_line(encode_entry(entry), seq=Seq(seq), at=AT, epoch=line_epoch)
 
 
-def changed(data: bytes, **outer: object) -> bytes:
-    """Return a line with some of its outer fields changed; None takes one away."""
+PAUSED_LINE = make_line(RunPaused())
+
+
+def change_line(data: bytes, **outer: object) -> bytes:
+    """Return the line with some of its outer fields changed; None removes a field."""
     fields = {**msgspec.json.decode(data), **outer}
     return msgspec.json.encode(
         {k: v for k, v in fields.items() if v is not None}, order="sorted"
@@ -61,40 +65,39 @@ def changed(data: bytes, **outer: object) -> bytes:
 
 
 def test_a_line_is_canonical_json() -> None:
-    """These bytes are hashed: any change of them is a change of the format."""
-    assert put(RunPaused()) == (
+    """These bytes are hashed: a change of them is a change of the format."""
+    assert PAUSED_LINE == (
         b'{"at":1763251200000000,"entry":{"kind":"RunPaused"},"epoch":3,"seq":7,"v":1}'
     )
-    assert put(PauseRequested(by="ann", now=True), epoch=None) == (
+    assert make_line(PauseRequested(by="ann", now=True), epoch=None) == (
         b'{"at":1763251200000000,"entry":{"by":"ann","kind":"PauseRequested","now":true},'
         b'"seq":7,"v":1}'
     )
 
 
 @pytest.mark.parametrize("kind", [*ENTRY_TYPES])
-def test_every_kind_of_entry_is_read_back_as_it_was(kind: type[Entry]) -> None:
-    """Also those that no other test happens to write."""
+def test_every_type_of_entry_decodes_to_the_same_record(kind: type[Entry]) -> None:
     entry = make_example(kind)
-    record = decode_line(put(entry), seq=Seq(7))
+    record = decode_line(make_line(entry), seq=Seq(7))
     assert record == Record(seq=Seq(7), at=AT, entry=entry, epoch=Epoch(3))
     assert type(record) is Record
-    assert format_record(record) == put(entry)
+    assert format_record(record) == make_line(entry)
 
 
-def test_user_data_is_plain_once_it_is_in_an_entry() -> None:
-    """What is folded after an append must equal what is folded after a restart."""
+def test_user_data_in_an_entry_becomes_plain_json() -> None:
+    """A fold after the append must equal a fold after a restart."""
     use = Use(tool="t", args={"b": (1, 2), "a": None})
     entry = CallDone(call=CallId("c1"), reply=Reply(uses=(use,)), result=("x",))
-    sound = normalize_entry(entry)
-    assert isinstance(sound, CallDone)
-    assert sound.result == ["x"]
-    assert sound.reply is not None
-    assert sound.reply.uses[0].args == {"b": [1, 2], "a": None}
-    assert decode_line(put(entry)).entry == sound
+    plain = normalize_entry(entry)
+    assert isinstance(plain, CallDone)
+    assert plain.result == ["x"]
+    assert plain.reply is not None
+    assert plain.reply.uses[0].args == {"b": [1, 2], "a": None}
+    assert decode_line(make_line(entry)).entry == plain
 
 
-def test_an_entry_without_user_data_is_not_copied() -> None:
-    """Most entries have none; the walk costs them next to nothing."""
+def test_an_entry_rename_user_data_is_not_copied() -> None:
+    """Most entries have no user data, so this saves time."""
     entry = CallStarted(call=CallId("c1"), call_kind="tool", attempt=1, seen=Seq(3))
     assert normalize_entry(entry) is entry
 
@@ -108,7 +111,7 @@ def test_an_entry_without_user_data_is_not_copied() -> None:
             CallDone(call=CallId("c"), reply=Reply(uses=(Use(tool="t", args={1: 2}),))),
             "$.reply.uses[0].args",
         ),
-        (RunStarted(agent="a", task="t", stop=ENDLESS), "$.stop.usd"),
+        (RunStarted(agent="a", task="t", stop=INFINITE_COST), "$.stop.usd"),
         (CapRaised(caps={"steps": INTEGER_MAX + 1}), "$.caps.steps"),
         (PauseRequested(until=Micros(INTEGER_MAX + 1)), "$.until"),
         (PauseRequested(by="\ud800"), "$"),
@@ -116,19 +119,19 @@ def test_an_entry_without_user_data_is_not_copied() -> None:
         (PauseRequested(by=cast("str", b"bytes")), "$"),
     ],
 )
-def test_an_entry_that_could_not_be_read_back_is_not_written(entry: Entry, path: str) -> None:
-    """A line that is stored but unreadable would be a run that is lost."""
+def test_an_entry_that_could_not_be_decoded_is_not_encoded(entry: Entry, path: str) -> None:
+    """A stored line that cannot be read would lose the run."""
     with pytest.raises(NotJson) as refused:
         encode_entry(entry)
     assert refused.value.path == path
 
 
-def test_a_prepared_entry_is_encoded_as_any_other() -> None:
-    """From the text that was made of its data, in slices, before; byte for byte."""
+def test_a_prepared_entry_is_encoded_to_the_same_bytes() -> None:
+    """Its user data was encoded in steps before."""
     data = {"b": [{"n": n, "text": "é" * 9, "deep": [[n]]} for n in range(2000)], "a": {}}
     entry = CallDone(call=CallId("c1"), result=data, encoding_error="none")
     expected = encode_entry(entry)
-    assert sum(1 for _ in prepare_entry(entry)) > 10, "it yields now and then"
+    assert sum(1 for _ in prepare_entry(entry)) > 10, "it must yield between its steps"
     prepared = run_steps(prepare_entry(entry))
     assert isinstance(prepared, CallDone)
     assert prepared == entry
@@ -140,136 +143,131 @@ def test_a_prepared_entry_is_encoded_as_any_other() -> None:
         run_steps(prepare_entry(CallDone(call=CallId("c1"), result=[*data["b"], object()])))
 
 
-def test_an_entry_beyond_its_bound_is_not_written() -> None:
-    """Both in user data and in our own text fields."""
+def test_an_entry_above_the_size_limit_is_not_encoded() -> None:
+    """The limit holds for user data and for the other text fields."""
     with pytest.raises(TooLarge):
         encode_entry(PauseRequested(reason="x" * 200), JsonLimits(max_bytes=100))
     with pytest.raises(TooLarge):
         encode_entry(CallDone(call=CallId("c"), result="x" * 200), JsonLimits(max_bytes=100))
 
 
-def test_free_data_is_known_by_its_type_in_every_entry() -> None:
-    """The walk finds user data by type hint: a renamed hint must not switch it off."""
-    free = get_type_hints(Use)["args"]
-    assert get_type_hints(CallDone)["result"] == free
+def test_user_data_has_one_type_hint_in_all_entries() -> None:
+    """`normalize_entry` finds user data by this type hint."""
+    hint = get_type_hints(Use)["args"]
+    assert get_type_hints(CallDone)["result"] == hint
 
 
 @pytest.mark.parametrize("kind", [*ENTRY_TYPES])
-def test_a_field_that_is_not_known_is_refused_in_every_kind(kind: type[Entry]) -> None:
-    """Dropping it silently could mean that something counts as approved."""
+def test_an_unknown_field_is_refused_in_every_type_of_entry(kind: type[Entry]) -> None:
+    """A field that is dropped silently could change the meaning of the entry."""
     fields = msgspec.json.decode(encode_entry(make_example(kind)))
     with pytest.raises(JournalCorrupt):
-        decode_line(changed(put(RunPaused()), entry={**fields, "approved": True}))
+        decode_line(change_line(PAUSED_LINE, entry={**fields, "approved": True}))
 
 
-NESTED = b'{"call":"c","kind":"CallDone","reply":{"text":"t","odd":1}}'
+UNKNOWN_NESTED_FIELD = b'{"call":"c","kind":"CallDone","reply":{"text":"t","odd":1}}'
 
-CORRUPT: list[bytes] = [
+
+CORRUPT_LINES: list[bytes] = [
     b"",
     b"{}",
     b"null",
     b"[]",
     b"\xff\xfe",
     b'{"at":1',
-    changed(put(RunPaused()), odd=1),
-    changed(put(RunPaused()), at=None),
-    changed(put(RunPaused()), at="1"),
-    changed(put(RunPaused()), seq=None),
-    changed(put(RunPaused()), seq=7.5),
-    changed(put(RunPaused()), epoch="3"),
-    changed(put(RunPaused()), v=None),
-    changed(put(RunPaused()), v="1"),
-    changed(put(RunPaused()), v=0),
-    changed(put(RunPaused()), entry={}),
-    changed(put(RunPaused()), entry={"kind": 5}),
-    changed(put(RunPaused()), entry="RunPaused"),
-    changed(put(RunPaused()), entry={"kind": "CallStarted"}),
-    changed(put(RunPaused()), entry={"kind": "PauseRequested", "now": "yes"}),
-    format_line(NESTED, seq=Seq(7), at=AT, epoch=None),
-    put(RunPaused()) + b"x",
+    change_line(PAUSED_LINE, odd=1),
+    change_line(PAUSED_LINE, at=None),
+    change_line(PAUSED_LINE, at="1"),
+    change_line(PAUSED_LINE, seq=None),
+    change_line(PAUSED_LINE, seq=7.5),
+    change_line(PAUSED_LINE, epoch="3"),
+    change_line(PAUSED_LINE, v=None),
+    change_line(PAUSED_LINE, v="1"),
+    change_line(PAUSED_LINE, v=0),
+    change_line(PAUSED_LINE, entry={}),
+    change_line(PAUSED_LINE, entry={"kind": 5}),
+    change_line(PAUSED_LINE, entry="RunPaused"),
+    change_line(PAUSED_LINE, entry={"kind": "CallStarted"}),
+    change_line(PAUSED_LINE, entry={"kind": "PauseRequested", "now": "yes"}),
+    format_line(UNKNOWN_NESTED_FIELD, seq=Seq(7), at=AT, epoch=None),
+    PAUSED_LINE + b"x",
 ]
 
 
-@pytest.mark.parametrize("data", CORRUPT, ids=[str(n) for n in range(len(CORRUPT))])
-def test_a_malformed_line_is_corrupt_and_says_where(data: bytes) -> None:
-    """The first bad seq is what one needs to know to compare with a backup."""
+@pytest.mark.parametrize("data", CORRUPT_LINES, ids=[str(n) for n in range(len(CORRUPT_LINES))])
+def test_a_malformed_line_is_corrupt_with_its_run_and_seq(data: bytes) -> None:
     with pytest.raises(JournalCorrupt) as refused:
         decode_line(data, run="run_1", seq=Seq(7))
     assert (refused.value.run, refused.value.seq) == ("run_1", 7)
 
 
-def test_a_line_in_another_place_is_corrupt() -> None:
-    """A swapped line is well-formed; only its number gives it away."""
+def test_a_line_with_another_seq_is_corrupt() -> None:
+    """A swapped line is well-formed; only its seq shows the fault."""
     with pytest.raises(JournalCorrupt, match="the line has seq 7"):
-        decode_line(put(RunPaused()), seq=Seq(8))
+        decode_line(PAUSED_LINE, seq=Seq(8))
     with pytest.raises(JournalCorrupt):
-        decode_lines(RunId("r"), [put(RunPaused(), seq=1), put(RunPaused(), seq=3)])
+        decode_lines(RunId("r"), [make_line(RunPaused(), seq=1), make_line(RunPaused(), seq=3)])
 
 
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
-        (changed(put(RunPaused()), entry={"kind": "RunSplit", "into": 2}), "RunSplit"),
-        (changed(put(RunPaused()), v=2), "format version 2"),
-        (changed(put(RunPaused()), v=2, entry=5, odd=1), "format version 2"),
+        (
+            change_line(PAUSED_LINE, entry={"kind": "RunSplit", "into": 2}),
+            "RunSplit",
+        ),
+        (change_line(PAUSED_LINE, v=2), "format version 2"),
+        (change_line(PAUSED_LINE, v=2, entry=5, odd=1), "format version 2"),
     ],
 )
-def test_what_newer_code_wrote_is_left_alone(data: bytes, kind: str) -> None:
-    """Not corrupt: there is nothing to restore, only something to upgrade."""
+def test_a_line_of_a_newer_version_is_too_new_and_not_corrupt(data: bytes, kind: str) -> None:
     with pytest.raises(JournalTooNew) as refused:
         decode_line(data, run="run_1", seq=Seq(7))
     assert refused.value.kind == kind
 
 
-def test_older_lines_are_read_through_every_upcast_on_the_way() -> None:
-    """As if `by` had been `user` in version 0, and the entry had been called `fact` before."""
+def test_older_lines_are_decoded_through_every_upcast() -> None:
+    """Here `by` was `user` in version 0, and `entry` was `fact` in version -1."""
 
-    def renamed(old: Line) -> Line:
+    def rename_fact(old: Line) -> Line:
         return {("entry" if key == "fact" else key): value for key, value in old.items()}
 
-    def named(old: Line) -> Line:
+    def rename_user(old: Line) -> Line:
         entry = dict(cast("Line", old["entry"]))
-        return {
-            **old,
-            "entry": {**entry, "by": entry.pop("user")} if "user" in entry else entry,
-        }
+        if "user" in entry:
+            entry["by"] = entry.pop("user")
+        return {**old, "entry": entry}
 
-    def without_user(old: Line) -> Line:
-        new = named(old)
-        cast("Line", new["entry"]).pop("user", None)
-        return new
-
-    upcasts = {-1: renamed, 0: without_user}
+    upcasts = {-1: rename_fact, 0: rename_user}
     fact = {"kind": "PauseRequested", "user": "ann"}
-    oldest = changed(put(RunPaused()), v=-1, entry=None, fact=fact)
-    old = changed(put(RunPaused()), v=0, entry=fact)
+    oldest = change_line(PAUSED_LINE, v=-1, entry=None, fact=fact)
+    old = change_line(PAUSED_LINE, v=0, entry=fact)
     for data in (oldest, old):
         assert decode_line(data, upcasts=upcasts).entry == PauseRequested(by="ann")
-    assert decode_line(put(RunPaused()), upcasts=upcasts).entry == RunPaused()
+    assert decode_line(PAUSED_LINE, upcasts=upcasts).entry == RunPaused()
     with pytest.raises(JournalCorrupt, match="version -1 cannot be read"):
-        decode_line(oldest, upcasts={0: without_user})
+        decode_line(oldest, upcasts={0: rename_user})
 
 
-def test_a_kind_that_an_upcast_does_not_know_is_too_new() -> None:
-    """Old format, unknown kind: somebody else extended it."""
-    data = changed(put(RunPaused()), v=0, entry={"kind": "RunSplit"})
+def test_an_unknown_entry_in_an_older_version_is_too_new() -> None:
+    data = change_line(PAUSED_LINE, v=0, entry={"kind": "RunSplit"})
     with pytest.raises(JournalTooNew):
         decode_line(data, upcasts={0: dict})
 
 
-def journal(run: RunId, entries: int = 6) -> list[tuple[bytes, bytes]]:
+def make_journal(run: RunId, entries: int = 6) -> list[tuple[bytes, bytes]]:
     """Return the lines and hashes of a short journal."""
-    link, pairs = hash_run_id(run), []
+    line_hash, pairs = hash_run_id(run), []
     for seq in range(1, entries + 1):
-        data = put(PauseRequested(reason=f"r{seq}"), seq=seq)
-        link = hash_line(link, data)
-        pairs.append((data, link))
+        data = make_line(PauseRequested(reason=f"r{seq}"), seq=seq)
+        line_hash = hash_line(line_hash, data)
+        pairs.append((data, line_hash))
     return pairs
 
 
-def test_a_journal_that_was_left_alone_is_verified() -> None:
-    """From its start, and from a seq that is trusted already."""
-    pairs = journal(RunId("r"))
+def test_an_unchanged_journal_is_verified() -> None:
+    """The check starts at the first entry, or after a seq that is already trusted."""
+    pairs = make_journal(RunId("r"))
     lines = [data for data, _ in pairs]
     assert UNKEYED_CHAIN.verify_lines(RunId("r"), pairs) == lines
     assert (
@@ -281,17 +279,16 @@ def test_a_journal_that_was_left_alone_is_verified() -> None:
 
 @pytest.mark.parametrize("at", [*range(6)])
 @pytest.mark.parametrize("damage", ["changed", "missing", "inserted", "swapped", "hash"])
-def test_the_first_entry_that_was_tampered_with_is_named(damage: str, at: int) -> None:
-    """Changed, missing, inserted and swapped entries, at every seq."""
-    pairs = journal(RunId("r"))
-    data, link = pairs[at]
+def test_the_first_entry_that_was_changed_is_named(damage: str, at: int) -> None:
+    pairs = make_journal(RunId("r"))
+    data, line_hash = pairs[at]
     match damage:
         case "changed":
-            pairs[at] = (data.replace(b'"r', b'"R'), link)
+            pairs[at] = (data.replace(b'"r', b'"R'), line_hash)
         case "missing":
             del pairs[at]
         case "inserted":
-            pairs.insert(at, (data, link))
+            pairs.insert(at, (data, line_hash))
             at += 1
         case "swapped":
             pairs[at - 1], pairs[at] = pairs[at], pairs[at - 1]
@@ -299,51 +296,50 @@ def test_the_first_entry_that_was_tampered_with_is_named(damage: str, at: int) -
         case _:
             pairs[at] = (data, bytes(32))
     if damage in {"missing", "inserted"} and at >= len(pairs):
-        assert (
-            len(UNKEYED_CHAIN.verify_lines(RunId("r"), pairs)) == at
-        )  # only a kept head shows a cut tail
+        # A missing last entry shows only if the head was stored elsewhere.
+        assert len(UNKEYED_CHAIN.verify_lines(RunId("r"), pairs)) == at
         return
     with pytest.raises(JournalCorrupt) as refused:
         UNKEYED_CHAIN.verify_lines(RunId("r"), pairs)
     assert refused.value.seq == at + 1
 
 
-def test_lines_cannot_be_moved_to_another_run() -> None:
-    """The id of the run is in the first link."""
+def test_lines_of_another_run_are_corrupt() -> None:
+    """The first hash contains the id of the run."""
     with pytest.raises(JournalCorrupt):
-        UNKEYED_CHAIN.verify_lines(RunId("other"), journal(RunId("r")))
-
-
-DEEP = 200_000  # deeper than the stack of any Python
+        UNKEYED_CHAIN.verify_lines(RunId("other"), make_journal(RunId("r")))
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"[" * DEEP + b"]" * DEEP,
-        b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+        b"[" * JSON_DEPTH + b"]" * JSON_DEPTH,
+        b'{"a":' * JSON_DEPTH + b"1" + b"}" * JSON_DEPTH,
         format_line(
-            b'{"call":"c","kind":"CallDone","result":' + b"[" * DEEP + b"]" * DEEP + b"}",
+            b'{"call":"c","kind":"CallDone","result":'
+            + b"[" * JSON_DEPTH
+            + b"]" * JSON_DEPTH
+            + b"}",
             seq=Seq(7),
             at=AT,
             epoch=None,
         ),
-        changed(put(RunPaused()), v=0, entry=None).replace(b'"v"', b'"x":' + b"9" * 5000),
-        put(RunPaused()).replace(b'"seq":7', b'"seq":' + b"7" * 400),
-        put(RunPaused()).replace(b'"at":1', b'"at":' + b"1" * 5000),
-        put(RunPaused()).replace(b'"at":1', b'"at":-9' + b"1" * 30),
-        put(RunPaused()).replace(b'"epoch":3', b'"epoch":18446744073709551616'),
-        put(RunPaused()).replace(b'"v":1', b'"v":' + b"0" * 10),
+        change_line(PAUSED_LINE, v=0, entry=None).replace(b'"v"', b'"x":' + b"9" * 5000),
+        PAUSED_LINE.replace(b'"seq":7', b'"seq":' + b"7" * 400),
+        PAUSED_LINE.replace(b'"at":1', b'"at":' + b"1" * 5000),
+        PAUSED_LINE.replace(b'"at":1', b'"at":-9' + b"1" * 30),
+        PAUSED_LINE.replace(b'"epoch":3', b'"epoch":18446744073709551616'),
+        PAUSED_LINE.replace(b'"v":1', b'"v":' + b"0" * 10),
     ],
     ids=lambda data: str(data[:40]),
 )
-def test_bytes_that_somebody_made_to_hurt_are_refused_by_name(data: bytes) -> None:
-    """No recursion limit and no overflow may come out of a line."""
+def test_hostile_bytes_are_corrupt(data: bytes) -> None:
+    """A line must not cause a RecursionError or an OverflowError."""
     with pytest.raises(JournalCorrupt):
         decode_line(data, run="run_1", seq=Seq(7))
 
 
-class Hostile(str):
+class RaisingText(str):
     """Text that raises when it is compared."""
 
     __slots__ = ()
@@ -364,30 +360,29 @@ class Hostile(str):
         CallDone(call=cast("CallId", Mock(spec=str))),
         CallDone(call=CallId("c"), reply=Reply(uses=cast("tuple[Use]", Mock(spec=tuple)))),
         CapRaised(caps=cast("dict[str, int]", Mock(spec=dict))),
-        PauseRequested(by=Hostile("ann")),
+        PauseRequested(by=RaisingText("ann")),
         PauseRequested(until=cast("Micros", Mock(spec=int))),
     ],
     ids=range(8),
 )
-def test_what_only_claims_to_be_data_is_refused_by_name(entry: Entry) -> None:
-    """The tool has taken effect by then: another error would leave its call without an end."""
+def test_values_that_imitate_json_types_are_refused(entry: Entry) -> None:
+    """The tool has taken effect: another exception would leave its call without an end."""
     with pytest.raises(NotJson):
         encode_entry(entry)
 
 
 @given(st.binary())
-def test_any_bytes_are_read_or_refused_by_name(data: bytes) -> None:
-    """Nothing but our own two errors may come out."""
+def test_random_bytes_are_refused_with_a_journal_error(data: bytes) -> None:
     with pytest.raises((JournalCorrupt, JournalTooNew)):
         decode_line(data)
 
 
 @given(st.integers(0, 75), st.integers(1, 255))
-def test_any_changed_byte_of_a_line_is_read_or_refused_by_name(at: int, flip: int) -> None:
-    """The chain notices the change; the decoder must only survive it."""
-    data = bytearray(put(RunPaused()))
-    data[at] ^= flip
+def test_a_line_with_a_changed_byte_is_decoded_or_refused(index: int, mask: int) -> None:
+    """The hash chain finds the change; the decoder must raise no other error."""
+    data = bytearray(PAUSED_LINE)
+    data[index] ^= mask
     try:
         decode_line(bytes(data))
     except (JournalCorrupt, JournalTooNew) as refusal:
-        assert refusal.seq == 0  # noqa: PT017 - either way is fine
+        assert refusal.seq == 0  # noqa: PT017 - both results are allowed

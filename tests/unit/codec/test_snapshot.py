@@ -1,17 +1,35 @@
-"""Snapshots: a cache that is believed only as long as nothing in it has changed."""
+"""Snapshots: equal to the state that was encoded, and ignored if damaged."""
+
+import zlib
+from hashlib import sha256
+from itertools import pairwise
 
 import pytest
 
-from midrun.codec.snapshot import DIGEST_BYTES, decode_snapshot, encode_snapshot
-from midrun.core.entries import Entry, LeaseTaken, MessageReceived, RunStarted
-from midrun.core.evolve import apply_entries
+from midrun.codec.snapshot import (
+    DIGEST_BYTES,
+    compute_layout,
+    decode_snapshot,
+    encode_snapshot,
+    is_snapshot_due,
+)
+from midrun.core.entries import (
+    Entry,
+    LeaseTaken,
+    MessageReceived,
+    RunStarted,
+)
+from midrun.core.evolve import apply_entries, fold
 from midrun.core.ids import Epoch, Micros, RunId
 from midrun.core.state import State
+from midrun.testing.scenario import RUN
+from tests.unit.core.phases import RUNS
+from tests.unit.core.scenario_steps import leased_run
 
 
 @pytest.fixture
 def state() -> State:
-    """Give a state with some numbers in it."""
+    """Return a state with numbers and text in it."""
     entries: list[Entry] = [
         RunStarted(agent="a", task="t"),
         LeaseTaken(epoch=Epoch(7), holder="h"),
@@ -20,21 +38,58 @@ def state() -> State:
     return apply_entries(State(run=RunId("r")), entries, Micros(1_800_000_000_000_000))
 
 
-def test_a_state_is_thawed_as_it_was_frozen(state: State) -> None:
-    """Folding from there must be folding from the beginning."""
+def test_a_snapshot_decodes_to_the_state_that_was_encoded(state: State) -> None:
     assert decode_snapshot(encode_snapshot(state)) == state
 
 
-def test_a_snapshot_with_one_byte_changed_is_not_believed(state: State) -> None:
-    """It may still be a state: of a run that never was."""
-    frozen = encode_snapshot(state)
-    for place in range(len(frozen)):
-        changed = bytearray(frozen)
-        changed[place] ^= 1
+def test_a_snapshot_with_one_changed_byte_is_ignored(state: State) -> None:
+    """The changed bytes may still decode to a state, but to a wrong one."""
+    data = encode_snapshot(state)
+    for index in range(len(data)):
+        changed = bytearray(data)
+        changed[index] ^= 1
         assert decode_snapshot(bytes(changed)) is None
 
 
-@pytest.mark.parametrize("keep", [0, 1, DIGEST_BYTES - 1, DIGEST_BYTES, DIGEST_BYTES + 1, -1])
-def test_a_snapshot_that_was_cut_off_is_not_believed(state: State, keep: int) -> None:
-    """Nor is an empty one."""
-    assert decode_snapshot(encode_snapshot(state)[:keep]) is None
+@pytest.mark.parametrize("length", [0, 1, DIGEST_BYTES - 1, DIGEST_BYTES, DIGEST_BYTES + 1, -1])
+def test_a_truncated_snapshot_is_ignored(state: State, length: int) -> None:
+    assert decode_snapshot(encode_snapshot(state)[:length]) is None
+
+
+def test_a_snapshot_of_any_phase_decodes_to_the_same_state() -> None:
+    for runs in RUNS.values():
+        for run in runs:
+            assert decode_snapshot(encode_snapshot(run.state)) == run.state
+
+
+def test_a_fold_from_a_snapshot_equals_a_fold_from_the_start() -> None:
+    """This holds for a snapshot at every seq."""
+    for runs in RUNS.values():
+        for run in runs:
+            for seq in range(1, len(run.records)):
+                snapshot = decode_snapshot(encode_snapshot(fold(RUN, run.records[:seq])))
+                assert fold(RUN, run.records[seq:], snapshot) == run.state
+
+
+def test_a_damaged_snapshot_and_one_of_another_layout_are_ignored() -> None:
+    """The snapshot is a cache: the journal is read instead."""
+    data = encode_snapshot(leased_run.state)
+    other_layout = zlib.compress(
+        zlib.decompress(data[DIGEST_BYTES:]).replace(compute_layout().encode(), b"0" * 16)
+    )
+    assert decode_snapshot(sha256(other_layout).digest() + other_layout) is None
+    assert decode_snapshot(sha256(b"{}").digest() + b"{}") is None
+    assert decode_snapshot(data[:-3]) is None
+    assert decode_snapshot(b"") is None
+
+
+def test_the_distance_between_snapshots_grows_with_the_journal() -> None:
+    """The cost per entry stays constant, and a load folds a quarter at most."""
+    seqs, last = [], 0
+    for seq in range(1, 20_001):
+        if is_snapshot_due(seq=seq, snapshot=last):
+            seqs.append(seq)
+            last = seq
+    assert len(seqs) < 30
+    assert sum(seqs) < 6 * 20_000
+    assert all(b - a <= max(256, a / 4) + 1 for a, b in pairwise(seqs))

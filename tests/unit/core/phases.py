@@ -1,4 +1,4 @@
-"""Runs in every phase, and one input of every kind, for the tests that walk the whole table."""
+"""Runs in every phase, and inputs of every type, for the tests of the transition tables."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,17 +16,17 @@ MAIL: Final = Use(tool="mail", args={"to": "bo"}, traits=Traits(undo=True))
 ASK: Final = Use(tool="ask_human", args={})
 
 begun: Final = given(*LEASED_RUN)
-mailing: Final = begun.replies(MAIL).starts("c2")
-questioned: Final = v.AskPerson(epoch=Epoch(1), call=CallId("c2"))
-asking: Final = begun.replies(ASK).starts("c2").after(questioned)
-waiting: Final = asking.advances()
+mailing_run: Final = begun.replies(MAIL).starts("c2")
+ASK_INPUT: Final = v.AskPerson(epoch=Epoch(1), call=CallId("c2"))
+asking_run: Final = begun.replies(ASK).starts("c2").after(ASK_INPUT)
+waiting: Final = asking_run.advances()
 paused: Final = (
-    mailing.after(v.CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
+    mailing_run.after(v.CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
     .when(c.Pause())
     .advances()
 )
-cancelling: Final = mailing.when(c.Cancel())
-grown_up: Final = (
+cancelling_run: Final = mailing_run.when(c.Cancel())
+child_run: Final = (
     given(
         RunStarted(agent="aide", task="Mail", parent=Origin(run=RunId("run_parent"))),
         LeaseTaken(epoch=Epoch(1)),
@@ -35,7 +35,7 @@ grown_up: Final = (
     .starts("c2")
     .after(v.CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
 )
-"""A child that has done something which can be undone."""
+"""A child run with a finished call that can be undone."""
 
 RUNS: Final[Mapping[Phase, tuple[Scenario, ...]]] = {
     Phase.QUEUED: (
@@ -43,22 +43,26 @@ RUNS: Final[Mapping[Phase, tuple[Scenario, ...]]] = {
         paused.when(c.Resume()),
         waiting.when(c.Redirect(text="no")),
     ),
-    Phase.RUNNING: (begun, mailing, asking, begun.when(c.Say(text="hm?")).advances()),
-    Phase.PAUSING: (mailing.when(c.Pause()), asking.when(c.TakeOver(by=ANN))),
+    Phase.RUNNING: (begun, mailing_run, asking_run, begun.when(c.Say(text="hm?")).advances()),
+    Phase.PAUSING: (mailing_run.when(c.Pause()), asking_run.when(c.TakeOver(by=ANN))),
     Phase.PAUSED: (paused, paused.when(c.TakeOver(by=ANN)), waiting.when(c.Pause())),
     Phase.WAITING: (waiting, waiting.when(c.Say(text="x", urgency="later"))),
-    Phase.CANCELLING: (cancelling, paused.when(c.Cancel(undo="all"))),
+    Phase.CANCELLING: (cancelling_run, paused.when(c.Cancel(undo="all"))),
     Phase.CANCELLED: (
         waiting.when(c.Cancel()),
         given(LEASED_RUN[0]).when(c.Cancel()),
-        grown_up.when(c.Cancel()).advances(),
+        child_run.when(c.Cancel()).advances(),
     ),
     Phase.COMPLETED: (
         begun.replies(text="done").advances(),
-        grown_up.replies(text="done").advances(),
+        child_run.replies(text="done").advances(),
     ),
     Phase.FAILED: (begun.after(v.FailRun(epoch=Epoch(1), error="boom")),),
-    Phase.HALTED: (mailing.when(c.Halt()), waiting.when(c.Halt()), cancelling.when(c.Halt())),
+    Phase.HALTED: (
+        mailing_run.when(c.Halt()),
+        waiting.when(c.Halt()),
+        cancelling_run.when(c.Halt()),
+    ),
 }
 
 INPUTS: Final[tuple[Input, ...]] = (

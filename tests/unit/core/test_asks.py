@@ -1,4 +1,4 @@
-"""A person in the loop: questions, approvals, unsure calls; who may decide, and once."""
+"""Asks: questions, approvals and unsure calls; people who may decide, and expiry."""
 
 from itertools import product
 from typing import get_args
@@ -8,91 +8,88 @@ import pytest
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.decide.asks import may_decide
-from midrun.core.effects import CallModel, CallTool, CheckCall, Settle
-from midrun.core.entries import CallDone, CallStarted, LateResult, RunImported, RunStarted
+from midrun.core.effects import (
+    CallModel,
+    CallTool,
+    CheckCall,
+    Settle,
+    Undo,
+)
+from midrun.core.entries import (
+    CallAborted,
+    CallFailed,
+    CallStarted,
+    LateResult,
+    RunImported,
+    RunStarted,
+)
 from midrun.core.history import make_fork_entry
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, Micros, Seq
+from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
 from midrun.core.transitions import Accepted, Refused
 from midrun.core.values import Actor, Effect, Json, Phase, Role, Traits, Use
-from midrun.testing.scenario import LEASED_RUN, Scenario, given
+from midrun.testing.scenario import Scenario
+from tests.unit.core.scenario_steps import get_call, get_stage, leased_run, report_done
 
 E1, E2 = Epoch(1), Epoch(2)
 C2, C3, C4 = CallId("c2"), CallId("c3"), CallId("c4")
-A1 = AskId("a1")
+A1, A2 = AskId("a1"), AskId("a2")
+ANN, BOB = Actor(name="ann"), Actor(name="bob")
+BO, CY, OLGA = (Actor(name=name, role="operator") for name in ("bo", "cy", "olga"))
 ASK = Use(tool="ask_operator", args={"question": "ok?"})
 PAY = Use(tool="pay", args={"eur": 500}, traits=Traits(approve="block"))
 POST = Use(tool="post", args={"text": "hi"}, traits=Traits(approve="queue"))
+SIGN = Use(tool="sign", args={"eur": 5}, traits=Traits(approve="block", four_eyes=True))
 MAIL = Use(tool="mail", args={})
 SEARCH = Use(tool="search", args={}, traits=Traits(effect=Effect.READ))
+EXPIRING = Use(
+    tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * MICROS_PER_SECOND)
+)
+GATED = Use(tool="fix", args={}, traits=Traits(approve="block"))
+UNDOABLE_PAYMENT = Use(tool="pay", args={}, traits=Traits(undo=True))
 
-begun = given(*LEASED_RUN)
-asked = v.AskPerson(epoch=E1, call=C2, question="ok?")
-paying = begun.replies(PAY).advances()
-
-
-def stage(run: Scenario, call: str) -> CallStage:
-    """Return where a call stands."""
-    found = run.state.find_call(call)
-    assert found is not None
-    return found.stage
-
-
-def done(call: CallId, epoch: Epoch = E1) -> v.CloseCall:
-    """Return the evidence that a call returned."""
-    return v.CloseCall(epoch=epoch, outcome=CallDone(call=call))
+ask_input = v.AskPerson(epoch=E1, call=C2, question="ok?")
+waiting_for_approval = leased_run.replies(PAY).advances()
+unsure_payment = (
+    leased_run.replies(UNDOABLE_PAYMENT).starts("c2").after(v.TakeLease()).advances()
+)
+late_payment = v.ReportLateResult(
+    result=LateResult(call=C2, attempt=1, epoch=E1, result="paid")
+)
 
 
-def test_the_answer_is_the_tools_result_and_the_tool_is_not_entered_again() -> None:
-    """Days later, in another process: the call is done, not retried."""
-    run = begun.replies(ASK).starts("c2").after(asked).advances().then(phase=Phase.WAITING)
+# ── questions ──────────────────────────────────────────────────────────────────────────
+
+
+def test_the_answer_is_the_result_of_the_tool_which_is_not_called_again() -> None:
+    """The answer may come days later, in another process. The call is not retried."""
+    run = (
+        leased_run.replies(ASK)
+        .starts("c2")
+        .after(ask_input)
+        .advances()
+        .then(phase=Phase.WAITING)
+    )
     run = run.when(c.Answer(ask=A1, value={"approved": True})).then(phase=Phase.QUEUED)
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert (call.stage, call.result) == (CallStage.DONE, {"approved": True})
     run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
 
 
-def test_an_approval_that_was_imported_does_not_count_and_its_bearer_cannot_renew_it() -> None:
-    """Also for a call that a halt stopped midway: it is made again only with a new yes."""
-    traits = Traits(approve="block", four_eyes=True, effect=Effect.READ)
-    asking = begun.replies(Use(tool="pay", args={}, traits=traits)).advances()
-    yes, eve = c.Approve(ask=A1, by=Actor(name="bo")), Actor(name="eve")
-    imported = RunImported(checkpoint=asking.state.run, head="", by="eve")
-    paused = asking.when(c.Pause(), yes)
-    halted = asking.when(yes).after(v.TakeLease()).starts("c2").when(c.Halt(by=eve))
-    for resting, wake in ((paused, c.Resume()), (halted, c.Lift(by=eve))):
-        run = resting.after(imported).when(wake).after(v.TakeLease()).advances()
-        assert stage(run, "c2") is CallStage.ASKING
-        run = run.then(phase=Phase.WAITING)
-        again = AskId("a2")
-        run.when(c.Approve(ask=again, by=eve)).then(refused="not_allowed")
-        run.when(c.Approve(ask=again, by=Actor(name="bo"))).then(phase=Phase.QUEUED)
-
-
-def test_every_bearer_of_a_run_is_excluded_from_what_follows_from_it() -> None:
-    """Also after a second import, in a fork, and in the child runs that its calls begin."""
-    run = begun.replies(SEARCH).starts("c2").when(c.Pause()).after(done(C2)).advances()
-    for name in ("eve", "bo"):
-        run = run.after(RunImported(checkpoint=run.state.run, head="", by=name))
-    forked = make_fork_entry(run.state, by=Actor(name="cy"))
-    assert isinstance(forked, RunStarted)
-    assert forked.steered_by == ("eve", "bo")  # the history names ann
-    run = taken(run.when(c.Resume())).replies(SIGN).advances()
-    assert run.state.asks[-1].excluded == ("ann", "eve", "bo")
-    call = run.state.find_call(run.state.asks[-1].call)
-    assert call is not None
-    assert call.steered_by == ("ann", "eve", "bo")  # as a child run is told
-
-
-def test_a_question_with_a_continuation_has_the_call_made_again_with_the_answer() -> None:
-    """Its far end has said how to go on; its answer is not the result, but what is sent."""
-    asks = v.AskPerson(epoch=E1, call=C2, question="ok?", continuation={"state": "s"})
-    run = begun.replies(MAIL).starts("c2").after(asks).advances().then(phase=Phase.WAITING)
+def test_a_question_with_a_continuation_repeats_the_call_with_the_answer() -> None:
+    """The answer is not the result: the next attempt sends it to the server of the tool."""
+    question = v.AskPerson(epoch=E1, call=C2, question="ok?", continuation={"state": "s"})
+    run = (
+        leased_run.replies(MAIL)
+        .starts("c2")
+        .after(question)
+        .advances()
+        .then(phase=Phase.WAITING)
+    )
     run = run.when(c.Answer(ask=A1, value="yes")).then(phase=Phase.QUEUED)
     run = run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert call.question_answer == {
         "continuation": {"state": "s"},
         "choice": "answer",
@@ -103,52 +100,85 @@ def test_a_question_with_a_continuation_has_the_call_made_again_with_the_answer(
     assert started.attempt == 2
 
 
-def test_a_question_can_be_declined_only_where_the_call_goes_on_with_that() -> None:
-    """Where the answer would be the result, no tool is there to read the refusal."""
-    run = begun.replies(ASK).starts("c2").after(asked).advances()
+def test_a_question_can_be_declined_only_if_it_has_a_continuation() -> None:
+    """Without one the answer is the result, and no tool would read the refusal."""
+    run = leased_run.replies(ASK).starts("c2").after(ask_input).advances()
     run.when(c.Decline(ask=A1)).then(refused="not_an_approval")
-    asks = v.AskPerson(epoch=E1, call=C2, continuation={})
-    run = begun.replies(ASK).starts("c2").after(asks).advances()
+    question = v.AskPerson(epoch=E1, call=C2, continuation={})
+    run = leased_run.replies(ASK).starts("c2").after(question).advances()
     run = run.when(c.Decline(ask=A1, reason="no")).then(phase=Phase.QUEUED)
-    call = run.state.find_call("c2")
-    assert call is not None
+    call = get_call(run)
     assert call.question_answer == {"continuation": {}, "choice": "decline", "value": None}
 
 
-def test_an_approval_still_counts_after_a_question_of_the_call() -> None:
-    """It is the same call with the same arguments, and goes on where it was."""
-    run = paying.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2")
-    run = run.after(v.AskPerson(epoch=run.state.epoch, call=C2, continuation={})).advances()
-    run = run.when(c.Answer(ask=AskId("a2"), value="yes")).after(v.TakeLease())
-    run.then(plans=(CallTool(call=C2),))
-    started = run.starts("c2").entries[-1]
-    assert isinstance(started, CallStarted)
-    assert started.approval is not None
-    assert started.approval.ask == A1
-
-
-def test_siblings_run_while_one_call_asks_and_the_next_model_call_waits_for_all() -> None:
-    """A question in the middle repeats no sibling and drops none."""
-    run = begun.replies(ASK, MAIL, SEARCH).starts("c2", "c3").after(asked)
+def test_other_calls_run_while_one_call_asks_and_the_next_model_call_waits() -> None:
+    """A question in the middle of a step repeats no other call and drops none."""
+    run = leased_run.replies(ASK, MAIL, SEARCH).starts("c2", "c3").after(ask_input)
     run = run.then(phase=Phase.RUNNING, plans=(CallTool(call=C4),))
-    run = run.starts("c4").after(done(C3), done(C4)).then(plans=(Settle(),)).advances()
+    run = (
+        run.starts("c4")
+        .after(report_done(C3), report_done(C4))
+        .then(plans=(Settle(),))
+        .advances()
+    )
     run = run.then(phase=Phase.WAITING).when(c.Answer(ask=A1, value="yes"))
     run.after(v.TakeLease()).then(plans=(CallModel(call=CallId("c5")),))
 
 
-def test_only_the_first_answer_counts_and_the_second_learns_who_was_first() -> None:
-    """Two people, two browsers."""
-    run = begun.replies(ASK).starts("c2").after(asked).advances()
+def test_only_the_first_answer_counts_and_the_second_gets_the_name_of_its_actor() -> None:
+    run = leased_run.replies(ASK).starts("c2").after(ask_input).advances()
     run = run.when(c.Answer(ask=A1, value=1, by=Actor(name="bo")), c.Answer(ask=A1, value=2))
     run.then(refused="already_answered")
     assert run.verdict is not None
     assert run.verdict.by == "bo"  # type: ignore[union-attr]  # Refused has it
 
 
+def test_an_ask_without_an_answer_expires_and_seals_its_call() -> None:
+    """It counts as declined, by the clock of the store."""
+    expires = Micros(leased_run.now + 60 * MICROS_PER_SECOND)
+    question = v.AskPerson(epoch=E1, call=C2, expires=expires)
+    run = (
+        leased_run.replies(ASK).starts("c2").after(question).advances().later(61).when(v.Wake())
+    )
+    run.then(phase=Phase.QUEUED)
+    assert get_stage(run) is CallStage.SEALED
+    run.when(c.Answer(ask=A1, value=1)).then(refused="ask_closed")
+
+
+def test_a_parent_calls_its_child_again_after_the_ask_of_the_child_is_closed() -> None:
+    """Wherever it is answered, the parent attaches to the child run again."""
+    child = Use(tool="helper", kind="child")
+    child_ask = v.AskPerson(epoch=E1, call=C2, question="child asks", child=True)
+    run = leased_run.replies(child).starts("c2").after(child_ask)
+    run.advances().then(phase=Phase.WAITING)
+    closed = run.after(v.CloseChildAsk(ask=A1))
+    assert get_stage(closed, "c2") is CallStage.PROPOSED
+
+
+def test_an_answer_while_paused_is_kept_for_the_resume() -> None:
+    run = leased_run.replies(ASK).starts("c2").after(ask_input).advances().when(c.Pause())
+    run = run.when(c.Answer(ask=A1, value=7)).then(phase=Phase.PAUSED)
+    run.when(c.Resume()).then(phase=Phase.QUEUED)
+    assert get_stage(run) is CallStage.DONE
+
+
+def test_resume_with_an_open_ask_goes_back_to_waiting() -> None:
+    run = leased_run.replies(ASK).starts("c2").after(ask_input).advances().when(c.Pause())
+    run.when(c.Resume()).then(phase=Phase.WAITING)
+
+
+def test_a_failed_run_with_an_open_ask_waits_after_a_resume() -> None:
+    run = leased_run.replies(GATED).after(v.CrossBoundary(epoch=Epoch(1)))
+    run.after(v.FailRun(epoch=Epoch(1), error="no")).when(c.Resume()).then(phase=Phase.WAITING)
+
+
+# ── approvals ──────────────────────────────────────────────────────────────────────────
+
+
 def test_a_gated_call_starts_only_with_its_approval_and_cites_it() -> None:
     """The approval names the call and the hash of its arguments."""
-    paying.then(phase=Phase.WAITING)
-    run = paying.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2")
+    waiting_for_approval.then(phase=Phase.WAITING)
+    run = waiting_for_approval.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2")
     started = run.entries[-1]
     assert isinstance(started, CallStarted)
     assert started.approval is not None
@@ -156,23 +186,176 @@ def test_a_gated_call_starts_only_with_its_approval_and_cites_it() -> None:
     assert started.approval.args_hash == run.state.asks[0].args_hash
 
 
-def test_edited_arguments_are_what_is_executed() -> None:
-    """The person changed the amount; the hash is of what they approved."""
-    run = paying.when(c.Approve(ask=A1, args={"eur": 50})).after(v.TakeLease())
-    call = run.state.find_call("c2")
-    assert call is not None
+def test_a_call_is_made_with_the_arguments_that_the_approver_edited() -> None:
+    """The approval has the hash of the edited arguments."""
+    run = waiting_for_approval.when(c.Approve(ask=A1, args={"eur": 50})).after(v.TakeLease())
+    call = get_call(run)
     assert call.use.args == {"eur": 50}
     assert call.approval is not None
     assert call.approval.args_hash != run.state.asks[0].args_hash
 
 
 def test_a_declined_call_is_never_made_and_the_agent_is_told_why() -> None:
-    """No is an answer."""
-    run = paying.when(c.Decline(ask=A1, reason="too much", by=Actor(name="bo")))
-    call = run.state.find_call("c2")
-    assert call is not None
+    run = waiting_for_approval.when(c.Decline(ask=A1, reason="too much", by=Actor(name="bo")))
+    call = get_call(run)
     assert (call.stage, call.error) == (CallStage.SEALED, "declined by bo: too much")
     run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
+
+
+def test_an_approval_still_counts_after_a_question_of_the_call() -> None:
+    """The next attempt is the same call with the same arguments."""
+    run = waiting_for_approval.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2")
+    run = run.after(v.AskPerson(epoch=run.state.epoch, call=C2, continuation={})).advances()
+    run = run.when(c.Answer(ask=A2, value="yes")).after(v.TakeLease())
+    run.then(plans=(CallTool(call=C2),))
+    started = run.starts("c2").entries[-1]
+    assert isinstance(started, CallStarted)
+    assert started.approval is not None
+    assert started.approval.ask == A1
+
+
+def test_a_queued_approval_lets_the_agent_go_on_and_its_outcome_comes_as_a_message() -> None:
+    run = leased_run.replies(POST).advances().then(plans=(CallModel(call=C3),))
+    run = run.when(c.Approve(ask=A1)).then(plans=(CallTool(call=C2),))
+    run = run.starts("c2").after(report_done(C2))
+    assert run.state.messages[-1].kind == "outcome"
+    assert run.state.messages[-1].calls == ("c2",)
+
+
+def test_a_run_that_would_complete_waits_for_its_queued_approvals() -> None:
+    run = leased_run.replies(POST).advances().replies(text="done").advances()
+    run = run.then(phase=Phase.WAITING).when(c.Decline(ask=A1)).then(phase=Phase.QUEUED)
+    run.after(v.TakeLease()).then(plans=(CallModel(call=C4),))
+
+
+def test_an_undecided_approval_expires_after_the_ask_ttl_of_its_tool() -> None:
+    run = (
+        leased_run.replies(EXPIRING)
+        .advances()
+        .then(phase=Phase.WAITING)
+        .later(61)
+        .when(v.Wake())
+    )
+    run.then(phase=Phase.QUEUED).when(c.Approve(ask=A1)).then(refused="ask_closed")
+
+
+def test_an_approval_that_expires_before_the_start_is_asked_for_again() -> None:
+    """The call was approved, but no worker drove the run in time."""
+    run = leased_run.replies(EXPIRING).advances().when(c.Approve(ask=A1)).later(61)
+    start = v.StartCall(epoch=E2, call=C2, seen_seq=Seq(run.state.seq + 1))
+    run = run.when(v.TakeLease()).when(start)
+    run = run.advances().then(phase=Phase.WAITING)
+    assert [ask.id for ask in run.state.asks] == ["a1", "a2"]
+    assert get_stage(run) is CallStage.ASKING
+
+
+def test_a_decision_after_the_expiry_of_its_ask_is_refused() -> None:
+    """The clock decides, even if no wake has closed the ask yet."""
+    run = leased_run.replies(EXPIRING).advances().later(61)
+    run.when(c.Approve(ask=A1)).then(refused="ask_closed", phase=Phase.WAITING)
+
+
+def test_a_repeated_ask_keeps_the_undo_and_allows_no_other_arguments() -> None:
+    """The call was aborted midway, then its approval expired."""
+    traits = Traits(
+        effect=Effect.IDEMPOTENT, undo=True, approve="block", ask_ttl=60 * MICROS_PER_SECOND
+    )
+    run = leased_run.replies(Use(tool="pay", args={"eur": 5}, traits=traits)).advances()
+    run = run.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2").when(c.Pause(now=True))
+    run = run.after(v.CloseCall(epoch=E2, outcome=CallAborted(call=C2))).advances().later(61)
+    run = run.when(c.Resume()).after(v.TakeLease()).advances().then(phase=Phase.WAITING)
+    run.when(c.Approve(ask=A2, args={"eur": 9})).then(refused="already_attempted")
+    run = run.when(c.Cancel()).then(phase=Phase.CANCELLING).after(v.TakeLease())
+    run.then(plans=(Undo(call=C2),))
+
+
+def test_an_approval_is_void_after_a_redirect_even_if_that_was_withdrawn() -> None:
+    run = leased_run.replies(GATED).advances().when(c.Approve(ask=A1), c.Redirect(text="other"))
+    run = run.when(c.Withdraw(seq=run.state.pending[0].seq)).after(v.TakeLease()).advances()
+    run.then(phase=Phase.WAITING)
+    assert [ask.id for ask in run.state.asks] == [A1, A2]
+
+
+def test_a_redirect_voids_the_approval_of_a_call_in_a_held_topic() -> None:
+    """I25: the call belongs to a frame below the side question."""
+    run = (
+        leased_run.replies(GATED)
+        .advances()
+        .when(c.Say(text="Why?"))
+        .after(v.TakeLease())
+        .advances()
+    )
+    run = run.when(c.Approve(ask=A1, by=BO), c.Redirect(text="Other")).advances()
+    run = run.replies(text="Because.").advances()
+    starts = [effect for effect in plan_effects(run.state) if isinstance(effect, CallTool)]
+    assert not any(isinstance(e, CallStarted) and e.call == C2 for e in run.entries)
+    assert CallTool(call=C2) not in starts
+
+
+# ── audience and four eyes ─────────────────────────────────────────────────────────────
+
+
+def take_and_advance(run: Scenario) -> Scenario:
+    """Take the lease, and append everything that follows from the journal."""
+    return run.after(v.TakeLease()).advances()
+
+
+def steer_by_control(control: c.Control) -> Scenario:
+    """Return a run that proposes to sign after a control of bo."""
+    run = (
+        leased_run.replies(SEARCH).starts("c2").when(control).after(report_done(C2)).advances()
+    )
+    if run.state.frames:  # the agent answers the side question, and returns to its task
+        run = run.replies(text="Because.").advances()
+    return run.replies(SIGN).advances().then(phase=Phase.WAITING)
+
+
+def steer_by_answer() -> Scenario:
+    """Return a run that proposes to sign after bo answered a question."""
+    run = leased_run.replies(ASK).starts("c2").after(ask_input).advances()
+    return (
+        take_and_advance(run.when(c.Answer(ask=A1, value="to DE89", by=BO)))
+        .replies(SIGN)
+        .advances()
+    )
+
+
+def steer_by_decline() -> Scenario:
+    """Return a run that proposes to sign again after bo declined with a reason."""
+    run = leased_run.replies(SIGN).advances()
+    return (
+        take_and_advance(run.when(c.Decline(ask=A1, reason="To DE89!", by=BO)))
+        .replies(SIGN)
+        .advances()
+    )
+
+
+def steer_by_resume() -> Scenario:
+    """Return a run that proposes to sign after bo resumed it with an instruction."""
+    run = (
+        leased_run.replies(SEARCH)
+        .starts("c2")
+        .when(c.Pause())
+        .after(report_done(C2))
+        .advances()
+    )
+    return (
+        take_and_advance(run.when(c.Resume(instruction="Sign it", by=BO)))
+        .replies(SIGN)
+        .advances()
+    )
+
+
+def steer_by_hand(*controls: c.Control) -> Scenario:
+    """Return a run that bo has taken over, after these controls."""
+    run = (
+        leased_run.replies(SEARCH)
+        .starts("c2")
+        .when(c.TakeOver(by=BO))
+        .after(report_done(C2))
+        .advances()
+    )
+    return run.when(*controls)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +367,11 @@ def test_a_declined_call_is_never_made_and_the_agent_is_told_why() -> None:
         (Traits(approve="block", four_eyes=True), Actor(name="bo"), True),
     ],
 )
-def test_only_the_audience_decides_and_four_eyes_exclude_the_requester(
+def test_only_the_audience_decides_and_four_eyes_exclude_the_starter_of_the_run(
     traits: Traits, person: Actor, allowed: bool
 ) -> None:
     """The run was started by ann."""
-    run = begun.replies(Use(tool="pay", args={}, traits=traits)).advances()
+    run = leased_run.replies(Use(tool="pay", args={}, traits=traits)).advances()
     run = run.when(c.Approve(ask=A1, by=person))
     if allowed:
         run.then(phase=Phase.QUEUED)
@@ -196,66 +379,38 @@ def test_only_the_audience_decides_and_four_eyes_exclude_the_requester(
         run.then(refused="not_allowed", phase=Phase.WAITING)
 
 
-SIGN = Use(tool="sign", args={"eur": 5}, traits=Traits(approve="block", four_eyes=True))
-BO, CY = Actor(name="bo", role="operator"), Actor(name="cy", role="operator")
-
-
-def taken(run: Scenario) -> Scenario:
-    """Have a driver take the run and open what it has to ask."""
-    return run.after(v.TakeLease()).advances()
-
-
-def steered(control: c.Control) -> Scenario:
-    """Return a run to which bo has said something, and which then wants to sign."""
-    run = begun.replies(SEARCH).starts("c2").when(control).after(done(C2)).advances()
-    if run.state.frames:  # a side question: the agent goes back to its task
-        run = run.replies(text="Because.").advances()
-    return run.replies(SIGN).advances().then(phase=Phase.WAITING)
-
-
-def answered_by_bo() -> Scenario:
-    """Return a run in which bo has answered a question, and which then wants to sign."""
-    run = begun.replies(ASK).starts("c2").after(asked).advances()
-    return taken(run.when(c.Answer(ask=A1, value="to DE89", by=BO))).replies(SIGN).advances()
-
-
-def declined_by_bo() -> Scenario:
-    """Return a run in which bo has declined a call in words, and which then wants another."""
-    run = begun.replies(SIGN).advances()
-    return taken(run.when(c.Decline(ask=A1, reason="To DE89!", by=BO))).replies(SIGN).advances()
-
-
-def resumed_by_bo() -> Scenario:
-    """Return a run that bo has resumed with an instruction, and which then wants to sign."""
-    run = begun.replies(SEARCH).starts("c2").when(c.Pause()).after(done(C2)).advances()
-    return taken(run.when(c.Resume(instruction="Sign it", by=BO))).replies(SIGN).advances()
-
-
-def driven_by_bo(*controls: c.Control) -> Scenario:
-    """Return a run that bo has taken over and steered by hand."""
-    run = begun.replies(SEARCH).starts("c2").when(c.TakeOver(by=BO)).after(done(C2)).advances()
-    return run.when(*controls)
+def test_an_audience_is_a_role_or_a_named_user_and_not_the_name_of_a_role() -> None:
+    """People choose their names; roles come with a credential."""
+    gated = Use(tool="pay", args={}, traits=Traits(approve="block", audience="operator"))
+    run = leased_run.replies(gated).advances()
+    run.when(c.Approve(ask=A1, by=Actor(name="operator"))).then(refused="not_allowed")
+    for_bob = Use(tool="pay", args={}, traits=Traits(approve="block", audience="user:bob"))
+    leased_run.replies(for_bob).advances().when(c.Approve(ask=A1, by=BOB)).then(
+        phase=Phase.QUEUED
+    )
 
 
 @pytest.mark.parametrize(
     "run",
     [
-        pytest.param(steered(c.Redirect(text="Sign it", by=BO)), id="redirected"),
-        pytest.param(steered(c.Say(text="Sign it", by=BO)), id="said"),
-        pytest.param(resumed_by_bo(), id="resumed with an instruction"),
-        pytest.param(answered_by_bo(), id="answered a question"),
-        pytest.param(declined_by_bo(), id="declined with a reason"),
-        pytest.param(taken(driven_by_bo(c.UseTool(use=SIGN, by=BO))), id="called the tool"),
+        pytest.param(steer_by_control(c.Redirect(text="Sign it", by=BO)), id="redirected"),
+        pytest.param(steer_by_control(c.Say(text="Sign it", by=BO)), id="sent a message"),
+        pytest.param(steer_by_resume(), id="resumed with an instruction"),
+        pytest.param(steer_by_answer(), id="answered a question"),
+        pytest.param(steer_by_decline(), id="declined with a reason"),
         pytest.param(
-            taken(driven_by_bo(c.Write(text="I sign.", by=BO), c.HandBack(by=BO)))
+            take_and_advance(steer_by_hand(c.UseTool(use=SIGN, by=BO))), id="called the tool"
+        ),
+        pytest.param(
+            take_and_advance(steer_by_hand(c.Write(text="I sign.", by=BO), c.HandBack(by=BO)))
             .replies(SIGN)
             .advances(),
             id="wrote in its place",
         ),
     ],
 )
-def test_four_eyes_exclude_everybody_who_steered_the_run_to_the_call(run: Scenario) -> None:
-    """A person whose words the agent was given cannot approve the call that followed."""
+def test_four_eyes_exclude_every_person_who_steered_the_run_to_the_call(run: Scenario) -> None:
+    """A person whose text the agent got cannot approve the call that it proposed then."""
     ask = run.state.asks[-1]
     assert ask.excluded == ("ann", "bo")
     for decision in (c.Approve(ask=ask.id, by=BO), c.Decline(ask=ask.id, by=BO)):
@@ -263,101 +418,93 @@ def test_four_eyes_exclude_everybody_who_steered_the_run_to_the_call(run: Scenar
     assert isinstance(run.when(c.Approve(ask=ask.id, by=CY)).verdict, Accepted)
 
 
-def test_words_that_come_after_the_call_do_not_exclude() -> None:
-    """An approver may ask the agent why, and then decide."""
-    run = begun.replies(SIGN).advances().when(c.Say(text="Why?", by=BO)).after(v.TakeLease())
+def test_a_message_after_the_proposed_call_does_not_exclude_its_sender() -> None:
+    """An approver may ask the agent for its reasons, and then decide."""
+    run = (
+        leased_run.replies(SIGN).advances().when(c.Say(text="Why?", by=BO)).after(v.TakeLease())
+    )
     run = run.advances().replies(text="Because.").advances().when(c.Approve(ask=A1, by=BO))
     assert isinstance(run.verdict, Accepted)
 
 
-def test_what_one_person_edits_under_four_eyes_another_has_to_approve() -> None:
-    """An edit by bo is a proposal of bo's: it is put to a third person as it stands then."""
-    run = begun.replies(SIGN).advances()
-    run = taken(run.when(c.Approve(ask=A1, args={"eur": 900}, by=BO)))
+def test_arguments_edited_under_four_eyes_need_the_approval_of_another_person() -> None:
+    """An edit is a proposal: it opens a new ask that also excludes the editor."""
+    run = leased_run.replies(SIGN).advances()
+    run = take_and_advance(run.when(c.Approve(ask=A1, args={"eur": 900}, by=BO)))
     ask = run.then(phase=Phase.WAITING).state.asks[-1]
     assert (ask.id, ask.data, ask.excluded) == ("a2", {"eur": 900}, ("ann", "bo"))
     run.when(c.Approve(ask=ask.id, by=BO)).then(refused="not_allowed")
     approved = run.when(c.Approve(ask=ask.id, by=CY)).after(v.TakeLease())
     approved.then(plans=(CallTool(call=C2),))
-    again = taken(run.when(c.Approve(ask=ask.id, args={"eur": 9}, by=CY)))
-    assert again.state.asks[-1].excluded == ("ann", "bo", "cy")
+    edited_again = take_and_advance(run.when(c.Approve(ask=ask.id, args={"eur": 9}, by=CY)))
+    assert edited_again.state.asks[-1].excluded == ("ann", "bo", "cy")
 
 
-def test_arguments_that_are_sent_back_unchanged_are_no_edit() -> None:
-    """A form that sends all fields does not ask for a third person."""
-    run = begun.replies(SIGN).advances().when(c.Approve(ask=A1, args={"eur": 5}, by=BO))
+def test_arguments_that_are_sent_back_unchanged_are_not_an_edit() -> None:
+    """A form that sends all fields does not require a third person."""
+    run = leased_run.replies(SIGN).advances().when(c.Approve(ask=A1, args={"eur": 5}, by=BO))
     run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
+
+
+def test_four_eyes_exclude_every_person_who_imported_the_run() -> None:
+    """This also holds after a second import, in a fork, and in child runs."""
+    run = (
+        leased_run.replies(SEARCH)
+        .starts("c2")
+        .when(c.Pause())
+        .after(report_done(C2))
+        .advances()
+    )
+    for name in ("eve", "bo"):
+        run = run.after(RunImported(checkpoint=run.state.run, head="", by=name))
+    forked = make_fork_entry(run.state, by=Actor(name="cy"))
+    assert isinstance(forked, RunStarted)
+    assert forked.steered_by == ("eve", "bo")  # the history names ann
+    run = take_and_advance(run.when(c.Resume())).replies(SIGN).advances()
+    assert run.state.asks[-1].excluded == ("ann", "eve", "bo")
+    call = get_call(run, run.state.asks[-1].call)
+    assert call.steered_by == ("ann", "eve", "bo")  # passed to child runs
+
+
+def test_an_imported_approval_does_not_count_and_its_importer_cannot_renew_it() -> None:
+    """A call that a halt stopped midway is also made again only with a new approval."""
+    traits = Traits(approve="block", four_eyes=True, effect=Effect.READ)
+    asking = leased_run.replies(Use(tool="pay", args={}, traits=traits)).advances()
+    approve, eve = c.Approve(ask=A1, by=Actor(name="bo")), Actor(name="eve")
+    imported = RunImported(checkpoint=asking.state.run, head="", by="eve")
+    paused = asking.when(c.Pause(), approve)
+    halted = asking.when(approve).after(v.TakeLease()).starts("c2").when(c.Halt(by=eve))
+    for stopped, wake in ((paused, c.Resume()), (halted, c.Lift(by=eve))):
+        run = stopped.after(imported).when(wake).after(v.TakeLease()).advances()
+        assert get_stage(run) is CallStage.ASKING
+        run = run.then(phase=Phase.WAITING)
+        run.when(c.Approve(ask=A2, by=eve)).then(refused="not_allowed")
+        run.when(c.Approve(ask=A2, by=Actor(name="bo"))).then(phase=Phase.QUEUED)
 
 
 @pytest.mark.parametrize("audience", ["", "user", "operator", "user:ann", "user:bob"])
 @pytest.mark.parametrize("four_eyes", [False, True])
 @pytest.mark.parametrize("kind", [c.Approve, c.Decline])
-def test_whoever_is_offered_a_decision_may_make_it_and_nobody_else(
+def test_decide_accepts_exactly_the_people_for_whom_may_decide_is_true(
     audience: str, four_eyes: bool, kind: type[c.Approve | c.Decline]
 ) -> None:
-    """Buttons go by `may_decide`: one that would be refused lies, and so does a missing one."""
+    """Interfaces show the buttons by `may_decide`."""
     traits = Traits(approve="block", audience=audience, four_eyes=four_eyes)
-    run = begun.replies(Use(tool="pay", args={}, traits=traits)).advances()
+    run = leased_run.replies(Use(tool="pay", args={}, traits=traits)).advances()
     (ask,) = run.state.asks
     for role, name in product(get_args(Role), ("ann", "bob", "")):
         person = Actor(name=name, role=role)
         verdict = run.when(kind(ask=A1, by=person)).verdict
-        offered = may_decide(person, ask)
-        assert isinstance(verdict, Accepted) == offered, (person, verdict)
-        assert offered or (isinstance(verdict, Refused) and verdict.reason == "not_allowed")
+        may = may_decide(person, ask)
+        assert isinstance(verdict, Accepted) == may, (person, verdict)
+        assert may or (isinstance(verdict, Refused) and verdict.reason == "not_allowed")
 
 
-def test_a_queued_approval_lets_the_agent_go_on_and_its_outcome_comes_as_a_message() -> None:
-    """Proposed, awaiting review; then made, then reported."""
-    run = begun.replies(POST).advances().then(plans=(CallModel(call=C3),))
-    run = run.when(c.Approve(ask=A1)).then(plans=(CallTool(call=C2),))
-    run = run.starts("c2").after(done(C2))
-    assert run.state.messages[-1].kind == "outcome"
-    assert run.state.messages[-1].calls == ("c2",)
+# ── unsure calls ───────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_would_complete_waits_for_its_queued_approvals() -> None:
-    """Nothing is forgotten at the end."""
-    run = begun.replies(POST).advances().replies(text="done").advances()
-    run = run.then(phase=Phase.WAITING).when(c.Decline(ask=A1)).then(phase=Phase.QUEUED)
-    run.after(v.TakeLease()).then(plans=(CallModel(call=C4),))
-
-
-def test_an_unanswered_ask_expires_and_counts_as_a_no() -> None:
-    """By the store's clock, whoever looks first."""
-    expires = Micros(begun.now + 60 * MICROS_PER_SECOND)
-    asks = v.AskPerson(epoch=E1, call=C2, expires=expires)
-    run = begun.replies(ASK).starts("c2").after(asks).advances().later(61).when(v.Wake())
-    run.then(phase=Phase.QUEUED)
-    assert stage(run, "c2") is CallStage.SEALED
-    run.when(c.Answer(ask=A1, value=1)).then(refused="ask_closed")
-
-
-def test_an_undecided_approval_expires_if_its_tool_says_so() -> None:
-    """A yes that comes tomorrow may be for a world that has changed."""
-    hasty = Use(
-        tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * MICROS_PER_SECOND)
-    )
-    run = begun.replies(hasty).advances().then(phase=Phase.WAITING).later(61).when(v.Wake())
-    run.then(phase=Phase.QUEUED).when(c.Approve(ask=A1)).then(refused="ask_closed")
-
-
-def test_a_yes_that_was_not_used_in_time_has_to_be_given_again() -> None:
-    """Approved, then nobody drove the run until it had expired."""
-    hasty = Use(
-        tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * MICROS_PER_SECOND)
-    )
-    run = begun.replies(hasty).advances().when(c.Approve(ask=A1)).later(61)
-    start = v.StartCall(epoch=E2, call=C2, seen_seq=Seq(run.state.seq + 1))
-    run = run.when(v.TakeLease()).when(start)
-    run = run.advances().then(phase=Phase.WAITING)
-    assert [ask.id for ask in run.state.asks] == ["a1", "a2"]
-    assert stage(run, "c2") is CallStage.ASKING
-
-
-def test_an_unknown_once_call_is_put_to_a_person_and_never_repeated() -> None:
-    """It may have happened; only a person can say."""
-    run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
+def test_an_unknown_call_that_is_not_safe_to_repeat_is_put_to_a_person() -> None:
+    run = leased_run.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
     run = run.then(phase=Phase.WAITING)
     assert run.state.asks[0].ask_kind == "unsure"
     run.when(v.StartCall(epoch=E2, call=C2, seen_seq=run.state.seq)).then(refused="lease_lost")
@@ -365,66 +512,61 @@ def test_an_unknown_once_call_is_put_to_a_person_and_never_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "left"),
+    ("answer", "stage"),
     [("yes", CallStage.DONE), ("no", CallStage.PROPOSED), ("unknown", CallStage.UNKNOWN)],
 )
-def test_what_a_person_says_about_an_unsure_call_settles_it(
-    said: Json, left: CallStage
-) -> None:
-    """It did: done. It didn't: made now. Don't know: left alone, and reported as unsure."""
-    run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
-    run = run.when(c.Answer(ask=A1, value=said)).then(phase=Phase.QUEUED)
-    assert stage(run, "c2") is left
+def test_the_answer_of_a_person_settles_an_unsure_call(answer: Json, stage: CallStage) -> None:
+    """Yes: done. No: made now. Unknown: not made again, and reported as unsure."""
+    run = leased_run.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
+    run = run.when(c.Answer(ask=A1, value=answer)).then(phase=Phase.QUEUED)
+    assert get_stage(run) is stage
     run = run.after(v.TakeLease())
-    expected = CallTool(call=C2) if said == "no" else CallModel(call=C3)
+    expected = CallTool(call=C2) if answer == "no" else CallModel(call=C3)
     run.then(plans=(expected,))
 
 
-def test_a_tool_with_a_check_is_asked_before_a_person_is() -> None:
-    """The far end knows."""
+def test_an_unknown_call_with_a_check_is_checked_before_a_person_is_asked() -> None:
     checked = Use(tool="mail", args={}, traits=Traits(check=True))
-    run = begun.replies(checked).starts("c2").after(v.TakeLease())
+    run = leased_run.replies(checked).starts("c2").after(v.TakeLease())
     run = run.then(plans=(CheckCall(call=C2),))
     run = run.after(v.SettleCall(epoch=E2, call=C2, happened=True, result="sent"))
     run.then(plans=(CallModel(call=C3),))
 
 
-def test_late_evidence_answers_the_question_that_was_put_to_a_person() -> None:
-    """Slow, not dead: the worker had the result all along."""
-    run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
+def test_an_unsure_call_is_put_to_the_audience_that_may_approve_it() -> None:
+    traits = Traits(audience="operator", four_eyes=True)
+    run = leased_run.replies(Use(tool="pay", args={}, traits=traits)).starts("c2")
+    run = run.after(v.TakeLease()).advances()
+    run.when(c.Answer(ask=A1, value="no", by=ANN)).then(refused="not_allowed")
+    run.when(c.Answer(ask=A1, value="no", by=OLGA)).then(phase=Phase.QUEUED)
+
+
+def test_a_late_result_closes_the_ask_about_an_unknown_call() -> None:
+    """The worker was slow, not dead."""
+    run = leased_run.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
     late = LateResult(call=C2, attempt=1, epoch=E1, result="sent")
     run = run.when(v.ReportLateResult(result=late)).then(phase=Phase.QUEUED)
-    assert stage(run, "c2") is CallStage.DONE
+    assert get_stage(run) is CallStage.DONE
     run.when(c.Answer(ask=A1, value="no")).then(refused="ask_closed")
 
 
-def test_late_evidence_of_an_attempt_that_was_restarted_changes_nothing() -> None:
-    """It speaks of the first attempt; the second is under way."""
-    run = begun.replies(SEARCH).starts("c2").after(v.TakeLease()).starts("c2")
+def test_a_late_result_of_an_earlier_attempt_does_not_end_the_current_one() -> None:
+    run = leased_run.replies(SEARCH).starts("c2").after(v.TakeLease()).starts("c2")
     late = LateResult(call=C2, attempt=1, epoch=E1, result="old")
     run = run.when(v.ReportLateResult(result=late))
-    assert stage(run, "c2") is CallStage.STARTED
+    assert get_stage(run) is CallStage.STARTED
 
 
-def test_a_childs_ask_shows_on_the_parent_and_is_closed_when_answered_there() -> None:
-    """Wherever it is answered, the parent attaches to the child again."""
-    child = Use(tool="helper", kind="child")
-    shown = v.AskPerson(epoch=E1, call=C2, question="child asks", child=True)
-    run = begun.replies(child).starts("c2").after(shown)
-    run.advances().then(phase=Phase.WAITING)
-    moot = run.after(v.CloseChildAsk(ask=A1))
-    assert stage(moot, "c2") is CallStage.PROPOSED
+def test_a_late_result_counts_after_a_person_answered_no() -> None:
+    """A call whose result is journaled is never made again."""
+    run = unsure_payment.when(c.Answer(ask=A1, value="no"), late_payment)
+    assert get_stage(run) is CallStage.DONE
+    run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
 
 
-def test_an_answer_while_paused_is_kept_for_the_resume() -> None:
-    """Paused stays paused; the answer is not lost."""
-    run = begun.replies(ASK).starts("c2").after(asked).advances().when(c.Pause())
-    run = run.when(c.Answer(ask=A1, value=7)).then(phase=Phase.PAUSED)
-    run.when(c.Resume()).then(phase=Phase.QUEUED)
-    assert stage(run, "c2") is CallStage.DONE
-
-
-def test_resume_with_an_open_ask_goes_back_to_waiting() -> None:
-    """There is nothing to drive until somebody answers."""
-    run = begun.replies(ASK).starts("c2").after(asked).advances().when(c.Pause())
-    run.when(c.Resume()).then(phase=Phase.WAITING)
+def test_a_late_result_of_an_earlier_attempt_keeps_the_call_in_the_undo_set() -> None:
+    """The call happened at least once, however the second attempt ends."""
+    run = unsure_payment.when(c.Answer(ask=A1, value="no")).after(v.TakeLease()).starts("c2")
+    run = run.when(late_payment)
+    run = run.after(v.CloseCall(epoch=Epoch(3), outcome=CallFailed(call=C2, error="no")))
+    run.when(c.Cancel()).then(plans=(Undo(call=C2),))

@@ -1,4 +1,4 @@
-"""The net under all tests: journals that they make are verified, and what is wrong is told."""
+"""Every journal that a test leaves behind is verified: `tests/support/verified_journals.py`."""
 
 from pathlib import Path
 
@@ -14,28 +14,28 @@ from midrun.stores.memory import MemoryStore
 from midrun.verify.checks import Problem
 from tests.support.verified_journals import PROBLEMS
 
-PROBLEM = Problem(invariant="I5", seq=3, text="It went on after its end.")
-SAYS = Agent("says", model=ScriptedModel(["Done."]))
+PROBLEM = Problem(invariant="I5", seq=3, text="An entry follows the end.")
+AGENT = Agent("says", model=ScriptedModel(["Done."]))
 
 
-async def damning(_: Store, run: RunId) -> Verdict:
-    """Find fault with everything."""
+async def report_problem(_: Store, run: RunId) -> Verdict:
+    """Return a verdict with one problem, in place of `verify_run`."""
     return Verdict(run_id=run, entries=3, problems=(PROBLEM,))
 
 
 @pytest.mark.spoils_journals
-@pytest.mark.parametrize("kind", ["file", "memory", "lent"])
-async def test_what_is_wrong_with_a_journal_is_noticed_however_it_was_kept(
+@pytest.mark.parametrize("kind", ["file", "memory", "instance"])
+async def test_a_problem_in_a_journal_is_recorded_for_every_kind_of_store(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a file, in memory, and in a store that outlives its `Midrun`."""
-    monkeypatch.setattr(tests.support.verified_journals, "verify_run", damning)
+    """The store of the third case outlives its `Midrun`."""
+    monkeypatch.setattr(tests.support.verified_journals, "verify_run", report_problem)
     stores: dict[str, str | Store] = {
         "file": f"sqlite:///{tmp_path / 'runs.db'}",
         "memory": "memory://",
-        "lent": MemoryStore(),
+        "instance": MemoryStore(),
     }
-    async with Midrun(stores[kind], agents=[SAYS]) as midrun:
+    async with Midrun(stores[kind], agents=[AGENT]) as midrun:
         run = await midrun.start("says", "Say it")
         await run.until("completed")
     (problem,) = PROBLEMS
@@ -43,8 +43,7 @@ async def test_what_is_wrong_with_a_journal_is_noticed_however_it_was_kept(
     assert "I5" in problem
 
 
-async def test_what_is_sound_is_not_complained_about() -> None:
-    """Once for each journal, and without a word."""
-    async with Midrun("memory://", agents=[SAYS]) as midrun:
+async def test_a_sound_journal_is_not_reported() -> None:
+    async with Midrun("memory://", agents=[AGENT]) as midrun:
         await (await midrun.start("says", "Say it")).until("completed")
     assert PROBLEMS == []

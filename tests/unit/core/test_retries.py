@@ -1,0 +1,354 @@
+"""Repeated attempts: workers that die during a call, and checks that deny it."""
+
+from typing import Literal
+
+import pytest
+
+from midrun.core import controls as c
+from midrun.core import driver_inputs as v
+from midrun.core.effects import CallModel, CallTool, CheckCall, Settle
+from midrun.core.entries import (
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallSealed,
+    CallSettled,
+    CallUnknown,
+    LateResult,
+    LeaseTaken,
+    RunFailed,
+    StoodDown,
+)
+from midrun.core.ids import CallId, make_child_id
+from midrun.core.retries import (
+    CHECK_DENIALS_MAX,
+    TOOL_NOT_IMPORTABLE_CODE,
+    WORKER_DEATHS_MAX,
+    WORKERS_DIED_CODE,
+)
+from midrun.core.scheduler import plan_effects
+from midrun.core.state import CallStage
+from midrun.core.stops import MaxToolCalls, find_met_stop
+from midrun.core.values import Actor, Effect, Phase, Traits, Use
+from midrun.testing.scenario import Scenario
+from tests.unit.core.scenario_steps import end_call, get_call, get_stage, is_sound, leased_run
+
+C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")
+READ = Traits(effect=Effect.READ)
+PARSE = Use(tool="parse_pdf", args={}, traits=READ)
+LOOK = Use(tool="look", args={}, traits=READ)
+PAY = Use(tool="pay", args={}, traits=Traits(check=True))
+MAIL = Use(tool="mail", args={})
+CHILD = Use(tool="helper", kind="child", traits=Traits(release=True))
+ANN = Actor(name="ann")
+
+parsing = leased_run.replies(PARSE).starts("c2")
+paying = leased_run.replies(PAY).starts("c2")
+
+
+def kill_workers(run: Scenario, times: int = 1, *calls: str) -> Scenario:
+    """Let this many workers die while these calls (default: c2) are in flight.
+
+    The calls are in flight already for the first worker. The others start them again.
+    """
+    for number in range(times):
+        run = run.starts(*(calls or ("c2",))) if number else run
+        run = run.after(v.TakeLease(holder=f"w{number}"))
+    return run
+
+
+def get_error(run: Scenario) -> RunFailed:
+    """Return the entry with the error of a failed run."""
+    assert run.state.error is not None
+    return run.state.error
+
+
+def test_a_call_during_which_three_workers_died_is_not_made_again() -> None:
+    """The run fails with its own code before a fourth worker can start the call."""
+    run = kill_workers(parsing, WORKER_DEATHS_MAX).then(plans=(Settle(),))
+    start = v.StartCall(epoch=run.state.epoch, call=C2, seen_seq=run.state.seq)
+    run.when(start).then(refused="not_next")
+    run = run.advances().then(phase=Phase.FAILED)
+    error = "parse_pdf: 3 processes ended, or fell silent, while it was under way"
+    assert get_error(run) == RunFailed(error=error, code=WORKERS_DIED_CODE)
+    assert not run.state.is_leased
+    assert is_sound(run)
+
+
+def test_a_call_during_which_two_workers_died_is_made_again() -> None:
+    run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).then(plans=(CallTool(call=C2),))
+    run = run.starts("c2").after(v.CloseCall(epoch=run.state.epoch, outcome=CallDone(call=C2)))
+    run.then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
+
+
+def test_a_resume_makes_the_call_again_and_resets_its_count_of_deaths() -> None:
+    run = kill_workers(parsing, WORKER_DEATHS_MAX).advances().when(c.Resume(by=ANN))
+    run = run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
+    assert get_call(run).worker_deaths == 0
+    run = kill_workers(run.starts("c2"), WORKER_DEATHS_MAX - 1).then(plans=(CallTool(call=C2),))
+    kill_workers(run.starts("c2")).advances().then(phase=Phase.FAILED)
+
+
+def test_workers_that_die_during_a_model_call_are_counted_too() -> None:
+    """The client of the model may crash the process when it handles the reply."""
+    run = (
+        kill_workers(leased_run.starts("c1"), WORKER_DEATHS_MAX, "c1")
+        .advances()
+        .then(phase=Phase.FAILED)
+    )
+    assert get_error(run).error.startswith("the model: 3 processes")
+
+
+def test_all_calls_in_flight_at_the_deaths_are_named_in_the_error() -> None:
+    """The core cannot know which one of them ended the workers."""
+    run = kill_workers(
+        leased_run.replies(PARSE, LOOK).starts("c2", "c3"), WORKER_DEATHS_MAX, "c2", "c3"
+    ).advances()
+    assert get_error(run).error.startswith("parse_pdf, look: 3 processes")
+    assert "while they were under way" in get_error(run).error
+
+
+def test_a_call_that_ended_before_the_last_death_is_not_named_in_the_error() -> None:
+    run = kill_workers(
+        leased_run.replies(PARSE, LOOK).starts("c2", "c3"), WORKER_DEATHS_MAX - 1, "c2", "c3"
+    )
+    run = run.starts("c2", "c3")
+    run = end_call(run, CallDone(call=C3))
+    assert "look" not in get_error(kill_workers(run).advances()).error
+
+
+def test_a_worker_that_stands_down_is_not_counted_as_dead() -> None:
+    """A rolling deploy aborts the call and returns the lease, any number of times."""
+    run = parsing
+    for _ in range(WORKER_DEATHS_MAX + 1):
+        stopped = v.CloseCall(epoch=run.state.epoch, outcome=CallAborted(call=C2))
+        run = run.after(stopped, v.StandDown(epoch=run.state.epoch)).then(phase=Phase.QUEUED)
+        run = run.after(v.TakeLease()).starts("c2")
+    assert get_call(run).worker_deaths == 0
+    assert StoodDown in {type(entry) for entry in run.entries}
+
+
+@pytest.mark.parametrize("why", ["not_responding", "forced"])
+def test_an_unresponsive_call_that_a_live_worker_gave_up_counts_no_death(
+    why: Literal["not_responding", "forced"],
+) -> None:
+    run = parsing.after(CallUnknown(call=C2, why=why))
+    assert get_call(run).worker_deaths == 0
+
+
+def test_an_aborted_attempt_does_not_reset_the_count_of_deaths() -> None:
+    run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).starts("c2")
+    run = end_call(run, CallAborted(call=C2)).starts("c2")
+    kill_workers(run).advances().then(phase=Phase.FAILED)
+
+
+def test_new_progress_resets_the_count_of_deaths() -> None:
+    """A long call can finish on machines that live for a shorter time."""
+    run = parsing
+    for page in range(WORKER_DEATHS_MAX + 2):
+        saved = v.SaveProgress(epoch=run.state.epoch, call=C2, progress={"page": page})
+        run = kill_workers(run.after(saved)).then(plans=(CallTool(call=C2),)).starts("c2")
+
+
+def test_the_same_progress_again_does_not_reset_the_count_of_deaths() -> None:
+    run = parsing
+    for _ in range(WORKER_DEATHS_MAX - 1):
+        saved = v.SaveProgress(epoch=run.state.epoch, call=C2, progress={"page": 6})
+        run = kill_workers(run.after(saved)).starts("c2")
+    kill_workers(run).advances().then(phase=Phase.FAILED)
+
+
+def test_deaths_during_the_call_of_a_child_run_are_not_counted_in_the_parent() -> None:
+    """The journal of the child run counts them."""
+    run = leased_run.replies(CHILD).starts("c2")
+    for _ in range(WORKER_DEATHS_MAX + 2):
+        child = make_child_id(run.state.run, C2)
+        run = kill_workers(run).then(plans=(CallTool(call=C2, child=child),)).starts("c2")
+
+
+def test_a_call_that_is_not_safe_to_repeat_is_put_to_a_person_after_one_death() -> None:
+    """It is not repeated, so there are no deaths to count."""
+    run = (
+        kill_workers(leased_run.replies(MAIL).starts("c2")).advances().then(phase=Phase.WAITING)
+    )
+    assert get_call(run).worker_deaths == 0
+
+
+def test_deaths_of_a_call_with_a_check_are_counted_too() -> None:
+    """Its check denies the call after each death, and the next worker makes it again."""
+    run = paying
+    for _ in range(WORKER_DEATHS_MAX - 1):
+        run = kill_workers(run).then(plans=(CheckCall(call=C2),))
+        run = run.after(v.SettleCall(epoch=run.state.epoch, call=C2, happened=False))
+        run = run.starts("c2")
+    run = kill_workers(run).then(plans=(Settle(),)).advances().then(phase=Phase.FAILED)
+    run.when(c.Resume()).after(v.TakeLease()).then(plans=(CheckCall(call=C2),))
+
+
+def test_a_worker_that_dies_during_a_check_counts_as_a_death_of_the_call() -> None:
+    """The check is not journaled as started, but the lost lease is."""
+    run = kill_workers(paying)
+    for _ in range(WORKER_DEATHS_MAX - 1):
+        run = run.then(plans=(CheckCall(call=C2),)).after(v.TakeLease())
+    run.advances().then(phase=Phase.FAILED)
+
+
+def test_a_worker_that_stands_down_during_a_check_is_not_counted_as_dead() -> None:
+    run = kill_workers(paying)
+    for _ in range(WORKER_DEATHS_MAX + 1):
+        run = run.after(v.StandDown(epoch=run.state.epoch), v.TakeLease())
+    run.then(plans=(CheckCall(call=C2),))
+
+
+def test_an_unknown_outcome_reported_by_a_live_worker_counts_no_death() -> None:
+    run = paying
+    for _ in range(WORKER_DEATHS_MAX + 1):
+        run = end_call(run, CallUnknown(call=C2))
+        run = run.after(v.SettleCall(epoch=run.state.epoch, call=C2, happened=False))
+        run = run.starts("c2")
+    assert get_call(run).worker_deaths == 0
+
+
+def test_a_late_result_ends_the_call_after_three_deaths() -> None:
+    """The worker was only slow."""
+    run = kill_workers(parsing, WORKER_DEATHS_MAX)
+    late = LateResult(call=C2, attempt=WORKER_DEATHS_MAX, epoch=run.state.epoch)
+    run.after(v.ReportLateResult(result=late)).then(plans=(CallModel(call=C3),))
+
+
+def test_a_redirected_run_does_not_fail_for_a_call_that_it_no_longer_makes() -> None:
+    run = (
+        kill_workers(parsing, WORKER_DEATHS_MAX - 1)
+        .starts("c2")
+        .when(c.Redirect(text="Leave the PDF.", by=ANN))
+    )
+    run = kill_workers(run).advances().then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
+    assert get_call(run).error == "outcome unknown, and not made again: the run was redirected"
+
+
+def test_a_redirect_of_the_failed_run_does_not_make_the_call_again() -> None:
+    run = (
+        kill_workers(parsing, WORKER_DEATHS_MAX)
+        .advances()
+        .when(c.Redirect(text="Leave the PDF.", by=ANN))
+    )
+    run.after(v.TakeLease()).advances().then(plans=(CallModel(call=C3),))
+
+
+def test_a_requested_pause_comes_before_the_failure_and_its_resume_makes_the_call() -> None:
+    run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).starts("c2").when(c.Pause(by=ANN))
+    run = kill_workers(run).advances().then(phase=Phase.PAUSED)
+    run.when(c.Resume(by=ANN)).after(v.TakeLease()).then(plans=(CallTool(call=C2),))
+
+
+def test_a_cancel_ends_the_run_after_three_deaths_as_usual() -> None:
+    run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).starts("c2").when(c.Cancel(by=ANN))
+    kill_workers(run).advances().then(phase=Phase.CANCELLED)
+
+
+def test_a_call_with_three_deaths_does_not_stop_the_person_who_took_over() -> None:
+    """The call waits until the person hands back; their own tool call starts."""
+    run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).starts("c2").when(c.TakeOver(by=ANN))
+    run = kill_workers(run).advances().then(phase=Phase.PAUSED)
+    run = run.when(c.UseTool(use=LOOK, by=ANN)).after(v.TakeLease())
+    run.then(plans=(CallTool(call=C3),))
+
+
+def test_a_tool_call_by_a_person_who_took_over_counts_deaths_too() -> None:
+    """Handing the failed run back makes the call again."""
+    run = leased_run.when(c.TakeOver(by=ANN)).advances().when(c.UseTool(use=PARSE, by=ANN))
+    run = kill_workers(
+        run.after(v.TakeLease()).starts("c1"), WORKER_DEATHS_MAX, "c1"
+    ).advances()
+    run = run.then(phase=Phase.FAILED).when(c.HandBack(by=ANN)).after(v.TakeLease())
+    run.then(plans=(CallTool(call=C1),))
+
+
+def test_a_stored_journal_with_a_fourth_attempt_keeps_its_meaning() -> None:
+    """Older versions made the call again. It returned, so the run does not fail now."""
+    run = kill_workers(parsing, WORKER_DEATHS_MAX - 1)
+    fourth_start = run.starts("c2").entries[-1]
+    run = kill_workers(run.starts("c2")).after(fourth_start)
+    run = end_call(run, CallDone(call=C2))
+    run.then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
+
+
+def test_the_state_has_the_seq_at_which_the_lease_was_taken() -> None:
+    """Calls that started before it are orphans; later ones are not."""
+    run = parsing.after(v.TakeLease())
+    assert isinstance(run.entries[run.state.lease_seq - 1], LeaseTaken)
+    assert not [effect for effect in plan_effects(run.state) if isinstance(effect, Settle)]
+
+
+# ── checks that deny a call ────────────────────────────────────────────────────────────
+
+
+def deny_call(run: Scenario) -> Scenario:
+    """Report the call as unknown, and let its check deny it."""
+    run = end_call(run, CallUnknown(call=C2))
+    return run.after(v.SettleCall(epoch=run.state.epoch, call=C2, happened=False))
+
+
+def test_a_call_that_its_check_denies_eight_times_is_sealed() -> None:
+    """The service behind the tool may be down. The agent gets the error, and decides."""
+    run = paying
+    for _ in range(CHECK_DENIALS_MAX - 1):
+        run = deny_call(run).then(plans=(CallTool(call=C2),)).starts("c2")
+    run = deny_call(run).then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
+    why = "not executed: tried 8 times, and each time its check found nothing done"
+    assert run.entries[-2:] == (
+        CallSettled(call=C2, happened=False, by="check:pay"),
+        CallSealed(call=C2, why=why),
+    )
+    assert get_stage(run) is CallStage.SEALED
+    assert not get_call(run).may_have_happened
+    assert is_sound(run)
+    assert get_call(run).error == why
+
+
+def test_the_last_attempt_counts_if_its_check_finds_it_done() -> None:
+    run = paying
+    for _ in range(CHECK_DENIALS_MAX - 1):
+        run = deny_call(run).starts("c2")
+    run = end_call(run, CallUnknown(call=C2))
+    run = run.after(v.SettleCall(epoch=run.state.epoch, call=C2, happened=True, result="paid"))
+    assert (get_call(run).stage, get_call(run).result) == (CallStage.DONE, "paid")
+
+
+def test_a_failure_that_the_call_reports_ends_it_at_once() -> None:
+    run = deny_call(paying).starts("c2")
+    run = end_call(run, CallFailed(call=C2, error="no"))
+    run.then(plans=(CallModel(call=C3),))
+
+
+def test_all_attempts_of_a_call_are_one_tool_call_for_a_cap() -> None:
+    run = paying
+    for _ in range(CHECK_DENIALS_MAX - 1):
+        run = deny_call(run).starts("c2")
+    assert run.state.meter.tool_calls == 1
+    assert find_met_stop(MaxToolCalls(2), run.state.meter_with_time) is None
+
+
+# ── tools that cannot be imported ──────────────────────────────────────────────────────
+
+
+def fail_import(run: Scenario) -> Scenario:
+    failed = CallFailed(call=C2, error="ImportError: no", code=TOOL_NOT_IMPORTABLE_CODE)
+    return end_call(run, failed)
+
+
+def test_a_tool_that_cannot_be_imported_fails_the_run() -> None:
+    """No other call of the reply starts. After a resume the model gets the error."""
+    run = fail_import(leased_run.replies(MAIL, LOOK).starts("c2")).then(plans=(Settle(),))
+    run = run.advances().then(phase=Phase.FAILED)
+    assert get_error(run) == RunFailed(error="ImportError: no", code=TOOL_NOT_IMPORTABLE_CODE)
+    assert is_sound(run)
+    run = run.when(c.Resume(by=ANN)).after(v.TakeLease(holder="w2"))
+    run.then(plans=(CallTool(call=C3),))
+    assert is_sound(run)
+
+
+def test_a_tool_that_cannot_be_imported_does_not_fail_a_run_that_was_taken_over() -> None:
+    """The person who took over reads the error."""
+    taken_over = leased_run.replies(MAIL).starts("c2").when(c.TakeOver(by=ANN))
+    assert fail_import(taken_over).state.error is None
