@@ -189,27 +189,25 @@ class JournalTests(StoreSuiteFixtures):
         )  # keeps the head
         assert (await store.get_row(RUN)).head == paused
 
-    @pytest.mark.parametrize("kind", [*ENTRY_TYPES])
-    async def test_each_writer_may_append_only_its_own_kinds(
-        self, store: Store, kind: type[Entry]
-    ) -> None:
+    async def test_each_writer_may_append_only_its_own_kinds(self, store: Store) -> None:
         """A driver cannot write a person's entry, nor a control a driver's."""
-        await create_run(store)
-        entry, seq = make_example(kind), Seq(1)
-        if kind in UNLEASED_ENTRY_TYPES:
-            await store.append(RUN, [entry], after=seq, lease=None, head=None)
-            seq = Seq(2)
-        else:
-            with pytest.raises(KindRefused):
-                await store.append(RUN, [entry], after=seq, lease=None, head=None)
-        lease = await take_lease(store, RUN, seq, "a")
-        seq = Seq(seq + 1)
-        if kind in PERSON_ENTRY_TYPES or kind is LeaseTaken:
-            with pytest.raises(KindRefused):
-                await store.append(RUN, [entry], after=seq, lease=lease, head=None)
-            return
-        await store.append(RUN, [entry], after=seq, lease=lease, head=None)
-        assert (await store.read(RUN))[-1].entry == entry
+        for kind in ENTRY_TYPES:
+            run, entry, seq = RunId(f"run_{kind.__name__}"), make_example(kind), Seq(1)
+            await create_run(store, run)
+            if kind in UNLEASED_ENTRY_TYPES:
+                await store.append(run, [entry], after=seq, lease=None, head=None)
+                seq = Seq(2)
+            else:
+                with pytest.raises(KindRefused):
+                    await store.append(run, [entry], after=seq, lease=None, head=None)
+            lease = await take_lease(store, run, seq, "a")
+            seq = Seq(seq + 1)
+            if kind in PERSON_ENTRY_TYPES or kind is LeaseTaken:
+                with pytest.raises(KindRefused):
+                    await store.append(run, [entry], after=seq, lease=lease, head=None)
+                continue
+            await store.append(run, [entry], after=seq, lease=lease, head=None)
+            assert (await store.read(run))[-1].entry == entry
 
     async def test_a_new_run_may_not_bring_a_drivers_entries(self, store: Store) -> None:
         with pytest.raises(KindRefused):
