@@ -65,7 +65,7 @@ async def test_an_invalid_url_is_refused() -> None:
 async def test_a_handle_must_be_opened_and_can_be_opened_once(
     serve: Serve, connect_client: ConnectClient
 ) -> None:
-    """As with `Midrun` itself."""
+    """`Midrun` itself behaves in the same way."""
     server = await serve()
     mid = connect(server.url, token="x" * 20)
     with pytest.raises(Misconfigured, match="async with"):
@@ -79,7 +79,7 @@ async def test_a_handle_must_be_opened_and_can_be_opened_once(
 async def test_an_empty_task_is_refused_by_every_way_to_start_a_run(
     serve: Serve, connect_client: ConnectClient, stage: ControllableTools
 ) -> None:
-    """Before anything is sent or stored."""
+    """It is refused before anything is sent or stored."""
     agent = stage.agent("Done.")
     server = await serve(agent)
     mid = await connect_client(server)

@@ -21,8 +21,8 @@ RUN = RunId("run_1")
 
 def _encode_as_server(entry: Entry) -> dict[str, object]:
     record = Record(seq=Seq(3), at=Micros(1_800_000_000_000_001), entry=entry)
-    made: dict[str, object] = msgspec.json.decode(_encode_event(RUN, record, b"\0" * 32).body)
-    return made
+    event: dict[str, object] = msgspec.json.decode(_encode_event(RUN, record, b"\0" * 32).body)
+    return event
 
 
 @pytest.mark.parametrize("kind", ENTRY_TYPES, ids=lambda kind: str(kind.__name__))
@@ -56,7 +56,7 @@ def test_unknown_fields_of_a_newer_server_are_ignored_and_unknown_entries_refuse
 def test_an_error_of_the_server_is_decoded_as_the_same_error(
     kind: type[MidrunError],
 ) -> None:
-    """With its class, its fields and its text.
+    """Class, fields and text are the same.
 
     Errors that the server does not disclose are skipped.
     """

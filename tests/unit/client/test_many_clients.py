@@ -21,7 +21,6 @@ from tests.unit.server.listening import heard
 
 SLOW_CLIENTS = 200
 
-
 SOCKET_BUFFER_BYTES = 4096
 """Bytes that the system buffers for a client that does not read."""
 
@@ -30,7 +29,7 @@ SOCKET_BUFFER_BYTES = 4096
 async def test_requests_from_several_processes_in_any_order_are_each_applied_once(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """With two servers on one store: all requests under one id get the outcome of the first."""
+    """Two servers share the store. All requests under one id get the outcome of the first."""
     limits = Limits(pending=100, rate=1e6, burst=10**6)
     server = await serve(stage.agent(Use("slow", name="a"), "Done."), limits=limits)
     other = await serve(limits=limits)  # it has no agent

@@ -150,7 +150,7 @@ async def test_a_feed_over_a_breaking_connection_has_every_entry_once(
 async def test_a_feed_from_beyond_the_journal_starts_from_the_beginning(
     serve: Serve, connect_client: ConnectClient, stage: ControllableTools
 ) -> None:
-    """For example after the store was restored from a backup."""
+    """The store was restored from a backup, for example."""
     server = await serve(stage.agent("Done."))
     run = await (await connect_client(server)).start("actor", "go")
     await run.until("completed")
@@ -218,9 +218,9 @@ async def test_an_unreachable_server_is_reported_and_the_request_can_be_repeated
     assert len(await server.mid.store.read(run.id)) > 5
     with pytest.raises(ServerUnreachable):
         await anext(run.feed())
-    with pytest.raises(ServerUnreachable) as unread:
+    with pytest.raises(ServerUnreachable) as failed_read:
         await run.view()
-    assert unread.value.request_id == ""
+    assert failed_read.value.request_id == ""
     proxy.replies_to_drop = 0
     repeated = await run.say("Hello?", request_id=unreachable.value.request_id)
     assert repeated.already == "duplicate_request"
@@ -228,7 +228,7 @@ async def test_an_unreachable_server_is_reported_and_the_request_can_be_repeated
 
 
 async def test_connecting_fails_if_no_server_listens(connect_client: ConnectClient) -> None:
-    """Not only at the first control, deep in a program."""
+    """The error comes before the first control."""
     with socket() as bound:  # no other process gets the port, and none listens on it
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
@@ -251,7 +251,6 @@ async def test_a_client_over_the_rate_limit_waits_and_repeats_its_request(
 
 DropNextReply: TypeAlias = Callable[[], None]
 """Makes the proxy, if there is one, drop the reply to the next request."""
-
 
 Scenario: TypeAlias = Callable[[AnyMidrun, ControllableTools, DropNextReply], Awaitable[RunId]]
 """Sends controls to a run, and returns its id."""
@@ -378,7 +377,7 @@ async def test_a_scenario_with_every_first_reply_lost_has_the_same_entries(
     stage: ControllableTools,
     scenario: Scenario,
 ) -> None:
-    """Compared with the journal of the same scenario in a local `Midrun`."""
+    """The journal is compared with that of a local `Midrun`."""
     local_stage = ControllableTools()
     mid = await stack.enter_async_context(Midrun("memory://", agents=make_agents(local_stage)))
     local_run = await scenario(mid, local_stage, lambda: None)

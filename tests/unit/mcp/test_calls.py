@@ -45,7 +45,7 @@ async def call_tools(url: str, *uses: Use) -> list[Json]:
 
 
 async def test_a_result_is_the_structured_content_or_else_the_text(url: str) -> None:
-    """Also if it does not fit the declared schema. An argument that is null is sent."""
+    """The result need not fit the declared schema. An argument that is null is sent."""
     uses = (Use("add", a=1, b=2), Use("greet", name="Ada"), Use("greet", name=None))
     assert await call_tools(url, *uses) == [{"sum": 3}, "Hello Ada.", "Hello None."]
 
@@ -104,7 +104,7 @@ async def test_a_server_gets_its_environment_variables_or_headers(
 
 
 async def test_progress_of_a_call_becomes_notes(pipe: LinePipe) -> None:
-    """Over stdio, so that one run completes over that transport, too."""
+    """The server uses stdio, so that one run completes over that transport, too."""
     turns = (Use("count", to=3), "Done.")
     async with (
         mcp_tools(command=make_stdio_command(pipe)) as tools,
@@ -181,7 +181,7 @@ async def test_pause_now_reaches_the_server(pipe: LinePipe, variant: ServerVaria
 
 @all_variants
 async def test_cancel_reaches_the_server(pipe: LinePipe, variant: ServerVariant) -> None:
-    """Only for its own call: the call of another run completes."""
+    """Only its own call is stopped; the call of another run completes."""
 
     def choose_tool(transcript: Transcript) -> Use:
         task = transcript[0].text

@@ -78,7 +78,7 @@ async def test_an_http_server_that_was_restarted_is_used_again(pipe: LinePipe) -
 
 @pytest.mark.parametrize("end", ["left", "raised", "cancelled"])
 async def test_a_stdio_server_ends_with_its_context(pipe: LinePipe, end: str) -> None:
-    """However the context is left; an exception is passed on unchanged."""
+    """It does not matter how the context is left; an exception is passed on."""
     tools: list[Tool] = []
     with anyio.CancelScope() as scope, suppress(LookupError):
         async with mcp_tools(command=make_stdio_command(pipe)) as listed:

@@ -28,14 +28,11 @@ from tests.unit.mcp.tool_servers import (
 
 all_variants = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
-
 current_variants = pytest.mark.parametrize(
     "variant", [variant for variant in VARIANTS if not variant.is_old], ids=str
 )
 
-
 BOOK = Use("book", day="Monday")
-
 
 BOOKED = (
     "table on Monday: party accept {'count': 4, 'vegan': True};"
@@ -47,7 +44,7 @@ BOOKED = (
 async def test_input_requests_of_a_server_become_asks(
     pipe: LinePipe, variant: ServerVariant
 ) -> None:
-    """One after the other; then the server gets all answers, and the state that it returned."""
+    """They are asked one by one; then the server gets all answers and its own state."""
     async with (
         open_server_tools(pipe, variant) as tools,
         open_midrun(tools, BOOK, "Done.") as midrun,
@@ -244,20 +241,10 @@ def answer_form(value: Json, **fields: Json) -> Json:
 
 
 TEXT: Json = {"type": "string"}
-
-
 COUNT: Json = {"type": "integer"}
-
-
 PRICE: Json = {"type": "number"}
-
-
 FLAG: Json = {"type": "boolean"}
-
-
 TITLED: Json = {"type": "string", "oneOf": [{"const": "r", "title": "Red"}]}
-
-
 SOME: Json = {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}
 
 

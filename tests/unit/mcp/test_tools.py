@@ -150,7 +150,7 @@ def test_required_and_unknown_arguments_are_checked_before_the_call() -> None:
 async def test_options_that_do_not_name_one_server_are_refused(
     options: dict[str, object],
 ) -> None:
-    """Before anything is started."""
+    """They are refused before anything is started."""
     with pytest.raises(Misconfigured, match="command"):
         async with mcp_tools(**options):  # type: ignore[arg-type]  # one of each kind
             pass

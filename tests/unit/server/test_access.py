@@ -306,7 +306,6 @@ async def test_a_user_without_a_name_is_refused(serve: Serve, stage: Controllabl
 
 Role = Literal["viewer", "user", "operator"]
 
-
 LEAST_ROLES: Final[dict[str, Role]] = {
     "POST /v1/runs": "user",
     "GET /v1/runs": "viewer",
@@ -366,13 +365,10 @@ LEAST_ROLES: Final[dict[str, Role]] = {
 }
 """The least role for each route; by hand, so that a new route fails a test."""
 
-
 ROLE_RANKS: Final[dict[str, int]] = {"viewer": 0, "user": 1, "operator": 2}
-
 
 CALLER_RANKS: Final = {None: -1, "vera": 0, "bob": 1, "ann": 1, "olga": 2}
 """The callers; None has no credential. The run belongs to Ann."""
-
 
 ALL_ROUTES: Final = tuple(endpoint for endpoint, _ in _ROUTE_TABLE)
 

@@ -26,9 +26,10 @@ def capture_audit_records(caplog: pytest.LogCaptureFixture) -> None:
 
 def take_audit_records(caplog: pytest.LogCaptureFixture) -> list[dict[str, str]]:
     """Return the audit records so far, and clear the log."""
-    found = [json.loads(each.message) for each in caplog.records if each.name == "midrun.audit"]
+    audit = [record for record in caplog.records if record.name == "midrun.audit"]
+    records = [json.loads(record.message) for record in audit]
     caplog.clear()
-    return found
+    return records
 
 
 def read_fields(record: dict[str, str]) -> tuple[str, str, str, str]:
@@ -51,9 +52,8 @@ async def test_sign_in_sign_out_and_failed_sign_ins_are_recorded(
         headers = {"Authorization": wrong}
         expect(await anonymous.post("/v1/session", json={}, headers=headers), 401)
     expect(await anonymous.get("/v1/runs", headers={"Authorization": "Bearer guess"}), 401)
-    expect(
-        await anonymous.get("/v1/runs"), 401
-    )  # no credential: this is not an attempt to sign in
+    # Without a credential, a request is not an attempt to sign in.
+    expect(await anonymous.get("/v1/runs"), 401)
     assert list(map(read_fields, take_audit_records(caplog))) == [
         ("sign_in", "ann", "", "done"),
         ("sign_out", "ann", "", "done"),

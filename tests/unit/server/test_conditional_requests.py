@@ -158,7 +158,7 @@ async def test_idempotency_keys_of_different_users_are_independent(
 async def test_of_many_requests_under_one_key_exactly_one_creates_the_run(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """With two servers on one store. The other responses are marked as replayed."""
+    """Two servers share the store. All other responses are marked as replayed."""
     agent = stage.agent("Done.", "Again.")
     clients = [await (await serve(agent)).client() for _ in range(2)]
     body, key = {"agent": "actor", "input": "Go."}, {"Idempotency-Key": "k"}

@@ -18,8 +18,6 @@ from tests.unit.server.listening import heard
 from tests.unit.server.server_process import start_server_process
 
 OPEN_FILES_MAX, CONNECTIONS = 200, 260
-
-
 LOG_MAX_BYTES = 100_000
 
 
@@ -194,8 +192,7 @@ async def test_an_open_stream_outlives_the_header_limit(
             pass
         async with await anyio.connect_tcp("127.0.0.1", server.port) as connection:
             await connection.send(make_unfinished_request(server))
-            await read_until_closed(
-                connection
-            )  # the stream has been open for longer than the limit
+            # After that, the stream has been open for longer than the limit.
+            await read_until_closed(connection)
         await run.cancel(actor="olga")
         assert [event.event async for event in events][-1] == "stream.end"

@@ -225,7 +225,7 @@ async def test_a_redirect_of_a_paused_run_is_one_command(
 async def test_the_reason_and_the_due_time_of_a_control_are_stored(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Also the reason of a withdrawal, which has no body."""
+    """A withdrawal has no body; its reason is a query parameter."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await server.client()
     run_path = await start_run(client)
@@ -419,7 +419,7 @@ def test_the_resume_that_a_redirect_causes_is_not_a_command() -> None:
 
 
 def test_entries_that_midrun_appends_by_itself_are_not_commands() -> None:
-    """A timed pause that ends, and a cap that was reached."""
+    """Examples are a timed pause that ends and a cap that was reached."""
     assert (
         _read_statuses(e.RunResumed(), e.CapReached(stop="x"), e.PauseRequested(why="cap"))
         == []

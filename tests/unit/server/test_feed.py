@@ -108,7 +108,7 @@ async def test_reconnecting_after_every_event_loses_and_repeats_no_entry(
 async def test_a_last_event_id_beyond_the_journal_resets_the_stream(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """For example after the store was restored from a backup."""
+    """The store was restored from a backup, for example."""
     server = await serve(stage.agent("Done."))
     client = await server.client()
     run = await server.mid.start("actor", "Go.", actor="olga")
@@ -196,9 +196,8 @@ async def test_a_stream_that_is_not_read_is_closed_and_others_continue(serve: Se
         await _request_stream(slow, server.port, f"/v1/runs/{run.id}/events")
         while not server.app.streams:
             await checkpoint()
-        server.app._server.limits = (
-            Limits()
-        )  # a stream that is read stays open on a slow machine
+        # From here on, a stream that is read stays open on a slow machine.
+        server.app._server.limits = Limits()
         async with heard(client, f"/v1/runs/{run.id}/events") as events:
             received = [event async for event in events]
         assert _list_seq_and_hash(received) == await _read_hash_chain(server, run)

@@ -79,7 +79,7 @@ async def test_concurrent_messages_do_not_exceed_the_limit_of_pending_ones(
 async def test_two_servers_share_the_limit_of_pending_messages(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """A server sees the messages that another one has accepted in the journal only."""
+    """A server learns only from the journal which messages the other has accepted."""
     first = await serve(stage.agent(Use("slow", name="x"), "Done."))
     second = await serve()
     clients = [await first.client(), await second.client()]
@@ -192,8 +192,6 @@ async def test_a_repeated_message_of_a_bridge_finds_its_run_although_the_quota_i
 
 
 LOW_LIMITS = Limits(heavy_reads=3)
-
-
 HEAVY_ROUTES = ("verify", "boundaries", "export", "commands")
 
 

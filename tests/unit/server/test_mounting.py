@@ -32,8 +32,6 @@ from tests.unit.server.host_apps import (
 )
 
 TOKEN = token_of("me")
-
-
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -159,7 +157,7 @@ async def test_routes_and_middleware_of_the_host_still_work(host: MountedApp) ->
 async def test_a_stream_passes_the_middleware_of_the_host_event_by_event(
     host: MountedApp,
 ) -> None:
-    """Compressed or not; and the server notices when a client disconnects."""
+    """It may be compressed; the server notices when a client disconnects."""
     run_path = await start_run(host.client)
     await host.stage.start("a").wait()
     async with _stream_event_names(host, run_path + "/events") as events:
@@ -257,7 +255,7 @@ async def test_the_app_opens_and_closes_its_midrun() -> None:
             assert (await client.post("/v1/runs", json=START_BODY)).status_code == 201
 
 
-async def test_a_mounted_app_needs_no_server() -> None:
+async def test_a_mounted_app_works_in_process() -> None:
     """Its paths and its cookie are below the mount path here, too."""
     mid = Midrun("memory://", agents=[ControllableTools().agent("Done.")])
     asgi_app = app(mid, token=token_of("me"), allow_hosts=["testserver"])
@@ -276,8 +274,8 @@ async def test_a_mounted_app_needs_no_server() -> None:
             started = await client.post("/agents/v1/runs", json=START_BODY)
             assert started.headers["location"].startswith("/agents/v1/runs/run_")
             assert (await client.get(started.headers["location"])).status_code == 200
-            signed = await client.post("/agents/v1/session", json={})
-            assert "path=/agents/" in signed.headers["set-cookie"].lower()
+            session = await client.post("/agents/v1/session", json={})
+            assert "path=/agents/" in session.headers["set-cookie"].lower()
             assert (await client.get("/agents/healthz")).status_code == 204
             assert (await client.get("/agents/nowhere")).status_code == 404
             assert (await client.get("/agents/v1/runs/x/cancel")).status_code == 405

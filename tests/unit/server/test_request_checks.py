@@ -32,7 +32,7 @@ from tests.unit.server.defences import (
 async def test_a_request_for_an_unknown_host_is_misdirected(
     serve: Serve, stage: ControllableTools, host: str
 ) -> None:
-    """DNS rebinding: the name of a page points to this server, with a valid token."""
+    """DNS rebinding: a page has its host name point to this server."""
     server = await serve(stage.agent("Done."))
     client = await server.client("olga")
     for path in ("/v1/runs", "/", "/nowhere"):
@@ -83,7 +83,7 @@ async def test_loopback_and_allowed_hosts_are_accepted(
 async def test_a_page_of_another_origin_changes_nothing(
     serve: Serve, stage: ControllableTools, headers: dict[str, str]
 ) -> None:
-    """Even with a valid token: only our own page may, or a client that is no page."""
+    """Only our own page may, and clients that are no pages; a valid token does not help."""
     server = await serve(stage.agent("Done."))
     client = await server.client("olga")
     headers = {name: value.format(port=server.port) for name, value in headers.items()}
@@ -316,7 +316,7 @@ async def test_an_invalid_or_ambiguous_body_is_refused(
 async def test_an_id_with_other_characters_is_not_found(
     serve: Serve, stage: ControllableTools, name: str
 ) -> None:
-    """Other characters do not reach a store."""
+    """An id has letters, digits, dashes and underscores; nothing else reaches a store."""
     server = await serve(stage.agent("Done."))
     client = await server.client("olga")
     assert (await client.get(f"/v1/runs/{name}")).status_code == 404
@@ -373,9 +373,8 @@ async def test_the_nul_character_is_refused_in_queries_and_bodies(
     for parameter in ("agent", "label", "thread", "parent", "cursor", "phase"):
         problem = expect(await client.get("/v1/runs", params={parameter: "a\0b"}), 400).json()
         assert problem["type"] == "urn:midrun:problem:bad-query"
-    expect(
-        await client.get("/v1/runs", params={"label": "%00"}), 200
-    )  # three ordinary characters
+    # These are three ordinary characters.
+    expect(await client.get("/v1/runs", params={"label": "%00"}), 200)
     start = {"agent": "actor", "input": "Go."}
     for path, body in (
         ("/v1/runs", start | {"thread_id": "a\0b"}),
@@ -397,7 +396,6 @@ async def test_the_nul_character_is_refused_in_queries_and_bodies(
 VOLATILE_HEADERS = frozenset({"date", "etag"})
 """Headers that may differ between two responses to one request."""
 
-
 STREAM_PATHS = frozenset({"/v1/events"})
 
 
@@ -411,7 +409,7 @@ def list_get_endpoints() -> Iterator[Endpoint]:
 async def test_head_has_the_status_and_headers_of_get_without_its_body(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """On every route, and with the same refusals."""
+    """This holds for every GET route, also for refusals."""
     server = await serve(stage.agent("Done."))
     client, anonymous = await server.client(), await server.client(None)
     run_path = await start_run(client)

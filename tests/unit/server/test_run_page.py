@@ -119,7 +119,7 @@ async def test_cached_states_are_limited_by_their_bytes() -> None:
 
 
 async def test_a_run_waits_for_you_or_for_another_person(serve: Serve) -> None:
-    """In the list, which is cached, as on the page of the run."""
+    """The list, which is cached, and the page of the run agree."""
 
     @tool(approve=True, audience="operator")
     async def pay(amount: int) -> str:
@@ -199,7 +199,7 @@ async def take_run(mid: Midrun, run: RunId, holder: str = "elsewhere") -> None:
 async def test_a_run_is_shown_as_halting_until_its_worker_has_recorded_the_halt(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    server = await serve()  # it drives nothing
+    server = await serve()  # it has no agent, so it drives no run
     async with Midrun(server.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
         run = await idle.start("actor", "Go.", actor=OPERATOR)
     await take_run(server.mid, run.id)
@@ -217,8 +217,8 @@ async def test_a_run_is_shown_as_halting_until_its_worker_has_recorded_the_halt(
 async def test_the_list_and_the_page_show_the_same_status(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Also for facts outside of the journal: a halt not recorded yet, a missing worker."""
-    server = await serve()  # it drives nothing
+    """Both know facts outside of the journal: a halt not recorded yet, a missing worker."""
+    server = await serve()  # it has no agent, so it drives no run
     async with Midrun(server.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
         queued = await idle.start("actor", "Go.", actor=OPERATOR)
         driven = await idle.start("actor", "Go.", actor=OPERATOR)
@@ -260,7 +260,7 @@ async def test_a_worker_is_not_shown_as_lost_if_an_entry_came_between_the_reads(
     serve: Serve, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state and the row are two reads; the run may be taken or released between them."""
-    server = await serve()  # it drives nothing
+    server = await serve()  # it has no agent, so it drives no run
     async with Midrun(server.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
         run = await idle.start("actor", "Go.", actor=OPERATOR)
     queued = await server.mid.store.get_row(run.id)
@@ -287,7 +287,7 @@ async def test_the_etag_changes_when_the_worker_falls_silent(
 ) -> None:
     """No entry is appended, so the ETag cannot depend on the seq alone."""
     monkeypatch.setattr(runs, "SILENCE_POLL_S", 0.01)
-    server = await serve()  # it drives nothing
+    server = await serve()  # it has no agent, so it drives no run
     async with Midrun(server.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
         run = await idle.start("actor", "Go.", actor=OPERATOR)
     await take_run(server.mid, run.id)

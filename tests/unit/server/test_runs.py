@@ -93,7 +93,7 @@ async def test_an_empty_task_is_refused(serve: Serve, stage: ControllableTools) 
 async def test_an_invalid_body_is_refused_with_the_known_fields(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """For an object inside of the body, with the fields of that object."""
+    """For an object inside of the body, the fields of that object are listed."""
     server = await serve(stage.agent("Done."))
     client = await server.client("olga")
     run = {"agent": "actor", "input": "Go."}
@@ -151,7 +151,7 @@ async def test_a_valid_traceparent_is_stored_and_an_invalid_one_is_ignored(
 
 
 async def test_the_list_of_runs_can_be_filtered(serve: Serve, stage: ControllableTools) -> None:
-    """By each filter, and by several."""
+    """Each filter works alone and together with others."""
     guarded = tool(stage._quick, name="guarded", approve=True)
     model = ScriptedModel([Use("guarded", name="x"), "."])
     waiting_agent = Agent("waits", model=model, tools=[guarded])
@@ -179,9 +179,7 @@ async def test_the_list_of_runs_can_be_filtered(serve: Serve, stage: Controllabl
     expect(await client.get("/v1/runs?attention=maybe"), 400)
 
 
-async def test_phases_can_be_repeated_query_parameters(
-    serve: Serve, stage: ControllableTools
-) -> None:
+async def test_the_phase_filter_can_be_repeated(serve: Serve, stage: ControllableTools) -> None:
     server = await serve(stage.agent("Done."))
     client = await server.client()
     await wait_for_phase(client, await start_run(client), "terminal")

@@ -131,7 +131,7 @@ async def test_plain_http_beyond_loopback_logs_a_warning(
 
 
 async def test_invalid_network_settings_are_refused_by_name(tmp_path: Path) -> None:
-    """Before a socket is opened."""
+    """They are refused before a socket is opened."""
     missing = tmp_path / "cert.pem"
     for network, name in (
         (Network(tls_cert=missing), "tls_cert"),
@@ -239,7 +239,7 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     since, until = (datetime(year, 1, 1, tzinfo=UTC) for year in (2020, 2120))
     names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    signed = (
+    certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(since)
         .not_valid_after(until)
@@ -247,6 +247,6 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
         .sign(key, hashes.SHA256())
     )
     cert_file, key_file = folder / "cert.pem", folder / "key.pem"
-    cert_file.write_bytes(signed.public_bytes(Encoding.PEM))
+    cert_file.write_bytes(certificate.public_bytes(Encoding.PEM))
     key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return cert_file, key_file

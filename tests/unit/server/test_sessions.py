@@ -213,7 +213,7 @@ async def test_signing_out_ends_the_streams_of_the_session(
 async def test_end_sessions_ends_the_sessions_streams_and_codes_of_one_user(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """For example when an employee leaves. Other users stay signed in."""
+    """This is for a user who leaves the company. Other users stay signed in."""
     server = await serve(stage.agent(Use("slow", name="x"), "."))
     run = await server.mid.start("actor", "Go.", actor="ann")
     await stage.start("x").wait()
@@ -407,7 +407,7 @@ async def test_a_session_that_signed_out_stays_ended() -> None:
 
 
 async def test_a_session_expires() -> None:
-    """By the wall clock, as in the browser, so it also expires while no process runs."""
+    """It expires by the wall clock, as in the browser, also while no process runs."""
     expired_start = Micros(read_wall_clock() - SESSION_LIFETIME_S * MICROS_PER_SECOND)
     for opened_at, status in (
         (expired_start, 401),
