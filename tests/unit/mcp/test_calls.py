@@ -26,9 +26,10 @@ from midrun.mcp.results import RESOURCE_TEXT_MAX_CHARS, ToolFailed, convert_resu
 from midrun.models import Use
 from tests.scenarios.promises.seen import entries
 from tests.unit.mcp.tool_servers import (
-    VARIANTS,
     LinePipe,
     ServerVariant,
+    all_variants,
+    current_variants,
     make_stdio_command,
     open_midrun,
     open_server_tools,
@@ -153,9 +154,6 @@ def test_attachments_are_described_by_type_and_size() -> None:
 # ── aborted calls ────────────────────────────────────────────────────────────
 
 
-all_variants = pytest.mark.parametrize("variant", VARIANTS, ids=str)
-
-
 @all_variants
 async def test_pause_now_reaches_the_server(pipe: LinePipe, variant: ServerVariant) -> None:
     """The session outlives the aborted call.
@@ -204,9 +202,7 @@ async def test_cancel_reaches_the_server(pipe: LinePipe, variant: ServerVariant)
         assert await read_results(other_run) == [{"result": "held y"}]
 
 
-@pytest.mark.parametrize(
-    "variant", [variant for variant in VARIANTS if not variant.is_old], ids=str
-)
+@current_variants
 async def test_a_server_that_ignores_a_cancellation_is_not_waited_for(
     pipe: LinePipe, variant: ServerVariant
 ) -> None:

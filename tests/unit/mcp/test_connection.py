@@ -14,10 +14,10 @@ from midrun.models import Use
 from tests.scenarios.promises.seen import entries
 from tests.unit.driver.subprocess.scene import Watch
 from tests.unit.mcp.tool_servers import (
-    VARIANTS,
     HttpServerProcess,
     LinePipe,
     ServerVariant,
+    all_variants,
     make_stdio_command,
     open_midrun,
     open_server_tools,
@@ -33,7 +33,7 @@ async def call_tool(tools: list[Tool], name: str, /, **arguments: object) -> obj
     return await tool.fn(context, **arguments)  # type: ignore[misc]  # an async function
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@all_variants
 async def test_the_outcome_of_a_call_whose_server_died_is_asked_for(
     pipe: LinePipe, variant: ServerVariant
 ) -> None:

@@ -18,18 +18,13 @@ from midrun.ports.store import RunQuery
 from tests.scenarios.promises.seen import entries
 from tests.unit.mcp.tool_servers import (
     TIMEOUT_S,
-    VARIANTS,
     LinePipe,
     ServerVariant,
+    all_variants,
+    current_variants,
     open_midrun,
     open_server_tools,
     read_results,
-)
-
-all_variants = pytest.mark.parametrize("variant", VARIANTS, ids=str)
-
-current_variants = pytest.mark.parametrize(
-    "variant", [variant for variant in VARIANTS if not variant.is_old], ids=str
 )
 
 BOOK = Use("book", day="Monday")

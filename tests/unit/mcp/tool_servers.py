@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import anyio
+import pytest
 
 from midrun import Agent, Midrun, Run, Tool
 from midrun.core.values import Json
@@ -87,6 +88,11 @@ class ServerVariant(NamedTuple):
 VARIANTS: Sequence[ServerVariant] = [
     ServerVariant(is_http, is_old) for is_http in (False, True) for is_old in (False, True)
 ]
+
+all_variants = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+current_variants = pytest.mark.parametrize(
+    "variant", [variant for variant in VARIANTS if not variant.is_old], ids=str
+)
 
 
 def make_stdio_command(pipe: LinePipe, *options: str) -> list[str]:

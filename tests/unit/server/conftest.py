@@ -39,6 +39,11 @@ def token_of(name: str) -> str:
     return f"token-of-{name}-0123456789"
 
 
+def make_tokens() -> Tokens:
+    """Return the authentication that accepts the token of every actor."""
+    return Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
+
+
 class RunningServer:
     """A server on loopback: its URL, its app, and the `Midrun` behind it."""
 
@@ -110,8 +115,7 @@ def make_server_starter(
         mid = Midrun(store_url, agents=agents, outside=outside, key=KEY)
         await stack.enter_async_context(mid)
         stack.push_async_callback(verify_all_journals, mid)
-        auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
-        asgi_app = app(mid, auth=auth, limits=limits, allow_hosts=hosts)
+        asgi_app = app(mid, auth=make_tokens(), limits=limits, allow_hosts=hosts)
         port = await stack.enter_async_context(listening(asgi_app))
         return RunningServer(mid, asgi_app, port, stack)
 

@@ -12,7 +12,7 @@ from midrun import Midrun
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.models import Use
 from midrun.ports.store import Store
-from midrun.server import Limits, Quota, Tokens, app
+from midrun.server import Limits, Quota, app
 from midrun.server.request_context import HEAVY_READS_MAX_CONCURRENT
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
@@ -25,7 +25,7 @@ from tests.unit.server.conftest import (
     RunningServer,
     Serve,
     listening,
-    token_of,
+    make_tokens,
 )
 
 
@@ -220,8 +220,7 @@ async def serve_store(store: Store, stage: ControllableTools) -> AsyncIterator[R
     async with AsyncExitStack() as stack:
         agent = stage.agent("Done.")
         mid = await stack.enter_async_context(Midrun(store, agents=[agent]))
-        auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
-        asgi_app = app(mid, auth=auth, limits=LOW_LIMITS)
+        asgi_app = app(mid, auth=make_tokens(), limits=LOW_LIMITS)
         port = await stack.enter_async_context(listening(asgi_app))
         yield RunningServer(mid, asgi_app, port, stack)
 

@@ -16,13 +16,13 @@ from midrun.core.state import State
 from midrun.driver.journal_writer import load_run_state
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import Lease
-from midrun.server import Tokens, app, runs
+from midrun.server import app, runs
 from midrun.server.request_context import HOLDERS_MAX, HolderLastSeen
 from midrun.server.run_views import RunLineBuilder, RunViews
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.server.calling import expect, make_in_process_client, start_run, wait_for_phase
-from tests.unit.server.conftest import PEOPLE, Serve, token_of
+from tests.unit.server.conftest import PEOPLE, Serve, make_tokens, token_of
 
 
 async def test_all_buttons_are_disabled_for_a_viewer(
@@ -162,8 +162,7 @@ async def test_an_unreadable_journal_does_not_hide_other_runs(
             await run.until("waiting")
         lines = store._runs[RunId(bad.id)].lines
         lines[:] = [(line.replace(*change), link) for line, link in lines]
-        auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
-        asgi_app = app(mid, auth=auth, allow_hosts=["testserver"])
+        asgi_app = app(mid, auth=make_tokens(), allow_hosts=["testserver"])
         for name in ("olga", "vera", "ann", "bob"):
             headers = {"Authorization": f"Bearer {token_of(name)}"}
             async with make_in_process_client(asgi_app, headers) as client:
