@@ -1,4 +1,4 @@
-"""What tests of the client share: servers to connect to, as one of the people."""
+"""Fixtures of the client tests: servers, and clients that are connected to them."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -10,56 +10,56 @@ import pytest
 
 from midrun import connect
 from midrun.runs.protocols import AnyMidrun
-from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.conftest import Serve, Served, server_on, token_of
+from midrun.testing.controllable_tools import ControllableTools
+from tests.unit.server.conftest import RunningServer, Serve, make_server_starter, token_of
 
-PATIENCE = 120
+TIMEOUT_S = 120
 
 
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
-    """Give what is left at the end of the test, last come first."""
-    with anyio.fail_after(PATIENCE):
-        async with AsyncExitStack() as made:
-            yield made
+    """Give a stack that is closed at the end of the test."""
+    with anyio.fail_after(TIMEOUT_S):
+        async with AsyncExitStack() as exit_stack:
+            yield exit_stack
 
 
 @pytest.fixture
 def serve(stack: AsyncExitStack, tmp_path: Path) -> Serve:
-    """Give what starts a server; afterwards every journal in its store is verified."""
-    any_port = ["127.0.0.1"]  # of a proxy in front of it, say
-    return server_on(stack, f"sqlite:///{tmp_path / 'runs.db'}", any_port)
+    """Return a function that starts a server; all its journals are verified at the end."""
+    any_port = ["127.0.0.1"]  # a proxy in front of the server has another port
+    return make_server_starter(stack, f"sqlite:///{tmp_path / 'runs.db'}", any_port)
 
 
 @pytest.fixture
 async def stage(stack: AsyncExitStack) -> AsyncIterator[ControllableTools]:
-    """Give a stage; what waits on it at the end is let go."""
-    del stack  # only to be over before it
-    made = ControllableTools()
-    yield made
-    made.open_all_gates()
+    """Give controllable tools; their gates are opened before the servers are closed."""
+    del stack  # so that this fixture is torn down first
+    tools = ControllableTools()
+    yield tools
+    tools.open_all_gates()
 
 
-class Connected(Protocol):
-    """Connects to a server, or to whoever stands in front of it."""
+class ConnectClient(Protocol):
+    """Connects to a server, or to a proxy in front of it."""
 
     async def __call__(
-        self, served: Served, *, name: str = ..., port: int = ..., patience: float = ...
+        self, server: RunningServer, *, name: str = ..., port: int = ..., patience: float = ...
     ) -> AnyMidrun: ...
 
 
 @pytest.fixture
-def connected(stack: AsyncExitStack) -> Connected:
-    """Give what connects."""
+def connect_client(stack: AsyncExitStack) -> ConnectClient:
+    """Return a function that connects to a server as one of the actors."""
 
-    async def connect_one(
-        served: Served, *, name: str = "olga", port: int = 0, patience: float = 30.0
+    async def connect_as(
+        server: RunningServer, *, name: str = "olga", port: int = 0, patience: float = 30.0
     ) -> AnyMidrun:
-        url = f"http://127.0.0.1:{port or served.port}"
-        made = connect(url, token=token_of(name), patience=patience)
-        return await stack.enter_async_context(made)
+        url = f"http://127.0.0.1:{port or server.port}"
+        mid = connect(url, token=token_of(name), patience=patience)
+        return await stack.enter_async_context(mid)
 
-    return connect_one
+    return connect_as
 
 
-__all__ = ["Connected", "Serve", "Served"]
+__all__ = ["ConnectClient", "RunningServer", "Serve"]

@@ -1,8 +1,8 @@
-"""An MCP server for tests, as a process: it says what it sees, in lines, to a named pipe.
+"""An MCP server process for tests. It writes a line to a named pipe for each event.
 
     server.py PIPE stdio|PORT [old]
 
-An old one does not know the protocol of 2026, and is spoken to as servers were before it.
+With `old` it does not know the protocol of 2026, and the client has to use an earlier one.
 """
 
 import os
@@ -35,41 +35,41 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-PIPE, WHERE, OLD = sys.argv[1], sys.argv[2], "old" in sys.argv[3:]
+PIPE, TRANSPORT, IS_OLD = sys.argv[1], sys.argv[2], "old" in sys.argv[3:]
 
-UNHEARD_OF: Final = ErrorData(code=METHOD_NOT_FOUND, message="no such method")
+NO_SUCH_METHOD: Final = ErrorData(code=METHOD_NOT_FOUND, message="no such method")
 
 gates: dict[str, anyio.Event] = {}
 
 
-def say(*words: object) -> None:
-    """Tell whoever reads the pipe, at once and in one piece."""
+def write_line(*words: object) -> None:
+    """Write a line to the pipe in one piece, and flush it."""
     with open(PIPE, "a", buffering=1) as pipe:  # noqa: PTH123 - `Path.open` does no more
         print(*words, file=pipe)
 
 
-async def seen(
+async def report_and_modify(
     context: ServerRequestContext[object, object],
-    go_on: Callable[[ServerRequestContext[object, object]], Awaitable[object]],
+    call_next: Callable[[ServerRequestContext[object, object]], Awaitable[object]],
 ) -> object:
-    """Say which cancellations come in; as an old server, know nothing of discovery.
+    """Report cancellations; refuse discovery as an old server does.
 
-    Pretend that a tool returns what it does not.
+    Declare an output schema for `greet` that its result does not fit.
     """
     if context.method == "notifications/cancelled":
-        say("told to cancel")
-    if OLD and context.method == "server/discover":
-        raise MCPError.from_error_data(UNHEARD_OF)
-    result = await go_on(context)
+        write_line("told to cancel")
+    if IS_OLD and context.method == "server/discover":
+        raise MCPError.from_error_data(NO_SUCH_METHOD)
+    result = await call_next(context)
     if isinstance(result, dict) and context.method == "tools/list":
-        (odd,) = (tool for tool in result["tools"] if tool["name"] == "greet")
-        odd["outputSchema"] = {"type": "object", "required": ["greeting"]}
+        (greet_tool,) = (tool for tool in result["tools"] if tool["name"] == "greet")
+        greet_tool["outputSchema"] = {"type": "object", "required": ["greeting"]}
     return result
 
 
-# The key is the same in every process of this server: a question outlives them.
+# All processes of this server have the same key, so that one can continue for another.
 security = RequestStateSecurity(keys=["one key of at least thirty-two bytes"])
-server = MCPServer("office", middleware=[seen], request_state_security=security)  # type: ignore[list-item]  # mypy: invariance
+server = MCPServer("office", middleware=[report_and_modify], request_state_security=security)  # type: ignore[list-item]  # mypy: invariance
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
@@ -89,13 +89,13 @@ async def greet(name: str | None) -> str:
     annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=True),
 )
 async def key(context: Context[object, object]) -> str:
-    """Tell the key that came with the call."""
+    """Return the key that came with the call."""
     return str(dict(context.request_context.meta or {})["dev.midrun/key"])
 
 
 @server.tool(structured_output=False)
 async def who(context: Context[object, object]) -> str:
-    """Tell what this server was given, and what came with the request."""
+    """Return an environment variable of this server and a header of the request."""
     return f"{os.environ.get('WHO')} {(context.headers or {}).get('x-who')}"
 
 
@@ -113,7 +113,7 @@ async def draw() -> list[str | Image]:
 
 @server.tool()
 async def count(to: int, context: Context[object, object]) -> str:
-    """Count, and tell how far it is."""
+    """Count, and report the progress."""
     for n in range(1, to + 1):
         await context.report_progress(n, to, "counted" if n > 1 else None)
     return "counted"
@@ -122,28 +122,28 @@ async def count(to: int, context: Context[object, object]) -> str:
 @server.tool()
 async def hold(name: str) -> str:
     """Hold something until `let_go`."""
-    say("began", name)
+    write_line("began", name)
     try:
         await gates.setdefault(name, anyio.Event()).wait()
     except anyio.get_cancelled_exc_class():
-        say("stopped", name)
+        write_line("stopped", name)
         raise
     return f"held {name}"
 
 
 @server.tool()
 async def ignore(name: str) -> str:
-    """Hold something, and let nobody interrupt."""
-    say("began", name)
+    """Hold something until `let_go`, and ignore cancellations."""
+    write_line("began", name)
     with anyio.CancelScope(shield=True):
         await gates.setdefault(name, anyio.Event()).wait()
-    say("finished", name)
+    write_line("finished", name)
     return f"held {name}"
 
 
 @server.tool(name="let.go")
 async def let_go(name: str) -> str:
-    """Let go of what is held."""
+    """End a call of `hold` or `ignore`."""
     gates.setdefault(name, anyio.Event()).set()
     return f"let go of {name}"
 
@@ -155,7 +155,7 @@ async def die() -> str:
 
 
 def form(message: str, **fields: dict[str, object]) -> ElicitRequest:
-    """Return a question with these fields, all of them required."""
+    """Return a request for a form with these fields, all of them required."""
     schema = {"type": "object", "properties": fields, "required": list(fields)}
     return ElicitRequest(
         params=ElicitRequestFormParams(message=message, requested_schema=schema)
@@ -171,19 +171,19 @@ async def book(day: str, context: Context[object, object]) -> str | InputRequire
         return InputRequiredResult(
             input_requests={"where": place, "party": party}, request_state=f"table on {day}"
         )
-    said = []
+    responses = []
     for name, response in sorted(context.input_responses.items()):
         assert isinstance(response, ElicitResult)
-        said.append(f"{name} {response.action} {response.content}")
-    return f"{context.request_state}: {'; '.join(said)}"
+        responses.append(f"{name} {response.action} {response.content}")
+    return f"{context.request_state}: {'; '.join(responses)}"
 
 
 @server.tool(structured_output=False)
 async def sign(context: Context[object, object]) -> str | InputRequiredResult:
     """Have a person sign elsewhere."""
     if context.input_responses is None:
-        there = ElicitRequestURLParams(message="Sign.", url="https://sign.example/1")
-        return InputRequiredResult(input_requests={"sign": ElicitRequest(params=there)})
+        params = ElicitRequestURLParams(message="Sign.", url="https://sign.example/1")
+        return InputRequiredResult(input_requests={"sign": ElicitRequest(params=params)})
     return str(context.input_responses["sign"].model_dump(exclude_none=True, mode="json"))
 
 
@@ -203,44 +203,49 @@ async def put_off(context: Context[object, object]) -> str | InputRequiredResult
 
 @server.tool(structured_output=False)
 async def capabilities(context: Context[object, object]) -> str:
-    """Tell what the client has declared."""
+    """Return the capabilities that the client has declared."""
     declared = context.client_capabilities
     return str(declared.model_dump(exclude_none=True)) if declared else "none"
 
 
-async def speak_as_of_old() -> None:
-    """Serve stdio so that the SDK never hears of discovery, after which it insists on 2026."""
-    heard, hears = anyio.create_memory_object_stream[SessionMessage | Exception]()
+async def serve_old_stdio() -> None:
+    """Serve stdio without discovery: after a discovery, the SDK insists on 2026."""
+    forwarded, server_input = anyio.create_memory_object_stream[SessionMessage | Exception]()
     async with stdio_server() as (incoming, outgoing), anyio.create_task_group() as tasks:
 
-        async def listen() -> None:
-            async with heard:
+        async def forward_messages() -> None:
+            async with forwarded:
                 async for item in incoming:
-                    asked = item.message if isinstance(item, SessionMessage) else None
-                    if isinstance(asked, JSONRPCRequest) and asked.method == "server/discover":
-                        no = JSONRPCError(jsonrpc="2.0", id=asked.id, error=UNHEARD_OF)
-                        await outgoing.send(SessionMessage(no))
+                    request = item.message if isinstance(item, SessionMessage) else None
+                    if (
+                        isinstance(request, JSONRPCRequest)
+                        and request.method == "server/discover"
+                    ):
+                        refusal = JSONRPCError(
+                            jsonrpc="2.0", id=request.id, error=NO_SUCH_METHOD
+                        )
+                        await outgoing.send(SessionMessage(refusal))
                     else:
-                        await heard.send(item)
+                        await forwarded.send(item)
 
-        tasks.start_soon(listen)
-        inside = server._lowlevel_server
-        await inside.run(hears, outgoing, inside.create_initialization_options())
+        tasks.start_soon(forward_messages)
+        lowlevel = server._lowlevel_server
+        await lowlevel.run(server_input, outgoing, lowlevel.create_initialization_options())
 
 
-def serve(port: int) -> None:
-    """Serve HTTP on this port of the loopback, or on any; say which."""
-    listening = socket.create_server(("127.0.0.1", port))
-    say("port", listening.getsockname()[1])
+def serve_http(port: int) -> None:
+    """Serve HTTP on this port of loopback (0: any free one), and report the port."""
+    listener = socket.create_server(("127.0.0.1", port))
+    write_line("port", listener.getsockname()[1])
     config = uvicorn.Config(server.streamable_http_app(), log_level="error")
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":
-    say("pid", os.getpid())
-    if WHERE == "stdio" and OLD:
-        anyio.run(speak_as_of_old)
-    elif WHERE == "stdio":
+    write_line("pid", os.getpid())
+    if TRANSPORT == "stdio" and IS_OLD:
+        anyio.run(serve_old_stdio)
+    elif TRANSPORT == "stdio":
         server.run("stdio")
     else:
-        serve(int(WHERE))
+        serve_http(int(TRANSPORT))

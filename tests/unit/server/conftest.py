@@ -1,4 +1,4 @@
-"""What tests of the server share: a real one on loopback, with people who have tokens."""
+"""Fixtures of the server tests: a real server on loopback, and actors with tokens."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,10 +17,10 @@ from midrun.ports.environment import Environment
 from midrun.ports.store import RunQuery
 from midrun.server import App, Limits, Tokens, app
 from midrun.server.serve import UvicornServer, open_listener
-from tests.unit.runs.stage import ControllableTools
+from midrun.testing.controllable_tools import ControllableTools
 
 PATIENCE = 90
-"""Seconds after which something that should have happened counts as never happening."""
+"""Timeout in seconds; a test that needs longer fails."""
 
 LIMITS = Limits()
 
@@ -35,45 +35,51 @@ PEOPLE = {
 
 
 def token_of(name: str) -> str:
-    """Return the token of one of the people."""
+    """Return the token of the actor with this name."""
     return f"token-of-{name}-0123456789"
 
 
-class Served:
-    """A server that runs: its address, its app, and the runs behind it."""
+def make_tokens() -> Tokens:
+    """Return the authentication that accepts the token of every actor."""
+    return Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
 
-    def __init__(self, mid: Midrun, made: App, port: int, stack: AsyncExitStack) -> None:
+
+class RunningServer:
+    """A server on loopback: its URL, its app, and the `Midrun` behind it."""
+
+    def __init__(self, mid: Midrun, asgi_app: App, port: int, stack: AsyncExitStack) -> None:
         self.mid = mid
-        self.app = made
+        self.app = asgi_app
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self._stack = stack
 
     async def client(self, name: str | None = "olga") -> httpx2.AsyncClient:
-        """Return a client that shows the token of one of the people, or none."""
+        """Return a client with the token of the actor, or without a token."""
         headers = {} if name is None else {"Authorization": f"Bearer {token_of(name)}"}
-        made = httpx2.AsyncClient(
+        client = httpx2.AsyncClient(
             base_url=self.url, headers=headers, timeout=PATIENCE, verify=NO_TLS_CONTEXT
         )
-        return await self._stack.enter_async_context(made)
+        return await self._stack.enter_async_context(client)
 
 
 class Serve(Protocol):
-    """Serves agents on a store of the test's own."""
+    """Starts a server with these agents on the store of the test."""
 
-    async def __call__(self, *agents: Agent, limits: Limits = ...) -> Served: ...
+    async def __call__(self, *agents: Agent, limits: Limits = ...) -> RunningServer: ...
 
 
 @asynccontextmanager
-async def listening(made: App, *, room: int = 0) -> AsyncIterator[int]:
-    """Let `made` listen on a free port of loopback.
+async def listening(asgi_app: App, *, send_buffer_bytes: int = 0) -> AsyncIterator[int]:
+    """Serve an app on a free port of loopback, and give the port.
 
-    With `room`, that is how many bytes the system keeps for whoever does not read.
+    `send_buffer_bytes` limits the bytes that the system buffers for a client that does not
+    read.
     """
     with open_listener("127.0.0.1", 0) as sock:
-        if room:
-            sock.setsockopt(SOL_SOCKET, SO_SNDBUF, room)
-        server = UvicornServer(made)
+        if send_buffer_bytes:
+            sock.setsockopt(SOL_SOCKET, SO_SNDBUF, send_buffer_bytes)
+        server = UvicornServer(asgi_app)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [sock])
             try:
@@ -84,39 +90,40 @@ async def listening(made: App, *, room: int = 0) -> AsyncIterator[int]:
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
-    """Give what starts a server; afterwards every journal in its store is verified."""
+    """Give a function that starts a server; all its journals are verified at the end."""
     with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
-            yield server_on(stack, f"sqlite:///{tmp_path / 'runs.db'}")
+            yield make_server_starter(stack, f"sqlite:///{tmp_path / 'runs.db'}")
 
 
 @pytest.fixture
 async def stage(serve: Serve) -> AsyncIterator[ControllableTools]:
-    """Give a stage; what waits on it at the end is let go, so that nobody waits for it."""
-    del serve  # only to be over before it
-    made = ControllableTools()
-    yield made
-    for gate in made._gates.values():
-        gate.set()
+    """Give controllable tools; their gates are opened before the servers are closed."""
+    del serve  # so that this fixture is torn down first
+    tools = ControllableTools()
+    yield tools
+    tools.open_all_gates()
 
 
-def server_on(stack: AsyncExitStack, address: str, hosts: Collection[str] = ()) -> Serve:
-    """Return what starts a server on a store, to be left with the stack."""
+def make_server_starter(
+    stack: AsyncExitStack, store_url: str, hosts: Collection[str] = ()
+) -> Serve:
+    """Return a function that starts servers on a store; they end with the stack."""
 
-    async def serve(*agents: Agent, limits: Limits = LIMITS) -> Served:
+    async def serve(*agents: Agent, limits: Limits = LIMITS) -> RunningServer:
         outside = Environment(lease=timedelta(seconds=30))
-        opened = Midrun(address, agents=agents, outside=outside, key=KEY)
-        mid = await stack.enter_async_context(opened)
-        stack.push_async_callback(_verify_all, mid)
-        auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
-        made = app(mid, auth=auth, limits=limits, allow_hosts=hosts)
-        port = await stack.enter_async_context(listening(made))
-        return Served(mid, made, port, stack)
+        mid = Midrun(store_url, agents=agents, outside=outside, key=KEY)
+        await stack.enter_async_context(mid)
+        stack.push_async_callback(verify_all_journals, mid)
+        asgi_app = app(mid, auth=make_tokens(), limits=limits, allow_hosts=hosts)
+        port = await stack.enter_async_context(listening(asgi_app))
+        return RunningServer(mid, asgi_app, port, stack)
 
     return serve
 
 
-async def _verify_all(mid: Midrun) -> None:
+async def verify_all_journals(mid: Midrun) -> None:
+    """Assert that every journal in the store of `mid` is valid."""
     for row in (await mid.store.list_runs(RunQuery(limit=500))).items:
         verdict = await mid.verify(row.run)
         assert verdict, str(verdict)

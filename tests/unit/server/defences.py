@@ -1,27 +1,27 @@
-"""What tests of the server's defences share."""
+"""Paths of all endpoints, and checks that tests of refused requests share."""
 
 import httpx2
 
 from midrun.server.routes import Endpoint
-from tests.unit.server.conftest import Served
+from tests.unit.server.conftest import RunningServer
 
-JSON = {"Content-Type": "application/json"}
+JSON_HEADERS = {"Content-Type": "application/json"}
 
 
-def path_of(endpoint: Endpoint, run: str = "run_1") -> str:
-    """Return an address of the endpoint."""
+def make_path(endpoint: Endpoint, run: str = "run_1") -> str:
+    """Return the path of the endpoint with a value for each parameter."""
     names = {"run": run, "command": "cmd_1", "frame": "f1", "ask": f"{run}-a1"}
     names |= {"agent": "actor", "thread": "t", "rest": "tasks"}
     return endpoint.path.replace(":path}", "}").format(**names)
 
 
-def name_of(endpoint: Endpoint) -> str:
-    """Return what the endpoint is called in a list of tests."""
+def format_endpoint(endpoint: Endpoint) -> str:
+    """Return the method and the path of the endpoint."""
     return f"{endpoint.method} {endpoint.path}"
 
 
 def is_guarded(reply: httpx2.Response) -> bool:
-    """Tell whether a response has the headers that every response must have."""
+    """Tell whether a response has the security headers that every response must have."""
     return (
         "default-src 'none'" in reply.headers.get("content-security-policy", "")
         and reply.headers.get("x-content-type-options") == "nosniff"
@@ -31,7 +31,7 @@ def is_guarded(reply: httpx2.Response) -> bool:
     )
 
 
-async def entries_of(served: Served) -> int:
-    """Return how much all journals hold: what was refused must not have changed it."""
-    page = await served.mid.runs(limit=500)
+async def entries_of(server: RunningServer) -> int:
+    """Count the entries of all journals; a refused request must not change the number."""
+    page = await server.mid.runs(limit=500)
     return sum(row.seq for row in page.items)

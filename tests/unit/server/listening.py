@@ -1,4 +1,4 @@
-"""A consumer of SSE that takes bytes as they come, for tests that count them."""
+"""A client for server-sent events that keeps their raw bytes."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """One event as it came."""
+    """One event with its raw bytes."""
 
     id: str | None
     event: str
@@ -20,32 +20,32 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 async def heard(
     client: httpx2.AsyncClient, path: str, *, last: int | None = None
 ) -> AsyncIterator[AsyncGenerator[Heard]]:
-    """Open a stream, and give its events; comments and `retry` are passed over."""
+    """Open a stream, and give its events; comments and `retry` are skipped."""
     headers = {"Accept": "text/event-stream"}
     if last is not None:
         headers["Last-Event-ID"] = str(last)
     async with client.stream("GET", path, headers=headers) as reply:
         assert reply.status_code == 200, reply.status_code
         assert reply.headers["content-type"].startswith("text/event-stream")
-        async with aclosing(_events(reply)) as events:
+        async with aclosing(_read_events(reply)) as events:
             yield events
 
 
-async def _events(reply: httpx2.Response) -> AsyncGenerator[Heard]:
+async def _read_events(reply: httpx2.Response) -> AsyncGenerator[Heard]:
     buffer = b""
-    # Closed here, in this task: left to the collector it would be closed in some other.
+    # Closed in this task; the garbage collector would close it in another one.
     async with aclosing(reply.aiter_raw()) as pieces:
         async for data in pieces:
             buffer += data
             *blocks, buffer = buffer.split(b"\n\n")
             for block in blocks:
-                if (found := _parsed(block)) is not None:
-                    yield found
-    assert not buffer, "the stream broke off within an event"
+                if (event := _parse_event(block)) is not None:
+                    yield event
+    assert not buffer, "the stream ended within an event"
 
 
-def _parsed(block: bytes) -> Heard | None:
-    assert b"\r" not in block, "lines end in LF alone"
+def _parse_event(block: bytes) -> Heard | None:
+    assert b"\r" not in block, "a line must end in LF"
     fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))
     if b"data" not in fields:
         return None

@@ -1,4 +1,4 @@
-"""The feed: every entry once, in order, over any number of connections."""
+"""The feed over HTTP: every entry once and in order, over any number of connections."""
 
 import asyncio
 import socket
@@ -14,30 +14,31 @@ from midrun.core.entries import ENTRY_TYPES
 from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
 from midrun.server.events import EVENT_TYPES
-from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.conftest import Serve, Served, token_of
+from midrun.testing.controllable_tools import ControllableTools
+from tests.unit.server.calling import start_run, wait_for_phase
+from tests.unit.server.conftest import RunningServer, Serve, token_of
 from tests.unit.server.defences import is_guarded
 from tests.unit.server.listening import Heard, heard
 
 
-async def _chain(served: Served, run: Run) -> list[tuple[str, str]]:
-    """Return seq and hash of every entry, as the store has them."""
-    pairs = await served.mid.store.read_lines(run.id)
+async def _read_hash_chain(server: RunningServer, run: Run) -> list[tuple[str, str]]:
+    """Return seq and hash of every entry in the store."""
+    pairs = await server.mid.store.read_lines(run.id)
     return [(str(seq), link.hex()) for seq, (_, link) in enumerate(pairs, 1)]
 
 
-def _durable(events: list[Heard]) -> list[tuple[str, str]]:
-    found = []
+def _list_seq_and_hash(events: list[Heard]) -> list[tuple[str, str]]:
+    pairs = []
     for event in events:
         if event.id is not None:
             assert isinstance(event.data, dict)
             assert event.id == str(event.data["seq"])
-            found.append((event.id, str(event.data["hash"])))
-    return found
+            pairs.append((event.id, str(event.data["hash"])))
+    return pairs
 
 
-def test_every_kind_of_entry_has_a_type_of_its_own() -> None:
-    """An entry without an event would be a gap that no client can see."""
+def test_every_entry_type_has_its_own_event_type() -> None:
+    """An entry without an event type would be a gap that no client can see."""
     assert set(EVENT_TYPES) == set(ENTRY_TYPES)
     assert len(set(EVENT_TYPES.values())) == len(ENTRY_TYPES)
 
@@ -45,42 +46,43 @@ def test_every_kind_of_entry_has_a_type_of_its_own() -> None:
 async def test_a_stream_is_the_journal_with_its_hashes(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Whoever kept one event can prove that the journal was cut, or changed."""
-    served = await serve(stage.agent(Use("quick", name="a"), "Some words to stream."))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    """A client that kept one event can prove that the journal was cut or changed."""
+    server = await serve(stage.agent(Use("quick", name="a"), "Some words to stream."))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     async with heard(client, f"/v1/runs/{run.id}/events") as events:
-        found = [event async for event in events]
-    assert _durable(found) == await _chain(served, run)
-    assert found[-1].event == "stream.end"
-    assert found[-1].data == {"phase": "completed", "seq": len(await _chain(served, run))}
+        received = [event async for event in events]
+    assert _list_seq_and_hash(received) == await _read_hash_chain(server, run)
+    assert received[-1].event == "stream.end"
+    assert received[-1].data == {
+        "phase": "completed",
+        "seq": len(await _read_hash_chain(server, run)),
+    }
 
 
-async def test_words_come_as_they_are_said_and_have_no_id(
-    serve: Serve, stage: ControllableTools
-) -> None:
-    """`Last-Event-ID` moves over entries only, so a reconnection loses and repeats none."""
-    served = await serve(stage.agent(Use("slow", name="a"), "one two three"))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+async def test_live_output_has_no_event_id(serve: Serve, stage: ControllableTools) -> None:
+    """`Last-Event-ID` moves over entries only, so a reconnect loses and repeats none."""
+    server = await serve(stage.agent(Use("slow", name="a"), "one two three"))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     async with heard(client, f"/v1/runs/{run.id}/events") as events:
-        found = [await anext(events)]
+        received = [await anext(events)]
         stage.gate("a").set()
-        found += [event async for event in events]
-    deltas = [event for event in found if event.event == "model.delta"]
+        received += [event async for event in events]
+    deltas = [event for event in received if event.event == "model.delta"]
     assert all(event.id is None for event in deltas)
-    assert _durable(found) == await _chain(served, run)
+    assert _list_seq_and_hash(received) == await _read_hash_chain(server, run)
 
 
-async def test_nothing_is_lost_or_repeated_over_a_reconnection_at_every_event(
+async def test_reconnecting_after_every_event_loses_and_repeats_no_entry(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """I38: what a client has heard over any number of connections is the journal."""
+    """I38: the events of any number of connections together are the journal."""
     turns = [Use("slow", name="a"), *(Use("quick", name=str(n)) for n in range(12)), "Done."]
-    served = await serve(stage.agent(*turns))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    server = await serve(stage.agent(*turns))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     stage.gate("a").set()
     collected: list[Heard] = []
@@ -97,53 +99,53 @@ async def test_nothing_is_lost_or_repeated_over_a_reconnection_at_every_event(
         last = int(event.id or 0)
         if event.event == "run.completed":
             break
-    assert _durable(collected) == await _chain(served, run)
+    assert _list_seq_and_hash(collected) == await _read_hash_chain(server, run)
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(last)}
-    over = await client.get(f"/v1/runs/{run.id}/events", headers=headers)
-    assert over.status_code == 204, "there is nothing to come back for"
+    finished = await client.get(f"/v1/runs/{run.id}/events", headers=headers)
+    assert finished.status_code == 204, "the run has ended: there is nothing to reconnect for"
 
 
-async def test_one_who_knows_more_than_the_journal_starts_again(
+async def test_a_last_event_id_beyond_the_journal_resets_the_stream(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """An id beyond the head is of another journal: a store that was restored, say."""
-    served = await serve(stage.agent("Done."))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    """The store was restored from a backup, for example."""
+    server = await serve(stage.agent("Done."))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await run.until("terminal")
     async with heard(client, f"/v1/runs/{run.id}/events", last=999) as events:
-        found = [event async for event in events]
-    assert [event.event for event in found].count("stream.reset") == 1
-    assert found[0].event == "stream.reset"
-    assert _durable(found) == await _chain(served, run)
+        received = [event async for event in events]
+    assert [event.event for event in received].count("stream.reset") == 1
+    assert received[0].event == "stream.reset"
+    assert _list_seq_and_hash(received) == await _read_hash_chain(server, run)
 
 
-async def test_one_who_is_ahead_of_the_other_watchers_is_not_told_to_start_again(
+async def test_a_client_ahead_of_the_shared_channel_is_not_reset(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """They read from another server, say, and this one has not heard of it yet."""
-    served = await serve(stage.agent(Use("slow", name="a"), "Done."))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    """It read from another server, and this server has not read the newest entries yet."""
+    server = await serve(stage.agent(Use("slow", name="a"), "Done."))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     path, head = f"/v1/runs/{run.id}/events", (await run.view()).seq
     async with heard(client, path) as first:
         await anext(first)
-        served.app._server.channels._channels[run.id].last_seq = 1
+        server.app._server.channels._channels[run.id].last_seq = 1
         async with heard(client, path, last=head) as events:
             stage.gate("a").set()
-            found = [event async for event in events]
-    assert _durable(found) == (await _chain(served, run))[head:]
-    assert "stream.reset" not in [event.event for event in found]
+            received = [event async for event in events]
+    assert _list_seq_and_hash(received) == (await _read_hash_chain(server, run))[head:]
+    assert "stream.reset" not in [event.event for event in received]
 
 
-async def test_a_page_says_that_there_is_more_whatever_was_read_before(
+async def test_a_page_of_events_reports_whether_more_follow(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """What is kept from an earlier look is not all there is."""
-    served = await serve(stage.agent(Use("quick", name="a"), "Done."))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    """Events that are cached from an earlier request are not all events."""
+    server = await serve(stage.agent(Use("quick", name="a"), "Done."))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     head = (await run.until("terminal")).seq
     path = f"/v1/runs/{run.id}/events"
     for limit in (3, 200):
@@ -151,13 +153,12 @@ async def test_a_page_says_that_there_is_more_whatever_was_read_before(
         assert page["more"] is (page["next_after"] < head)
 
 
-async def test_a_page_and_all_lines_say_the_same_as_the_stream(
+async def test_pages_and_ndjson_have_the_same_events_as_the_stream(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Three forms, one projection."""
-    served = await serve(stage.agent(Use("quick", name="a"), "Done."))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    server = await serve(stage.agent(Use("quick", name="a"), "Done."))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await run.until("terminal")
     path = f"/v1/runs/{run.id}/events"
     async with heard(client, path) as events:
@@ -171,14 +172,14 @@ async def test_a_page_and_all_lines_say_the_same_as_the_stream(
         paged += page["items"]
         after, more = page["next_after"], page["more"]
     assert paged == streamed
-    whole = (await client.get(f"{path}?after=0&limit=200")).json()
-    assert (whole["items"], whole["more"]) == (streamed, False)
-    only = (await client.get(f"{path}?types=run.created,run.completed")).json()["items"]
-    assert [event["type"] for event in only] == ["run.created", "run.completed"]
+    single_page = (await client.get(f"{path}?after=0&limit=200")).json()
+    assert (single_page["items"], single_page["more"]) == (streamed, False)
+    filtered = (await client.get(f"{path}?types=run.created,run.completed")).json()["items"]
+    assert [event["type"] for event in filtered] == ["run.created", "run.completed"]
 
 
-async def test_a_consumer_that_does_not_read_is_given_up_alone(serve: Serve) -> None:
-    """It costs a page of memory, no more; the run and the other watchers do not notice."""
+async def test_a_stream_that_is_not_read_is_closed_and_others_continue(serve: Serve) -> None:
+    """It costs the server one page of memory; the run and the other streams continue."""
 
     @tool
     async def big(number: int) -> str:
@@ -187,25 +188,26 @@ async def test_a_consumer_that_does_not_read_is_given_up_alone(serve: Serve) -> 
 
     model = ScriptedModel([*(Use("big", number=n) for n in range(12)), "Done."])
     limits = Limits(patience=0.3)
-    served = await serve(Agent("big", model=model, tools=[big]), limits=limits)
-    client = await served.client()
-    run = await served.mid.start("big", "Go.", actor="olga")
+    server = await serve(Agent("big", model=model, tools=[big]), limits=limits)
+    client = await server.client()
+    run = await server.mid.start("big", "Go.", actor="olga")
     with socket.socket() as slow:
         slow.setblocking(False)  # noqa: FBT003 - the name of the standard library's argument
-        await _connect(slow, served.port, f"/v1/runs/{run.id}/events")
-        while not served.app.streams:
+        await _request_stream(slow, server.port, f"/v1/runs/{run.id}/events")
+        while not server.app.streams:
             await checkpoint()
-        served.app._server.limits = Limits()  # who reads is not given up on a slow machine
+        # From here on, a stream that is read stays open on a slow machine.
+        server.app._server.limits = Limits()
         async with heard(client, f"/v1/runs/{run.id}/events") as events:
-            found = [event async for event in events]
-        assert _durable(found) == await _chain(served, run)
-        while served.app.streams:
+            received = [event async for event in events]
+        assert _list_seq_and_hash(received) == await _read_hash_chain(server, run)
+        while server.app.streams:
             await checkpoint()
-        assert b"stream.end" not in await _rest(slow)
+        assert b"stream.end" not in await _read_rest(slow)
 
 
-async def _connect(sock: socket.socket, port: int, path: str) -> None:
-    """Ask for a stream, and read nothing of it."""
+async def _request_stream(sock: socket.socket, port: int, path: str) -> None:
+    """Request a stream, and read nothing of it."""
     loop = asyncio.get_running_loop()
     await loop.sock_connect(sock, ("127.0.0.1", port))
     head = (
@@ -215,73 +217,70 @@ async def _connect(sock: socket.socket, port: int, path: str) -> None:
     await loop.sock_sendall(sock, head.encode())
 
 
-async def _rest(sock: socket.socket) -> bytes:
-    """Read what was on its way when the server gave up."""
-    loop, found = asyncio.get_running_loop(), b""
+async def _read_rest(sock: socket.socket) -> bytes:
+    """Read the bytes that were in transit when the server closed the connection."""
+    loop, received = asyncio.get_running_loop(), b""
     while data := await loop.sock_recv(sock, 65536):
-        found += data
-    return found
+        received += data
+    return received
 
 
-async def test_a_quiet_stream_shows_signs_of_life(
-    serve: Serve, stage: ControllableTools
-) -> None:
-    """Proxies cut what says nothing for a minute, and clients cannot tell it from a hang."""
-    served = await serve(stage.agent(Use("slow", name="a"), "."), limits=Limits(ping=0.05))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+async def test_a_quiet_stream_sends_pings(serve: Serve, stage: ControllableTools) -> None:
+    """Proxies close connections that are silent for a minute."""
+    server = await serve(stage.agent(Use("slow", name="a"), "."), limits=Limits(ping=0.05))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     headers = {"Accept": "text/event-stream"}
     path = f"/v1/runs/{run.id}/events"
     async with client.stream("GET", path, headers=headers) as reply:
         assert is_guarded(reply)
-        heard_so_far = b""
+        received = b""
         async with aclosing(reply.aiter_raw()) as pieces:
             async for data in pieces:
-                heard_so_far += data
-                if b"\n\n: ping\n\n" in heard_so_far:
+                received += data
+                if b"\n\n: ping\n\n" in received:
                     break
-    assert heard_so_far.startswith(b"retry: 1000\n\n")
+    assert received.startswith(b"retry: 1000\n\n")
 
 
 async def test_streams_end_when_the_server_stops(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """An open stream must not keep a process from leaving; its consumer comes back."""
-    served = await serve(stage.agent(Use("slow", name="a"), "."))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    """An open stream must not keep a process from exiting; the client reconnects."""
+    server = await serve(stage.agent(Use("slow", name="a"), "."))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     async with heard(client, f"/v1/runs/{run.id}/events") as events:
         await anext(events)
-        served.app.close()
-        left = [event async for event in events]
-    assert "stream.end" not in [event.event for event in left], "the run goes on"
+        server.app.close()
+        rest = [event async for event in events]
+    assert "stream.end" not in [event.event for event in rest], "the run continues"
     assert (await run.view()).phase == "running"
 
 
-async def test_closing_a_stream_does_not_touch_the_run(
+async def test_closing_a_stream_does_not_stop_the_run(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """A closed tab is not a cancel."""
-    served = await serve(stage.agent(Use("slow", name="a"), "."))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    server = await serve(stage.agent(Use("slow", name="a"), "."))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     async with heard(client, f"/v1/runs/{run.id}/events") as events:
         await anext(events)
-    while served.app.streams:
+    while server.app.streams:
         await checkpoint()
     assert (await run.view()).phase == "running"
 
 
-async def test_streams_of_one_caller_are_bounded(
+async def test_the_streams_of_one_caller_are_limited(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """One page that reconnects without closing must not take all there is."""
-    served = await serve(stage.agent(Use("slow", name="a"), "."), limits=Limits(streams=1))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    """A page that reconnects without closing its streams must not use all of them."""
+    server = await serve(stage.agent(Use("slow", name="a"), "."), limits=Limits(streams=1))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     path, headers = f"/v1/runs/{run.id}/events", {"Accept": "text/event-stream"}
     async with heard(client, path) as events:
@@ -290,107 +289,157 @@ async def test_streams_of_one_caller_are_bounded(
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
 
 
-async def test_a_list_begins_with_own_runs_however_many_others_have_started(
+async def test_the_list_stream_begins_with_own_runs_although_others_have_newer_ones(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Or somebody's list would be empty whenever others are busy."""
-    served = await serve(stage.agent("Done."))
-    mine = await served.mid.start("actor", "Mine.", actor="ann")
+    server = await serve(stage.agent("Done."))
+    own_run = await server.mid.start("actor", "Mine.", actor="ann")
     for _ in range(51):
-        await served.mid.start("actor", "Other.", actor="bob")
-    async with heard(await served.client("ann"), "/v1/events") as events:
+        await server.mid.start("actor", "Other.", actor="bob")
+    async with heard(await server.client("ann"), "/v1/events") as events:
         snapshot = await anext(events)
     assert isinstance(snapshot.data, list)
-    assert [row["run_id"] for row in snapshot.data] == [mine.id]
+    assert [row["run_id"] for row in snapshot.data] == [own_run.id]
 
 
-async def test_the_list_tells_of_every_change_and_of_own_runs_only(
+async def test_the_list_stream_reports_every_change_of_own_runs_and_no_other(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """I40: a list never contains a run that its reader may not see, however busy it is."""
-    served = await serve(stage.agent("Done."))
-    ann, bob = await served.client("ann"), await served.client("bob")
-    mine = await served.mid.start("actor", "Mine.", actor="ann")
+    """I40: a list never contains a run that its reader may not see."""
+    server = await serve(stage.agent("Done."))
+    ann, bob = await server.client("ann"), await server.client("bob")
+    own_run = await server.mid.start("actor", "Mine.", actor="ann")
     async with heard(ann, "/v1/events") as events:
         snapshot = await anext(events)
         assert isinstance(snapshot.data, list)
-        assert [row["run_id"] for row in snapshot.data] == [mine.id]
-        hers: set[object] = set()
-        others: set[str] = set()
+        assert [row["run_id"] for row in snapshot.data] == [own_run.id]
+        started_ids: set[object] = set()
+        other_ids: set[str] = set()
         for number in range(5):
             body = {"agent": "actor", "input": f"Task {number}."}
-            others.add((await bob.post("/v1/runs", json=body)).json()["run_id"])
-            hers.add((await ann.post("/v1/runs", json=body)).json()["run_id"])
-        seen: set[object] = set()
-        ended: set[object] = set()
-        while not hers <= ended:
+            other_ids.add((await bob.post("/v1/runs", json=body)).json()["run_id"])
+            started_ids.add((await ann.post("/v1/runs", json=body)).json()["run_id"])
+        reported_ids: set[object] = set()
+        completed_ids: set[object] = set()
+        while not started_ids <= completed_ids:
             event = await anext(events)
             assert isinstance(event.data, dict)
-            seen.add(event.data["run_id"])
+            reported_ids.add(event.data["run_id"])
             if event.data["phase"] == "completed":
-                ended.add(event.data["run_id"])
-    assert seen <= hers | {mine.id}
-    assert not seen & others
+                completed_ids.add(event.data["run_id"])
+    assert reported_ids <= started_ids | {own_run.id}
+    assert not reported_ids & other_ids
 
 
-async def test_many_watchers_each_hear_everything(
+async def test_many_streams_of_one_run_each_get_every_entry(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Events are encoded once and shared; nobody may get somebody else's place."""
+    """Events are encoded once and shared; each stream has its own position."""
     turns = [Use("slow", name="a"), *(Use("quick", name=str(n)) for n in range(20)), "Done."]
-    served = await serve(stage.agent(*turns))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    server = await serve(stage.agent(*turns))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
-    found: dict[int, list[Heard]] = {}
+    received: dict[int, list[Heard]] = {}
 
     async def watch(number: int) -> None:
         path = f"/v1/runs/{run.id}/events"
         async with heard(client, path, last=number % 4 or None) as events:
-            found[number] = [event async for event in events]
+            received[number] = [event async for event in events]
 
     async with anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(watch, number)
         stage.gate("a").set()
-    chain = await _chain(served, run)
-    for number, events in found.items():
-        assert _durable(events) == chain[number % 4 :]
+    chain = await _read_hash_chain(server, run)
+    for number, events in received.items():
+        assert _list_seq_and_hash(events) == chain[number % 4 :]
 
 
-async def test_those_who_stay_hear_everything_when_the_first_watcher_leaves(
+async def test_streams_continue_when_the_stream_that_reads_for_them_closes(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """One of them reads for all; when they go, another takes it over where they were."""
+    """One stream reads the journal for all; when it closes, another one takes over."""
     turns = [Use("slow", name="a"), Use("slow", name="b"), "Some words."]
-    served = await serve(stage.agent(*turns))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    server = await serve(stage.agent(*turns))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     path = f"/v1/runs/{run.id}/events"
-    async with AsyncExitStack() as leaving:
-        first = await leaving.enter_async_context(heard(client, path))
+    async with AsyncExitStack() as first_stream:
+        first = await first_stream.enter_async_context(heard(client, path))
         await anext(first)
         async with heard(client, path) as second:
-            found = [await anext(second)]
-            assert served.app.streams == 2
-            await leaving.aclose()
-            while served.app.streams > 1:  # until the server has noticed that it is gone
+            received = [await anext(second)]
+            assert server.app.streams == 2
+            await first_stream.aclose()
+            while server.app.streams > 1:  # until the server has noticed the closed stream
                 await checkpoint()
             stage.gate("a").set()
             await stage.start("b").wait()
             stage.gate("b").set()
-            found += [event async for event in second]
-    assert _durable(found) == await _chain(served, run)
+            received += [event async for event in second]
+    assert _list_seq_and_hash(received) == await _read_hash_chain(server, run)
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 30])
-async def test_an_id_that_is_none_of_ours_is_refused(
+async def test_a_last_event_id_that_is_not_a_seq_is_refused(
     serve: Serve, stage: ControllableTools, last: str
 ) -> None:
-    """To guess what was meant is to lose entries."""
-    served = await serve(stage.agent("Done."))
-    client = await served.client()
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    """A guess at its meaning could lose entries."""
+    server = await serve(stage.agent("Done."))
+    client = await server.client()
+    run = await server.mid.start("actor", "Go.", actor="olga")
     reply = await client.get(f"/v1/runs/{run.id}/events", headers={"Last-Event-ID": last})
     assert reply.status_code == 400
+
+
+async def test_last_event_id_overrides_the_query_and_types_filter_a_stream(
+    serve: Serve, stage: ControllableTools
+) -> None:
+    """On a reconnect, a browser sends the header with the query of its first request."""
+    server = await serve(stage.agent(Use("quick", name="a"), "Some words."))
+    client = await server.client()
+    run_path = await start_run(client)
+    last_seq = (await wait_for_phase(client, run_path, "terminal")).json()["seq"]
+    async with heard(client, f"{run_path}/events?after=1", last=last_seq - 1) as events:
+        assert [event.id async for event in events] == [str(last_seq), None]
+    async with heard(client, f"{run_path}/events?types=run.created,run.completed") as events:
+        kinds = [event.event async for event in events]
+    assert kinds == ["run.created", "run.completed", "stream.end"]
+
+
+async def test_the_list_stream_can_be_filtered(serve: Serve, stage: ControllableTools) -> None:
+    server = await serve(stage.agent("Done."), stage.agent("Done.", name="other"))
+    client = await server.client()
+    await wait_for_phase(client, await start_run(client), "terminal")
+    async with heard(client, "/v1/events?agent=other") as events:
+        assert (await anext(events)).data == []
+        await wait_for_phase(client, await start_run(client), "terminal")
+        run_path = await start_run(client, "other")
+        change = (await anext(events)).data
+    assert isinstance(change, dict)
+    assert change["run_id"] == run_path.rpartition("/")[2]
+
+
+async def test_two_servers_on_one_store_show_and_control_the_same_run(
+    serve: Serve, stage: ControllableTools
+) -> None:
+    """A control through one server reaches the worker of the other; both streams show it."""
+    first = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    second = await serve()  # has no agent: it only shows and controls
+    here, there = await first.client(), await second.client()
+    run = (await here.post("/v1/runs", json={"agent": "actor", "input": "Go."})).json()[
+        "run_id"
+    ]
+    await stage.start("x").wait()
+    async with (
+        heard(here, f"/v1/runs/{run}/events") as first_events,
+        heard(there, f"/v1/runs/{run}/events") as second_events,
+    ):
+        response = await there.post(f"/v1/runs/{run}/cancel", json={"reason": "enough"})
+        assert response.status_code == 202
+        received_here = [event.raw async for event in first_events if event.id is not None]
+        received_there = [event.raw async for event in second_events if event.id is not None]
+    assert received_here == received_there
+    assert b"event: run.cancelled" in received_here[-1]

@@ -1,4 +1,4 @@
-"""Sessions of browsers: how they begin, how they end, and what they outlive."""
+"""Sessions of browsers: sign-in, cookies and proofs, sign-out, and restarts of the server."""
 
 import string
 from collections.abc import AsyncIterator
@@ -15,6 +15,7 @@ from starlette.routing import Mount
 
 from midrun import Actor, Midrun, Misconfigured
 from midrun.core.ids import MICROS_PER_SECOND, Micros
+from midrun.models import Use
 from midrun.ports.environment import read_boot_clock, read_wall_clock
 from midrun.server import App, Auth, Limits, Tokens, app
 from midrun.server import serve as serve_forever
@@ -28,36 +29,38 @@ from midrun.server.auth import (
     Sessions,
     derive_key,
 )
-from tests.unit.runs.stage import ControllableTools, Use
+from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.server.conftest import PATIENCE, Serve, listening, token_of
 from tests.unit.server.listening import heard
 
 TOKEN = token_of("me")
 
 
-async def test_a_link_signs_one_browser_in_once(serve: Serve, stage: ControllableTools) -> None:
-    """What is left of it in a terminal, or a history, is worth nothing."""
-    served = await serve(stage.agent("Done."))
-    code = served.app.code(Actor(name="ann", role="user"))
-    browser, other = await served.client(None), await served.client(None)
-    shown = {"Authorization": f"Code {code}"}
-    assert (await browser.get("/v1/runs", headers=shown)).status_code == 401
-    signed = await browser.post("/v1/session", json={}, headers=shown)
-    assert (signed.json()["name"], signed.json()["role"]) == ("ann", "user")
-    cookie = signed.headers["set-cookie"].lower()
+async def test_a_sign_in_code_works_once(serve: Serve, stage: ControllableTools) -> None:
+    """A code that is left in a terminal or a browser history is worthless."""
+    server = await serve(stage.agent("Done."))
+    code = server.app.code(Actor(name="ann", role="user"))
+    browser, other = await server.client(None), await server.client(None)
+    headers = {"Authorization": f"Code {code}"}
+    assert (await browser.get("/v1/runs", headers=headers)).status_code == 401
+    response = await browser.post("/v1/session", json={}, headers=headers)
+    assert (response.json()["name"], response.json()["role"]) == ("ann", "user")
+    cookie = response.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert "path=/" in cookie
-    browser.headers[PROOF_HEADER] = signed.json()["proof"]
+    browser.headers[PROOF_HEADER] = response.json()["proof"]
     assert (await browser.get("/v1/session")).json()["name"] == "ann"
-    assert (await other.post("/v1/session", json={}, headers=shown)).status_code == 401
+    assert (await other.post("/v1/session", json={}, headers=headers)).status_code == 401
     assert (await browser.get("/v1/session", headers={"Cookie": "x"})).status_code == 401
 
 
-async def test_a_session_opens_no_other_session(serve: Serve, stage: ControllableTools) -> None:
-    """It would have another 12 hours, and outlive the end of the first."""
-    served = await serve(stage.agent("Done."))
-    browser = await served.client("ann")
+async def test_a_session_cannot_open_another_session(
+    serve: Serve, stage: ControllableTools
+) -> None:
+    """The other one would last 12 more hours, and outlive the end of the first."""
+    server = await serve(stage.agent("Done."))
+    browser = await server.client("ann")
     await sign_in(browser)
     del browser.headers["authorization"]
     refused = await browser.post("/v1/session", json={})
@@ -66,118 +69,119 @@ async def test_a_session_opens_no_other_session(serve: Serve, stage: Controllabl
 
 
 async def sign_in(client: httpx2.AsyncClient) -> None:
-    """Sign a browser in with the token that it shows, and keep the proof as its page does."""
+    """Sign a browser in with its bearer token, and keep the proof as the page does."""
     client.headers[PROOF_HEADER] = (await client.post("/v1/session", json={})).json()["proof"]
 
 
 async def test_a_cookie_without_its_proof_is_no_session(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """A server on another port of this host is sent the cookie, and never has the proof."""
-    served = await serve(stage.agent("Done."))
-    browser = await served.client("olga")
+    """A server on another port of the host gets the cookie, but never the proof."""
+    server = await serve(stage.agent("Done."))
+    browser = await server.client("olga")
     await sign_in(browser)
     del browser.headers["authorization"]
-    right = browser.headers.pop(PROOF_HEADER)
-    other = await served.client("ann")
+    proof = browser.headers.pop(PROOF_HEADER)
+    other = await server.client("ann")
     await sign_in(other)
-    for wrong in ("", "x", right[:-1], f"{right}x", other.headers[PROOF_HEADER], "é"):
-        headers = {PROOF_HEADER.encode(): wrong.encode()}
+    for wrong_proof in ("", "x", proof[:-1], f"{proof}x", other.headers[PROOF_HEADER], "é"):
+        headers = {PROOF_HEADER.encode(): wrong_proof.encode()}
         assert (await browser.get("/v1/runs", headers=headers)).status_code == 401
         assert (await browser.delete("/v1/session", headers=headers)).status_code == 401
-    assert (await browser.get("/v1/runs", headers={PROOF_HEADER: right})).status_code == 200
+    assert (await browser.get("/v1/runs", headers={PROOF_HEADER: proof})).status_code == 200
 
 
-async def test_a_cookie_that_comes_twice_is_refused(
-    serve: Serve, stage: ControllableTools
-) -> None:
+async def test_a_duplicate_cookie_is_refused(serve: Serve, stage: ControllableTools) -> None:
     """Another server of the host can set one for a longer path, which would come first."""
-    served = await serve(stage.agent("Done."))
-    browser = await served.client("olga")
+    server = await serve(stage.agent("Done."))
+    browser = await server.client("olga")
     await sign_in(browser)
     del browser.headers["authorization"]
     (secret,) = browser.cookies.values()
-    name, proof = f"midrun_{served.port}", {PROOF_HEADER: browser.headers[PROOF_HEADER]}
+    name, proof = f"midrun_{server.port}", {PROOF_HEADER: browser.headers[PROOF_HEADER]}
     for cookies in (f"{name}={secret}; {name}=x", f"{name}=x;{name}={secret}"):
-        plain = await served.client(None)
-        reply = await plain.get("/v1/runs", headers=proof | {"Cookie": cookies})
+        client = await server.client(None)
+        reply = await client.get("/v1/runs", headers=proof | {"Cookie": cookies})
         assert (reply.status_code, reply.json()["title"]) == (400, "duplicate cookie")
 
 
-async def test_over_https_the_cookie_is_of_this_host_alone() -> None:
-    """`__Host-` keeps subdomains from setting it; it demands the path `/`, and no domain."""
-    made = app(Midrun("memory://"), token=TOKEN, public_url="https://runs.example")
-    mounted = Starlette(routes=[Mount("/agents", made)])
+async def test_over_https_the_cookie_has_the_host_prefix() -> None:
+    """`__Host-` keeps subdomains from setting it; it requires the path `/` and no domain."""
+    asgi_app = app(Midrun("memory://"), token=TOKEN, public_url="https://runs.example")
+    mounted = Starlette(routes=[Mount("/agents", asgi_app)])
     for host, path, name in (
-        (made, "/v1", "__Host-midrun_80"),
+        (asgi_app, "/v1", "__Host-midrun_80"),
         (mounted, "/agents/v1", "__Host-midrun_80%2Fagents"),
     ):
         transport = httpx2.ASGITransport(app=host)
         url = "http://runs.example"
         async with (
-            made._server.mid,
+            asgi_app._server.mid,
             httpx2.AsyncClient(transport=transport, base_url=url) as client,
         ):
-            shown = {"Authorization": f"Bearer {TOKEN}"}
-            signed = await client.post(f"{path}/session", json={}, headers=shown)
-            cookie = signed.headers["set-cookie"]
+            bearer = {"Authorization": f"Bearer {TOKEN}"}
+            response = await client.post(f"{path}/session", json={}, headers=bearer)
+            cookie = response.headers["set-cookie"]
             assert cookie.startswith(f"{name}=")
             assert "path=/;" in cookie.lower()
             assert "secure" in cookie.lower()
             assert "domain" not in cookie.lower()
             headers = {
                 "Cookie": cookie.partition(";")[0],
-                PROOF_HEADER: signed.json()["proof"],
+                PROOF_HEADER: response.json()["proof"],
             }
-            who = await client.get(f"{path}/session", headers=headers)
-            assert who.json()["role"] == "operator"
-            left = await client.delete(f"{path}/session", headers=headers)
-            assert left.headers["set-cookie"].startswith(f'{name}=""')
+            session = await client.get(f"{path}/session", headers=headers)
+            assert session.json()["role"] == "operator"
+            signed_out = await client.delete(f"{path}/session", headers=headers)
+            assert signed_out.headers["set-cookie"].startswith(f'{name}=""')
 
 
-async def test_nobody_signs_others_out_by_signing_in_too_often() -> None:
-    """There is room for so many sessions; whoever has the most gives one up."""
+async def test_many_sign_ins_of_one_user_do_not_end_sessions_of_others() -> None:
+    """The number of sessions is limited; the user with the most sessions loses the oldest."""
     sessions = Sessions(read_boot_clock, read_wall_clock)
     olga, ann = Actor(name="olga", role="operator"), Actor(name="ann", role="user")
-    hers = sessions.open(olga)
+    operator_secret = sessions.open(olga)
     secrets = [sessions.open(ann) for _ in range(2 * SESSIONS_MAX)]
-    assert sessions.find(hers) is not None
+    assert sessions.find(operator_secret) is not None
     assert [sessions.find(secrets[n]) is not None for n in (0, -1)] == [False, True]
 
 
-async def test_a_cookie_that_says_itself_what_it_is_needs_no_room() -> None:
-    """Whoever signs in after it, however often; and who listens by it is still told its end."""
+async def test_signed_sessions_survive_when_the_session_table_is_full() -> None:
+    """Their cookies have everything that is needed.
+
+    Streams still learn of the end of theirs.
+    """
     sessions = open_sessions()
     ann, olga = Actor(name="ann"), Actor(name="olga", role="operator")
     cookies = [sessions.open(ann) for _ in range(SESSIONS_MAX)]
-    listening = sessions.find(cookies[0])
+    session = sessions.find(cookies[0])
     for _ in range(SESSIONS_MAX):
         sessions.open(olga)
         sessions.open(ann)
     assert (len(sessions._sessions), sessions._ended) == (SESSIONS_MAX, {})
     assert all(sessions.find(cookie) for cookie in cookies)
-    assert sessions.find(cookies[0]) is listening is not None
+    assert sessions.find(cookies[0]) is session is not None
     sessions.end(cookies[0])
-    assert listening.ended.is_set()
+    assert session.ended.is_set()
     assert sessions.find(cookies[0]) is None
 
 
-async def test_nobody_signs_others_out_by_signing_out_too_often() -> None:
-    """What is remembered of sessions that ended is bounded, for each at their own expense."""
-    then, now = open_sessions(), open_sessions()  # the server was started again
+async def test_many_sign_outs_of_one_user_do_not_end_sessions_of_others() -> None:
+    """The memory of ended sessions is limited; beyond it, other sessions of that user end."""
+    before, after = open_sessions(), open_sessions()  # of a restart
     ann, bob = Actor(name="ann"), Actor(name="bob")
-    hers, his, left = then.open(ann), then.open(bob), then.open(ann)
-    assert now.find(left) is not None
-    now.end(left)
+    ann_secret, bob_secret, ended = before.open(ann), before.open(bob), before.open(ann)
+    assert after.find(ended) is not None
+    after.end(ended)
     for _ in range(ENDED_SESSIONS_MAX + 2):
-        now.end(now.open(bob))
-    assert len(now._ended) <= ENDED_SESSIONS_MAX
-    assert now.find(hers) is not None
-    assert [now.find(gone) for gone in (his, left)] == [None, None]
+        after.end(after.open(bob))
+    assert len(after._ended) <= ENDED_SESSIONS_MAX
+    assert after.find(ann_secret) is not None
+    assert [after.find(secret) for secret in (bob_secret, ended)] == [None, None]
 
 
-async def test_a_code_that_nobody_uses_is_not_kept_for_ever() -> None:
-    """An application that shows everybody a link of their own must not grow by it."""
+async def test_an_unused_code_is_dropped_when_it_has_expired() -> None:
+    """An application that shows each user a link must not grow by that."""
     now = 0.0
     sessions = Sessions(lambda: now, read_wall_clock)
     old = [sessions.issue_code(Actor(name="ann")) for _ in range(3)]
@@ -189,75 +193,79 @@ async def test_a_code_that_nobody_uses_is_not_kept_for_ever() -> None:
     ]
 
 
-async def test_a_session_ends_and_its_streams_with_it(
+async def test_signing_out_ends_the_streams_of_the_session(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Signing out is not a wish: what was open is closed."""
-    served = await serve(stage.agent(Use("slow", name="x"), "."))
-    run = await served.mid.start("actor", "Go.", actor="olga")
+    server = await serve(stage.agent(Use("slow", name="x"), "."))
+    run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("x").wait()
-    browser = await served.client("olga")
+    browser = await server.client("olga")
     await sign_in(browser)
     del browser.headers["authorization"]
     async with heard(browser, f"/v1/runs/{run.id}/events") as events:
         await anext(events)
         assert (await browser.delete("/v1/session")).status_code == 204
-        left = [event async for event in events]
-    assert "stream.end" not in [event.event for event in left]
+        rest = [event async for event in events]
+    assert "stream.end" not in [event.event for event in rest]
     assert (await browser.get("/v1/runs")).status_code == 401
 
 
-async def test_an_application_ends_the_sessions_of_a_user(
+async def test_end_sessions_ends_the_sessions_streams_and_codes_of_one_user(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """An employee leaves: every browser, open streams, links not used yet; others stay."""
-    served = await serve(stage.agent(Use("slow", name="x"), "."))
-    run = await served.mid.start("actor", "Go.", actor="ann")
+    """This is for a user who leaves the company. Other users stay signed in."""
+    server = await serve(stage.agent(Use("slow", name="x"), "."))
+    run = await server.mid.start("actor", "Go.", actor="ann")
     await stage.start("x").wait()
-    browsers = [await served.client(None) for _ in range(3)]
-    people: list[str | Actor] = ["ann", Actor(name="ann", role="operator"), "bob"]
-    for browser, who in zip(browsers, people, strict=True):
-        await cookie_of(browser, f"Code {served.app.code(who)}")
-    unused = served.app.code("ann")
+    browsers = [await server.client(None) for _ in range(3)]
+    actors: list[str | Actor] = ["ann", Actor(name="ann", role="operator"), "bob"]
+    for browser, actor in zip(browsers, actors, strict=True):
+        await get_cookie(browser, f"Code {server.app.code(actor)}")
+    unused = server.app.code("ann")
     async with heard(browsers[0], f"/v1/runs/{run.id}/events") as events:
         await anext(events)
-        served.app.end_sessions("ann")
-        left = [event async for event in events]
-    assert "stream.end" not in [event.event for event in left]
+        server.app.end_sessions("ann")
+        rest = [event async for event in events]
+    assert "stream.end" not in [event.event for event in rest]
     statuses = [(await browser.get("/v1/runs")).status_code for browser in browsers]
     assert statuses == [401, 401, 200]
-    shown = {"Authorization": f"Code {unused}"}
-    assert (await browsers[0].post("/v1/session", json={}, headers=shown)).status_code == 401
-    await cookie_of(browsers[0], f"Code {served.app.code('ann')}")
+    headers = {"Authorization": f"Code {unused}"}
+    assert (await browsers[0].post("/v1/session", json={}, headers=headers)).status_code == 401
+    await get_cookie(browsers[0], f"Code {server.app.code('ann')}")
     assert (await browsers[0].get("/v1/runs")).status_code == 200
 
 
-def test_a_signed_session_that_this_process_has_not_seen_is_ended_too() -> None:
-    """Its cookie says whom it is for; this process meets it after it was told to end it."""
+def test_end_sessions_also_ends_sessions_that_this_process_has_not_seen() -> None:
+    """A signed cookie names its user; the process sees it only after the call."""
     time = read_wall_clock()
-    then = Sessions(read_boot_clock, lambda: time, key=derive_key(TOKEN))
-    now = Sessions(read_boot_clock, lambda: time, key=derive_key(TOKEN))
-    anns, bobs = then.open(Actor(name="ann")), then.open(Actor(name="bob"))
-    now.end_all("ann")
+    other_process = Sessions(read_boot_clock, lambda: time, key=derive_key(TOKEN))
+    this_process = Sessions(read_boot_clock, lambda: time, key=derive_key(TOKEN))
+    ann_secret, bob_secret = (
+        other_process.open(Actor(name="ann")),
+        other_process.open(Actor(name="bob")),
+    )
+    this_process.end_all("ann")
     time = Micros(time + 1)
-    assert [now.find(each) is None for each in (anns, bobs)] == [True, False]
-    assert open_sessions().find(now.open(Actor(name="ann"))) is not None
+    assert [this_process.find(secret) is None for secret in (ann_secret, bob_secret)] == [
+        True,
+        False,
+    ]
+    assert open_sessions().find(this_process.open(Actor(name="ann"))) is not None
 
 
-async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(
+async def test_a_revoked_token_ends_its_sessions_and_streams(
     stage: ControllableTools,
 ) -> None:
-    """A right that was taken away is not good for as long as a connection lasts."""
-    known = {"a-token-that-is-long": Actor(name="ann", role="operator")}
+    actors = {"a-token-that-is-long": Actor(name="ann", role="operator")}
 
     async def auth(token: str) -> Actor | None:
-        return known.get(token)
+        return actors.get(token)
 
     agent = stage.agent(Use("slow", name="x"), ".")
     with anyio.fail_after(PATIENCE):
         async with (
             Midrun("memory://", agents=[agent]) as mid,
-            listening(made := app(mid, auth=auth, limits=Limits(ping=0.02))) as port,
+            listening(asgi_app := app(mid, auth=auth, limits=Limits(ping=0.02))) as port,
             httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client,
         ):
             client.headers["authorization"] = "Bearer a-token-that-is-long"
@@ -266,10 +274,10 @@ async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(
             await sign_in(client)
             async with heard(client, f"/v1/runs/{run.id}/events") as events:
                 await anext(events)
-                known.clear()
+                actors.clear()
                 async for _ in events:
                     pass
-            while made.streams:
+            while asgi_app.streams:
                 await checkpoint()
             del client.headers["authorization"]
             assert (await client.get("/v1/runs")).status_code == 401
@@ -279,10 +287,10 @@ async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(
 async def test_a_long_poll_ends_with_its_session(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """A browser that has signed out is not shown the run when that changes."""
-    served = await serve(stage.agent(Use("slow", name="x"), "."))
-    browser = await served.client("ann")
-    run = await served.mid.start("actor", "Go.", actor="ann")
+    """A browser that has signed out must not see the run when it changes."""
+    server = await serve(stage.agent(Use("slow", name="x"), "."))
+    browser = await server.client("ann")
+    run = await server.mid.start("actor", "Go.", actor="ann")
     await stage.start("x").wait()
     await sign_in(browser)
     del browser.headers["authorization"]
@@ -294,120 +302,124 @@ async def test_a_long_poll_ends_with_its_session(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        while not served.app.streams:
+        while not server.app.streams:
             await checkpoint()
-        served.app.end_sessions("ann")
+        server.app.end_sessions("ann")
     assert [reply.status_code for reply in replies] == [401]
     assert (await run.view()).phase == "running"
     stage.gate("x").set()
 
 
-async def test_a_cookie_of_another_port_is_not_ours(
+async def test_a_cookie_of_another_port_is_ignored(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Browsers send cookies to every port of a host, so each server's has a name of its own."""
-    served = await serve(stage.agent("Done."))
-    client = await served.client("olga")
-    signed = await client.post("/v1/session", json={})
-    name, _, rest = signed.headers["set-cookie"].partition("=")
-    assert name == f"midrun_{served.port}"
+    """Browsers send cookies to every port of a host, so the name contains the port."""
+    server = await serve(stage.agent("Done."))
+    client = await server.client("olga")
+    response = await client.post("/v1/session", json={})
+    name, _, rest = response.headers["set-cookie"].partition("=")
+    assert name == f"midrun_{server.port}"
     secret = rest.partition(";")[0]
-    plain = await served.client(None)
-    plain.headers[PROOF_HEADER] = signed.json()["proof"]
-    ours = {"Cookie": f"midrun_{served.port}={secret}"}
-    theirs = {"Cookie": f"midrun_1={secret}"}
-    assert (await plain.get("/v1/runs", headers=ours)).status_code == 200
-    assert (await plain.get("/v1/runs", headers=theirs)).status_code == 401
+    anonymous = await server.client(None)
+    anonymous.headers[PROOF_HEADER] = response.json()["proof"]
+    own_cookie = {"Cookie": f"midrun_{server.port}={secret}"}
+    other_cookie = {"Cookie": f"midrun_1={secret}"}
+    assert (await anonymous.get("/v1/runs", headers=own_cookie)).status_code == 200
+    assert (await anonymous.get("/v1/runs", headers=other_cookie)).status_code == 401
 
 
 # ── from one process to the next ─────────────────────────────────────────────
 
 
-class Given(TypedDict, total=False):
-    """How a server is told who calls, if not by one token."""
+class AppOptions(TypedDict, total=False):
+    """Options of an app that has `auth` instead of one token."""
 
     auth: Auth
     session_key: bytes
 
 
 @asynccontextmanager
-async def started(
-    token: str = TOKEN, cookie: str = "", proof: str = "", **given: Unpack[Given]
+async def start_app(
+    token: str = TOKEN, cookie: str = "", proof: str = "", **options: Unpack[AppOptions]
 ) -> AsyncIterator[tuple[App, httpx2.AsyncClient]]:
-    """Give a server that knows nothing of any other, and a browser with the cookie of one."""
+    """Give a new app, and a browser with the cookie of an earlier app."""
     mid = Midrun("memory://")
-    made = app(mid, **given) if given else app(mid, token=token)
+    asgi_app = app(mid, **options) if options else app(mid, token=token)
     headers = {"Cookie": f"midrun_80={cookie}"} if cookie else {}
-    if cookie:  # the page has kept its proof, whichever process gave it
-        headers[PROOF_HEADER] = proof or made._server.sessions.make_proof(cookie)
-    transport = httpx2.ASGITransport(app=made)
+    if cookie:  # the page has kept its proof
+        headers[PROOF_HEADER] = proof or asgi_app._server.sessions.make_proof(cookie)
+    transport = httpx2.ASGITransport(app=asgi_app)
     url = "http://127.0.0.1:80"
     client = httpx2.AsyncClient(transport=transport, base_url=url, headers=headers)
     async with mid, client:
-        yield made, client
+        yield asgi_app, client
 
 
-async def cookie_of(client: httpx2.AsyncClient, shown: str) -> str:
-    """Sign in, and return what the cookie carries."""
-    signed = await client.post("/v1/session", json={}, headers={"Authorization": shown})
-    assert signed.status_code == 200
-    client.headers[PROOF_HEADER] = signed.json()["proof"]
-    return signed.headers["set-cookie"].partition("=")[2].partition(";")[0]
+async def get_cookie(client: httpx2.AsyncClient, authorization: str) -> str:
+    """Sign in with an `Authorization` header, and return the value of the cookie."""
+    response = await client.post(
+        "/v1/session", json={}, headers={"Authorization": authorization}
+    )
+    assert response.status_code == 200
+    client.headers[PROOF_HEADER] = response.json()["proof"]
+    return response.headers["set-cookie"].partition("=")[2].partition(";")[0]
 
 
 async def test_a_session_outlives_the_process_that_opened_it() -> None:
-    """A server that was killed and started again finds its pages signed in as they were."""
-    async with started() as (made, browser):
-        mine = await cookie_of(browser, f"Bearer {TOKEN}")
-        anns = await cookie_of(browser, f"Code {made.code('ann')}")
-    assert TOKEN not in mine
-    async with started(cookie=mine) as (_, browser):
+    """The pages of a server that was killed and restarted stay signed in."""
+    async with start_app() as (asgi_app, browser):
+        own_cookie = await get_cookie(browser, f"Bearer {TOKEN}")
+        ann_cookie = await get_cookie(browser, f"Code {asgi_app.code('ann')}")
+    assert TOKEN not in own_cookie
+    async with start_app(cookie=own_cookie) as (_, browser):
         assert (await browser.get("/v1/session")).json() == {"name": "user", "role": "operator"}
         assert (await browser.get("/v1/runs")).status_code == 200
-    async with started(cookie=anns) as (_, browser):
+    async with start_app(cookie=ann_cookie) as (_, browser):
         assert (await browser.get("/v1/session")).json() == {"name": "ann", "role": "user"}
 
 
-async def test_another_token_ends_every_session() -> None:
-    """Whoever changes it wants everybody out who came in by the old one."""
-    async with started() as (made, browser):
+async def test_a_new_token_ends_every_session() -> None:
+    async with start_app() as (asgi_app, browser):
         cookies = [
-            await cookie_of(browser, f"Bearer {TOKEN}"),
-            await cookie_of(browser, f"Code {made.code('ann')}"),
+            await get_cookie(browser, f"Bearer {TOKEN}"),
+            await get_cookie(browser, f"Code {asgi_app.code('ann')}"),
         ]
     for cookie in cookies:
-        async with started(token_of("another"), cookie) as (_, browser):
+        async with start_app(token_of("another"), cookie) as (_, browser):
             assert (await browser.get("/v1/session")).status_code == 401
 
 
-async def test_who_signed_out_stays_out() -> None:
-    """A cookie that somebody copied is as dead as the one that the browser has dropped."""
-    async with started() as (_, browser):
-        cookie = await cookie_of(browser, f"Bearer {TOKEN}")
-    async with started(cookie=cookie) as (_, browser):
-        left = await browser.delete("/v1/session")
-        assert left.status_code == 204
-        assert "max-age=0" in left.headers["set-cookie"].lower()
+async def test_a_session_that_signed_out_stays_ended() -> None:
+    """A copy of the cookie is as invalid as the one that the browser has dropped."""
+    async with start_app() as (_, browser):
+        cookie = await get_cookie(browser, f"Bearer {TOKEN}")
+    async with start_app(cookie=cookie) as (_, browser):
+        response = await browser.delete("/v1/session")
+        assert response.status_code == 204
+        assert "max-age=0" in response.headers["set-cookie"].lower()
         assert (await browser.get("/v1/session")).status_code == 401
     sessions = open_sessions()
-    found = sessions.find(cookie)
+    session = sessions.find(cookie)
     sessions.end(cookie)
-    assert found is not None
-    assert found.ended.is_set()  # streams wait for it
+    assert session is not None
+    assert session.ended.is_set()  # streams wait for this event
     assert sessions.find(cookie) is None
 
 
-async def test_a_session_that_is_too_old_is_none() -> None:
-    """By the world's clock, as the browser reckons: no process need have been there."""
-    then = Micros(read_wall_clock() - SESSION_LIFETIME_S * MICROS_PER_SECOND)
-    for opened_at, status in ((then, 401), (Micros(then + 600 * MICROS_PER_SECOND), 200)):
+async def test_a_session_expires() -> None:
+    """It expires by the wall clock, as in the browser, also while no process runs."""
+    expired_start = Micros(read_wall_clock() - SESSION_LIFETIME_S * MICROS_PER_SECOND)
+    for opened_at, status in (
+        (expired_start, 401),
+        (Micros(expired_start + 600 * MICROS_PER_SECOND), 200),
+    ):
         cookie = open_sessions(at=opened_at).open(Actor(name="ann"))
-        async with started(cookie=cookie) as (_, browser):
+        async with start_app(cookie=cookie) as (_, browser):
             assert (await browser.get("/v1/session")).status_code == status
 
 
-def test_a_cookie_with_any_byte_changed_is_none() -> None:
-    """Of what it says, and of its signature: there is one text for each."""
+def test_a_cookie_with_any_byte_changed_is_refused() -> None:
+    """Content and signature have one valid spelling each."""
     cookie = open_sessions().open(Actor(name="ann"))
     sessions = open_sessions()
     letters = string.ascii_letters + string.digits + "-_.= é\udcff"
@@ -421,18 +433,18 @@ def test_a_cookie_with_any_byte_changed_is_none() -> None:
     assert sessions.find(cookie) is not None
 
 
-async def test_a_long_name_is_signed_in_too_though_not_for_ever() -> None:
-    """Browsers drop long cookies without a word; such a session ends with the process."""
+async def test_the_session_of_a_long_name_ends_with_the_process() -> None:
+    """Browsers drop long cookies silently, so this session is kept in memory instead."""
     sessions = open_sessions()
-    long = sessions.open(Actor(name="n" * SECRET_MAX_CHARS))
-    assert len(long) < 100
-    found = sessions.find(long)
-    assert found is not None
-    assert open_sessions().find(long) is None
+    secret = sessions.open(Actor(name="n" * SECRET_MAX_CHARS))
+    assert len(secret) < 100
+    session = sessions.find(secret)
+    assert session is not None
+    assert open_sessions().find(secret) is None
 
 
-async def test_no_session_that_ended_comes_back_when_many_have() -> None:
-    """What is remembered of them is bounded; beyond that, older ones have to sign in again."""
+async def test_ended_sessions_stay_ended_when_many_have_ended() -> None:
+    """The memory of ended sessions is limited; beyond it, older sessions end, too."""
     time = read_wall_clock()
     sessions = Sessions(read_boot_clock, lambda: time, key=derive_key(TOKEN))
     cookies = []
@@ -445,31 +457,33 @@ async def test_no_session_that_ended_comes_back_when_many_have() -> None:
     assert sessions.find(last) is not None
 
 
-async def test_with_auth_only_those_with_a_code_stay_and_only_with_a_key() -> None:
-    """A token may be revoked while nobody looks, so its session does not outlive who asks."""
+async def test_with_auth_only_sessions_by_code_survive_a_restart_if_there_is_a_key() -> None:
+    """A token may be revoked while no server runs, so its session does not survive."""
     auth = Tokens({TOKEN: Actor(name="ann")})
     key, other = b"k" * 32, b"o" * 32
 
-    async def stays(shown: str, before: Given, after: Given) -> bool:
-        async with started(**before) as (made, browser):
-            cookie = await cookie_of(browser, shown or f"Code {made.code('ann')}")
+    async def survives_restart(
+        authorization: str, before: AppOptions, after: AppOptions
+    ) -> bool:
+        async with start_app(**before) as (asgi_app, browser):
+            cookie = await get_cookie(browser, authorization or f"Code {asgi_app.code('ann')}")
             browser.cookies.clear()
-            ours = {"Cookie": f"midrun_80={cookie}"}
+            own_cookie = {"Cookie": f"midrun_80={cookie}"}
             proof = browser.headers[PROOF_HEADER]
-            assert (await browser.get("/v1/session", headers=ours)).status_code == 200
-        async with started(cookie=cookie, proof=proof, **after) as (_, browser):
+            assert (await browser.get("/v1/session", headers=own_cookie)).status_code == 200
+        async with start_app(cookie=cookie, proof=proof, **after) as (_, browser):
             return (await browser.get("/v1/session")).status_code == 200
 
-    keyed = Given(auth=auth, session_key=key)
-    assert await stays("", keyed, keyed)
-    assert not await stays(f"Bearer {TOKEN}", keyed, keyed)
-    assert not await stays("", keyed, Given(auth=auth, session_key=other))
-    assert not await stays("", keyed, Given(auth=auth))
-    assert not await stays("", Given(auth=auth), Given(auth=auth))
+    keyed = AppOptions(auth=auth, session_key=key)
+    assert await survives_restart("", keyed, keyed)
+    assert not await survives_restart(f"Bearer {TOKEN}", keyed, keyed)
+    assert not await survives_restart("", keyed, AppOptions(auth=auth, session_key=other))
+    assert not await survives_restart("", keyed, AppOptions(auth=auth))
+    assert not await survives_restart("", AppOptions(auth=auth), AppOptions(auth=auth))
 
 
-def test_a_session_key_that_would_not_do_is_refused() -> None:
-    """Too short, or beside a token, which would then end nothing when it is changed."""
+def test_a_session_key_that_is_short_or_next_to_a_token_is_refused() -> None:
+    """Next to a token it would keep sessions alive when the token is changed."""
     mid = Midrun("memory://")
     with pytest.raises(Misconfigured, match="session_key"):
         app(mid, auth=Tokens({TOKEN: Actor(name="ann")}), session_key=b"short")
@@ -477,8 +491,7 @@ def test_a_session_key_that_would_not_do_is_refused() -> None:
         app(mid, token=TOKEN, session_key=b"k" * 32)
 
 
-async def test_a_server_that_serves_itself_takes_the_key_too(tmp_path: Path) -> None:
-    """`serve` hands it to the app, which says what it thinks of it."""
+async def test_serve_passes_the_session_key_to_the_app(tmp_path: Path) -> None:
     mid, auth = Midrun("memory://"), Tokens({TOKEN: Actor(name="ann")})
     with pytest.raises(Misconfigured, match="session_key"):
         await serve_forever(mid, folder=tmp_path, auth=auth, session_key=b"short")
@@ -486,23 +499,23 @@ async def test_a_server_that_serves_itself_takes_the_key_too(tmp_path: Path) -> 
         await serve_forever(mid, folder=tmp_path, token=TOKEN, session_key=b"k" * 32)
 
 
-async def test_a_code_is_for_a_name_or_an_actor_and_nothing_else() -> None:
-    """Refused where it is made: a host whose user is not signed in must not hand one out."""
-    async with started() as (made, browser):
+async def test_a_code_is_issued_for_a_name_or_an_actor_only() -> None:
+    """A host whose user is not signed in must not issue one for None."""
+    async with start_app() as (asgi_app, browser):
         for wrong in (None, 7, b"ann", {"name": "ann"}):
             with pytest.raises(Misconfigured, match="actor"):
-                made.code(cast("str", wrong))
-        for right, name, role in (
+                asgi_app.code(cast("str", wrong))
+        for actor, name, role in (
             ("ada", "ada", "user"),
             ("operator:olga", "olga", "operator"),
             (Actor(name="operator:eve"), "operator:eve", "user"),
         ):
-            await cookie_of(browser, f"Code {made.code(right)}")
-            who = (await browser.get("/v1/session")).json()
-            assert who == {"name": name, "role": role}
+            await get_cookie(browser, f"Code {asgi_app.code(actor)}")
+            session = (await browser.get("/v1/session")).json()
+            assert session == {"name": name, "role": role}
 
 
 def open_sessions(at: Micros | None = None) -> Sessions:
-    """Return the sessions of a server that has just started, or of one that did then."""
+    """Return the sessions of a server that starts now, or at the given time."""
     clock = read_wall_clock if at is None else lambda: at
     return Sessions(read_boot_clock, clock, key=derive_key(TOKEN))

@@ -1,6 +1,6 @@
-"""A server in a process of its own, with runs in every interesting phase, to throw things at.
+"""A server in its own process with a completed, a running and a waiting run, to be fuzzed.
 
-It prints its port, and then the ids of its runs.
+It prints its port and then the ids of its runs.
 """
 
 import sys
@@ -11,7 +11,7 @@ import anyio
 from midrun import Agent, Midrun, ask_human
 from midrun.models import ScriptedModel, Use
 from midrun.server import Limits, app
-from tests.unit.runs.stage import ControllableTools
+from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.server.conftest import listening, token_of
 
 LIMITS = Limits(rate=1e6, burst=10**6, wait=0.2, streams=10**4, failures=10**6)
@@ -19,18 +19,18 @@ LIMITS = Limits(rate=1e6, burst=10**6, wait=0.2, streams=10**4, failures=10**6)
 
 async def _main(folder: Path) -> None:
     stage = ControllableTools()
-    asks = ScriptedModel([Use("ask_human", question="Which?"), "Done."])
+    model = ScriptedModel([Use("ask_human", question="Which?"), "Done."])
     agents = [
         stage.agent("Done."),
         stage.agent(Use("read", name="for ever"), "Done.", name="waits"),
-        Agent("asks", model=asks, tools=[ask_human]),
+        Agent("asks", model=model, tools=[ask_human]),
     ]
     async with Midrun(f"sqlite:///{folder / 'runs.db'}", agents=agents) as mid:
-        made = app(mid, token=token_of("olga"), limits=LIMITS)
+        asgi_app = app(mid, token=token_of("olga"), limits=LIMITS)
         runs = [await mid.start(agent, "Go.", actor="olga") for agent in agents]
         await runs[0].until("completed")
         await runs[2].until("waiting")
-        async with listening(made) as port:
+        async with listening(asgi_app) as port:
             sys.stdout.write(f"{port} {' '.join(run.id for run in runs)}\n")
             sys.stdout.flush()
             await anyio.sleep_forever()

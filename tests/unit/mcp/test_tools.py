@@ -1,9 +1,9 @@
-"""What a server lists becomes tools: as it describes them, and as far as it is believed."""
+"""Tools of an MCP server: selection, names, schemas, hints and approvals."""
 
 import sys
 
 import pytest
-from mcp_types import Tool as Listed
+from mcp_types import Tool as McpTool
 
 from midrun import Completed, Misconfigured, Tool
 from midrun.agents.signature import BadArguments
@@ -12,31 +12,33 @@ from midrun.mcp import mcp_tools
 from midrun.mcp.connection import McpConnection, make_server_address
 from midrun.mcp.tools import ServerArguments, ToolSelection, make_tools
 from midrun.models import Use
-from tests.unit.mcp.office import clerk, results
+from tests.unit.mcp.tool_servers import open_midrun, read_results
 
-ALL = ToolSelection(
+DEFAULT_SELECTION = ToolSelection(
     prefix="", only=None, exclude=(), approve=False, timeout=None, trust_hints=False
 )
 
 
-def named(tools: list[Tool]) -> dict[str, Tool]:
-    """Return the tools by name."""
+def index_by_name(tools: list[Tool]) -> dict[str, Tool]:
+    """Index the tools by name."""
     return {tool.name: tool for tool in tools}
 
 
-async def offered(*listed: Listed, choice: ToolSelection = ALL) -> list[Tool]:
+async def convert_tools(
+    *listed: McpTool, selection: ToolSelection = DEFAULT_SELECTION
+) -> list[Tool]:
     """Return the tools of a server that lists these."""
     connection = McpConnection(
         make_server_address(command=["never"], env=None, url=None, headers=None)
     )
     connection.listed_tools = list(listed)
-    return make_tools(connection, choice)
+    return make_tools(connection, selection)
 
 
-async def test_a_model_is_offered_what_the_server_declares(url: str) -> None:
-    """With a place to say why, as every tool has it."""
+async def test_a_tool_has_the_description_and_the_schema_of_the_server(url: str) -> None:
+    """Each tool also gets the argument `why`."""
     async with mcp_tools(url=url) as tools:
-        spec = named(tools)["add"].spec
+        spec = index_by_name(tools)["add"].spec
     assert spec.description == "Add two numbers.\n\n(The server says: it changes nothing.)"
     assert isinstance(spec.schema, dict)
     properties = spec.schema["properties"]
@@ -46,81 +48,81 @@ async def test_a_model_is_offered_what_the_server_declares(url: str) -> None:
     assert spec.schema["required"] == ["a"]
 
 
-async def test_hints_decide_nothing_unless_they_are_trusted(url: str) -> None:
-    """A server's word about itself must not decide what may be made twice."""
+async def test_hints_are_ignored_unless_they_are_trusted(url: str) -> None:
+    """A claim of the server must not decide which calls may be repeated."""
     async with mcp_tools(url=url) as tools:
         assert {tool.traits.effect for tool in tools} == {Effect.ONCE}
     async with mcp_tools(url=url, trust_hints=True) as tools:
-        effects = {name: tool.traits.effect for name, tool in named(tools).items()}
+        effects = {name: tool.traits.effect for name, tool in index_by_name(tools).items()}
     assert (effects["add"], effects["key"]) == (Effect.READ, Effect.IDEMPOTENT)
     assert effects["hold"] is Effect.ONCE
 
 
-async def test_one_takes_what_one_wants_by_the_server_s_names(url: str) -> None:
-    """Names that models do not take are mended; the server gets its own."""
+async def test_tools_are_selected_by_the_names_of_the_server(url: str) -> None:
+    """Names that models do not accept are changed; the server gets its own names."""
     async with mcp_tools(url=url, only=["add", "let.go"], prefix="office_") as tools:
         assert [tool.name for tool in tools] == ["office_add", "office_let_go"]
     async with mcp_tools(url=url, exclude=["die"]) as tools:
-        assert "die" not in named(tools)
-        assert "add" in named(tools)
+        assert "die" not in index_by_name(tools)
+        assert "add" in index_by_name(tools)
 
 
 @pytest.mark.parametrize(
     "choice", [{"only": ["ad"]}, {"exclude": ["did"]}, {"approve": {"dye": True}}]
 )
-async def test_a_name_that_the_server_does_not_have_is_refused(
+async def test_an_unknown_tool_name_in_an_option_is_refused(
     url: str, choice: dict[str, object]
 ) -> None:
-    """An approval with a slip of the pen in it would be none."""
+    """An approval with a typing error would have no effect."""
     with pytest.raises(Misconfigured, match="the server has no tool"):
         async with mcp_tools(url=url, **choice):  # type: ignore[arg-type]  # one of each kind
             pass
 
 
-async def test_a_person_approves_the_calls_that_one_names(url: str) -> None:
-    """And only those."""
+async def test_only_calls_of_the_named_tools_need_approval(url: str) -> None:
     turns = (Use("add", a=1), Use("greet", name="Ada"), "Done.")
     options = mcp_tools(url=url, approve={"greet": True})
-    async with options as tools, clerk(tools, *turns) as midrun:
+    async with options as tools, open_midrun(tools, *turns) as midrun:
         run = await midrun.start("clerk", "go")
         (ask,) = (await run.until("waiting")).asks
         assert ask.kind == "approval"
-        assert await results(run) == [{"sum": 2}]
+        assert await read_results(run) == [{"sum": 2}]
         await run.approve()
         assert isinstance(await run.result(), Completed)
-        assert await results(run) == [{"sum": 2}, "Hello Ada."]
+        assert await read_results(run) == [{"sum": 2}, "Hello Ada."]
 
 
-async def test_an_approval_may_be_for_all_and_depend_on_the_arguments(url: str) -> None:
-    """As that of any tool."""
+async def test_approve_may_be_a_function_or_apply_to_all_tools(url: str) -> None:
     async with mcp_tools(url=url, approve=lambda args: "a" in args) as tools:
-        assert named(tools)["add"].traits_for({"a": 1}).approve == "block"
-        assert named(tools)["greet"].traits_for({"name": "Ada"}).approve == ""
+        assert index_by_name(tools)["add"].traits_for({"a": 1}).approve == "block"
+        assert index_by_name(tools)["greet"].traits_for({"name": "Ada"}).approve == ""
     async with mcp_tools(url=url, approve="queue") as tools:
         assert {tool.traits.approve for tool in tools} == {"queue"}
 
 
-async def test_a_tool_that_cannot_be_offered_is_named() -> None:
-    """Whoever opened the server did not write it, and can only leave the tool out."""
-    why = Listed(name="x", input_schema={"type": "object", "properties": {"why": {}}})
-    long = Listed(name="x" * 65, input_schema={"type": "object"})
+async def test_a_tool_that_cannot_be_converted_is_refused() -> None:
+    """The user did not write the server, and can only exclude the tool."""
+    with_why = McpTool(name="x", input_schema={"type": "object", "properties": {"why": {}}})
+    with_long_name = McpTool(name="x" * 65, input_schema={"type": "object"})
     with pytest.raises(Misconfigured, match="an argument `why`"):
-        await offered(why)
+        await convert_tools(with_why)
     with pytest.raises(Misconfigured, match="64 letters"):
-        await offered(long)
-    assert await offered(why, choice=ALL._replace(exclude=["x"])) == []
+        await convert_tools(with_long_name)
+    assert (
+        await convert_tools(with_why, selection=DEFAULT_SELECTION._replace(exclude=["x"])) == []
+    )
 
 
-async def test_a_schema_may_say_next_to_nothing() -> None:
-    """Many servers declare a tool without arguments as an object, and no more."""
-    (tool,) = await offered(Listed(name="now", input_schema={"type": "object"}))
+async def test_a_minimal_schema_is_accepted() -> None:
+    """Many servers declare a tool without arguments as a bare object."""
+    (tool,) = await convert_tools(McpTool(name="now", input_schema={"type": "object"}))
     assert tool.schema == {"type": "object", "properties": {}}
     assert tool.parse(None) == {}
     assert tool.parse({"call": 1, "self": 2}) == {"call": 1, "self": 2}
 
 
-def test_what_costs_nothing_is_checked_before_the_server_is_asked() -> None:
-    """The rest of the schema is the server's to check."""
+def test_required_and_unknown_arguments_are_checked_before_the_call() -> None:
+    """The server checks the rest of the schema."""
     schema: dict[str, Json] = {
         "properties": {"a": {"type": "integer"}, "b": {}},
         "required": ["a"],
@@ -135,7 +137,7 @@ def test_what_costs_nothing_is_checked_before_the_server_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {},
         {"command": ["x"], "url": "http://x"},
@@ -145,18 +147,19 @@ def test_what_costs_nothing_is_checked_before_the_server_is_asked() -> None:
         {"command": []},
     ],
 )
-async def test_what_names_no_server_is_refused(given: dict[str, object]) -> None:
-    """Before anything is started."""
+async def test_options_that_do_not_name_one_server_are_refused(
+    options: dict[str, object],
+) -> None:
+    """They are refused before anything is started."""
     with pytest.raises(Misconfigured, match="command"):
-        async with mcp_tools(**given):  # type: ignore[arg-type]  # one of each kind
+        async with mcp_tools(**options):  # type: ignore[arg-type]  # one of each kind
             pass
 
 
-async def test_without_the_extra_one_is_told_what_to_install(
+async def test_a_missing_package_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As for a provider of models."""
-    for module in ("connection", "elicitation", "results", "tools"):
+    for module in ("connection", "results", "tools"):
         monkeypatch.delitem(sys.modules, f"midrun.mcp.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(Misconfigured, match=r"Install midrun\[mcp\]"):

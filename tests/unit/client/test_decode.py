@@ -1,4 +1,4 @@
-"""What comes over the wire is what was there: every entry, every error."""
+"""Entries and errors are the same after they were sent by the server and decoded."""
 
 import msgspec
 import pytest
@@ -19,45 +19,47 @@ from tests.test_tidy_errors import LEAVES, build
 RUN = RunId("run_1")
 
 
-def _shown(entry: Entry) -> dict[str, object]:
+def _encode_as_server(entry: Entry) -> dict[str, object]:
     record = Record(seq=Seq(3), at=Micros(1_800_000_000_000_001), entry=entry)
-    made: dict[str, object] = msgspec.json.decode(_encode_event(RUN, record, b"\0" * 32).body)
-    return made
+    event: dict[str, object] = msgspec.json.decode(_encode_event(RUN, record, b"\0" * 32).body)
+    return event
 
 
 @pytest.mark.parametrize("kind", ENTRY_TYPES, ids=lambda kind: str(kind.__name__))
-def test_every_entry_survives_the_wire(kind: type[Entry]) -> None:
-    """Times as text on the way, numbers again after it."""
+def test_every_entry_type_is_decoded_as_it_was(kind: type[Entry]) -> None:
+    """Times are text on the wire, and numbers again after it."""
     entry = make_example(kind)
-    item = decode_feed_entry(_shown(entry))
+    item = decode_feed_entry(_encode_as_server(entry))
     assert (item.seq, item.at, item.kind) == (3, 1_800_000_000_000_001, kind.__name__)
     assert item.entry == entry
 
 
-def test_a_condition_within_an_entry_survives_the_wire() -> None:
-    """A tree of structs, told apart by their tags."""
+def test_a_stop_condition_in_an_entry_is_decoded_as_it_was() -> None:
+    """It is a tree of structs, distinguished by their tags."""
     stop = (MaxSteps(3) & ~TextMention("done")) | MaxCost(2.5)
     entry = RunStarted(agent="a", task="t", stop=stop)
-    assert decode_feed_entry(_shown(entry)).entry == entry
+    assert decode_feed_entry(_encode_as_server(entry)).entry == entry
 
 
-def test_what_a_newer_server_says_besides_is_passed_over() -> None:
-    """A client of today speaks to a server of tomorrow, but for entries it cannot read."""
+def test_unknown_fields_of_a_newer_server_are_ignored_and_unknown_entries_refused() -> None:
     receipt = {"seq": 1, "phase": "paused", "mood": "calm"}
     assert decode_value(Receipt, receipt) == Receipt(seq=Seq(1), phase="paused")  # type: ignore[arg-type]  # a phase is a word
-    shown = _shown(make_example(RunStarted))
-    assert isinstance(shown["data"], dict)
-    shown["data"] |= {"kind": "RunTeleported"}
-    with pytest.raises(JournalTooNew) as new:
-        decode_feed_entry(shown)
-    assert new.value.kind == "RunTeleported"
+    event = _encode_as_server(make_example(RunStarted))
+    assert isinstance(event["data"], dict)
+    event["data"] |= {"kind": "RunTeleported"}
+    with pytest.raises(JournalTooNew) as too_new:
+        decode_feed_entry(event)
+    assert too_new.value.kind == "RunTeleported"
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: str(kind.__name__))
-def test_an_error_that_the_server_tells_is_the_same_error_here(
+def test_an_error_of_the_server_is_decoded_as_the_same_error(
     kind: type[MidrunError],
 ) -> None:
-    """With its class, its fields and its words; what it does not tell stays there."""
+    """Class, fields and text are the same.
+
+    Errors that the server does not disclose are skipped.
+    """
     before = build(kind)
     problem = to_problem(before)
     if problem is None:
@@ -81,8 +83,7 @@ def test_an_error_that_the_server_tells_is_the_same_error_here(
         b"\xff",
     ],
 )
-def test_whoever_answers_in_between_is_told_apart(body: bytes) -> None:
-    """A proxy's error page is no error of ours, and breaks nothing."""
+def test_an_error_page_of_a_proxy_is_not_taken_for_an_error_of_the_server(body: bytes) -> None:
     error = make_error("http://x", 418, body)
     assert isinstance(error, ServerRefused | MidrunError)
     assert not isinstance(error, errors.ControlRefused)

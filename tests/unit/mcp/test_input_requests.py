@@ -1,4 +1,4 @@
-"""A server that needs input ends the call; a person is asked, and the call goes on after."""
+"""Input requests of a server: the call ends, and is repeated with the answers of a person."""
 
 import sys
 from pathlib import Path
@@ -16,99 +16,113 @@ from midrun.mcp.results import ask_for_input, read_responses
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunQuery
 from tests.scenarios.promises.seen import entries
-from tests.unit.mcp.office import PATIENCE, WAYS, Pipe, Way, clerk, results, served
-
-ways = pytest.mark.parametrize("way", WAYS, ids=str)
-modern = pytest.mark.parametrize("way", [way for way in WAYS if not way.old], ids=str)
+from tests.unit.mcp.tool_servers import (
+    TIMEOUT_S,
+    LinePipe,
+    ServerVariant,
+    all_variants,
+    current_variants,
+    open_midrun,
+    open_server_tools,
+    read_results,
+)
 
 BOOK = Use("book", day="Monday")
+
 BOOKED = (
     "table on Monday: party accept {'count': 4, 'vegan': True};"
     " where accept {'place': 'inside'}"
 )
 
 
-@modern
-async def test_a_person_is_asked_what_the_server_wants_to_know(pipe: Pipe, way: Way) -> None:
-    """One question after the other; then the server has all answers, and what it had kept."""
-    async with served(pipe, way) as tools, clerk(tools, BOOK, "Done.") as midrun:
+@current_variants
+async def test_input_requests_of_a_server_become_asks(
+    pipe: LinePipe, variant: ServerVariant
+) -> None:
+    """They are asked one by one; then the server gets all answers and its own state."""
+    async with (
+        open_server_tools(pipe, variant) as tools,
+        open_midrun(tools, BOOK, "Done.") as midrun,
+    ):
         run = await midrun.start("clerk", "go")
-        (where,) = (await run.until("waiting")).asks
-        assert (where.kind, where.question, where.declinable) == ("question", "Where?", True)
-        assert isinstance(where.data, dict)
-        assert where.data["options"] == ["inside", "outside"]
-        assert "table on" not in str(where.data)
+        (place_ask,) = (await run.until("waiting")).asks
+        assert (place_ask.kind, place_ask.question, place_ask.declinable) == (
+            "question",
+            "Where?",
+            True,
+        )
+        assert isinstance(place_ask.data, dict)
+        assert place_ask.data["options"] == ["inside", "outside"]
+        assert "table on" not in str(place_ask.data)
         await run.answer("inside")
-        (party,) = (await run.until("waiting")).asks
-        assert party.question == "Who?"
+        (party_ask,) = (await run.until("waiting")).asks
+        assert party_ask.question == "Who?"
         await run.answer({"count": 4, "vegan": True})
         assert isinstance(await run.result(), Completed)
-        assert await results(run) == [BOOKED]
+        assert await read_results(run) == [BOOKED]
         assert not await entries(run, CallUnknown)
 
 
-@modern
-async def test_an_answer_of_another_process_counts_after_a_restart(
-    tmp_path: Path, pipe: Pipe, way: Way
+@current_variants
+async def test_an_input_request_is_answered_by_another_process_after_a_restart(
+    tmp_path: Path, pipe: LinePipe, variant: ServerVariant
 ) -> None:
-    """Worker and server have gone; the state is in the journal, and the answer comes there."""
+    """Worker and server have ended; the state of the server is in the journal."""
     store = f"sqlite:///{tmp_path / 'runs.db'}"
     model = ScriptedModel([BOOK, "Done."])
     run_id = ""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         for question, answer in (("Where?", '"inside"'), ("Who?", '{"count":4,"vegan":true}')):
-            async with served(pipe, way) as tools:
+            async with open_server_tools(pipe, variant) as tools:
                 agent = Agent("clerk", model=model, tools=tools)
                 async with Midrun(store, agents=[agent]) as midrun:
                     run = await (midrun.get(run_id) if run_id else midrun.start("clerk", "go"))
                     view = await run.until("waiting")
                     run_id = run.id
                     assert [ask.question for ask in view.asks] == [question]
-            pipe.heard.clear()
+            pipe.lines.clear()
             command = [sys.executable, "-m", "midrun", "answer", run_id, answer]
             await anyio.run_process([*command, "--store", store])
-        async with served(pipe, way) as tools:
+        async with open_server_tools(pipe, variant) as tools:
             agent = Agent("clerk", model=model, tools=tools)
             async with Midrun(store, agents=[agent]) as midrun:
                 run = await midrun.get(run_id)
                 assert isinstance(await run.result(), Completed)
-                assert await results(run) == [BOOKED]
+                assert await read_results(run) == [BOOKED]
                 assert await midrun.verify(run_id)
 
 
-async def test_a_person_may_decline(url: str) -> None:
-    """The server is told so, and decides what that means. A plain question has no decline."""
-    async with mcp_tools(url=url) as tools, clerk(tools, BOOK, "Done.") as midrun:
+async def test_an_input_request_can_be_declined(url: str) -> None:
+    """The server is told, and decides on the result of the call."""
+    async with mcp_tools(url=url) as tools, open_midrun(tools, BOOK, "Done.") as midrun:
         run = await midrun.start("clerk", "go")
         assert "decline" in (await run.until("waiting")).allowed
         await run.decline("no idea")
         await run.until("waiting")
         await run.decline()
         assert isinstance(await run.result(), Completed)
-        assert await results(run) == [
+        assert await read_results(run) == [
             "table on Monday: party decline None; where decline None",
         ]
 
 
-async def test_an_answer_that_does_not_fit_is_asked_for_again(url: str) -> None:
-    """With the reason; the server never sees it."""
-    async with mcp_tools(url=url) as tools, clerk(tools, BOOK, "Done.") as midrun:
+async def test_an_invalid_answer_is_asked_for_again(url: str) -> None:
+    """The server never sees it."""
+    async with mcp_tools(url=url) as tools, open_midrun(tools, BOOK, "Done.") as midrun:
         run = await midrun.start("clerk", "go")
         await run.until("waiting")
         await run.answer("upstairs")
         (again,) = (await run.until("waiting")).asks
-        assert again.question == (
-            'Cannot use the last answer: place must be one of "inside", "outside", got '
-            '"upstairs". Where?'
-        )
+        assert again.question.startswith("Cannot use the last answer: place ")
+        assert again.question.endswith("Where?")
 
 
-async def test_a_call_that_was_approved_is_not_approved_again_after_its_question(
+async def test_an_approved_call_is_not_approved_again_after_its_input_request(
     url: str,
 ) -> None:
     """It is the same call, with the same arguments."""
     options = mcp_tools(url=url, approve={"sign": True})
-    async with options as tools, clerk(tools, Use("sign"), "Done.") as midrun:
+    async with options as tools, open_midrun(tools, Use("sign"), "Done.") as midrun:
         run = await midrun.start("clerk", "go")
         await run.until("waiting")
         await run.approve()
@@ -116,18 +130,18 @@ async def test_a_call_that_was_approved_is_not_approved_again_after_its_question
         assert ask.data == {"url": "https://sign.example/1", "options": ["done"]}
         await run.answer("done")
         assert isinstance(await run.result(), Completed)
-        assert await results(run) == ["{'action': 'accept'}"]
+        assert await read_results(run) == ["{'action': 'accept'}"]
         assert [opened.ask_kind for opened in await entries(run, AskOpened)] == [
             "approval",
             "question",
         ]
-        calls = [started.attempt for started in await entries(run, CallStarted)]
-        assert 2 in calls
+        attempts = [started.attempt for started in await entries(run, CallStarted)]
+        assert 2 in attempts
 
 
-async def test_a_run_can_be_cancelled_while_its_server_waits(url: str) -> None:
-    """The question is closed; nothing is sent any more."""
-    async with mcp_tools(url=url) as tools, clerk(tools, BOOK, "Done.") as midrun:
+async def test_a_run_can_be_cancelled_while_an_input_request_is_open(url: str) -> None:
+    """The ask is closed, and nothing more is sent to the server."""
+    async with mcp_tools(url=url) as tools, open_midrun(tools, BOOK, "Done.") as midrun:
         run = await midrun.start("clerk", "go")
         await run.until("waiting")
         await run.cancel()
@@ -136,29 +150,32 @@ async def test_a_run_can_be_cancelled_while_its_server_waits(url: str) -> None:
             await run.answer("inside")
 
 
-async def test_a_question_of_a_childs_server_is_decided_on_its_parent(url: str) -> None:
-    """Answered or declined there, as on the child itself."""
+async def test_an_input_request_of_a_child_run_is_decided_on_its_parent(url: str) -> None:
     async with mcp_tools(url=url) as tools:
         waiter = Agent("waiter", model=ScriptedModel([BOOK, "Booked."]), tools=tools)
         calls = (Use("waiter", task="a table"), "Done.")
-        async with clerk([waiter.as_tool()], *calls) as midrun:
+        async with open_midrun([waiter.as_tool()], *calls) as midrun:
             run = await midrun.start("clerk", "go")
-            (where,) = (await run.until("waiting")).asks
-            assert (where.kind, where.question, where.declinable) == ("child", "Where?", True)
+            (place_ask,) = (await run.until("waiting")).asks
+            assert (place_ask.kind, place_ask.question, place_ask.declinable) == (
+                "child",
+                "Where?",
+                True,
+            )
             await run.answer("outside")
-            (who,) = (await run.until("waiting")).asks
-            assert who.question == "Who?"
+            (party_ask,) = (await run.until("waiting")).asks
+            assert party_ask.question == "Who?"
             await run.decline("alone")
             assert isinstance(await run.result(), Completed)
             (child,) = (await midrun.store.list_runs(RunQuery(parent=run.id))).items
-            assert await results(await midrun.get(child.run)) == [
+            assert await read_results(await midrun.get(child.run)) == [
                 "table on Monday: party decline None; where accept {'place': 'outside'}",
             ]
 
 
-async def test_a_request_that_no_person_can_answer_is_an_error_in_words(url: str) -> None:
-    """The call was not completed, and that is known."""
-    async with mcp_tools(url=url) as tools, clerk(tools, Use("sample"), "Oh.") as midrun:
+async def test_a_request_that_is_not_for_a_person_fails_the_call(url: str) -> None:
+    """The server asks for sampling, and the error names it."""
+    async with mcp_tools(url=url) as tools, open_midrun(tools, Use("sample"), "Oh.") as midrun:
         run = await midrun.start("clerk", "go")
         await run.until("completed")
         (failed,) = await entries(run, CallFailed)
@@ -168,45 +185,52 @@ async def test_a_request_that_no_person_can_answer_is_an_error_in_words(url: str
     )
 
 
-async def test_a_server_may_put_a_call_off(url: str) -> None:
-    """It has no question, only a state to come back with."""
-    async with mcp_tools(url=url) as tools, clerk(tools, Use("put_off"), "Done.") as midrun:
+async def test_a_server_may_request_a_repeated_call_with_a_state(url: str) -> None:
+    """There is no question in its result, only a state to send back."""
+    async with (
+        mcp_tools(url=url) as tools,
+        open_midrun(tools, Use("put_off"), "Done.") as midrun,
+    ):
         run = await midrun.start("clerk", "go")
         assert isinstance(await run.result(), Completed)
-        assert await results(run) == ["done"]
+        assert await read_results(run) == ["done"]
 
 
-@ways
-async def test_questions_are_offered_only_where_they_can_wait(pipe: Pipe, way: Way) -> None:
-    """Older protocols ask in the middle of a call, which no restart would survive."""
+@all_variants
+async def test_elicitation_is_declared_only_in_the_current_protocol(
+    pipe: LinePipe, variant: ServerVariant
+) -> None:
+    """Older protocols ask in the middle of a call, which would not survive a restart."""
     async with (
-        served(pipe, way) as tools,
-        clerk(tools, Use("capabilities"), "Done.") as midrun,
+        open_server_tools(pipe, variant) as tools,
+        open_midrun(tools, Use("capabilities"), "Done.") as midrun,
     ):
         run = await midrun.start("clerk", "go")
         await run.until("completed")
-        (declared,) = await results(run)
-    assert ("elicitation" in str(declared)) != way.old
+        (declared,) = await read_results(run)
+    assert ("elicitation" in str(declared)) != variant.is_old
 
 
 # ── forms ────────────────────────────────────────────────────────────────────
 
 
-def filled_in(value: Json, **fields: Json) -> Json:
-    """Return what is sent for `value`, the answer to a form with these fields."""
+def answer_form(value: Json, **fields: Json) -> Json:
+    """Return the content that is sent for `value`, or the question that is asked again."""
     schema = {"type": "object", "properties": fields, "required": [*fields][:1]}
-    asked = ElicitRequest(params=ElicitRequestFormParams(message="?", requested_schema=schema))
-    with pytest.raises(PauseHere) as first:
-        ask_for_input(InputRequiredResult(input_requests={"q": asked}))
+    request = ElicitRequest(
+        params=ElicitRequestFormParams(message="?", requested_schema=schema)
+    )
+    with pytest.raises(PauseHere) as pause:
+        ask_for_input(InputRequiredResult(input_requests={"q": request}))
     answer: Json = {
-        "continuation": first.value.continuation,
+        "continuation": pause.value.continuation,
         "choice": "answer",
         "value": value,
     }
     try:
         responses, _ = read_responses(answer)
-    except PauseHere as again:
-        return again.question
+    except PauseHere as repeated:
+        return repeated.question
     assert responses
     return responses["q"].model_dump(exclude_none=True, mode="json")["content"]
 
@@ -238,11 +262,11 @@ SOME: Json = {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}
         ("whatever", {}, {}),
     ],
 )
-def test_an_answer_is_read_as_its_form_declares_it(
+def test_an_answer_is_converted_to_the_types_of_its_form(
     value: Json, fields: dict[str, Json], content: Json
 ) -> None:
-    """On the page and in the terminal everything is typed as text."""
-    assert filled_in(value, **fields) == content
+    """On the page and in the terminal, every answer is typed as text."""
+    assert answer_form(value, **fields) == content
 
 
 @pytest.mark.parametrize(
@@ -262,8 +286,7 @@ def test_an_answer_is_read_as_its_form_declares_it(
         ({"b": "x"}, {"a": COUNT, "b": TEXT}, "a is required"),
     ],
 )
-def test_an_answer_that_does_not_fit_its_form_is_named(
+def test_an_answer_that_does_not_fit_its_form_is_refused_with_the_reason(
     value: Json, fields: dict[str, Json], problem: str
 ) -> None:
-    """The person is asked again, and told why."""
-    assert filled_in(value, **fields) == f"Cannot use the last answer: {problem}. ?"
+    assert answer_form(value, **fields) == f"Cannot use the last answer: {problem}. ?"

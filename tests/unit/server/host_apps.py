@@ -1,4 +1,4 @@
-"""Applications of other people, each with our app at `/agents`: what their users write."""
+"""Host applications in three frameworks, each with the app mounted at `/agents`."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -28,59 +28,63 @@ from midrun import Midrun
 from midrun.server import App
 from midrun.server.serve import open_listener
 
-WHERE = "/agents"
-OWN = "/hello"
-"""A route of the host's own; each says `Hello.` there."""
+MOUNT_PATH = "/agents"
+HOST_ROUTE = "/hello"
+"""A route of the host itself; it answers `Hello.`."""
 
-MARK = ("x-host", "was here")
-"""What the host's middleware puts on every response, ours included."""
+HOST_HEADER = ("x-host", "was here")
+"""The header that the middleware of the host adds to every response, ours included."""
 
-Host = Callable[[Midrun, App], object]
+HostFactory = Callable[[Midrun, App], object]
 
 
-def starlette(mid: Midrun, made: App) -> Starlette:
+def make_starlette_host(mid: Midrun, asgi_app: App) -> Starlette:
     """Return a Starlette application, with both kinds of middleware that touch a body."""
-    middleware = [Middleware(GZipMiddleware, minimum_size=1), Middleware(Marking)]
-    routes = [Route(OWN, _hello), Mount(WHERE, made)]
-    return Starlette(routes=routes, middleware=middleware, lifespan=_opens(mid))
+    middleware = [Middleware(GZipMiddleware, minimum_size=1), Middleware(HeaderMiddleware)]
+    routes = [Route(HOST_ROUTE, _hello), Mount(MOUNT_PATH, asgi_app)]
+    return Starlette(routes=routes, middleware=middleware, lifespan=_make_lifespan(mid))
 
 
-def fastapi(mid: Midrun, made: App) -> FastAPI:
+def make_fastapi_host(mid: Midrun, asgi_app: App) -> FastAPI:
     """Return a FastAPI application; `@middleware("http")` is a `BaseHTTPMiddleware`."""
-    host = FastAPI(lifespan=_opens(mid))
+    host = FastAPI(lifespan=_make_lifespan(mid))
     host.add_middleware(GZipMiddleware, minimum_size=1)
 
     @host.middleware("http")
-    async def mark(
+    async def add_header(
         request: Request, call_next: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        return _marked(await call_next(request))
+        return _add_header(await call_next(request))
 
-    @host.get(OWN, response_class=PlainTextResponse)
+    @host.get(HOST_ROUTE, response_class=PlainTextResponse)
     async def hello() -> str:
         return "Hello."
 
-    host.mount(WHERE, made)
+    host.mount(MOUNT_PATH, asgi_app)
     return host
 
 
-def litestar(mid: Midrun, made: App) -> Litestar:
-    """Return a Litestar application that compresses everything, streams as well."""
+def make_litestar_host(mid: Midrun, asgi_app: App) -> Litestar:
+    """Return a Litestar application that compresses everything, streams included."""
     return Litestar(
-        [_hello_there, asgi(WHERE, is_mount=True, copy_scope=True)(made)],
-        lifespan=[_opens(mid)],
-        middleware=[MarkingThere()],
-        logging_config=None,  # it would set up the whole process
+        [_hello_litestar, asgi(MOUNT_PATH, is_mount=True, copy_scope=True)(asgi_app)],
+        lifespan=[_make_lifespan(mid)],
+        middleware=[LitestarHeaderMiddleware()],
+        logging_config=None,  # it would configure the logging of the process
         compression_config=CompressionConfig(backend="gzip", minimum_size=1),
     )
 
 
-HOSTS: dict[str, Host] = {"starlette": starlette, "fastapi": fastapi, "litestar": litestar}
+HOST_APPS: dict[str, HostFactory] = {
+    "starlette": make_starlette_host,
+    "fastapi": make_fastapi_host,
+    "litestar": make_litestar_host,
+}
 
 
 @asynccontextmanager
-async def hosted(host: object) -> AsyncIterator[tuple[uvicorn.Server, str]]:
-    """Serve an application with uvicorn as it comes: it waits for connections for ever."""
+async def serve_host(host: object) -> AsyncIterator[tuple[uvicorn.Server, str]]:
+    """Serve an application with uvicorn's default, which waits for connections forever."""
     config = uvicorn.Config(as_asgi(host), lifespan="on", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     with open_listener("127.0.0.1", 0) as sock:
@@ -93,23 +97,23 @@ async def hosted(host: object) -> AsyncIterator[tuple[uvicorn.Server, str]]:
 
 
 def as_asgi(host: object) -> ASGIApp:
-    """Return an application as a server sees it; each framework has its own types for that."""
+    """Return an application as the ASGI type of Starlette; each framework has its own type."""
     assert callable(host)
     return host
 
 
-class Marking(BaseHTTPMiddleware):
-    """Starlette's own way to write middleware: the response goes through a queue."""
+class HeaderMiddleware(BaseHTTPMiddleware):
+    """Middleware in the style of Starlette: the response passes a queue."""
 
     async def dispatch(
         self, request: Request, call_next: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Let the request pass, and mark what comes of it."""
-        return _marked(await call_next(request))
+        """Pass the request on, and mark the response."""
+        return _add_header(await call_next(request))
 
 
-class MarkingThere(ASGIMiddleware):
-    """The same for Litestar."""
+class LitestarHeaderMiddleware(ASGIMiddleware):
+    """The same middleware for Litestar."""
 
     async def handle(
         self,
@@ -118,18 +122,18 @@ class MarkingThere(ASGIMiddleware):
         send: LitestarSend,
         next_app: LitestarApp,
     ) -> None:
-        """Let the request pass, and mark what comes of it."""
+        """Pass the request on, and mark the response."""
 
-        async def marked(message: LitestarMessage) -> None:
+        async def send_with_header(message: LitestarMessage) -> None:
             if message["type"] == "http.response.start":
-                name, value = (part.encode() for part in MARK)
+                name, value = (part.encode() for part in HOST_HEADER)
                 message["headers"] = [*message["headers"], (name, value)]
             await send(message)
 
-        await next_app(scope, receive, marked)
+        await next_app(scope, receive, send_with_header)
 
 
-def _opens(mid: Midrun) -> Callable[[object], AbstractAsyncContextManager[None]]:
+def _make_lifespan(mid: Midrun) -> Callable[[object], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         async with mid:
@@ -138,8 +142,8 @@ def _opens(mid: Midrun) -> Callable[[object], AbstractAsyncContextManager[None]]
     return lifespan
 
 
-def _marked(response: Response) -> Response:
-    name, value = MARK
+def _add_header(response: Response) -> Response:
+    name, value = HOST_HEADER
     response.headers[name] = value
     return response
 
@@ -148,6 +152,6 @@ async def _hello(_: Request) -> Response:
     return PlainTextResponse("Hello.")
 
 
-@litestar_get(OWN)
-async def _hello_there() -> str:
+@litestar_get(HOST_ROUTE)
+async def _hello_litestar() -> str:
     return "Hello."

@@ -1,7 +1,7 @@
-"""A process that presses buttons of one run, some of them twice, in an order of its own.
+"""A process that sends 24 controls to a run, each of them twice, in a random order.
 
-`python -m tests.unit.client.presser URL TOKEN RUN SEED` prints the answer to each request as
-JSON. Under one request id every process asks for the same thing.
+`python -m tests.unit.client.control_sender URL TOKEN RUN SEED` prints the outcome of each
+request as JSON. All processes send the same control under the same request id.
 """
 
 import sys
@@ -16,8 +16,8 @@ from midrun.runs.protocols import AnyRun
 REQUESTS = 24
 
 
-async def press(run: AnyRun, number: int) -> Receipt:
-    """Ask for what this number stands for."""
+async def send_control(run: AnyRun, number: int) -> Receipt:
+    """Send the control with this number."""
     request_id = f"request {number}"
     match number % 6:
         case 0:
@@ -38,13 +38,13 @@ async def _main(url: str, token: str, run_id: str, seed: int) -> None:
     async with connect(url, token=token) as mid:
         run = await mid.get(run_id)
         for number in numbers:
-            told: tuple[object, ...]
+            outcome: tuple[object, ...]
             try:
-                receipt = await press(run, number)
-                told = (number, "receipt", receipt.already, receipt.seq)
+                receipt = await send_control(run, number)
+                outcome = (number, "receipt", receipt.already, receipt.seq)
             except ControlRefused as refused:
-                told = (number, "refused", refused.reason, refused.seq)
-            sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
+                outcome = (number, "refused", refused.reason, refused.seq)
+            sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
 
 
 if __name__ == "__main__":
