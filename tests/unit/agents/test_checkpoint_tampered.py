@@ -161,10 +161,10 @@ def test_no_field_of_a_signed_checkpoint_can_be_changed(fields: dict[str, object
     ],
     ids=str,
 )
-def test_an_envelope_that_is_wrong_is_refused_in_words(
+def test_an_invalid_field_of_an_unsigned_checkpoint_is_refused(
     fields: dict[str, object], detail: str
 ) -> None:
-    """F18: never a default that happens to mean something."""
+    """F18: a missing or wrong field never becomes a default."""
     assert detail in expect_refusal(replace_fields(UNSIGNED, **fields))
 
 
@@ -183,10 +183,10 @@ def test_an_envelope_that_is_wrong_is_refused_in_words(
     ],
     ids=["tail", "first", "all", "twice", "swapped", "middle", "edited", "joined", "spaced"],
 )
-def test_lines_that_were_edited_do_not_fit_the_head(
+def test_edited_lines_do_not_match_the_head_hash(
     edit: Callable[[list[str]], list[str]],
 ) -> None:
-    """Without a key this is what the chain is for."""
+    """Without a key, the chain of hashes finds the change."""
     lines = edit(json.loads(UNSIGNED)["lines"])
     assert "do not match head_seq and head_hash" in expect_refusal(
         replace_fields(UNSIGNED, lines=lines)
