@@ -29,9 +29,9 @@ def test_a_custom_condition_is_stored_by_name_and_resolved_again(fn: stops.Condi
     stop = MaxSteps(3) | Custom(fn, then="complete") & ~MaxCost(usd=1)
     stored = msgspec.json.decode(msgspec.json.encode(stop), type=Stop)
     assert stored == stop
-    made = Custom(fn)
-    assert made == StoredCustom(f"{__name__}:{fn.__qualname__}")
-    assert resolve_custom(made.fn) is fn
+    custom = Custom(fn)
+    assert custom == StoredCustom(f"{__name__}:{fn.__qualname__}")
+    assert resolve_custom(custom.fn) is fn
 
 
 def test_a_function_that_cannot_be_imported_by_name_is_refused() -> None:

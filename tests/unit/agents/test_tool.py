@@ -116,17 +116,17 @@ def test_a_tool_is_immutable() -> None:
 
 def test_a_plain_function_becomes_a_tool_and_a_tool_stays_itself() -> None:
     """`Agent(tools=[f])` accepts both."""
-    made = Tool.of(return_number)
-    assert (made.name, made.fn) == ("return_number", return_number)
-    assert Tool.of(made) is made
+    new_tool = Tool.of(return_number)
+    assert (new_tool.name, new_tool.fn) == ("return_number", return_number)
+    assert Tool.of(new_tool) is new_tool
     assert tool(return_number, read_only=True).traits.effect is Effect.READ
 
 
 def test_a_bound_method_is_a_tool_without_its_self() -> None:
     """A resource that a tool needs, such as a connection, can be in an object."""
-    made = Tool.of(Service().method)
-    assert made.name == "method"
-    assert made.schema["required"] == ["n"]
+    new_tool = Tool.of(Service().method)
+    assert new_tool.name == "method"
+    assert new_tool.schema["required"] == ["n"]
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_a_bound_method_is_a_tool_without_its_self() -> None:
 )
 def test_options_become_traits(options: ToolOptions, expected: Traits) -> None:
     """The core sees traits, not functions."""
-    made = tool(return_number, **options).traits
-    assert made == Traits(
+    traits = tool(return_number, **options).traits
+    assert traits == Traits(
         effect=expected.effect,
         undo=expected.undo,
         undo_unknown=expected.undo_unknown,
@@ -159,7 +159,7 @@ def test_options_become_traits(options: ToolOptions, expected: Traits) -> None:
         approve=expected.approve,
         audience=expected.audience,
         four_eyes=expected.four_eyes,
-        version=made.version,
+        version=traits.version,
     )
 
 
@@ -169,13 +169,13 @@ def test_approval_may_depend_on_the_arguments() -> None:
     def judge(args: dict[str, int]) -> object:
         return {1: False, 2: True, 3: "queue"}.get(args["n"])
 
-    made = tool(return_number, approve=judge)
-    assert made.traits.approve == "block"
-    assert [made.traits_for({"n": n}).approve for n in (1, 2, 3)] == ["", "block", "queue"]
+    new_tool = tool(return_number, approve=judge)
+    assert new_tool.traits.approve == "block"
+    assert [new_tool.traits_for({"n": n}).approve for n in (1, 2, 3)] == ["", "block", "queue"]
     with pytest.raises(
         Misconfigured, match=r"tool return_number: approve returned None; return True"
     ):
-        made.traits_for({"n": 4})
+        new_tool.traits_for({"n": 4})
     assert fetch_page.traits_for({}) is fetch_page.traits
 
 

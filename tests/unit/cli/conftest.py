@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.typist import PATH, TOKEN, CommandRunner, ProcessRunner, serve_app
+from tests.support.processes import PATH_WITH_MIDRUN
+from tests.unit.cli.typist import TOKEN, CommandRunner, ProcessRunner, serve_app
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +15,7 @@ def _isolate_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("MIDRUN_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("MIDRUN_ACTOR", "ada")
-    monkeypatch.setenv("PATH", PATH)
+    monkeypatch.setenv("PATH", PATH_WITH_MIDRUN)
     monkeypatch.chdir(tmp_path)
 
 

@@ -87,7 +87,7 @@ def test_ls_and_show_name_the_parent_of_a_child_run(
     assert "parent" not in midrun("show", run).out
 
 
-def test_answer_gives_the_result_to_the_tool(
+def test_answer_becomes_the_result_of_the_tool(
     midrun: CommandRunner, midrun_at_server: CommandRunner
 ) -> None:
     run = start_run(midrun_at_server, "asker", "Ask me")
@@ -190,7 +190,7 @@ def test_halt_is_set_and_lifted(midrun: CommandRunner) -> None:
 def test_no_command_prints_control_characters(
     midrun: CommandRunner, midrun_at_server: CommandRunner
 ) -> None:
-    """Only `export` writes the text unchanged, into a file."""
+    """`export` prints the journal unchanged, as JSON."""
     run = start_run(midrun_at_server, "evil", "Be \x1b[31mred")
     for arguments in (["ls"], ["show", run], ["feed", run], ["report", run], ["attach", run]):
         for flags in ([], ["--json"]):
@@ -439,10 +439,10 @@ def test_fork_continues_a_completed_run_in_a_new_run(
     midrun: CommandRunner, midrun_at_server: CommandRunner
 ) -> None:
     run = start_run(midrun_at_server, "searcher")
-    (made,) = midrun("fork", run, "Now dogs", "--json").values
-    assert (made["of"], made["control"]) == (run, "fork")
-    assert made["run_id"] != run
-    assert "Now dogs" in midrun("feed", str(made["run_id"]), "--follow").out
+    (receipt,) = midrun("fork", run, "Now dogs", "--json").values
+    assert (receipt["of"], receipt["control"]) == (run, "fork")
+    assert receipt["run_id"] != run
+    assert "Now dogs" in midrun("feed", str(receipt["run_id"]), "--follow").out
     entries = midrun("feed", run, "--json").values
     call_starts = [entry["seq"] for entry in entries if entry["kind"] == "CallStarted"]
     result = midrun("fork", run, "--at", str(call_starts[-1]))

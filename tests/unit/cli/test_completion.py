@@ -1,8 +1,6 @@
 """Completion in bash, zsh and fish: Tab is pressed in a real shell."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +24,7 @@ SHELLS = {
 def midrun(tmp_path_factory: pytest.TempPathFactory) -> ProcessRunner:
     """Return a runner in a folder with an app, and a store with one run."""
     folder = tmp_path_factory.mktemp("completing")
-    runner = ProcessRunner(folder, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    runner = ProcessRunner(folder)
     Path(folder, "app.py").touch()
     runner.run("run", f"{APP}:searcher", "Find cats")
     return runner

@@ -92,7 +92,7 @@ def test_a_signal_to_attach_does_not_pause_the_run(
     [
         (
             "--plain",
-            ("the agent called", "asked the run to pause", "resume with: midrun resume run_"),
+            ("the agent called", "asked the run to pause", "midrun resume run_"),
         ),
         ("--json", ('"call_kind":"tool"', '"PauseRequested"', '"phase":"pausing"}')),
     ],

@@ -13,13 +13,10 @@ from typing import NamedTuple, cast
 import pytest
 
 from midrun.cli.main import main
+from tests.support.processes import PATH_WITH_MIDRUN
 
 APP = Path(__file__).with_name("app.py")
 TOKEN = "a-token-that-is-long-enough-for-a-test"
-
-
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-"""A search path with this `midrun`, so that hints contain the short name."""
 
 
 class CommandResult(NamedTuple):
@@ -62,7 +59,7 @@ class ProcessRunner:
         self.folder = folder
         self.env = {
             **os.environ,
-            "PATH": PATH,
+            "PATH": PATH_WITH_MIDRUN,
             "MIDRUN_STORE": f"sqlite:///{folder}/runs.db",
             "MIDRUN_ACTOR": "ada",
             **env,

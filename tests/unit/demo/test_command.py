@@ -117,8 +117,8 @@ async def test_a_paused_run_survives_a_kill_and_continues_in_its_sentence(
     async with start_python(
         "-m", "tests.unit.demo.demo_process", str(tmp_path), "soil."
     ) as second:
-        link, found, how = (await second.read_line()).split()
-        assert (found, how) == (run, "paused")
+        link, found_run, how = (await second.read_line()).split()
+        assert (found_run, how) == (run, "paused")
         async with make_client(link) as browser:
             body = {"instruction": "Go on"}
             reply = await browser.post(f"/v1/runs/{run}/resume", json=body)
@@ -206,18 +206,18 @@ async def test_an_open_run_is_continued_and_an_ended_run_is_followed_by_a_new_on
     demo = Demo(store=f"sqlite:///{tmp_path}/runs.db", pace=NO_DELAY)
     with anyio.fail_after(TIMEOUT_S):
         async with demo.build_midrun() as mid:
-            first, found = await demo.find_or_start_run(mid)
-            assert found == ""
+            first, found_phase = await demo.find_or_start_run(mid)
+            assert found_phase == ""
             await first.until("waiting")
-            again, found = await demo.find_or_start_run(mid)
-            assert (again.id, found) == (first.id, "waiting")
-            other, found = await replace(demo, new=True).find_or_start_run(mid)
-            assert (other.id == first.id, found) == (False, "")
+            again, found_phase = await demo.find_or_start_run(mid)
+            assert (again.id, found_phase) == (first.id, "waiting")
+            other, found_phase = await replace(demo, new=True).find_or_start_run(mid)
+            assert (other.id == first.id, found_phase) == (False, "")
             for run in (first, other):
                 await run.cancel(actor="ada")
                 await run.until("cancelled")
-            new, found = await demo.find_or_start_run(mid)
-            assert (new.id in {first.id, other.id}, found) == (False, "")
+            new, found_phase = await demo.find_or_start_run(mid)
+            assert (new.id in {first.id, other.id}, found_phase) == (False, "")
             await new.cancel(actor="ada")
             await new.until("cancelled")
 
@@ -273,11 +273,11 @@ def test_the_tips_fit_a_terminal_of_80_columns(tips: str) -> None:
 
 @pytest.mark.parametrize("speed", ["0", "-1", "nan", "fast"])
 def test_an_invalid_speed_is_refused(speed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    made = ArgumentParser()
-    add_arguments(made)
-    assert made.parse_args(["--speed", "2"]).speed == 2
+    parser = ArgumentParser()
+    add_arguments(parser)
+    assert parser.parse_args(["--speed", "2"]).speed == 2
     with pytest.raises(SystemExit):
-        made.parse_args(["--speed", speed])
+        parser.parse_args(["--speed", speed])
     assert "speed must be a number" in capsys.readouterr().err
 
 

@@ -15,11 +15,11 @@ class CountingScript:
     def begin(self, task: str) -> Script:
         """Count."""
         for number in range(1, 4):
-            made = yield ScriptLine(
+            calls = yield ScriptLine(
                 f"{task} {number}, one two.", (Use("note", n=number),), "Hm."
             )
-            if made[0].problem:
-                yield ScriptLine(f"Oh: {made[0].problem}.", (Use("look"),))
+            if calls[0].problem:
+                yield ScriptLine(f"Oh: {calls[0].problem}.", (Use("look"),))
         yield ScriptLine("Done.")
         return ""
 
@@ -47,9 +47,9 @@ class CountingScript:
 TASK = Turn(role="user", kind="task", text="Count")
 
 
-def make_reply(text: str, *made: Made) -> Turn:
+def make_reply(text: str, *calls: Made) -> Turn:
     """Return a reply of the assistant."""
-    return Turn(role="assistant", text=text, uses=made)
+    return Turn(role="assistant", text=text, uses=calls)
 
 
 def make_cut_reply(text: str) -> Turn:
@@ -67,12 +67,12 @@ def make_runtime_turn(kind: str, text: str) -> Turn:
     return Turn(role="runtime", kind=kind, text=text)
 
 
-def made(tool: str = "note", problem: str = "") -> Made:
+def make_call(tool: str = "note", problem: str = "") -> Made:
     """Return a call with its outcome."""
     return Made(call=CallId("c1"), tool=tool, result=None if problem else "ok", problem=problem)
 
 
-FIRST_REPLY = make_reply("Count 1, one two.", made())
+FIRST_REPLY = make_reply("Count 1, one two.", make_call())
 FRAME_HELD, FRAME_RESUMED = (
     make_runtime_turn("held", "Held: Count."),
     make_runtime_turn("back", "Back to *Count* — step 1"),
@@ -108,15 +108,15 @@ FRAME_HELD, FRAME_RESUMED = (
             [
                 make_cut_reply("Count 1, "),
                 make_user_turn("detour"),
-                make_reply("A detour.", made("look")),
+                make_reply("A detour.", make_call("look")),
             ],
             "Back. … one two.",
         ),
         (
-            [make_reply("Count 1, one two.", made(problem="stopped midway"))],
+            [make_reply("Count 1, one two.", make_call(problem="stopped midway"))],
             "Oh: stopped midway.",
         ),
-        ([make_reply("Count 1, one two.", made(problem="not executed: redirected"))], ""),
+        ([make_reply("Count 1, one two.", make_call(problem="not executed: redirected"))], ""),
         ([FIRST_REPLY, FRAME_HELD, make_user_turn("it", "message")], "To it: yes."),
         (
             [
@@ -166,7 +166,7 @@ FRAME_HELD, FRAME_RESUMED = (
             ],
             "To it: yes.",
         ),
-        ([make_reply("I am another model.", made("else"))], "Count 1, one two."),
+        ([make_reply("I am another model.", make_call("else"))], "Count 1, one two."),
         ([make_cut_reply("I am another mo")], "Count 1, one two."),
         (
             [Turn(role="assistant", kind="person", by="ada", text="Mine.")],
@@ -181,16 +181,18 @@ def test_the_transcript_determines_the_next_line(turns: list[Turn], text: str) -
 
 def test_a_call_that_was_not_executed_is_requested_again_without_text() -> None:
     """The text before it was already said."""
-    not_executed = make_reply("Count 1, one two.", made(problem="not executed: redirected"))
+    not_executed = make_reply(
+        "Count 1, one two.", make_call(problem="not executed: redirected")
+    )
     line = find_next_line(CountingScript(), [TASK, not_executed])
     assert [use.tool for use in line.uses] == ["note"]
-    after = find_next_line(CountingScript(), [TASK, not_executed, make_reply("", made())])
+    after = find_next_line(CountingScript(), [TASK, not_executed, make_reply("", make_call())])
     assert after.text == "Count 2, one two."
 
 
 def test_a_script_at_its_end_returns_a_closing_line() -> None:
     """An empty reply would be the output of the run."""
-    done = [make_reply(f"Count {n}, one two.", made()) for n in (1, 2, 3)]
+    done = [make_reply(f"Count {n}, one two.", make_call()) for n in (1, 2, 3)]
     assert (
         find_next_line(CountingScript(), [TASK, *done, make_cut_reply("Done.")]).text
         == "That is all."
@@ -200,7 +202,7 @@ def test_a_script_at_its_end_returns_a_closing_line() -> None:
         *done,
         make_reply("Done."),
         make_user_turn("detour"),
-        make_reply("A detour.", made("look")),
+        make_reply("A detour.", make_call("look")),
     ]
     assert find_next_line(CountingScript(), after).text == "Back. "
 

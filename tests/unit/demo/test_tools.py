@@ -98,9 +98,11 @@ def test_best_sentences_come_in_the_order_of_the_note() -> None:
 def test_the_fact_check_compares_figures_with_the_most_similar_sentence() -> None:
     """The wrong figure of the draft is not hard-coded."""
     assert _check_claim("A connected trench costs 1,150 crowns for each tree", "prices")[0]
-    holds, said = _check_claim("A connected trench costs 1,510 crowns for each tree", "prices")
+    holds, source = _check_claim(
+        "A connected trench costs 1,510 crowns for each tree", "prices"
+    )
     assert not holds
-    assert "1,150" in said
+    assert "1,150" in source
     assert not _check_claim("Penguins like trees", "")[0]
 
 

@@ -43,7 +43,7 @@ async def test_a_turn_may_have_text_and_several_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("turns", "item"),
+    ("turns", "expected"),
     [
         ((TASK,), "one"),
         ((TASK, FIRST_REPLY), "two"),
@@ -51,11 +51,11 @@ async def test_a_turn_may_have_text_and_several_calls() -> None:
     ],
 )
 async def test_the_transcript_determines_the_turn_to_play(
-    turns: Sequence[Turn], item: str
+    turns: Sequence[Turn], expected: str
 ) -> None:
     """After a restart there is only the journal. An interrupted turn counts as played."""
     _, finished = await read_stream(ScriptedModel(["one", "two", "three"]), make_prompt(*turns))
-    assert finished.reply.text == item
+    assert finished.reply.text == expected
 
 
 async def test_a_turn_may_be_a_function_of_the_messages() -> None:

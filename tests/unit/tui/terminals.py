@@ -11,12 +11,10 @@ from subprocess import CalledProcessError
 
 import anyio
 
+from tests.support.processes import PATH_WITH_MIDRUN
+
 APP = Path(__file__).with_name("app.py")
 TMUX = shutil.which("tmux") or "tmux: please install it"
-
-
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-"""A search path with this `midrun`, so that hints contain the short name."""
 
 
 class Terminal:
@@ -27,7 +25,7 @@ class Terminal:
         self._socket = str(folder / "tmux")
         self._env = {
             **os.environ,
-            "PATH": PATH,
+            "PATH": PATH_WITH_MIDRUN,
             "MIDRUN_STORE": f"sqlite:///{folder}/runs.db",
             "MIDRUN_ACTOR": "ada",
             "GATE": str(self.gate),

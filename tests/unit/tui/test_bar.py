@@ -22,6 +22,8 @@ PLAN = Use("plan", items=["Look", "Tell"], marks={"1": "running"})
 CTRL_C, ESC, ALT_ENTER, ENTER = "\x03", "\x1b", "\x1b\r", "\r"
 TAB, BACKSPACE = "\t", "\x7f"
 PASTED = "\x1b[200~{}\x1b[201~"
+READ_IN_FLIGHT = "Stops after read"
+"""A part of the pause button while the tool `read` runs."""
 
 
 async def test_p_pauses_withdraws_the_pause_and_resumes() -> None:
@@ -44,7 +46,7 @@ async def test_p_pauses_withdraws_the_pause_and_resumes() -> None:
 async def test_a_key_that_is_held_down_counts_once() -> None:
     """Otherwise it would pause and resume in turns."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read")
+        await bar.wait_for(READ_IN_FLIGHT)
         bar.stop_clock()
         bar.press("p" * 20)
         await bar.wait_for("Pausing")
@@ -56,7 +58,7 @@ async def test_a_key_that_is_held_down_counts_once() -> None:
 async def test_a_redirect_is_typed_in_the_composer_and_waits_for_the_next_step() -> None:
     """In the composer, p, c and d are letters and not keys."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press("r")
         await bar.wait_for("Enter: next step")
         bar.press("pcd? skip the sports")
@@ -71,7 +73,7 @@ async def test_a_redirect_is_typed_in_the_composer_and_waits_for_the_next_step()
 async def test_alt_enter_redirects_now() -> None:
     """The call in flight is stopped for it."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press("r")
         await bar.wait_for("Alt+Enter: now")
         bar.press("stop reading")
@@ -85,7 +87,7 @@ async def test_alt_enter_redirects_now() -> None:
 async def test_escape_discards_the_text_in_the_composer() -> None:
     """After that, keys act on the run again."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press("rnever mind")
         await bar.wait_for("never mind")
         bar.press(ESC)
@@ -97,7 +99,7 @@ async def test_escape_discards_the_text_in_the_composer() -> None:
 
 async def test_w_withdraws_a_pending_redirect() -> None:
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press(f"rskip the sports{ENTER}")
         await bar.wait_for("skip the sports", "w withdraws it")
         bar.press("w")
@@ -109,7 +111,7 @@ async def test_w_withdraws_a_pending_redirect() -> None:
 async def test_a_side_question_is_acknowledged_at_once() -> None:
     """Tab turns a redirect into a side question and keeps the text."""
     async with open_bar(READ, "Nearly there.", "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press("rhow far are you?")
         await bar.wait_for("how far are you?")
         bar.press(TAB)
@@ -119,7 +121,7 @@ async def test_a_side_question_is_acknowledged_at_once() -> None:
         await bar.wait_for_print("» ada: how far are you?")
         bar.gates["read"].set()
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        # Not counted in the output: if the bar is redrawn in between, it has the row as well.
+        # The output has the row twice if the bar is redrawn while the text streams.
         assert sum("Back to Sort the mail" in line for line in bar.printed_lines) == 1
         assert bar.printed_lines.count("Done.") == 1
         assert "interrupted" not in bar.output.written
@@ -127,7 +129,7 @@ async def test_a_side_question_is_acknowledged_at_once() -> None:
 
 async def test_hold_on_is_shown_until_the_side_question_is_answered() -> None:
     async with open_bar(READ, "Nearly there.", WRITE, "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press(f"show far are you?{ENTER}")
         await bar.wait_for("Hold on", "message waits")
         bar.gates["read"].set()
@@ -137,7 +139,7 @@ async def test_hold_on_is_shown_until_the_side_question_is_answered() -> None:
 async def test_the_text_of_a_refused_redirect_returns_to_the_composer() -> None:
     """The run was halted while the text was typed."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press("rskip the sports")
         await bar.wait_for("skip the sports")
         await bar.midrun.halt("fire drill", actor="operator:olga")
@@ -148,7 +150,7 @@ async def test_the_text_of_a_refused_redirect_returns_to_the_composer() -> None:
 
 async def test_an_unsent_text_is_printed_when_the_run_ends() -> None:
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press("rskip the sports")
         await bar.wait_for("skip the sports")
         bar.gates["read"].set()
@@ -159,7 +161,7 @@ async def test_an_unsent_text_is_printed_when_the_run_ends() -> None:
 async def test_c_asks_for_confirmation_before_a_cancel() -> None:
     """Also if the run has not changed anything yet."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read", "c  Cancel")
+        await bar.wait_for(READ_IN_FLIGHT, "c  Cancel")
         bar.press("c")
         await bar.wait_for("Cancel?", "It has changed nothing that a cancel could undo.")
         bar.press("c")
@@ -270,7 +272,7 @@ async def test_p_raises_a_reached_cap_and_resumes() -> None:
 
 async def test_pasted_text_does_not_act_as_keys() -> None:
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read")
+        await bar.wait_for(READ_IN_FLIGHT)
         bar.press("\x1b[200~pcd\x1b[201~?")
         await bar.wait_for("^C")  # the help: the key after the pasted text
         view = await bar.run.view()
@@ -536,7 +538,7 @@ async def test_ctrl_d_and_ctrl_z_show_the_key_that_leaves(key: str) -> None:
 async def test_pasted_lines_are_joined_to_one_text() -> None:
     """Nothing is sent before Enter is pressed."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press("r")
         await bar.wait_for("Esc: discard")
         bar.press(PASTED.format("skip the sports\nand cancel\r\n\ndetach"))
@@ -549,7 +551,7 @@ async def test_pasted_lines_are_joined_to_one_text() -> None:
 async def test_the_text_in_the_composer_survives_the_cancel_dialog() -> None:
     """Ctrl-C acts on the run also while a text is typed."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Stops after read", "r  Redirect")
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press("rskip the sports")
         await bar.wait_for("skip the sports")
         bar.press(CTRL_C)

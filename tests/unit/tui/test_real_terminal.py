@@ -15,7 +15,8 @@ from midrun import Agent, Midrun, connect
 from midrun.core.entries import PauseRequested, StoodDown
 from midrun.models import ScriptedModel
 from midrun.runs.protocols import AnyRun
-from tests.unit.tui.terminals import APP, PATH, open_terminal
+from tests.support.processes import PATH_WITH_MIDRUN
+from tests.unit.tui.terminals import APP, open_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
@@ -92,7 +93,7 @@ async def test_ctrl_c_three_times_leaves_the_run_paused(tmp_path: Path) -> None:
         await t.press("C-c")
         await t.wait_for("Cancel?", 'will undo: write {"title":"Memo"}', "cancel and undo 1")
         await t.press("C-c")
-        screen = await t.wait_for("resume with: midrun resume run_", "code=75")
+        screen = await t.wait_for("midrun resume run_", "code=75")
         assert "and drive it: midrun attach run_" in screen
 
 
@@ -103,7 +104,7 @@ async def test_a_confirmed_cancel_undoes_and_reports(tmp_path: Path) -> None:
         await t.press("c")
         await t.wait_for("Cancel?", "y", "cancel and undo 1")
         await t.press("y")
-        await t.wait_for("↩ undone: write", "The run is cancelled.", "## Undone", "code=3")
+        await t.wait_for("↩ undone: write", "is cancelled.", "## Undone", "code=3")
 
 
 async def test_a_model_cannot_send_an_escape_sequence(tmp_path: Path) -> None:
@@ -264,7 +265,7 @@ def spawn_midrun(folder: Path, *words: str, **env: str) -> "pexpect.spawn[str]":
     """Start a midrun command on a pseudo-terminal."""
     settings = {
         **os.environ,
-        "PATH": PATH,
+        "PATH": PATH_WITH_MIDRUN,
         "MIDRUN_STORE": f"sqlite:///{folder}/runs.db",
         "MIDRUN_ACTOR": "ada",
         "GATE": str(folder / "gate"),
@@ -289,7 +290,7 @@ def test_a_signal_leaves_the_run_paused(tmp_path: Path, number: signal.Signals) 
     child = spawn_midrun(tmp_path, "run", f"{APP}:clerk", "Sort the mail")
     child.expect("Cancel")
     child.kill(number)
-    child.expect("resume with: midrun resume run_")
+    child.expect("midrun resume run_")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 75

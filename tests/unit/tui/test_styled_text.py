@@ -23,7 +23,7 @@ HARMLESS = {"\n"}
     [
         ("\x1b]0;owned\x07", "␛]0;owned␇"),  # sets the title
         ("\x1b[2J\x1b[H", "␛[2J␛[H"),  # clears the screen
-        ("\x9b31m", "⟨U+009B⟩31m"),  # the same in one C1 character
+        ("\x9b31m", "⟨U+009B⟩31m"),  # sets a colour, with a C1 character
         ("abc\rxyz", "abc␍xyz"),  # overwrites the line
         ("a\x08b\x7f", "a␈b␡"),
         ("\u202egnp.exe", "⟨U+202E⟩gnp.exe"),  # reverses the reading direction
