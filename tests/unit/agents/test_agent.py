@@ -1,4 +1,4 @@
-"""Agents: their parts, their fingerprint, and what becomes of a model's wishes."""
+"""Agents: their parts, their fingerprint, and the checks of the calls that a model asks for."""
 
 import math
 import re
@@ -21,8 +21,8 @@ from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 Stream: TypeAlias = AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]
 
 
-class Mute(Unpriced):
-    """A model that says nothing."""
+class SilentModel(Unpriced):
+    """A model that cannot be called."""
 
     name = "mute"
 
@@ -40,25 +40,28 @@ def pay(usd: float) -> None:
     """Pay."""
 
 
-@tool(approve=lambda args: args.clear() or False)
-def careless(n: int) -> None:
-    """Judge badly."""
+@tool(name="careless", approve=lambda args: args.clear() or False)
+def clear_arguments(n: int) -> None:
+    """Has an approval function that changes the arguments."""
 
 
-@tool(approve=lambda _: 1 / 0)
-def broken(n: int) -> None:
-    """Cannot be judged."""
+@tool(name="broken", approve=lambda _: 1 / 0)
+def fail_approval(n: int) -> None:
+    """Has an approval function that raises."""
 
 
-def agent(**changes: object) -> Agent:
-    """Return an agent with some parts changed."""
-    parts = {"name": "clerk", "model": "openai:gpt-x", "tools": [add, pay, careless, broken]}
+def make_agent(**changes: object) -> Agent:
+    """Return an agent with some parts replaced."""
+    parts = {
+        "name": "clerk",
+        "model": "openai:gpt-x",
+        "tools": [add, pay, clear_arguments, fail_approval],
+    }
     return Agent(**(parts | changes))  # type: ignore[arg-type]  # also wrong ones, on purpose
 
 
 def test_an_agent_keeps_its_parts() -> None:
-    """The driver takes everything from here."""
-    clerk = agent(stop=MaxSteps(3), instructions="Be brief.")
+    clerk = make_agent(stop=MaxSteps(3), instructions="Be brief.")
     assert list(clerk.tools) == ["add", "pay", "careless", "broken", "plan"]
     assert isinstance(clerk.tools["add"], Tool)
     assert clerk.tools["pay"] is pay
@@ -68,9 +71,9 @@ def test_an_agent_keeps_its_parts() -> None:
     assert repr(clerk) == "<agent clerk, openai:gpt-x, 5 tools>"
 
 
-def test_a_run_starts_with_what_the_agent_says() -> None:
-    """And with a stop of its own where it was given one."""
-    clerk = agent(stop=MaxSteps(3), frame_depth=2, frame_ttl=timedelta(seconds=1))
+def test_the_spec_of_an_agent_fills_run_started() -> None:
+    """A stop condition of the run replaces the one of the agent."""
+    clerk = make_agent(stop=MaxSteps(3), frame_depth=2, frame_ttl=timedelta(seconds=1))
     entry = RunStarted(task="add", **clerk.spec())
     assert entry == RunStarted(
         agent="clerk",
@@ -84,21 +87,21 @@ def test_a_run_starts_with_what_the_agent_says() -> None:
     assert clerk.spec(MaxSteps(9))["stop"] == MaxSteps(9)
 
 
-def test_the_fingerprint_is_of_what_a_resumed_run_relies_on() -> None:
-    """The same in every process; another as soon as the agent is another."""
-    same = agent().fingerprint
-    assert agent(tools=[broken, careless, pay, add]).fingerprint == same
-    assert agent(stop=MaxSteps(1), grace=timedelta(seconds=9)).fingerprint == same
+def test_the_fingerprint_covers_name_instructions_model_and_tools() -> None:
+    """The order of the tools, the stop condition and the grace do not change it."""
+    same = make_agent().fingerprint
+    assert make_agent(tools=[fail_approval, clear_arguments, pay, add]).fingerprint == same
+    assert make_agent(stop=MaxSteps(1), grace=timedelta(seconds=9)).fingerprint == same
     others = [
-        agent(name="other"),
-        agent(instructions="Be brief."),
-        agent(model="openai:gpt-y"),
-        agent(model=Mute()),
-        agent(tools=[add]),
-        agent(tools=[tool(add, read_only=True), pay, careless, broken]),
+        make_agent(name="other"),
+        make_agent(instructions="Be brief."),
+        make_agent(model="openai:gpt-y"),
+        make_agent(model=SilentModel()),
+        make_agent(tools=[add]),
+        make_agent(tools=[tool(add, read_only=True), pay, clear_arguments, fail_approval]),
     ]
-    known = {other.fingerprint for other in others} | {same}
-    assert len(known) == len(others) + 1
+    fingerprints = {other.fingerprint for other in others} | {same}
+    assert len(fingerprints) == len(others) + 1
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_the_fingerprint_is_of_what_a_resumed_run_relies_on() -> None:
         ({"name": "n" * 101}, "at most 100 characters, got 101"),
         ({"model": "gpt-x"}, "agent clerk: model must be .*, got 'gpt-x'"),
         ({"model": None}, "model must be .*, got None"),
-        ({"model": Mute}, "model must be .*Mute"),
+        ({"model": SilentModel}, "model must be .*SilentModel"),
         ({"instructions": None}, "instructions must be a str, got None"),
         ({"stop": MaxSteps}, r"stop=MaxSteps\(40\)"),
         ({"stop": 40}, r"stop=MaxSteps\(40\)"),
@@ -129,33 +132,33 @@ def test_the_fingerprint_is_of_what_a_resumed_run_relies_on() -> None:
         ),
     ],
 )
-def test_an_agent_that_cannot_work_is_refused_with_advice(
+def test_an_invalid_agent_is_refused_with_advice(
     changes: dict[str, object], advice: str
 ) -> None:
-    """Where it is declared, and by its name."""
+    """The error names the agent and is raised where the agent is declared."""
     with pytest.raises(Misconfigured, match=advice):
-        agent(**changes)
+        make_agent(**changes)
 
 
-def test_an_offered_use_is_complete() -> None:
-    """With the reason apart, and the traits of a call with these very arguments."""
-    offered = agent().complete_use(Use(tool="pay", args={"usd": 20, "why": "rent"}))
-    assert offered == Use(
+def test_complete_use_separates_why_and_adds_the_traits() -> None:
+    """The traits are computed for these arguments: `approve` depends on the amount."""
+    completed = make_agent().complete_use(Use(tool="pay", args={"usd": 20, "why": "rent"}))
+    assert completed == Use(
         tool="pay",
         args={"usd": 20},
         why="rent",
         traits=Traits(approve="block", audience="operator", version=pay.traits.version),
     )
-    assert agent().complete_use(Use(tool="pay", args={"usd": 5})).traits.approve == ""
+    assert make_agent().complete_use(Use(tool="pay", args={"usd": 5})).traits.approve == ""
 
 
-def test_no_arguments_are_an_empty_object() -> None:
-    """Hooks are always given an object."""
+def test_missing_arguments_become_an_empty_object() -> None:
+    """The hooks of a tool always receive an object."""
 
     def now() -> str:
         return ""
 
-    assert agent(tools=[now]).complete_use(Use(tool="now")).args == {}
+    assert make_agent(tools=[now]).complete_use(Use(tool="now")).args == {}
 
 
 @pytest.mark.parametrize(
@@ -172,27 +175,28 @@ def test_no_arguments_are_an_empty_object() -> None:
         (Use(tool="add", refused="cut short"), "cut short"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_words_and_never_raises(use: Use, words: str) -> None:
-    """The model is told, the journal keeps it, and the run goes on."""
-    clerk = agent()
+def test_an_invalid_use_is_marked_as_refused_and_does_not_raise(use: Use, words: str) -> None:
+    """The model reads the reason, the journal keeps it, and the run goes on."""
+    clerk = make_agent()
     refused = clerk.complete_use(use).refused
     assert re.match(words, refused), refused
 
 
-def test_a_judge_cannot_change_what_is_journaled() -> None:
-    """What was judged and what is made must be the same arguments."""
+def test_an_approve_function_cannot_change_the_journaled_arguments() -> None:
+    """The approved arguments and the arguments of the call must be the same."""
     args: dict[str, Json] = {"n": 1}
-    offered = agent().complete_use(Use(tool="careless", args=args))
-    assert (offered.args, args, offered.refused) == ({"n": 1}, {"n": 1}, "")
+    completed = make_agent().complete_use(Use(tool="careless", args=args))
+    assert (completed.args, args, completed.refused) == ({"n": 1}, {"n": 1}, "")
 
 
-def test_an_agent_without_tools_of_its_own_says_so() -> None:
-    """A model may make up a tool all the same."""
-    refused = agent(tools=()).complete_use(Use(tool="add")).refused
+def test_an_agent_without_own_tools_lists_only_plan() -> None:
+    """A model may ask for a tool that does not exist."""
+    refused = make_agent(tools=()).complete_use(Use(tool="add")).refused
     assert refused == "there is no tool 'add'; the tools are: plan"
 
 
-def test_the_ready_made_question_is_a_tool_like_any_other() -> None:
-    """Nothing about it is special to the agent."""
-    use = agent(tools=[ask_human]).complete_use(Use(tool="ask_human", args={"question": "?"}))
+def test_ask_human_is_completed_like_any_other_tool() -> None:
+    use = make_agent(tools=[ask_human]).complete_use(
+        Use(tool="ask_human", args={"question": "?"})
+    )
     assert (use.refused, use.traits) == ("", ask_human.traits)

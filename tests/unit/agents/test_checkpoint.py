@@ -1,4 +1,4 @@
-"""A parked run leaves as text and comes back as the same run."""
+"""Checkpoints (parked runs as JSON): issuing, reading back, and the checks before a resume."""
 
 import json
 
@@ -18,7 +18,15 @@ from midrun.core.values import Phase
 from midrun.errors import CheckpointRefused, JournalCorrupt, Misconfigured, TooLarge
 from midrun.stores.memory import MemoryStore
 from midrun.testing.scenario import RUN, Scenario
-from tests.unit.agents.parked import HOUR, KEY, LATER, PRINT, checkpoint_of, lines_of, pairs_of
+from tests.unit.agents.checkpoints import (
+    FINGERPRINT,
+    ISSUED_AT,
+    KEY,
+    ONE_HOUR,
+    add_hashes,
+    format_journal,
+    make_checkpoint,
+)
 from tests.unit.core.phases import RUNS, begun, paused, waiting
 
 PARKED_RUNS = [run for phase in sorted(PARKED_PHASES) for run in RUNS[phase]]
@@ -26,66 +34,65 @@ PARKED_RUNS = [run for phase in sorted(PARKED_PHASES) for run in RUNS[phase]]
 
 @pytest.mark.parametrize("key", [None, KEY])
 @pytest.mark.parametrize("run", PARKED_RUNS, ids=lambda run: str(run.state.phase))
-def test_a_checkpoint_comes_back_as_the_same_run(run: Scenario, key: bytes | None) -> None:
-    """Resume is the fold: what comes back is the state that was parked, bytes and all."""
-    issued = checkpoint_of(run, key=key, expires=Micros(LATER + HOUR))
-    back = Checkpoint.from_json(issued.to_json(), key=key)
-    assert back == issued
-    assert back.state() == run.state
-    assert back.journal == lines_of(run)
+def test_reading_a_checkpoint_returns_the_same_run(run: Scenario, key: bytes | None) -> None:
+    """The state is folded from the same lines, so it is equal to the parked state."""
+    issued = make_checkpoint(run, key=key, expires=Micros(ISSUED_AT + ONE_HOUR))
+    restored = Checkpoint.from_json(issued.to_json(), key=key)
+    assert restored == issued
+    assert restored.state() == run.state
+    assert restored.journal == format_journal(run)
     assert Checkpoint.from_json(issued.to_json().encode(), key=key) == issued
 
 
-def test_the_parked_phases_are_those_in_which_a_run_rests_and_can_go_on() -> None:
-    """A change to the phases must be a decision about checkpoints, too."""
+def test_the_parked_phases_are_the_phases_at_rest_that_can_be_resumed() -> None:
+    """A change to the phases must include a decision about checkpoints."""
     assert {Phase.PAUSED, Phase.WAITING, Phase.FAILED, Phase.HALTED} == PARKED_PHASES
 
 
-def test_a_run_goes_on_from_its_checkpoint() -> None:
-    """The state that comes back takes the answer that the run waits for."""
-    back = Checkpoint.from_json(checkpoint_of(waiting).to_json())
+def test_the_state_of_a_checkpoint_accepts_the_pending_answer() -> None:
+    restored = Checkpoint.from_json(make_checkpoint(waiting).to_json())
     answer = c.Answer(ask=waiting.state.asks[0].id, value="yes")
-    assert isinstance(decide(back.state(), answer, LATER), Accepted)
+    assert isinstance(decide(restored.state(), answer, ISSUED_AT), Accepted)
 
 
 async def test_a_store_adopts_the_journal_of_a_checkpoint() -> None:
-    """A store that never saw the run holds it against its own rules, and keeps every byte."""
-    back = Checkpoint.from_json(checkpoint_of(key=KEY).to_json(), key=KEY)
+    """A store that has not seen the run checks its lines and keeps them byte by byte."""
+    restored = Checkpoint.from_json(make_checkpoint(key=KEY).to_json(), key=KEY)
     store = MemoryStore()
-    imported = RunImported(checkpoint=back.run, head=back.head_hash, by="ann")
-    head = build_head(apply_entries(back.state(), [imported]))
-    adopted = await store.adopt(back.run, back.journal, imported, head=head)
-    lines = [*await store.read_lines(back.run)]
-    assert lines[:-1] == pairs_of(back.journal)
+    imported = RunImported(checkpoint=restored.run, head=restored.head_hash, by="ann")
+    head = build_head(apply_entries(restored.state(), [imported]))
+    adopted = await store.adopt(restored.run, restored.journal, imported, head=head)
+    lines = [*await store.read_lines(restored.run)]
+    assert lines[:-1] == add_hashes(restored.journal)
     assert (len(lines), lines[-1][1]) == (adopted.seq, adopted.hash)
 
 
 def test_the_text_is_plain_json_with_a_fixed_set_of_fields() -> None:
-    """Other languages read it; this is what they are promised."""
+    """Programs in other languages rely on this format."""
     fields = {"agent", "agent_print", "head_hash", "head_seq", "issued_at", "lines", "phase"}
     fields |= {"run", "signed", "v"}
-    unsigned = json.loads(checkpoint_of().to_json())
+    unsigned = json.loads(make_checkpoint().to_json())
     assert unsigned.keys() == fields
     assert unsigned["signed"] is False
-    signed = json.loads(checkpoint_of(key=KEY, expires=LATER).to_json())
+    signed = json.loads(make_checkpoint(key=KEY, expires=ISSUED_AT).to_json())
     assert signed.keys() == fields | {"expires_at", "kid", "mac"}
     assert signed["signed"] is True
 
 
 def test_a_signature_survives_another_layout_of_the_same_json() -> None:
-    """A jsonb column sorts keys its own way, a person pretty-prints; neither is tampering."""
-    issued = checkpoint_of(key=KEY)
+    """A jsonb column reorders the keys, and a person may pretty-print the text."""
+    issued = make_checkpoint(key=KEY)
     fields = json.loads(issued.to_json())
-    turned = json.dumps(dict(reversed(fields.items())), indent=2)
-    assert Checkpoint.from_json(turned, key=KEY) == issued
+    reordered = json.dumps(dict(reversed(fields.items())), indent=2)
+    assert Checkpoint.from_json(reordered, key=KEY) == issued
 
 
 def test_the_same_run_at_the_same_moment_gives_the_same_text() -> None:
-    """Nothing in it is drawn by chance, so two of them can be compared."""
-    assert checkpoint_of(key=KEY).to_json() == checkpoint_of(key=KEY).to_json()
+    """A checkpoint contains nothing random, so two checkpoints can be compared."""
+    assert make_checkpoint(key=KEY).to_json() == make_checkpoint(key=KEY).to_json()
 
 
-# ── key and signature go together ────────────────────────────────────────────
+# ── key and signature ────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -96,31 +103,31 @@ def test_the_same_run_at_the_same_moment_gives_the_same_text() -> None:
         (KEY, KEY + b"!", "another key"),
     ],
 )
-def test_a_signature_and_a_key_that_do_not_go_together_are_refused(
+def test_a_signature_that_does_not_match_the_key_is_refused(
     signed_with: bytes | None, read_with: bytes | None, detail: str
 ) -> None:
-    """Leaving the signature off must not be a way around it, nor forgetting the key."""
-    text = checkpoint_of(key=signed_with).to_json()
+    """A missing signature or a missing key must not bypass the check."""
+    text = make_checkpoint(key=signed_with).to_json()
     with pytest.raises(CheckpointRefused, match=detail) as refusal:
         Checkpoint.from_json(text, key=read_with)
     assert refusal.value.reason == "checkpoint_invalid"
 
 
 @pytest.mark.parametrize("key", [b"", b"short"])
-def test_a_key_that_proves_nothing_is_a_mistake_of_the_deployment(key: bytes) -> None:
-    """An unset variable gives an empty key, and anybody can sign with that."""
+def test_a_key_that_is_too_short_is_refused(key: bytes) -> None:
+    """An environment variable that is not set gives an empty key."""
     with pytest.raises(Misconfigured, match="at least 16"):
-        checkpoint_of(key=key)
+        make_checkpoint(key=key)
     with pytest.raises(Misconfigured, match="at least 16"):
-        Checkpoint.from_json(checkpoint_of().to_json(), key=key)
+        Checkpoint.from_json(make_checkpoint().to_json(), key=key)
 
 
-def test_a_key_is_named_but_not_shown() -> None:
-    """The name tells keys apart when they are rotated."""
-    named = checkpoint_of(key=KEY)
-    assert named.kid == make_key_id(KEY) != make_key_id(KEY + b"!")
-    assert KEY.decode() not in named.to_json()
-    assert KEY.hex() not in named.to_json()
+def test_a_checkpoint_contains_the_key_id_and_not_the_key() -> None:
+    """The id tells keys apart when they are rotated."""
+    signed = make_checkpoint(key=KEY)
+    assert signed.kid == make_key_id(KEY) != make_key_id(KEY + b"!")
+    assert KEY.decode() not in signed.to_json()
+    assert KEY.hex() not in signed.to_json()
 
 
 # ── issuing ──────────────────────────────────────────────────────────────────
@@ -128,27 +135,32 @@ def test_a_key_is_named_but_not_shown() -> None:
 
 @pytest.mark.parametrize("phase", sorted(set(Phase) - PARKED_PHASES))
 def test_only_a_parked_run_has_a_checkpoint(phase: Phase) -> None:
-    """A driver still has the others in its hands, or nothing more will come of them."""
+    """Runs in other phases are driven by a worker or have ended."""
     with pytest.raises(CheckpointRefused, match="parked") as refusal:
-        checkpoint_of(RUNS[phase][0])
+        make_checkpoint(RUNS[phase][0])
     assert refusal.value.reason == "checkpoint_invalid"
 
 
-def test_a_journal_that_was_changed_in_the_store_is_not_issued() -> None:
-    """A signature over it would make the change look right for ever."""
-    pairs = pairs_of(lines_of(paused))
+def test_no_checkpoint_is_issued_of_a_journal_that_was_changed_in_the_store() -> None:
+    """A signature would make the change look valid."""
+    pairs = add_hashes(format_journal(paused))
     pairs[2] = (pairs[2][0].replace(b"c1", b"c7"), pairs[2][1])
     with pytest.raises(JournalCorrupt, match="seq 3"):
         Checkpoint.of(
-            RUN, pairs, agent="clerk", agent_print=PRINT, phase=Phase.PAUSED, now=LATER
+            RUN,
+            pairs,
+            agent="clerk",
+            agent_print=FINGERPRINT,
+            phase=Phase.PAUSED,
+            now=ISSUED_AT,
         )
 
 
-def test_a_checkpoint_beyond_the_bound_is_neither_written_nor_read(
+def test_a_checkpoint_above_the_size_limit_is_neither_written_nor_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever writes one learns it at once, not whoever resumes it."""
-    issued = checkpoint_of()
+    """The error comes when it is issued, not only when it is resumed."""
+    issued = make_checkpoint()
     text = issued.to_json()
     for size, fits in ((len(text), True), (len(text) - 1, False)):
         monkeypatch.setattr(
@@ -165,52 +177,57 @@ def test_a_checkpoint_beyond_the_bound_is_neither_written_nor_read(
             Checkpoint.from_json(text)
 
 
-def test_a_long_run_fits() -> None:
-    """Thousands of entries, in more than one script."""
+def test_a_checkpoint_of_a_long_run_can_be_read_back() -> None:
+    """500 messages, with characters outside of ASCII."""
     run = begun
     for number in range(500):
         run = run.when(c.Say(text=f"Größe {number} 漢字 🐦 " + "x" * 500, urgency="later"))
     run = run.when(c.Pause()).advances()
-    issued = checkpoint_of(run, key=KEY)
+    issued = make_checkpoint(run, key=KEY)
     assert Checkpoint.from_json(issued.to_json(), key=KEY).state() == run.state
 
 
-def test_a_checkpoint_in_a_log_shows_nothing_of_what_the_run_did() -> None:
-    """Lines hold arguments and results; a log is not the place for them."""
-    shown = f"{checkpoint_of(key=KEY)!r} {checkpoint_of()}"
+def test_the_repr_of_a_checkpoint_contains_no_journal_lines() -> None:
+    """The lines contain arguments and results, which do not belong into a log."""
+    shown = f"{make_checkpoint(key=KEY)!r} {make_checkpoint()}"
     assert "run_1, paused at seq" in shown
     assert "unsigned" in shown
     assert "mail" not in shown
 
 
-# ── may it be resumed, here and now ──────────────────────────────────────────
+# ── checks before a resume ───────────────────────────────────────────────────
 
-UNTIL = Micros(LATER + HOUR)
-LAST = Micros(UNTIL - 1)
+EXPIRES_AT = Micros(ISSUED_AT + ONE_HOUR)
+LAST_VALID_MOMENT = Micros(EXPIRES_AT - 1)
 
 
-def test_the_right_agent_resumes_until_the_last_moment() -> None:
-    """Nothing is refused without a reason."""
-    checkpoint_of(expires=UNTIL).check_for("clerk", PRINT, LAST)
-    checkpoint_of().check_for("clerk", PRINT, Micros(UNTIL + 1000 * HOUR))
+def test_the_same_agent_may_resume_until_the_checkpoint_expires() -> None:
+    make_checkpoint(expires=EXPIRES_AT).check_for("clerk", FINGERPRINT, LAST_VALID_MOMENT)
+    make_checkpoint().check_for("clerk", FINGERPRINT, Micros(EXPIRES_AT + 1000 * ONE_HOUR))
 
 
 @pytest.mark.parametrize(
     ("agent", "agent_print", "now", "reason", "detail"),
     [
-        ("clerk", PRINT, UNTIL, "checkpoint_expired", "expired 0 s ago"),
-        ("clerk", PRINT, Micros(UNTIL + HOUR), "checkpoint_expired", "expired 3600 s ago"),
-        ("baker", "other", UNTIL, "checkpoint_expired", ""),
-        ("baker", PRINT, LAST, "agent_mismatch", "'clerk', got 'baker'"),
-        ("clerk", "other", LAST, "agent_mismatch", "changed since"),
+        ("clerk", FINGERPRINT, EXPIRES_AT, "checkpoint_expired", "expired 0 s ago"),
+        (
+            "clerk",
+            FINGERPRINT,
+            Micros(EXPIRES_AT + ONE_HOUR),
+            "checkpoint_expired",
+            "expired 3600 s ago",
+        ),
+        ("baker", "other", EXPIRES_AT, "checkpoint_expired", ""),
+        ("baker", FINGERPRINT, LAST_VALID_MOMENT, "agent_mismatch", "'clerk', got 'baker'"),
+        ("clerk", "other", LAST_VALID_MOMENT, "agent_mismatch", "changed since"),
     ],
 )
 def test_too_late_or_another_agent_is_refused_by_name(
     agent: str, agent_print: str, now: Micros, reason: str, detail: str
 ) -> None:
-    """Expiry comes first: it makes no sense to mend the agent for a checkpoint that is over."""
+    """The expiry is checked first: an expired checkpoint stays useless with the right agent."""
     with pytest.raises(CheckpointRefused) as refusal:
-        checkpoint_of(expires=UNTIL).check_for(agent, agent_print, now)
+        make_checkpoint(expires=EXPIRES_AT).check_for(agent, agent_print, now)
     assert refusal.value.reason == reason
     assert detail in refusal.value.detail
 
@@ -219,11 +236,11 @@ def test_too_late_or_another_agent_is_refused_by_name(
     ("ahead", "detail"),
     [(2, "at seq 10, the checkpoint at 8"), (-1, "at seq 7"), (0, "another entry at seq 8")],
 )
-def test_a_run_that_is_elsewhere_in_the_store_makes_its_checkpoint_stale(
+def test_a_checkpoint_is_stale_if_the_run_in_the_store_has_another_head(
     ahead: int, detail: str
 ) -> None:
-    """Somebody resumed it first, the store was set back, or the two went apart."""
-    issued = checkpoint_of()
+    """The run was resumed before, the store was restored, or the journals differ."""
+    issued = make_checkpoint()
     with pytest.raises(CheckpointRefused, match=detail) as refusal:
         issued.check_head(Seq(issued.head_seq + ahead), b"another hash")
     assert refusal.value.reason == "stale_checkpoint"

@@ -1,4 +1,4 @@
-"""Checkpoints that somebody, or something, changed on the way."""
+"""Checkpoints that were changed, cut or forged after they were issued are refused."""
 
 import json
 from collections.abc import Callable
@@ -14,17 +14,24 @@ from midrun.core.values import Phase
 from midrun.errors import CheckpointRefused
 from midrun.testing.scenario import LEASED_RUN
 from midrun.testing.scenario import given as journal
-from tests.unit.agents.parked import KEY, LATER, PRINT, checkpoint_of, forged, lines_of
+from tests.unit.agents.checkpoints import (
+    FINGERPRINT,
+    ISSUED_AT,
+    KEY,
+    forge_checkpoint,
+    format_journal,
+    make_checkpoint,
+)
 from tests.unit.core.phases import begun, paused
 
-SIGNED = checkpoint_of(key=KEY, expires=LATER).to_json()
-UNSIGNED = checkpoint_of(expires=LATER).to_json()
-LINES = lines_of(paused)
+SIGNED = make_checkpoint(key=KEY, expires=ISSUED_AT).to_json()
+UNSIGNED = make_checkpoint(expires=ISSUED_AT).to_json()
+LINES = format_journal(paused)
 BITS = [1 << bit for bit in range(8)]
 
 
-def refused(text: str | bytes, key: bytes | None = None) -> str:
-    """Return in which words `text` is refused; anything but that fails the test."""
+def expect_refusal(text: str | bytes, key: bytes | None = None) -> str:
+    """Return the detail of the refusal of `text`; fail if it is not refused."""
     with pytest.raises(CheckpointRefused) as refusal:
         Checkpoint.from_json(text, key=key)
     assert refusal.value.reason == "checkpoint_invalid"
@@ -32,17 +39,17 @@ def refused(text: str | bytes, key: bytes | None = None) -> str:
     return refusal.value.detail
 
 
-def read_or_refused(text: str | bytes) -> Checkpoint | None:
-    """Return what `text` is, or None if it was refused as it should be."""
+def read_unless_refused(text: str | bytes) -> Checkpoint | None:
+    """Return the checkpoint in `text`, or None if it is refused with the right error."""
     try:
         return Checkpoint.from_json(text)
     except CheckpointRefused:
-        refused(text)
+        expect_refusal(text)
         return None
 
 
-def changed(text: str, **fields: object) -> str:
-    """Return a checkpoint with some fields replaced, or left out where None."""
+def replace_fields(text: str, **fields: object) -> str:
+    """Return a checkpoint with some fields replaced; None removes a field."""
     merged = json.loads(text) | fields
     return json.dumps({name: value for name, value in merged.items() if value is not None})
 
@@ -50,30 +57,30 @@ def changed(text: str, **fields: object) -> str:
 def test_every_flipped_bit_of_a_signed_checkpoint_is_refused_before_a_line_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F35: one loop over all bytes. What was not signed is never handed to the journal."""
+    """F35: all bits of all bytes. Unsigned text never reaches the journal decoder."""
     monkeypatch.setattr(module, "decode_line", None)
     monkeypatch.setattr(module, "_convert_envelope", None)
     data = bytearray(SIGNED.encode())
     for at in range(len(data)):
         for bit in BITS:
             data[at] ^= bit
-            refused(bytes(data), KEY)
+            expect_refusal(bytes(data), KEY)
             data[at] ^= bit
-    with pytest.raises(TypeError):  # the untouched one would be read
+    with pytest.raises(TypeError):  # unchanged, it gets past the signature
         Checkpoint.from_json(bytes(data), key=KEY)
 
 
-def test_a_flipped_bit_of_an_unsigned_checkpoint_is_refused_or_changes_nothing_that_ran() -> (
+def test_a_flipped_bit_of_an_unsigned_checkpoint_is_refused_or_changes_only_the_envelope() -> (
     None
 ):
-    """Without a key, the chain still guards the run, its lines, its agent and its phase."""
+    """Without a key, the chain of hashes protects the run id, lines, agent and phase."""
     whole = Checkpoint.from_json(UNSIGNED)
     data = bytearray(UNSIGNED.encode())
     survivors: list[Checkpoint] = []
     for at in range(len(data)):
         for bit in BITS:
             data[at] ^= bit
-            if (read := read_or_refused(bytes(data))) is not None:
+            if (read := read_unless_refused(bytes(data))) is not None:
                 survivors.append(read)
             data[at] ^= bit
     unguarded = {
@@ -84,10 +91,10 @@ def test_a_flipped_bit_of_an_unsigned_checkpoint_is_refused_or_changes_nothing_t
 
 @pytest.mark.parametrize("text", [SIGNED, UNSIGNED], ids=["signed", "unsigned"])
 def test_a_checkpoint_that_was_cut_off_anywhere_is_refused(text: str) -> None:
-    """A full disk, a broken connection."""
+    """For example by a full disk or a lost connection."""
     key = KEY if text is SIGNED else None
     for end in range(len(text)):
-        refused(text[:end], key)
+        expect_refusal(text[:end], key)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_a_checkpoint_that_was_cut_off_anywhere_is_refused(text: str) -> None:
     [
         {"agent": "baker"},
         {"agent_print": "other"},
-        {"expires_at": LATER + 1},
+        {"expires_at": ISSUED_AT + 1},
         {"expires_at": None},
         {"phase": "waiting"},
         {"issued_at": 0},
@@ -117,8 +124,8 @@ def test_a_checkpoint_that_was_cut_off_anywhere_is_refused(text: str) -> None:
     ids=str,
 )
 def test_no_field_of_a_signed_checkpoint_can_be_changed(fields: dict[str, object]) -> None:
-    """The expiry, the agent and the signature's own fields included."""
-    refused(changed(SIGNED, **fields), KEY)
+    """This includes the expiry, the agent and the fields of the signature."""
+    expect_refusal(replace_fields(SIGNED, **fields), KEY)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +161,11 @@ def test_no_field_of_a_signed_checkpoint_can_be_changed(fields: dict[str, object
     ],
     ids=str,
 )
-def test_an_envelope_that_is_wrong_is_refused_in_words(
+def test_an_invalid_field_of_an_unsigned_checkpoint_is_refused(
     fields: dict[str, object], detail: str
 ) -> None:
-    """F18: never a default that happens to mean something."""
-    assert detail in refused(changed(UNSIGNED, **fields))
+    """F18: a missing or wrong field never becomes a default."""
+    assert detail in expect_refusal(replace_fields(UNSIGNED, **fields))
 
 
 @pytest.mark.parametrize(
@@ -176,12 +183,12 @@ def test_an_envelope_that_is_wrong_is_refused_in_words(
     ],
     ids=["tail", "first", "all", "twice", "swapped", "middle", "edited", "joined", "spaced"],
 )
-def test_lines_that_were_edited_do_not_fit_the_head(
+def test_edited_lines_do_not_match_the_head_hash(
     edit: Callable[[list[str]], list[str]],
 ) -> None:
-    """Without a key this is what the chain is for."""
+    """Without a key, the chain of hashes finds the change."""
     lines = edit(json.loads(UNSIGNED)["lines"])
-    assert "do not match head_seq and head_hash" in refused(changed(UNSIGNED, lines=lines))
+    assert "do not match head_seq" in expect_refusal(replace_fields(UNSIGNED, lines=lines))
 
 
 @pytest.mark.parametrize(
@@ -205,12 +212,12 @@ def test_lines_that_were_edited_do_not_fit_the_head(
         ((*LINES[:2], b'{"at":1,"entry":{"call":"c9","kind":"CallDone"},"seq":3,"v":1}'), ""),
     ],
 )
-def test_lines_that_no_midrun_wrote_are_refused_even_if_the_chain_fits(
+def test_invalid_lines_are_refused_even_if_their_hashes_match(
     lines: tuple[bytes, ...], detail: str
 ) -> None:
-    """An enemy can compute hashes, too; and so can a key holder who made a mistake."""
+    """An attacker can compute hashes, and so can a holder of the key by mistake."""
     for key in (None, KEY):
-        assert detail in refused(forged(lines, key=key).to_json(), key)
+        assert detail in expect_refusal(forge_checkpoint(lines, key=key).to_json(), key)
 
 
 @pytest.mark.parametrize(
@@ -225,27 +232,29 @@ def test_lines_that_no_midrun_wrote_are_refused_even_if_the_chain_fits(
         ),
     ],
 )
-def test_what_the_fold_relies_on_is_refused_and_not_a_crash(
+def test_lines_that_cannot_be_folded_are_refused_and_do_not_crash(
     seq: int, old: bytes, new: bytes, detail: str
 ) -> None:
-    """A call that never was; a number that no journal holds."""
+    """A call that was never proposed; a number above the limit of a journal."""
     lines = [*LINES]
     lines[seq - 1] = lines[seq - 1].replace(old, new)
     assert lines[seq - 1] != LINES[seq - 1]
-    assert detail in refused(forged(tuple(lines)).to_json())
+    assert detail in expect_refusal(forge_checkpoint(tuple(lines)).to_json())
 
 
-def test_a_journal_of_a_run_that_is_not_parked_is_refused_whatever_the_envelope_says() -> None:
-    """The phase that counts is the one that the lines mean."""
-    assert "running run" in refused(forged(lines_of(begun)).to_json())
-    assert "queued run" in refused(forged(lines_of(journal(LEASED_RUN[0]))).to_json())
+def test_a_journal_of_a_run_that_is_not_parked_is_refused() -> None:
+    """The phase is computed from the lines, not taken from the envelope."""
+    assert "running run" in expect_refusal(forge_checkpoint(format_journal(begun)).to_json())
+    assert "queued run" in expect_refusal(
+        forge_checkpoint(format_journal(journal(LEASED_RUN[0]))).to_json()
+    )
 
 
 def test_a_signature_does_not_move_to_another_checkpoint() -> None:
-    """Two runs, one key: the parts of one do not fit the other."""
-    other = forged(LINES, Phase.PAUSED, key=KEY)
-    assert other.agent_print == PRINT
-    assert "changed after" in refused(changed(SIGNED, mac=other.mac), KEY)
+    """Both checkpoints are signed with the same key."""
+    other = forge_checkpoint(LINES, Phase.PAUSED, key=KEY)
+    assert other.agent_print == FINGERPRINT
+    assert "changed after" in expect_refusal(replace_fields(SIGNED, mac=other.mac), KEY)
 
 
 @pytest.mark.parametrize(
@@ -281,9 +290,9 @@ def test_a_signature_does_not_move_to_another_checkpoint() -> None:
     ids=lambda text: repr(text[:20]),
 )
 def test_garbage_is_refused_with_and_without_a_key(text: str | bytes) -> None:
-    """Whatever it is, there is one error to catch."""
-    refused(text)
-    refused(text, KEY)
+    """All refusals are the same error, `CheckpointRefused`."""
+    expect_refusal(text)
+    expect_refusal(text, KEY)
 
 
 JSON = st.recursive(
@@ -294,25 +303,23 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(json.loads(SIGNED))), JSON, min_size=1))
-def test_any_json_in_any_field_is_refused_or_read_as_it_stands(
+def test_random_values_in_fields_are_refused_or_do_not_change_the_state(
     fields: dict[str, object],
 ) -> None:
-    """F18 by chance: valid documents, mutated."""
+    """F18, with random changes to a valid checkpoint."""
     text = json.dumps(json.loads(UNSIGNED) | fields)
-    read = read_or_refused(text)
+    read = read_unless_refused(text)
     assert read is None or read.state() == paused.state
 
 
 @given(st.text() | st.binary())
-def test_any_text_at_all_is_refused(text: str | bytes) -> None:
-    """And never with anything but a refusal."""
-    refused(text)
-    refused(text, KEY)
+def test_random_text_is_refused(text: str | bytes) -> None:
+    expect_refusal(text)
+    expect_refusal(text, KEY)
 
 
-def test_a_text_beyond_the_bound_is_refused_before_it_is_parsed(
+def test_a_text_above_the_size_limit_is_refused_before_it_is_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The bound is on what is read, not on what was meant."""
     monkeypatch.setattr("json.loads", None)
-    assert "the limit is" in refused("[" * (ENVELOPE_LIMITS.max_bytes + 1))
+    assert "the limit is" in expect_refusal("[" * (ENVELOPE_LIMITS.max_bytes + 1))

@@ -1,4 +1,4 @@
-"""An app for the command: agents that search when they may, ask when they must, and lie."""
+"""An app for tests of the command: agents that search, ask, send, fail, and print escapes."""
 
 import os
 
@@ -12,10 +12,10 @@ from midrun.stops import MaxSteps
 
 @tool
 async def search(call: Call, q: str) -> str:
-    """Search; wait for the test if it wants that."""
+    """Search, after the file `GATE` exists."""
     await call.note(f"searching {q}")
     gate = os.environ.get("GATE")
-    while gate and not await anyio.Path(gate).exists():  # noqa: ASYNC110 - a file is what processes share
+    while gate and not await anyio.Path(gate).exists():  # noqa: ASYNC110 - processes share a file, not an event
         await anyio.sleep(0.005)
     return f"all about {q}"
 
@@ -26,15 +26,15 @@ async def send(to: str) -> str:
     return f"sent to {to}"
 
 
-LOOK: list[str | Use] = [Use("search", q="cats"), "Found cats."]
-EVIL = "\x1b]0;owned\x07\x9b2J\u202eevil"
+SEARCH_TURNS: list[str | Use] = [Use("search", q="cats"), "Found cats."]
+ESCAPE_SEQUENCES = "\x1b]0;owned\x07\x9b2J\u202eevil"
 
 
-def _gives_up(messages: Transcript) -> str:
+def _raise_error(messages: Transcript) -> str:
     raise RuntimeError(f"no words after {len(messages)} of them")
 
 
-searcher = Agent("searcher", model=ScriptedModel(LOOK), tools=[search])
+searcher = Agent("searcher", model=ScriptedModel(SEARCH_TURNS), tools=[search])
 asker = Agent(
     "asker",
     model=ScriptedModel(
@@ -46,17 +46,17 @@ asker = Agent(
     tools=[ask_human],
 )
 sender = Agent("sender", model=ScriptedModel([Use("send", to="ada"), "Done."]), tools=[send])
-capped = Agent("capped", model=ScriptedModel(LOOK), tools=[search], stop=MaxSteps(1))
-failing = Agent("failing", model=ScriptedModel(_gives_up))
+capped = Agent("capped", model=ScriptedModel(SEARCH_TURNS), tools=[search], stop=MaxSteps(1))
+failing = Agent("failing", model=ScriptedModel(_raise_error))
 aside = Agent(
     "aside",
-    model=ScriptedModel([Use("ask_human", question="Which?"), *LOOK, "All told."]),
+    model=ScriptedModel([Use("ask_human", question="Which?"), *SEARCH_TURNS, "All told."]),
     tools=[ask_human, search],
 )
 aide = Agent("aide", model=ScriptedModel(["Helped."]))
 boss = Agent(
     "boss", model=ScriptedModel([Use("aide", task="Help"), "Led."]), tools=[aide.as_tool()]
 )
-evil = Agent("evil", model=ScriptedModel([EVIL]))
+evil = Agent("evil", model=ScriptedModel([ESCAPE_SEQUENCES]))
 
-everyone = [searcher, asker, sender, capped, failing, aside, boss, evil]
+all_agents = [searcher, asker, sender, capped, failing, aside, boss, evil]

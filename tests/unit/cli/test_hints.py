@@ -1,20 +1,34 @@
-"""What to type next: it can be pasted as it stands, and it is what the run waits for."""
+"""Hints are commands that can be pasted; refusals name the reason and the next step."""
 
 import json
+import shlex
 import socket
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from midrun import Midrun
 from midrun.cli import hints
+from midrun.cli.hints import format_refusal, next_step
+from midrun.cli.parser import build_parser
+from midrun.core.controls import Control
+from midrun.core.transitions import GUARD_REFUSALS
+from midrun.errors import ControlRefused
 from midrun.ports.store import RunQuery
-from tests.unit.cli.typist import APP, TOKEN, Shell, Typist, read_until, serving
+from tests.unit.cli.typist import (
+    APP,
+    TOKEN,
+    CommandRunner,
+    ProcessRunner,
+    read_until,
+    serve_app,
+)
 
 
-async def _forget(store: str) -> str:
-    """Have nobody heard of those who drive, as when their time is over; return their run."""
+async def _release_leases(store: str) -> str:
+    """Release all leases, as if the heartbeats of their holders had stopped; return the run."""
     async with Midrun(store, engine=None) as midrun:
         for holder in await midrun.store.list_holders():
             await midrun.store.release_leases(holder)
@@ -23,58 +37,61 @@ async def _forget(store: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("far", [False, True])
-async def test_a_run_whose_driver_is_dead_is_not_said_to_be_at_work(
-    tmp_path: Path, far: bool
+@pytest.mark.parametrize("at_server", [False, True])
+async def test_a_run_whose_worker_was_killed_is_shown_as_lost(
+    tmp_path: Path, at_server: bool
 ) -> None:
-    """Killed, it can tell nobody; whoever looks, or asks something of it, is told that."""
-    shell = Shell(tmp_path)
-    with shell.start("run", f"{APP}:searcher", "Find cats", GATE=str(tmp_path / "g")) as driver:
+    """In the list, in `show`, and after each control."""
+    midrun_process = ProcessRunner(tmp_path)
+    with midrun_process.start(
+        "run", f"{APP}:searcher", "Find cats", GATE=str(tmp_path / "g")
+    ) as driver:
         read_until(driver, "the agent called")
         driver.kill()
-    run = await _forget(shell.env["MIDRUN_STORE"])
-    if far:  # a server that has other agents: it would take the run otherwise
-        with serving(shell, app=f"{APP}:evil") as url:
-            _is_told(Shell(tmp_path, MIDRUN_URL=url, MIDRUN_TOKEN=TOKEN), run, worker=False)
+    run = await _release_leases(midrun_process.env["MIDRUN_STORE"])
+    if at_server:  # a server without this agent, so that it does not take the run
+        with serve_app(midrun_process, app=f"{APP}:evil") as url:
+            _expect_lost_worker(
+                ProcessRunner(tmp_path, MIDRUN_URL=url, MIDRUN_TOKEN=TOKEN), run, worker=False
+            )
     else:
-        _is_told(shell, run, worker=True)
+        _expect_lost_worker(midrun_process, run, worker=True)
 
 
-def _is_told(shell: Shell, run: str, *, worker: bool) -> None:
-    assert "! Worker not responding" in shell.type("ls").out
-    for words in (["show"], ["pause"], ["show"], ["resume"]):
-        said = shell.type(*words, run).out
-        assert "Worker not responding" in said
-        assert "the run is" not in said
-        assert "It waits for" not in said
-        assert ("midrun worker APP" in said) is worker
-    view = json.loads(shell.type("show", run, "--json").out)
+def _expect_lost_worker(midrun_process: ProcessRunner, run: str, *, worker: bool) -> None:
+    assert "! Worker not responding" in midrun_process.run("ls").out
+    for arguments in (["show"], ["pause"], ["show"], ["resume"]):
+        output = midrun_process.run(*arguments, run).out
+        assert "Worker not responding" in output
+        assert "the run is" not in output
+        assert "It waits for" not in output
+        assert ("midrun worker APP" in output) is worker
+    view = json.loads(midrun_process.run("show", run, "--json").out)
     assert view["sign"]["look"] == "lost"
 
 
-def test_where_the_runs_are_is_repeated_if_it_was_typed(
+def test_hints_repeat_the_store_option(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Otherwise the next command would look for the run in another store."""
+    """The next command would use another store otherwise."""
     store = f"sqlite:///{tmp_path}/my runs.db"
-    asked = Typist(capsys, "--store", store)("run", f"{APP}:asker", "Ask me").out
-    assert f"-ask_1 VALUE --store '{store}'" in asked.replace("a1", "ask_1")
-    run = asked.split()[0]
-    assert f"midrun pause {run} --store '{store}'" in asked
+    output = CommandRunner(capsys, "--store", store)("run", f"{APP}:asker", "Ask me").out
+    assert f"-ask_1 VALUE --store '{store}'" in output.replace("a1", "ask_1")
+    run = output.split()[0]
+    assert f"midrun pause {run} --store '{store}'" in output
 
 
-def test_where_the_runs_are_is_not_repeated_if_the_environment_says_it(
+def test_hints_do_not_repeat_a_store_from_the_environment(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It says it to the next command, too."""
     monkeypatch.setenv("MIDRUN_STORE", f"sqlite:///{tmp_path}/runs.db")
-    assert "--store" not in Typist(capsys)("run", f"{APP}:asker", "Ask me").out
+    assert "--store" not in CommandRunner(capsys)("run", f"{APP}:asker", "Ask me").out
 
 
-def test_a_midrun_that_is_not_on_the_path_is_named_by_its_own(
+def test_hints_name_the_path_of_a_midrun_that_is_not_on_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From a clone nobody has it on their path; below this folder, it is named from here."""
+    """Below the working directory, the path is relative."""
     assert hints.find_program() == "midrun"
     monkeypatch.setenv("PATH", "/nowhere")
     script = Path(sys.executable).with_name("midrun")
@@ -83,8 +100,9 @@ def test_a_midrun_that_is_not_on_the_path_is_named_by_its_own(
     assert hints.find_program() == str(script.relative_to(script.parents[2]))
 
 
-def test_the_demo_is_found_again_as_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By make, if make started it."""
+def test_the_hint_of_the_demo_names_make_if_make_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("MAKELEVEL", raising=False)
     assert hints.demo_command("--terminal") == "midrun demo --terminal"
     monkeypatch.setenv("MAKELEVEL", "1")
@@ -92,45 +110,101 @@ def test_the_demo_is_found_again_as_it_was_started(monkeypatch: pytest.MonkeyPat
     assert hints.demo_command("--terminal") == 'make demo ARGS="--terminal"'
 
 
-def test_a_run_that_is_not_there_is_looked_for_in_the_same_store(
+def test_the_hint_for_an_unknown_run_repeats_the_store_option(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Not in the one that would be opened without being told."""
     store = f"sqlite:///{tmp_path}/runs.db"
-    midrun = Typist(capsys, "--store", store)
+    midrun = CommandRunner(capsys, "--store", store)
     midrun("run", f"{APP}:asker", "Ask me")
     assert f"list the runs: midrun ls --store {store}\n" in midrun("show", "run_x").err
 
 
-def test_a_worker_that_has_nothing_to_do_is_not_overlooked(
-    store: Typist, monkeypatch: pytest.MonkeyPatch
+def test_there_is_no_worker_hint_if_an_idle_worker_picks_the_run_up(
+    midrun_at_store: CommandRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Idle it gives no sign of life, until what was asked wakes it: nobody starts another."""
+    """An idle worker sends no heartbeat until a control wakes it."""
     monkeypatch.setattr(hints, "IDLE_WORKER_PICKUP_S", 60)
-    run = store("run", f"{APP}:asker", "Ask me").out.split()[0]
-    said = store("answer", run, "red").out
-    assert "answer: in the journal" in said
-    assert "worker APP" not in said
+    run = midrun_at_store("run", f"{APP}:asker", "Ask me").out.split()[0]
+    output = midrun_at_store("answer", run, "red").out
+    assert "answer: in the journal" in output
+    assert "worker APP" not in output
 
 
-def test_a_port_that_is_taken_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """The text is the system's; what to type is ours."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        said = Typist(capsys)("serve", f"{APP}:asker", "--port", port)
-    assert said.code == 1
-    assert "choose another port: --port N" in said.err
+def test_the_error_for_a_used_port_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        result = CommandRunner(capsys)("serve", f"{APP}:asker", "--port", port)
+    assert result.code == 1
+    assert "choose another port: --port N" in result.err
 
 
 @pytest.mark.parametrize(
-    ("app", "told"),
+    ("app", "expected"),
     [
         (".", "is a folder; name a file: file.py or file.py:agent"),
         (f"{APP}:askre", "has no askre; it has: searcher, asker, sender,"),
     ],
 )
-def test_an_app_that_is_not_there_says_what_is(
-    capsys: pytest.CaptureFixture[str], app: str, told: str
+def test_the_error_for_an_unknown_app_lists_its_agents(
+    capsys: pytest.CaptureFixture[str], app: str, expected: str
 ) -> None:
-    """A name that is misspelt is seen at a glance."""
-    assert told in Typist(capsys)("run", app, "Go").err
+    assert expected in CommandRunner(capsys)("run", app, "Go").err
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────
+
+
+REASONS = sorted(
+    {
+        reason
+        for kind, names in GUARD_REFUSALS.items()
+        if issubclass(kind, Control)
+        for reason in names
+    }
+)
+ARGUMENTS = Namespace(where=["--store", "sqlite:///x.db"], url=None)
+
+
+def make_refusal(reason: str, control: str = "drop_frame", by: str = "steps") -> ControlRefused:
+    """Return a refusal of `control`."""
+    return ControlRefused("run_1", control, reason, "paused", ("take_over",), by, 7)
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_each_reason_has_a_next_step_that_the_parser_accepts(reason: str) -> None:
+    step = next_step(make_refusal(reason), ARGUMENTS)
+    assert step
+    advice, _, command = step.partition(": ")
+    assert advice
+    if "--store" in command:
+        program, *arguments = shlex.split(command)
+        assert program.endswith("midrun")
+        build_parser().parse_args([word.replace("AMOUNT", "20") for word in arguments])
+
+
+def test_a_refusal_spells_controls_like_commands() -> None:
+    """`take-over`, not `take_over`."""
+    text = format_refusal(make_refusal("no_such_frame", by=""))
+    assert text == (
+        "Cannot drop-frame run_1: there is no such suspended task (no_such_frame). "
+        "Allowed now: take-over."
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "by", "expected"),
+    [
+        ("is_cancelled", "ada", "it was cancelled by ada at seq 7 (is_cancelled)."),
+        ("is_running", "ada", "it is running, requested by ada at seq 7 (is_running)."),
+        ("not_paused", "ada", "it is not paused; ada was first at seq 7 (not_paused)."),
+        ("cap_reached", "steps", "it has reached its cap on steps (cap_reached)."),
+        ("not_allowed", "operator", "only operator may decide this (not_allowed)."),
+        ("frame_not_on_top", "f2", "the suspended task f2 is on top (frame_not_on_top)."),
+        ("taken_over", "ada", "ada has taken it over (taken_over)."),
+    ],
+)
+def test_a_refusal_names_by_according_to_its_reason(
+    reason: str, by: str, expected: str
+) -> None:
+    """For some reasons `by` is a cap, a role or a suspended task."""
+    assert expected in str(make_refusal(reason, by=by))

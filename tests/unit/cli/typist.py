@@ -1,4 +1,4 @@
-"""Typing commands: into this very process, which is quick, or into one of their own."""
+"""Run commands of midrun: in this process, which is fast, or in processes of their own."""
 
 import json
 import os
@@ -13,17 +13,14 @@ from typing import NamedTuple, cast
 import pytest
 
 from midrun.cli.main import main
+from tests.support.processes import PATH_WITH_MIDRUN
 
 APP = Path(__file__).with_name("app.py")
 TOKEN = "a-token-that-is-long-enough-for-a-test"
 
 
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-"""With this very midrun on it: hints then name it by its name."""
-
-
-class Said(NamedTuple):
-    """What a command printed, and how it exited."""
+class CommandResult(NamedTuple):
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -31,53 +28,53 @@ class Said(NamedTuple):
 
     @property
     def values(self) -> list[dict[str, object]]:
-        """What it said to programs: one value a line."""
+        """The JSON output, one value per line."""
         return [cast("dict[str, object]", json.loads(line)) for line in self.out.splitlines()]
 
 
-class Typist:
-    """Types commands in this process. `where` says where the runs are: a store, or a server."""
+class CommandRunner:
+    """Runs commands in this process. `target` are the options for a store or a server."""
 
-    def __init__(self, capsys: "pytest.CaptureFixture[str]", *where: str) -> None:
+    def __init__(self, capsys: "pytest.CaptureFixture[str]", *target: str) -> None:
         self._capsys = capsys
-        self.where = where
+        self.target = target
 
-    def __call__(self, *words: str) -> Said:
+    def __call__(self, *words: str) -> CommandResult:
         """Run a command to its end."""
         self._capsys.readouterr()
         before = dict(os.environ)
         try:
-            code = main([*words, *self.where])
-        except SystemExit as ended:  # argparse has its own way out
-            code = cast("int", ended.code)
+            code = main([*words, *self.target])
+        except SystemExit as exit_:  # raised by argparse
+            code = cast("int", exit_.code)
         finally:
-            os.environ.update(before)  # a command takes its settings out of its own process
-        return Said(code, *self._capsys.readouterr())
+            os.environ.update(before)  # a command removes its secrets from the environment
+        return CommandResult(code, *self._capsys.readouterr())
 
 
-class Shell:
-    """Types commands into processes of their own, in a folder of the test's own."""
+class ProcessRunner:
+    """Runs commands in processes of their own, with a store in `folder`."""
 
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder
         self.env = {
             **os.environ,
-            "PATH": PATH,
+            "PATH": PATH_WITH_MIDRUN,
             "MIDRUN_STORE": f"sqlite:///{folder}/runs.db",
             "MIDRUN_ACTOR": "ada",
             **env,
         }
 
-    def type(self, *words: str) -> Said:
+    def run(self, *words: str) -> CommandResult:
         """Run a command to its end."""
         done = subprocess.run(  # noqa: S603 - our own command
             self._command(words), env=self.env, capture_output=True, text=True, check=False
         )
-        return Said(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def start(self, *words: str, **env: str) -> "subprocess.Popen[str]":
-        """Start a command that hears a hang-up, though the tests may run under nohup."""
-        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what is ignored is inherited
+        """Start a command that receives SIGHUP, also if the tests run under nohup."""
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # an ignored signal is inherited
         try:
             return subprocess.Popen(  # noqa: S603 - our own command
                 self._command(words), env=self.env | env, stdout=subprocess.PIPE, text=True
@@ -90,23 +87,23 @@ class Shell:
 
 
 def read_until(process: "subprocess.Popen[str]", text: str) -> str:
-    """Read lines until one has `text` in it, and return that one."""
+    """Read lines until one contains `text`, and return that line."""
     assert process.stdout
     for line in process.stdout:
         if text in line:
             return line
-    raise AssertionError(f"it ended without saying {text}")
+    raise AssertionError(f"the process ended without printing {text}")
 
 
 @contextmanager
-def serving(
-    shell: Shell, *options: str, app: str = f"{APP}:everyone", **env: str
+def serve_app(
+    shell: ProcessRunner, *options: str, app: str = f"{APP}:all_agents", **env: str
 ) -> Iterator[str]:
-    """Serve the app in a process of its own, and give its address."""
+    """Serve the app in a process of its own, and yield its URL."""
     command = ("serve", app, "--port", "0", "--json", *options)
-    with shell.start(*command, MIDRUN_TOKEN=TOKEN, **env) as served:
+    with shell.start(*command, MIDRUN_TOKEN=TOKEN, **env) as server:
         try:
-            told = json.loads(read_until(served, "http://"))
-            yield str(told["url"]).partition("/#")[0]
+            printed = json.loads(read_until(server, "http://"))
+            yield str(printed["url"]).partition("/#")[0]
         finally:
-            served.terminate()
+            server.terminate()

@@ -1,4 +1,4 @@
-"""The demo's tools, each by itself."""
+"""The tools of the demo, each on its own."""
 
 from email import message_from_string
 from pathlib import Path
@@ -14,8 +14,8 @@ from midrun.demo.files import DemoFiles
 from midrun.demo.notes import best_sentences, find_answer, load_library, read_note, search_notes
 
 
-def call(key: str = "k1", *, run: str = "run_a", progress: Json = None) -> Call:
-    """Return a call whose notes and saves go nowhere."""
+def make_call(key: str = "k1", *, run: str = "run_a", progress: Json = None) -> Call:
+    """Return a call whose notes and saves are discarded."""
     return Call(
         key=key,
         original=key,
@@ -28,11 +28,11 @@ def call(key: str = "k1", *, run: str = "run_a", progress: Json = None) -> Call:
     )
 
 
-# ── the library ──────────────────────────────────────────────────────────────────────────────
+# ── the library ──────────────────────────────────────────────────────────────
 
 
-def test_the_library_is_of_an_invented_town_and_each_note_short() -> None:
-    """Nobody should take its figures for facts."""
+def test_each_note_is_short_and_names_an_invented_town() -> None:
+    """The figures must not be taken for facts."""
     assert len(load_library()) == 16
     for note in load_library().values():
         assert "an invented town" in note.source
@@ -50,20 +50,18 @@ def test_the_library_is_of_an_invented_town_and_each_note_short() -> None:
     ],
 )
 def test_a_search_finds_the_note_and_its_sentence(query: str, name: str, words: str) -> None:
-    """What people ask, in their words."""
     hit = search_notes(query)[0]
     assert hit.name == name
     assert words in hit.sentence.lower()
 
 
-def test_a_search_for_what_is_not_there_finds_nothing() -> None:
-    """No guess is better than a bad one."""
+def test_a_search_without_a_match_returns_nothing() -> None:
     assert search_notes("penguins") == []
     assert search_notes("") == []
 
 
-async def test_a_note_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    """A real model mistypes names."""
+async def test_the_error_for_an_unknown_note_lists_the_notes() -> None:
+    """A real model misspells names."""
     assert (await read_note("prices")).startswith("# What a street tree costs")
     with pytest.raises(LookupError, match="there are: ash-dieback"):
         await read_note("penguins")
@@ -79,8 +77,10 @@ async def test_a_note_that_does_not_exist_is_refused_with_those_that_do() -> Non
         ("What is it?", None),
     ],
 )
-def test_an_answer_has_to_do_with_the_question(question: str, words: str | None) -> None:
-    """One word in common is not enough, unless there is only one."""
+def test_an_answer_is_found_only_if_it_matches_the_question(
+    question: str, words: str | None
+) -> None:
+    """One common word is enough only if the question has a single one."""
     found = find_answer(question, [hit.name for hit in search_notes(question)])
     assert (found is None) == (words is None)
     if found is not None and words is not None:
@@ -95,74 +95,75 @@ def test_best_sentences_come_in_the_order_of_the_note() -> None:
     assert len(found) == 3
 
 
-def test_the_checker_compares_figures_with_the_nearest_sentence() -> None:
-    """The wrong figure of the draft is found by looking, not by knowing."""
+def test_the_fact_check_compares_figures_with_the_most_similar_sentence() -> None:
+    """The wrong figure of the draft is not hard-coded."""
     assert _check_claim("A connected trench costs 1,150 crowns for each tree", "prices")[0]
-    holds, said = _check_claim("A connected trench costs 1,510 crowns for each tree", "prices")
+    holds, source = _check_claim(
+        "A connected trench costs 1,510 crowns for each tree", "prices"
+    )
     assert not holds
-    assert "1,150" in said
+    assert "1,150" in source
     assert not _check_claim("Penguins like trees", "")[0]
 
 
-# ── the analysis ─────────────────────────────────────────────────────────────────────────────
+# ── the analysis ─────────────────────────────────────────────────────────────
 
 
-def test_the_analysis_finds_the_same_with_and_without_a_pause() -> None:
-    """What was saved is where it goes on, and the result does not show it."""
+def test_the_analysis_has_the_same_result_with_and_without_a_pause() -> None:
+    """It continues from the saved progress."""
     saved: list[Json] = []
-    whole = call()
+    whole = make_call()
     object.__setattr__(whole, "saver", saved.append)
     found = find_themes(whole, rounds=20)
     assert len(saved) == 2
-    assert find_themes(call(progress=saved[0]), rounds=20) == found
+    assert find_themes(make_call(progress=saved[0]), rounds=20) == found
     assert all(name in str(found) for name in load_library())
     assert all(0 <= float(str(theme["sure"])) <= 1 for theme in found)
 
 
-# ── the papers ───────────────────────────────────────────────────────────────────────────────
+# ── draft, lock and mail ─────────────────────────────────────────────────────
 
 
-async def test_an_undo_restores_the_text_from_before(tmp_path: Path) -> None:
-    """Also of a section that replaced another; and twice is once."""
-    papers = DemoFiles(tmp_path)
-    await papers._write(call("1"), "Cost", "Too much.")
-    first = papers.draft_path("run_a").read_text()
-    result = await papers._write(call("2"), "Cost", "Just right.")
+async def test_an_undo_restores_the_previous_draft(tmp_path: Path) -> None:
+    """Also for a section that replaced another. A second undo changes nothing."""
+    files = DemoFiles(tmp_path)
+    await files._write(make_call("1"), "Cost", "Too much.")
+    first = files.draft_path("run_a").read_text()
+    result = await files._write(make_call("2"), "Cost", "Just right.")
     assert result["sections"] == ["Cost"]
-    again = await papers._write(call("2"), "Cost", "Just right.")
+    again = await files._write(make_call("2"), "Cost", "Just right.")
     assert again == result, "a call that is made again after a crash changes nothing"
-    await papers._unwrite(call("2"), {}, None)
-    await papers._unwrite(call("2"), {}, None)
-    assert papers.draft_path("run_a").read_text() == first == "## Cost\n\nToo much.\n"
-    await papers._unwrite(call("never made"), {}, None)
-    await papers._unwrite(call("1"), {}, None)
-    assert not papers.draft_path("run_a").exists()
-    assert await papers._read(call()) == ""
+    await files._unwrite(make_call("2"), {}, None)
+    await files._unwrite(make_call("2"), {}, None)
+    assert files.draft_path("run_a").read_text() == first == "## Cost\n\nToo much.\n"
+    await files._unwrite(make_call("never made"), {}, None)
+    await files._unwrite(make_call("1"), {}, None)
+    assert not files.draft_path("run_a").exists()
+    assert await files._read(make_call()) == ""
 
 
-async def test_a_lock_is_for_one_run_and_released_by_its_holder(tmp_path: Path) -> None:
-    """Nobody else's release takes it away."""
-    papers = DemoFiles(tmp_path)
-    await papers._lock(call("1"))
-    await papers._lock(call("1"))
+async def test_only_the_run_that_holds_the_lock_releases_it(tmp_path: Path) -> None:
+    files = DemoFiles(tmp_path)
+    await files._lock(make_call("1"))
+    await files._lock(make_call("1"))
     with pytest.raises(RuntimeError, match="locked by run_a"):
-        await papers._lock(call("2", run="run_b"))
-    await papers._unlock(call("2", run="run_b"), {}, None)
+        await files._lock(make_call("2", run="run_b"))
+    await files._unlock(make_call("2", run="run_b"), {}, None)
     with pytest.raises(RuntimeError):
-        await papers._lock(call("2", run="run_b"))
-    await papers._unlock(call("1"), {}, None)
-    await papers._lock(call("2", run="run_b"))
+        await files._lock(make_call("2", run="run_b"))
+    await files._unlock(make_call("1"), {}, None)
+    await files._lock(make_call("2", run="run_b"))
     left = [path.name async for path in anyio.Path(tmp_path).iterdir()]
     assert left == ["briefing.lock"]
 
 
-async def test_a_mail_carries_the_draft_and_is_found_again_by_its_key(tmp_path: Path) -> None:
-    """After a crash nobody has to be asked whether it left."""
-    papers = DemoFiles(tmp_path)
-    assert await papers._was_sent(call(), {}) is NOT_DONE
-    await papers._write(call("0"), "Bäume", "Fünfzehn.")
-    sent = await papers._send(call(), "ada@example.org", "Trees", "See below.")
-    assert await papers._was_sent(call(), {}) == sent
+async def test_a_mail_contains_the_draft_and_its_check_finds_it_by_key(tmp_path: Path) -> None:
+    """After a crash the check shows whether the mail was sent."""
+    files = DemoFiles(tmp_path)
+    assert await files._was_sent(make_call(), {}) is NOT_DONE
+    await files._write(make_call("0"), "Bäume", "Fünfzehn.")
+    sent = await files._send(make_call(), "ada@example.org", "Trees", "See below.")
+    assert await files._was_sent(make_call(), {}) == sent
     (file,) = (tmp_path / "outbox").iterdir()
     mail = message_from_string(file.read_text())
     assert (mail["To"], mail["Subject"]) == ("ada@example.org", "Trees")

@@ -1,4 +1,4 @@
-"""The three wire protocols as tests see them: a model for each, and what to ask it."""
+"""The three wire protocols of providers: a model for each, and prompts for tests."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, overload
@@ -28,8 +28,8 @@ SEARCH: Final = ToolSpec(
 TASK: Final = Turn(role="user", text="Find cats.", by="ada", kind="task")
 
 
-class Told(Transcript):
-    """A transcript of just these turns."""
+class FixedTranscript(Transcript):
+    """A transcript of given turns."""
 
     def __init__(self, *turns: Turn) -> None:
         super().__init__(State())
@@ -46,65 +46,71 @@ class Told(Transcript):
     def __getitem__(
         self, index: "int | slice[int | None, int | None, int | None]"
     ) -> Turn | list[Turn]:
-        found = self._turns[index]
-        return found if isinstance(found, Turn) else list(found)
+        turns = self._turns[index]
+        return turns if isinstance(turns, Turn) else list(turns)
 
 
-def prompt(*turns: Turn, tools: Sequence[ToolSpec] = (SEARCH,)) -> Prompt:
-    """Return a prompt with these turns, or with a task only."""
+def make_prompt(*turns: Turn, tools: Sequence[ToolSpec] = (SEARCH,)) -> Prompt:
+    """Return a prompt with these turns, or with the task alone."""
     return Prompt(
-        instructions="Be brief.", transcript=Told(*(turns or (TASK,))), tools=tuple(tools)
+        instructions="Be brief.",
+        transcript=FixedTranscript(*(turns or (TASK,))),
+        tools=tuple(tools),
     )
 
 
-async def heard(model: Model, asked: Prompt) -> tuple[list[Piece], Finished]:
-    """Return everything that a model streams."""
+async def read_stream(model: Model, prompt: Prompt) -> tuple[list[Piece], Finished]:
+    """Return all pieces that a model streams, and its final item."""
     pieces: list[Piece] = []
     finished: list[Finished] = []
-    async with model.stream(asked) as stream:
-        async for said in stream:
-            if isinstance(said, Piece):
-                pieces.append(said)
+    async with model.stream(prompt) as stream:
+        async for item in stream:
+            if isinstance(item, Piece):
+                pieces.append(item)
             else:
-                finished.append(said)
+                finished.append(item)
     assert len(finished) == 1
     return pieces, finished[0]
 
 
-def joined(pieces: Sequence[Piece], kind: str, call: int = 0) -> str:
-    """Return what the pieces of one kind come to."""
+def join_pieces(pieces: Sequence[Piece], kind: str, call: int = 0) -> str:
+    """Return the text of all pieces of one kind, for one call."""
     return "".join(piece.text for piece in pieces if (piece.kind, piece.call) == (kind, call))
 
 
-def let_go(model: ProviderModel) -> bool:
-    """Tell whether the model holds no connection any more."""
-    there = model._model.provider
-    assert there is not None
-    own = there._own_http_client
-    return own is not None and own.is_closed and there._entered_count == 0
+def has_closed_connections(model: ProviderModel) -> bool:
+    """Return whether the model has closed its HTTP client."""
+    provider_client = model._model.provider
+    assert provider_client is not None
+    http_client = provider_client._own_http_client
+    return (
+        http_client is not None
+        and http_client.is_closed
+        and provider_client._entered_count == 0
+    )
 
 
 class Speaks(Struct, frozen=True, kw_only=True):
-    """A protocol: how to make a model of it, and what it can do."""
+    """A wire protocol: how to make a model that uses it, and its properties."""
 
     name: str
     provided: Callable[[Provider], PydanticModel]
-    signs: bool  # its thinking has a signature to give back
+    signs: bool  # its thinking has a signature that must be sent back
 
 
 def _chat(provider: Provider) -> PydanticModel:
-    there = OpenAIProvider(base_url=f"{provider.url}/v1", api_key="k")
-    return OpenAIChatModel("gpt-5-mini", provider=there)
+    provider_client = OpenAIProvider(base_url=f"{provider.url}/v1", api_key="k")
+    return OpenAIChatModel("gpt-5-mini", provider=provider_client)
 
 
 def _responses(provider: Provider) -> PydanticModel:
-    there = OpenAIProvider(base_url=f"{provider.url}/v1", api_key="k")
-    return OpenAIResponsesModel("gpt-5-mini", provider=there)
+    provider_client = OpenAIProvider(base_url=f"{provider.url}/v1", api_key="k")
+    return OpenAIResponsesModel("gpt-5-mini", provider=provider_client)
 
 
 def _anthropic(provider: Provider) -> PydanticModel:
-    there = AnthropicProvider(base_url=provider.url, api_key="k")
-    return AnthropicModel("claude-opus-4-6", provider=there)
+    provider_client = AnthropicProvider(base_url=provider.url, api_key="k")
+    return AnthropicModel("claude-opus-4-6", provider=provider_client)
 
 
 CHAT: Final = Speaks(name="chat", provided=_chat, signs=False)

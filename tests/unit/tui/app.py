@@ -1,4 +1,4 @@
-"""An app for real terminals: tools that wait for a file, and models that talk; one is evil."""
+"""An app for tests in real terminals: its tools wait for a file, and one model is hostile."""
 
 import os
 import time
@@ -25,18 +25,18 @@ async def write(title: str) -> str:
 
 @tool(read_only=True)
 async def read(what: str) -> str:
-    """Read, as soon as the gate is open."""
-    while not await AsyncPath(GATE).exists():  # noqa: ASYNC110 - a file is what processes share
+    """Read, after the gate is open."""
+    while not await AsyncPath(GATE).exists():  # noqa: ASYNC110 - processes share a file, not an event
         await sleep(0.005)
     return f"all of {what}"
 
 
 @tool(read_only=True, env=["GATE"])
 def count(what: str) -> int:
-    """Count in a process of its own, and print; then wait for the gate."""
-    print(f"counting \x1b[2J{what}")  # noqa: T201 - that is what tools do
+    """Count in a process of its own and print; then wait for the gate."""
+    print(f"counting \x1b[2J{what}")  # noqa: T201 - the output of a tool is tested
     while not Path(GATE).exists():
-        time.sleep(0.005)  # noqa: TID251 - it blocks: that is the point
+        time.sleep(0.005)  # noqa: TID251 - a blocking tool is tested
     return len(what)
 
 

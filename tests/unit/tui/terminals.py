@@ -1,4 +1,4 @@
-"""A real terminal for tests: tmux, one server per test; keys go in, the screen comes out."""
+"""A real terminal for tests: one tmux server per test; keys are sent and the screen is read."""
 
 import os
 import shutil
@@ -11,12 +11,10 @@ from subprocess import CalledProcessError
 
 import anyio
 
+from tests.support.processes import PATH_WITH_MIDRUN
+
 APP = Path(__file__).with_name("app.py")
 TMUX = shutil.which("tmux") or "tmux: please install it"
-
-
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-"""With this very midrun on it: hints then name it by its name."""
 
 
 class Terminal:
@@ -27,7 +25,7 @@ class Terminal:
         self._socket = str(folder / "tmux")
         self._env = {
             **os.environ,
-            "PATH": PATH,
+            "PATH": PATH_WITH_MIDRUN,
             "MIDRUN_STORE": f"sqlite:///{folder}/runs.db",
             "MIDRUN_ACTOR": "ada",
             "GATE": str(self.gate),
@@ -35,7 +33,7 @@ class Terminal:
         }
 
     async def open(self, columns: int, *words: str, **env: str) -> None:
-        """Type a command of midrun into a new window, and its exit code after it."""
+        """Type a midrun command into a new window; its exit code is printed after it."""
         settings = (f"{name}={value}" for name, value in env.items())
         command = join(["env", *settings, sys.executable, "-m", "midrun", *words])
         shell = f"{command}; echo code=$?; exec cat"
@@ -44,10 +42,10 @@ class Terminal:
         )
 
     async def press(self, *keys: str) -> None:
-        """Press keys, by tmux's names: p, Enter, C-c, M-Enter."""
+        """Press keys, by the names of tmux: p, Enter, C-c, M-Enter."""
         await self._tmux("send-keys", *keys)
 
-    async def write(self, text: str) -> None:
+    async def type_text(self, text: str) -> None:
         """Type text, letter by letter."""
         await self._tmux("send-keys", "-l", text)
 
@@ -55,36 +53,38 @@ class Terminal:
         """Make the window wider or narrower."""
         await self._tmux("resize-window", "-x", str(columns))
 
-    async def title(self) -> str:
+    async def read_title(self) -> str:
         """Return the title of the window."""
         return await self._tmux("display-message", "-p", "#{pane_title}")
 
-    async def screen(self, *, scrollback: bool = False) -> str:
-        """Return what is on the screen, and what has scrolled off it if asked."""
+    async def read_screen(self, *, scrollback: bool = False) -> str:
+        """Return the text of the screen, with the scrollback if requested."""
         return await self._tmux("capture-pane", "-Jp", *(["-S", "-"] if scrollback else []))
 
-    async def sees(self, *texts: str, so_that: Callable[[str], bool] = lambda _: True) -> str:
-        """Wait until all of `texts` are on the screen, and it is as wanted; return it.
+    async def wait_for(
+        self, *texts: str, condition: Callable[[str], bool] = lambda _: True
+    ) -> str:
+        """Wait until all `texts` are on the screen and `condition` holds; return the screen.
 
-        It may be caught half drawn: what is to be true of it is waited for, too.
+        The screen may be read while it is half drawn, so facts about it are waited for, too.
         """
-        screen = ""
+        read_screen = ""
         with anyio.move_on_after(60):
             while True:
-                screen = await self.screen()
-                if all(text in screen for text in texts) and so_that(screen):
-                    return screen
+                read_screen = await self.read_screen()
+                if all(text in read_screen for text in texts) and condition(read_screen):
+                    return read_screen
                 await anyio.sleep(0.02)
-        raise AssertionError(f"waited for {texts}, saw:\n{screen}")
+        raise AssertionError(f"waited for {texts}, saw:\n{read_screen}")
 
-    async def hang_up(self) -> None:
-        """Close the window on whatever runs in it."""
+    async def close_window(self) -> None:
+        """Close the window while a program runs in it."""
         await self._tmux("kill-session")
 
     async def close(self) -> None:
-        """End the server with all that runs in it."""
+        """End the tmux server and all programs in it."""
         with anyio.CancelScope(shield=True):
-            with suppress(CalledProcessError):  # it has ended by itself: no window was left
+            with suppress(CalledProcessError):  # it ends by itself with its last window
                 await self._tmux("kill-server")
 
     async def _tmux(self, *words: str) -> str:
@@ -93,13 +93,13 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(
+async def open_terminal(
     folder: Path, columns: int, *words: str, **env: str
 ) -> AsyncIterator[Terminal]:
-    """Open a terminal of so many columns, with a command of midrun in it."""
-    made = Terminal(folder)
-    await made.open(columns, *words, **env)
+    """Open a terminal with `columns` columns and a midrun command in it."""
+    window = Terminal(folder)
+    await window.open(columns, *words, **env)
     try:
-        yield made
+        yield window
     finally:
-        await made.close()
+        await window.close()

@@ -1,4 +1,4 @@
-"""What a model is told of a run: who said what stays visible, and the history is valid."""
+"""The messages to a provider: each text keeps its origin, and the history is valid."""
 
 from collections.abc import Iterator
 
@@ -16,29 +16,29 @@ from midrun.models.messages import (
 )
 from midrun.models.provider import ProviderModel
 from tests.support.providers import Answer, Provider, Text
-from tests.unit.models.protocols import ALL, TASK, Speaks, heard, prompt
+from tests.unit.models.protocols import ALL, TASK, Speaks, make_prompt, read_stream
 
 CATS = Made(call=CallId("c1"), tool="search", args={"q": "cats"}, result={"found": ["Tom"]})
 DOGS = Made(call=CallId("c2"), tool="search", args={"q": "dogs"}, problem="declined by ada")
-CUT = Turn(role="assistant", text="Cats are", thinking="unsigned", interrupted=True)
+INTERRUPTED = Turn(role="assistant", text="Cats are", thinking="unsigned", interrupted=True)
 
 
-def lines(*turns: Turn) -> list[str]:
-    """Return a history as short lines: kind of part, and what it says."""
-    return list(_lines(*turns))
+def format_history(*turns: Turn) -> list[str]:
+    """Return a history as short lines: message kind, part kind and content."""
+    return list(_format_parts(*turns))
 
 
-def _lines(*turns: Turn) -> Iterator[str]:
-    for message in make_messages(prompt(*turns)):
+def _format_parts(*turns: Turn) -> Iterator[str]:
+    for message in make_messages(make_prompt(*turns)):
         for part in message.parts:
-            said = msgspec.to_builtins(getattr(part, "content", getattr(part, "args", "")))
-            yield f"{message.kind} {part.part_kind}: {said}"
+            content = msgspec.to_builtins(getattr(part, "content", getattr(part, "args", "")))
+            yield f"{message.kind} {part.part_kind}: {content}"
 
 
-def test_a_turn_is_told_with_its_calls_and_their_outcomes() -> None:
-    """No provider accepts a history with an unanswered call."""
+def test_a_turn_is_sent_with_its_calls_and_their_outcomes() -> None:
+    """Providers refuse a history with an unanswered call."""
     asked = Turn(role="assistant", text="Let me see.", uses=(CATS, DOGS))
-    assert lines(TASK, asked) == [
+    assert format_history(TASK, asked) == [
         "request user-prompt: Find cats.",
         "response text: Let me see.",
         "response tool-call: {'q': 'cats'}",
@@ -51,37 +51,37 @@ def test_a_turn_is_told_with_its_calls_and_their_outcomes() -> None:
 @pytest.mark.parametrize(
     ("result", "text"), [(None, "null"), ("", ""), ("plain", "plain"), ([1.5], "[1.5]")]
 )
-def test_any_result_is_told_as_text(result: object, text: str) -> None:
-    """A result that looks like a provider's own structure must not be read as one."""
+def test_each_result_is_sent_as_text(result: object, text: str) -> None:
+    """A result that looks like a structure of the provider must not be read as one."""
     made = Made(call=CallId("c1"), tool="search", args={}, result=result)
-    assert lines(TASK, Turn(role="assistant", text="", uses=(made,)))[-1] == (
+    assert format_history(TASK, Turn(role="assistant", text="", uses=(made,)))[-1] == (
         f"request tool-return: {text}"
     )
 
 
-def test_an_interrupted_reply_is_kept_and_said_to_be_interrupted() -> None:
-    """The text is the assistant's; what happened to it is for the runtime to say."""
-    *_, partial, note = lines(TASK, CUT)
+def test_an_interrupted_reply_is_followed_by_a_note_of_the_runtime() -> None:
+    """The partial text has the assistant's role; the note has the runtime's."""
+    *_, partial, note = format_history(TASK, INTERRUPTED)
     assert partial == "response text: Cats are"
     assert note.startswith("request user-prompt: [runtime] Your reply above was interrupted")
 
 
-def test_unsigned_thinking_is_never_given_back() -> None:
+def test_unsigned_thinking_is_never_sent_back() -> None:
     """Providers refuse thinking that they have not signed."""
-    assert "unsigned" not in "".join(lines(TASK, CUT))
+    assert "unsigned" not in "".join(format_history(TASK, INTERRUPTED))
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_a_reply_that_was_interrupted_before_its_first_word_is_left_out(text: str) -> None:
-    """An empty message is refused by providers, and says nothing."""
-    cut = Turn(role="assistant", text=text, thinking="hm", interrupted=True)
-    assert lines(TASK, cut) == ["request user-prompt: Find cats."]
+    """Providers refuse an empty message."""
+    interrupted = Turn(role="assistant", text=text, thinking="hm", interrupted=True)
+    assert format_history(TASK, interrupted) == ["request user-prompt: Find cats."]
 
 
 def test_an_instruction_after_an_interrupted_reply_comes_last() -> None:
-    """A redirect is what the model reads last, so it is what it does next."""
+    """The model acts on the message that it reads last."""
     redirect = Turn(role="user", text="Dogs instead.", by="ada", kind="instruction")
-    *_, note, last = lines(TASK, CUT, redirect)
+    *_, note, last = format_history(TASK, INTERRUPTED, redirect)
     assert "unless a message below says otherwise" in note
     assert last == "request user-prompt: Dogs instead."
 
@@ -100,20 +100,19 @@ def test_an_instruction_after_an_interrupted_reply_comes_last() -> None:
         ),
     ],
 )
-def test_words_of_the_runtime_are_marked_with_their_origin(turn: Turn, text: str) -> None:
-    """A model must not take them for the person's, nor a quoted tool for either."""
-    assert lines(TASK, turn)[-1] == f"request user-prompt: {text}"
+def test_texts_of_the_runtime_are_marked_with_their_origin(turn: Turn, text: str) -> None:
+    """The model must not take them for the person's text, nor a quoted tool for either."""
+    assert format_history(TASK, turn)[-1] == f"request user-prompt: {text}"
 
 
-def test_words_of_a_person_are_told_as_they_are() -> None:
-    """Nothing is put into a person's mouth."""
-    assert lines(TASK)[-1] == "request user-prompt: Find cats."
+def test_texts_of_a_person_are_sent_unchanged() -> None:
+    assert format_history(TASK)[-1] == "request user-prompt: Find cats."
 
 
-def test_a_reply_that_a_person_wrote_is_said_to_be_theirs() -> None:
-    """The agent should not take it for its own thought."""
+def test_a_reply_that_a_person_wrote_is_marked_as_written_by_them() -> None:
+    """The agent must not take it for its own text."""
     written = Turn(role="assistant", text="I did it.", by="ada", kind="person")
-    assert lines(TASK, written)[-2:] == [
+    assert format_history(TASK, written)[-2:] == [
         "response text: I did it.",
         f"request user-prompt: [runtime] {WRITTEN_BY_PERSON_NOTE.format(by='ada')}",
     ]
@@ -124,16 +123,16 @@ def test_a_reply_that_a_person_wrote_is_said_to_be_theirs() -> None:
     [
         (TASK,),
         (TASK, Turn(role="assistant", text="Done.")),
-        (TASK, CUT),
-        (TASK, CUT, CUT),
+        (TASK, INTERRUPTED),
+        (TASK, INTERRUPTED, INTERRUPTED),
         (TASK, Turn(role="assistant", text="", uses=(CATS,))),
         (Turn(role="assistant", text="I was here first."),),
         (TASK, Turn(role="assistant", text="")),
     ],
 )
 def test_the_history_never_ends_with_the_assistant(turns: tuple[Turn, ...]) -> None:
-    """To continue the last reply in place is refused by newer models."""
-    messages = make_messages(prompt(*turns))
+    """Newer models refuse to continue their last reply in place."""
+    messages = make_messages(make_prompt(*turns))
     assert isinstance(messages[-1], ModelRequest)
     assert all(message.parts for message in messages)
 
@@ -149,33 +148,35 @@ def test_the_history_never_ends_with_the_assistant(turns: tuple[Turn, ...]) -> N
         {"pydantic_ai": "9.9", "message": {"kind": "from the future"}},
     ],
 )
-def test_an_unreadable_message_is_told_from_its_text(opaque: object) -> None:
-    """A journal outlives versions; what cannot be read any more is not a reason to stop."""
+def test_an_unreadable_opaque_message_is_rebuilt_from_its_text(opaque: object) -> None:
+    """A journal outlives versions of Pydantic AI; the run must go on."""
     assert load_response(opaque) is None
     turn = Turn(role="assistant", text="Let me see.", uses=(CATS,), opaque=opaque)
-    assert "response text: Let me see." in lines(TASK, turn)
+    assert "response text: Let me see." in format_history(TASK, turn)
 
 
-def test_a_message_that_does_not_fit_its_calls_is_told_from_its_text() -> None:
-    """The journal says which calls there were; each has to be asked for before its outcome."""
+def test_an_opaque_message_without_the_journaled_calls_is_rebuilt_from_its_text() -> None:
+    """The journal decides which calls there were; each outcome needs its call before it."""
     other = dump_response(ModelResponse(parts=[]))
     turn = Turn(role="assistant", text="Let me see.", uses=(CATS,), opaque=other)
-    assert lines(TASK, turn)[1:3] == [
+    assert format_history(TASK, turn)[1:3] == [
         "response text: Let me see.",
         "response tool-call: {'q': 'cats'}",
     ]
 
 
-@pytest.mark.parametrize("speaks", ALL, ids=lambda speaks: str(speaks.name))
+@pytest.mark.parametrize("protocol", ALL, ids=lambda protocol: str(protocol.name))
 async def test_an_interrupted_reply_reaches_the_provider_in_the_assistants_role(
-    speaks: Speaks,
+    protocol: Speaks,
 ) -> None:
-    """On every wire: the partial text, then who says that it is partial, last."""
+    """In each protocol the partial text is followed by the note, which comes last."""
     async with Provider(Answer(Text("Done."))) as provider:
-        await heard(ProviderModel(speaks.provided(provider)), prompt(TASK, CUT))
+        await read_stream(
+            ProviderModel(protocol.provided(provider)), make_prompt(TASK, INTERRUPTED)
+        )
         body = provider.exchanges[0].body
-    said = msgspec.convert(body.get("messages") or body["input"], list[dict[str, object]])
-    *_, partial, last = said
+    messages = msgspec.convert(body.get("messages") or body["input"], list[dict[str, object]])
+    *_, partial, last = messages
     assert (partial["role"], last["role"]) == ("assistant", "user")
     assert "Cats are" in str(partial["content"])
     assert "interrupted" in str(last["content"])

@@ -1,4 +1,4 @@
-"""A theatre for tests of the demo: the real agent with its real tools, and no waiting."""
+"""A run of the demo for tests: the real agent with its real tools, without delays."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,16 +18,16 @@ from midrun.ports.model import Finished, Piece
 from midrun.ports.store import RunQuery
 from midrun.runs.values import FeedEntry
 
-PATIENCE = 60
-"""Seconds after which something that should have happened counts as never happening."""
+TIMEOUT_S = 60
+"""Time limit of a test, in seconds."""
 
-AT_ONCE = Pace(float("inf"))
+NO_DELAY = Pace(float("inf"))
 
 E = TypeVar("E", bound=Entry)
 
 
-class Holding(Pace):
-    """A pace that does not wait, but stops for ever before one word, the first time."""
+class HoldingPace(Pace):
+    """A pace without delays that waits forever before one word, the first time."""
 
     def __init__(self, word: str) -> None:
         super().__init__(float("inf"))
@@ -38,16 +38,16 @@ class Holding(Pace):
     reached: anyio.Event
 
     async def wait_before(self, piece: Piece | Finished, wait: float) -> None:
-        """Wait for ever before the word, once."""
-        said = piece.text.strip() if isinstance(piece, Piece) else ""
-        if said == self.word and not self.reached.is_set():
+        """Wait forever before the word, once."""
+        text = piece.text.strip() if isinstance(piece, Piece) else ""
+        if text == self.word and not self.reached.is_set():
             self.reached.set()
             await anyio.sleep_forever()
         await super().wait_before(piece, wait)
 
 
-class Theatre:
-    """A run of the demo, open."""
+class DemoRun:
+    """A run of the demo, and the files that it writes."""
 
     def __init__(self, mid: Midrun, run: Run, folder: Path) -> None:
         self.mid = mid
@@ -61,29 +61,29 @@ class Theatre:
         return path.read_text() if path.exists() else ""
 
     @property
-    def locked(self) -> bool:
-        """The briefing is locked."""
+    def is_locked(self) -> bool:
+        """Whether the briefing is locked."""
         return (self.folder / "briefing.lock").exists()
 
     @property
-    def mails(self) -> list[str]:
-        """What is in the outbox."""
+    def sent_mails(self) -> list[str]:
+        """The mails in the outbox."""
         return [mail.read_text() for mail in (self.folder / "outbox").glob("*.eml")]
 
-    async def turns(self) -> list[Turn]:
-        """Return what the model would be given now."""
+    async def read_turns(self) -> list[Turn]:
+        """Return the transcript that the model would receive now."""
         return list(Transcript(await load_run_state(self.mid.store, self.run.id)))
 
-    async def said(self) -> list[str]:
-        """Return what the agent has said, reply by reply."""
-        return [turn.text for turn in await self.turns() if turn.role == "assistant"]
+    async def read_replies(self) -> list[str]:
+        """Return the texts of the agent's replies."""
+        return [turn.text for turn in await self.read_turns() if turn.role == "assistant"]
 
-    async def asked(self, tool: str) -> None:
-        """Wait until the run waits for a person to decide about `tool`."""
+    async def wait_for_ask(self, tool: str) -> None:
+        """Wait until the run has one open ask, about `tool`."""
         view = await self.run.until("waiting")
         assert [ask.tool for ask in view.asks] == [tool]
 
-    async def recorded(self, kind: type[E], count: int = 1) -> E:
+    async def wait_for_entry(self, kind: type[E], count: int = 1) -> E:
         """Wait until the journal has `count` entries of a kind, and return the last."""
         found: list[E] = []
         async for item in self.run.feed():
@@ -93,7 +93,7 @@ class Theatre:
                     return found[-1]
         raise AssertionError(f"the run ended with {len(found)} {kind.__name__}")
 
-    async def in_flight(self, tool: str) -> None:
+    async def wait_for_call(self, tool: str) -> None:
         """Wait until a call of `tool` is in flight."""
         async for _ in self.run.feed():
             if any(call.tool == tool for call in (await self.run.view()).in_flight):
@@ -101,15 +101,15 @@ class Theatre:
 
 
 @asynccontextmanager
-async def theatre(
-    folder: Path, *, pace: Pace = AT_ONCE, rounds: int = 8, task: str = TASK
-) -> AsyncIterator[Theatre]:
-    """Start the demo in `folder`; when it is left, every journal is verified."""
+async def start_demo(
+    folder: Path, *, pace: Pace = NO_DELAY, rounds: int = 8, task: str = TASK
+) -> AsyncIterator[DemoRun]:
+    """Start the demo in `folder`; verify all journals at the end."""
     agent = build_researcher(folder, pace=pace, rounds=rounds)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async with Midrun("memory://", agents=[agent]) as mid:
             run = await mid.start(AGENT_NAME, task, actor="ada")
-            yield Theatre(mid, run, folder)
+            yield DemoRun(mid, run, folder)
             for row in (await mid.store.list_runs(RunQuery(limit=100))).items:
                 verdict = await mid.verify(row.run)
                 assert verdict, str(verdict)

@@ -1,4 +1,4 @@
-"""Models by name: found when asked for, and explained when not found."""
+"""Models by name: imported on demand, and refused with advice if they are not found."""
 
 import subprocess
 import sys
@@ -9,10 +9,10 @@ from pydantic_ai.models.test import TestModel
 from midrun.errors import Misconfigured
 from midrun.models import ScriptedModel, model_named, model_of
 from midrun.models.provider import ProviderModel
-from tests.unit.models.protocols import heard, prompt
+from tests.unit.models.protocols import make_prompt, read_stream
 
-HEAVY = ("anthropic", "genai_prices", "httpx2", "openai", "pydantic", "pydantic_ai")
-WITHOUT = """
+PROVIDER_PACKAGES = ("anthropic", "genai_prices", "httpx2", "openai", "pydantic", "pydantic_ai")
+CODE_WITHOUT_PACKAGE = """
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -28,7 +28,7 @@ except Misconfigured as refused:
 """
 
 
-def _python(code: str) -> str:
+def _run_python(code: str) -> str:
     done = subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
@@ -36,10 +36,12 @@ def _python(code: str) -> str:
 
 
 @pytest.mark.parametrize("module", ["midrun", "midrun.models", "tests.support.providers"])
-def test_importing_it_imports_no_provider(module: str) -> None:
+def test_importing_midrun_imports_no_provider_package(module: str) -> None:
     """`midrun pause` must not wait a second for packages that it does not use."""
-    code = f"import sys, {module}; print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
-    assert _python(code).split() == []
+    code = (
+        f"import sys, {module}; print(*sorted(set({PROVIDER_PACKAGES!r}) & set(sys.modules)))"
+    )
+    assert _run_python(code).split() == []
 
 
 @pytest.mark.parametrize(
@@ -50,11 +52,10 @@ def test_importing_it_imports_no_provider(module: str) -> None:
         ("anthropic", "anthropic:claude-opus-4-6", "Install midrun[anthropic]"),
     ],
 )
-def test_a_missing_package_is_named_with_what_to_install(
+def test_the_error_for_a_missing_package_names_the_extra_to_install(
     package: str, name: str, install: str
 ) -> None:
-    """The first thing that a new user meets should be a command, not a traceback."""
-    assert install in _python(WITHOUT.format(package=package, name=name))
+    assert install in _run_python(CODE_WITHOUT_PACKAGE.format(package=package, name=name))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,6 @@ def test_a_missing_package_is_named_with_what_to_install(
 def test_a_model_is_found_by_its_name(
     name: str, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`provider:model`, as everywhere."""
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
     model = model_named(name)
@@ -76,8 +76,7 @@ def test_a_model_is_found_by_its_name(
     assert model.priced
 
 
-def test_an_unknown_provider_is_answered_with_those_there_are() -> None:
-    """A typo is mended fastest with the list in sight."""
+def test_the_error_for_an_unknown_provider_lists_the_known_ones() -> None:
     with pytest.raises(
         Misconfigured, match=r"provider must be one of .*anthropic.*openai.*, got 'opnai'"
     ):
@@ -86,13 +85,13 @@ def test_an_unknown_provider_is_answered_with_those_there_are() -> None:
 
 @pytest.mark.parametrize("name", ["gpt-5-mini", "openai:", ":gpt", ""])
 def test_a_name_without_provider_or_model_is_refused(name: str) -> None:
-    """Guessing the provider is guessing who gets to see the data."""
+    """A guess of the provider would decide which company gets the data."""
     with pytest.raises(Misconfigured, match="provider:model"):
         model_named(name)
 
 
-def test_a_missing_key_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is found when the agent is made, not in the middle of its first run."""
+def test_a_missing_api_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found when the agent is made, not during its first run."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(Misconfigured, match="OPENAI_API_KEY is not set") as missing:
         model_named("openai:gpt-5-mini")
@@ -101,22 +100,19 @@ def test_a_missing_key_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None
     assert "Pydantic" not in str(missing.value)
 
 
-async def test_a_model_of_pydantic_ai_is_a_model() -> None:
-    """Who has one already should not have to name it again."""
+async def test_a_model_of_pydantic_ai_can_be_passed_instead_of_a_name() -> None:
     model = model_of(TestModel(custom_output_text="hello there"))
     assert isinstance(model, ProviderModel)
     assert not model.priced
-    _, finished = await heard(model, prompt(tools=()))
+    _, finished = await read_stream(model, make_prompt(tools=()))
     assert finished.reply.text == "hello there"
 
 
-def test_a_model_of_ours_is_itself() -> None:
-    """What is a model already is left alone."""
+def test_a_model_of_midrun_is_returned_unchanged() -> None:
     scripted = ScriptedModel([])
     assert model_of(scripted) is scripted
 
 
-def test_what_is_no_model_is_refused() -> None:
-    """An agent without a model would fail at its first step."""
+def test_a_value_that_is_not_a_model_is_refused() -> None:
     with pytest.raises(Misconfigured, match="got int"):
         model_of(7)  # type: ignore[arg-type]

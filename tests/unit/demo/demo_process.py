@@ -1,4 +1,4 @@
-"""The demo in a process of its own that stops talking before a word; for tests that kill it."""
+"""Start the demo in a process of its own; its model stops before a given word."""
 
 import sys
 from pathlib import Path
@@ -9,29 +9,29 @@ import anyio.to_thread
 from midrun.demo import page
 from midrun.demo.launch import Demo
 from midrun.runs.values import RunView
-from tests.unit.demo.theatre import Holding
+from tests.unit.demo.demo_run import HoldingPace
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
-def _opened(link: str, found: str, view: RunView) -> None:
-    _say(f"{link} {view.run_id} {found or 'new'}")
+def _print_link(link: str, found: str, view: RunView) -> None:
+    _print_line(f"{link} {view.run_id} {found or 'new'}")
 
 
-async def _tell(pace: Holding) -> None:
+async def _report_reached(pace: HoldingPace) -> None:
     await pace.reached.wait()
-    _say("reached")
+    _print_line("reached")
 
 
 async def _main(folder: Path, word: str) -> None:
-    pace = Holding(word)
+    pace = HoldingPace(word)
     demo = Demo(store=f"sqlite:///{folder / 'runs.db'}", pace=pace, actor="ada")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_tell, pace)
-        await page.serve_demo(demo, _opened, port=0, browser=False)
+        tasks.start_soon(_report_reached, pace)
+        await page.serve_demo(demo, _print_link, port=0, browser=False)
         tasks.cancel_scope.cancel()
 
 

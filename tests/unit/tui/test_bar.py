@@ -1,0 +1,567 @@
+"""The control bar: each key, each dialog, and the ways to leave."""
+
+import pytest
+from msgspec.structs import replace
+from prompt_toolkit.utils import get_cwidth
+
+from midrun.core.ids import Micros
+from midrun.core.values import Phase
+from midrun.errors import StoreUnreachable
+from midrun.models import Use
+from midrun.runs.values import RunView
+from midrun.stops import MaxSteps
+from midrun.tui import session
+from midrun.tui.bar import draw_bar
+from midrun.tui.controller import ExitReason
+from midrun.tui.styled_text import Hints, plain_text
+from tests.unit.tui.bar_session import open_bar
+
+READ, WRITE = Use("read", what="the news"), Use("write", title="Memo")
+SEND = Use("send", to="everybody")
+PLAN = Use("plan", items=["Look", "Tell"], marks={"1": "running"})
+CTRL_C, ESC, ALT_ENTER, ENTER = "\x03", "\x1b", "\x1b\r", "\r"
+TAB, BACKSPACE = "\t", "\x7f"
+PASTED = "\x1b[200~{}\x1b[201~"
+READ_IN_FLIGHT = "Stops after read"
+"""A part of the pause button while the tool `read` runs."""
+
+
+async def test_p_pauses_withdraws_the_pause_and_resumes() -> None:
+    """The key does what its button says at the moment."""
+    async with open_bar(READ, READ, "Done.") as bar:
+        await bar.wait_for("Running", "p  Pause — Stops after read.")
+        bar.press("p")
+        await bar.wait_for("Pausing by ada", "Keep running — Withdraws the pause.")
+        bar.press("p")
+        await bar.wait_for("Running", "p  Pause")
+        bar.press("p")
+        await bar.wait_for("Pausing")
+        bar.gates["read"].set()
+        await bar.wait_for("Paused by ada", "p  Resume")
+        bar.press("p")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "✓ completed" in bar.output.written
+
+
+async def test_a_key_that_is_held_down_counts_once() -> None:
+    """Otherwise it would pause and resume in turns."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT)
+        bar.stop_clock()
+        bar.press("p" * 20)
+        await bar.wait_for("Pausing")
+        bar.gates["read"].set()
+        await bar.run.until("paused")
+        await bar.wait_for("Paused by ada")
+
+
+async def test_a_redirect_is_typed_in_the_composer_and_waits_for_the_next_step() -> None:
+    """In the composer, p, c and d are letters and not keys."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press("r")
+        await bar.wait_for("Enter: next step")
+        bar.press("pcd? skip the sports")
+        await bar.wait_for("pcd? skip the sports", "Running")
+        bar.press(ENTER)
+        await bar.wait_for("redirect waits for the next step: “pcd? skip the sports”")
+        bar.gates["read"].set()
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "+ pcd? skip the sports" in bar.output.written
+
+
+async def test_alt_enter_redirects_now() -> None:
+    """The call in flight is stopped for it."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press("r")
+        await bar.wait_for("Alt+Enter: now")
+        bar.press("stop reading")
+        await bar.wait_for("stop reading")
+        bar.press(ALT_ENTER)
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "redirect now by ada: stop reading" in bar.output.written
+        assert "■ read stopped midway" in bar.output.written
+
+
+async def test_escape_discards_the_text_in_the_composer() -> None:
+    """After that, keys act on the run again."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press("rnever mind")
+        await bar.wait_for("never mind")
+        bar.press(ESC)
+        await bar.wait_for("p  Pause")
+        bar.press("p")
+        await bar.wait_for("Pausing")
+        assert not (await bar.run.view()).pending
+
+
+async def test_w_withdraws_a_pending_redirect() -> None:
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press(f"rskip the sports{ENTER}")
+        await bar.wait_for("skip the sports", "w withdraws it")
+        bar.press("w")
+        await bar.wait_for_print("withdrawn by ada: skip the sports")
+        bar.gates["read"].set()
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+
+
+async def test_a_side_question_is_acknowledged_at_once() -> None:
+    """Tab turns a redirect into a side question and keeps the text."""
+    async with open_bar(READ, "Nearly there.", "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press("rhow far are you?")
+        await bar.wait_for("how far are you?")
+        bar.press(TAB)
+        await bar.wait_for("Tab: redirect", "how far are you?")
+        bar.press(ENTER)
+        await bar.wait_for("Hold on")
+        await bar.wait_for_print("» ada: how far are you?")
+        bar.gates["read"].set()
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        # The output has the row twice if the bar is redrawn while the text streams.
+        assert sum("Back to Sort the mail" in line for line in bar.printed_lines) == 1
+        assert bar.printed_lines.count("Done.") == 1
+        assert "interrupted" not in bar.output.written
+
+
+async def test_hold_on_is_shown_until_the_side_question_is_answered() -> None:
+    async with open_bar(READ, "Nearly there.", WRITE, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press(f"show far are you?{ENTER}")
+        await bar.wait_for("Hold on", "message waits")
+        bar.gates["read"].set()
+        assert "Hold on" not in await bar.wait_for("Running", "write")
+
+
+async def test_the_text_of_a_refused_redirect_returns_to_the_composer() -> None:
+    """The run was halted while the text was typed."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press("rskip the sports")
+        await bar.wait_for("skip the sports")
+        await bar.midrun.halt("fire drill", actor="operator:olga")
+        await bar.wait_for("Halted")
+        bar.press(ENTER)
+        await bar.wait_for("redirect refused", "skip the sports", "Enter: next step")
+
+
+async def test_an_unsent_text_is_printed_when_the_run_ends() -> None:
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press("rskip the sports")
+        await bar.wait_for("skip the sports")
+        bar.gates["read"].set()
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "it finished first. Your text: skip the sports" in bar.output.written
+
+
+async def test_c_asks_for_confirmation_before_a_cancel() -> None:
+    """Also if the run has not changed anything yet."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "c  Cancel")
+        bar.press("c")
+        await bar.wait_for("Cancel?", "It has changed nothing that a cancel could undo.")
+        bar.press("c")
+        await bar.wait_for("Pausing by ada")
+        bar.press("n")
+        await bar.wait_for("Running")
+        bar.press("c")
+        await bar.wait_for("Cancel?", "Pausing by ada")
+        bar.press("y")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "cancel requested by ada" in bar.output.written
+
+
+@pytest.mark.parametrize(
+    ("key", "printed"), [("y", "↩ undone: write"), ("k", "keep finished work")]
+)
+async def test_the_cancel_dialog_lists_the_undos_and_holds_the_run(
+    key: str, printed: str
+) -> None:
+    """No call starts while the dialog is open."""
+    async with open_bar(WRITE, READ, "Done.") as bar:
+        bar.gates["write"].set()
+        await bar.wait_for("can undo 1", "read")
+        bar.press("c")
+        shown = await bar.wait_for("Cancel?", "Nothing new starts meanwhile", "Pausing by ada")
+        assert 'will undo: write {"title":"Memo"}' in shown
+        assert (await bar.run.view()).hold_until is not None
+        bar.press(key)
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert printed in bar.output.written
+        assert "■ cancelled" in bar.output.written
+
+
+async def test_the_cancel_dialog_lists_the_releases() -> None:
+    async with open_bar(Use("lock", name="door"), READ, "Done.") as bar:
+        await bar.wait_for("Running", "releases lock")
+        bar.press("c")
+        await bar.wait_for("Cancel?", "will release: lock", "^C again leaves it paused")
+        bar.press("y")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+
+
+async def test_n_in_the_cancel_dialog_lets_the_run_go_on() -> None:
+    """Only the hold is withdrawn."""
+    async with open_bar(WRITE, READ, "Done.") as bar:
+        bar.gates["write"].set()
+        await bar.wait_for("can undo 1", "read")
+        bar.press("c")
+        await bar.wait_for("Cancel?", "Pausing")
+        bar.press("n")
+        await bar.wait_for("Running", "p  Pause")
+        bar.gates["read"].set()
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "✓ completed" in bar.output.written
+
+
+async def test_ctrl_c_pauses_then_opens_the_cancel_dialog_then_leaves() -> None:
+    async with open_bar(WRITE, "Done.") as bar:
+        await bar.wait_for("p  Pause — Stops after write.")
+        bar.press(CTRL_C)
+        await bar.wait_for("Pausing by ada", "Keep running")
+        bar.press(CTRL_C)
+        await bar.wait_for("Cancel?", "n  back")
+        bar.press(CTRL_C)
+        assert await bar.wait_for_exit() is ExitReason.QUIT
+        view = await bar.run.view()
+        assert (view.phase, view.hold_until) == ("pausing", None)
+
+
+async def test_ctrl_c_in_the_cancel_dialog_turns_the_hold_into_a_pause() -> None:
+    """A hold would end after a minute, and the run would go on."""
+    async with open_bar(WRITE, READ, "Done.") as bar:
+        bar.gates["write"].set()
+        await bar.wait_for("can undo 1", "read")
+        bar.press("c")
+        await bar.wait_for("Cancel?", "Pausing")
+        bar.press(CTRL_C)
+        assert await bar.wait_for_exit() is ExitReason.QUIT
+        assert (await bar.run.view()).hold_until is None
+
+
+async def test_d_detaches_and_the_run_goes_on() -> None:
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for("Running")
+        bar.press("d")
+        assert await bar.wait_for_exit() is ExitReason.DETACHED
+        bar.gates["read"].set()
+        assert (await bar.run.until("terminal")).phase == "completed"
+
+
+async def test_the_question_mark_opens_and_closes_the_help() -> None:
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for("Running")
+        bar.press("?")
+        await bar.wait_for("redirect: Enter at the next step", "^C")
+        bar.press("?")
+        await bar.wait_for("p  Pause")
+
+
+async def test_p_raises_a_reached_cap_and_resumes() -> None:
+    async with open_bar(READ, "Done.", stop=MaxSteps(1)) as bar:
+        bar.gates["read"].set()
+        await bar.wait_for("Paused at the step cap (1)", "p  Raise cap, resume — Adds 10 steps")
+        bar.press("p")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "raised by ada: steps" in bar.output.written
+
+
+async def test_pasted_text_does_not_act_as_keys() -> None:
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT)
+        bar.press("\x1b[200~pcd\x1b[201~?")
+        await bar.wait_for("^C")  # the help: the key after the pasted text
+        view = await bar.run.view()
+        assert (view.phase, bar.exit_reason) == ("running", None)
+
+
+@pytest.mark.parametrize("columns", [80, 150])
+async def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+    """In each dialog. Wide characters count as two columns."""
+    news = Use("read", what="ニュース" * 40)
+    async with open_bar(WRITE, news, "Done.", columns=columns) as bar:
+        bar.gates["write"].set()
+        await bar.wait_for("Running", "can undo 1")
+        for keys in ("?", "?c", "nr" + "日本" * 60):
+            bar.press(keys)
+            shown = await bar.wait_for({"?": "^C", "?c": "Cancel?"}.get(keys, "Esc: discard"))
+            lines = shown.splitlines()[:-1]  # the last line is the composer, which scrolls
+            assert max(map(get_cwidth, lines)) <= columns
+
+
+async def test_the_notice_of_a_lost_connection_disappears_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "VIEW_REFRESH_MAX_INTERVAL_S", 0.01)
+
+    async def raise_unreachable() -> RunView:
+        raise StoreUnreachable("sqlite:///runs.db", "connection refused")
+
+    async with open_bar(Use("read", what="news"), "All read.") as bar:
+        await bar.wait_for("Running")
+        with monkeypatch.context() as patched:
+            patched.setattr(bar.run, "view", raise_unreachable)
+            await bar.wait_for("the run may still be working", "connection refused")
+        await bar.wait_until_hidden("the run may still be working")
+
+
+# ── asks ─────────────────────────────────────────────────────────────────────
+
+
+async def test_y_approves_a_call() -> None:
+    """The dialog shows the arguments."""
+    async with open_bar(SEND, "Done.") as bar:
+        await bar.wait_for(
+            "Waiting for a person", 'a  Let the agent call send? {"to":"everybody"}'
+        )
+        bar.press("a")
+        await bar.wait_for('"to": "everybody"', "y  approve", "e  edit", "n  decline")
+        bar.press("y")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "a1: approved by ada" in bar.output.written
+        assert "✓ send sent to everybody" in bar.output.written
+
+
+async def test_the_refusal_of_edited_arguments_is_shown_in_full() -> None:
+    """The reason is at its end, so the line is wrapped and not clipped."""
+    async with open_bar(SEND, "Done.", columns=80) as bar:
+        await bar.wait_for("Waiting")
+        bar.press("a")
+        await bar.wait_for("y  approve")
+        bar.press("e")
+        await bar.wait_for("approve with these arguments")
+        bar.press(BACKSPACE * 12 + "5}" + ENTER)
+        shown = await bar.wait_for("approve refused")
+        assert "the run is waiting" in " ".join(shown.split())
+        assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+async def test_e_approves_a_call_with_edited_arguments() -> None:
+    """They are edited as JSON. Invalid JSON returns to the composer."""
+    async with open_bar(SEND, "Done.") as bar:
+        await bar.wait_for("Waiting")
+        bar.press("a")
+        await bar.wait_for("y  approve")
+        bar.press("e")
+        await bar.wait_for('{"to":"everybody"}', "approve with these arguments")
+        bar.press(f"{BACKSPACE}{ENTER}")
+        await bar.wait_for('{"to":"everybody"', "Pass plain JSON data")
+        bar.press(BACKSPACE * 11 + '"bob"}' + ENTER)
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "✓ send sent to bob" in bar.output.written
+
+
+async def test_n_declines_a_call_with_a_reason() -> None:
+    async with open_bar(SEND, "Done.") as bar:
+        await bar.wait_for("Waiting")
+        bar.press("a")
+        await bar.wait_for("n  decline")
+        bar.press("n")
+        await bar.wait_for("the reason is optional")
+        bar.press(f"not to everybody{ENTER}")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "a1: declined by ada not to everybody" in bar.output.written
+
+
+async def test_a_question_is_answered_by_its_number_or_by_text() -> None:
+    colour = Use("ask_human", question="Which colour?", options=["red", "blue"])
+    size = Use("ask_human", question="Which size?")
+    async with open_bar(colour, size, "Done.") as bar:
+        await bar.wait_for("Waiting for a person", "Which colour?")
+        bar.press("a")
+        await bar.wait_for("1  red", "2  blue", "t  type an answer")
+        bar.press("2")
+        await bar.wait_for_print("a1: answered by ada: blue")
+        await bar.wait_for("Which size?")
+        bar.press("a")
+        await bar.wait_for("? Which size?")
+        bar.press("t")
+        await bar.wait_for("Enter: send")
+        bar.press(f"very large{ENTER}")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "a2: answered by ada: very large" in bar.output.written
+
+
+async def test_a_question_of_a_tool_that_handles_declines_can_be_declined() -> None:
+    """Other questions do not have this key."""
+    async with open_bar(Use("poll"), "Done.") as bar:
+        await bar.wait_for("Waiting")
+        bar.press("a")
+        await bar.wait_for("t  type an answer", "n  decline")
+        bar.press("n")
+        await bar.wait_for("the reason is optional")
+        bar.press(f"neither{ENTER}")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "a1: declined by ada neither" in bar.output.written
+
+
+async def test_an_ask_that_is_settled_elsewhere_closes_its_dialog() -> None:
+    async with open_bar(SEND, Use("read", what="the news"), "Done.") as bar:
+        await bar.wait_for("Waiting")
+        bar.press("a")
+        await bar.wait_for("y  approve")
+        await bar.run.approve(actor="bob")
+        await bar.wait_for("Running", "p  Pause")
+        assert "a1: approved by bob" in await bar.wait_for_print("approved by bob")
+
+
+async def test_a_without_open_asks_shows_a_notice() -> None:
+    async with open_bar(Use("read", what="the news"), "Done.") as bar:
+        await bar.wait_for("Running")
+        bar.press("a")
+        await bar.wait_for("The run has no open asks.")
+
+
+async def test_ctrl_c_pauses_a_waiting_run_and_its_ask_stays_open() -> None:
+    async with open_bar(SEND, "Done.") as bar:
+        await bar.wait_for("Waiting")
+        bar.press("a")
+        await bar.wait_for("y  approve")
+        bar.press(ESC)
+        await bar.wait_for("p  Pause — Pauses here; the question stays open.")
+        bar.press(CTRL_C)
+        shown = await bar.wait_for("Paused by ada")
+        assert "Let the agent call send?" in shown
+
+
+async def test_an_answer_that_came_second_returns_to_the_composer() -> None:
+    """The notice names the first answer and its actor."""
+    size = Use("ask_human", question="Which size?")
+    async with open_bar(size, Use("read", what="the news"), "Done.") as bar:
+        await bar.wait_for("Waiting for a person")
+        bar.press("a")
+        await bar.wait_for("t  type an answer")
+        bar.press("t")
+        await bar.wait_for("Enter: send")
+        bar.press("very large")
+        await bar.wait_for("very large")
+        await bar.run.answer("small", actor="bob")
+        bar.press(ENTER)
+        await bar.wait_for(
+            "Your answer was not used: bob answered “small” first.", "very large", "Enter: send"
+        )
+
+
+# ── take over, hand back, fork ───────────────────────────────────────────────
+
+
+async def test_t_takes_over_and_writes_and_p_hands_back() -> None:
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for("Running", "read")
+        bar.press("t")
+        await bar.wait_for("p  Keep running")  # the call in flight finishes first
+        bar.gates["read"].set()
+        await bar.wait_for("p  Hand back", "t  Write — In the agent's place.")
+        bar.press("t")
+        await bar.wait_for("say it in the agent's place")
+        bar.press(f"The news are old.{ENTER}")
+        await bar.wait_for_print("· ada: The news are old.")
+        await bar.wait_for_view()
+        bar.press("p")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "handed back by ada" in bar.output.written
+
+
+async def test_r_hands_back_with_an_instruction() -> None:
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for("Running", "read")
+        bar.press("t")
+        await bar.wait_for("p  Keep running")
+        bar.gates["read"].set()
+        await bar.wait_for("r  Redirect — A person has taken over; hand back")
+        bar.press("r")
+        await bar.wait_for("the agent goes on, and learns what you did")
+        bar.press(f"go on with the sports{ENTER}")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        turns = [str(turn) async for turn in bar.run.feed() if turn.seq is not None]
+        assert any("go on with the sports" in turn for turn in turns)
+
+
+async def test_f_starts_a_fork_and_shows_the_command_to_attach() -> None:
+    """The command names the same store; this run goes on."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for("Running", "read")
+        bar.press("f")
+        await bar.wait_for("a new run goes on from here", "Esc: discard")
+        bar.press(f"only the weather{ENTER}")
+        await bar.wait_for("midrun attach run_", "--store sqlite:///runs.db", "Running")
+        runs = (await bar.midrun.runs()).items
+        assert len(runs) == 2
+
+
+async def test_a_fork_needs_no_instruction() -> None:
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for("Running", "read")
+        bar.press("f")
+        await bar.wait_for("Esc: discard")
+        bar.press(ENTER)
+        await bar.wait_for("midrun attach run_")
+
+
+async def test_plan_steps_and_the_step_cap_are_shown_separately() -> None:
+    async with open_bar(PLAN, READ, "Done.", stop=MaxSteps(2)) as bar:
+        bar.gates["read"].set()
+        shown = await bar.wait_for("Paused at the step cap (2)", "plan step 1 of 2")
+        await bar.wait_for_print("cap reached: at most 2 steps")
+        assert shown.count("step 1 of 2") == 1
+
+
+async def test_the_bar_of_a_run_without_worker_shows_the_worker_command() -> None:
+    """Not at a server, which drives its own runs."""
+    async with open_bar(READ, "Done.") as bar:
+        view = replace(await bar.run.view(), phase=Phase.QUEUED)
+        now = Micros(view.changed_at + 60_000_000)
+        local, remote = (
+            Hints(target_options="--store sqlite:///x.db"),
+            Hints(can_start_workers=False),
+        )
+        expected = "no worker drives it: midrun worker APP --store sqlite:///x.db"
+        assert expected in [plain_text(line) for line in draw_bar(view, now, 80, local)]
+        assert not any(
+            "worker APP" in plain_text(line) for line in draw_bar(view, now, 80, remote)
+        )
+
+
+@pytest.mark.parametrize("key", ["\x04", "\x1a"])
+async def test_ctrl_d_and_ctrl_z_show_the_key_that_leaves(key: str) -> None:
+    """A suspended process would lose its runs to other workers."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for("Running", "read")
+        bar.press(key)
+        await bar.wait_for("d leaves the bar", "Running")
+
+
+async def test_pasted_lines_are_joined_to_one_text() -> None:
+    """Nothing is sent before Enter is pressed."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press("r")
+        await bar.wait_for("Esc: discard")
+        bar.press(PASTED.format("skip the sports\nand cancel\r\n\ndetach"))
+        await bar.wait_for("skip the sports", "detach")
+        assert (await bar.run.view()).pending == ()
+        bar.press(ENTER)
+        await bar.wait_for("“skip the sports and cancel detach”")
+
+
+async def test_the_text_in_the_composer_survives_the_cancel_dialog() -> None:
+    """Ctrl-C acts on the run also while a text is typed."""
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
+        bar.press("rskip the sports")
+        await bar.wait_for("skip the sports")
+        bar.press(CTRL_C)
+        await bar.wait_for("Pausing by ada", "skip the sports")
+        bar.press(CTRL_C)
+        await bar.wait_for("Cancel?")
+        bar.press("n")
+        await bar.wait_for("skip the sports", "Esc: discard")
+        bar.press(CTRL_C)
+        await bar.wait_for("Cancel?")
+        bar.press(CTRL_C)
+        assert await bar.wait_for_exit() is ExitReason.QUIT
+        assert "! it was not sent. Your text: skip the sports" in bar.output.written
