@@ -20,7 +20,7 @@ class ControlBase(
 
     `request` makes a control safe to repeat: it is applied once, and a repeat gets the first
     verdict. `seen` is the revision (`State.control_rev`) that the sender decided on; the
-    control is refused if the run has another one by now. A pause or a cancel is not.
+    control is refused if the run has another one by now. `Pause` and `Cancel` ignore it.
     """
 
     by: Actor = Actor()

@@ -1,8 +1,8 @@
 """Inputs of the driver to `decide`: results of effects, and requests to start something.
 
 Controls are the other kind of input. Inputs that only the lease holder may send are
-`LeasedInput`s and carry the epoch of the lease. `decide` refuses one of an older epoch: a
-worker that lost its lease can still report, and it changes nothing. `TakeLease`,
+`LeasedInput`s and carry the epoch of the lease. `decide` refuses one of an older epoch, so a
+worker that lost its lease changes nothing. `TakeLease`,
 `ReportLateResult`, `Wake`, `CloseChildAsk` and `TakeBack` need no lease.
 
 Nothing here is stored; `decide` turns inputs into entries.
@@ -27,9 +27,7 @@ from midrun.core.values import NO_SPEND, AskKind, CleanupAction, Item, Json, Spe
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class DriverInputBase(
-    Struct, frozen=True, kw_only=True, tag=True, tag_field="evidence", gc=False
-):
+class DriverInputBase(Struct, frozen=True, kw_only=True, tag=True, tag_field="input", gc=False):
     """Base of all inputs of the driver."""
 
 

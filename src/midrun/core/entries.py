@@ -166,7 +166,7 @@ class CallAborted(EntryBase, kw_only=True):
     text: str = ""  # the text that a model had streamed so far
     thinking: str = ""
     spent: Spend | None = None
-    final: bool = False  # it exceeded its timeout: it is not retried
+    final: bool = False  # not retried: timed out, its process died, or its outcome is unknown
 
 
 class CallUnknown(EntryBase, kw_only=True):

@@ -29,7 +29,7 @@ MICROS_MAX: Final = Micros(2**53 - 1)
 
 
 def add_micros(now: Micros, micros: float) -> Micros:
-    """Return the time `by` microseconds after `now`, at most `MICROS_MAX`."""
+    """Return the time `micros` microseconds after `now`, at most `MICROS_MAX`."""
     return Micros(
         min(int(min(now + micros, MICROS_MAX)), MICROS_MAX)
     )  # the inner `min`: int(inf) would raise

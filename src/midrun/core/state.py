@@ -89,11 +89,11 @@ class Cleanup(Value, kw_only=True):
     attempts: int = 0
     error: str = ""
     retry_at: Micros | None = None
-    is_final: bool = False  # no further attempt: the last one may still be running
+    is_final: bool = False  # its error is final: it may still be running, so it is not retried
 
     @property
     def is_finished(self) -> bool:
-        """Whether no further attempt will be made."""
+        """Whether the journal has its end: it is done, or was given up."""
         return self.stage in {"done", "gave_up"}
 
 

@@ -275,7 +275,7 @@ def _is_met(stop: Stop, meter: Meter, reserve: Spend) -> bool:  # noqa: C901, PL
 
 
 def has_repeats(calls: tuple[str, ...], count: int) -> bool:
-    """Tell whether the calls end in `n` rounds of one call, or of a cycle of up to four."""
+    """Tell whether the calls end in `count` rounds of one call, or of a cycle of up to four."""
     for length in range(1, CYCLE_MAX_CALLS + 1):
         tail = calls[-length * count :]
         if len(tail) == length * count and tail == tail[:length] * count:

@@ -31,7 +31,7 @@ from midrun.core.values import Phase, Value
 # Verdicts: the possible answers of `decide`, which never raises.
 #
 # Accepted (entries to append), no change (the run is already in the wanted state), or refused.
-# The names of the last two are in `transitions.py` and are stable: clients branch on them.
+# The names of the last two are in the tables below and are stable: clients branch on them.
 
 
 class Accepted(Value, kw_only=True):
@@ -90,7 +90,7 @@ class TableCell(Value, kw_only=True):
     """The meaning of one input in one phase."""
 
     next_phases: tuple[Phase, ...] = ()  # accepted: the phases that may follow
-    no_change_name: str = ""  # the name of "no change"; with `to`, a check in `decide/` chooses
+    no_change_name: str = ""  # the name of "no change"; with `next_phases`, `decide` chooses
     refusal_name: str = ""  # the name of the refusal
 
     def __str__(self) -> str:
@@ -254,8 +254,7 @@ INPUT_TABLE: Final[Mapping[type[Input], TableRow]] = {
         "already_known",
         _fill_row(_accept_and_stay(Phase) | {WAITING: _accept(WAITING, QUEUED)}),
     ),
-    # Inputs of the driver that holds the lease (`TakeLease`, `CloseChildAsk`, `TakeBack`: of
-    # a driver, without one).
+    # Inputs of a driver. All need its lease, except `TakeLease`, `CloseChildAsk`, `TakeBack`.
     v.TakeLease: _fill_row(
         {
             QUEUED: _accept(RUNNING),

@@ -21,16 +21,16 @@ else:
 class Phase(StrEnum):
     """The phase of a run."""
 
-    QUEUED = "queued"
-    RUNNING = "running"
-    PAUSING = "pausing"
-    PAUSED = "paused"
-    WAITING = "waiting"
-    CANCELLING = "cancelling"
+    QUEUED = "queued"  # waits for a worker to take its lease
+    RUNNING = "running"  # a worker drives it
+    PAUSING = "pausing"  # a pause was requested; calls are still in flight
+    PAUSED = "paused"  # nothing is in flight; it continues when it is resumed
+    WAITING = "waiting"  # it cannot continue before a person decides an ask
+    CANCELLING = "cancelling"  # calls are stopped and undone
     CANCELLED = "cancelled"
     COMPLETED = "completed"
-    FAILED = "failed"
-    HALTED = "halted"
+    FAILED = "failed"  # an error stopped it at a step boundary; it can be resumed
+    HALTED = "halted"  # an operator's halt stopped it; it continues when the halt is lifted
 
 
 DRIVABLE_PHASES = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING})
@@ -52,6 +52,8 @@ class Effect(StrEnum):
 
 
 Urgency = Literal["now", "next", "later"]
+"""When the agent takes up a message: at once, after the current step, after its task."""
+
 RedirectTiming = Literal["next_step", "now"]
 UndoSet = Literal["in_flight", "all"]
 CleanupAction = Literal["undo", "release"]
@@ -59,6 +61,8 @@ CallKind = Literal["model", "tool", "child"]
 CallPurpose = Literal["step", "condense"]
 AskKind = Literal["question", "approval", "unsure", "child"]
 ApprovalMode = Literal["", "block", "queue"]
+"""No approval; the agent waits for it; or the agent goes on and the call is made later."""
+
 Role = Literal["viewer", "user", "operator", "system"]
 PauseReason = Literal["user", "cap", "taken_over"]
 PlanItemState = Literal["queued", "running", "done", "failed", "dropped"]

@@ -1,11 +1,12 @@
 """Runs the functions of tools: in the event loop, in a process, or in a thread.
 
 - **async**: in the event loop, in an asyncio task of its own. It is stopped by cancelling that
-  task (`user_tasks`).
+  task (`user_code.UserTasks`).
 - **blocking, importable by name**: in a child process of the zygote (`subprocess`). It is
   stopped by SIGTERM, and SIGKILL after the grace.
 - **blocking otherwise** (a closure, a method, `in_process=True`): in a thread. Nothing can stop
-  a thread. It has its grace to end by itself; after that its outcome is unknown.
+  a thread. If the run is cancelled or given back, its outcome is unknown after the grace;
+  otherwise the run waits for its end.
 
 In all three the function ends as one `FunctionOutcome`, and an exception that it raises is one,
 too.

@@ -96,8 +96,8 @@ class InFlightCall:
         """Cancel the call for `reason`; False if that reason is known already.
 
         A second reason, such as a cancel after a pause, replaces the first. The scope has been
-        cancelled by then, which has no further effect on user code (see `user_tasks`), so the
-        user task is cancelled once more by itself.
+        cancelled by then, which has no further effect on user code (see `user_code.UserTasks`),
+        so the user task is cancelled once more by itself.
         """
         if self.stop_reason == reason:
             return False

@@ -199,7 +199,8 @@ class LiveOutput:
         # Transcripts of calls that run in other processes, as received: without secrets.
         self._remote_transcripts: dict[RunId, dict[CallId, LiveTranscript]] = {}
         # The listening processes that have the transcript of a run, and since when each of them
-        # listens. One that listens since another time has begun anew and needs it again.
+        # listens. A changed time means that the listener restarted: it needs the transcript
+        # again.
         self._listeners_with_snapshot: dict[RunId, dict[str, int]] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._wakeup = Wakeup()

@@ -1,9 +1,9 @@
 """Model calls: build the prompt, stream the reply, and return the outcome for the journal.
 
-The reply is streamed in a user task (`user_tasks`): a model adapter is user code. Its pieces go
-to `live` at once and are collected in `_PartialReply`. If the call is stopped midway, the text
-and thinking so far are journaled with `CallAborted`, so that the model sees its own unfinished
-words when the run continues.
+The reply is streamed in a user task (`user_code.UserTasks`): a model adapter is user code. Its
+pieces go to `live` at once and are collected in `_PartialReply`. If the call is stopped midway,
+the text and thinking so far are journaled with `CallAborted`, so that the model sees its own
+unfinished words when the run continues.
 """
 
 from functools import partial

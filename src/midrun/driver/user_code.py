@@ -1,4 +1,6 @@
-"""Errors of user code: their text for the journal, and cancellations that it leaves behind.
+"""User code: its tasks, its errors, and cancellations that it leaves behind.
+
+`UserTasks` runs each coroutine of user code in an asyncio task of its own and stops it.
 
 Tools, hooks, models and stop conditions are user code. An exception that they raise ends their
 call and nothing else. Two kinds are not theirs, and must be raised again (`must_reraise`):
@@ -159,8 +161,7 @@ def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
 # 1. `_cancel` cancels `_stop_scope`, which stays cancelled, and opens the gate: it sets
 #    `_gate.shield` to False.
 # 2. AnyIO now delivers the cancellation through the open gate. If the code is behind a shield
-# of
-#    its own, AnyIO waits until that shield ends, at no cost.
+#    of its own, AnyIO waits until that shield ends, at no cost.
 # 3. AnyIO delivers by calling `Task.cancel()`. `_GatedTask` overrides that method to close the
 #    gate (`_gate.shield = True`), so that AnyIO does not raise again in the next turn.
 # 4. A timer opens the gate again for the next cancellation.

@@ -13,7 +13,7 @@ An input passes three checks, in this order:
 
 The handlers are grouped by topic: `controls` (pause, resume, cancel …), `asks`,
 `conversation` (messages, frames, take-over), `calls` and `lifecycle` (boundary, end, timers).
-`shared` holds the helpers that they have in common.
+`lifecycle` also holds the helpers that they have in common.
 
 Invariant: the entries of a decision are valid only directly after `state.seq`. The writer
 appends all of them or none, and decides again when another writer was first.

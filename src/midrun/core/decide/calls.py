@@ -75,8 +75,8 @@ def close_orphans(state: State) -> tuple[Entry, ...]:
 
 def start_call(state: State, driver_input: StartCall, now: Micros) -> Verdict:
     """Start a call if the scheduler plans it and the caps allow it."""
-    order = _find_start_effect(state, driver_input.call)
-    if order is None:
+    effect = _find_start_effect(state, driver_input.call)
+    if effect is None:
         return Refused(reason=_explain_refused_start(state, driver_input.call, now))
     # `seen_seq` is the newest entry that the worker knew when it built the prompt or the
     # arguments. If a control is newer than that, the call would ignore the control.
@@ -104,7 +104,7 @@ def start_call(state: State, driver_input: StartCall, now: Micros) -> Verdict:
             call_kind="model" if call is None else call.call_kind,
             attempt=1 if call is None else call.attempt + 1,
             seen=driver_input.seen_seq,
-            purpose=order.purpose if isinstance(order, CallModel) else "step",
+            purpose=effect.purpose if isinstance(effect, CallModel) else "step",
             # msgspec omits a default by identity. Use the singleton, so that an empty
             # reservation is not written to the journal.
             reserved=NO_SPEND if driver_input.reserved == NO_SPEND else driver_input.reserved,
@@ -114,9 +114,9 @@ def start_call(state: State, driver_input: StartCall, now: Micros) -> Verdict:
 
 
 def _find_start_effect(state: State, call_id: str) -> CallModel | CallTool | None:
-    for order in iter_effects(state):
-        if isinstance(order, (CallModel, CallTool)) and order.call == call_id:
-            return order
+    for effect in iter_effects(state):
+        if isinstance(effect, (CallModel, CallTool)) and effect.call == call_id:
+            return effect
     return None
 
 
@@ -224,9 +224,9 @@ def start_undo(state: State, driver_input: StartUndo, _: Micros) -> Verdict:
     if state.in_flight or state.cleanup_in_flight:
         return Refused(reason="in_flight")
     wanted = (driver_input.call, driver_input.action)
-    cleanups = (order for order in iter_effects(state) if isinstance(order, Undo | Release))
+    cleanups = (one for one in iter_effects(state) if isinstance(one, Undo | Release))
     call = state.find_call(driver_input.call)
-    if call is None or wanted not in [(order.call, order.action) for order in cleanups]:
+    if call is None or wanted not in [(cleanup.call, cleanup.action) for cleanup in cleanups]:
         return Refused(reason="not_next")
     attempt = call.get_cleanup(driver_input.action).attempts + 1
     return accept(UndoStarted(call=call.id, action=driver_input.action, attempt=attempt))

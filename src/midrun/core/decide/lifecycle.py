@@ -133,8 +133,8 @@ def can_continue(state: State) -> bool:
         and (at_hand or (p.urgency != "later" and room))
         for p in state.pending
     )
-    thinking = not state.open_calls and (state.answer is None or bool(state.frames))
-    return thinking or any(takeable)
+    can_call_model = not state.open_calls and (state.answer is None or bool(state.frames))
+    return can_call_model or any(takeable)
 
 
 CLOCK_ACTOR = "system:clock"

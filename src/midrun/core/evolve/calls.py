@@ -209,9 +209,10 @@ def call_failed(state: State, entry: CallFailed) -> State:
     cannot repair the program.
     """
     call = get_call(state, entry.call)
-    thinking = call.call_kind == "model"
-    retried = thinking and entry.transient and call.attempt < state.run_started.model_attempts
-    fails = entry.code == TOOL_NOT_IMPORTABLE_CODE or (thinking and not retried)
+    is_model_call = call.call_kind == "model"
+    may_retry = call.attempt < state.run_started.model_attempts
+    retried = is_model_call and entry.transient and may_retry
+    fails = entry.code == TOOL_NOT_IMPORTABLE_CODE or (is_model_call and not retried)
     # After a take-over the person sees the error and decides; the run does not fail.
     if fails and not state.operator_name:
         state = replace(state, error=RunFailed(error=entry.error, code=entry.code))
