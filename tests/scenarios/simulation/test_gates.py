@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import midrun.core
-from tests.support.mutants.gate import MUTANTS, hunt
-from tests.support.mutants.planting import Mutant
+from tests.support.mutants.replacements import Mutant
+from tests.support.mutants.runner import MUTANTS, hunt
 from tests.support.simulate.setup import STYLES, Strategy
 from tests.support.simulate.sweep import swept
 

@@ -6,10 +6,10 @@ from midrun.core.controls import Say
 from midrun.core.entries import CallStarted, FrameAbandoned
 from midrun.core.transitions import INPUT_TABLE, Accepted, Refused
 from midrun.core.values import Phase
-from tests.support.mutants.asking import ASKING
-from tests.support.mutants.gate import MUTANTS, hunt
-from tests.support.mutants.planting import Mutant, in_place_of
-from tests.support.simulate import desk
+from tests.support.mutants.asks import ASKING
+from tests.support.mutants.replacements import Mutant, in_place_of
+from tests.support.mutants.runner import MUTANTS, hunt
+from tests.support.simulate import journal
 from tests.support.simulate.__main__ import main
 from tests.support.simulate.setup import STRATEGIES, Strategy
 from tests.support.simulate.sweep import failure_of, sweeps, swept
@@ -127,7 +127,7 @@ def test_a_fault_that_does_not_fit_the_code_proves_nothing() -> None:
     broken = Mutant(
         name="broken",
         wrong="it raises before it can be wrong",
-        plant=lambda: in_place_of(desk, "decide", None),
+        plant=lambda: in_place_of(journal, "decide", None),
     )
     found = hunt(broken, "mixed", seed=0, limit=5)
     assert found.schedules == 0

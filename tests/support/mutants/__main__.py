@@ -5,8 +5,8 @@ import sys
 from time import perf_counter
 from typing import cast
 
-from tests.support.mutants.gate import MUTANTS, Found, hunts
-from tests.support.mutants.planting import Mutant
+from tests.support.mutants.replacements import Mutant
+from tests.support.mutants.runner import MUTANTS, Found, hunts
 from tests.support.simulate.setup import STRATEGIES, STYLES, Strategy
 from tests.support.simulate.sweep import swept
 

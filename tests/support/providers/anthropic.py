@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tests.support.providers.frames import Fields, Frame, Numbers, Protocol, encoded
 from tests.support.providers.script import Answer, Call, Denied, Part, Text, Thinking
+from tests.support.providers.wire import Fields, Frame, Numbers, Protocol, encoded
 
 FINISHES = {"stop": "end_turn", "length": "max_tokens", "filtered": "refusal"}
 

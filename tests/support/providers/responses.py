@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import count
 
 from tests.support.providers import chat
-from tests.support.providers.frames import Fields, Frame, Numbers, Protocol, encoded
 from tests.support.providers.script import Answer, Call, Part, Text, Thinking
+from tests.support.providers.wire import Fields, Frame, Numbers, Protocol, encoded
 
 CUT_SHORT = {"length": "max_output_tokens", "filtered": "content_filter"}
 

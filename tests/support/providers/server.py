@@ -16,9 +16,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.support.providers.anthropic import MESSAGES
 from tests.support.providers.chat import CHAT
-from tests.support.providers.frames import Frame, Numbers, Protocol
 from tests.support.providers.responses import RESPONSES
 from tests.support.providers.script import Answer, Cut, Denied, Ended, Endless, Garbled, Gate
+from tests.support.providers.wire import Frame, Numbers, Protocol
 
 T = TypeVar("T")
 

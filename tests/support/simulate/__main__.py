@@ -6,9 +6,8 @@ import secrets
 import sys
 from time import perf_counter
 
-from tests.support.simulate.failure import told
 from tests.support.simulate.setup import STRATEGIES
-from tests.support.simulate.sweep import Sweep, played, sweeps
+from tests.support.simulate.sweep import Sweep, played, sweeps, told
 from tests.support.simulate.universe import Universe
 
 SHOWN = 3

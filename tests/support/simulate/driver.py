@@ -38,11 +38,10 @@ from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
 from midrun.core.transitions import Accepted
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
-from tests.support.simulate.door import Door
-from tests.support.simulate.pills import checked
+from tests.support.simulate.dispatcher import Door, checked
+from tests.support.simulate.environment import Scene
 from tests.support.simulate.programs import proposals
-from tests.support.simulate.scene import Scene
-from tests.support.simulate.schedule import Process, Steps
+from tests.support.simulate.scheduler import Process, Steps
 
 
 class Driver:

@@ -15,10 +15,10 @@ from midrun.core.entries import (
 from midrun.core.state import State
 from midrun.core.transitions import Accepted
 from midrun.core.values import Actor, Phase
+from tests.support.simulate.checks import Violation
 from tests.support.simulate.driver import Driver
-from tests.support.simulate.scene import Scene
-from tests.support.simulate.schedule import Steps
-from tests.support.simulate.violation import Violation
+from tests.support.simulate.environment import Scene
+from tests.support.simulate.scheduler import Steps
 
 HOUR = 3_600_000_000
 WAKING = (

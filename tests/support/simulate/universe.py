@@ -6,15 +6,15 @@ from midrun.core.entries import ResidueAccepted
 from midrun.core.ids import Micros
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE_PHASES, Phase
+from tests.support.simulate.checks import Violation
 from tests.support.simulate.checks.audit import audit, audit_so_far
+from tests.support.simulate.clients import Person, is_over, open_asks, reader
+from tests.support.simulate.dispatcher import left_behind
 from tests.support.simulate.driver import Driver
-from tests.support.simulate.family import left_behind
+from tests.support.simulate.environment import TICK, Scene
 from tests.support.simulate.faults import Faults, lifter, waker
-from tests.support.simulate.people import Person, is_over, open_asks, reader
-from tests.support.simulate.scene import TICK, Scene
-from tests.support.simulate.schedule import Process
+from tests.support.simulate.scheduler import Process
 from tests.support.simulate.setup import Strategy
-from tests.support.simulate.violation import Violation
 
 STEPS_MAX: Final = 700
 DRAIN_MAX: Final = 1500

@@ -24,9 +24,9 @@ from midrun.core.ids import CallId
 from midrun.core.state import Call
 from midrun.core.values import Effect, Json, Phase
 from midrun.text.report import build_report
+from tests.support.simulate.checks import Violation
+from tests.support.simulate.environment import Scene
 from tests.support.simulate.programs import TOOLS
-from tests.support.simulate.scene import Scene
-from tests.support.simulate.violation import Violation
 
 
 def check_counts(scene: Scene, records: list[Record]) -> None:

@@ -16,8 +16,8 @@ from midrun.core.entries import (
 )
 from midrun.core.transitions import Accepted, NoChange, Verdict
 from midrun.core.values import Phase
-from tests.support.simulate.scene import Scene, Told
-from tests.support.simulate.violation import Violation
+from tests.support.simulate.checks import Violation
+from tests.support.simulate.environment import Scene, Told
 
 
 def check_replies(scene: Scene, records: list[Record]) -> None:

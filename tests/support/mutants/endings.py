@@ -25,7 +25,7 @@ from midrun.core.ids import Micros
 from midrun.core.state import Call, PauseState, State
 from midrun.core.transitions import Input, Verdict, accept
 from midrun.core.values import CleanupAction, Phase
-from tests.support.mutants.planting import (
+from tests.support.mutants.replacements import (
     Mutant,
     Planted,
     Ruling,

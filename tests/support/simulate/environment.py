@@ -37,9 +37,9 @@ from midrun.core.ids import CallId, Micros, RunId, Seq, make_call_key
 from midrun.core.state import State
 from midrun.core.transitions import Verdict
 from midrun.core.values import Json, Phase
-from tests.support.simulate.desk import Desk
+from tests.support.simulate.journal import Desk
 from tests.support.simulate.programs import NAMES, PILLS, program_of, start_of
-from tests.support.simulate.schedule import (
+from tests.support.simulate.scheduler import (
     Process,
     Ready,
     Scheduler,

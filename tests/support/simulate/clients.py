@@ -39,10 +39,10 @@ from midrun.core.state import Ask, State
 from midrun.core.stops import measure_caps
 from midrun.core.transitions import Accepted
 from midrun.core.values import Actor, Phase
-from tests.support.simulate.desk import Batch
+from tests.support.simulate.environment import Scene, Told
+from tests.support.simulate.journal import Batch
 from tests.support.simulate.programs import soon, use_of
-from tests.support.simulate.scene import Scene, Told
-from tests.support.simulate.schedule import Process, Steps
+from tests.support.simulate.scheduler import Process, Steps
 
 OLGA: Final = Actor(name="olga", role="operator")
 PAT: Final = Actor(name="pat", role="operator")

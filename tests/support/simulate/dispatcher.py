@@ -32,24 +32,35 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Seq, make_undo_key
 from midrun.core.scheduler import plan_effects
-from midrun.core.state import State
+from midrun.core.state import Call, State
 from midrun.core.transitions import Accepted, Verdict
 from midrun.core.values import Actor, Effect, Reply, Spend
 from midrun.errors import HaltInForce, KindRefused, StaleEpoch
 from midrun.ports.store import Lease
-from tests.support.simulate.desk import Batch
-from tests.support.simulate.family import born, decided, left_behind
-from tests.support.simulate.flight import Task
-from tests.support.simulate.pills import swallowed
+from tests.support.simulate.checks import Violation
+from tests.support.simulate.environment import Acted, Killed, Scene
+from tests.support.simulate.journal import Batch
 from tests.support.simulate.programs import TOOLS, plan_items, reply_to, soon
-from tests.support.simulate.scene import Acted, Scene
-from tests.support.simulate.schedule import Process, Steps
-from tests.support.simulate.violation import Violation
+from tests.support.simulate.scheduler import Process, Steps
+from tests.support.simulate.world import Child
 
 PARTS: Final = 2
 PROMPT: Final = Spend(tokens=10, cost=1000)
 
 Outcome = CallDone | CallFailed | CallAborted | CallUnknown
+
+
+class Task:
+    """A call in flight, as the process that makes it knows it. `stop` says why it must end."""
+
+    __slots__ = ("attempt", "call", "key", "stop", "view")
+
+    def __init__(self, call: Call, key: str, view: State) -> None:
+        self.call = call
+        self.attempt = call.attempt
+        self.key = key
+        self.view = view
+        self.stop = ""
 
 
 class Door:
@@ -398,3 +409,65 @@ class Door:
         )
         if self.holds() and isinstance(self.desk.bring(batch, given), Accepted):
             self.commit(batch)
+
+
+def swallowed(scene: Scene, process: Process, task: Task, steps: Steps, doubt: Steps) -> Steps:
+    """Make a call as it is made, unless the script says that it is a pill.
+
+    Before it has done anything its process ends, or it cannot say whether it has: `doubt`.
+    """
+    name = task.call.use.tool or "model"
+    if name == scene.program.pill and scene.poison:
+        scene.killed.append(Killed(call=task.call.id, seq=Seq(scene.desk.state.seq)))
+        fall(scene, process)
+    elif name == scene.program.doubted and scene.doubts:
+        scene.doubts -= 1
+        yield from doubt
+    else:
+        yield from steps
+
+
+def checked(scene: Scene, process: Process, tool: str, steps: Steps) -> Steps:
+    """Ask a check as it is asked; that of a pill may end the process, too."""
+    yield None
+    if tool == scene.program.pill and scene.poison and scene.chance(0.3):
+        fall(scene, process)
+        return
+    yield from steps
+
+
+def fall(scene: Scene, process: Process) -> None:
+    """End the process, with everything that it has under way."""
+    scene.poison -= 1
+    scene.scheduler.end(process)
+    scene.fallen.append(process)
+
+
+def born(scene: Scene, key: str) -> Child:
+    """Return the child of the call with this key; a second attempt finds the first one's."""
+    rng = scene.rng
+    new = Child(
+        asks=rng.choice((0, 0, 1, 1, 2)), left=rng.randint(0, 2), fails=rng.random() < 0.1
+    )
+    return scene.world.children.setdefault(key, new)
+
+
+def decided(view: State, call: CallId) -> int:
+    """Return how much of what the child of `call` asked was decided, here or on the child."""
+    asks = (ask for ask in view.asks if ask.call == call)
+    return sum(ask.close_reason in {"answered", "elsewhere"} for ask in asks)
+
+
+def left_behind(scene: Scene, view: State) -> None:
+    """Check that no child works on for a call that its parent has given up.
+
+    Raises:
+        Violation: the parent goes on with its next step, or waits, and there is one.
+    """
+    for call in view.calls:
+        child = scene.world.children.get(scene.key(call.id))
+        if child is None or child.ended or child.fails or call.is_open:
+            continue
+        parked = any(call.number in frame.parked_calls for frame in view.frames)
+        if not parked and call.release.attempts < view.run_started.undo_attempts:
+            raise Violation("LEFT", f"the child of {call.id} was left to itself")

@@ -30,7 +30,7 @@ from midrun.errors import JournalCorrupt, LeaseHeld, SeqConflict
 from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, HaltRecord, Lease, Snapshot
 from midrun.stores.memory import MemoryStore
-from tests.support.simulate.violation import Violation
+from tests.support.simulate.checks import Violation
 
 T = TypeVar("T")
 

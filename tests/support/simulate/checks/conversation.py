@@ -29,8 +29,8 @@ from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
-from tests.support.simulate.scene import Scene
-from tests.support.simulate.violation import Violation
+from tests.support.simulate.checks import Violation
+from tests.support.simulate.environment import Scene
 
 
 def check_thought(scene: Scene, records: list[Record]) -> None:

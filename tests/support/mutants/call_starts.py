@@ -21,7 +21,7 @@ from midrun.core.stops import Meter
 from midrun.core.transitions import Input, Verdict, accept
 from midrun.core.values import Phase, Spend
 from midrun.stores import validation
-from tests.support.mutants.planting import (
+from tests.support.mutants.replacements import (
     Mutant,
     Planted,
     Ruling,
@@ -33,7 +33,7 @@ from tests.support.mutants.planting import (
     ruling,
     together,
 )
-from tests.support.simulate import desk as sim_desk
+from tests.support.simulate import journal
 
 
 def _unfenced_decide() -> Planted:
@@ -45,7 +45,7 @@ def _unfenced_decide() -> Planted:
             state = replace(state, is_leased=True)
         return original(state, given, now)
 
-    return in_place_of(sim_desk, "decide", decide)
+    return in_place_of(journal, "decide", decide)
 
 
 def _unfenced_store() -> Planted:

@@ -26,7 +26,7 @@ from midrun.core.ids import Micros
 from midrun.core.state import Call, State
 from midrun.core.transitions import Accepted, Input, Verdict, accept
 from midrun.core.values import TERMINAL_PHASES
-from tests.support.mutants.planting import (
+from tests.support.mutants.replacements import (
     Mutant,
     Planted,
     Ruling,

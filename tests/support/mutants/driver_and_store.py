@@ -9,12 +9,12 @@ from midrun.core.entries import CallStarted, Entry
 from midrun.core.ids import CallId, RunId
 from midrun.core.state import State
 from midrun.stores import validation
-from tests.support.mutants.planting import Mutant, Planted, in_place_of, together
-from tests.support.simulate import desk, door, driver, universe
-from tests.support.simulate.desk import Batch
-from tests.support.simulate.door import Door
-from tests.support.simulate.scene import Scene
-from tests.support.simulate.schedule import Steps
+from tests.support.mutants.replacements import Mutant, Planted, in_place_of, together
+from tests.support.simulate import dispatcher, driver, journal, universe
+from tests.support.simulate.dispatcher import Door
+from tests.support.simulate.environment import Scene
+from tests.support.simulate.journal import Batch
+from tests.support.simulate.scheduler import Steps
 from tests.support.simulate.world import World
 
 
@@ -58,7 +58,7 @@ def _acts_first(self: Door, batch: Batch) -> bool:
     if not any(isinstance(entry, CallStarted) for entry in batch.entries):
         return _COMMIT(self, batch)
     self.leave(batch)
-    with in_place_of(Door, "start", lambda _, __: None):
+    with in_place_of(Door, "leave", lambda _, __: None):
         return _COMMIT(self, batch)
 
 
@@ -90,7 +90,7 @@ SHELL = (
     Mutant(
         name="fresh_undo_key",
         wrong="every attempt of an undo has a key of its own",
-        plant=lambda: in_place_of(door, "make_undo_key", _Keys()),
+        plant=lambda: in_place_of(dispatcher, "make_undo_key", _Keys()),
     ),
     Mutant(
         name="no_last_look",
@@ -121,7 +121,7 @@ SHELL = (
         seed=1018,
         wrong="an undo starts under a latch",
         plant=lambda: together(
-            in_place_of(desk, "START_ENTRY_TYPES", (CallStarted,)),
+            in_place_of(journal, "START_ENTRY_TYPES", (CallStarted,)),
             in_place_of(validation, "has_starts", _has_calls),
         ),
         limit=6000,
@@ -134,7 +134,7 @@ SHELL = (
     Mutant(
         name="snapshot_forgets",
         wrong="a snapshot does not hold everything the journal means",
-        plant=lambda: in_place_of(desk, "encode_snapshot", _without_frames),
+        plant=lambda: in_place_of(journal, "encode_snapshot", _without_frames),
         limit=12000,
     ),
     Mutant(

@@ -27,7 +27,7 @@ from midrun.core.journaled_text import format_resumed_topic
 from midrun.core.state import Ask, State
 from midrun.core.transitions import Input, Refused, Verdict
 from midrun.core.values import Phase
-from tests.support.mutants.planting import (
+from tests.support.mutants.replacements import (
     Mutant,
     Planted,
     Ruling,

@@ -5,12 +5,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from tests.support.mutants.asking import ASKING
-from tests.support.mutants.ends import ENDS
-from tests.support.mutants.planting import Mutant
-from tests.support.mutants.shell import SHELL
-from tests.support.mutants.starts import STARTS
-from tests.support.mutants.thought import THOUGHT
+from tests.support.mutants.asks import ASKING
+from tests.support.mutants.call_starts import STARTS
+from tests.support.mutants.conversation import THOUGHT
+from tests.support.mutants.driver_and_store import SHELL
+from tests.support.mutants.endings import ENDS
+from tests.support.mutants.replacements import Mutant
 from tests.support.simulate.setup import Strategy
 from tests.support.simulate.sweep import Failure, failure_of
 
