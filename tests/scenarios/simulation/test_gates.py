@@ -7,9 +7,9 @@ import pytest
 
 import midrun.core
 from tests.support.mutants.replacements import Mutant
-from tests.support.mutants.runner import MUTANTS, hunt
-from tests.support.simulate.setup import STYLES, Strategy
-from tests.support.simulate.sweep import swept
+from tests.support.mutants.runner import MUTANTS, search
+from tests.support.simulate.setup import SINGLE_STRATEGIES, Strategy
+from tests.support.simulate.sweep import run_schedules
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
@@ -19,11 +19,11 @@ FAULTS_MIN = 25
 
 
 def _run(seed: int, count: int, strategy: Strategy) -> None:
-    sweep = swept(range(seed, seed + count), strategy)
+    sweep = run_schedules(range(seed, seed + count), strategy)
     assert not sweep.failures, sweep.failures[0].text
 
 
-@pytest.mark.parametrize("strategy", STYLES)
+@pytest.mark.parametrize("strategy", SINGLE_STRATEGIES)
 def test_no_rule_is_broken_in_the_schedules_of_fixed_seeds(strategy: Strategy) -> None:
     """The same on every machine, so a failure here is about the change at hand."""
     _run(0, FIXED, strategy)
@@ -44,5 +44,7 @@ def test_there_are_enough_planted_faults_and_each_has_its_own_name() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_fault_is_found(mutant: Mutant) -> None:
     """A check that cannot fail is worse than none: it is trusted."""
-    found = hunt(mutant, mutant.strategy, seed=mutant.seed, limit=mutant.limit)
-    assert found.schedules, f"{mutant.name} survived {mutant.limit} schedules: {mutant.wrong}"
+    found = search(mutant, mutant.strategy, seed=mutant.seed, limit=mutant.limit)
+    assert found.schedules, (
+        f"{mutant.name} survived {mutant.limit} schedules: {mutant.description}"
+    )

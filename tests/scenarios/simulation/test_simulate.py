@@ -6,13 +6,13 @@ from midrun.core.controls import Say
 from midrun.core.entries import CallStarted, FrameAbandoned
 from midrun.core.transitions import INPUT_TABLE, Accepted, Refused
 from midrun.core.values import Phase
-from tests.support.mutants.asks import ASKING
-from tests.support.mutants.replacements import Mutant, in_place_of
-from tests.support.mutants.runner import MUTANTS, hunt
+from tests.support.mutants.asks import ASK_MUTANTS
+from tests.support.mutants.replacements import Mutant, replace_attribute
+from tests.support.mutants.runner import MUTANTS, search
 from tests.support.simulate import journal
 from tests.support.simulate.__main__ import main
 from tests.support.simulate.setup import STRATEGIES, Strategy
-from tests.support.simulate.sweep import failure_of, sweeps, swept
+from tests.support.simulate.sweep import run_in_processes, run_schedule, run_schedules
 from tests.support.simulate.universe import Universe
 
 ON_ITS_MIND = (
@@ -28,13 +28,13 @@ ALL = {(one, fault) for one in ON_ITS_MIND for fault in ("crash", "zombie")}
 SAID = {
     (phase, Accepted if INPUT_TABLE[Say][phase].next_phases else Refused) for phase in Phase
 }
-TWICE = next(mutant for mutant in ASKING if mutant.name == "request_applied_twice")
+TWICE = next(mutant for mutant in ASK_MUTANTS if mutant.name == "request_applied_twice")
 
 
 def _journal(seed: int, strategy: Strategy) -> list[object]:
     universe = Universe(seed, strategy)
     universe.run()
-    return [*universe.scene.desk.written, *universe.scene.world.seen]
+    return [*universe.scene.desk.written, *universe.scene.world.log]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -53,7 +53,7 @@ def test_different_seeds_are_different_schedules() -> None:
 @pytest.mark.parametrize("seed", [2**31, 2**63, 10**30])
 def test_any_number_is_a_seed(seed: int) -> None:
     """Whatever was drawn, the run comes to an end."""
-    assert failure_of(seed, "mixed") is None
+    assert run_schedule(seed, "mixed") is None
 
 
 def test_schedules_reach_every_end_and_most_entries() -> None:
@@ -62,7 +62,7 @@ def test_schedules_reach_every_end_and_most_entries() -> None:
     for seed in range(400):
         universe = Universe(seed, "targeted")
         universe.run()
-        kinds |= set(universe.scene.desk.tally)
+        kinds |= set(universe.scene.desk.entry_counts)
     assert {CallStarted, FrameAbandoned} <= kinds
     assert len(kinds) > 50
 
@@ -74,7 +74,7 @@ def test_crashes_and_zombies_meet_everything_that_an_agent_has_on_its_mind() -> 
     while not struck >= ALL and (seed := next(seeds, None)) is not None:
         universe = Universe(seed, "targeted")
         universe.run()
-        struck |= universe.scene.struck
+        struck |= universe.scene.interrupted_activities
     assert struck == ALL
 
 
@@ -87,7 +87,7 @@ def test_side_questions_are_asked_in_every_phase() -> None:
         universe.run()
         told |= {
             (one.phase, type(one.verdict))
-            for one in universe.scene.told
+            for one in universe.scene.replies
             if isinstance(one.control, Say)
         }
     assert told >= SAID
@@ -95,9 +95,9 @@ def test_side_questions_are_asked_in_every_phase() -> None:
 
 def test_a_failing_schedule_tells_everything_that_is_needed() -> None:
     """Seed, strategy, parameters, the one command, and the whole journal."""
-    found = hunt(TWICE, "mixed", seed=0, limit=500)
+    found = search(TWICE, "mixed", seed=0, limit=500)
     with TWICE.plant():
-        failure = failure_of(found.seed, "mixed")
+        failure = run_schedule(found.seed, "mixed")
         universe = Universe(found.seed, "mixed")
         with pytest.raises(AssertionError):
             universe.run()
@@ -118,7 +118,7 @@ def test_no_planted_fault_stays() -> None:
         with mutant.plant():
             continue
     assert [_journal(seed, "mixed") for seed in range(10)] == before
-    assert hunt(TWICE, "mixed", seed=0, limit=500).schedules
+    assert search(TWICE, "mixed", seed=0, limit=500).schedules
     assert [_journal(seed, "mixed") for seed in range(10)] == before
 
 
@@ -126,17 +126,17 @@ def test_a_fault_that_does_not_fit_the_code_proves_nothing() -> None:
     """Renaming a function must not make a planted fault look as if it was found."""
     broken = Mutant(
         name="broken",
-        wrong="it raises before it can be wrong",
-        plant=lambda: in_place_of(journal, "decide", None),
+        description="it raises before it can be wrong",
+        plant=lambda: replace_attribute(journal, "decide", None),
     )
-    found = hunt(broken, "mixed", seed=0, limit=5)
+    found = search(broken, "mixed", seed=0, limit=5)
     assert found.schedules == 0
     assert found.rule == "TypeError"
 
 
 def test_the_command_fails_when_a_schedule_does(capsys: pytest.CaptureFixture[str]) -> None:
     """CI looks at the exit code, people at the first failure."""
-    found = hunt(TWICE, "mixed", seed=0, limit=500)
+    found = search(TWICE, "mixed", seed=0, limit=500)
     arguments = ["--schedules", "1", "--seed", str(found.seed), "--processes", "1"]
     with TWICE.plant():
         assert main([*arguments, "--verbose"]) == 1
@@ -148,9 +148,9 @@ def test_the_command_fails_when_a_schedule_does(capsys: pytest.CaptureFixture[st
 
 def test_two_processes_count_what_one_counts() -> None:
     """Splitting the work must not change it."""
-    alone = swept(range(220), "mixed")
+    alone = run_schedules(range(220), "mixed")
     outcomes: dict[str, int] = {}
-    for sweep in sweeps(range(220), "mixed", processes=2):
+    for sweep in run_in_processes(range(220), "mixed", processes=2):
         for name, count in sweep.outcomes.items():
             outcomes[name] = outcomes.get(name, 0) + count
     assert outcomes == alone.outcomes

@@ -6,19 +6,19 @@ from time import perf_counter
 from typing import cast
 
 from tests.support.mutants.replacements import Mutant
-from tests.support.mutants.runner import MUTANTS, Found, hunts
-from tests.support.simulate.setup import STRATEGIES, STYLES, Strategy
-from tests.support.simulate.sweep import swept
+from tests.support.mutants.runner import MUTANTS, SearchResult, search_all
+from tests.support.simulate.setup import SINGLE_STRATEGIES, STRATEGIES, Strategy
+from tests.support.simulate.sweep import run_schedules
 
-SOUND = 300
+SOUND_SCHEDULES = 300
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; 1 if a fault survived, or if there is one that nobody planted."""
     asked = _parser().parse_args(arguments)
-    strategies = tuple(cast("list[Strategy]", asked.strategy or list(STYLES)))
+    strategies = tuple(cast("list[Strategy]", asked.strategy or list(SINGLE_STRATEGIES)))
     mutants = tuple(m for m in MUTANTS if asked.only in m.name)
-    sound = swept(range(asked.seed, asked.seed + SOUND), "mixed")
+    sound = run_schedules(range(asked.seed, asked.seed + SOUND_SCHEDULES), "mixed")
     if sound.failures:
         print(sound.failures[0].text)
         print("a fault that nobody planted: the table would say nothing")
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"| planted fault | {' | '.join(strategies)} | caught as |")
     print(f"|---|{'---|' * len(strategies)}---|")
     survived = []
-    for mutant, found in hunts(mutants, strategies, asked.seed, asked.limit):
+    for mutant, found in search_all(mutants, strategies, asked.seed, asked.limit):
         print(_row(mutant, found), flush=True)
         if not any(one.schedules for one in found):
             survived.append(mutant.name)
@@ -50,10 +50,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _row(mutant: Mutant, found: tuple[Found, ...]) -> str:
+def _row(mutant: Mutant, found: tuple[SearchResult, ...]) -> str:
     cells = (f"{one.schedules}" if one.schedules else "-" for one in found)
     rules = sorted({one.rule for one in found if one.rule})
-    name = f"{mutant.name} (documented limit)" if mutant.documented else mutant.name
+    name = f"{mutant.name} (documented limit)" if mutant.is_documented_limit else mutant.name
     return f"| {name} | {' | '.join(cells)} | {', '.join(rules)} |"
 
 

@@ -27,70 +27,72 @@ from midrun.core.state import Call, State
 from midrun.core.transitions import Accepted, Input, Verdict, accept
 from midrun.core.values import TERMINAL_PHASES
 from tests.support.mutants.replacements import (
+    DecideFunction,
     Mutant,
-    Planted,
-    Ruling,
-    arm,
-    filtered,
-    in_place_of,
-    ruling,
-    together,
+    Replacement,
+    drop_entries,
+    replace_all,
+    replace_attribute,
+    replace_decide,
+    replace_evolve,
 )
 
 # ── held thoughts ─────────────────────────────────────────────────────────────────────────
 
 
-def _unsaid(state: State, call: Call, text: str) -> tuple[str, str]:
+def _drop_prefix(state: State, call: Call, text: str) -> tuple[str, str]:
     del state, call
     return text, ""
 
 
-def _said_by_whoever_is_next(state: State, call: Call, text: str) -> tuple[str, str]:
-    return _PREFIXED(replace(state, reply_prefix_seq=call.seen_seq), call, text)
+def _prefix_any_reply(state: State, call: Call, text: str) -> tuple[str, str]:
+    return _APPLY_PREFIX(replace(state, reply_prefix_seq=call.seen_seq), call, text)
 
 
-_PREFIXED = call_folds._apply_prefix
+_APPLY_PREFIX = call_folds._apply_prefix
 
 
-def _impatient(state: State, now: Micros) -> Entry | None:
+def _deliver_later_messages(state: State, now: Micros) -> Entry | None:
     pending = tuple(replace(waiting, urgency="next") for waiting in state.pending)
-    return _MESSAGE(replace(state, pending=pending), now)
+    return _DELIVER_MESSAGE(replace(state, pending=pending), now)
 
 
-_MESSAGE = step_boundary._deliver_message
+_DELIVER_MESSAGE = step_boundary._deliver_message
 
 
 # ── reviews ───────────────────────────────────────────────────────────────────────────────
 
 
-def _untold(state: State, call: Call) -> State:
-    return _OUT_OF_THE_WAY(state, replace(call, deferred_review=False))
+def _close_call_untold(state: State, call: Call) -> State:
+    return _CLOSE_CALL(state, replace(call, deferred_review=False))
 
 
-_OUT_OF_THE_WAY = call_folds.close_call
+_CLOSE_CALL = call_folds.close_call
 
 
-def _ends_with_reviews_open() -> Planted:
+def _plant_end_during_review() -> Replacement:
     """Let a run complete although somebody still looks at what it proposed."""
 
     def hasty(state: State) -> DriverEffect:
-        return _AT_BOUNDARY(_unreviewed(state))
+        return _PLAN_BOUNDARY(_without_queued_asks(state))
 
-    def rule(old: Ruling) -> Ruling:
-        return lambda state, given, now: old(_unreviewed(state), given, now)
+    def rule(old: DecideFunction) -> DecideFunction:
+        return lambda state, given, now: old(_without_queued_asks(state), given, now)
 
-    return together(in_place_of(scheduler, "_plan_boundary", hasty), ruling(SettlePhase, rule))
+    return replace_all(
+        replace_attribute(scheduler, "_plan_boundary", hasty), replace_decide(SettlePhase, rule)
+    )
 
 
-def _unreviewed(state: State) -> State:
+def _without_queued_asks(state: State) -> State:
     blocking = (n for n in state.open_asks if state.asks[n - 1].blocking)
     return replace(state, open_asks=tuple(blocking))
 
 
-_AT_BOUNDARY = scheduler._plan_boundary
+_PLAN_BOUNDARY = scheduler._plan_boundary
 
 
-def _blocks(old: Ruling) -> Ruling:
+def _unblock_child_asks(old: DecideFunction) -> DecideFunction:
     def rule(state: State, given: Input, now: Micros) -> Verdict:
         verdict = old(state, given, now)
         entries = (
@@ -105,18 +107,18 @@ def _blocks(old: Ruling) -> Ruling:
 # ── children ──────────────────────────────────────────────────────────────────────────────
 
 
-def _at_once(state: State, call: Call) -> Iterator[DriverEffect]:
+def _retry_model_at_once(state: State, call: Call) -> Iterator[DriverEffect]:
     yield scheduler._make_start_effect(state, call)
 
 
-def _tools_only(call: Call) -> bool:
-    return call.call_kind != "child" and _TO_RELEASE(call)
+def _is_tool_release_due(call: Call) -> bool:
+    return call.call_kind != "child" and _IS_RELEASE_DUE(call)
 
 
-_TO_RELEASE = undo.is_release_due
+_IS_RELEASE_DUE = undo.is_release_due
 
 
-def _kept_waiting(before: State, after: State, entry: Entry) -> State:
+def _keep_child_parked(before: State, after: State, entry: Entry) -> State:
     """Keep a child's call parked, whatever was answered."""
     assert isinstance(entry, AskAnswered)
     ask = before.find_ask(entry.ask)
@@ -129,11 +131,11 @@ def _kept_waiting(before: State, after: State, entry: Entry) -> State:
 # ── the wheel ─────────────────────────────────────────────────────────────────────────────
 
 
-def _let_go_of_the_wheel(before: State, after: State, _: Entry) -> State:
+def _end_take_over(before: State, after: State, _: Entry) -> State:
     return replace(after, operator_name="", pause=None) if before.operator_name else after
 
 
-def _by_anybody(old: Ruling) -> Ruling:
+def _hand_back_by_any_actor(old: DecideFunction) -> DecideFunction:
     def rule(state: State, given: Input, now: Micros) -> Verdict:
         assert isinstance(given, HandBack)
         if not state.operator_name:
@@ -149,7 +151,9 @@ def _by_anybody(old: Ruling) -> Ruling:
 # ── summaries ─────────────────────────────────────────────────────────────────────────────
 
 
-def _summed_up(old: Ruling, *, empty: bool = False, cut_short: bool = False) -> Ruling:
+def _accept_bad_summary(
+    old: DecideFunction, *, empty: bool = False, cut_short: bool = False
+) -> DecideFunction:
     """Take for a summary what is none: nothing at all, or half of one."""
 
     def rule(state: State, given: Input, now: Micros) -> Verdict:
@@ -176,133 +180,143 @@ def _summed_up(old: Ruling, *, empty: bool = False, cut_short: bool = False) -> 
     return rule
 
 
-def _never_sums_up(state: State) -> DriverEffect:
-    return _NEXT_CALL(replace(state, prompt_tokens=0))
+def _never_condense(state: State) -> DriverEffect:
+    return _PLAN_NEXT_CALL(replace(state, prompt_tokens=0))
 
 
-_NEXT_CALL = scheduler.plan_next_call
+_PLAN_NEXT_CALL = scheduler.plan_next_call
 
-THOUGHT = (
+CONVERSATION_MUTANTS = (
     Mutant(
         name="way_back_not_said",
-        wrong="a thought goes on, and the reply does not say so",
-        plant=lambda: in_place_of(call_folds, "_apply_prefix", _unsaid),
+        description="a thought goes on, and the reply does not say so",
+        plant=lambda: replace_attribute(call_folds, "_apply_prefix", _drop_prefix),
     ),
     Mutant(
         name="way_back_said_by_the_wrong_reply",
         seed=1602,
-        wrong="a reply that was begun before a thought went on says that it goes on",
-        plant=lambda: in_place_of(call_folds, "_apply_prefix", _said_by_whoever_is_next),
+        description="a reply that was begun before a thought went on says that it goes on",
+        plant=lambda: replace_attribute(call_folds, "_apply_prefix", _prefix_any_reply),
     ),
     Mutant(
         name="later_is_now",
         seed=247,
-        wrong="a message that could wait suspends a thought",
-        plant=lambda: in_place_of(step_boundary, "_deliver_message", _impatient),
+        description="a message that could wait suspends a thought",
+        plant=lambda: replace_attribute(
+            step_boundary, "_deliver_message", _deliver_later_messages
+        ),
     ),
     Mutant(
         name="side_question_does_not_wake",
-        wrong="a run that waits is asked something, and goes on waiting",
-        plant=lambda: in_place_of(conversation, "add_wakeup", lambda _, entries, __: entries),
+        description="a run that waits is asked something, and goes on waiting",
+        plant=lambda: replace_attribute(
+            conversation, "add_wakeup", lambda _, entries, __: entries
+        ),
     ),
     Mutant(
         name="review_never_told",
-        wrong="the agent never hears what became of a call that somebody looked at",
-        plant=lambda: together(
-            in_place_of(call_folds, "close_call", _untold),
-            in_place_of(ask_folds, "close_call", _untold),
+        description="the agent never hears what became of a call that somebody looked at",
+        plant=lambda: replace_all(
+            replace_attribute(call_folds, "close_call", _close_call_untold),
+            replace_attribute(ask_folds, "close_call", _close_call_untold),
         ),
     ),
     Mutant(
         name="ends_with_reviews_open",
-        wrong="a run completes while somebody still looks at a call of it",
-        plant=_ends_with_reviews_open,
+        description="a run completes while somebody still looks at a call of it",
+        plant=_plant_end_during_review,
     ),
     Mutant(
         name="child_ask_does_not_block",
-        wrong="the agent thinks on while its child waits for an answer",
-        plant=lambda: ruling(AskPerson, _blocks),
+        description="the agent thinks on while its child waits for an answer",
+        plant=lambda: replace_decide(AskPerson, _unblock_child_asks),
     ),
     Mutant(
         name="child_left_behind",
-        wrong="a child works on for a call that its parent has given up",
-        plant=lambda: in_place_of(scheduler, "orphaned_child_cleanup", lambda _: None),
+        description="a child works on for a call that its parent has given up",
+        plant=lambda: replace_attribute(scheduler, "orphaned_child_cleanup", lambda _: None),
         limit=20000,
     ),
     Mutant(
         name="child_left_behind_by_a_retry",
         seed=1890,
-        wrong="the model is asked once more while a child works on that was given up meanwhile",
-        plant=lambda: in_place_of(scheduler, "_plan_model_retry", _at_once),
+        description="the model is asked once more while a child works on that was given up meanwhile",
+        plant=lambda: replace_attribute(scheduler, "_plan_model_retry", _retry_model_at_once),
         limit=20000,
     ),
     Mutant(
         name="child_left_behind_by_a_run_that_waits",
         seed=3556,
-        wrong="a child whose thought was dropped works on while its parent waits for somebody",
-        plant=lambda: in_place_of(lifecycle, "orphaned_child_cleanup", lambda _: None),
+        description="a child whose thought was dropped works on while its parent waits for somebody",
+        plant=lambda: replace_attribute(lifecycle, "orphaned_child_cleanup", lambda _: None),
         limit=20000,
     ),
     Mutant(
         name="child_outlives_its_parent",
-        wrong="a parent ends before its children do",
-        plant=lambda: together(
-            in_place_of(undo, "is_release_due", _tools_only),
-            in_place_of(scheduler, "is_release_due", _tools_only),
+        description="a parent ends before its children do",
+        plant=lambda: replace_all(
+            replace_attribute(undo, "is_release_due", _is_tool_release_due),
+            replace_attribute(scheduler, "is_release_due", _is_tool_release_due),
         ),
     ),
     Mutant(
         name="completed_child_not_taken_back",
         seed=427,
-        wrong="a cancel of everything keeps what a child did that had ended",
-        plant=lambda: in_place_of(undo, "_has_ended_before_cancel", lambda _: False),
+        description="a cancel of everything keeps what a child did that had ended",
+        plant=lambda: replace_attribute(undo, "_has_ended_before_cancel", lambda _: False),
     ),
     Mutant(
         name="settled_on_the_child_only",
-        wrong="a child has its answer, and its parent waits for it for ever",
-        plant=lambda: filtered(CloseChildAsk, AskClosed),
+        description="a child has its answer, and its parent waits for it for ever",
+        plant=lambda: drop_entries(CloseChildAsk, AskClosed),
     ),
     Mutant(
         name="child_never_hears_the_answer",
-        wrong="what was answered on a parent does not reach its child",
-        plant=lambda: arm(AskAnswered, _kept_waiting),
+        description="what was answered on a parent does not reach its child",
+        plant=lambda: replace_evolve(AskAnswered, _keep_child_parked),
     ),
     Mutant(
         name="wheel_lost_with_the_first_tool",
-        wrong="the agent goes on by itself once a person at the wheel has used a tool",
-        plant=lambda: arm(RunWoken, _let_go_of_the_wheel),
+        description="the agent goes on by itself once a person at the wheel has used a tool",
+        plant=lambda: replace_evolve(RunWoken, _end_take_over),
     ),
     Mutant(
         name="handed_back_by_anybody",
         seed=166,
-        wrong="somebody takes the wheel out of another person's hands",
-        plant=lambda: ruling(HandBack, _by_anybody),
+        description="somebody takes the wheel out of another person's hands",
+        plant=lambda: replace_decide(HandBack, _hand_back_by_any_actor),
         limit=12000,
     ),
     Mutant(
         name="history_never_condensed",
-        wrong="the model is given more than its window holds",
-        plant=lambda: in_place_of(scheduler, "plan_next_call", _never_sums_up),
+        description="the model is given more than its window holds",
+        plant=lambda: replace_attribute(scheduler, "plan_next_call", _never_condense),
     ),
     Mutant(
         name="newest_words_condensed",
-        wrong="a summary swallows what was said last",
-        plant=lambda: in_place_of(call_rulings, "CONDENSE_KEEP_MESSAGES", 0),
+        description="a summary swallows what was said last",
+        plant=lambda: replace_attribute(call_rulings, "CONDENSE_KEEP_MESSAGES", 0),
     ),
     Mutant(
         name="summary_loses_the_task",
-        wrong="what people asked for depends on how well a model sums up",
-        plant=lambda: in_place_of(transcript, "format_summary", lambda state: state.summary),
+        description="what people asked for depends on how well a model sums up",
+        plant=lambda: replace_attribute(
+            transcript, "format_summary", lambda state: state.summary
+        ),
     ),
     Mutant(
         name="summary_of_nothing",
-        wrong="a model that says nothing erases the history",
-        plant=lambda: ruling(CloseCall, lambda old: _summed_up(old, empty=True)),
+        description="a model that says nothing erases the history",
+        plant=lambda: replace_decide(
+            CloseCall, lambda old: _accept_bad_summary(old, empty=True)
+        ),
     ),
     Mutant(
         name="half_a_summary",
         seed=126,
-        wrong="a summary that was interrupted stands for the history",
-        plant=lambda: ruling(CloseCall, lambda old: _summed_up(old, cut_short=True)),
+        description="a summary that was interrupted stands for the history",
+        plant=lambda: replace_decide(
+            CloseCall, lambda old: _accept_bad_summary(old, cut_short=True)
+        ),
     ),
 )

@@ -26,23 +26,23 @@ from midrun.core.state import Call, PauseState, State
 from midrun.core.transitions import Input, Verdict, accept
 from midrun.core.values import CleanupAction, Phase
 from tests.support.mutants.replacements import (
+    DecideFunction,
     Mutant,
-    Planted,
-    Ruling,
-    accepts,
-    arm,
-    filtered,
-    follows,
-    in_place_of,
-    ruling,
-    together,
+    Replacement,
+    allow_entry,
+    allow_input,
+    drop_entries,
+    replace_all,
+    replace_attribute,
+    replace_decide,
+    replace_evolve,
 )
 
 
-def _completes_in(phase: Phase) -> Planted:
+def _plant_completion_in(phase: Phase) -> Replacement:
     """Let an answer that is at hand end the run, although somebody asked for something else."""
 
-    def hasty(old: Ruling) -> Ruling:
+    def hasty(old: DecideFunction) -> DecideFunction:
         def rule(state: State, given: Input, now: Micros) -> Verdict:
             if state.phase is phase and state.answer is not None and not state.in_flight:
                 return accept(RunCompleted(output=state.answer))
@@ -50,48 +50,48 @@ def _completes_in(phase: Phase) -> Planted:
 
         return rule
 
-    return together(
-        ruling(SettlePhase, hasty),
-        accepts(SettlePhase, {phase: tuple(Phase)}),
-        follows(RunCompleted, {phase: Phase.COMPLETED}),
+    return replace_all(
+        replace_decide(SettlePhase, hasty),
+        allow_input(SettlePhase, {phase: tuple(Phase)}),
+        allow_entry(RunCompleted, {phase: Phase.COMPLETED}),
     )
 
 
-def _oldest_first(state: State) -> list[tuple[Call, CleanupAction]]:
-    return list(reversed(_REMAINING(state)))
+def _list_oldest_first(state: State) -> list[tuple[Call, CleanupAction]]:
+    return list(reversed(_LIST_REMAINING_CLEANUPS(state)))
 
 
-_REMAINING = undo.list_remaining_cleanups
+_LIST_REMAINING_CLEANUPS = undo.list_remaining_cleanups
 
 
-def _cancels_at_once(state: State) -> Iterator[DriverEffect]:
-    orders = list(_CANCELLING(state))
-    yield from orders
+def _cancel_at_once(state: State) -> Iterator[DriverEffect]:
+    effects = list(_PLAN_CANCELLING(state))
+    yield from effects
     if state.in_flight:
         yield Settle()
 
 
-_CANCELLING = scheduler._plan_cancelling
+_PLAN_CANCELLING = scheduler._plan_cancelling
 
 
-def _pauses_at_once(state: State, hold: PauseState) -> Iterator[DriverEffect]:
-    orders = list(_STOPPING(state, hold))
-    yield from orders
-    if state.in_flight and Settle() not in orders:
+def _pause_at_once(state: State, pause: PauseState) -> Iterator[DriverEffect]:
+    effects = list(_PLAN_PAUSING(state, pause))
+    yield from effects
+    if state.in_flight and Settle() not in effects:
         yield Settle()
 
 
-_STOPPING = scheduler._plan_pausing
+_PLAN_PAUSING = scheduler._plan_pausing
 
 
-def _doomed_in_flight_only(before: State, after: State, _: Entry) -> State:
+def _undo_in_flight_only(before: State, after: State, _: Entry) -> State:
     for number in before.cleanup_calls:
         if number not in before.in_flight:
             after = after.with_call(replace(after.calls[number - 1], in_undo_set=False))
     return after
 
 
-def _never_attempted(before: State, after: State, entry: Entry) -> State:
+def _forget_aborted_attempt(before: State, after: State, entry: Entry) -> State:
     assert isinstance(entry, AskOpened)
     call = after.find_call(entry.call)
     was = before.find_call(entry.call)
@@ -102,7 +102,7 @@ def _never_attempted(before: State, after: State, entry: Entry) -> State:
     return after.with_call(replace(call, may_have_happened=False, asked_from_inside=False))
 
 
-def _nothing_left(old: Ruling) -> Ruling:
+def _forget_residue(old: DecideFunction) -> DecideFunction:
     """Say that the cancel left nothing behind."""
 
     def rule(state: State, given: Input, now: Micros) -> Verdict:
@@ -118,23 +118,23 @@ def _nothing_left(old: Ruling) -> Ruling:
     return rule
 
 
-def _gives_up_at_once(state: State) -> Iterator[UndoGaveUp]:
+def _give_up_at_once(state: State) -> Iterator[UndoGaveUp]:
     if state.in_flight or state.cleanup_in_flight:
         return
-    for call, action in _REMAINING(state):
+    for call, action in _LIST_REMAINING_CLEANUPS(state):
         if call.get_cleanup(action).stage == "failed":
             yield UndoGaveUp(call=call.id, action=action, error="too hard")
         return
 
 
-def _lets_go(old: Ruling) -> Ruling:
+def _ignore_calls_in_flight(old: DecideFunction) -> DecideFunction:
     """Give the lease back whatever is in flight."""
     return lambda state, given, now: old(
         replace(state, in_flight=(), cleanup_in_flight=None), given, now
     )
 
 
-def _only_when_halted(old: Ruling) -> Ruling:
+def _forget_frames_when_halted(old: DecideFunction) -> DecideFunction:
     def rule(state: State, given: Input, now: Micros) -> Verdict:
         verdict = old(state, given, now)
         if state.phase is not Phase.HALTED:
@@ -145,57 +145,57 @@ def _only_when_halted(old: Ruling) -> Ruling:
     return rule
 
 
-ENDS = (
+ENDING_MUTANTS = (
     Mutant(
         name="complete_over_cancel",
-        wrong="a finished answer completes a run whose cancel was accepted",
-        plant=lambda: _completes_in(Phase.CANCELLING),
+        description="a finished answer completes a run whose cancel was accepted",
+        plant=lambda: _plant_completion_in(Phase.CANCELLING),
     ),
     Mutant(
         name="complete_over_pause",
-        wrong="a finished answer completes a run whose pause was accepted",
-        plant=lambda: _completes_in(Phase.PAUSING),
+        description="a finished answer completes a run whose pause was accepted",
+        plant=lambda: _plant_completion_in(Phase.PAUSING),
     ),
     Mutant(
         name="undo_in_start_order",
-        wrong="what was done first is undone first",
-        plant=lambda: together(
-            in_place_of(undo, "list_remaining_cleanups", _oldest_first),
-            in_place_of(step_boundary, "list_remaining_cleanups", _oldest_first),
+        description="what was done first is undone first",
+        plant=lambda: replace_all(
+            replace_attribute(undo, "list_remaining_cleanups", _list_oldest_first),
+            replace_attribute(step_boundary, "list_remaining_cleanups", _list_oldest_first),
         ),
     ),
     Mutant(
         name="cancel_does_not_wait",
-        wrong="a run is cancelled while a call is in flight",
-        plant=lambda: in_place_of(scheduler, "_plan_cancelling", _cancels_at_once),
+        description="a run is cancelled while a call is in flight",
+        plant=lambda: replace_attribute(scheduler, "_plan_cancelling", _cancel_at_once),
     ),
     Mutant(
         name="pause_does_not_wait",
-        wrong="a run is paused while a call is in flight",
-        plant=lambda: in_place_of(scheduler, "_plan_pausing", _pauses_at_once),
+        description="a run is paused while a call is in flight",
+        plant=lambda: replace_attribute(scheduler, "_plan_pausing", _pause_at_once),
     ),
     Mutant(
         name="undo_set_forgets_the_unknown",
         seed=242,
-        wrong="late evidence takes an unknown call out of the undo set",
-        plant=lambda: arm(CancelRequested, _doomed_in_flight_only),
+        description="late evidence takes an unknown call out of the undo set",
+        plant=lambda: replace_evolve(CancelRequested, _undo_in_flight_only),
         limit=20000,
         strategy="targeted",
     ),
     Mutant(
         name="nothing_is_undone",
-        wrong="a cancel undoes nothing",
-        plant=lambda: in_place_of(undo, "is_undo_due", lambda _, __: False),
+        description="a cancel undoes nothing",
+        plant=lambda: replace_attribute(undo, "is_undo_due", lambda _, __: False),
     ),
     Mutant(
         name="nothing_is_released",
-        wrong="held resources stay held",
-        plant=lambda: in_place_of(undo, "is_release_due", lambda _: False),
+        description="held resources stay held",
+        plant=lambda: replace_attribute(undo, "is_release_due", lambda _: False),
     ),
     Mutant(
         name="aborted_counts_as_undone",
-        wrong="a call that was stopped midway is taken for one that did nothing",
-        plant=lambda: in_place_of(
+        description="a call that was stopped midway is taken for one that did nothing",
+        plant=lambda: replace_attribute(
             Call,
             "may_have_effect",
             property(lambda call: call.may_have_happened or call.stage == "done"),
@@ -203,8 +203,8 @@ ENDS = (
     ),
     Mutant(
         name="asking_counts_as_not_entered",
-        wrong="what a tool did before it asked a person is forgotten",
-        plant=lambda: in_place_of(
+        description="what a tool did before it asked a person is forgotten",
+        plant=lambda: replace_attribute(
             Call,
             "may_have_effect",
             property(
@@ -217,72 +217,72 @@ ENDS = (
     Mutant(
         name="asking_again_forgets",
         seed=637,
-        wrong="asking for a second yes forgets that an attempt was stopped midway",
-        plant=lambda: arm(AskOpened, _never_attempted),
+        description="asking for a second yes forgets that an attempt was stopped midway",
+        plant=lambda: replace_evolve(AskOpened, _forget_aborted_attempt),
         limit=20000,
     ),
     Mutant(
         name="residue_forgotten",
-        wrong="a cancel that left something behind says that it is clean",
-        plant=lambda: ruling(SettlePhase, _nothing_left),
+        description="a cancel that left something behind says that it is clean",
+        plant=lambda: replace_decide(SettlePhase, _forget_residue),
     ),
     Mutant(
         name="undo_given_up_at_once",
-        wrong="an undo that failed is not tried again",
-        plant=lambda: in_place_of(step_boundary, "_give_up_cleanups", _gives_up_at_once),
+        description="an undo that failed is not tried again",
+        plant=lambda: replace_attribute(step_boundary, "_give_up_cleanups", _give_up_at_once),
     ),
     Mutant(
         name="undo_tried_for_ever",
-        wrong="an undo that always fails keeps the run cancelling",
-        plant=lambda: in_place_of(step_boundary, "_give_up_cleanups", lambda _: iter(())),
+        description="an undo that always fails keeps the run cancelling",
+        plant=lambda: replace_attribute(step_boundary, "_give_up_cleanups", lambda _: iter(())),
         limit=6000,
     ),
     Mutant(
         name="force_pause_forgets_calls",
         seed=1221,
-        wrong="a forced pause leaves calls in flight",
-        plant=lambda: filtered(ForcePause, CallUnknown),
+        description="a forced pause leaves calls in flight",
+        plant=lambda: drop_entries(ForcePause, CallUnknown),
     ),
     Mutant(
         name="stands_down_in_flight",
-        wrong="a lease is given back while a call is in flight",
-        plant=lambda: ruling(StandDown, _lets_go),
+        description="a lease is given back while a call is in flight",
+        plant=lambda: replace_decide(StandDown, _ignore_calls_in_flight),
     ),
     Mutant(
         name="frames_dropped",
         seed=208,
-        wrong="a cancel forgets the held thoughts",
-        plant=lambda: filtered(Cancel, FrameAbandoned),
+        description="a cancel forgets the held thoughts",
+        plant=lambda: drop_entries(Cancel, FrameAbandoned),
     ),
     Mutant(
         name="cancel_while_halted_forgets_frames",
         seed=725,
-        wrong="a cancel of a halted run forgets the held thoughts",
-        plant=lambda: ruling(Cancel, _only_when_halted),
+        description="a cancel of a halted run forgets the held thoughts",
+        plant=lambda: replace_decide(Cancel, _forget_frames_when_halted),
         limit=12000,
         strategy="random",
     ),
     Mutant(
         name="words_lost_at_the_end",
         seed=247,
-        wrong="a message that waits when the run completes is gone",
-        plant=lambda: filtered(SettlePhase, MessageClosed),
+        description="a message that waits when the run completes is gone",
+        plant=lambda: drop_entries(SettlePhase, MessageClosed),
     ),
     Mutant(
         name="words_lost_at_a_cancel",
-        wrong="texts that wait when the run is cancelled are gone",
-        plant=lambda: in_place_of(steering_rulings, "return_pending", lambda *_: ()),
+        description="texts that wait when the run is cancelled are gone",
+        plant=lambda: replace_attribute(steering_rulings, "return_pending", lambda *_: ()),
     ),
     Mutant(
         name="calls_not_sealed_at_a_cancel",
-        wrong="a cancelled run leaves calls open",
-        plant=lambda: together(
-            in_place_of(end_rulings, "make_cancel_entries", _unsealed),
-            in_place_of(steering_rulings, "make_cancel_entries", _unsealed),
+        description="a cancelled run leaves calls open",
+        plant=lambda: replace_all(
+            replace_attribute(end_rulings, "make_cancel_entries", _cancel_without_sealing),
+            replace_attribute(steering_rulings, "make_cancel_entries", _cancel_without_sealing),
         ),
     ),
 )
 
 
-def _unsealed(state: State) -> tuple[Entry, ...]:
+def _cancel_without_sealing(state: State) -> tuple[Entry, ...]:
     return (RunCancelled(residue=state.residue),)

@@ -24,27 +24,27 @@ from midrun.core.transitions import (
 from midrun.core.values import Phase
 from tests.support.simulate.setup import Strategy
 
-Planted = AbstractContextManager[object]
-Ruling = Callable[[State, Input, Micros], Verdict]
+Replacement = AbstractContextManager[object]
+DecideFunction = Callable[[State, Input, Micros], Verdict]
 
-LIMIT: Final = 5000
+DEFAULT_LIMIT_SCHEDULES: Final = 5000
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
     """A fault: its name, what it does wrong in a sentence, and how to plant it."""
 
     name: str
-    wrong: str
-    plant: Callable[[], Planted]
+    description: str
+    plant: Callable[[], Replacement]
     seed: int = 0  # a schedule near this seed shows the fault: the search starts here
-    limit: int = LIMIT  # of schedules within which it must be found
+    limit: int = DEFAULT_LIMIT_SCHEDULES  # of schedules within which it must be found
     strategy: Strategy = "targeted"  # the one that the gate hunts it with
     rules: tuple[str, ...] = ()  # only these count: what else it breaks says less
-    documented: bool = False  # not a fault: a limit that the documentation names
+    is_documented_limit: bool = False  # not a fault: a limit that the documentation names
 
 
 @contextmanager
-def together(*planted: Planted) -> Iterator[None]:
+def replace_all(*planted: Replacement) -> Iterator[None]:
     """Plant several at once."""
     with ExitStack() as stack:
         for one in planted:
@@ -52,21 +52,23 @@ def together(*planted: Planted) -> Iterator[None]:
         yield
 
 
-def in_place_of(where: object, name: str, new: object) -> Planted:
+def replace_attribute(owner: object, name: str, new: object) -> Replacement:
     """Replace the attribute `name` of a module or class."""
-    return patch.object(where, name, new)
+    return patch.object(owner, name, new)
 
 
-def ruling(kind: type[Input], new: Callable[[Ruling], Ruling]) -> Planted:
+def replace_decide(
+    kind: type[Input], new: Callable[[DecideFunction], DecideFunction]
+) -> Replacement:
     """Replace the ruling about inputs of this kind by one made of it."""
-    old: Ruling = DECIDE_FUNCTIONS[kind]
+    old: DecideFunction = DECIDE_FUNCTIONS[kind]
     return patch.dict(DECIDE_FUNCTIONS, {kind: new(old)})
 
 
-def filtered(kind: type[Input], *without: type[Entry]) -> Planted:
+def drop_entries(kind: type[Input], *without: type[Entry]) -> Replacement:
     """Let a ruling forget entries of some kinds."""
 
-    def forgetful(old: Ruling) -> Ruling:
+    def forgetful(old: DecideFunction) -> DecideFunction:
         def rule(state: State, given: Input, now: Micros) -> Verdict:
             verdict = old(state, given, now)
             if not isinstance(verdict, Accepted):
@@ -76,10 +78,12 @@ def filtered(kind: type[Input], *without: type[Entry]) -> Planted:
 
         return rule
 
-    return ruling(kind, forgetful)
+    return replace_decide(kind, forgetful)
 
 
-def arm(kind: type[Entry], new: Callable[[State, State, Entry], State]) -> Planted:
+def replace_evolve(
+    kind: type[Entry], new: Callable[[State, State, Entry], State]
+) -> Replacement:
     """Let the fold of an entry end differently: `new` gets the state before, after, and it."""
     old = EVOLVE_FUNCTIONS[kind]
 
@@ -89,12 +93,12 @@ def arm(kind: type[Entry], new: Callable[[State, State, Entry], State]) -> Plant
     return patch.dict(EVOLVE_FUNCTIONS, {kind: fold})
 
 
-def follows(kind: type[Entry], also: Mapping[Phase, Phase]) -> Planted:
+def allow_entry(kind: type[Entry], also: Mapping[Phase, Phase]) -> Replacement:
     """Let an entry stand where it must not."""
     return patch.dict(ENTRY_TABLE, {kind: {**ENTRY_TABLE[kind], **also}})
 
 
-def accepts(kind: type[Input], also: Mapping[Phase, tuple[Phase, ...]]) -> Planted:
+def allow_input(kind: type[Input], also: Mapping[Phase, tuple[Phase, ...]]) -> Replacement:
     """Let an input be accepted where it must not be."""
     cells = {phase: TableCell(next_phases=to) for phase, to in also.items()}
     return patch.dict(INPUT_TABLE, {kind: {**INPUT_TABLE[kind], **cells}})

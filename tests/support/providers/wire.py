@@ -19,19 +19,19 @@ class Frame(Struct, frozen=True):
     name: str = ""
     delta: bool = False
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return it as it goes over the wire."""
         name = f"event: {self.name}\n" if self.name else ""
         return f"{name}data: {self.data}\n\n".encode()
 
 
-class Numbers:
+class IdSource:
     """Where a provider takes its ids from: every answer of one server gets others."""
 
     def __init__(self) -> None:
         self._count = count(1)
 
-    def id(self, prefix: str) -> str:
+    def make_id(self, prefix: str) -> str:
         """Return an id that this server has not given out yet."""
         return f"{prefix}_{next(self._count)}"
 
@@ -40,10 +40,10 @@ class Protocol(Struct, frozen=True):
     """A wire protocol: which path it lives at, and how it says yes and no."""
 
     path: str
-    frames: Callable[[Answer, str, Numbers], Iterator[Frame]]
+    frames: Callable[[Answer, str, IdSource], Iterator[Frame]]
     refusal: Callable[[Denied], Fields]
 
 
-def encoded(fields: Fields) -> str:
+def encode_json(fields: Fields) -> str:
     """Return compact JSON."""
     return json.dumps(fields, separators=(",", ":"))

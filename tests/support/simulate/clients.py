@@ -39,17 +39,17 @@ from midrun.core.state import Ask, State
 from midrun.core.stops import measure_caps
 from midrun.core.transitions import Accepted
 from midrun.core.values import Actor, Phase
-from tests.support.simulate.environment import Scene, Told
+from tests.support.simulate.environment import ControlReply, Environment
 from tests.support.simulate.journal import Batch
-from tests.support.simulate.programs import soon, use_of
+from tests.support.simulate.programs import add_milliseconds, make_use
 from tests.support.simulate.scheduler import Process, Steps
 
-OLGA: Final = Actor(name="olga", role="operator")
-PAT: Final = Actor(name="pat", role="operator")
+OPERATOR: Final = Actor(name="olga", role="operator")
+LAST_APPROVER: Final = Actor(name="pat", role="operator")
 """Decides in the end, and says nothing else: four eyes never exclude this one."""
-DECIDING: Final = {"approve", "approve_other", "decline"}
-OPERATED: Final = {
-    *DECIDING,
+APPROVAL_OPS: Final = {"approve", "approve_other", "decline"}
+OPERATOR_OPS: Final = {
+    *APPROVAL_OPS,
     "halt",
     "halt_agent",
     "halt_label",
@@ -58,8 +58,8 @@ OPERATED: Final = {
     "retry_undo",
     "accept_residue",
 }
-BY_HAND: Final = ("file", "send", "pay", "ask", "child", "mail", "seal")
-SCOPES: Final = {
+TAKE_OVER_TOOLS: Final = ("file", "send", "pay", "ask", "child", "mail", "seal")
+HALT_SCOPES: Final = {
     "halt": "run:run_1",
     "halt_agent": "agent:clerk",
     "halt_label": "label:red",
@@ -67,146 +67,146 @@ SCOPES: Final = {
 }
 
 
-class Person:
+class Client:
     """Somebody who presses buttons, one after the other."""
 
-    def __init__(self, scene: Scene, name: str, process: Process) -> None:
-        self.scene = scene
-        self.desk = scene.desk
+    def __init__(self, env: Environment, name: str, process: Process) -> None:
+        self.env = env
+        self.journal = env.desk
         self.process = process
         self.name = name
-        self.pressed = 0
-        self.last = Seq(0)  # of what was last accepted, to withdraw it
+        self.request_count = 0
+        self.last_accepted_seq = Seq(0)  # of what was last accepted, to withdraw it
 
     def steps(self, ops: tuple[str, ...]) -> Steps:
         """Press these, each at its moment."""
         for op in ops:
-            yield from self.scene.placed(op)
-            yield from self.does(op)
+            yield from self.env.wait_for_moment(op)
+            yield from self.perform(op)
 
-    def does(self, op: str) -> Steps:
+    def perform(self, op: str) -> Steps:
         """Press one button; send it again if the reply is lost."""
-        if op in SCOPES or op == "lift":
-            self._latch(op)
+        if op in HALT_SCOPES or op == "lift":
+            self._change_halts(op)
         if op in {"answer_on_child", "cancel_child"}:
-            yield from self._at_the_child(cancels=op == "cancel_child")
+            yield from self._settle_on_child(cancels=op == "cancel_child")
             return
-        if op == "lift" and self.desk.latches:
+        if op == "lift" and self.journal.halt_scopes:
             return
-        control = self.wish(op)
-        yield from self.press(control)
-        if control.request and self.scene.chance(0.03):
-            yield from self.press(replace(control, reason="something else"))
-        if control.request and self.scene.chance(self.scene.setup.lost_replies):
-            if self.scene.chance(0.5):
-                self.scene.spawn(self.press(control), self.process)
-            yield from self.press(control)
+        control = self.make_control(op)
+        yield from self.send(control)
+        if control.request and self.env.chance(0.03):
+            yield from self.send(replace(control, reason="something else"))
+        if control.request and self.env.chance(self.env.setup.lost_reply_share):
+            if self.env.chance(0.5):
+                self.env.spawn(self.send(control), self.process)
+            yield from self.send(control)
 
-    def press(self, control: Control) -> Steps:
+    def send(self, control: Control) -> Steps:
         """Decide the control on what was read; read and decide again when it is too late."""
         while True:
-            state = self.desk.state
+            state = self.journal.state
             yield None
-            batch = self.desk.batch(state if self.scene.chance(0.5) else None)
+            batch = self.journal.make_batch(state if self.env.chance(0.5) else None)
             verdict = batch.add(control)
-            first = _place(control, batch)
-            if batch.entries and not self.desk.commit(batch):
+            first = _find_control_seq(control, batch)
+            if batch.entries and not self.journal.commit(batch):
                 continue
-            self.scene.told.append(
-                Told(
+            self.env.replies.append(
+                ControlReply(
                     control=control,
                     verdict=verdict,
                     phase=batch.base.phase,
                     seq=Seq(batch.base.seq),
-                    first=first,
+                    entry_seq=first,
                 )
             )
             if isinstance(verdict, Accepted):
-                self.last = first
+                self.last_accepted_seq = first
             return
 
-    def _latch(self, op: str) -> None:
+    def _change_halts(self, op: str) -> None:
         """Set or take away the operator's latches in the store."""
-        if op in SCOPES:
-            self.desk.halt(SCOPES[op], self.name)
+        if op in HALT_SCOPES:
+            self.journal.set_halt(HALT_SCOPES[op], self.name)
             return
-        for scope in SCOPES.values():
-            self.desk.lift(scope)
+        for scope in HALT_SCOPES.values():
+            self.journal.remove_halt(scope)
 
-    def _at_the_child(self, *, cancels: bool) -> Steps:
+    def _settle_on_child(self, *, cancels: bool) -> Steps:
         """Decide what a child asks where it asks it, or cancel it; the parent hears of that."""
-        asks = [a for a in open_asks(self.desk.state) if a.ask_kind == "child"]
+        asks = [a for a in list_open_asks(self.journal.state) if a.ask_kind == "child"]
         if not asks:
             return
-        child = self.scene.world.children[self.scene.key(asks[0].call)]
+        child = self.env.world.children[self.env.make_key(asks[0].call)]
         if cancels:
-            child.ended = child.ended or "cancelled"
+            child.outcome = child.outcome or "cancelled"
         else:
-            child.given += 1
+            child.answer_count += 1
         while True:
-            state = self.desk.state
+            state = self.journal.state
             yield None
-            batch = self.desk.batch(state)
+            batch = self.journal.make_batch(state)
             batch.add(CloseChildAsk(ask=asks[0].id))
-            if not batch.entries or self.desk.commit(batch):
+            if not batch.entries or self.journal.commit(batch):
                 return
 
-    def wish(self, op: str) -> Control:
+    def make_control(self, op: str) -> Control:
         """Return what a button means now, who pressed it, and under which request id."""
-        self.pressed += 1
-        request = f"{self.process.name}-{self.pressed}" if self.scene.chance(0.85) else ""
-        by = OLGA if op in self._operated() else Actor(name=self.name)
-        if op in DECIDING and self.scene.draining:
-            by = PAT
-        elif op in DECIDING and self.scene.chance(0.4):
+        self.request_count += 1
+        request = f"{self.process.name}-{self.request_count}" if self.env.chance(0.85) else ""
+        by = OPERATOR if op in self._list_operator_ops() else Actor(name=self.name)
+        if op in APPROVAL_OPS and self.env.is_draining:
+            by = LAST_APPROVER
+        elif op in APPROVAL_OPS and self.env.chance(0.4):
             # Also a person who steered the run, which four eyes must not let through.
-            names = (self.name, self.scene.rng.choice(self.desk.state.steered_by))
-            by = Actor(name=self.scene.rng.choice(names))
-        control = PLAIN[op] if op in PLAIN else MADE[op](self)
+            names = (self.name, self.env.rng.choice(self.journal.state.steered_by))
+            by = Actor(name=self.env.rng.choice(names))
+        control = FIXED_CONTROLS[op] if op in FIXED_CONTROLS else STATE_CONTROLS[op](self)
         return replace(control, by=by, request=request)
 
-    def _operated(self) -> set[str]:
+    def _list_operator_ops(self) -> set[str]:
         """Return what is pressed with an operator's rights; in the end that is every answer."""
-        return OPERATED | {"answer"} if self.scene.draining else OPERATED
+        return OPERATOR_OPS | {"answer"} if self.env.is_draining else OPERATOR_OPS
 
     def pick_ask(self, *kinds: str) -> AskId:
         """Return an open ask, of these kinds if there is one."""
-        asks = open_asks(self.desk.state)
+        asks = list_open_asks(self.journal.state)
         fitting = [a for a in asks if a.ask_kind in kinds] or asks
-        return self.scene.rng.choice(fitting).id if fitting else AskId("a1")
+        return self.env.rng.choice(fitting).id if fitting else AskId("a1")
 
-    def answer(self) -> Answer:
+    def make_answer(self) -> Answer:
         """Return the answer to an open question, or about an unsure call."""
         ask = self.pick_ask("question", "unsure", "child")
-        return Answer(ask=ask, value=self.truth(ask))
+        return Answer(ask=ask, value=self.choose_answer(ask))
 
     def pick_frame(self) -> FrameId:
         """Return a held thought, most often the one on top; or one that is not there."""
-        frames = self.desk.state.frames
+        frames = self.journal.state.frames
         if not frames:
             return FrameId("f1")
-        return frames[-1].id if self.scene.chance(0.7) else frames[0].id
+        return frames[-1].id if self.env.chance(0.7) else frames[0].id
 
-    def truth(self, ask: AskId) -> object:
+    def choose_answer(self, ask: AskId) -> object:
         """Return the answer to a question; about an unsure call, what the world says."""
-        found = self.desk.state.find_ask(ask)
+        found = self.journal.state.find_ask(ask)
         if found is None or found.ask_kind != "unsure":
             return "the blue one"
-        if self.scene.chance(0.1):
+        if self.env.chance(0.1):
             return "unknown"
-        return "yes" if self.scene.world.happened(self.scene.key(found.call)) else "no"
+        return "yes" if self.env.world.happened(self.env.make_key(found.call)) else "no"
 
-    def due(self, milliseconds: int) -> Micros:
+    def make_due(self, milliseconds: int) -> Micros:
         """Return a moment a little later."""
-        return soon(self.scene.now, milliseconds)
+        return add_milliseconds(self.env.now, milliseconds)
 
 
-def open_asks(state: State) -> list[Ask]:
+def list_open_asks(state: State) -> list[Ask]:
     """Return what a person could decide now."""
     return [state.asks[n - 1] for n in state.open_asks]
 
 
-def higher(state: State) -> dict[str, int]:
+def make_higher_caps(state: State) -> dict[str, int]:
     """Return caps well above those of the run, or one that it does not have."""
     return {
         name: max(used, bound) * 2 + 100_000 * (name == "time") + 20
@@ -214,7 +214,7 @@ def higher(state: State) -> dict[str, int]:
     } or {"steps": 9}
 
 
-PLAIN: Final[dict[str, Control]] = {
+FIXED_CONTROLS: Final[dict[str, Control]] = {
     "pause": Pause(),
     "pause_now": Pause(now=True),
     "resume": Resume(),
@@ -226,10 +226,10 @@ PLAIN: Final[dict[str, Control]] = {
     "say_later": Say(text="And thanks", urgency="later"),
     "cancel": Cancel(),
     "cancel_all": Cancel(undo="all"),
-    "halt": Halt(scope=SCOPES["halt"]),
-    "halt_agent": Halt(scope=SCOPES["halt_agent"]),
-    "halt_label": Halt(scope=SCOPES["halt_label"]),
-    "halt_all": Halt(scope=SCOPES["halt_all"]),
+    "halt": Halt(scope=HALT_SCOPES["halt"]),
+    "halt_agent": Halt(scope=HALT_SCOPES["halt_agent"]),
+    "halt_label": Halt(scope=HALT_SCOPES["halt_label"]),
+    "halt_all": Halt(scope=HALT_SCOPES["halt_all"]),
     "lift": Lift(),
     "force_pause": ForcePause(),
     "retry_undo": RetryUndo(),
@@ -239,26 +239,26 @@ PLAIN: Final[dict[str, Control]] = {
 }
 """Buttons that always mean the same."""
 
-MADE: Final[dict[str, Callable[[Person], Control]]] = {
-    "pause_until": lambda p: Pause(until=p.due(30)),
-    "resume_caps": lambda p: Resume(caps=higher(p.desk.state)),
-    "raise_cap": lambda p: RaiseCap(caps=higher(p.desk.state)),
-    "say_at": lambda p: Say(text="It is time", due=p.due(p.scene.rng.choice((20, 9000)))),
-    "answer": lambda p: p.answer(),
+STATE_CONTROLS: Final[dict[str, Callable[[Client], Control]]] = {
+    "pause_until": lambda p: Pause(until=p.make_due(30)),
+    "resume_caps": lambda p: Resume(caps=make_higher_caps(p.journal.state)),
+    "raise_cap": lambda p: RaiseCap(caps=make_higher_caps(p.journal.state)),
+    "say_at": lambda p: Say(text="It is time", due=p.make_due(p.env.rng.choice((20, 9000)))),
+    "answer": lambda p: p.make_answer(),
     "approve": lambda p: Approve(ask=p.pick_ask("approval")),
     "approve_other": lambda p: Approve(ask=p.pick_ask("approval"), args={"of": "less"}),
     "decline": lambda p: Decline(ask=p.pick_ask("approval")),
-    "withdraw": lambda p: Withdraw(seq=p.last),
+    "withdraw": lambda p: Withdraw(seq=p.last_accepted_seq),
     "resume_frame": lambda p: ResumeFrame(frame=p.pick_frame()),
     "drop_frame": lambda p: DropFrame(frame=p.pick_frame()),
     "drop_at_rest": lambda p: DropFrame(frame=p.pick_frame()),
-    "use_tool": lambda p: UseTool(use=use_of(p.scene.rng.choice(BY_HAND))),
-    "hand_back": lambda p: HandBack(instruction="Go on" if p.scene.chance(0.5) else ""),
+    "use_tool": lambda p: UseTool(use=make_use(p.env.rng.choice(TAKE_OVER_TOOLS))),
+    "hand_back": lambda p: HandBack(instruction="Go on" if p.env.chance(0.5) else ""),
 }
 """Buttons whose meaning depends on what is shown when they are pressed."""
 
 
-def _place(control: Control, batch: Batch) -> Seq:
+def _find_control_seq(control: Control, batch: Batch) -> Seq:
     """Return where the entry stands that records the control itself; 0 if there is none."""
     for seq, entry in enumerate(batch.entries, batch.base.seq + 1):
         if not control.request or getattr(entry, "request", "") == control.request:
@@ -266,15 +266,15 @@ def _place(control: Control, batch: Batch) -> Seq:
     return Seq(0)
 
 
-def reader(scene: Scene) -> Steps:
+def follow_feed(env: Environment) -> Steps:
     """Follow the feed by seq, in small pieces, over any number of connections."""
     seen = 0
     while True:
-        yield scene.changed(seen)
-        scene.fed += scene.desk.records(after=seen, limit=scene.rng.randint(1, 5))
-        seen = scene.fed[-1].seq
+        yield env.has_grown_past(seen)
+        env.feed_records += env.desk.read_records(after=seen, limit=env.rng.randint(1, 5))
+        seen = env.feed_records[-1].seq
 
 
-def is_over(state: State) -> bool:
+def is_ended(state: State) -> bool:
     """Tell whether nothing more will come of the run."""
     return state.phase in {Phase.COMPLETED, Phase.CANCELLED}

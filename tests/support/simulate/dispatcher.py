@@ -38,356 +38,386 @@ from midrun.core.values import Actor, Effect, Reply, Spend
 from midrun.errors import HaltInForce, KindRefused, StaleEpoch
 from midrun.ports.store import Lease
 from tests.support.simulate.checks import Violation
-from tests.support.simulate.environment import Acted, Killed, Scene
+from tests.support.simulate.environment import Environment, TakenEffect, WorkerDeath
 from tests.support.simulate.journal import Batch
-from tests.support.simulate.programs import TOOLS, plan_items, reply_to, soon
+from tests.support.simulate.programs import TOOLS, add_milliseconds, make_plan_items, make_reply
 from tests.support.simulate.scheduler import Process, Steps
 from tests.support.simulate.world import Child
 
-PARTS: Final = 2
-PROMPT: Final = Spend(tokens=10, cost=1000)
+LONG_CALL_PARTS: Final = 2
+MODEL_RESERVE: Final = Spend(tokens=10, cost=1000)
 
 Outcome = CallDone | CallFailed | CallAborted | CallUnknown
 
 
-class Task:
+class InFlightCall:
     """A call in flight, as the process that makes it knows it. `stop` says why it must end."""
 
-    __slots__ = ("attempt", "call", "key", "stop", "view")
+    __slots__ = ("attempt", "call", "key", "start_state", "stop_reason")
 
     def __init__(self, call: Call, key: str, view: State) -> None:
         self.call = call
         self.attempt = call.attempt
         self.key = key
-        self.view = view
-        self.stop = ""
+        self.start_state = view
+        self.stop_reason = ""
 
 
-class Door:
+class Dispatcher:
     """One epoch of one process: the right to make calls of the run, while it lasts."""
 
-    def __init__(self, scene: Scene, process: Process, lease: Lease) -> None:
-        self.scene = scene
-        self.desk = scene.desk
+    def __init__(self, env: Environment, process: Process, lease: Lease) -> None:
+        self.env = env
+        self.journal = env.desk
         self.process = process
         self.lease = lease
-        self.tasks: dict[CallId, Task] = {}
-        self.checking: set[CallId] = set()
-        self.dropped = False
+        self.calls: dict[CallId, InFlightCall] = {}
+        self.running_checks: set[CallId] = set()
+        self.is_dropped = False
 
     # ── the right to act ──────────────────────────────────────────────────────────────────
 
     def may_act(self) -> bool:
         """Take the last look before something leaves."""
-        return self.holds()
+        return self.has_lease()
 
-    def holds(self) -> bool:
+    def has_lease(self) -> bool:
         """Tell whether this epoch is still the one that counts."""
-        state = self.desk.state
+        state = self.journal.state
         current = state.is_leased and state.epoch == self.lease.epoch
-        return current and not (self.dropped or self.process.lapsed)
+        return current and not (self.is_dropped or self.process.lapsed)
 
     def drop(self) -> None:
         """Give up the whole epoch: whatever is under way here has lost its right to act."""
-        self.dropped = True
+        self.is_dropped = True
 
     def commit(self, batch: Batch) -> bool:
         """Append what was decided; let out what it starts. False: read and decide again."""
         if not batch.entries:
             return False
         try:
-            if not self.desk.commit(batch, self.lease):
+            if not self.journal.commit(batch, self.lease):
                 return False
         except StaleEpoch:
             self.drop()
             return False
         except HaltInForce as halt:
-            self.meet(halt.scope, halt.by)
+            self.record_halt(halt.scope, halt.by)
             return False
         except KindRefused as error:
             raise Violation("KIND", str(error)) from error
-        if self.scene.chance(self.scene.setup.cuts):
+        if self.env.chance(self.env.setup.lost_append_share):
             self.drop()  # nobody told this process that it was appended: it starts anew
             return False
-        self.leave(batch)
+        self.start_calls(batch)
         return True
 
-    def meet(self, scope: str, by: str) -> None:
+    def record_halt(self, scope: str, by: str) -> None:
         """Journal that a latch holds the run."""
-        batch = self.desk.batch()
+        batch = self.journal.make_batch()
         batch.add(Halt(by=Actor(name=by, role="operator"), scope=scope))
         if batch.entries:
             self.commit(batch)
 
-    def leave(self, batch: Batch) -> None:
+    def start_calls(self, batch: Batch) -> None:
         """Make what has just been journaled as started."""
         for entry in batch.entries:
             if isinstance(entry, CallStarted):
-                self._make(entry.call, batch.state)
+                self._start_call(entry.call, batch.state)
             elif isinstance(entry, UndoStarted):
-                self.scene.spawn(self._clean(entry), self.process)
+                self.env.spawn(self._run_cleanup(entry), self.process)
 
-    def _make(self, number: CallId, state: State) -> None:
+    def _start_call(self, number: CallId, state: State) -> None:
         call = state.find_call(number)
         assert call is not None
-        task = Task(call, self.scene.key(number), state)
-        self.tasks[number] = task
+        running = InFlightCall(call, self.env.make_key(number), state)
+        self.calls[number] = running
         if call.call_kind == "model":
-            steps = self._model(task)
+            steps = self._run_model(running)
         else:
-            habit = TOOLS[call.use.tool].habit
+            habit = TOOLS[call.use.tool].behaviour
             steps = {
-                "plain": self._plain,
-                "asks": self._asks,
-                "long": self._long,
-                "hangs": self._hangs,
-                "fails": self._fails,
-                "plans": self._plans,
-                "child": self._child,
-            }[habit](task)
-        doubt = self.close(task, CallUnknown(call=number))
-        steps = swallowed(self.scene, self.process, task, steps, doubt)
-        self.scene.spawn(self._tracked(task, steps), self.process)
+                "plain": self._run_plain,
+                "asks": self._run_asking,
+                "long": self._run_long,
+                "hangs": self._run_hanging,
+                "fails": self._run_failing,
+                "plans": self._run_planning,
+                "child": self._run_child,
+            }[habit](running)
+        doubt = self.close_call(running, CallUnknown(call=number))
+        steps = run_or_kill_process(self.env, self.process, running, steps, doubt)
+        self.env.spawn(self._run_tracked(running, steps), self.process)
 
-    def _tracked(self, task: Task, steps: Steps) -> Steps:
+    def _run_tracked(self, running: InFlightCall, steps: Steps) -> Steps:
         yield None  # the intent is journaled, nothing has left yet
         if not self.may_act():
             return
-        if task.stop:
-            yield from self.close(task, CallAborted(call=task.call.id))
+        if running.stop_reason:
+            yield from self.close_call(running, CallAborted(call=running.call.id))
         else:
             yield from steps
-        if self.tasks.get(task.call.id) is task:
-            del self.tasks[task.call.id]
+        if self.calls.get(running.call.id) is running:
+            del self.calls[running.call.id]
 
     # ── beginning and ending ──────────────────────────────────────────────────────────────
 
-    def start(self, batch: Batch, order: CallModel | CallTool, seen: int) -> Verdict:
+    def add_start(self, batch: Batch, effect: CallModel | CallTool, seen: int) -> Verdict:
         """Ask the gate whether the ordered call may leave, from what was `seen`."""
-        call = batch.state.find_call(order.call)
-        reserve = TOOLS[call.use.tool].reserve if call and call.use.tool else PROMPT
+        call = batch.state.find_call(effect.call)
+        reserve = TOOLS[call.use.tool].reserve if call and call.use.tool else MODEL_RESERVE
         given = StartCall(
-            epoch=self.lease.epoch, call=order.call, seen_seq=Seq(seen), reserved=reserve
+            epoch=self.lease.epoch, call=effect.call, seen_seq=Seq(seen), reserved=reserve
         )
-        return self.desk.bring(batch, given)
+        return self.journal.add_driver_input(batch, given)
 
-    def close(self, task: Task, outcome: Outcome) -> Steps:
+    def close_call(self, running: InFlightCall, outcome: Outcome) -> Steps:
         """Journal how a call ended, with the next start if there is one; or bring it late."""
         given = CloseCall(epoch=self.lease.epoch, outcome=outcome)
-        scene = self.scene
-        if self.holds() and scene.chance(scene.setup.batches) and self._go_on(given):
+        env = self.env
+        if (
+            self.has_lease()
+            and env.chance(env.setup.batch_share)
+            and self._close_and_start_next(given)
+        ):
             return
-        if not self._journal(given, None if scene.chance(0.7) else task.view):
-            yield from self._late(task, outcome)
+        if not self._append_outcome(given, None if env.chance(0.7) else running.start_state):
+            yield from self._report_late(running, outcome)
 
-    def _journal(self, given: CloseCall | CloseUndo | SaveProgress, view: State | None) -> bool:
+    def _append_outcome(
+        self, driver_input: CloseCall | CloseUndo | SaveProgress, state: State | None
+    ) -> bool:
         """Append evidence that is true whatever else has happened; False if fenced."""
-        batch = self.desk.batch(view)
-        if self.dropped or not isinstance(self.desk.bring(batch, given), Accepted):
+        batch = self.journal.make_batch(state)
+        if self.is_dropped or not isinstance(
+            self.journal.add_driver_input(batch, driver_input), Accepted
+        ):
             return False
         try:
-            self.desk.commit_blindly(batch, self.lease)
+            self.journal.commit_anywhere(batch, self.lease)
         except StaleEpoch:
             self.drop()
             return False
         return True
 
-    def _go_on(self, given: CloseCall) -> bool:
+    def _close_and_start_next(self, given: CloseCall) -> bool:
         """Append the end of one call and the start of the next in one go."""
-        batch = self.desk.batch()
-        if not isinstance(self.desk.bring(batch, given), Accepted):
+        batch = self.journal.make_batch()
+        if not isinstance(self.journal.add_driver_input(batch, given), Accepted):
             return False
         ends = len(batch.entries)
         for _ in range(4):
-            orders = plan_effects(batch.state)
-            if Advance() in orders:
+            effects = plan_effects(batch.state)
+            if Advance() in effects:
                 batch.add(CrossBoundary(epoch=self.lease.epoch))
                 continue
-            starts = [o for o in orders if isinstance(o, CallModel | CallTool)]
-            for order in starts[:1]:
-                if getattr(order, "not_before", None) is None:
-                    self.start(batch, order, batch.state.seq)
+            starts = [o for o in effects if isinstance(o, CallModel | CallTool)]
+            for effect in starts[:1]:
+                if getattr(effect, "not_before", None) is None:
+                    self.add_start(batch, effect, batch.state.seq)
             break
         return len(batch.entries) > ends and self.commit(batch)
 
-    def _late(self, task: Task, outcome: Outcome) -> Steps:
+    def _report_late(self, running: InFlightCall, outcome: Outcome) -> Steps:
         """Bring what a fenced process still knows: the only thing it may append."""
         self.drop()
-        if not isinstance(outcome, CallDone) or task.call.call_kind == "model":
+        if not isinstance(outcome, CallDone) or running.call.call_kind == "model":
             return
-        if self.scene.chance(0.5):
+        if self.env.chance(0.5):
             yield None
         result = LateResult(
-            call=task.call.id,
-            attempt=task.attempt,
+            call=running.call.id,
+            attempt=running.attempt,
             epoch=self.lease.epoch,
             result=outcome.result,
         )
-        batch = self.desk.batch()
+        batch = self.journal.make_batch()
         if isinstance(batch.add(ReportLateResult(result=result)), Accepted):
-            self.desk.commit(batch)
+            self.journal.commit(batch)
 
-    def act(self, task: Task, part: str = "", *, holds: bool = False) -> bool:
+    def take_effect(
+        self, running: InFlightCall, part: str = "", *, holds: bool = False
+    ) -> bool:
         """Let the call take effect. Only here does anything reach the world."""
-        scene = self.scene
-        scene.acted.append(
-            Acted(
-                call=task.call.id,
-                attempt=task.attempt,
-                seq=Seq(self.desk.state.seq),
-                args=task.call.use.args,
+        env = self.env
+        env.taken_effects.append(
+            TakenEffect(
+                call=running.call.id,
+                attempt=running.attempt,
+                seq=Seq(self.journal.state.seq),
+                args=running.call.use.args,
             )
         )
-        effect = Effect.IDEMPOTENT if part else task.call.traits.effect
-        return scene.world.act(task.key + part, effect, holds=holds)
+        effect = Effect.IDEMPOTENT if part else running.call.traits.effect
+        return env.world.act(running.key + part, effect, holds=holds)
 
     # ── what calls do ─────────────────────────────────────────────────────────────────────
 
-    def _model(self, task: Task) -> Steps:
-        scene, call = self.scene, task.call
-        if scene.model_failures and scene.chance(0.3):
-            scene.model_failures -= 1
-            retry = soon(scene.now, 5) if scene.chance(0.5) else None
+    def _run_model(self, running: InFlightCall) -> Steps:
+        env, call = self.env, running.call
+        if env.model_failures_left and env.chance(0.3):
+            env.model_failures_left -= 1
+            retry = add_milliseconds(env.now, 5) if env.chance(0.5) else None
             failed = CallFailed(
-                call=call.id, error="overloaded", transient=scene.chance(0.6), retry_at=retry
+                call=call.id, error="overloaded", transient=env.chance(0.6), retry_at=retry
             )
-            yield from self.close(task, failed)
+            yield from self.close_call(running, failed)
             return
-        left_behind(scene, task.view)
+        check_for_orphaned_children(env, running.start_state)
         yield None  # the stream is open
-        if task.stop:
-            spent = Spend(tokens=4, cost=400) if scene.chance(0.5) else None
-            yield from self.close(task, CallAborted(call=call.id, text="par", spent=spent))
+        if running.stop_reason:
+            spent = Spend(tokens=4, cost=400) if env.chance(0.5) else None
+            yield from self.close_call(
+                running, CallAborted(call=call.id, text="par", spent=spent)
+            )
             return
-        reply = reply_to(scene.program, task.view)
+        reply = make_reply(env.program, running.start_state)
         if call.purpose == "condense":
-            reply = Reply(text="" if scene.chance(0.1) else "in short")
-        tokens = scene.rng.randint(4, 12)
+            reply = Reply(text="" if env.chance(0.1) else "in short")
+        tokens = env.rng.randint(4, 12)
         spent = Spend(tokens=tokens, cost=tokens * 100)
-        yield from self.close(task, CallDone(call=call.id, reply=reply, spent=spent))
+        yield from self.close_call(running, CallDone(call=call.id, reply=reply, spent=spent))
 
-    def _plain(self, task: Task) -> Steps:
-        if self.scene.gap:
+    def _run_plain(self, running: InFlightCall) -> Steps:
+        if self.env.has_start_gap:
             yield None
-        done = self.act(task, holds=task.call.traits.release)
+        done = self.take_effect(running, holds=running.call.traits.release)
         yield None  # it took effect, and nobody knows yet
-        yield from self.close(task, self._ended(task, done=done))
+        yield from self.close_call(running, self._make_outcome(running, done=done))
 
-    def _ended(self, task: Task, *, done: bool) -> Outcome:
+    def _make_outcome(self, running: InFlightCall, *, done: bool) -> Outcome:
         if not done:
-            return CallFailed(call=task.call.id, error="refused by the far end")
-        if task.stop and self.scene.chance(0.5):
-            return CallAborted(call=task.call.id)
-        return CallDone(call=task.call.id, result={"ok": True})
+            return CallFailed(call=running.call.id, error="refused by the far end")
+        if running.stop_reason and self.env.chance(0.5):
+            return CallAborted(call=running.call.id)
+        return CallDone(call=running.call.id, result={"ok": True})
 
-    def _asks(self, task: Task) -> Steps:
-        scene = self.scene
-        if task.call.traits.release:
-            self.act(task, holds=True)
+    def _run_asking(self, running: InFlightCall) -> Steps:
+        env = self.env
+        if running.call.traits.release:
+            self.take_effect(running, holds=True)
             yield None
-        expires = soon(scene.now, 60) if scene.chance(0.3) else None
+        expires = add_milliseconds(env.now, 60) if env.chance(0.3) else None
         given = AskPerson(
-            epoch=self.lease.epoch, call=task.call.id, question="Which?", expires=expires
+            epoch=self.lease.epoch,
+            call=running.call.id,
+            question="Which?",
+            expires=expires,
         )
-        while self.holds() and not task.stop:
-            batch = self.desk.batch()
-            if not isinstance(self.desk.bring(batch, given), Accepted):
+        while self.has_lease() and not running.stop_reason:
+            batch = self.journal.make_batch()
+            if not isinstance(self.journal.add_driver_input(batch, given), Accepted):
                 break
             yield None
             if self.commit(batch):
                 return
-        yield from self.close(task, CallAborted(call=task.call.id))
+        yield from self.close_call(running, CallAborted(call=running.call.id))
 
-    def _long(self, task: Task) -> Steps:
-        progress = task.call.progress
-        for part in range(progress if isinstance(progress, int) else 0, PARTS):
-            self.act(task, part=f"/{part}")
+    def _run_long(self, running: InFlightCall) -> Steps:
+        progress = running.call.progress
+        for part in range(progress if isinstance(progress, int) else 0, LONG_CALL_PARTS):
+            self.take_effect(running, part=f"/{part}")
             yield None
-            saved = SaveProgress(epoch=self.lease.epoch, call=task.call.id, progress=part + 1)
-            if not self._journal(saved, None):
+            saved = SaveProgress(
+                epoch=self.lease.epoch, call=running.call.id, progress=part + 1
+            )
+            if not self._append_outcome(saved, None):
                 return
             yield None
-            if task.stop:
-                yield from self.close(task, CallAborted(call=task.call.id))
+            if running.stop_reason:
+                yield from self.close_call(running, CallAborted(call=running.call.id))
                 return
-            if not self.holds():
+            if not self.has_lease():
                 return
-        done = self.act(task)  # what it saved no more: from here it cannot be stopped
+        done = self.take_effect(
+            running
+        )  # what it saved no more: from here it cannot be stopped
         yield None
-        task.stop = ""
-        yield from self.close(task, self._ended(task, done=done))
+        running.stop_reason = ""
+        yield from self.close_call(running, self._make_outcome(running, done=done))
 
-    def _hangs(self, task: Task) -> Steps:
-        done = self.act(task)
-        patient = self.scene.chance(0.3)
+    def _run_hanging(self, running: InFlightCall) -> Steps:
+        done = self.take_effect(running)
+        patient = self.env.chance(0.3)
         yield (
-            lambda: self.scene.draining or not self.holds() or (bool(task.stop) and not patient)
+            lambda: (
+                self.env.is_draining
+                or not self.has_lease()
+                or (bool(running.stop_reason) and not patient)
+            )
         )
-        outcome = self._ended(task, done=done)
-        if task.stop and self.scene.chance(0.5):
-            outcome = CallUnknown(call=task.call.id, why="not_responding")
-        yield from self.close(task, outcome)
+        outcome = self._make_outcome(running, done=done)
+        if running.stop_reason and self.env.chance(0.5):
+            outcome = CallUnknown(call=running.call.id, why="not_responding")
+        yield from self.close_call(running, outcome)
 
-    def _fails(self, task: Task) -> Steps:
-        if self.scene.chance(0.5):
-            yield from self._plain(task)
+    def _run_failing(self, running: InFlightCall) -> Steps:
+        if self.env.chance(0.5):
+            yield from self._run_plain(running)
             return
         yield None
-        yield from self.close(task, CallFailed(call=task.call.id, error="no luck"))
+        yield from self.close_call(running, CallFailed(call=running.call.id, error="no luck"))
 
-    def _plans(self, task: Task) -> Steps:
-        batch = self.desk.batch()
-        items = plan_items(self.desk.state.meter.steps)
-        self.desk.bring(batch, SetPlan(epoch=self.lease.epoch, items=items))
+    def _run_planning(self, running: InFlightCall) -> Steps:
+        batch = self.journal.make_batch()
+        items = make_plan_items(self.journal.state.meter.steps)
+        self.journal.add_driver_input(batch, SetPlan(epoch=self.lease.epoch, items=items))
         self.commit(batch)
         yield None
-        yield from self._plain(task)
+        yield from self._run_plain(running)
 
-    def _child(self, task: Task) -> Steps:
+    def _run_child(self, running: InFlightCall) -> Steps:
         """Have a child run work, and wait for what becomes of it."""
-        child = born(self.scene, task.key)
-        child.given = max(child.given, decided(task.view, task.call.id))
-        while child.left and not child.ended:
+        child = find_or_create_child(self.env, running.key)
+        child.answer_count = max(
+            child.answer_count,
+            count_decided_asks(running.start_state, running.call.id),
+        )
+        while child.steps_left and not child.outcome:
             yield None
-            if task.stop or not self.holds():
+            if running.stop_reason or not self.has_lease():
                 break
-            child.left -= 1
-            child.did += 1
-        if task.stop in {"cancelled", "redirected"}:
-            child.ended = child.ended or "cancelled"
-        if task.stop:
-            yield from self.close(task, CallAborted(call=task.call.id))
-        elif child.ended == "cancelled" or child.fails:
-            yield from self.close(task, CallFailed(call=task.call.id, error="it has failed"))
-        elif child.given < child.asks:
-            given = AskPerson(epoch=self.lease.epoch, call=task.call.id, child=True)
-            batch = self.desk.batch()
-            self.desk.bring(batch, given)
-            if not self.commit(batch) and self.holds():
-                yield from self.close(task, CallAborted(call=task.call.id))
+            child.steps_left -= 1
+            child.effect_count += 1
+        if running.stop_reason in {"cancelled", "redirected"}:
+            child.outcome = child.outcome or "cancelled"
+        if running.stop_reason:
+            yield from self.close_call(running, CallAborted(call=running.call.id))
+        elif child.outcome == "cancelled" or child.fails:
+            yield from self.close_call(
+                running, CallFailed(call=running.call.id, error="it has failed")
+            )
+        elif child.answer_count < child.ask_count:
+            given = AskPerson(epoch=self.lease.epoch, call=running.call.id, child=True)
+            batch = self.journal.make_batch()
+            self.journal.add_driver_input(batch, given)
+            if not self.commit(batch) and self.has_lease():
+                yield from self.close_call(running, CallAborted(call=running.call.id))
         else:
-            child.ended = "completed"
-            yield from self.close(task, CallDone(call=task.call.id, result="child is done"))
+            child.outcome = "completed"
+            yield from self.close_call(
+                running, CallDone(call=running.call.id, result="child is done")
+            )
 
     # ── undo, release, check ──────────────────────────────────────────────────────────────
 
-    def _clean(self, started: UndoStarted) -> Steps:
-        scene = self.scene
+    def _run_cleanup(self, started: UndoStarted) -> Steps:
+        env = self.env
         yield None
         if not self.may_act():
             return
-        key = make_undo_key(self.desk.run, started.call, started.action)
-        world, call = scene.world, self.desk.state.find_call(started.call)
+        key = make_undo_key(self.journal.run, started.call, started.action)
+        world, call = env.world, self.journal.state.find_call(started.call)
         assert call is not None
         if call.call_kind == "child":
-            cancel = self.desk.state.cancel_request
+            cancel = self.journal.state.cancel_request
             undo_all = cancel is not None and cancel.undo == "all"
-            done = world.end_child(scene.key(started.call), undo_all=undo_all)
+            done = world.end_child(env.make_key(started.call), undo_all=undo_all)
         else:
             clean = world.undo if started.action == "undo" else world.release
-            done = clean(scene.key(started.call), key)
+            done = clean(env.make_key(started.call), key)
         yield None
-        retry = soon(scene.now, 5) if scene.chance(0.5) else None
+        retry = add_milliseconds(env.now, 5) if env.chance(0.5) else None
         outcome = (
             UndoDone(call=started.call, action=started.action)
             if done
@@ -395,79 +425,87 @@ class Door:
                 call=started.call, action=started.action, error="no", retry_at=retry
             )
         )
-        self._journal(CloseUndo(epoch=self.lease.epoch, outcome=outcome), None)
+        self._append_outcome(CloseUndo(epoch=self.lease.epoch, outcome=outcome), None)
 
-    def check(self, call: CallId) -> Steps:
+    def run_check(self, call: CallId) -> Steps:
         """Ask the tool itself whether an unknown call happened."""
         yield None
-        happened = self.scene.world.happened(self.scene.key(call))
+        happened = self.env.world.happened(self.env.make_key(call))
         yield None
-        self.checking.discard(call)
-        batch = self.desk.batch()
+        self.running_checks.discard(call)
+        batch = self.journal.make_batch()
         given = SettleCall(
             epoch=self.lease.epoch, call=call, happened=happened, result={"found": True}
         )
-        if self.holds() and isinstance(self.desk.bring(batch, given), Accepted):
+        if self.has_lease() and isinstance(
+            self.journal.add_driver_input(batch, given), Accepted
+        ):
             self.commit(batch)
 
 
-def swallowed(scene: Scene, process: Process, task: Task, steps: Steps, doubt: Steps) -> Steps:
+def run_or_kill_process(
+    env: Environment,
+    process: Process,
+    running: InFlightCall,
+    steps: Steps,
+    unknown_steps: Steps,
+) -> Steps:
     """Make a call as it is made, unless the script says that it is a pill.
 
     Before it has done anything its process ends, or it cannot say whether it has: `doubt`.
     """
-    name = task.call.use.tool or "model"
-    if name == scene.program.pill and scene.poison:
-        scene.killed.append(Killed(call=task.call.id, seq=Seq(scene.desk.state.seq)))
-        fall(scene, process)
-    elif name == scene.program.doubted and scene.doubts:
-        scene.doubts -= 1
-        yield from doubt
+    name = running.call.use.tool or "model"
+    if name == env.program.killer and env.worker_kills_left:
+        env.worker_deaths.append(WorkerDeath(call=running.call.id, seq=Seq(env.desk.state.seq)))
+        kill_process(env, process)
+    elif name == env.program.unsure_tool and env.unknown_outcomes_left:
+        env.unknown_outcomes_left -= 1
+        yield from unknown_steps
     else:
         yield from steps
 
 
-def checked(scene: Scene, process: Process, tool: str, steps: Steps) -> Steps:
+def check_or_kill_process(env: Environment, process: Process, tool: str, steps: Steps) -> Steps:
     """Ask a check as it is asked; that of a pill may end the process, too."""
     yield None
-    if tool == scene.program.pill and scene.poison and scene.chance(0.3):
-        fall(scene, process)
+    if tool == env.program.killer and env.worker_kills_left and env.chance(0.3):
+        kill_process(env, process)
         return
     yield from steps
 
 
-def fall(scene: Scene, process: Process) -> None:
+def kill_process(env: Environment, process: Process) -> None:
     """End the process, with everything that it has under way."""
-    scene.poison -= 1
-    scene.scheduler.end(process)
-    scene.fallen.append(process)
+    env.worker_kills_left -= 1
+    env.scheduler.kill(process)
+    env.killed_processes.append(process)
 
 
-def born(scene: Scene, key: str) -> Child:
+def find_or_create_child(env: Environment, key: str) -> Child:
     """Return the child of the call with this key; a second attempt finds the first one's."""
-    rng = scene.rng
+    rng = env.rng
     new = Child(
         asks=rng.choice((0, 0, 1, 1, 2)), left=rng.randint(0, 2), fails=rng.random() < 0.1
     )
-    return scene.world.children.setdefault(key, new)
+    return env.world.children.setdefault(key, new)
 
 
-def decided(view: State, call: CallId) -> int:
+def count_decided_asks(state: State, call: CallId) -> int:
     """Return how much of what the child of `call` asked was decided, here or on the child."""
-    asks = (ask for ask in view.asks if ask.call == call)
+    asks = (ask for ask in state.asks if ask.call == call)
     return sum(ask.close_reason in {"answered", "elsewhere"} for ask in asks)
 
 
-def left_behind(scene: Scene, view: State) -> None:
+def check_for_orphaned_children(env: Environment, state: State) -> None:
     """Check that no child works on for a call that its parent has given up.
 
     Raises:
         Violation: the parent goes on with its next step, or waits, and there is one.
     """
-    for call in view.calls:
-        child = scene.world.children.get(scene.key(call.id))
-        if child is None or child.ended or child.fails or call.is_open:
+    for call in state.calls:
+        child = env.world.children.get(env.make_key(call.id))
+        if child is None or child.outcome or child.fails or call.is_open:
             continue
-        parked = any(call.number in frame.parked_calls for frame in view.frames)
-        if not parked and call.release.attempts < view.run_started.undo_attempts:
+        parked = any(call.number in frame.parked_calls for frame in state.frames)
+        if not parked and call.release.attempts < state.run_started.undo_attempts:
             raise Violation("LEFT", f"the child of {call.id} was left to itself")

@@ -1,4 +1,4 @@
-"""The scene: what everybody in one schedule shares, time and chance included."""
+"""The env: what everybody in one schedule shares, time and chance included."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -37,27 +37,32 @@ from midrun.core.ids import CallId, Micros, RunId, Seq, make_call_key
 from midrun.core.state import State
 from midrun.core.transitions import Verdict
 from midrun.core.values import Json, Phase
-from tests.support.simulate.journal import Desk
-from tests.support.simulate.programs import NAMES, PILLS, program_of, start_of
+from tests.support.simulate.journal import SimulatedJournal
+from tests.support.simulate.programs import (
+    KILLER_PROGRAMS,
+    PROGRAM_NAMES,
+    get_program,
+    make_run_started,
+)
 from tests.support.simulate.scheduler import (
     Process,
     Ready,
     Scheduler,
     Steps,
-    at_random,
-    by_priority,
+    make_priority_picker,
+    make_random_picker,
 )
-from tests.support.simulate.setup import THEMES, Strategy, drawn, poisoned
+from tests.support.simulate.setup import THEMES, Strategy, draw_killer_program, draw_setup
 from tests.support.simulate.world import World
 
-NOON: Final = Micros(1_800_000_000_000_000)
-TICK: Final = 1000
-REACH: Final = 34
+START_TIME: Final = Micros(1_800_000_000_000_000)
+TICK_MICROS: Final = 1000
+TARGET_SEQ_MAX: Final = 34
 """The last position of the journal at which something is placed."""
 
-BY_NAME: Final = {kind.__name__: kind for kind in ENTRY_TYPES}
+ENTRY_TYPE_BY_NAME: Final = {kind.__name__: kind for kind in ENTRY_TYPES}
 
-TARGETS: Final[tuple[type[Entry], ...]] = (
+TARGET_ENTRIES: Final[tuple[type[Entry], ...]] = (
     CallStarted,
     CallStarted,
     CallStarted,
@@ -90,34 +95,34 @@ TARGETS: Final[tuple[type[Entry], ...]] = (
 """The entries right after which something is placed; twice, where most races are."""
 
 
-Sense = Callable[[State], bool]
+StatePredicate = Callable[[State], bool]
 
 
-def _asked(state: State) -> bool:
+def _has_open_asks(state: State) -> bool:
     return bool(state.open_asks)
 
 
-def _rests(state: State) -> bool:
+def _is_at_rest(state: State) -> bool:
     return state.phase in {Phase.PAUSED, Phase.FAILED}
 
 
-def _acts(state: State) -> bool:
+def _has_tool_in_flight(state: State) -> bool:
     return any(state.calls[n - 1].call_kind != "model" for n in state.in_flight)
 
 
-SENSIBLE: Final[Mapping[str, Sense]] = {
-    **dict.fromkeys(("pause_now", "redirect_now", "halt"), _acts),
-    **dict.fromkeys(("answer", "approve", "approve_other", "decline"), _asked),
-    **dict.fromkeys(("answer_on_child", "cancel_child"), _asked),
-    **dict.fromkeys(("resume", "resume_with", "resume_caps"), _rests),
+PRECONDITIONS: Final[Mapping[str, StatePredicate]] = {
+    **dict.fromkeys(("pause_now", "redirect_now", "halt"), _has_tool_in_flight),
+    **dict.fromkeys(("answer", "approve", "approve_other", "decline"), _has_open_asks),
+    **dict.fromkeys(("answer_on_child", "cancel_child"), _has_open_asks),
+    **dict.fromkeys(("resume", "resume_with", "resume_caps"), _is_at_rest),
     **dict.fromkeys(
-        ("write", "use_tool", "hand_back"), lambda s: bool(s.operator_name) and _rests(s)
+        ("write", "use_tool", "hand_back"), lambda s: bool(s.operator_name) and _is_at_rest(s)
     ),
     **dict.fromkeys(("resume_frame", "drop_frame"), lambda s: bool(s.frames)),
     "drop_at_rest": lambda s: bool(s.frames) and s.phase is Phase.WAITING,
     "withdraw": lambda s: bool(s.pending) or s.phase is Phase.PAUSING,
     "force_pause": lambda s: s.phase is Phase.PAUSING,
-    "halt_all": lambda s: s.phase is Phase.CANCELLING or _acts(s),
+    "halt_all": lambda s: s.phase is Phase.CANCELLING or _has_tool_in_flight(s),
     "lift": lambda s: s.phase is Phase.HALTED,
     "retry_undo": lambda s: s.phase is Phase.CANCELLED,
     "accept_residue": lambda s: s.phase is Phase.CANCELLED,
@@ -126,17 +131,17 @@ SENSIBLE: Final[Mapping[str, Sense]] = {
 """When an op makes sense."""
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class ControlReply(Struct, frozen=True, kw_only=True):
     """A reply that somebody got: to which control, what, and where the journal stood then."""
 
     control: Control
     verdict: Verdict
     phase: Phase
     seq: Seq  # of the newest entry when the reply was given
-    first: Seq  # of the first entry that the reply led to, if any
+    entry_seq: Seq  # of the first entry that the reply led to, if any
 
 
-class Acted(Struct, frozen=True, kw_only=True):
+class TakenEffect(Struct, frozen=True, kw_only=True):
     """A call that reached the world: which attempt, after which entry, with what."""
 
     call: CallId
@@ -145,43 +150,52 @@ class Acted(Struct, frozen=True, kw_only=True):
     args: Json
 
 
-class Killed(Struct, frozen=True, kw_only=True):
+class WorkerDeath(Struct, frozen=True, kw_only=True):
     """A process that a call has ended, and where the journal stood then."""
 
     call: CallId
     seq: Seq
 
 
-class Scene:
+class Environment:
     """One schedule: its parameters, its journal, its world, its people's memory."""
 
-    gap = False  # whether a process can freeze between the gate and the wire
+    has_start_gap = False  # whether a process can freeze between the gate and the wire
 
     def __init__(self, seed: int, strategy: Strategy) -> None:
         self.rng = Random(seed)  # noqa: S311 - repeatable, not secret
-        self.setup = poisoned(drawn(seed, strategy, NAMES, self.rng), tuple(PILLS))
-        self.program = program_of(self.setup.program, self.rng)
-        self.now = NOON
-        self.desk = Desk(RunId("run_1"), self.clock)
+        self.setup = draw_killer_program(
+            draw_setup(seed, strategy, PROGRAM_NAMES, self.rng), tuple(KILLER_PROGRAMS)
+        )
+        self.program = get_program(self.setup.program, self.rng)
+        self.now = START_TIME
+        self.desk = SimulatedJournal(RunId("run_1"), self.clock)
         self.world = World(self.setup.undo_failures)
-        self.model_failures = self.setup.model_failures
-        self.agent_failures = self.rng.choice((0, 0, 0, 1))
-        self.verdicts_left = 1  # how often the custom condition may say stop
-        self.told: list[Told] = []
-        self.fed: list[Record] = []
-        self.acted: list[Acted] = []
-        self.poison, self.doubts = self.setup.poison, self.setup.doubts  # what is left
-        self.fallen: list[Process] = []  # ended by a call, and not missed yet
-        self.killed: list[Killed] = []
-        self.struck: set[tuple[str, str]] = set()  # what was on when which fault came
+        self.model_failures_left = self.setup.model_failures
+        self.agent_failures_left = self.rng.choice((0, 0, 0, 1))
+        self.stop_verdicts_left = 1  # how often the custom condition may say stop
+        self.replies: list[ControlReply] = []
+        self.feed_records: list[Record] = []
+        self.taken_effects: list[TakenEffect] = []
+        self.worker_kills_left, self.unknown_outcomes_left = (
+            self.setup.worker_kills,
+            self.setup.unknown_outcomes,
+        )  # what is left
+        self.killed_processes: list[Process] = []  # ended by a call, and not missed yet
+        self.worker_deaths: list[WorkerDeath] = []
+        self.interrupted_activities: set[tuple[str, str]] = (
+            set()
+        )  # what was on when which fault came
         self.spins = 0
-        self.draining = False
+        self.is_draining = False
         own = Random(seed ^ 0x9E3779B9)  # noqa: S311 - as above
         picker = (
-            by_priority(own, self.setup.depth) if self.setup.by_priority else at_random(own)
+            make_priority_picker(own, self.setup.pct_depth)
+            if self.setup.uses_priorities
+            else make_random_picker(own)
         )
         self.scheduler = Scheduler(picker)
-        self.desk.create(self.desk.batch(), start_of(self.program))
+        self.desk.create(self.desk.make_batch(), make_run_started(self.program))
 
     def clock(self) -> Micros:
         """Return the store's time."""
@@ -191,7 +205,7 @@ class Scene:
         """Tell whether something happens that does in this share of all cases."""
         return self.rng.random() < share
 
-    def key(self, call: str) -> str:
+    def make_key(self, call: str) -> str:
         """Return the idempotency key of a call."""
         return make_call_key(self.desk.run, call)  # type: ignore[arg-type]  # ids are text
 
@@ -199,39 +213,39 @@ class Scene:
         """Add a thread to a process."""
         self.scheduler.spawn(steps, process)
 
-    def placed(self, op: str = "") -> Steps:
+    def wait_for_moment(self, op: str = "") -> Steps:
         """Wait for the moment at which something is to happen, as the strategy has it.
 
         What only makes sense at times is most often placed when it does.
         """
-        sensible = SENSIBLE.get(op)
-        if sensible is not None and self.setup.targeted and self.chance(0.6):
+        sensible = PRECONDITIONS.get(op)
+        if sensible is not None and self.setup.is_targeted and self.chance(0.6):
             yield lambda: sensible(self.desk.state)
             for _ in range(self.rng.randint(0, 3)):
                 yield None
             return
-        if not self.setup.targeted:
+        if not self.setup.is_targeted:
             for _ in range(self.rng.randint(0, 12)):
                 yield None
             return
         draw = self.rng.random() if op != "fault" else self.rng.uniform(0.2, 0.8)
         if draw < 0.4:
-            yield self.from_seq(self.rng.randint(1, REACH))
+            yield self.has_reached_seq(self.rng.randint(1, TARGET_SEQ_MAX))
             return
         if draw < 0.6:
             acts = self.rng.randint(1, 4)
-            yield lambda: len(self.acted) >= acts
+            yield lambda: len(self.taken_effects) >= acts
             return
         theme = THEMES.get(self.setup.theme)
-        kind, count = self.rng.choice(TARGETS), self.rng.choice((1, 1, 2, 3))
-        if theme is not None and theme.moments and self.chance(0.7):
-            kind, count = BY_NAME[self.rng.choice(theme.moments)], 1
-        yield lambda: self.desk.tally[kind] >= count
+        kind, count = self.rng.choice(TARGET_ENTRIES), self.rng.choice((1, 1, 2, 3))
+        if theme is not None and theme.trigger_entries and self.chance(0.7):
+            kind, count = ENTRY_TYPE_BY_NAME[self.rng.choice(theme.trigger_entries)], 1
+        yield lambda: self.desk.entry_counts[kind] >= count
 
-    def from_seq(self, seq: int) -> Ready:
+    def has_reached_seq(self, seq: int) -> Ready:
         """Return the condition that the journal is this long."""
         return lambda: self.desk.state.seq >= seq
 
-    def changed(self, seq: int) -> Ready:
+    def has_grown_past(self, seq: int) -> Ready:
         """Return the condition that the journal has grown past `seq`."""
         return lambda: self.desk.state.seq > seq

@@ -34,21 +34,21 @@ from tests.support.simulate.checks import Violation
 
 T = TypeVar("T")
 
-AGES: Final = timedelta(days=36_500)
+HEARTBEAT_TTL: Final = timedelta(days=36_500)
 """Heartbeats count for as long as nobody makes them lapse: time alone must not decide."""
 
 
-class Still(MemoryStore):
+class ImmediateStore(MemoryStore):
     """The store without its pauses: here the scheduler says who is next."""
 
     async def _yield_and_check_open(self) -> None:
         return
 
 
-def done(work: Coroutine[object, None, T]) -> T:
+def run_now(coroutine: Coroutine[object, None, T]) -> T:
     """Return what `work` returns, which never waits."""
     try:
-        work.send(None)
+        coroutine.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # what the coroutine returned
     raise RuntimeError("the store waited for something")
@@ -65,42 +65,46 @@ class Batch:
         self.now = now
         self.entries: tuple[Entry, ...] = ()
 
-    def add(self, given: Input) -> Verdict:
+    def add(self, run_input: Input) -> Verdict:
         """Decide `given`, and add what it means."""
         try:
-            verdict = decide(self.state, given, self.now)
+            verdict = decide(self.state, run_input, self.now)
             after = apply_entries(self.state, verdict.entries, self.now)
         except JournalCorrupt as error:
-            raise Violation("FOLD", f"{given} was decided, but {error}") from error
+            raise Violation("FOLD", f"{run_input} was decided, but {error}") from error
         if not verdict.entries:
             return verdict
-        cell = INPUT_TABLE[type(given)][self.state.phase]
+        cell = INPUT_TABLE[type(run_input)][self.state.phase]
         if isinstance(verdict, Accepted) and after.phase not in cell.next_phases:
-            raise Violation("TABLE", f"{given} led from {self.state.phase} to {after.phase}")
+            raise Violation(
+                "TABLE", f"{run_input} led from {self.state.phase} to {after.phase}"
+            )
         self.entries += verdict.entries
         self.state = after
         return verdict
 
 
-class Desk:
+class SimulatedJournal:
     """The journal of one run, and the means to make it longer."""
 
     def __init__(self, run: RunId, clock: Clock) -> None:
         self.run = run
         self.clock = clock
-        self.store = Still(clock=clock)
+        self.store = ImmediateStore(clock=clock)
         self.state = State(run=run)
-        self.tally: Counter[type[Entry]] = Counter()
+        self.entry_counts: Counter[type[Entry]] = Counter()
         self.written: list[tuple[Entry, Epoch | None]] = []
         self.hash = b""
-        self.clashes = 0
-        self.refused: Counter[str] = Counter()
-        self.latches: tuple[str, ...] = ()  # scopes of the latches that cover the run
+        self.conflict_count = 0
+        self.refusal_counts: Counter[str] = Counter()
+        self.halt_scopes: tuple[str, ...] = ()  # scopes of the latches that cover the run
         self.holder = ""
-        self._free: bool | None = None  # whether it can be taken; None: ask the store again
+        self._is_drivable: bool | None = (
+            None  # whether it can be taken; None: ask the store again
+        )
         self.wake_at: Micros | None = None  # as the store's index has it
 
-    def batch(self, state: State | None = None) -> Batch:
+    def make_batch(self, state: State | None = None) -> Batch:
         """Return an empty batch on top of `state`, or of the newest one."""
         return Batch(state or self.state, self.clock())
 
@@ -109,13 +113,15 @@ class Desk:
         batch.entries = entries
         batch.state = apply_entries(batch.base, entries, batch.now)
         head = build_head(batch.state)
-        self._grew(batch, done(self.store.create(self.run, entries, head=head)), None)
+        self._apply_append(
+            batch, run_now(self.store.create(self.run, entries, head=head)), None
+        )
 
-    def bring(self, batch: Batch, given: DriverInput) -> Verdict:
+    def add_driver_input(self, batch: Batch, driver_input: DriverInput) -> Verdict:
         """Add a driver's evidence to `batch`; refusals are counted, since they must be few."""
-        verdict = batch.add(given)
+        verdict = batch.add(driver_input)
         if isinstance(verdict, Refused):
-            self.refused[f"{type(given).__name__}: {verdict.reason}"] += 1
+            self.refusal_counts[f"{type(driver_input).__name__}: {verdict.reason}"] += 1
         return verdict
 
     def commit(self, batch: Batch, lease: Lease | None = None) -> bool:
@@ -135,18 +141,18 @@ class Desk:
             starts=starts,
         )
         try:
-            appended = done(append)
+            appended = run_now(append)
         except SeqConflict:
-            self.clashes += 1
+            self.conflict_count += 1
             return False
-        self._grew(batch, appended, lease.epoch if lease else None)
-        if self.latches and any(
+        self._apply_append(batch, appended, lease.epoch if lease else None)
+        if self.halt_scopes and any(
             isinstance(entry, transitions.START_ENTRY_TYPES) for entry in batch.entries
         ):
-            raise Violation("I12", f"started under the latch {self.latches[0]}")
+            raise Violation("I12", f"started under the latch {self.halt_scopes[0]}")
         return True
 
-    def commit_blindly(self, batch: Batch, lease: Lease) -> None:
+    def commit_anywhere(self, batch: Batch, lease: Lease) -> None:
         """Append evidence that is true whatever happened since it was decided on.
 
         Raises:
@@ -155,17 +161,17 @@ class Desk:
         append = self.store.append(
             self.run, batch.entries, after=None, lease=lease, head=None, starts=False
         )
-        self._grew(batch, done(append), lease.epoch)
+        self._apply_append(batch, run_now(append), lease.epoch)
 
-    def take(self, holder: str) -> Lease | None:
+    def take_lease(self, holder: str) -> Lease | None:
         """Take the lease, if it can be had."""
-        batch = self.batch()
+        batch = self.make_batch()
         if not isinstance(batch.add(TakeLease(holder=holder)), Accepted):
             return None
-        self._free = None
-        done(self.store.record_heartbeat(holder, ttl=AGES))
+        self._is_drivable = None
+        run_now(self.store.record_heartbeat(holder, ttl=HEARTBEAT_TTL))
         try:
-            lease, appended = done(
+            lease, appended = run_now(
                 self.store.take_lease(
                     self.run,
                     batch.entries,
@@ -176,60 +182,60 @@ class Desk:
             )
         except LeaseHeld:
             return None
-        self._grew(batch, appended, lease.epoch)
+        self._apply_append(batch, appended, lease.epoch)
         return lease
 
-    def lapse(self, holder: str) -> None:
+    def expire_lease(self, holder: str) -> None:
         """Let the heartbeat of `holder` be too old, as far as the store can tell."""
-        self._free = None
-        done(self.store.release_leases(holder))
+        self._is_drivable = None
+        run_now(self.store.release_leases(holder))
 
-    def drivable(self) -> bool:
+    def is_drivable(self) -> bool:
         """Tell whether the run needs a driver and has none that is alive."""
-        if self._free is None:
-            self._free = bool(done(self.store.list_drivable(limit=1)))
-        return self._free
+        if self._is_drivable is None:
+            self._is_drivable = bool(run_now(self.store.list_drivable(limit=1)))
+        return self._is_drivable
 
-    def halt(self, scope: str, by: str) -> None:
+    def set_halt(self, scope: str, by: str) -> None:
         """Set a latch."""
-        done(self.store.set_halt(HaltRecord(scope=scope, by=by, reason="drill")))
-        self._look()
+        run_now(self.store.set_halt(HaltRecord(scope=scope, by=by, reason="drill")))
+        self._refresh_halt_scopes()
 
-    def lift(self, scope: str) -> None:
+    def remove_halt(self, scope: str) -> None:
         """Take a latch away."""
-        done(self.store.remove_halt(scope))
-        self._look()
+        run_now(self.store.remove_halt(scope))
+        self._refresh_halt_scopes()
 
-    def _look(self) -> None:
+    def _refresh_halt_scopes(self) -> None:
         spec = self.state.run_started
-        halts = done(self.store.list_halts())
+        halts = run_now(self.store.list_halts())
         covering = (h for h in halts if h.covers(self.run, spec.agent, spec.labels))
-        self.latches = tuple(h.scope for h in covering)
+        self.halt_scopes = tuple(h.scope for h in covering)
 
-    def records(self, after: int = 0, limit: int | None = None) -> list[Record]:
+    def read_records(self, after: int = 0, limit: int | None = None) -> list[Record]:
         """Return what the store hands out to anybody who reads."""
-        return list(done(self.store.read(self.run, after=Seq(after), limit=limit)))
+        return list(run_now(self.store.read(self.run, after=Seq(after), limit=limit)))
 
-    def head(self) -> Head:
+    def read_head(self) -> Head:
         """Return what the store keeps beside the journal, for lists and wake-ups."""
-        return done(self.store.get_row(self.run)).head
+        return run_now(self.store.get_row(self.run)).head
 
-    def alive(self, holder: str) -> bool:
+    def is_alive(self, holder: str) -> bool:
         """Tell whether the store has heard of `holder` lately."""
-        return holder in done(self.store.list_holders())
+        return holder in run_now(self.store.list_holders())
 
-    def snapshot(self) -> None:
+    def save_snapshot(self) -> None:
         """Store the state as it is now."""
         snapshot = Snapshot(
             seq=Seq(self.state.seq), hash=self.hash, body=encode_snapshot(self.state)
         )
-        done(self.store.save_snapshot(self.run, snapshot))
+        run_now(self.store.save_snapshot(self.run, snapshot))
 
-    def recover(self) -> None:
+    def check_recovery(self) -> None:
         """Do what a process does that knows nothing: snapshot, rest, fold; compare."""
-        found = done(self.store.load_snapshot(self.run))
+        found = run_now(self.store.load_snapshot(self.run))
         state = decode_snapshot(found.body) if found else None
-        rest = self.records(after=state.seq if state else 0)
+        rest = self.read_records(after=state.seq if state else 0)
         try:
             same = fold(self.run, rest, state) == self.state
         except (JournalCorrupt, StopIteration) as error:
@@ -237,24 +243,24 @@ class Desk:
         if not same:
             raise Violation("I2", f"snapshot at {state and state.seq} and the rest differ")
 
-    def _grew(self, batch: Batch, appended: AppendResult, epoch: Epoch | None) -> None:
-        self._free = None
+    def _apply_append(self, batch: Batch, appended: AppendResult, epoch: Epoch | None) -> None:
+        self._is_drivable = None
         if batch.base is self.state and batch.state.at == appended.at:
             self.state = batch.state
         else:
-            self._follow(batch.entries, appended.at)
+            self._apply_entries(batch.entries, appended.at)
         self.hash = appended.hash
         if (self.state.seq, self.state.at) != (appended.seq, appended.at):
             raise Violation("I1", f"the store is at {appended}, the fold at {self.state.seq}")
         for entry in batch.entries:
-            self.tally[type(entry)] += 1
+            self.entry_counts[type(entry)] += 1
             self.written.append((entry, epoch))
-        row = done(self.store.get_row(self.run))
+        row = run_now(self.store.get_row(self.run))
         head, self.holder, self.wake_at = row.head, row.holder, row.head.wake_at
         if (head.phase, head.leased) != (self.state.phase, self.state.is_leased):
             raise Violation("I2", f"the stored head says {head.phase}, not {self.state.phase}")
 
-    def _follow(self, entries: tuple[Entry, ...], at: Micros) -> None:
+    def _apply_entries(self, entries: tuple[Entry, ...], at: Micros) -> None:
         try:
             for entry in entries:
                 self.state = evolve(self.state, entry, at)

@@ -12,7 +12,7 @@ Ready = Callable[[], bool] | None
 Steps = Generator[Ready, None, None]
 Picker = Callable[[list["Thread"], int], "Thread"]
 
-SPAN: Final = 90
+PCT_STEPS: Final = 90
 """Where the priorities of a PCT schedule change: about as many steps as a schedule takes."""
 
 
@@ -46,14 +46,14 @@ class Scheduler:
 
     def __init__(self, picker: Picker) -> None:
         self.threads: list[Thread] = []
-        self.count = 0
+        self.step_count = 0
         self._picker = picker
 
     def spawn(self, steps: Steps, process: Process) -> None:
         """Add a thread; it has not begun."""
         self.threads.append(Thread(steps, process))
 
-    def enabled(self) -> list[Thread]:
+    def list_enabled(self) -> list[Thread]:
         """Return the threads that could go on now."""
         return [
             thread
@@ -67,8 +67,8 @@ class Scheduler:
 
     def pick(self, enabled: list[Thread]) -> Thread:
         """Return whose turn it is."""
-        self.count += 1
-        return self._picker(enabled, self.count)
+        self.step_count += 1
+        return self._picker(enabled, self.step_count)
 
     def step(self, thread: Thread) -> None:
         """Let `thread` go on to its next yield."""
@@ -81,13 +81,13 @@ class Scheduler:
             if thread in self.threads:
                 self.threads.remove(thread)
 
-    def end(self, process: Process) -> None:
+    def kill(self, process: Process) -> None:
         """Take every thread of `process` away, wherever it stands."""
         process.dead = True
         self.threads = [thread for thread in self.threads if thread.process is not process]
 
 
-def at_random(rng: Random) -> Picker:
+def make_random_picker(rng: Random) -> Picker:
     """Return a picker that gives every thread the same chance."""
 
     def pick(enabled: list[Thread], _: int) -> Thread:
@@ -96,13 +96,13 @@ def at_random(rng: Random) -> Picker:
     return pick
 
 
-def by_priority(rng: Random, depth: int) -> Picker:
+def make_priority_picker(rng: Random, depth: int) -> Picker:
     """Return a picker that runs the highest priority, which changes at `depth` - 1 moments.
 
     This is PCT (Burckhardt and others, 2010): a fault that needs `depth` orderings is found
     with a probability that does not fall with the number of threads to the power of steps.
     """
-    changes = {rng.randint(1, SPAN): low + 1.0 for low in range(depth - 1)}
+    changes = {rng.randint(1, PCT_STEPS): low + 1.0 for low in range(depth - 1)}
 
     def pick(enabled: list[Thread], count: int) -> Thread:
         for thread in enabled:

@@ -13,11 +13,11 @@ from midrun.core.entries import Entry
 from midrun.core.ids import Epoch
 from midrun.core.transitions import Accepted, NoChange
 from tests.support.simulate.checks import Violation
-from tests.support.simulate.environment import Scene, Told
+from tests.support.simulate.environment import ControlReply, Environment
 from tests.support.simulate.setup import Setup, Strategy
 from tests.support.simulate.universe import Universe
 
-CHUNK: Final = 100
+CHUNK_SCHEDULES: Final = 100
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     crashed: bool = False  # not a rule that was broken, but code that raised
 
 
-class Sweep(Struct, kw_only=True):
+class SweepResult(Struct, kw_only=True):
     """What came of a number of schedules."""
 
     schedules: int = 0
@@ -38,7 +38,7 @@ class Sweep(Struct, kw_only=True):
     outcomes: dict[str, int] = {}
     failures: list[Failure] = []
 
-    def add(self, other: "Sweep") -> None:
+    def add(self, other: "SweepResult") -> None:
         """Count what came of others, too."""
         self.schedules += other.schedules
         self.entries += other.entries
@@ -47,14 +47,14 @@ class Sweep(Struct, kw_only=True):
         self.failures = [*self.failures, *other.failures]
 
 
-def failure_of(seed: int, strategy: Strategy) -> Failure | None:
+def run_schedule(seed: int, strategy: Strategy) -> Failure | None:
     """Run one schedule, and return what it must not have shown, if anything."""
-    return played(Universe(seed, strategy))
+    return run_simulation(Universe(seed, strategy))
 
 
-def played(universe: Universe) -> Failure | None:
+def run_simulation(universe: Universe) -> Failure | None:
     """Play a schedule, and return what it must not have shown, if anything."""
-    scene = universe.scene
+    env = universe.scene
     try:
         universe.run()
     except Violation as violation:
@@ -63,21 +63,21 @@ def played(universe: Universe) -> Failure | None:
         crashed, rule, problem = True, type(error).__name__, traceback.format_exc()
     else:
         return None
-    text = told(scene, problem)
-    return Failure(seed=scene.setup.seed, rule=rule, text=text, crashed=crashed)
+    text = format_failure(env, problem)
+    return Failure(seed=env.setup.seed, rule=rule, text=text, crashed=crashed)
 
 
-def swept(seeds: Iterable[int], strategy: Strategy) -> Sweep:
+def run_schedules(seeds: Iterable[int], strategy: Strategy) -> SweepResult:
     """Run the schedules of these seeds, one after the other."""
-    sweep = Sweep()
+    sweep = SweepResult()
     outcomes: Counter[str] = Counter()
     for seed in seeds:
         universe = Universe(seed, strategy)
-        failure = played(universe)
+        failure = run_simulation(universe)
         state = universe.scene.desk.state
         sweep.schedules += 1
         sweep.entries += state.seq
-        sweep.steps += universe.scene.scheduler.count
+        sweep.steps += universe.scene.scheduler.step_count
         if failure is None:
             outcomes[f"{state.phase} with residue" if state.residue else str(state.phase)] += 1
         else:
@@ -87,66 +87,68 @@ def swept(seeds: Iterable[int], strategy: Strategy) -> Sweep:
     return sweep
 
 
-def sweeps(seeds: range, strategy: Strategy, processes: int) -> Iterator[Sweep]:
+def run_in_processes(seeds: range, strategy: Strategy, processes: int) -> Iterator[SweepResult]:
     """Run the schedules of `seeds` in pieces, in this many processes; yield piece by piece."""
-    pieces = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    pieces = [seeds[at : at + CHUNK_SCHEDULES] for at in range(0, len(seeds), CHUNK_SCHEDULES)]
     if processes <= 1:
-        yield from (swept(piece, strategy) for piece in pieces)
+        yield from (run_schedules(piece, strategy) for piece in pieces)
         return
     with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(swept, pieces, [strategy] * len(pieces))
+        yield from pool.map(run_schedules, pieces, [strategy] * len(pieces))
 
 
-def told(scene: Scene, problem: str) -> str:
+def format_failure(env: Environment, problem: str) -> str:
     """Return everything that is needed to understand and repeat a failure."""
-    setup = scene.setup
+    setup = env.setup
     parameters = "\n".join(
         f"  {name} = {getattr(setup, name)!r}" for name in Setup.__struct_fields__
     )
     return "\n".join(
         (
             f"FAILED seed {setup.seed}, strategy {setup.strategy}: {problem}",
-            f"again: {again(setup)}",
+            f"again: {format_command(setup)}",
             "schedule:",
             parameters,
-            f"  script = {scene.program.turns!r}",
+            f"  script = {env.program.turns!r}",
             "journal:",
-            journal(scene),
+            format_journal(env),
             "replies:",
-            *(f"  {_reply(one)}" for one in scene.told),
-            f"world: {', '.join(scene.world.seen)}",
+            *(f"  {_format_reply(one)}" for one in env.replies),
+            f"world: {', '.join(env.world.log)}",
         )
     )
 
 
-def again(setup: Setup) -> str:
+def format_command(setup: Setup) -> str:
     """Return the command that shows the failure again."""
     seed = f"--schedules 1 --seed {setup.seed} --strategy {setup.strategy}"
     return f"python -m tests.support.simulate {seed} --verbose"
 
 
-def journal(scene: Scene) -> str:
+def format_journal(env: Environment) -> str:
     """Return the journal, one entry a line."""
     return "\n".join(
-        f"  {seq:3} {_line(entry, epoch)}"
-        for seq, (entry, epoch) in enumerate(scene.desk.written, 1)
+        f"  {seq:3} {_format_entry(entry, epoch)}"
+        for seq, (entry, epoch) in enumerate(env.desk.written, 1)
     )
 
 
-def _line(entry: Entry, epoch: Epoch | None) -> str:
+def _format_entry(entry: Entry, epoch: Epoch | None) -> str:
     fields = msgspec.to_builtins(entry)
     shown = ", ".join(f"{name}={value!r}" for name, value in fields.items() if name != "kind")
     by = "   " if epoch is None else f"@{epoch} "
     return f"{by}{type(entry).__name__}({shown})"
 
 
-def _reply(one: Told) -> str:
-    name = type(one.control).__name__
-    request = f" {one.control.request}" if one.control.request else ""
-    if isinstance(one.verdict, Accepted):
-        answer = f"accepted as {one.first}"
-    elif isinstance(one.verdict, NoChange):
-        answer = f"= {one.verdict.name}"
+def _format_reply(reply: ControlReply) -> str:
+    name = type(reply.control).__name__
+    request = f" {reply.control.request}" if reply.control.request else ""
+    if isinstance(reply.verdict, Accepted):
+        answer = f"accepted as {reply.entry_seq}"
+    elif isinstance(reply.verdict, NoChange):
+        answer = f"= {reply.verdict.name}"
     else:
-        answer = f"refused {one.verdict.reason}"
-    return f"{name}{request} by {one.control.by.name} at {one.seq} ({one.phase}): {answer}"
+        answer = f"refused {reply.verdict.reason}"
+    return (
+        f"{name}{request} by {reply.control.by.name} at {reply.seq} ({reply.phase}): {answer}"
+    )

@@ -7,7 +7,7 @@ class Violation(AssertionError):
     def __init__(self, rule: str, what: str) -> None:
         super().__init__(rule, what)
         self.rule = rule
-        self.what = what
+        self.text = what
 
     def __str__(self) -> str:
-        return f"{self.rule}: {self.what}"
+        return f"{self.rule}: {self.text}"

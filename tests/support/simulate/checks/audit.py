@@ -26,53 +26,53 @@ from midrun.core.ids import CallId
 from midrun.core.retries import CHECK_DENIALS_MAX, WORKER_DEATHS_MAX
 from midrun.verify.journal import check_journal
 from tests.support.simulate.checks import Violation
-from tests.support.simulate.checks.conversation import check_thought
+from tests.support.simulate.checks.conversation import check_conversation
 from tests.support.simulate.checks.effects import check_counts, check_effects
-from tests.support.simulate.checks.replies import check_replies, check_words
-from tests.support.simulate.environment import Scene
+from tests.support.simulate.checks.replies import check_messages, check_replies
+from tests.support.simulate.environment import Environment
 
-REFUSED_MAX: Final = 40
+REFUSALS_MAX: Final = 40
 """How many inputs of drivers may be refused in one schedule: each is read again, then gone."""
 
 
-def audit(scene: Scene) -> None:
+def audit(env: Environment) -> None:
     """Check everything that must be true now that the run is over.
 
     Raises:
         Violation: the first thing that is not.
     """
-    records = audit_so_far(scene)
-    check_effects(scene, records)
-    check_replies(scene, records)
-    check_words(records)
+    records = audit_running(env)
+    check_effects(env, records)
+    check_replies(env, records)
+    check_messages(records)
     check_caps(records)
-    check_leaving(records)
-    check_deaths(scene, records)
-    check_denials(records)
-    check_thought(scene, records)
-    refused = scene.desk.refused.total() + scene.desk.clashes
-    if refused > REFUSED_MAX + len(records):
-        raise Violation("L5", f"{refused} refused inputs: {scene.desk.refused}")
+    check_stand_downs(records)
+    check_worker_deaths(env, records)
+    check_check_denials(records)
+    check_conversation(env, records)
+    refused = env.desk.refusal_counts.total() + env.desk.conflict_count
+    if refused > REFUSALS_MAX + len(records):
+        raise Violation("L5", f"{refused} refused inputs: {env.desk.refusal_counts}")
 
 
-def audit_so_far(scene: Scene) -> list[Record]:
+def audit_running(env: Environment) -> list[Record]:
     """Check what must be true at any moment, and return the journal.
 
     Raises:
         Violation: the first thing that is not.
     """
-    records = scene.desk.records()
-    if fold(scene.desk.run, records) != scene.desk.state:
+    records = env.desk.read_records()
+    if fold(env.desk.run, records) != env.desk.state:
         raise Violation("I2", "the journal, read again, means something else")
-    for problem in check_journal(records, run=scene.desk.run, head=scene.desk.head()):
+    for problem in check_journal(records, run=env.desk.run, head=env.desk.read_head()):
         raise Violation(problem.invariant, f"at {problem.seq}: {problem.text}")
-    if scene.fed != records[: len(scene.fed)]:
+    if env.feed_records != records[: len(env.feed_records)]:
         raise Violation("I38", "the feed has a gap, or an entry twice")
-    check_counts(scene, records)
+    check_counts(env, records)
     return records
 
 
-ENDINGS = (AskOpened, CallAborted, CallDone, CallFailed, CallUnknown)
+CALL_END_ENTRIES = (AskOpened, CallAborted, CallDone, CallFailed, CallUnknown)
 
 
 def check_caps(records: list[Record]) -> None:
@@ -96,7 +96,7 @@ def check_caps(records: list[Record]) -> None:
                 continue
 
 
-def check_leaving(records: list[Record]) -> None:
+def check_stand_downs(records: list[Record]) -> None:
     """A driver gives the lease back only when nothing is in flight (decision 29).
 
     Raises:
@@ -107,13 +107,13 @@ def check_leaving(records: list[Record]) -> None:
         entry = record.entry
         if isinstance(entry, CallStarted):
             flying.add(entry.call)
-        elif isinstance(entry, ENDINGS):
+        elif isinstance(entry, CALL_END_ENTRIES):
             flying.discard(entry.call)
         elif isinstance(entry, StoodDown) and flying:
             raise Violation("LEFT", f"{record.seq} gives the lease back, {min(flying)} runs on")
 
 
-def check_deaths(scene: Scene, records: list[Record]) -> None:
+def check_worker_deaths(env: Environment, records: list[Record]) -> None:
     """A call ends no more processes than a person has let it (ADR 0032).
 
     Raises:
@@ -121,14 +121,14 @@ def check_deaths(scene: Scene, records: list[Record]) -> None:
     """
     words = [r.seq for r in records if isinstance(r.entry, RunResumed | TakenOver)]
     deaths: Counter[tuple[str, int]] = Counter()
-    for killed in scene.killed:
+    for killed in env.worker_deaths:
         deaths[killed.call, sum(seq <= killed.seq for seq in words)] += 1
     for (call, _), count in deaths.items():
         if count > WORKER_DEATHS_MAX:
             raise Violation("DEATHS", f"{count} processes died of {call}, and nobody was asked")
 
 
-def check_denials(records: list[Record]) -> None:
+def check_check_denials(records: list[Record]) -> None:
     """A call is not made again for as often as its check says that it was not done (ADR 0032).
 
     Raises:

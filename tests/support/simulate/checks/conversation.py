@@ -30,40 +30,40 @@ from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
 from tests.support.simulate.checks import Violation
-from tests.support.simulate.environment import Scene
+from tests.support.simulate.environment import Environment
 
 
-def check_thought(scene: Scene, records: list[Record]) -> None:
+def check_conversation(env: Environment, records: list[Record]) -> None:
     """Check what was thought, said and told.
 
     Raises:
         Violation: the first thing that is not as decided.
     """
-    state, back = State(run=scene.desk.run), _Back()
-    for record, following in _pairs(records):
+    state, back = State(run=env.desk.run), _ResumedTopic()
+    for record, following in _iter_pairs(records):
         entry, before = record.entry, state
         state = evolve(before, entry, record.at)
-        back.look(state, entry)
+        back.apply(state, entry)
         match entry:
             case CallStarted(call_kind="model", attempt=1):
-                _view(before, entry)
-                _waits_for_children(before)
+                _check_prompt(before, entry)
+                _check_child_asks(before)
             case HistoryCondensed():
-                _condensed(before, entry)
+                _check_condensed_history(before, entry)
             case FramePushed(message=seq):
-                _not_later(before, seq)
+                _check_not_later(before, seq)
             case MessageReceived():
-                _attended(before, entry, following)
+                _check_wakeup(before, entry, following)
             case AskOpened(ask_kind="approval"):
-                _queued(before, entry)
+                _check_queued_approval(before, entry)
             case HandedBack():
-                _handed_back(before, entry)
+                _check_hand_back(before, entry)
             case _:
                 continue
-    _outcomes(state, records)
+    _check_review_outcomes(state, records)
 
 
-def _pairs(records: list[Record]) -> Iterator[tuple[Record, Entry | None]]:
+def _iter_pairs(records: list[Record]) -> Iterator[tuple[Record, Entry | None]]:
     """Yield each record with the entry after it."""
     for number, record in enumerate(records, 1):
         yield record, records[number].entry if number < len(records) else None
@@ -72,7 +72,7 @@ def _pairs(records: list[Record]) -> Iterator[tuple[Record, Entry | None]]:
 # ── what the model is given ───────────────────────────────────────────────────────────────
 
 
-def _view(state: State, entry: CallStarted) -> None:
+def _check_prompt(state: State, entry: CallStarted) -> None:
     """It is bounded, and holds what people asked for, however much was condensed."""
     spec = state.run_started
     fresh = len(state.messages) - state.condensed_count
@@ -87,7 +87,7 @@ def _view(state: State, entry: CallStarted) -> None:
         raise Violation("VIEW", f"{entry.call} is not given {lost[0]!r} any more")
 
 
-def _condensed(state: State, entry: HistoryCondensed) -> None:
+def _check_condensed_history(state: State, entry: HistoryCondensed) -> None:
     """A summary stands for older messages, was asked for, and was made whole."""
     call = state.find_call(entry.call)
     if call is None or call.purpose != "condense" or call.stage != "done":
@@ -101,42 +101,42 @@ def _condensed(state: State, entry: HistoryCondensed) -> None:
 # ── held thoughts, and messages ───────────────────────────────────────────────────────────
 
 
-class _Back:
+class _ResumedTopic:
     """What the next reply has to say: that a thought goes on; since when."""
 
-    __slots__ = ("seq", "words")
+    __slots__ = ("prefix", "seq")
 
     def __init__(self) -> None:
-        self.words = ""
+        self.prefix = ""
         self.seq = 0
 
-    def look(self, after: State, entry: Entry) -> None:
+    def apply(self, after: State, entry: Entry) -> None:
         """See what was said, and whether it is still to be said."""
         if isinstance(entry, FrameResumed | FrameReconstructed):
-            self.words, self.seq = entry.words, after.seq
+            self.prefix, self.seq = entry.words, after.seq
         elif isinstance(entry, FramePushed):
-            self.words = ""
-        elif self.words and isinstance(entry, CallDone | CallAborted | CallFailed):
-            self._heard(after, entry)
+            self.prefix = ""
+        elif self.prefix and isinstance(entry, CallDone | CallAborted | CallFailed):
+            self._check_reply(after, entry)
 
-    def _heard(self, after: State, entry: CallDone | CallAborted | CallFailed) -> None:
+    def _check_reply(self, after: State, entry: CallDone | CallAborted | CallFailed) -> None:
         call = after.find_call(entry.call)
         reply = entry.reply is not None if isinstance(entry, CallDone) else bool(entry.text)
         if call is None or not reply or call.purpose != "step" or call.seen_seq < self.seq:
             return
         last = after.messages[-1]
-        if last.role == "assistant" and not last.text.startswith(self.words):
-            raise Violation("I36", f"{entry.call} does not say {self.words!r}")
-        self.words = ""
+        if last.role == "assistant" and not last.text.startswith(self.prefix):
+            raise Violation("I36", f"{entry.call} does not say {self.prefix!r}")
+        self.prefix = ""
 
 
-def _not_later(state: State, seq: int) -> None:
+def _check_not_later(state: State, seq: int) -> None:
     """What can wait suspends nothing (decision 18)."""
     if any(p.seq == seq and p.urgency == "later" for p in state.pending):
         raise Violation("LATER", f"the message at {seq} could wait, and suspended a thought")
 
 
-def _attended(state: State, entry: MessageReceived, following: Entry | None) -> None:
+def _check_wakeup(state: State, entry: MessageReceived, following: Entry | None) -> None:
     """A run that waits is woken to answer a side question (decision 9)."""
     waits = state.phase is Phase.WAITING and entry.due is None and entry.urgency != "later"
     room = len(state.frames) < state.run_started.frame_depth
@@ -147,14 +147,14 @@ def _attended(state: State, entry: MessageReceived, following: Entry | None) -> 
 # ── asks, children, a person at the wheel ─────────────────────────────────────────────────
 
 
-def _queued(state: State, entry: AskOpened) -> None:
+def _check_queued_approval(state: State, entry: AskOpened) -> None:
     """The agent goes on while a queued approval is out (decision 17)."""
     call = state.find_call(entry.call)
     if call is not None and entry.blocking is not (call.traits.approve == "block"):
         raise Violation("QUEUE", f"{entry.ask} is blocking: {entry.blocking}")
 
 
-def _waits_for_children(state: State) -> None:
+def _check_child_asks(state: State) -> None:
     """Nobody thinks on while a child of this chain of thought asks something (decision 20)."""
     parked = {n for frame in state.frames for n in frame.parked_calls}
     for number in state.open_asks:
@@ -164,7 +164,7 @@ def _waits_for_children(state: State) -> None:
             raise Violation("CHILD", f"the agent goes on, and its child waits for {ask.id}")
 
 
-def _handed_back(state: State, entry: HandedBack) -> None:
+def _check_hand_back(state: State, entry: HandedBack) -> None:
     """Only who is at the wheel, or an operator, hands a run back (decision 23)."""
     if entry.by != state.operator_name and entry.role != "operator":
         raise Violation(
@@ -172,7 +172,7 @@ def _handed_back(state: State, entry: HandedBack) -> None:
         )
 
 
-def _outcomes(state: State, records: list[Record]) -> None:
+def _check_review_outcomes(state: State, records: list[Record]) -> None:
     """The agent is told what became of a call that was queued for review; again only if new.
 
     Late evidence is: what was unknown, or given up, has happened.

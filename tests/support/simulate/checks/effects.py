@@ -25,58 +25,58 @@ from midrun.core.state import Call
 from midrun.core.values import Effect, Json, Phase
 from midrun.text.report import build_report
 from tests.support.simulate.checks import Violation
-from tests.support.simulate.environment import Scene
+from tests.support.simulate.environment import Environment
 from tests.support.simulate.programs import TOOLS
 
 
-def check_counts(scene: Scene, records: list[Record]) -> None:
+def check_counts(env: Environment, records: list[Record]) -> None:
     """Count effects and undos: true at any moment.
 
     Raises:
         Violation: something happened too often, or before it was journaled.
     """
-    _committed_first(scene, records)
-    _as_approved(scene, records)
-    for key, count in scene.world.acts.items():
+    _check_start_before_effect(env, records)
+    _check_approved_arguments(env, records)
+    for key, count in env.world.effect_counts.items():
         if count > 1:
-            raise Violation("W1", f"{_named(scene, key)} took effect {count} times")
-    for counts in (scene.world.undone, scene.world.released):
+            raise Violation("W1", f"{_name_call(env, key)} took effect {count} times")
+    for counts in (env.world.undo_counts, env.world.release_counts):
         for key, count in counts.items():
             if count > 1:
-                raise Violation("W2", f"{_named(scene, key)} was undone {count} times")
+                raise Violation("W2", f"{_name_call(env, key)} was undone {count} times")
 
 
-def check_effects(scene: Scene, records: list[Record]) -> None:
+def check_effects(env: Environment, records: list[Record]) -> None:
     """Compare what happened with what the journal of a run that is over says.
 
     Raises:
         Violation: they do not agree.
     """
-    for call in scene.desk.state.calls:
+    for call in env.desk.state.calls:
         if call.is_open:
             raise Violation("W4", f"{call.id} ({call.use.tool}) is left open at the end")
-    for call in _lasting(scene):
-        _truth(scene, call)
-    _undone(scene, records)
-    _released(scene)
-    _taken_back(scene)
-    _reported(scene)
+    for call in _iter_effect_calls(env):
+        _check_stage(env, call)
+    _check_undo(env, records)
+    _check_releases(env)
+    _check_child_effects(env)
+    _check_report(env)
 
 
-def _committed_first(scene: Scene, records: list[Record]) -> None:
+def _check_start_before_effect(env: Environment, records: list[Record]) -> None:
     """Every effect has its start in the journal before it."""
     starts = {
         (r.entry.call, r.entry.attempt): r.seq
         for r in records
         if isinstance(r.entry, CallStarted)
     }
-    for acted in scene.acted:
+    for acted in env.taken_effects:
         if starts.get((acted.call, acted.attempt), acted.seq + 1) > acted.seq:
             text = f"{acted.call} attempt {acted.attempt} acted before it was journaled"
             raise Violation("I14", text)
 
 
-def _as_approved(scene: Scene, records: list[Record]) -> None:
+def _check_approved_arguments(env: Environment, records: list[Record]) -> None:
     """What a person approved is what was done, with these arguments and no others."""
     about: dict[str, CallId] = {}
     args: dict[CallId, Json] = {}
@@ -89,34 +89,34 @@ def _as_approved(scene: Scene, records: list[Record]) -> None:
                 args[about[ask]] = decision.value or args[about[ask]]
             case _:
                 continue
-    for acted in scene.acted:
+    for acted in env.taken_effects:
         if acted.call in args and acted.args != args[acted.call]:
             raise Violation("I25", f"{acted.call} acted with {acted.args}, nobody approved it")
 
 
-def _named(scene: Scene, key: str) -> str:
+def _name_call(env: Environment, key: str) -> str:
     calls = {
-        scene.key(call.id): f"{call.id} ({call.use.tool})" for call in scene.desk.state.calls
+        env.make_key(call.id): f"{call.id} ({call.use.tool})" for call in env.desk.state.calls
     }
     return calls.get(key[:32], key)
 
 
-def _tools(scene: Scene) -> Iterator[Call]:
-    return (call for call in scene.desk.state.calls if call.call_kind == "tool")
+def _iter_tool_calls(env: Environment) -> Iterator[Call]:
+    return (call for call in env.desk.state.calls if call.call_kind == "tool")
 
 
-def _lasting(scene: Scene) -> Iterator[Call]:
+def _iter_effect_calls(env: Environment) -> Iterator[Call]:
     """Yield the calls that change something when they are made."""
     return (
         call
-        for call in _tools(scene)
-        if call.traits.effect is not Effect.READ and TOOLS[call.use.tool].habit != "asks"
+        for call in _iter_tool_calls(env)
+        if call.traits.effect is not Effect.READ and TOOLS[call.use.tool].behaviour != "asks"
     )
 
 
-def _truth(scene: Scene, call: Call) -> None:
+def _check_stage(env: Environment, call: Call) -> None:
     """What is done happened, and what was never started did not."""
-    happened = scene.world.happened(scene.key(call.id))
+    happened = env.world.happened(env.make_key(call.id))
     if call.stage == "done" and not happened:
         raise Violation("W4", f"{call.id} ({call.use.tool}) is done, but nothing happened")
     never = not call.attempt or (
@@ -126,25 +126,25 @@ def _truth(scene: Scene, call: Call) -> None:
         raise Violation("I18", f"{call.id} ({call.use.tool}) happened, but is {call.stage}")
 
 
-def _remains(scene: Scene, call: Call) -> bool:
-    key = scene.key(call.id)
-    return scene.world.acts[key] > scene.world.undone[key]
+def _has_effect(env: Environment, call: Call) -> bool:
+    key = env.make_key(call.id)
+    return env.world.effect_counts[key] > env.world.undo_counts[key]
 
 
-def _undone(scene: Scene, records: list[Record]) -> None:
+def _check_undo(env: Environment, records: list[Record]) -> None:
     """Whatever a cancel had to undo is undone, or listed as what could not be."""
-    state = scene.desk.state
+    state = env.desk.state
     if state.phase is not Phase.CANCELLED:
         return
-    kept = _kept(records)
+    kept = _list_kept_calls(records)
     listed = {left.call for left in state.residue if left.action == "undo"}
-    for call in _tools(scene):
-        if call.traits.undo and _remains(scene, call) and call.id not in kept | listed:
+    for call in _iter_tool_calls(env):
+        if call.traits.undo and _has_effect(env, call) and call.id not in kept | listed:
             text = f"cancelled, but the effect of {call.id} ({call.use.tool}) remains unsaid"
             raise Violation("W3" if not state.residue else "I28", text)
 
 
-def _kept(records: list[Record]) -> set[CallId]:
+def _list_kept_calls(records: list[Record]) -> set[CallId]:
     """Return the calls that had finished before the cancel, if it leaves those alone."""
     done: set[CallId] = set()
     asked: dict[str, CallId] = {}
@@ -168,11 +168,11 @@ def _kept(records: list[Record]) -> set[CallId]:
                 done.add(call)
                 unknown.pop(call, None)
             case _:
-                _answered(entry, asked, done)
+                _apply_answer(entry, asked, done)
     return done
 
 
-def _answered(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None:
+def _apply_answer(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None:
     """A question's answer is the result of the call that asked, unless it goes on with it."""
     call = getattr(entry, "call", None)
     if isinstance(entry, AskAnswered):
@@ -185,34 +185,34 @@ def _answered(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None
         done.discard(entry.call)
 
 
-def _released(scene: Scene) -> None:
+def _check_releases(env: Environment) -> None:
     """At every end, what was held is free, or listed as what could not be released."""
-    listed = {scene.key(r.call) for r in scene.desk.state.residue if r.action == "release"}
-    alive = {key for key, child in scene.world.children.items() if not child.ended}
-    if left := (scene.world.held | alive) - listed:
-        name = _named(scene, min(left))
-        raise Violation("W3", f"{scene.desk.state.phase}, but {name} still holds something")
+    listed = {env.make_key(r.call) for r in env.desk.state.residue if r.action == "release"}
+    alive = {key for key, child in env.world.children.items() if not child.outcome}
+    if left := (env.world.held_keys | alive) - listed:
+        name = _name_call(env, min(left))
+        raise Violation("W3", f"{env.desk.state.phase}, but {name} still holds something")
 
 
-def _taken_back(scene: Scene) -> None:
+def _check_child_effects(env: Environment) -> None:
     """A cancel of everything leaves nothing that a child did, or lists the child."""
-    state = scene.desk.state
+    state = env.desk.state
     if (
         state.phase is not Phase.CANCELLED
         or state.cancel_request is None
         or state.cancel_request.undo != "all"
     ):
         return
-    listed = {scene.key(left.call) for left in state.residue}
-    for key, child in scene.world.children.items():
-        if child.did and key not in listed:
-            text = f"cancelled, but what the child of {_named(scene, key)} did remains unsaid"
+    listed = {env.make_key(left.call) for left in state.residue}
+    for key, child in env.world.children.items():
+        if child.effect_count and key not in listed:
+            text = f"cancelled, but what the child of {_name_call(env, key)} did remains unsaid"
             raise Violation("W3", text)
 
 
-def _reported(scene: Scene) -> None:
+def _check_report(env: Environment) -> None:
     """The report says what the world saw."""
-    said = build_report(scene.desk.state)
+    said = build_report(env.desk.state)
     sets = {
         name: {deed.call for deed in getattr(said, name)}
         for name in (
@@ -228,16 +228,16 @@ def _reported(scene: Scene) -> None:
     sets["never_started"] = {deed.call for deed in said.never_started}
     maybe = sets["done"] | sets["not_undone"] | sets["stopped"] | sets["unsure"]
     maybe |= sets["released"]
-    held = {scene.key(deed.call) for deed in said.still_held}
-    for call in _tools(scene):
-        if _remains(scene, call) and call.id not in maybe:
+    held = {env.make_key(deed.call) for deed in said.still_held}
+    for call in _iter_tool_calls(env):
+        if _has_effect(env, call) and call.id not in maybe:
             raise Violation("I33", f"the effect of {call.id} remains, the report hides it")
-        if call.id in sets["undone"] and _remains(scene, call):
+        if call.id in sets["undone"] and _has_effect(env, call):
             raise Violation("I33", f"{call.id} is reported as undone, but its effect remains")
         if sum(call.id in calls for calls in sets.values()) > 1:
             raise Violation("I33", f"{call.id} is in two lists of the report")
-    for call in _lasting(scene):
-        if call.id in sets["done"] and not _remains(scene, call):
+    for call in _iter_effect_calls(env):
+        if call.id in sets["done"] and not _has_effect(env, call):
             raise Violation("I33", f"{call.id} is reported as done, but nothing is there")
-    if scene.world.held - held:
+    if env.world.held_keys - held:
         raise Violation("I33", "something is still held, and the report hides it")

@@ -17,42 +17,42 @@ from midrun.core.entries import (
 from midrun.core.transitions import Accepted, NoChange, Verdict
 from midrun.core.values import Phase
 from tests.support.simulate.checks import Violation
-from tests.support.simulate.environment import Scene, Told
+from tests.support.simulate.environment import ControlReply, Environment
 
 
-def check_replies(scene: Scene, records: list[Record]) -> None:
+def check_replies(env: Environment, records: list[Record]) -> None:
     """Compare what people were told with what the journal says.
 
     Raises:
         Violation: a reply was wrong, or a repeat of a request heard something else.
     """
-    first: dict[str, Told] = {}
-    for one in scene.told:
-        _agrees(one, records)
+    first: dict[str, ControlReply] = {}
+    for one in env.replies:
+        _check_reply(one, records)
         request = one.control.request
         if request:
-            _repeats(first.setdefault(request, one), one)
+            _check_repeat(first.setdefault(request, one), one)
 
 
-def _repeats(first: Told, later: Told) -> None:
+def _check_repeat(first: ControlReply, later: ControlReply) -> None:
     """Every repeat of a request hears what the first one was told (I20)."""
     if first is later:
         return
-    heard, now = _heard(first.verdict), _heard(later.verdict)
+    heard, now = _summarize(first.verdict), _summarize(later.verdict)
     if later.control.reason != first.control.reason:
         if now != ("refused", "request_id_reused"):
             raise Violation("I20", f"{later.control} reused an id, and was told {now}")
         return
     if isinstance(first.verdict, Accepted):
         heard = ("already", "duplicate_request")
-        if isinstance(later.verdict, NoChange) and later.verdict.seq != first.first:
-            text = f"{later.control} was applied at {first.first}, told {later.verdict}"
+        if isinstance(later.verdict, NoChange) and later.verdict.seq != first.entry_seq:
+            text = f"{later.control} was applied at {first.entry_seq}, told {later.verdict}"
             raise Violation("I20", text)
     if now != heard:
         raise Violation("I20", f"{later.control} was told {heard}, then {now}")
 
 
-def _heard(verdict: Verdict) -> tuple[str, str]:
+def _summarize(verdict: Verdict) -> tuple[str, str]:
     if isinstance(verdict, Accepted):
         return ("accepted", "")
     if isinstance(verdict, NoChange):
@@ -60,17 +60,17 @@ def _heard(verdict: Verdict) -> tuple[str, str]:
     return ("refused", verdict.reason)
 
 
-def _agrees(one: Told, records: list[Record]) -> None:
+def _check_reply(one: ControlReply, records: list[Record]) -> None:
     """A reply is true where it was given, and an accepted control is in the journal (I22)."""
     if isinstance(one.verdict, Accepted):
         written = tuple(r.entry for r in records[one.seq :][: len(one.verdict.entries)])
-        if written != one.verdict.entries or not one.first:
+        if written != one.verdict.entries or not one.entry_seq:
             raise Violation("I22", f"accepted {one.control}, but the journal does not say so")
-        ended = any(isinstance(r.entry, RunCompleted) for r in records[one.first :])
+        ended = any(isinstance(r.entry, RunCompleted) for r in records[one.entry_seq :])
         if isinstance(one.control, Cancel) and ended:
             raise Violation("I22", "a cancel was accepted, and the run completed")
         return
-    _, name = _heard(one.verdict)
+    _, name = _summarize(one.verdict)
     prefix, _, phase = name.partition("_")
     if prefix not in {"is", "already"} or phase not in set(Phase):
         return
@@ -78,17 +78,17 @@ def _agrees(one: Told, records: list[Record]) -> None:
     halted = one.phase is Phase.HALTED and phase == Phase.CANCELLING
     if not (repeat or halted) and one.phase != phase:
         raise Violation("I22", f"{one.control} was told {name} of a run that is {one.phase}")
-    if phase == Phase.COMPLETED and not _ended(records[: one.seq], RunCompleted):
+    if phase == Phase.COMPLETED and not _has_entry(records[: one.seq], RunCompleted):
         raise Violation("I22", f"{one.control} was told {name} too early")
-    if phase == Phase.CANCELLED and not _ended(records[: one.seq], RunCancelled):
+    if phase == Phase.CANCELLED and not _has_entry(records[: one.seq], RunCancelled):
         raise Violation("I22", f"{one.control} was told {name} too early")
 
 
-def _ended(records: list[Record], kind: type[RunCompleted | RunCancelled]) -> bool:
+def _has_entry(records: list[Record], kind: type[RunCompleted | RunCancelled]) -> bool:
     return any(isinstance(r.entry, kind) for r in records)
 
 
-def check_words(records: list[Record]) -> None:
+def check_messages(records: list[Record]) -> None:
     """Nobody's words are lost: each reached the agent, or came back, once.
 
     Raises:
