@@ -1,7 +1,7 @@
-"""People: clients that press every button, repeat what got no reply, and read the feed.
+"""Clients: they send all controls, repeat a request without a reply, and read the feed.
 
-A person looks at the run as it is shown to them, which may be old by the time their wish
-arrives. One request has one id, however often it is sent.
+A client decides on the state that it has read, which may be outdated when its control arrives.
+A repeated request keeps its id.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ from tests.support.simulate.scheduler import Process, Steps
 
 OPERATOR: Final = Actor(name="olga", role="operator")
 LAST_APPROVER: Final = Actor(name="pat", role="operator")
-"""Decides in the end, and says nothing else: four eyes never exclude this one."""
+"""Sends nothing but decisions while the schedule drains, so four eyes never exclude it."""
 APPROVAL_OPS: Final = {"approve", "approve_other", "decline"}
 OPERATOR_OPS: Final = {
     *APPROVAL_OPS,
@@ -68,7 +68,7 @@ HALT_SCOPES: Final = {
 
 
 class Client:
-    """Somebody who presses buttons, one after the other."""
+    """Sends controls, one after the other."""
 
     def __init__(self, env: Environment, name: str, process: Process) -> None:
         self.env = env
@@ -76,16 +76,16 @@ class Client:
         self.process = process
         self.name = name
         self.request_count = 0
-        self.last_accepted_seq = Seq(0)  # of what was last accepted, to withdraw it
+        self.last_accepted_seq = Seq(0)  # the control that `withdraw` withdraws
 
     def steps(self, ops: tuple[str, ...]) -> Steps:
-        """Press these, each at its moment."""
+        """Send these controls, each at its moment."""
         for op in ops:
             yield from self.env.wait_for_moment(op)
             yield from self.perform(op)
 
     def perform(self, op: str) -> Steps:
-        """Press one button; send it again if the reply is lost."""
+        """Send one control; send it again if its reply is lost."""
         if op in HALT_SCOPES or op == "lift":
             self._change_halts(op)
         if op in {"answer_on_child", "cancel_child"}:
@@ -103,7 +103,7 @@ class Client:
             yield from self.send(control)
 
     def send(self, control: Control) -> Steps:
-        """Decide the control on what was read; read and decide again when it is too late."""
+        """Decide and append the control; on a conflict read and decide again."""
         while True:
             state = self.journal.state
             yield None
@@ -126,7 +126,7 @@ class Client:
             return
 
     def _change_halts(self, op: str) -> None:
-        """Set or take away the operator's latches in the store."""
+        """Set or remove halts in the store."""
         if op in HALT_SCOPES:
             self.journal.set_halt(HALT_SCOPES[op], self.name)
             return
@@ -134,7 +134,7 @@ class Client:
             self.journal.remove_halt(scope)
 
     def _settle_on_child(self, *, cancels: bool) -> Steps:
-        """Decide what a child asks where it asks it, or cancel it; the parent hears of that."""
+        """Settle the ask of a child on the child, or cancel the child; then tell the parent."""
         asks = [a for a in list_open_asks(self.journal.state) if a.ask_kind == "child"]
         if not asks:
             return
@@ -152,21 +152,21 @@ class Client:
                 return
 
     def make_control(self, op: str) -> Control:
-        """Return what a button means now, who pressed it, and under which request id."""
+        """Build the control of an op for the current state, with its actor and request id."""
         self.request_count += 1
         request = f"{self.process.name}-{self.request_count}" if self.env.chance(0.85) else ""
         by = OPERATOR if op in self._list_operator_ops() else Actor(name=self.name)
         if op in APPROVAL_OPS and self.env.is_draining:
             by = LAST_APPROVER
         elif op in APPROVAL_OPS and self.env.chance(0.4):
-            # Also a person who steered the run, which four eyes must not let through.
+            # Possibly an actor who steered the run, whom four eyes must exclude.
             names = (self.name, self.env.rng.choice(self.journal.state.steered_by))
             by = Actor(name=self.env.rng.choice(names))
         control = FIXED_CONTROLS[op] if op in FIXED_CONTROLS else STATE_CONTROLS[op](self)
         return replace(control, by=by, request=request)
 
     def _list_operator_ops(self) -> set[str]:
-        """Return what is pressed with an operator's rights; in the end that is every answer."""
+        """Return the ops of operators; while the schedule drains also `answer`."""
         return OPERATOR_OPS | {"answer"} if self.env.is_draining else OPERATOR_OPS
 
     def pick_ask(self, *kinds: str) -> AskId:
@@ -176,19 +176,19 @@ class Client:
         return self.env.rng.choice(fitting).id if fitting else AskId("a1")
 
     def make_answer(self) -> Answer:
-        """Return the answer to an open question, or about an unsure call."""
+        """Build the answer to an open question or to an ask about an unsure call."""
         ask = self.pick_ask("question", "unsure", "child")
         return Answer(ask=ask, value=self.choose_answer(ask))
 
     def pick_frame(self) -> FrameId:
-        """Return a held thought, most often the one on top; or one that is not there."""
+        """Return a held topic, mostly the newest; an unknown id if there is none."""
         frames = self.journal.state.frames
         if not frames:
             return FrameId("f1")
         return frames[-1].id if self.env.chance(0.7) else frames[0].id
 
     def choose_answer(self, ask: AskId) -> object:
-        """Return the answer to a question; about an unsure call, what the world says."""
+        """Return the answer to an ask; about an unsure call, the truth from the world."""
         found = self.journal.state.find_ask(ask)
         if found is None or found.ask_kind != "unsure":
             return "the blue one"
@@ -197,17 +197,17 @@ class Client:
         return "yes" if self.env.world.happened(self.env.make_key(found.call)) else "no"
 
     def make_due(self, milliseconds: int) -> Micros:
-        """Return a moment a little later."""
+        """Return a time that is `milliseconds` from now."""
         return add_milliseconds(self.env.now, milliseconds)
 
 
 def list_open_asks(state: State) -> list[Ask]:
-    """Return what a person could decide now."""
+    """Return the open asks of the run."""
     return [state.asks[n - 1] for n in state.open_asks]
 
 
 def make_higher_caps(state: State) -> dict[str, int]:
-    """Return caps well above those of the run, or one that it does not have."""
+    """Return caps well above those of the run; if it has none, a new one."""
     return {
         name: max(used, bound) * 2 + 100_000 * (name == "time") + 20
         for name, (used, bound) in measure_caps(state.stop, state.meter).items()
@@ -237,7 +237,7 @@ FIXED_CONTROLS: Final[dict[str, Control]] = {
     "take_over": TakeOver(),
     "write": Write(text="I will do it"),
 }
-"""Buttons that always mean the same."""
+"""Controls that are the same in every state."""
 
 STATE_CONTROLS: Final[dict[str, Callable[[Client], Control]]] = {
     "pause_until": lambda p: Pause(until=p.make_due(30)),
@@ -255,11 +255,11 @@ STATE_CONTROLS: Final[dict[str, Callable[[Client], Control]]] = {
     "use_tool": lambda p: UseTool(use=make_use(p.env.rng.choice(TAKE_OVER_TOOLS))),
     "hand_back": lambda p: HandBack(instruction="Go on" if p.env.chance(0.5) else ""),
 }
-"""Buttons whose meaning depends on what is shown when they are pressed."""
+"""Controls that depend on the state of the run."""
 
 
 def _find_control_seq(control: Control, batch: Batch) -> Seq:
-    """Return where the entry stands that records the control itself; 0 if there is none."""
+    """Return the seq of the entry that records the control; 0 if there is none."""
     for seq, entry in enumerate(batch.entries, batch.base.seq + 1):
         if not control.request or getattr(entry, "request", "") == control.request:
             return Seq(seq)
@@ -267,7 +267,7 @@ def _find_control_seq(control: Control, batch: Batch) -> Seq:
 
 
 def follow_feed(env: Environment) -> Steps:
-    """Follow the feed by seq, in small pieces, over any number of connections."""
+    """Follow the feed by seq, in small pages."""
     seen = 0
     while True:
         yield env.has_grown_past(seen)
@@ -276,5 +276,5 @@ def follow_feed(env: Environment) -> Steps:
 
 
 def is_ended(state: State) -> bool:
-    """Tell whether nothing more will come of the run."""
+    """Return whether the run is completed or cancelled."""
     return state.phase in {Phase.COMPLETED, Phase.CANCELLED}

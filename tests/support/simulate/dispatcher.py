@@ -1,7 +1,7 @@
-"""The door: gate, journal *started*, do it, journal *ended*; under one lease, in one process.
+"""Start calls, let them take effect, and journal their outcome; under one lease.
 
-Every yield is a place where the process may crash, freeze, or lose its lease. What a call does
-between two yields is what a real one does between two awaits.
+At each yield the process may crash, freeze or lose its lease. The code between two yields
+stands for the code between two awaits of a real call.
 """
 
 from typing import Final
@@ -51,7 +51,7 @@ Outcome = CallDone | CallFailed | CallAborted | CallUnknown
 
 
 class InFlightCall:
-    """A call in flight, as the process that makes it knows it. `stop` says why it must end."""
+    """A call in flight, as its process knows it; `stop_reason` is set when it must stop."""
 
     __slots__ = ("attempt", "call", "key", "start_state", "stop_reason")
 
@@ -64,7 +64,7 @@ class InFlightCall:
 
 
 class Dispatcher:
-    """One epoch of one process: the right to make calls of the run, while it lasts."""
+    """Makes the calls of the run for one process under one lease."""
 
     def __init__(self, env: Environment, process: Process, lease: Lease) -> None:
         self.env = env
@@ -75,24 +75,24 @@ class Dispatcher:
         self.running_checks: set[CallId] = set()
         self.is_dropped = False
 
-    # ── the right to act ──────────────────────────────────────────────────────────────────
+    # ── lease and commit ──────────────────────────────────────────────────────────────────
 
     def may_act(self) -> bool:
-        """Take the last look before something leaves."""
+        """Return whether a call may take effect now; checked right before it does."""
         return self.has_lease()
 
     def has_lease(self) -> bool:
-        """Tell whether this epoch is still the one that counts."""
+        """Return whether the lease is still in force."""
         state = self.journal.state
         current = state.is_leased and state.epoch == self.lease.epoch
         return current and not (self.is_dropped or self.process.lapsed)
 
     def drop(self) -> None:
-        """Give up the whole epoch: whatever is under way here has lost its right to act."""
+        """Give up the lease: the calls in flight may not act any more."""
         self.is_dropped = True
 
     def commit(self, batch: Batch) -> bool:
-        """Append what was decided; let out what it starts. False: read and decide again."""
+        """Append the batch and start its calls; False: read and decide again."""
         if not batch.entries:
             return False
         try:
@@ -107,20 +107,20 @@ class Dispatcher:
         except KindRefused as error:
             raise Violation("KIND", str(error)) from error
         if self.env.chance(self.env.setup.lost_append_share):
-            self.drop()  # nobody told this process that it was appended: it starts anew
+            self.drop()  # the reply of the append was lost: the process starts again
             return False
         self.start_calls(batch)
         return True
 
     def record_halt(self, scope: str, by: str) -> None:
-        """Journal that a latch holds the run."""
+        """Journal that a halt covers the run."""
         batch = self.journal.make_batch()
         batch.add(Halt(by=Actor(name=by, role="operator"), scope=scope))
         if batch.entries:
             self.commit(batch)
 
     def start_calls(self, batch: Batch) -> None:
-        """Make what has just been journaled as started."""
+        """Start the calls and undos that the batch journaled as started."""
         for entry in batch.entries:
             if isinstance(entry, CallStarted):
                 self._start_call(entry.call, batch.state)
@@ -135,7 +135,7 @@ class Dispatcher:
         if call.call_kind == "model":
             steps = self._run_model(running)
         else:
-            habit = TOOLS[call.use.tool].behaviour
+            behaviour = TOOLS[call.use.tool].behaviour
             steps = {
                 "plain": self._run_plain,
                 "asks": self._run_asking,
@@ -144,13 +144,13 @@ class Dispatcher:
                 "fails": self._run_failing,
                 "plans": self._run_planning,
                 "child": self._run_child,
-            }[habit](running)
-        doubt = self.close_call(running, CallUnknown(call=number))
-        steps = run_or_kill_process(self.env, self.process, running, steps, doubt)
+            }[behaviour](running)
+        unknown_steps = self.close_call(running, CallUnknown(call=number))
+        steps = run_or_kill_process(self.env, self.process, running, steps, unknown_steps)
         self.env.spawn(self._run_tracked(running, steps), self.process)
 
     def _run_tracked(self, running: InFlightCall, steps: Steps) -> Steps:
-        yield None  # the intent is journaled, nothing has left yet
+        yield None  # the start is journaled, the call has no effect yet
         if not self.may_act():
             return
         if running.stop_reason:
@@ -160,34 +160,36 @@ class Dispatcher:
         if self.calls.get(running.call.id) is running:
             del self.calls[running.call.id]
 
-    # ── beginning and ending ──────────────────────────────────────────────────────────────
+    # ── starts and outcomes ───────────────────────────────────────────────────────────────
 
     def add_start(self, batch: Batch, effect: CallModel | CallTool, seen: int) -> Verdict:
-        """Ask the gate whether the ordered call may leave, from what was `seen`."""
+        """Add the start of a call that was planned at entry `seen`."""
         call = batch.state.find_call(effect.call)
         reserve = TOOLS[call.use.tool].reserve if call and call.use.tool else MODEL_RESERVE
-        given = StartCall(
+        driver_input = StartCall(
             epoch=self.lease.epoch, call=effect.call, seen_seq=Seq(seen), reserved=reserve
         )
-        return self.journal.add_driver_input(batch, given)
+        return self.journal.add_driver_input(batch, driver_input)
 
     def close_call(self, running: InFlightCall, outcome: Outcome) -> Steps:
-        """Journal how a call ended, with the next start if there is one; or bring it late."""
-        given = CloseCall(epoch=self.lease.epoch, outcome=outcome)
+        """Journal the outcome, possibly with the next start; if fenced, as a late result."""
+        driver_input = CloseCall(epoch=self.lease.epoch, outcome=outcome)
         env = self.env
         if (
             self.has_lease()
             and env.chance(env.setup.batch_share)
-            and self._close_and_start_next(given)
+            and self._close_and_start_next(driver_input)
         ):
             return
-        if not self._append_outcome(given, None if env.chance(0.7) else running.start_state):
+        if not self._append_outcome(
+            driver_input, None if env.chance(0.7) else running.start_state
+        ):
             yield from self._report_late(running, outcome)
 
     def _append_outcome(
         self, driver_input: CloseCall | CloseUndo | SaveProgress, state: State | None
     ) -> bool:
-        """Append evidence that is true whatever else has happened; False if fenced."""
+        """Append an outcome that stays true after other appends; False if fenced."""
         batch = self.journal.make_batch(state)
         if self.is_dropped or not isinstance(
             self.journal.add_driver_input(batch, driver_input), Accepted
@@ -200,10 +202,10 @@ class Dispatcher:
             return False
         return True
 
-    def _close_and_start_next(self, given: CloseCall) -> bool:
-        """Append the end of one call and the start of the next in one go."""
+    def _close_and_start_next(self, driver_input: CloseCall) -> bool:
+        """Append the outcome of one call and the start of the next in one batch."""
         batch = self.journal.make_batch()
-        if not isinstance(self.journal.add_driver_input(batch, given), Accepted):
+        if not isinstance(self.journal.add_driver_input(batch, driver_input), Accepted):
             return False
         ends = len(batch.entries)
         for _ in range(4):
@@ -219,7 +221,7 @@ class Dispatcher:
         return len(batch.entries) > ends and self.commit(batch)
 
     def _report_late(self, running: InFlightCall, outcome: Outcome) -> Steps:
-        """Bring what a fenced process still knows: the only thing it may append."""
+        """Report the result of a fenced process: the only entry that it may append."""
         self.drop()
         if not isinstance(outcome, CallDone) or running.call.call_kind == "model":
             return
@@ -238,7 +240,7 @@ class Dispatcher:
     def take_effect(
         self, running: InFlightCall, part: str = "", *, holds: bool = False
     ) -> bool:
-        """Let the call take effect. Only here does anything reach the world."""
+        """Let the call take effect in the world; the only place that does."""
         env = self.env
         env.taken_effects.append(
             TakenEffect(
@@ -251,7 +253,7 @@ class Dispatcher:
         effect = Effect.IDEMPOTENT if part else running.call.traits.effect
         return env.world.act(running.key + part, effect, holds=holds)
 
-    # ── what calls do ─────────────────────────────────────────────────────────────────────
+    # ── behaviours of calls ───────────────────────────────────────────────────────────────
 
     def _run_model(self, running: InFlightCall) -> Steps:
         env, call = self.env, running.call
@@ -282,7 +284,7 @@ class Dispatcher:
         if self.env.has_start_gap:
             yield None
         done = self.take_effect(running, holds=running.call.traits.release)
-        yield None  # it took effect, and nobody knows yet
+        yield None  # the call took effect, its outcome is not journaled yet
         yield from self.close_call(running, self._make_outcome(running, done=done))
 
     def _make_outcome(self, running: InFlightCall, *, done: bool) -> Outcome:
@@ -298,7 +300,7 @@ class Dispatcher:
             self.take_effect(running, holds=True)
             yield None
         expires = add_milliseconds(env.now, 60) if env.chance(0.3) else None
-        given = AskPerson(
+        driver_input = AskPerson(
             epoch=self.lease.epoch,
             call=running.call.id,
             question="Which?",
@@ -306,7 +308,7 @@ class Dispatcher:
         )
         while self.has_lease() and not running.stop_reason:
             batch = self.journal.make_batch()
-            if not isinstance(self.journal.add_driver_input(batch, given), Accepted):
+            if not isinstance(self.journal.add_driver_input(batch, driver_input), Accepted):
                 break
             yield None
             if self.commit(batch):
@@ -367,7 +369,7 @@ class Dispatcher:
         yield from self._run_plain(running)
 
     def _run_child(self, running: InFlightCall) -> Steps:
-        """Have a child run work, and wait for what becomes of it."""
+        """Let a child run work, and wait for its outcome or its next ask."""
         child = find_or_create_child(self.env, running.key)
         child.answer_count = max(
             child.answer_count,
@@ -388,9 +390,9 @@ class Dispatcher:
                 running, CallFailed(call=running.call.id, error="it has failed")
             )
         elif child.answer_count < child.ask_count:
-            given = AskPerson(epoch=self.lease.epoch, call=running.call.id, child=True)
+            driver_input = AskPerson(epoch=self.lease.epoch, call=running.call.id, child=True)
             batch = self.journal.make_batch()
-            self.journal.add_driver_input(batch, given)
+            self.journal.add_driver_input(batch, driver_input)
             if not self.commit(batch) and self.has_lease():
                 yield from self.close_call(running, CallAborted(call=running.call.id))
         else:
@@ -428,17 +430,17 @@ class Dispatcher:
         self._append_outcome(CloseUndo(epoch=self.lease.epoch, outcome=outcome), None)
 
     def run_check(self, call: CallId) -> Steps:
-        """Ask the tool itself whether an unknown call happened."""
+        """Run the check of an unknown call, and settle it."""
         yield None
         happened = self.env.world.happened(self.env.make_key(call))
         yield None
         self.running_checks.discard(call)
         batch = self.journal.make_batch()
-        given = SettleCall(
+        driver_input = SettleCall(
             epoch=self.lease.epoch, call=call, happened=happened, result={"found": True}
         )
         if self.has_lease() and isinstance(
-            self.journal.add_driver_input(batch, given), Accepted
+            self.journal.add_driver_input(batch, driver_input), Accepted
         ):
             self.commit(batch)
 
@@ -450,9 +452,9 @@ def run_or_kill_process(
     steps: Steps,
     unknown_steps: Steps,
 ) -> Steps:
-    """Make a call as it is made, unless the script says that it is a pill.
+    """Make a call; if the program says so, kill its process or lose its outcome instead.
 
-    Before it has done anything its process ends, or it cannot say whether it has: `doubt`.
+    In both cases the call has had no effect. `unknown_steps` journal an unknown outcome.
     """
     name = running.call.use.tool or "model"
     if name == env.program.killer and env.worker_kills_left:
@@ -466,7 +468,7 @@ def run_or_kill_process(
 
 
 def check_or_kill_process(env: Environment, process: Process, tool: str, steps: Steps) -> Steps:
-    """Ask a check as it is asked; that of a pill may end the process, too."""
+    """Run a check; the check of a killer tool may kill the process, too."""
     yield None
     if tool == env.program.killer and env.worker_kills_left and env.chance(0.3):
         kill_process(env, process)
@@ -475,14 +477,14 @@ def check_or_kill_process(env: Environment, process: Process, tool: str, steps: 
 
 
 def kill_process(env: Environment, process: Process) -> None:
-    """End the process, with everything that it has under way."""
+    """Kill the process and all its threads."""
     env.worker_kills_left -= 1
     env.scheduler.kill(process)
     env.killed_processes.append(process)
 
 
 def find_or_create_child(env: Environment, key: str) -> Child:
-    """Return the child of the call with this key; a second attempt finds the first one's."""
+    """Return the child of the call with this key; all attempts of a call have one child."""
     rng = env.rng
     new = Child(
         asks=rng.choice((0, 0, 1, 1, 2)), left=rng.randint(0, 2), fails=rng.random() < 0.1
@@ -491,16 +493,16 @@ def find_or_create_child(env: Environment, key: str) -> Child:
 
 
 def count_decided_asks(state: State, call: CallId) -> int:
-    """Return how much of what the child of `call` asked was decided, here or on the child."""
+    """Count the asks of the child of `call` that were decided, here or on the child."""
     asks = (ask for ask in state.asks if ask.call == call)
     return sum(ask.close_reason in {"answered", "elsewhere"} for ask in asks)
 
 
 def check_for_orphaned_children(env: Environment, state: State) -> None:
-    """Check that no child works on for a call that its parent has given up.
+    """Check that no child works for a call that its parent has closed.
 
     Raises:
-        Violation: the parent goes on with its next step, or waits, and there is one.
+        Violation: the parent starts its next step, or waits, and such a child works.
     """
     for call in state.calls:
         child = env.world.children.get(env.make_key(call.id))
@@ -508,4 +510,4 @@ def check_for_orphaned_children(env: Environment, state: State) -> None:
             continue
         parked = any(call.number in frame.parked_calls for frame in state.frames)
         if not parked and call.release.attempts < state.run_started.undo_attempts:
-            raise Violation("LEFT", f"the child of {call.id} was left to itself")
+            raise Violation("ORPHAN", f"the child of {call.id} works without its parent")

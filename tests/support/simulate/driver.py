@@ -1,7 +1,7 @@
-"""The driver: take the lease, read, plan, carry out effects; drop everything when fenced.
+"""The driver loop of one process: take the lease, read, plan effects, perform them.
 
-It decides nothing. Each effect becomes evidence that is decided on a state it has read; when
-the journal has moved on meanwhile, it reads again.
+It decides nothing. Each effect becomes a driver input that is decided on the state that was
+read. If the journal has grown meanwhile, the loop reads again; if it is fenced, it drops all.
 """
 
 from midrun.core.controls import Halt
@@ -45,24 +45,22 @@ from tests.support.simulate.scheduler import Process, Steps
 
 
 class Driver:
-    """One process's loop over one run."""
+    """The driver loop of one process."""
 
     def __init__(self, env: Environment, process: Process) -> None:
         self.env = env
         self.journal = env.desk
         self.process = process
         self.is_shutting_down = False
-        self.wake_at: Micros | None = None  # when it wants to be looked at again
+        self.wake_at: Micros | None = None  # when the loop must run again
 
     def steps(self) -> Steps:
-        """Take the run whenever it can be had, and drive it."""
+        """Take the lease whenever it is free, and drive the run."""
         while True:
             self.wake_at = None
             yield self._can_take_lease
             if self.is_shutting_down:
-                self.journal.expire_lease(
-                    self.process.name
-                )  # it lets go of whatever it may still hold
+                self.journal.expire_lease(self.process.name)  # it may still hold a lease
                 return
             if scopes := self.journal.halt_scopes:
                 self._halt_undriven_run(scopes[0])
@@ -77,13 +75,15 @@ class Driver:
     def _can_take_lease(self) -> bool:
         if self.is_shutting_down:
             return True
-        own = self.journal.holder == self.process.name  # left over from an epoch it has dropped
+        own = (
+            self.journal.holder == self.process.name
+        )  # of a lease that this process has dropped
         return self.journal.state.phase in DRIVABLE_PHASES and (
             own or self.journal.is_drivable()
         )
 
     def _halt_undriven_run(self, scope: str) -> None:
-        """Halt a run that nobody drives, now that it is touched."""
+        """Journal the halt of a run that has no driver."""
         batch = self.journal.make_batch()
         batch.add(Halt(by=Actor(name="olga", role="operator"), scope=scope))
         self.journal.commit(batch)
@@ -97,9 +97,9 @@ class Driver:
                 return
             if self.env.chance(self.env.setup.snapshot_share):
                 self.journal.save_snapshot()
-            heard = self.env.chance(0.6)  # word of a latch may come late
+            notified = self.env.chance(0.6)  # the notice of a halt may come late
             if (
-                heard
+                notified
                 and state.phase is not Phase.HALTED
                 and (scopes := self.journal.halt_scopes)
             ):
@@ -115,11 +115,11 @@ class Driver:
             effects = plan_effects(state)
             self._stop_calls(dispatcher, effects)
             self.wake_at = self._find_wake_at(effects)
-            acting = [o for o in effects if self._is_due(dispatcher, o)]
+            acting = [e for e in effects if self._is_due(dispatcher, o)]
             if acting:
                 if self._fails_run(dispatcher, state):
                     continue
-                yield None  # prompts are built, hosts run: the world may change meanwhile
+                yield None  # a real driver awaits here, and the journal may grow
                 self._perform_first(dispatcher, acting, state)
                 continue
             seq, phase, leaving = state.seq, state.phase, self.is_shutting_down
@@ -134,7 +134,7 @@ class Driver:
             )
 
     def _fails_run(self, dispatcher: Dispatcher, state: State) -> bool:
-        """Let the agent's own code raise, now and then; tell whether it did."""
+        """Let the agent's own code raise with a small chance; return whether it did."""
         env = self.env
         if not env.agent_failures_left or state.in_flight or not env.chance(0.1):
             return False
@@ -147,7 +147,7 @@ class Driver:
         return True
 
     def _stop_calls(self, dispatcher: Dispatcher, effects: tuple[DriverEffect, ...]) -> None:
-        """Tell calls in flight to stop: nothing is journaled until they have."""
+        """Ask calls in flight to stop; nothing is journaled before they have."""
         for effect in effects:
             match effect:
                 case AbortCall(call=call, reason=because) if call in dispatcher.calls:
@@ -160,11 +160,11 @@ class Driver:
                     continue
 
     def _find_wake_at(self, effects: tuple[DriverEffect, ...]) -> Micros | None:
-        times = [o.at for o in effects if isinstance(o, WakeAt)]
+        times = [o.at for o in effects if isinstance(e, WakeAt)]
         times += [
             o.not_before
             for o in effects
-            if isinstance(o, CallModel | Undo | Release)
+            if isinstance(e, CallModel | Undo | Release)
             and o.not_before
             and not self.is_shutting_down
         ]
@@ -190,13 +190,13 @@ class Driver:
     def _perform_first(
         self, dispatcher: Dispatcher, effects: list[DriverEffect], state: State
     ) -> None:
-        """Carry out the first effect, and the starts beside it."""
+        """Perform the first effect; if it is a start, the other starts as well."""
         epoch = dispatcher.lease.epoch
         match effects[0]:
             case Advance():
                 self._append_input(dispatcher, state, CrossBoundary(epoch=epoch))
             case CallModel() | CallTool():
-                starts = [o for o in effects if isinstance(o, CallModel | CallTool)]
+                starts = [e for e in effects if isinstance(e, CallModel | CallTool)]
                 self._start_calls(dispatcher, starts, state)
             case CheckCall(call=call):
                 dispatcher.running_checks.add(call)
@@ -228,7 +228,7 @@ class Driver:
                 raise AssertionError(effects[0])
 
     def _choose_state(self, state: State) -> State:
-        """Decide on what was read a moment ago, or on what the journal says now."""
+        """Return the state that was read, or the current one, at random."""
         return state if self.env.chance(0.5) else self.journal.state
 
     def _append_input(
@@ -252,7 +252,7 @@ class Driver:
         dispatcher.commit(batch)
 
     def _run_hosted_agent(self, dispatcher: Dispatcher, state: State) -> None:
-        """Let the hosted agent make one move: propose calls, or return."""
+        """Let the hosted agent propose its next calls, or finish."""
         batch = self.journal.make_batch(self._choose_state(state))
         uses = propose_uses(self.env.program, state)
         for use in uses:

@@ -1,4 +1,4 @@
-"""The env: what everybody in one schedule shares, time and chance included."""
+"""The environment that all threads of a schedule share: time, randomness, journal, world."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -58,7 +58,7 @@ from tests.support.simulate.world import World
 START_TIME: Final = Micros(1_800_000_000_000_000)
 TICK_MICROS: Final = 1000
 TARGET_SEQ_MAX: Final = 34
-"""The last position of the journal at which something is placed."""
+"""The highest seq at which a control or fault is placed."""
 
 ENTRY_TYPE_BY_NAME: Final = {kind.__name__: kind for kind in ENTRY_TYPES}
 
@@ -92,7 +92,7 @@ TARGET_ENTRIES: Final[tuple[type[Entry], ...]] = (
     MessageReceived,
     TakenOver,
 )
-"""The entries right after which something is placed; twice, where most races are."""
+"""Controls and faults are placed right after these entries; twice, where most races are."""
 
 
 StatePredicate = Callable[[State], bool]
@@ -128,21 +128,21 @@ PRECONDITIONS: Final[Mapping[str, StatePredicate]] = {
     "accept_residue": lambda s: s.phase is Phase.CANCELLED,
     "raise_cap": lambda s: bool(s.pause and s.pause.cap_name),
 }
-"""When an op makes sense."""
+"""The states in which a control is useful."""
 
 
 class ControlReply(Struct, frozen=True, kw_only=True):
-    """A reply that somebody got: to which control, what, and where the journal stood then."""
+    """The reply to a control, with the phase and seq of the run at that time."""
 
     control: Control
     verdict: Verdict
     phase: Phase
-    seq: Seq  # of the newest entry when the reply was given
-    entry_seq: Seq  # of the first entry that the reply led to, if any
+    seq: Seq  # of the newest entry at the time of the reply
+    entry_seq: Seq  # of the entry that records the control; 0 if there is none
 
 
 class TakenEffect(Struct, frozen=True, kw_only=True):
-    """A call that reached the world: which attempt, after which entry, with what."""
+    """An effect of a call: its attempt, its arguments, and the newest entry at that time."""
 
     call: CallId
     attempt: int
@@ -151,16 +151,16 @@ class TakenEffect(Struct, frozen=True, kw_only=True):
 
 
 class WorkerDeath(Struct, frozen=True, kw_only=True):
-    """A process that a call has ended, and where the journal stood then."""
+    """A process that was killed by a call, and the newest entry at that time."""
 
     call: CallId
     seq: Seq
 
 
 class Environment:
-    """One schedule: its parameters, its journal, its world, its people's memory."""
+    """The parameters, the journal, the world and the records of one schedule."""
 
-    has_start_gap = False  # whether a process can freeze between the gate and the wire
+    has_start_gap = False  # whether a process can freeze between the last check and the effect
 
     def __init__(self, seed: int, strategy: Strategy) -> None:
         self.rng = Random(seed)  # noqa: S311 - repeatable, not secret
@@ -173,20 +173,17 @@ class Environment:
         self.world = World(self.setup.undo_failures)
         self.model_failures_left = self.setup.model_failures
         self.agent_failures_left = self.rng.choice((0, 0, 0, 1))
-        self.stop_verdicts_left = 1  # how often the custom condition may say stop
+        self.stop_verdicts_left = 1  # of the custom stop condition
         self.replies: list[ControlReply] = []
         self.feed_records: list[Record] = []
         self.taken_effects: list[TakenEffect] = []
         self.worker_kills_left, self.unknown_outcomes_left = (
             self.setup.worker_kills,
             self.setup.unknown_outcomes,
-        )  # what is left
-        self.killed_processes: list[Process] = []  # ended by a call, and not missed yet
+        )
+        self.killed_processes: list[Process] = []  # by a call, and not replaced yet
         self.worker_deaths: list[WorkerDeath] = []
-        self.interrupted_activities: set[tuple[str, str]] = (
-            set()
-        )  # what was on when which fault came
-        self.spins = 0
+        self.interrupted_activities: set[tuple[str, str]] = set()  # (activity, fault)
         self.is_draining = False
         own = Random(seed ^ 0x9E3779B9)  # noqa: S311 - as above
         picker = (
@@ -198,11 +195,11 @@ class Environment:
         self.desk.create(self.desk.make_batch(), make_run_started(self.program))
 
     def clock(self) -> Micros:
-        """Return the store's time."""
+        """Return the simulated time."""
         return self.now
 
     def chance(self, share: float) -> bool:
-        """Tell whether something happens that does in this share of all cases."""
+        """Return True with the probability `share`."""
         return self.rng.random() < share
 
     def make_key(self, call: str) -> str:
@@ -214,9 +211,9 @@ class Environment:
         self.scheduler.spawn(steps, process)
 
     def wait_for_moment(self, op: str = "") -> Steps:
-        """Wait for the moment at which something is to happen, as the strategy has it.
+        """Wait for the moment of a control or fault, chosen by the strategy.
 
-        What only makes sense at times is most often placed when it does.
+        A control that is useful only in some states is mostly placed in one of them.
         """
         sensible = PRECONDITIONS.get(op)
         if sensible is not None and self.setup.is_targeted and self.chance(0.6):
@@ -243,7 +240,7 @@ class Environment:
         yield lambda: self.desk.entry_counts[kind] >= count
 
     def has_reached_seq(self, seq: int) -> Ready:
-        """Return the condition that the journal is this long."""
+        """Return the condition that the journal has reached `seq`."""
         return lambda: self.desk.state.seq >= seq
 
     def has_grown_past(self, seq: int) -> Ready:

@@ -1,4 +1,4 @@
-"""Faults: processes crash and freeze, leases lapse, clocks jump, shutdowns come."""
+"""Faults: crashes, frozen processes, expired leases, clock jumps and shutdowns."""
 
 from collections.abc import Callable
 
@@ -30,12 +30,12 @@ UNFREEZE_ENTRIES = (
     RunWaiting,
     UndoStarted,
 )
-"""What may have happened when a frozen process wakes up."""
+"""A frozen process may wake up after one of these entries."""
 CLOCK_JUMPS_MICROS = (HOUR_MICROS, 24 * HOUR_MICROS, -HOUR_MICROS, 100_000, 30_000)
 
 
 class Faults:
-    """What goes wrong, each at its moment."""
+    """The faults of a schedule, each as a thread that waits for its moment."""
 
     def __init__(self, env: Environment, restart: Callable[[], None]) -> None:
         self.env = env
@@ -44,7 +44,7 @@ class Faults:
         self.start_driver = restart
 
     def _pick_driver(self) -> Driver | None:
-        """Return a driver's process that is alive; most often the one that has the run."""
+        """Return a driver whose process is alive; mostly the one that holds the lease."""
         alive = [d for d in self.drivers if not (d.process.dead or d.process.frozen)]
         if not alive:
             return None
@@ -54,13 +54,13 @@ class Faults:
         return self.env.rng.choice(alive)
 
     def crash(self) -> Steps:
-        """Kill a process; its lease lapses some time later, and a new one starts."""
+        """Kill a process and start another; the lease of the first expires later."""
         yield from self.env.wait_for_moment("fault")
         driver = self._pick_driver()
         if driver is None:
             return
         self.env.interrupted_activities |= {
-            (one, "crash") for one in list_activities(self.journal.state)
+            (activity, "crash") for activity in list_activities(self.journal.state)
         }
         self.env.scheduler.kill(driver.process)
         self.start_driver()
@@ -68,7 +68,7 @@ class Faults:
         self.journal.expire_lease(driver.process.name)
 
     def replace_killed_processes(self) -> Steps:
-        """Miss the processes that a call has ended: their leases lapse, and others start."""
+        """Replace the processes that a call has killed, and let their leases expire."""
         while True:
             yield lambda: bool(self.env.killed_processes)
             process = self.env.killed_processes.pop(0)
@@ -77,14 +77,14 @@ class Faults:
             self.journal.expire_lease(process.name)
 
     def freeze(self) -> Steps:
-        """Stop a process for so long that its lease lapses; it wakes up knowing nothing."""
+        """Freeze a process until its lease has expired; it does not notice the pause."""
         yield from self.env.wait_for_moment("fault")
         driver = self._pick_driver()
         if driver is None:
             return
         process = driver.process
         self.env.interrupted_activities |= {
-            (one, "zombie") for one in list_activities(self.journal.state)
+            (activity, "zombie") for activity in list_activities(self.journal.state)
         }
         process.frozen = True
         process.lapsed = True
@@ -102,7 +102,7 @@ class Faults:
         process.frozen = False
 
     def expire_lease(self) -> Steps:
-        """Let the store hear nothing of a live process for too long."""
+        """Let the lease of a live process expire."""
         yield from self.env.wait_for_moment("fault")
         if (driver := self._pick_driver()) is not None:
             driver.process.lapsed = True
@@ -114,14 +114,14 @@ class Faults:
         self.env.now += self.env.rng.choice(CLOCK_JUMPS_MICROS)  # type: ignore[assignment]  # a time
 
     def shut_down(self) -> Steps:
-        """Shut a process down in an orderly way."""
+        """Shut a process down gracefully, and start another."""
         yield from self.env.wait_for_moment("fault")
         if (driver := self._pick_driver()) is not None:
             driver.is_shutting_down = True
             self.start_driver()
 
     def grab_lease(self) -> Steps:
-        """Try to take the run from a process that is alive, as a second wake-up would."""
+        """Try to take the lease of a process that is alive; the store must refuse."""
         yield from self.env.wait_for_moment("fault")
         holder = self.journal.holder
         if (
@@ -129,7 +129,7 @@ class Faults:
             and self.journal.is_alive(holder)
             and self.journal.take_lease("grabber") is not None
         ):
-            raise Violation("I6", f"the lease was taken from {holder}, who is alive")
+            raise Violation("I6", f"the lease was taken from {holder}, which is alive")
 
     def _wait_some_steps(self) -> Steps:
         for _ in range(self.env.rng.randint(0, 10)):
@@ -137,7 +137,7 @@ class Faults:
 
 
 def list_activities(state: State) -> set[str]:
-    """Return what a fault that comes now would hit, of all that an agent has on its mind."""
+    """Return the activities that a fault would interrupt now."""
     flying = [state.calls[n - 1] for n in state.in_flight]
     asks = [state.asks[n - 1] for n in state.open_asks]
     found = {
@@ -153,7 +153,7 @@ def list_activities(state: State) -> set[str]:
 
 
 def wake_due_run(env: Environment) -> Steps:
-    """Wake the run when its time has come, as a store's index says."""
+    """Wake the run when the `wake_at` of its head is due."""
     while True:
         yield (
             lambda: (
@@ -164,12 +164,12 @@ def wake_due_run(env: Environment) -> Steps:
         )
         batch = env.desk.make_batch()
         if not isinstance(batch.add(Wake()), Accepted):
-            raise Violation("L5", f"woken at {env.now} for nothing, again and again")
+            raise Violation("L5", f"the wake-up at {env.now} was not accepted and would repeat")
         env.desk.commit(batch)
 
 
 def lift_uncovered_run(env: Environment) -> Steps:
-    """Lift a run that is halted although no latch covers it any more."""
+    """Lift a run that is halted although no halt covers it any more."""
     while True:
         yield lambda: env.desk.state.phase is Phase.HALTED and not env.desk.halt_scopes
         batch = env.desk.make_batch()

@@ -1,7 +1,7 @@
-"""The desk: the real store, stepped by hand, and what its journal means at every moment.
+"""The journal of the simulated run: the real memory store, and the folded state beside it.
 
-Everybody in a schedule reads and appends here and nowhere else. What somebody appends was
-decided on a state they had read, which may be old by now; the store says so.
+All threads of a schedule read and append here. An append was decided on a state that may be
+outdated; then the store refuses it.
 """
 
 from collections import Counter
@@ -35,18 +35,18 @@ from tests.support.simulate.checks import Violation
 T = TypeVar("T")
 
 HEARTBEAT_TTL: Final = timedelta(days=36_500)
-"""Heartbeats count for as long as nobody makes them lapse: time alone must not decide."""
+"""Leases do not expire with simulated time, only by `expire_lease`."""
 
 
 class ImmediateStore(MemoryStore):
-    """The store without its pauses: here the scheduler says who is next."""
+    """The memory store without its yields: the scheduler picks the next thread."""
 
     async def _yield_and_check_open(self) -> None:
         return
 
 
 def run_now(coroutine: Coroutine[object, None, T]) -> T:
-    """Return what `work` returns, which never waits."""
+    """Run a coroutine that never waits, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -55,7 +55,7 @@ def run_now(coroutine: Coroutine[object, None, T]) -> T:
 
 
 class Batch:
-    """What one append is to hold: every part is decided on what the parts before it led to."""
+    """The entries of one append; each input is decided on the state after the inputs before."""
 
     __slots__ = ("base", "entries", "now", "state")
 
@@ -66,7 +66,7 @@ class Batch:
         self.entries: tuple[Entry, ...] = ()
 
     def add(self, run_input: Input) -> Verdict:
-        """Decide `given`, and add what it means."""
+        """Decide the input, and add its entries."""
         try:
             verdict = decide(self.state, run_input, self.now)
             after = apply_entries(self.state, verdict.entries, self.now)
@@ -85,7 +85,7 @@ class Batch:
 
 
 class SimulatedJournal:
-    """The journal of one run, and the means to make it longer."""
+    """The journal of one run, its store and its current state."""
 
     def __init__(self, run: RunId, clock: Clock) -> None:
         self.run = run
@@ -97,19 +97,17 @@ class SimulatedJournal:
         self.hash = b""
         self.conflict_count = 0
         self.refusal_counts: Counter[str] = Counter()
-        self.halt_scopes: tuple[str, ...] = ()  # scopes of the latches that cover the run
+        self.halt_scopes: tuple[str, ...] = ()  # of the halts that cover the run
         self.holder = ""
-        self._is_drivable: bool | None = (
-            None  # whether it can be taken; None: ask the store again
-        )
-        self.wake_at: Micros | None = None  # as the store's index has it
+        self._is_drivable: bool | None = None  # None: unknown, ask the store
+        self.wake_at: Micros | None = None  # from the stored head
 
     def make_batch(self, state: State | None = None) -> Batch:
         """Return an empty batch on top of `state`, or of the newest one."""
         return Batch(state or self.state, self.clock())
 
     def create(self, batch: Batch, *entries: Entry) -> None:
-        """Begin the journal."""
+        """Create the run with its first entries."""
         batch.entries = entries
         batch.state = apply_entries(batch.base, entries, batch.now)
         head = build_head(batch.state)
@@ -118,18 +116,18 @@ class SimulatedJournal:
         )
 
     def add_driver_input(self, batch: Batch, driver_input: DriverInput) -> Verdict:
-        """Add a driver's evidence to `batch`; refusals are counted, since they must be few."""
+        """Add a driver input to `batch`, and count a refusal."""
         verdict = batch.add(driver_input)
         if isinstance(verdict, Refused):
             self.refusal_counts[f"{type(driver_input).__name__}: {verdict.reason}"] += 1
         return verdict
 
     def commit(self, batch: Batch, lease: Lease | None = None) -> bool:
-        """Append the batch after exactly what it was decided on; tell whether that was so.
+        """Append the batch if the journal has not grown since; return whether it was appended.
 
         Raises:
             StaleEpoch: the lease is not in force any more.
-            HaltInForce: the batch starts something and a latch covers the run.
+            HaltInForce: the batch starts a call and a halt covers the run.
         """
         starts = any(isinstance(entry, START_ENTRY_TYPES) for entry in batch.entries)
         append = self.store.append(
@@ -149,11 +147,11 @@ class SimulatedJournal:
         if self.halt_scopes and any(
             isinstance(entry, transitions.START_ENTRY_TYPES) for entry in batch.entries
         ):
-            raise Violation("I12", f"started under the latch {self.halt_scopes[0]}")
+            raise Violation("I12", f"started under the halt {self.halt_scopes[0]}")
         return True
 
     def commit_anywhere(self, batch: Batch, lease: Lease) -> None:
-        """Append evidence that is true whatever happened since it was decided on.
+        """Append an outcome that stays true, whatever was appended in between.
 
         Raises:
             StaleEpoch: the lease is not in force any more.
@@ -164,7 +162,7 @@ class SimulatedJournal:
         self._apply_append(batch, run_now(append), lease.epoch)
 
     def take_lease(self, holder: str) -> Lease | None:
-        """Take the lease, if it can be had."""
+        """Take the lease; return None if it is not free."""
         batch = self.make_batch()
         if not isinstance(batch.add(TakeLease(holder=holder)), Accepted):
             return None
@@ -186,23 +184,23 @@ class SimulatedJournal:
         return lease
 
     def expire_lease(self, holder: str) -> None:
-        """Let the heartbeat of `holder` be too old, as far as the store can tell."""
+        """Let the store treat the heartbeat of `holder` as expired."""
         self._is_drivable = None
         run_now(self.store.release_leases(holder))
 
     def is_drivable(self) -> bool:
-        """Tell whether the run needs a driver and has none that is alive."""
+        """Return whether the run needs a driver and has no live one."""
         if self._is_drivable is None:
             self._is_drivable = bool(run_now(self.store.list_drivable(limit=1)))
         return self._is_drivable
 
     def set_halt(self, scope: str, by: str) -> None:
-        """Set a latch."""
+        """Set a halt."""
         run_now(self.store.set_halt(HaltRecord(scope=scope, by=by, reason="drill")))
         self._refresh_halt_scopes()
 
     def remove_halt(self, scope: str) -> None:
-        """Take a latch away."""
+        """Remove a halt."""
         run_now(self.store.remove_halt(scope))
         self._refresh_halt_scopes()
 
@@ -213,35 +211,37 @@ class SimulatedJournal:
         self.halt_scopes = tuple(h.scope for h in covering)
 
     def read_records(self, after: int = 0, limit: int | None = None) -> list[Record]:
-        """Return what the store hands out to anybody who reads."""
+        """Read entries from the store."""
         return list(run_now(self.store.read(self.run, after=Seq(after), limit=limit)))
 
     def read_head(self) -> Head:
-        """Return what the store keeps beside the journal, for lists and wake-ups."""
+        """Read the stored head."""
         return run_now(self.store.get_row(self.run)).head
 
     def is_alive(self, holder: str) -> bool:
-        """Tell whether the store has heard of `holder` lately."""
+        """Return whether the heartbeat of `holder` is recent."""
         return holder in run_now(self.store.list_holders())
 
     def save_snapshot(self) -> None:
-        """Store the state as it is now."""
+        """Store a snapshot of the current state."""
         snapshot = Snapshot(
             seq=Seq(self.state.seq), hash=self.hash, body=encode_snapshot(self.state)
         )
         run_now(self.store.save_snapshot(self.run, snapshot))
 
     def check_recovery(self) -> None:
-        """Do what a process does that knows nothing: snapshot, rest, fold; compare."""
+        """Load the snapshot, fold the entries after it, and compare with the state."""
         found = run_now(self.store.load_snapshot(self.run))
         state = decode_snapshot(found.body) if found else None
         rest = self.read_records(after=state.seq if state else 0)
         try:
             same = fold(self.run, rest, state) == self.state
         except (JournalCorrupt, StopIteration) as error:
-            raise Violation("I2", f"snapshot and the rest do not fit: {error!r}") from error
+            raise Violation("I2", f"the entries do not fit the snapshot: {error!r}") from error
         if not same:
-            raise Violation("I2", f"snapshot at {state and state.seq} and the rest differ")
+            raise Violation(
+                "I2", f"the state after the snapshot at {state and state.seq} differs"
+            )
 
     def _apply_append(self, batch: Batch, appended: AppendResult, epoch: Epoch | None) -> None:
         self._is_drivable = None
@@ -265,4 +265,4 @@ class SimulatedJournal:
             for entry in entries:
                 self.state = evolve(self.state, entry, at)
         except JournalCorrupt as error:
-            raise Violation("FOLD", f"accepted, but {error}") from error
+            raise Violation("FOLD", f"the store accepted the append, but {error}") from error

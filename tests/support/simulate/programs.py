@@ -1,6 +1,6 @@
-"""What agents do in a schedule: their tools, their scripts, and a model that plays them.
+"""The agents of the schedules: their tools, their scripts, and a scripted model.
 
-The turn a model plays follows from the messages alone, so it goes on after any restart.
+The next reply of the model follows from the messages alone, so it survives every restart.
 """
 
 from random import Random
@@ -30,7 +30,7 @@ READ, SAFE, ONCE = Effect.READ, Effect.IDEMPOTENT, Effect.ONCE
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A tool: what it declares, how it behaves, and what a call of it may cost."""
+    """A tool: its traits, its behaviour, and the reserve of one call."""
 
     traits: Traits
     behaviour: Behaviour = "plain"
@@ -59,7 +59,7 @@ TOOLS: Final[dict[str, Tool]] = {
     "stuck": Tool(traits=Traits(effect=ONCE, undo=True), behaviour="hangs"),
     "flaky": Tool(traits=Traits(effect=SAFE, undo=True), behaviour="fails"),
     "plan": Tool(traits=Traits(effect=READ), behaviour="plans"),
-    "child": Tool(traits=Traits(undo=True), behaviour="child"),  # ended with its parent
+    "child": Tool(traits=Traits(undo=True), behaviour="child"),  # its undo ends the child
     "note": Tool(traits=Traits(effect=ONCE, undo=True, approve="queue", ask_ttl=30_000)),
     "search": Tool(traits=Traits(effect=SAFE), reserve=Spend(tokens=10)),
     "none": Tool(traits=Traits()),
@@ -67,7 +67,7 @@ TOOLS: Final[dict[str, Tool]] = {
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """A script: for each step of the agent the tools that its model asks for."""
+    """The script of an agent: for each step, the tools that its model calls."""
 
     turns: tuple[tuple[str, ...], ...]
     stop: Stop | None = None
@@ -77,8 +77,8 @@ class Program(Struct, frozen=True, kw_only=True):
     history: int = 0
     window: int = 0
     side_tools: tuple[str, ...] = ()
-    killer: str = ""  # a tool, or the model, that ends whatever process makes a call of it
-    unsure_tool: str = ""  # a tool that cannot say whether it was done, and was not
+    killer: str = ""  # a tool, or "model": its calls kill their process
+    unsure_tool: str = ""  # a tool whose calls end as unknown, without an effect
 
 
 PROGRAMS: Final[dict[str, Program]] = {
@@ -125,7 +125,7 @@ PROGRAMS: Final[dict[str, Program]] = {
     "guest": Program(turns=(("file", "draft"), ("ask",), ("send",)), hosted=True),
     "visitor": Program(turns=(("order", "mail"), ("lock",)), hosted=True),
 }
-"""Scripts by name; `""` in their place draws one from all tools."""
+"""Scripts by name; the name "" stands for a random one."""
 
 PROGRAM_NAMES: Final = (*PROGRAMS, "", "", "", "")
 
@@ -136,11 +136,11 @@ KILLER_PROGRAMS: Final[dict[str, Program]] = {
     "payer": Program(turns=(("order",), ("look",)), killer="order"),
     "pledger": Program(turns=(("order", "look"), ("file",)), unsure_tool="order"),
 }
-"""Scripts in which a call ends its processes, or never gets done; not among `NAMES`."""
+"""Scripts with a call that kills its process or ends as unknown."""
 
 
 def get_program(name: str, rng: Random) -> Program:
-    """Return the script of that name, or one made up of all there is."""
+    """Return the script of that name, or a random one for ""."""
     if name:
         return PROGRAMS[name] if name in PROGRAMS else KILLER_PROGRAMS[name]
     turns = tuple(
@@ -158,7 +158,7 @@ def get_program(name: str, rng: Random) -> Program:
 
 def make_run_started(program: Program) -> RunStarted:
     """Return the first entry of a run of this program."""
-    said = tuple(Message(role="user", text=f"before {n}") for n in range(program.history))
+    history = tuple(Message(role="user", text=f"before {n}") for n in range(program.history))
     return RunStarted(
         agent="clerk",
         task="Sort the mail",
@@ -166,7 +166,7 @@ def make_run_started(program: Program) -> RunStarted:
         labels=("red",),
         stop=program.stop,
         hosted=program.hosted,
-        history=said,
+        history=history,
         frame_depth=program.frame_depth,
         frame_ttl=program.frame_ttl,
         undo_attempts=3,
@@ -176,7 +176,7 @@ def make_run_started(program: Program) -> RunStarted:
 
 
 def make_use(tool: str, position: str = "") -> Use:
-    """Return a call of `tool`; `at` is where a hosted agent stood."""
+    """Return a use of `tool`; `position` is its position in the code of a hosted agent."""
     return Use(
         tool=tool,
         args={"of": tool},
@@ -188,7 +188,7 @@ def make_use(tool: str, position: str = "") -> Use:
 
 
 def make_reply(program: Program, state: State) -> Reply:
-    """Return what the model says after the messages of `state`."""
+    """Return the next reply of the model."""
     if state.frames:
         return _make_side_reply(program, state)
     played = sum(
@@ -202,7 +202,7 @@ def make_reply(program: Program, state: State) -> Reply:
 
 
 def _make_side_reply(program: Program, state: State) -> Reply:
-    """Answer a side question, after a look if the program is thorough."""
+    """Answer a side question, after a call of each of the program's side tools."""
     for index in range(len(state.messages) - 1, -1, -1):
         message = state.messages[index]
         if message.kind in {"held", "back"}:
@@ -213,7 +213,7 @@ def _make_side_reply(program: Program, state: State) -> Reply:
 
 
 def propose_uses(program: Program, state: State) -> tuple[Use, ...]:
-    """Return the calls a hosted agent wants made next; none when it is through."""
+    """Return the next calls of a hosted agent; none when it has finished."""
     known = {call.use.position for call in state.calls}
     for number, turn in enumerate(program.turns):
         places = [f"{number}.{n}" for n in range(len(turn))]
@@ -227,12 +227,12 @@ def propose_uses(program: Program, state: State) -> tuple[Use, ...]:
 
 
 def make_plan_items(done: int) -> tuple[Item, ...]:
-    """Return a list of three, of which `done` are done."""
+    """Return three plan items, of which `done` are done."""
     return tuple(
         Item(text=f"item {n}", mark="done" if n < done else "queued") for n in range(3)
     )
 
 
 def add_milliseconds(now: Micros, milliseconds: int) -> Micros:
-    """Return a moment a little after `now`."""
+    """Return the time `milliseconds` after `now`."""
     return Micros(now + milliseconds * 1000)

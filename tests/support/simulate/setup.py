@@ -1,4 +1,4 @@
-"""What one schedule is made of, drawn from its seed: the same seed is the same schedule."""
+"""The parameters of a schedule, drawn from its seed."""
 
 from random import Random
 from typing import Final, Literal
@@ -11,7 +11,7 @@ Strategy = Literal["random", "pct", "targeted", "targeted+pct", "mixed"]
 STRATEGIES: Final[tuple[Strategy, ...]] = ("random", "pct", "targeted", "targeted+pct", "mixed")
 SINGLE_STRATEGIES: Final = STRATEGIES[:4]
 MIXED_STRATEGIES: Final[tuple[Strategy, ...]] = (*SINGLE_STRATEGIES, "targeted", "targeted+pct")
-"""Placing things by what stands in the journal finds most."""
+"""The targeted strategies are drawn twice as often, because they find most faults."""
 
 CONTROL_SEQUENCES: Final[tuple[tuple[str, ...], ...]] = (
     ("pause", "resume"),
@@ -73,21 +73,21 @@ CONTROL_SEQUENCES: Final[tuple[tuple[str, ...], ...]] = (
     ("take_over", "use_tool", "redirect"),
     ("hand_back",),
 )
-"""What one person may press, one button after the other."""
+"""The controls of one client, in order."""
 
 
 FAULT_COUNTS: Final = (0, 0, 0, 1, 1, 2)
 
 
 class Theme(Struct, frozen=True, kw_only=True):
-    """A corner to look into: scripts and buttons that meet there more often than by chance."""
+    """Programs and controls that are combined to test one feature more often."""
 
     programs: tuple[str, ...]
     control_sequences: tuple[tuple[str, ...], ...]
     crashes: tuple[int, ...] = (0, 0, 1)
     freezes: tuple[int, ...] = (0, 0, 1)
     undo_failures: tuple[int, ...] = (0, 0, 2)
-    trigger_entries: tuple[str, ...] = ()  # entries right after which things are placed here
+    trigger_entries: tuple[str, ...] = ()  # controls and faults are placed right after these
 
 
 THEMES: Final[dict[str, Theme]] = {
@@ -171,7 +171,7 @@ THEMES: Final[dict[str, Theme]] = {
             "FramePushed",
         ),
     ),
-    "grants": Theme(
+    "expiring_approvals": Theme(
         programs=("grantor",),
         control_sequences=(
             ("approve", "pause_now", "resume", "cancel"),
@@ -208,7 +208,7 @@ THEMES: Final[dict[str, Theme]] = {
         undo_failures=(0, 1, 2, 6),
         trigger_entries=("UndoStarted", "UndoFailed", "CancelRequested", "CallStarted"),
     ),
-    "family": Theme(
+    "children": Theme(
         programs=("family", "clan"),
         control_sequences=(
             ("cancel_all",),
@@ -230,7 +230,7 @@ THEMES: Final[dict[str, Theme]] = {
         undo_failures=(0, 0, 0, 2),
         trigger_entries=("AskOpened", "AskOpened", "RunWaiting", "CallStarted", "CallUnknown"),
     ),
-    "crossroads": Theme(
+    "children_and_frames": Theme(
         programs=("guild", "guild", "clan"),
         control_sequences=(
             ("say_now", "drop_at_rest"),
@@ -258,7 +258,7 @@ THEMES: Final[dict[str, Theme]] = {
             "HistoryCondensed",
         ),
     ),
-    "wheel": Theme(
+    "take_over": Theme(
         programs=("clerk", "buyer", "counted", "family"),
         control_sequences=(
             ("take_over", "use_tool", "hand_back"),
@@ -273,7 +273,7 @@ THEMES: Final[dict[str, Theme]] = {
         trigger_entries=("TakenOver", "ToolUsed", "RunWoken", "CallStarted", "RunPaused"),
     ),
 }
-"""Corners by name; half of all schedules look into none of them."""
+"""Themes by name; half of all schedules have none."""
 
 
 class Setup(Struct, frozen=True, kw_only=True):
@@ -282,7 +282,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     seed: int
     strategy: Strategy
     single_strategy: Strategy
-    pct_depth: int  # of a PCT schedule: how often the order of priorities changes, plus one
+    pct_depth: int  # priorities of a PCT schedule change one time less
     theme: str
     program: str
     drivers: int
@@ -292,35 +292,35 @@ class Setup(Struct, frozen=True, kw_only=True):
     clock_jumps: int
     shutdowns: int
     lease_grabs: int
-    lost_append_share: float  # how often a driver does not hear that its append was made
+    lost_append_share: float  # of the appends of drivers whose reply is lost
     undo_failures: int
     model_failures: int
     lost_reply_share: float
     batch_share: float
     snapshot_share: float
     client_sequences: tuple[tuple[str, ...], ...]
-    worker_kills: int = 0  # how many processes the pill of the script ends
-    unknown_outcomes: int = 0  # how often a call of it cannot say whether it was done
+    worker_kills: int = 0  # of the program's killer tool
+    unknown_outcomes: int = 0  # of the program's unsure tool
 
     @property
     def is_targeted(self) -> bool:
-        """Controls and faults are placed by what stands in the journal."""
+        """Whether controls and faults are placed by the entries of the journal."""
         return self.single_strategy in {"targeted", "targeted+pct"}
 
     @property
     def uses_priorities(self) -> bool:
-        """The scheduler runs whoever has the highest priority."""
+        """Whether the scheduler runs the thread with the highest priority."""
         return self.single_strategy in {"pct", "targeted+pct"}
 
 
 KILLER_SHARE: Final = 0.05
-"""The share of schedules in which a call ends its processes, or never gets done."""
+"""The share of schedules with a call that kills its process or ends as unknown."""
 
 
 def draw_killer_program(setup: Setup, killer_programs: tuple[str, ...]) -> Setup:
-    """Return the same schedule, or now and then one with a pill in it.
+    """Return the setup, in some schedules with a killer program.
 
-    It has chances of its own: the schedules of all other seeds are what they were without it.
+    It has its own random numbers, so the schedules of all other seeds do not depend on it.
     """
     own = Random(setup.seed ^ 0x5F3759DF)  # noqa: S311 - repeatable, not secret
     if own.random() >= KILLER_SHARE:
@@ -332,7 +332,7 @@ def draw_killer_program(setup: Setup, killer_programs: tuple[str, ...]) -> Setup
 
 
 def draw_setup(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random) -> Setup:
-    """Return the schedule that `seed` means; `rng` goes on being drawn from afterwards."""
+    """Draw the parameters from `rng`, which has `seed`; callers continue to draw from it."""
     style = rng.choice(MIXED_STRATEGIES) if strategy == "mixed" else strategy
     name = rng.choice(tuple(THEMES)) if rng.random() < 0.5 else ""
     theme = THEMES.get(name) or Theme(

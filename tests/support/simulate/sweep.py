@@ -1,4 +1,4 @@
-"""Many schedules: run them, count how they ended, keep what failed."""
+"""Run many schedules, count their outcomes, and format the failures."""
 
 import traceback
 from collections import Counter
@@ -21,16 +21,16 @@ CHUNK_SCHEDULES: Final = 100
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """A schedule that showed something it must not; `text` is the whole story."""
+    """A failed schedule; `text` has the violation, the parameters and the journal."""
 
     seed: int
     rule: str
     text: str
-    crashed: bool = False  # not a rule that was broken, but code that raised
+    crashed: bool = False  # code raised; no rule was checked
 
 
 class SweepResult(Struct, kw_only=True):
-    """What came of a number of schedules."""
+    """Counts and failures of a number of schedules."""
 
     schedules: int = 0
     entries: int = 0
@@ -39,7 +39,7 @@ class SweepResult(Struct, kw_only=True):
     failures: list[Failure] = []
 
     def add(self, other: "SweepResult") -> None:
-        """Count what came of others, too."""
+        """Add the counts and failures of `other`."""
         self.schedules += other.schedules
         self.entries += other.entries
         self.steps += other.steps
@@ -48,18 +48,18 @@ class SweepResult(Struct, kw_only=True):
 
 
 def run_schedule(seed: int, strategy: Strategy) -> Failure | None:
-    """Run one schedule, and return what it must not have shown, if anything."""
+    """Run the schedule of a seed; return its failure, or None."""
     return run_simulation(Universe(seed, strategy))
 
 
 def run_simulation(universe: Universe) -> Failure | None:
-    """Play a schedule, and return what it must not have shown, if anything."""
+    """Run a schedule; return its failure, or None."""
     env = universe.scene
     try:
         universe.run()
     except Violation as violation:
         crashed, rule, problem = False, violation.rule, str(violation)
-    except Exception as error:  # noqa: BLE001 - whatever the core raises is a finding
+    except Exception as error:  # noqa: BLE001 - each exception of the core is a failure
         crashed, rule, problem = True, type(error).__name__, traceback.format_exc()
     else:
         return None
@@ -68,7 +68,7 @@ def run_simulation(universe: Universe) -> Failure | None:
 
 
 def run_schedules(seeds: Iterable[int], strategy: Strategy) -> SweepResult:
-    """Run the schedules of these seeds, one after the other."""
+    """Run the schedules of these seeds in this process."""
     sweep = SweepResult()
     outcomes: Counter[str] = Counter()
     for seed in seeds:
@@ -88,7 +88,7 @@ def run_schedules(seeds: Iterable[int], strategy: Strategy) -> SweepResult:
 
 
 def run_in_processes(seeds: range, strategy: Strategy, processes: int) -> Iterator[SweepResult]:
-    """Run the schedules of `seeds` in pieces, in this many processes; yield piece by piece."""
+    """Run the schedules of `seeds` in several processes; yield a result for each chunk."""
     pieces = [seeds[at : at + CHUNK_SCHEDULES] for at in range(0, len(seeds), CHUNK_SCHEDULES)]
     if processes <= 1:
         yield from (run_schedules(piece, strategy) for piece in pieces)
@@ -98,7 +98,7 @@ def run_in_processes(seeds: range, strategy: Strategy, processes: int) -> Iterat
 
 
 def format_failure(env: Environment, problem: str) -> str:
-    """Return everything that is needed to understand and repeat a failure."""
+    """Return the text of a failure: problem, command, parameters, journal, replies, effects."""
     setup = env.setup
     parameters = "\n".join(
         f"  {name} = {getattr(setup, name)!r}" for name in Setup.__struct_fields__
@@ -106,27 +106,27 @@ def format_failure(env: Environment, problem: str) -> str:
     return "\n".join(
         (
             f"FAILED seed {setup.seed}, strategy {setup.strategy}: {problem}",
-            f"again: {format_command(setup)}",
+            f"repeat with: {format_command(setup)}",
             "schedule:",
             parameters,
             f"  script = {env.program.turns!r}",
             "journal:",
             format_journal(env),
             "replies:",
-            *(f"  {_format_reply(one)}" for one in env.replies),
+            *(f"  {_format_reply(reply)}" for reply in env.replies),
             f"world: {', '.join(env.world.log)}",
         )
     )
 
 
 def format_command(setup: Setup) -> str:
-    """Return the command that shows the failure again."""
+    """Return the command that repeats the schedule."""
     seed = f"--schedules 1 --seed {setup.seed} --strategy {setup.strategy}"
     return f"python -m tests.support.simulate {seed} --verbose"
 
 
 def format_journal(env: Environment) -> str:
-    """Return the journal, one entry a line."""
+    """Return the journal, one entry per line."""
     return "\n".join(
         f"  {seq:3} {_format_entry(entry, epoch)}"
         for seq, (entry, epoch) in enumerate(env.desk.written, 1)

@@ -1,4 +1,4 @@
-"""One schedule from beginning to end: cast, chaos, a good operator, and the checks."""
+"""Run one schedule: its threads and faults, an operator who ends the run, and the checks."""
 
 from typing import Final
 
@@ -22,15 +22,13 @@ OPERATOR_ACTIONS_MAX: Final = 60
 
 
 class Universe:
-    """A schedule that can be run."""
+    """One schedule of a seed."""
 
     def __init__(self, seed: int, strategy: Strategy) -> None:
         self.scene = Environment(seed, strategy)
         self.faults = Faults(self.scene, self._start_driver)
         self.operator = Client(self.scene, "otto", Process("otto", "person"))
-        self.undo_retries_left = self.scene.rng.randint(
-            0, 2
-        )  # of the undo of what could not be undone
+        self.undo_retries_left = self.scene.rng.randint(0, 2)
         self._spawn_threads()
 
     def _spawn_threads(self) -> None:
@@ -66,10 +64,10 @@ class Universe:
         self.scene.spawn(driver.steps(), process)
 
     def run(self) -> None:
-        """Play the schedule, then let a good operator bring the run to its end.
+        """Run the schedule, let an operator bring the run to its end, and check everything.
 
         Raises:
-            Violation: something happened that must not.
+            Violation: a rule is broken.
         """
         env, scheduler = self.scene, self.scene.scheduler
         while scheduler.step_count < STEPS_MAX:
@@ -83,12 +81,12 @@ class Universe:
         try:
             self._drain()
         except Violation:
-            audit_running(env)  # what broke first says more than where it led
+            audit_running(env)  # an earlier violation explains more
             raise
         audit(env)
 
     def _advance_clock(self) -> bool:
-        """Let time pass until something is due; False if nothing ever is."""
+        """Set the clock to the next timer; False if there is none."""
         env = self.scene
         times = [env.desk.wake_at] if env.desk.state.phase is not Phase.HALTED else []
         times += [driver.wake_at for driver in self.faults.drivers if not driver.process.dead]
@@ -98,10 +96,10 @@ class Universe:
         env.now = Micros(min(ahead))
         return True
 
-    # ── the end ───────────────────────────────────────────────────────────────────────────
+    # ── the end of the run ────────────────────────────────────────────────────────────────
 
     def _drain(self) -> None:
-        """No more faults, no more people but one who wants the run to end well."""
+        """Stop faults and clients; only drivers and one operator continue."""
         env, scheduler = self.scene, self.scene.scheduler
         env.is_draining = True
         for thread in scheduler.threads:
@@ -118,7 +116,7 @@ class Universe:
         self._run_to_end()
 
     def _run_to_end(self) -> None:
-        """Let everybody act in turn until the run is over; help it where it stands still."""
+        """Run all threads in turn until the run has ended; let the operator unblock it."""
         env, scheduler = self.scene, self.scene.scheduler
         steps = rounds = 0
         while steps < DRAIN_STEPS_MAX and rounds < OPERATOR_ACTIONS_MAX:
@@ -133,14 +131,14 @@ class Universe:
                     return
                 rounds += 1
                 self._unblock(env.desk.state)
-        raise Violation("L1", f"does not settle: {env.desk.state.phase}")
+        raise Violation("L1", f"the run does not end: {env.desk.state.phase}")
 
     @staticmethod
     def _is_available(driver: Driver) -> bool:
         return not (driver.process.dead or driver.is_shutting_down)
 
     def _wants_undo_retry(self) -> bool:
-        """Tell whether the operator minds what could not be undone."""
+        """Return whether the operator retries a failed undo."""
         state, accepted = self.scene.desk.state, self.scene.desk.entry_counts[ResidueAccepted]
         if not state.residue or accepted or not self.undo_retries_left:
             return False
@@ -148,7 +146,7 @@ class Universe:
         return True
 
     def _unblock(self, state: State) -> None:
-        """Do what a good operator does about a run that stands still."""
+        """Send the control that continues a run without progress."""
         before = state.seq
         match state.phase:
             case Phase.HALTED:
@@ -171,12 +169,12 @@ class Universe:
                 again = state.phase is Phase.CANCELLED and self.scene.chance(0.7)
                 self._operate("retry_undo" if again else "accept_residue")
             case phase if phase in DRIVABLE_PHASES:
-                raise Violation("L1", f"stuck in {phase}: nobody has anything to do")
+                raise Violation("L1", f"stuck in {phase}: no thread can continue")
             case phase:
                 raise Violation("L1", f"stuck in {phase}")
         if self.scene.desk.state.seq == before:
             last = self.scene.replies[-1] if self.scene.replies else None
-            raise Violation("L1", f"stuck in {state.phase}: the operator was told {last}")
+            raise Violation("L1", f"stuck in {state.phase}: the operator got {last}")
 
     def _operate(self, op: str) -> None:
         for _ in self.operator.perform(op):

@@ -1,8 +1,7 @@
-"""The outside world: what calls did to it, and how often. It knows nothing of journals.
+"""The external systems that calls act on. They count effects and do not know the journal.
 
-It keeps its side of the contract: the far end of an idempotent tool dedupes on the key, an undo
-under a known key is not done twice, and what was undone leaves a tombstone that refuses an
-effect which arrives too late.
+They keep their part of the contract: an idempotent tool dedupes by key, an undo with a known
+key is not repeated, and an undone call leaves a tombstone that refuses a late effect.
 """
 
 from collections import Counter
@@ -11,10 +10,9 @@ from midrun.core.values import Effect
 
 
 class Child:
-    """A child run, seen from its parent: some work that can be undone, and what it asks.
+    """A child run as its parent sees it: steps with effects that can be undone, and asks.
 
-    What it asks may be a question, or that somebody raises its cap: to its parent both are
-    asks. `given` counts what was decided, `did` the effects that are there.
+    A question and a reached cap of the child are both asks of the parent.
     """
 
     __slots__ = ("answer_count", "ask_count", "effect_count", "fails", "outcome", "steps_left")
@@ -25,11 +23,11 @@ class Child:
         self.fails = fails
         self.effect_count = 0
         self.answer_count = 0
-        self.outcome = ""  # or completed, or cancelled
+        self.outcome = ""  # then completed or cancelled
 
 
 class World:
-    """Everything outside of the processes."""
+    """The state of all external systems."""
 
     def __init__(self, undo_failures: int) -> None:
         self.effect_counts: Counter[str] = Counter()
@@ -58,7 +56,7 @@ class World:
         return True
 
     def undo(self, key: str, undo_key: str) -> bool:
-        """Take an effect back, or do nothing if there was none; False if that failed."""
+        """Undo an effect, if there is one; False if the undo failed."""
         if fails := self._draw_failure():
             self.log.append(f"undo {fails} {key[:6]}")
         if fails == "before":
@@ -71,7 +69,7 @@ class World:
         return not fails
 
     def release(self, key: str, release_key: str) -> bool:
-        """Give a held resource back; False if that failed."""
+        """Release a held resource; False if the release failed."""
         if fails := self._draw_failure():
             self.log.append(f"release {fails} {key[:6]}")
         if fails == "before":
@@ -85,9 +83,9 @@ class World:
         return not fails
 
     def end_child(self, key: str, *, undo_all: bool) -> bool:
-        """Cancel a child run, or take back what one did that has ended; False if that failed.
+        """Cancel a child run, or undo one that has ended; False if that failed.
 
-        What it had finished stays, unless everything is to be undone.
+        Finished effects stay, unless `undo_all` is set.
         """
         child = self.children.get(key)
         fails = self._draw_failure() if child is not None else ""
@@ -99,12 +97,12 @@ class World:
         return not fails
 
     def _draw_failure(self) -> str:
-        """Return whether an undo fails before it did anything, or after, or not at all."""
+        """Return "before" or "after" if this undo fails before or after its effect, else ""."""
         if self.undo_failures <= 0:
             return ""
         self.undo_failures -= 1
         return "after" if self.undo_failures % 3 == 1 else "before"
 
     def happened(self, key: str) -> bool:
-        """Tell whether a call took effect, as its tool's `check` or a careful person would."""
+        """Return whether a call took effect, as its check would."""
         return self.effect_counts[key] > 0

@@ -1,4 +1,4 @@
-"""All checks of a schedule that has come to its end."""
+"""All checks of a schedule, and those of decisions that have no invariant number."""
 
 from collections import Counter
 from typing import Final
@@ -32,14 +32,14 @@ from tests.support.simulate.checks.replies import check_messages, check_replies
 from tests.support.simulate.environment import Environment
 
 REFUSALS_MAX: Final = 40
-"""How many inputs of drivers may be refused in one schedule: each is read again, then gone."""
+"""More refused driver inputs per schedule mean that a driver repeats one without end."""
 
 
 def audit(env: Environment) -> None:
-    """Check everything that must be true now that the run is over.
+    """Check a run that has ended.
 
     Raises:
-        Violation: the first thing that is not.
+        Violation: the first rule that is broken.
     """
     records = audit_running(env)
     check_effects(env, records)
@@ -56,18 +56,18 @@ def audit(env: Environment) -> None:
 
 
 def audit_running(env: Environment) -> list[Record]:
-    """Check what must be true at any moment, and return the journal.
+    """Check the rules that hold at any moment, and return the journal.
 
     Raises:
-        Violation: the first thing that is not.
+        Violation: the first rule that is broken.
     """
     records = env.desk.read_records()
     if fold(env.desk.run, records) != env.desk.state:
-        raise Violation("I2", "the journal, read again, means something else")
+        raise Violation("I2", "the fold of the stored journal differs from the state")
     for problem in check_journal(records, run=env.desk.run, head=env.desk.read_head()):
         raise Violation(problem.invariant, f"at {problem.seq}: {problem.text}")
     if env.feed_records != records[: len(env.feed_records)]:
-        raise Violation("I38", "the feed has a gap, or an entry twice")
+        raise Violation("I38", "the feed has a gap or a duplicate entry")
     check_counts(env, records)
     return records
 
@@ -76,10 +76,10 @@ CALL_END_ENTRIES = (AskOpened, CallAborted, CallDone, CallFailed, CallUnknown)
 
 
 def check_caps(records: list[Record]) -> None:
-    """Nobody but who raised the cap, or had the wheel, takes a run past it (decision 7).
+    """Check that a run passes a cap only after the cap was raised or a take-over (decision 7).
 
     Raises:
-        Violation: a run went on from a cap that nobody raised.
+        Violation: a run was resumed at a cap that was not raised.
     """
     cap = ""
     for record in records:
@@ -91,48 +91,49 @@ def check_caps(records: list[Record]) -> None:
             case HandedBack() | CancelRequested():
                 cap = ""
             case RunResumed() | PauseWithdrawn() if cap:
-                raise Violation("CAP", f"{record.seq} goes past the cap on {cap}")
+                raise Violation("CAP", f"entry {record.seq} continues past the cap on {cap}")
             case _:
                 continue
 
 
 def check_stand_downs(records: list[Record]) -> None:
-    """A driver gives the lease back only when nothing is in flight (decision 29).
+    """Check that a driver returns its lease only with no call in flight (decision 29).
 
     Raises:
-        Violation: one left calls behind.
+        Violation: a lease was returned with calls in flight.
     """
-    flying: set[CallId] = set()
+    in_flight: set[CallId] = set()
     for record in records:
         entry = record.entry
         if isinstance(entry, CallStarted):
-            flying.add(entry.call)
+            in_flight.add(entry.call)
         elif isinstance(entry, CALL_END_ENTRIES):
-            flying.discard(entry.call)
-        elif isinstance(entry, StoodDown) and flying:
-            raise Violation("LEFT", f"{record.seq} gives the lease back, {min(flying)} runs on")
+            in_flight.discard(entry.call)
+        elif isinstance(entry, StoodDown) and in_flight:
+            text = f"entry {record.seq} returns the lease while {min(in_flight)} is in flight"
+            raise Violation("STANDDOWN", text)
 
 
 def check_worker_deaths(env: Environment, records: list[Record]) -> None:
-    """A call ends no more processes than a person has let it (ADR 0032).
+    """Check that a call kills no more workers than allowed between two resumes (ADR 0032).
 
     Raises:
-        Violation: one more died of it.
+        Violation: a call killed one worker too many.
     """
-    words = [r.seq for r in records if isinstance(r.entry, RunResumed | TakenOver)]
+    resumes = [r.seq for r in records if isinstance(r.entry, RunResumed | TakenOver)]
     deaths: Counter[tuple[str, int]] = Counter()
-    for killed in env.worker_deaths:
-        deaths[killed.call, sum(seq <= killed.seq for seq in words)] += 1
+    for death in env.worker_deaths:
+        deaths[death.call, sum(seq <= death.seq for seq in resumes)] += 1
     for (call, _), count in deaths.items():
         if count > WORKER_DEATHS_MAX:
-            raise Violation("DEATHS", f"{count} processes died of {call}, and nobody was asked")
+            raise Violation("DEATHS", f"{call} killed {count} processes without an ask")
 
 
 def check_check_denials(records: list[Record]) -> None:
-    """A call is not made again for as often as its check says that it was not done (ADR 0032).
+    """Check that a call is not repeated without end if its check denies it (ADR 0032).
 
     Raises:
-        Violation: one was made once more.
+        Violation: a call was started after the last allowed denial.
     """
     denials: Counter[CallId] = Counter()
     for record in records:
@@ -140,6 +141,8 @@ def check_check_denials(records: list[Record]) -> None:
             case CallSettled(call=call, happened=False, by=by) if by.startswith("check:"):
                 denials[call] += 1
             case CallStarted(call=call) if denials[call] >= CHECK_DENIALS_MAX:
-                raise Violation("DENIALS", f"{record.seq} makes {call} again, never done")
+                raise Violation(
+                    "DENIALS", f"entry {record.seq} repeats {call} after too many denials"
+                )
             case _:
                 continue

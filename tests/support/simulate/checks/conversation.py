@@ -1,7 +1,7 @@
-"""No thought is lost: what the model is given, what is said of held thoughts, who is told what.
+"""Checks of prompts, held topics, messages, queued approvals, child asks and take-overs.
 
-The journal is folded once more, entry by entry, and held against what was decided about frames,
-condensed histories, queued approvals and children; most of it has no number.
+The journal is folded once more, entry by entry. Most of these rules are decisions that have no
+invariant number.
 """
 
 from collections import Counter
@@ -34,16 +34,16 @@ from tests.support.simulate.environment import Environment
 
 
 def check_conversation(env: Environment, records: list[Record]) -> None:
-    """Check what was thought, said and told.
+    """Check the conversation of a run that has ended.
 
     Raises:
-        Violation: the first thing that is not as decided.
+        Violation: the first rule that is broken.
     """
-    state, back = State(run=env.desk.run), _ResumedTopic()
+    state, resumed = State(run=env.desk.run), _ResumedTopic()
     for record, following in _iter_pairs(records):
         entry, before = record.entry, state
         state = evolve(before, entry, record.at)
-        back.apply(state, entry)
+        resumed.apply(state, entry)
         match entry:
             case CallStarted(call_kind="model", attempt=1):
                 _check_prompt(before, entry)
@@ -69,40 +69,42 @@ def _iter_pairs(records: list[Record]) -> Iterator[tuple[Record, Entry | None]]:
         yield record, records[number].entry if number < len(records) else None
 
 
-# ── what the model is given ───────────────────────────────────────────────────────────────
+# ── prompts ───────────────────────────────────────────────────────────────────────────────
 
 
 def _check_prompt(state: State, entry: CallStarted) -> None:
-    """It is bounded, and holds what people asked for, however much was condensed."""
+    """Check that a prompt fits the window and keeps task, instruction and held topics."""
     spec = state.run_started
     fresh = len(state.messages) - state.condensed_count
     full = 0 < spec.window < state.prompt_tokens and fresh > CONDENSE_KEEP_MESSAGES
     if entry.purpose == "step" and full:
-        raise Violation("VIEW", f"{entry.call} is given {fresh} messages of a full window")
+        raise Violation("PROMPT", f"{entry.call} gets {fresh} messages, but its window is full")
     if not state.condensed_count:
         return
-    given = "\n".join(turn.text for turn in Transcript(state))
-    asked = [spec.task, state.instruction, *(frame.goal for frame in state.frames)]
-    if lost := [text for text in asked if text not in given]:
-        raise Violation("VIEW", f"{entry.call} is not given {lost[0]!r} any more")
+    prompt = "\n".join(turn.text for turn in Transcript(state))
+    required = [spec.task, state.instruction, *(frame.goal for frame in state.frames)]
+    if lost := [text for text in required if text not in prompt]:
+        raise Violation("PROMPT", f"the prompt of {entry.call} lacks {lost[0]!r}")
 
 
 def _check_condensed_history(state: State, entry: HistoryCondensed) -> None:
-    """A summary stands for older messages, was asked for, and was made whole."""
+    """Check that a summary is complete and replaces only older messages."""
     call = state.find_call(entry.call)
     if call is None or call.purpose != "condense" or call.stage != "done":
-        raise Violation("VIEW", f"{entry.call} condensed the history, and is no summary")
+        raise Violation(
+            "PROMPT", f"{entry.call} condensed the history, but is not a summary call"
+        )
     if not state.condensed_count < entry.upto <= len(state.messages) - CONDENSE_KEEP_MESSAGES:
-        raise Violation("VIEW", f"{entry.call} condensed up to {entry.upto}")
+        raise Violation("PROMPT", f"{entry.call} condensed up to {entry.upto}")
     if not entry.summary.strip():
-        raise Violation("VIEW", f"{entry.call} condensed the history to nothing")
+        raise Violation("PROMPT", f"{entry.call} condensed the history to nothing")
 
 
-# ── held thoughts, and messages ───────────────────────────────────────────────────────────
+# ── held topics and messages ──────────────────────────────────────────────────────────────
 
 
 class _ResumedTopic:
-    """What the next reply has to say: that a thought goes on; since when."""
+    """The prefix that the next reply must have after a held topic was resumed."""
 
     __slots__ = ("prefix", "seq")
 
@@ -111,7 +113,7 @@ class _ResumedTopic:
         self.seq = 0
 
     def apply(self, after: State, entry: Entry) -> None:
-        """See what was said, and whether it is still to be said."""
+        """Remember the prefix of a resumed topic, and check the first reply after it."""
         if isinstance(entry, FrameResumed | FrameReconstructed):
             self.prefix, self.seq = entry.words, after.seq
         elif isinstance(entry, FramePushed):
@@ -126,59 +128,63 @@ class _ResumedTopic:
             return
         last = after.messages[-1]
         if last.role == "assistant" and not last.text.startswith(self.prefix):
-            raise Violation("I36", f"{entry.call} does not say {self.prefix!r}")
+            raise Violation(
+                "I36", f"the reply of {entry.call} lacks the prefix {self.prefix!r}"
+            )
         self.prefix = ""
 
 
 def _check_not_later(state: State, seq: int) -> None:
-    """What can wait suspends nothing (decision 18)."""
+    """Check that a message with urgency "later" suspends no topic (decision 18)."""
     if any(p.seq == seq and p.urgency == "later" for p in state.pending):
-        raise Violation("LATER", f"the message at {seq} could wait, and suspended a thought")
+        raise Violation("LATER", f"the message at {seq} is for later, but suspended a topic")
 
 
 def _check_wakeup(state: State, entry: MessageReceived, following: Entry | None) -> None:
-    """A run that waits is woken to answer a side question (decision 9)."""
+    """Check that a side question wakes a run that waits (decision 9)."""
     waits = state.phase is Phase.WAITING and entry.due is None and entry.urgency != "later"
     room = len(state.frames) < state.run_started.frame_depth
     if waits and room and not isinstance(following, RunWoken):
-        raise Violation("ASIDE", "a run that waits was asked something, and goes on waiting")
+        raise Violation("SIDE", "a side question did not wake a run that waits")
 
 
-# ── asks, children, a person at the wheel ─────────────────────────────────────────────────
+# ── asks, children, take-overs ────────────────────────────────────────────────────────────
 
 
 def _check_queued_approval(state: State, entry: AskOpened) -> None:
-    """The agent goes on while a queued approval is out (decision 17)."""
+    """Check that a queued approval does not block the agent (decision 17)."""
     call = state.find_call(entry.call)
     if call is not None and entry.blocking is not (call.traits.approve == "block"):
         raise Violation("QUEUE", f"{entry.ask} is blocking: {entry.blocking}")
 
 
 def _check_child_asks(state: State) -> None:
-    """Nobody thinks on while a child of this chain of thought asks something (decision 20)."""
+    """Check that no model call starts while a child of the active topic asks (decision 20)."""
     parked = {n for frame in state.frames for n in frame.parked_calls}
     for number in state.open_asks:
         ask = state.asks[number - 1]
         call = state.find_call(ask.call)
         if ask.ask_kind == "child" and call is not None and call.number not in parked:
-            raise Violation("CHILD", f"the agent goes on, and its child waits for {ask.id}")
+            raise Violation("CHILD", f"the agent continues while its child waits for {ask.id}")
 
 
 def _check_hand_back(state: State, entry: HandedBack) -> None:
-    """Only who is at the wheel, or an operator, hands a run back (decision 23)."""
+    """Check that the person who took over, or an operator, hands back (decision 23)."""
     if entry.by != state.operator_name and entry.role != "operator":
         raise Violation(
-            "WHEEL", f"{entry.by} handed back what {state.operator_name} had taken over"
+            "TAKEOVER", f"{entry.by} handed back the take-over of {state.operator_name}"
         )
 
 
 def _check_review_outcomes(state: State, records: list[Record]) -> None:
-    """The agent is told what became of a call that was queued for review; again only if new.
+    """Check that the agent gets the outcome of each queued call once.
 
-    Late evidence is: what was unknown, or given up, has happened.
+    A late result is a new outcome, and the agent gets it as well.
     """
-    told = Counter(call for m in state.messages if m.kind == "outcome" for call in m.calls)
+    delivered = Counter(call for m in state.messages if m.kind == "outcome" for call in m.calls)
     late = Counter(r.entry.call for r in records if isinstance(r.entry, LateResult))
     for call in state.calls:
-        if call.deferred_review and not 1 <= told[call.id] <= 1 + late[call.id]:
-            raise Violation("TOLD", f"the outcome of {call.id} was told {told[call.id]} times")
+        if call.deferred_review and not 1 <= delivered[call.id] <= 1 + late[call.id]:
+            raise Violation(
+                "OUTCOMES", f"the outcome of {call.id} was delivered {delivered[call.id]} times"
+            )

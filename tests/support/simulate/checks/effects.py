@@ -1,7 +1,7 @@
-"""The world after a schedule, against the journal: nothing twice, nothing behind anyone's back.
+"""Compare the effects in the world with the journal: I14, I18, I28, I31, I33, W1 to W4.
 
-I14, I18, I28, I31, I33 and W1 to W4. The undo set is worked out here from the entries, not
-asked from the core: a fault there must not hide itself.
+The undo set is computed here from the entries and not read from the core, because a fault in
+the core must not hide itself.
 """
 
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ from tests.support.simulate.programs import TOOLS
 
 
 def check_counts(env: Environment, records: list[Record]) -> None:
-    """Count effects and undos: true at any moment.
+    """Count effects and undos; valid at any moment.
 
     Raises:
-        Violation: something happened too often, or before it was journaled.
+        Violation: an effect happened twice, or before its start was journaled.
     """
     _check_start_before_effect(env, records)
     _check_approved_arguments(env, records)
@@ -47,14 +47,14 @@ def check_counts(env: Environment, records: list[Record]) -> None:
 
 
 def check_effects(env: Environment, records: list[Record]) -> None:
-    """Compare what happened with what the journal of a run that is over says.
+    """Compare the effects in the world with the journal of a run that has ended.
 
     Raises:
-        Violation: they do not agree.
+        Violation: they differ.
     """
     for call in env.desk.state.calls:
         if call.is_open:
-            raise Violation("W4", f"{call.id} ({call.use.tool}) is left open at the end")
+            raise Violation("W4", f"{call.id} ({call.use.tool}) is still open at the end")
     for call in _iter_effect_calls(env):
         _check_stage(env, call)
     _check_undo(env, records)
@@ -64,20 +64,20 @@ def check_effects(env: Environment, records: list[Record]) -> None:
 
 
 def _check_start_before_effect(env: Environment, records: list[Record]) -> None:
-    """Every effect has its start in the journal before it."""
+    """Check that each effect has its `CallStarted` in the journal before it."""
     starts = {
         (r.entry.call, r.entry.attempt): r.seq
         for r in records
         if isinstance(r.entry, CallStarted)
     }
-    for acted in env.taken_effects:
-        if starts.get((acted.call, acted.attempt), acted.seq + 1) > acted.seq:
-            text = f"{acted.call} attempt {acted.attempt} acted before it was journaled"
+    for taken in env.taken_effects:
+        if starts.get((taken.call, taken.attempt), taken.seq + 1) > taken.seq:
+            text = f"{taken.call} attempt {taken.attempt} acted before it was journaled"
             raise Violation("I14", text)
 
 
 def _check_approved_arguments(env: Environment, records: list[Record]) -> None:
-    """What a person approved is what was done, with these arguments and no others."""
+    """Check that an approved call acted with exactly the approved arguments."""
     about: dict[str, CallId] = {}
     args: dict[CallId, Json] = {}
     for record in records:
@@ -89,9 +89,11 @@ def _check_approved_arguments(env: Environment, records: list[Record]) -> None:
                 args[about[ask]] = decision.value or args[about[ask]]
             case _:
                 continue
-    for acted in env.taken_effects:
-        if acted.call in args and acted.args != args[acted.call]:
-            raise Violation("I25", f"{acted.call} acted with {acted.args}, nobody approved it")
+    for taken in env.taken_effects:
+        if taken.call in args and taken.args != args[taken.call]:
+            raise Violation(
+                "I25", f"{taken.call} acted with {taken.args}, which were not approved"
+            )
 
 
 def _name_call(env: Environment, key: str) -> str:
@@ -106,7 +108,7 @@ def _iter_tool_calls(env: Environment) -> Iterator[Call]:
 
 
 def _iter_effect_calls(env: Environment) -> Iterator[Call]:
-    """Yield the calls that change something when they are made."""
+    """Yield the tool calls that have an effect."""
     return (
         call
         for call in _iter_tool_calls(env)
@@ -115,10 +117,10 @@ def _iter_effect_calls(env: Environment) -> Iterator[Call]:
 
 
 def _check_stage(env: Environment, call: Call) -> None:
-    """What is done happened, and what was never started did not."""
+    """Check that a done call has happened, and that a call without attempts has not."""
     happened = env.world.happened(env.make_key(call.id))
     if call.stage == "done" and not happened:
-        raise Violation("W4", f"{call.id} ({call.use.tool}) is done, but nothing happened")
+        raise Violation("W4", f"{call.id} ({call.use.tool}) is done, but has no effect")
     never = not call.attempt or (
         call.stage in {"failed", "proposed"} and not call.may_have_happened
     )
@@ -132,7 +134,7 @@ def _has_effect(env: Environment, call: Call) -> bool:
 
 
 def _check_undo(env: Environment, records: list[Record]) -> None:
-    """Whatever a cancel had to undo is undone, or listed as what could not be."""
+    """Check that each effect in the undo set is undone or listed as residue."""
     state = env.desk.state
     if state.phase is not Phase.CANCELLED:
         return
@@ -140,12 +142,12 @@ def _check_undo(env: Environment, records: list[Record]) -> None:
     listed = {left.call for left in state.residue if left.action == "undo"}
     for call in _iter_tool_calls(env):
         if call.traits.undo and _has_effect(env, call) and call.id not in kept | listed:
-            text = f"cancelled, but the effect of {call.id} ({call.use.tool}) remains unsaid"
+            text = f"cancelled, but {call.id} ({call.use.tool}) was neither undone nor reported"
             raise Violation("W3" if not state.residue else "I28", text)
 
 
 def _list_kept_calls(records: list[Record]) -> set[CallId]:
-    """Return the calls that had finished before the cancel, if it leaves those alone."""
+    """Return the calls that were done before the cancel, if the cancel keeps those."""
     done: set[CallId] = set()
     asked: dict[str, CallId] = {}
     unknown: dict[CallId, int] = {}
@@ -173,7 +175,7 @@ def _list_kept_calls(records: list[Record]) -> set[CallId]:
 
 
 def _apply_answer(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None:
-    """A question's answer is the result of the call that asked, unless it goes on with it."""
+    """Count an answered question as done, unless the call continues with the answer."""
     call = getattr(entry, "call", None)
     if isinstance(entry, AskAnswered):
         if (number := asked.get(entry.ask)) is not None:
@@ -186,7 +188,7 @@ def _apply_answer(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> 
 
 
 def _check_releases(env: Environment) -> None:
-    """At every end, what was held is free, or listed as what could not be released."""
+    """Check that every held resource is released or listed as residue."""
     listed = {env.make_key(r.call) for r in env.desk.state.residue if r.action == "release"}
     alive = {key for key, child in env.world.children.items() if not child.outcome}
     if left := (env.world.held_keys | alive) - listed:
@@ -195,7 +197,7 @@ def _check_releases(env: Environment) -> None:
 
 
 def _check_child_effects(env: Environment) -> None:
-    """A cancel of everything leaves nothing that a child did, or lists the child."""
+    """Check that a cancel with undo="all" undid the effects of children, or lists them."""
     state = env.desk.state
     if (
         state.phase is not Phase.CANCELLED
@@ -206,15 +208,15 @@ def _check_child_effects(env: Environment) -> None:
     listed = {env.make_key(left.call) for left in state.residue}
     for key, child in env.world.children.items():
         if child.effect_count and key not in listed:
-            text = f"cancelled, but what the child of {_name_call(env, key)} did remains unsaid"
+            text = f"cancelled, but the effects of the child of {_name_call(env, key)} remain"
             raise Violation("W3", text)
 
 
 def _check_report(env: Environment) -> None:
-    """The report says what the world saw."""
-    said = build_report(env.desk.state)
+    """Check that the report agrees with the world."""
+    report = build_report(env.desk.state)
     sets = {
-        name: {deed.call for deed in getattr(said, name)}
+        name: {reported.call for reported in getattr(report, name)}
         for name in (
             "done",
             "undone",
@@ -225,19 +227,19 @@ def _check_report(env: Environment) -> None:
             "failed",
         )
     }
-    sets["never_started"] = {deed.call for deed in said.never_started}
-    maybe = sets["done"] | sets["not_undone"] | sets["stopped"] | sets["unsure"]
-    maybe |= sets["released"]
-    held = {env.make_key(deed.call) for deed in said.still_held}
+    sets["never_started"] = {reported.call for reported in report.never_started}
+    may_have_effect = sets["done"] | sets["not_undone"] | sets["stopped"] | sets["unsure"]
+    may_have_effect |= sets["released"]
+    held = {env.make_key(reported.call) for reported in report.still_held}
     for call in _iter_tool_calls(env):
-        if _has_effect(env, call) and call.id not in maybe:
-            raise Violation("I33", f"the effect of {call.id} remains, the report hides it")
+        if _has_effect(env, call) and call.id not in may_have_effect:
+            raise Violation("I33", f"the effect of {call.id} remains, but is not reported")
         if call.id in sets["undone"] and _has_effect(env, call):
             raise Violation("I33", f"{call.id} is reported as undone, but its effect remains")
         if sum(call.id in calls for calls in sets.values()) > 1:
             raise Violation("I33", f"{call.id} is in two lists of the report")
     for call in _iter_effect_calls(env):
         if call.id in sets["done"] and not _has_effect(env, call):
-            raise Violation("I33", f"{call.id} is reported as done, but nothing is there")
+            raise Violation("I33", f"{call.id} is reported as done, but has no effect")
     if env.world.held_keys - held:
-        raise Violation("I33", "something is still held, and the report hides it")
+        raise Violation("I33", "a resource is still held, but is not reported")
