@@ -75,9 +75,8 @@ class Driver:
     def _can_take_lease(self) -> bool:
         if self.is_shutting_down:
             return True
-        own = (
-            self.journal.holder == self.process.name
-        )  # of a lease that this process has dropped
+        # A process may take again the lease that it has dropped.
+        own = self.journal.holder == self.process.name
         return self.journal.state.phase in DRIVABLE_PHASES and (
             own or self.journal.is_drivable()
         )
@@ -115,19 +114,19 @@ class Driver:
             effects = plan_effects(state)
             self._stop_calls(dispatcher, effects)
             self.wake_at = self._find_wake_at(effects)
-            acting = [e for e in effects if self._is_due(dispatcher, o)]
-            if acting:
+            due_effects = [e for e in effects if self._is_due(dispatcher, e)]
+            if due_effects:
                 if self._fails_run(dispatcher, state):
                     continue
                 yield None  # a real driver awaits here, and the journal may grow
-                self._perform_first(dispatcher, acting, state)
+                self._perform_first(dispatcher, due_effects, state)
                 continue
-            seq, phase, leaving = state.seq, state.phase, self.is_shutting_down
+            seq, phase, was_shutting_down = state.seq, state.phase, self.is_shutting_down
             yield (
                 lambda: (
                     self.journal.state.seq > seq  # noqa: B023 - read before the next turn of the loop
                     or not dispatcher.has_lease()
-                    or self.is_shutting_down is not leaving  # noqa: B023 - as above
+                    or self.is_shutting_down is not was_shutting_down  # noqa: B023 - as above
                     or (self.wake_at is not None and self.env.now >= self.wake_at)
                     or (bool(self.journal.halt_scopes) and phase is not Phase.HALTED)  # noqa: B023 - as above
                 )
@@ -150,8 +149,8 @@ class Driver:
         """Ask calls in flight to stop; nothing is journaled before they have."""
         for effect in effects:
             match effect:
-                case AbortCall(call=call, reason=because) if call in dispatcher.calls:
-                    dispatcher.calls[call].stop_reason = because
+                case AbortCall(call=call, reason=reason) if call in dispatcher.calls:
+                    dispatcher.calls[call].stop_reason = reason
                 case ControlChild(call=call, control=control) if call in dispatcher.calls:
                     dispatcher.calls[call].stop_reason = (
                         "cancelled" if control == "cancel" else control
@@ -160,12 +159,12 @@ class Driver:
                     continue
 
     def _find_wake_at(self, effects: tuple[DriverEffect, ...]) -> Micros | None:
-        times = [o.at for o in effects if isinstance(e, WakeAt)]
+        times = [e.at for e in effects if isinstance(e, WakeAt)]
         times += [
-            o.not_before
-            for o in effects
+            e.not_before
+            for e in effects
             if isinstance(e, CallModel | Undo | Release)
-            and o.not_before
+            and e.not_before
             and not self.is_shutting_down
         ]
         return min(times, default=None)

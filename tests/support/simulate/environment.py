@@ -177,19 +177,17 @@ class Environment:
         self.replies: list[ControlReply] = []
         self.feed_records: list[Record] = []
         self.taken_effects: list[TakenEffect] = []
-        self.worker_kills_left, self.unknown_outcomes_left = (
-            self.setup.worker_kills,
-            self.setup.unknown_outcomes,
-        )
+        self.worker_kills_left = self.setup.worker_kills
+        self.unknown_outcomes_left = self.setup.unknown_outcomes
         self.killed_processes: list[Process] = []  # by a call, and not replaced yet
         self.worker_deaths: list[WorkerDeath] = []
         self.interrupted_activities: set[tuple[str, str]] = set()  # (activity, fault)
         self.is_draining = False
-        own = Random(seed ^ 0x9E3779B9)  # noqa: S311 - as above
+        picker_rng = Random(seed ^ 0x9E3779B9)  # noqa: S311 - as above
         picker = (
-            make_priority_picker(own, self.setup.pct_depth)
+            make_priority_picker(picker_rng, self.setup.pct_depth)
             if self.setup.uses_priorities
-            else make_random_picker(own)
+            else make_random_picker(picker_rng)
         )
         self.scheduler = Scheduler(picker)
         self.desk.create(self.desk.make_batch(), make_run_started(self.program))
