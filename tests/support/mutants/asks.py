@@ -1,13 +1,13 @@
-"""Faults in what people ask and decide: requests, asks, messages, frames, time."""
+"""Faults in requests, asks, approvals, held topics and halts."""
 
 from msgspec.structs import replace
 
-from midrun.core import decide as deciding
+from midrun.core import decide as core_decide
 from midrun.core import scheduler, step_boundary
 from midrun.core.controls import Control, Lift, Redirect, UseTool
-from midrun.core.decide import asks as ask_rulings
+from midrun.core.decide import asks as decide_asks
 from midrun.core.decide import conversation
-from midrun.core.decide import lifecycle as waking_rules
+from midrun.core.decide import lifecycle as decide_lifecycle
 from midrun.core.driver_inputs import CrossBoundary, Wake
 from midrun.core.entries import (
     AskAnswered,
@@ -20,8 +20,8 @@ from midrun.core.entries import (
     RunWoken,
     ToolUsed,
 )
-from midrun.core.evolve import asks as ask_folds
-from midrun.core.evolve import calls as call_folds
+from midrun.core.evolve import asks as evolve_asks
+from midrun.core.evolve import calls as evolve_calls
 from midrun.core.ids import Micros
 from midrun.core.journaled_text import format_resumed_topic
 from midrun.core.state import Ask, State
@@ -48,8 +48,8 @@ def _forget_refusal(state: State, control: Control, now: Micros) -> Verdict:
     return verdict if not isinstance(verdict, Refused) else replace(verdict, entries=())
 
 
-_DECIDE_CONTROL = deciding._decide_control
-_FIND_REFUSAL = ask_rulings._find_refusal
+_DECIDE_CONTROL = core_decide._decide_control
+_FIND_REFUSAL = decide_asks._find_refusal
 
 
 def _accept_second_answer(ask: Ask | None, *rest: object) -> Refused | None:
@@ -65,7 +65,7 @@ def _ignore_audience(ask: Ask | None, *rest: object) -> Refused | None:
 
 
 def _keep_old_arguments(before: State, after: State, entry: Entry) -> State:
-    """Keep the arguments that were shown, whatever the person changed."""
+    """Ignore the arguments that the approver has edited."""
     assert isinstance(entry, AskAnswered)
     ask = before.find_ask(entry.ask)
     if ask is None or ask.ask_kind != "approval" or entry.decision.value is None:
@@ -90,24 +90,24 @@ def _resume_expired_topic(state: State, now: Micros) -> FrameResumed:
 
 
 def _allow_deep_frames(old: DecideFunction) -> DecideFunction:
-    def rule(state: State, given: Input, now: Micros) -> Verdict:
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
         spec = replace(state.run_started, frame_depth=99)
-        return old(replace(state, started_entry=spec), given, now)
+        return old(replace(state, started_entry=spec), run_input, now)
 
-    return rule
+    return decide_wrongly
 
 
 def _plant_unlimited_frames() -> Replacement:
-    """Push frames however many are held."""
+    """Ignore the limit of held topics."""
     original = step_boundary.boundary_entries
 
-    def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
+    def unlimited_boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
         spec = replace(state.run_started, frame_depth=99)
         return original(replace(state, started_entry=spec), now)
 
     return replace_all(
         replace_decide(CrossBoundary, _allow_deep_frames),
-        replace_attribute(scheduler, "boundary_entries", crossing),
+        replace_attribute(scheduler, "boundary_entries", unlimited_boundary_entries),
     )
 
 
@@ -120,50 +120,52 @@ def _forget_phase_after_halt(before: State, after: State, entry: Entry) -> State
 ASK_MUTANTS = (
     Mutant(
         name="request_applied_twice",
-        description="a request that is sent again is applied again",
-        plant=lambda: replace_attribute(deciding, "_decide_control", _forget_requests),
+        description="a repeated request is applied again",
+        plant=lambda: replace_attribute(core_decide, "_decide_control", _forget_requests),
     ),
     Mutant(
-        name="refusal_not_kept",
+        name="refusal_not_recorded",
         seed=370,
-        description="a refused request that is sent again may be accepted",
-        plant=lambda: replace_attribute(deciding, "_decide_control", _forget_refusal),
+        description="a refused request is accepted when it is repeated",
+        plant=lambda: replace_attribute(core_decide, "_decide_control", _forget_refusal),
     ),
     Mutant(
-        name="answer_twice",
-        description="an ask that was answered can be answered again",
-        plant=lambda: replace_attribute(ask_rulings, "_find_refusal", _accept_second_answer),
+        name="ask_answered_twice",
+        description="an answered ask can be answered again",
+        plant=lambda: replace_attribute(decide_asks, "_find_refusal", _accept_second_answer),
     ),
     Mutant(
-        name="anybody_decides",
+        name="ask_ignores_its_audience",
         seed=377,
-        description="an ask is decided by somebody whom it is not for",
-        plant=lambda: replace_attribute(ask_rulings, "_find_refusal", _ignore_audience),
+        description="an actor outside of its audience decides an ask",
+        plant=lambda: replace_attribute(decide_asks, "_find_refusal", _ignore_audience),
     ),
     Mutant(
-        name="four_eyes_forget_who_steered",
+        name="four_eyes_exclude_the_starter_only",
         seed=1378,
-        description="who steered the run to a call approves it, because only the starter may not",
-        plant=lambda: replace_attribute(call_folds, "add_name", lambda names, _: names[:1]),
+        description="an actor who steered the run to a call approves it under four eyes",
+        plant=lambda: replace_attribute(evolve_calls, "add_name", lambda names, _: names[:1]),
         rules=("I25",),
     ),
     Mutant(
-        name="an_edit_approves_itself",
+        name="edit_approves_itself_under_four_eyes",
         seed=321,
-        description="who edits the arguments of a call under four eyes approves them as well",
-        plant=lambda: replace_attribute(ask_folds, "is_edit_under_four_eyes", lambda *_: False),
+        description="under four eyes, an actor edits the arguments of a call and approves it",
+        plant=lambda: replace_attribute(
+            evolve_asks, "is_edit_under_four_eyes", lambda *_: False
+        ),
         rules=("I25",),
     ),
     Mutant(
         name="approval_for_other_arguments",
         seed=204,
-        description="a person approves other arguments than the call is made with",
+        description="a call is made with other arguments than those that were approved",
         plant=lambda: replace_evolve(AskAnswered, _keep_old_arguments),
     ),
     Mutant(
         name="redirect_keeps_old_approvals",
         seed=485,
-        description="an approval given for the old course counts on the new one",
+        description="an approval from before a redirect is used after it",
         plant=lambda: replace_all(
             drop_entries(Redirect, AskClosed),
             replace_attribute(step_boundary, "_apply_redirects", _keep_approvals),
@@ -171,26 +173,26 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="expired_asks_stay_open",
-        description="a run is woken for an ask that expired, and leaves it open",
+        description="a run is woken for an expired ask, but the ask stays open",
         plant=lambda: drop_entries(Wake, AskClosed),
     ),
     Mutant(
         name="answers_do_not_wake",
-        description="a run that waits is not woken by what it waited for",
+        description="an answer does not wake the run that waits for it",
         plant=lambda: replace_all(
-            replace_attribute(ask_rulings, "add_wakeup", lambda _, entries, __: entries),
-            replace_attribute(waking_rules, "can_continue", lambda _: False),
+            replace_attribute(decide_asks, "add_wakeup", lambda _, entries, __: entries),
+            replace_attribute(decide_lifecycle, "can_continue", lambda _: False),
         ),
     ),
     Mutant(
-        name="frames_without_bound",
+        name="frame_depth_ignored",
         seed=234,
-        description="thoughts are held beyond the depth of the stack",
+        description="more topics are held than the frame depth allows",
         plant=_plant_unlimited_frames,
     ),
     Mutant(
-        name="frame_from_the_middle",
-        description="a held thought is taken from below another one",
+        name="oldest_frame_resumed_first",
+        description="a held topic is resumed from below another one",
         plant=lambda: replace_all(
             replace_attribute(step_boundary, "resume_topic", _resume_oldest_topic),
             replace_attribute(conversation, "resume_topic", _resume_oldest_topic),
@@ -198,9 +200,9 @@ ASK_MUTANTS = (
         limit=6000,
     ),
     Mutant(
-        name="frame_resumed_too_late",
+        name="expired_frame_resumed",
         seed=247,
-        description="a thought that was held for too long goes on as if it was not",
+        description="an expired topic is resumed without its reconstruction",
         plant=lambda: replace_all(
             replace_attribute(step_boundary, "resume_topic", _resume_expired_topic),
             replace_attribute(conversation, "resume_topic", _resume_expired_topic),
@@ -209,32 +211,32 @@ ASK_MUTANTS = (
         limit=6000,
     ),
     Mutant(
-        name="held_thought_forgotten",
-        description="a thought is suspended and nobody remembers it",
+        name="held_frame_lost",
+        description="a suspended topic is not held",
         plant=lambda: replace_evolve(
             FramePushed, lambda before, after, _: replace(after, frames=before.frames)
         ),
     ),
     Mutant(
-        name="halt_forgets_where_the_run_was",
-        description="a halted run goes on as queued, wherever it was",
+        name="halt_forgets_the_phase",
+        description="a halted run continues as queued, whatever its phase was",
         plant=lambda: replace_evolve(RunHalted, _forget_phase_after_halt),
     ),
     Mutant(
         name="lift_does_not_wake",
         seed=294,
-        description="a run that got what it waited for while halted waits on after the lift",
+        description="a run whose ask was answered during a halt still waits after the lift",
         plant=lambda: drop_entries(Lift, RunWoken),
         limit=20000,
         strategy="pct",
     ),
     Mutant(
-        name="use_of_a_tool_not_recorded",
-        description="a person's call leaves no trace of who asked for it, and is made twice",
+        name="tool_use_not_recorded",
+        description="a tool call of a person is not recorded, and is made twice",
         plant=lambda: drop_entries(UseTool, ToolUsed),
     ),
     Mutant(
-        name="pause_at_a_cap_forgets_to_settle",
+        name="pausing_never_settles",
         description="a run that is pausing is never paused",
         plant=lambda: replace_attribute(scheduler, "_plan_pausing", lambda _, __: iter(())),
     ),

@@ -1,10 +1,10 @@
-"""Faults in what may start, and in what is made again."""
+"""Faults in the start and in the repetition of calls."""
 
 from msgspec.structs import replace
 
 from midrun.core import decide as core_decide
 from midrun.core import retries, step_boundary
-from midrun.core.decide import calls as call_rulings
+from midrun.core.decide import calls as decide_calls
 from midrun.core.driver_inputs import LeasedInput, StartCall, TakeLease
 from midrun.core.entries import (
     CallFailed,
@@ -14,7 +14,7 @@ from midrun.core.entries import (
     LateResult,
     RunLifted,
 )
-from midrun.core.evolve import calls as call_folds
+from midrun.core.evolve import calls as evolve_calls
 from midrun.core.ids import SEQ_ZERO, Micros, Seq
 from midrun.core.state import Call, State
 from midrun.core.stops import Meter
@@ -39,11 +39,11 @@ from tests.support.simulate import journal
 def _plant_unfenced_decide() -> Replacement:
     original = core_decide.decide
 
-    def decide(state: State, given: Input, now: Micros) -> Verdict:
-        if isinstance(given, LeasedInput):
-            given = replace(given, epoch=state.epoch)
+    def decide(state: State, run_input: Input, now: Micros) -> Verdict:
+        if isinstance(run_input, LeasedInput):
+            run_input = replace(run_input, epoch=state.epoch)
             state = replace(state, is_leased=True)
-        return original(state, given, now)
+        return original(state, run_input, now)
 
     return replace_attribute(journal, "decide", decide)
 
@@ -59,42 +59,42 @@ def _plant_unfenced_store() -> Replacement:
 
 
 def _plant_ungated_start() -> Replacement:
-    """Accept a start in every driven phase, whatever the plan says."""
+    """Accept a start in every driven phase, without a planned effect."""
     driven = (Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING)
 
-    def trusting(_: DecideFunction) -> DecideFunction:
-        def rule(state: State, given: Input, _: Micros) -> Verdict:
-            assert isinstance(given, StartCall)
-            call = state.find_call(given.call)
+    def wrap_decide(_: DecideFunction) -> DecideFunction:
+        def decide_wrongly(state: State, run_input: Input, _: Micros) -> Verdict:
+            assert isinstance(run_input, StartCall)
+            call = state.find_call(run_input.call)
             return accept(
                 CallStarted(
-                    call=given.call,
+                    call=run_input.call,
                     call_kind="model" if call is None else call.call_kind,
                     attempt=1 if call is None else call.attempt + 1,
-                    seen=given.seen_seq,
-                    reserved=given.reserved,
+                    seen=run_input.seen_seq,
+                    reserved=run_input.reserved,
                     approval=None if call is None else call.approval,
                 )
             )
 
-        return rule
+        return decide_wrongly
 
     return replace_all(
-        replace_decide(StartCall, trusting),
+        replace_decide(StartCall, wrap_decide),
         allow_input(StartCall, {phase: (phase,) for phase in driven}),
         allow_entry(CallStarted, {phase: phase for phase in driven}),
     )
 
 
 def _plant_stale_start() -> Replacement:
-    """Forget when somebody last asked for something."""
+    """Ignore the seq of the last control."""
 
-    def blind(old: DecideFunction) -> DecideFunction:
-        return lambda state, given, now: old(
-            replace(state, last_control_seq=SEQ_ZERO), given, now
+    def wrap_decide(old: DecideFunction) -> DecideFunction:
+        return lambda state, run_input, now: old(
+            replace(state, last_control_seq=SEQ_ZERO), run_input, now
         )
 
-    return replace_decide(StartCall, blind)
+    return replace_decide(StartCall, wrap_decide)
 
 
 def _plant_uncompared_append() -> Replacement:
@@ -108,13 +108,13 @@ def _plant_uncompared_append() -> Replacement:
 
 
 def _ignore_reserve(old: DecideFunction) -> DecideFunction:
-    def rule(state: State, given: Input, now: Micros) -> Verdict:
-        assert isinstance(given, StartCall)
-        verdict = old(state, replace(given, reserved=Spend()), now)
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        assert isinstance(run_input, StartCall)
+        verdict = old(state, replace(run_input, reserved=Spend()), now)
         started = [e for e in verdict.entries if isinstance(e, CallStarted)]
-        return accept(replace(started[0], reserved=given.reserved)) if started else verdict
+        return accept(replace(started[0], reserved=run_input.reserved)) if started else verdict
 
-    return rule
+    return decide_wrongly
 
 
 def _meter_without_reserve(meter: Meter, call: Call, _: int) -> Meter:
@@ -145,7 +145,7 @@ CALL_START_MUTANTS = (
     Mutant(
         name="decide_and_store_do_not_fence",
         seed=150,
-        description="an older epoch decides, and the store takes it",
+        description="neither the core nor the store refuses an older epoch",
         plant=lambda: replace_all(_plant_unfenced_decide(), _plant_unfenced_store()),
     ),
     Mutant(
@@ -162,71 +162,71 @@ CALL_START_MUTANTS = (
     ),
     Mutant(
         name="stale_start",
-        description="a call starts from a prompt that does not know the last control",
+        description="a call starts from a prompt without the last control",
         plant=_plant_stale_start,
     ),
     Mutant(
-        name="appends_are_not_compared",
-        description="what was decided on an old state is appended to a new one",
+        name="append_without_compare",
+        description="entries that were decided on an outdated state are appended",
         plant=_plant_uncompared_append,
     ),
     Mutant(
-        name="unknown_is_retried",
-        description="a call that may have happened is made again, whatever its class",
+        name="unknown_call_is_repeated",
+        description="a call that may have happened is repeated, whatever its effect class",
         plant=lambda: replace_attribute(Call, "safe_to_repeat", property(lambda _: True)),
     ),
     Mutant(
-        name="no_orphan_on_takeover",
-        description="a new holder leaves the calls of the old one in flight",
+        name="new_lease_keeps_old_calls",
+        description="a new lease holder leaves the calls of the old one in flight",
         plant=lambda: drop_entries(TakeLease, CallUnknown),
     ),
     Mutant(
-        name="a_pill_is_swallowed_for_ever",
-        description="a call that ends its processes is made again by every one that comes",
+        name="killer_call_repeated_without_end",
+        description="a call that kills its process is repeated without end",
         plant=lambda: replace_attribute(retries, "WORKER_DEATHS_MAX", UNREACHABLE_COUNT),
         rules=("DEATHS",),
     ),
     Mutant(
-        name="one_death_is_enough",
-        description="a run fails as soon as one machine has gone away",
+        name="run_fails_after_one_worker_death",
+        description="a run fails as soon as one worker has died",
         plant=lambda: replace_attribute(retries, "WORKER_DEATHS_MAX", 1),
         rules=("I41",),
     ),
     Mutant(
-        name="what_is_never_done_is_tried_for_ever",
-        description="a call is made again as often as its check says that it was not done",
-        plant=lambda: replace_attribute(call_rulings, "CHECK_DENIALS_MAX", UNREACHABLE_COUNT),
+        name="denied_call_repeated_without_end",
+        description="a call is repeated without end if its check says that it did not happen",
+        plant=lambda: replace_attribute(decide_calls, "CHECK_DENIALS_MAX", UNREACHABLE_COUNT),
         rules=("DENIALS",),
     ),
     Mutant(
         name="approval_not_needed",
-        description="a call that needs a person's yes starts without one",
+        description="a call that needs an approval starts without one",
         plant=lambda: replace_all(
             replace_attribute(step_boundary, "needs_approval", lambda *_: False),
-            replace_attribute(call_rulings, "needs_approval", lambda *_: False),
+            replace_attribute(decide_calls, "needs_approval", lambda *_: False),
         ),
     ),
     Mutant(
-        name="a_yes_never_expires",
-        description="an approval is used after its time",
+        name="approval_never_expires",
+        description="an approval is used after its expiry",
         plant=lambda: replace_all(
             replace_attribute(step_boundary, "needs_approval", _needs_approval_at_zero),
-            replace_attribute(call_rulings, "needs_approval", _needs_approval_at_zero),
+            replace_attribute(decide_calls, "needs_approval", _needs_approval_at_zero),
         ),
     ),
     Mutant(
-        name="unknown_erased_by_failure",
+        name="failure_erases_an_unknown_attempt",
         seed=225,
-        description="a failed second attempt makes the first one, which may have happened, forgotten",
+        description="a failed attempt makes the core forget that an earlier one is unknown",
         plant=lambda: replace_evolve(CallFailed, _forget_unknown_attempt),
     ),
     Mutant(
-        name="late_evidence_of_any_attempt",
+        name="late_result_settles_any_attempt",
         seed=263,
-        description="a late result settles an attempt that it is not about",
+        description="a late result settles another attempt than its own",
         plant=lambda: replace_all(
-            replace_attribute(call_folds, "can_settle_late", _can_settle_any_attempt),
-            replace_attribute(call_rulings, "can_settle_late", _can_settle_any_attempt),
+            replace_attribute(evolve_calls, "can_settle_late", _can_settle_any_attempt),
+            replace_attribute(decide_calls, "can_settle_late", _can_settle_any_attempt),
         ),
     ),
     Mutant(
@@ -234,36 +234,36 @@ CALL_START_MUTANTS = (
         description="calls in flight do not count against a cap",
         plant=lambda: replace_all(
             replace_decide(StartCall, _ignore_reserve),
-            replace_attribute(call_folds, "_meter_start", _meter_without_reserve),
+            replace_attribute(evolve_calls, "_meter_start", _meter_without_reserve),
         ),
     ),
     Mutant(
-        name="caps_on_calls_end_with_the_step",
-        description="a reply with many calls goes past a cap on calls",
-        plant=lambda: replace_attribute(call_rulings, "find_met_call_cap", lambda *_: None),
+        name="call_cap_checked_per_step_only",
+        description="a reply with many calls exceeds a cap on calls",
+        plant=lambda: replace_attribute(decide_calls, "find_met_call_cap", lambda *_: None),
         rules=("I37",),
     ),
     Mutant(
         name="redirect_does_not_stop_starts",
-        description="calls of the old course start while a new one waits",
+        description="calls start while a redirect is pending",
         plant=lambda: replace_attribute(State, "pending_redirects", property(lambda _: ())),
     ),
     Mutant(
-        name="lift_forgets_where_the_run_was",
-        description="lifting a latch lets a paused or cancelled run go on",
+        name="lift_forgets_the_phase",
+        description="the lift of a halt continues a run that was paused or cancelled",
         plant=lambda: replace_evolve(
             RunLifted, lambda _, after, __: replace(after, phase=Phase.QUEUED, is_leased=False)
         ),
     ),
     Mutant(
-        name="agent_acts_at_the_wheel",
-        description="the agent's own calls start while a person is at the wheel",
+        name="agent_acts_during_a_take_over",
+        description="the agent's own calls start while a person has taken over",
         plant=lambda: replace_attribute(
             State, "active_calls", property(lambda state: state.open_calls)
         ),
     ),
     Mutant(
-        name="late_evidence_leaves_it_unknown",
+        name="late_result_leaves_the_call_unknown",
         description="a late result closes its ask, but the call stays unknown",
         plant=lambda: replace_evolve(LateResult, lambda before, _, __: before),
     ),

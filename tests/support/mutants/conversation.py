@@ -1,4 +1,4 @@
-"""Faults in thinking across interrupts: held thoughts, reviews, children, wheel, summaries."""
+"""Faults in held topics, reviews, child runs, take-overs and summaries."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from midrun.core import scheduler, step_boundary, transcript, undo
 from midrun.core.controls import HandBack
-from midrun.core.decide import calls as call_rulings
+from midrun.core.decide import calls as decide_calls
 from midrun.core.decide import conversation, lifecycle
 from midrun.core.driver_inputs import AskPerson, CloseCall, CloseChildAsk, SettlePhase
 from midrun.core.effects import DriverEffect
@@ -20,8 +20,8 @@ from midrun.core.entries import (
     HistoryCondensed,
     RunWoken,
 )
-from midrun.core.evolve import asks as ask_folds
-from midrun.core.evolve import calls as call_folds
+from midrun.core.evolve import asks as evolve_asks
+from midrun.core.evolve import calls as evolve_calls
 from midrun.core.ids import Micros
 from midrun.core.state import Call, State
 from midrun.core.transitions import Accepted, Input, Verdict, accept
@@ -37,7 +37,7 @@ from tests.support.mutants.replacements import (
     replace_evolve,
 )
 
-# ── held thoughts ─────────────────────────────────────────────────────────────────────────
+# ── held topics ───────────────────────────────────────────────────────────────────────────
 
 
 def _drop_prefix(state: State, call: Call, text: str) -> tuple[str, str]:
@@ -49,7 +49,7 @@ def _prefix_any_reply(state: State, call: Call, text: str) -> tuple[str, str]:
     return _APPLY_PREFIX(replace(state, reply_prefix_seq=call.seen_seq), call, text)
 
 
-_APPLY_PREFIX = call_folds._apply_prefix
+_APPLY_PREFIX = evolve_calls._apply_prefix
 
 
 def _deliver_later_messages(state: State, now: Micros) -> Entry | None:
@@ -67,20 +67,21 @@ def _close_call_untold(state: State, call: Call) -> State:
     return _CLOSE_CALL(state, replace(call, deferred_review=False))
 
 
-_CLOSE_CALL = call_folds.close_call
+_CLOSE_CALL = evolve_calls.close_call
 
 
 def _plant_end_during_review() -> Replacement:
-    """Let a run complete although somebody still looks at what it proposed."""
+    """Complete a run although a queued approval is open."""
 
-    def hasty(state: State) -> DriverEffect:
+    def plan_early_end(state: State) -> DriverEffect:
         return _PLAN_BOUNDARY(_without_queued_asks(state))
 
-    def rule(old: DecideFunction) -> DecideFunction:
-        return lambda state, given, now: old(_without_queued_asks(state), given, now)
+    def decide_wrongly(old: DecideFunction) -> DecideFunction:
+        return lambda state, run_input, now: old(_without_queued_asks(state), run_input, now)
 
     return replace_all(
-        replace_attribute(scheduler, "_plan_boundary", hasty), replace_decide(SettlePhase, rule)
+        replace_attribute(scheduler, "_plan_boundary", plan_early_end),
+        replace_decide(SettlePhase, decide_wrongly),
     )
 
 
@@ -93,18 +94,18 @@ _PLAN_BOUNDARY = scheduler._plan_boundary
 
 
 def _unblock_child_asks(old: DecideFunction) -> DecideFunction:
-    def rule(state: State, given: Input, now: Micros) -> Verdict:
-        verdict = old(state, given, now)
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        verdict = old(state, run_input, now)
         entries = (
             replace(e, blocking=False) if isinstance(e, AskOpened) else e
             for e in verdict.entries
         )
         return replace(verdict, entries=tuple(entries))
 
-    return rule
+    return decide_wrongly
 
 
-# ── children ──────────────────────────────────────────────────────────────────────────────
+# ── child runs ────────────────────────────────────────────────────────────────────────────
 
 
 def _retry_model_at_once(state: State, call: Call) -> Iterator[DriverEffect]:
@@ -119,7 +120,7 @@ _IS_RELEASE_DUE = undo.is_release_due
 
 
 def _keep_child_parked(before: State, after: State, entry: Entry) -> State:
-    """Keep a child's call parked, whatever was answered."""
+    """Keep the call of a child parked after its ask was answered."""
     assert isinstance(entry, AskAnswered)
     ask = before.find_ask(entry.ask)
     call = before.find_call(ask.call) if ask is not None else None
@@ -128,7 +129,7 @@ def _keep_child_parked(before: State, after: State, entry: Entry) -> State:
     return after.with_call(call)
 
 
-# ── the wheel ─────────────────────────────────────────────────────────────────────────────
+# ── take-overs ────────────────────────────────────────────────────────────────────────────
 
 
 def _end_take_over(before: State, after: State, _: Entry) -> State:
@@ -136,16 +137,16 @@ def _end_take_over(before: State, after: State, _: Entry) -> State:
 
 
 def _hand_back_by_any_actor(old: DecideFunction) -> DecideFunction:
-    def rule(state: State, given: Input, now: Micros) -> Verdict:
-        assert isinstance(given, HandBack)
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        assert isinstance(run_input, HandBack)
         if not state.operator_name:
-            return old(state, given, now)
-        by, wheel = given.by, state.operator_name
-        verdict = old(state, replace(given, by=replace(by, name=wheel)), now)
+            return old(state, run_input, now)
+        by, holder = run_input.by, state.operator_name
+        verdict = old(state, replace(run_input, by=replace(by, name=holder)), now)
         named = (replace(e, by=by.name) if hasattr(e, "by") else e for e in verdict.entries)
         return replace(verdict, entries=tuple(named))
 
-    return rule
+    return decide_wrongly
 
 
 # ── summaries ─────────────────────────────────────────────────────────────────────────────
@@ -154,12 +155,12 @@ def _hand_back_by_any_actor(old: DecideFunction) -> DecideFunction:
 def _accept_bad_summary(
     old: DecideFunction, *, empty: bool = False, cut_short: bool = False
 ) -> DecideFunction:
-    """Take for a summary what is none: nothing at all, or half of one."""
+    """Accept an empty or an interrupted summary."""
 
-    def rule(state: State, given: Input, now: Micros) -> Verdict:
-        verdict = old(state, given, now)
-        assert isinstance(given, CloseCall)
-        outcome = given.outcome
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        verdict = old(state, run_input, now)
+        assert isinstance(run_input, CloseCall)
+        outcome = run_input.outcome
         call = state.find_call(outcome.call)
         if not isinstance(verdict, Accepted) or call is None or call.purpose != "condense":
             return verdict
@@ -177,7 +178,7 @@ def _accept_bad_summary(
             return accept(outcome, replace(condensed, summary=outcome.text or "so"))
         return verdict
 
-    return rule
+    return decide_wrongly
 
 
 def _never_condense(state: State) -> DriverEffect:
@@ -188,133 +189,133 @@ _PLAN_NEXT_CALL = scheduler.plan_next_call
 
 CONVERSATION_MUTANTS = (
     Mutant(
-        name="way_back_not_said",
-        description="a thought goes on, and the reply does not say so",
-        plant=lambda: replace_attribute(call_folds, "_apply_prefix", _drop_prefix),
+        name="resumed_topic_without_prefix",
+        description="a topic is resumed, and the reply lacks the prefix",
+        plant=lambda: replace_attribute(evolve_calls, "_apply_prefix", _drop_prefix),
     ),
     Mutant(
-        name="way_back_said_by_the_wrong_reply",
+        name="resume_prefix_on_the_wrong_reply",
         seed=1602,
-        description="a reply that was begun before a thought went on says that it goes on",
-        plant=lambda: replace_attribute(call_folds, "_apply_prefix", _prefix_any_reply),
+        description="a reply that was started before a topic was resumed gets the prefix",
+        plant=lambda: replace_attribute(evolve_calls, "_apply_prefix", _prefix_any_reply),
     ),
     Mutant(
-        name="later_is_now",
+        name="later_message_delivered_now",
         seed=247,
-        description="a message that could wait suspends a thought",
+        description='a message with urgency "later" suspends a topic',
         plant=lambda: replace_attribute(
             step_boundary, "_deliver_message", _deliver_later_messages
         ),
     ),
     Mutant(
         name="side_question_does_not_wake",
-        description="a run that waits is asked something, and goes on waiting",
+        description="a side question does not wake a run that waits",
         plant=lambda: replace_attribute(
             conversation, "add_wakeup", lambda _, entries, __: entries
         ),
     ),
     Mutant(
-        name="review_never_told",
-        description="the agent never hears what became of a call that somebody looked at",
+        name="review_outcome_not_delivered",
+        description="the agent does not get the outcome of a queued call",
         plant=lambda: replace_all(
-            replace_attribute(call_folds, "close_call", _close_call_untold),
-            replace_attribute(ask_folds, "close_call", _close_call_untold),
+            replace_attribute(evolve_calls, "close_call", _close_call_untold),
+            replace_attribute(evolve_asks, "close_call", _close_call_untold),
         ),
     ),
     Mutant(
         name="ends_with_reviews_open",
-        description="a run completes while somebody still looks at a call of it",
+        description="a run completes while a queued approval is open",
         plant=_plant_end_during_review,
     ),
     Mutant(
         name="child_ask_does_not_block",
-        description="the agent thinks on while its child waits for an answer",
+        description="a model call starts while a child waits for an answer",
         plant=lambda: replace_decide(AskPerson, _unblock_child_asks),
     ),
     Mutant(
-        name="child_left_behind",
-        description="a child works on for a call that its parent has given up",
+        name="child_orphaned",
+        description="a child works for a call that its parent has closed",
         plant=lambda: replace_attribute(scheduler, "orphaned_child_cleanup", lambda _: None),
         limit=20000,
     ),
     Mutant(
-        name="child_left_behind_by_a_retry",
+        name="child_orphaned_by_a_model_retry",
         seed=1890,
-        description="the model is asked once more while a child works on that was given up meanwhile",
+        description="a model call is retried while an orphaned child works",
         plant=lambda: replace_attribute(scheduler, "_plan_model_retry", _retry_model_at_once),
         limit=20000,
     ),
     Mutant(
-        name="child_left_behind_by_a_run_that_waits",
+        name="child_orphaned_by_a_run_that_waits",
         seed=3556,
-        description="a child whose thought was dropped works on while its parent waits for somebody",
+        description="a child whose topic was dropped works while its parent waits",
         plant=lambda: replace_attribute(lifecycle, "orphaned_child_cleanup", lambda _: None),
         limit=20000,
     ),
     Mutant(
         name="child_outlives_its_parent",
-        description="a parent ends before its children do",
+        description="a parent ends before its children",
         plant=lambda: replace_all(
             replace_attribute(undo, "is_release_due", _is_tool_release_due),
             replace_attribute(scheduler, "is_release_due", _is_tool_release_due),
         ),
     ),
     Mutant(
-        name="completed_child_not_taken_back",
+        name="completed_child_not_undone",
         seed=427,
-        description="a cancel of everything keeps what a child did that had ended",
+        description='a cancel with undo="all" keeps the effects of a child that had ended',
         plant=lambda: replace_attribute(undo, "_has_ended_before_cancel", lambda _: False),
     ),
     Mutant(
-        name="settled_on_the_child_only",
-        description="a child has its answer, and its parent waits for it for ever",
+        name="ask_settled_on_the_child_only",
+        description="an ask is settled on the child, but stays open on its parent",
         plant=lambda: drop_entries(CloseChildAsk, AskClosed),
     ),
     Mutant(
-        name="child_never_hears_the_answer",
-        description="what was answered on a parent does not reach its child",
+        name="answer_does_not_reach_the_child",
+        description="an answer on the parent does not reach its child",
         plant=lambda: replace_evolve(AskAnswered, _keep_child_parked),
     ),
     Mutant(
-        name="wheel_lost_with_the_first_tool",
-        description="the agent goes on by itself once a person at the wheel has used a tool",
+        name="take_over_ends_with_the_first_tool",
+        description="the agent continues by itself after a person has used a tool",
         plant=lambda: replace_evolve(RunWoken, _end_take_over),
     ),
     Mutant(
-        name="handed_back_by_anybody",
+        name="handed_back_by_another_actor",
         seed=166,
-        description="somebody takes the wheel out of another person's hands",
+        description="an actor hands back the take-over of another actor",
         plant=lambda: replace_decide(HandBack, _hand_back_by_any_actor),
         limit=12000,
     ),
     Mutant(
         name="history_never_condensed",
-        description="the model is given more than its window holds",
+        description="a prompt is larger than the window of the model",
         plant=lambda: replace_attribute(scheduler, "plan_next_call", _never_condense),
     ),
     Mutant(
-        name="newest_words_condensed",
-        description="a summary swallows what was said last",
-        plant=lambda: replace_attribute(call_rulings, "CONDENSE_KEEP_MESSAGES", 0),
+        name="newest_messages_condensed",
+        description="a summary replaces the newest messages",
+        plant=lambda: replace_attribute(decide_calls, "CONDENSE_KEEP_MESSAGES", 0),
     ),
     Mutant(
         name="summary_loses_the_task",
-        description="what people asked for depends on how well a model sums up",
+        description="a prompt with a summary lacks task and instruction",
         plant=lambda: replace_attribute(
             transcript, "format_summary", lambda state: state.summary
         ),
     ),
     Mutant(
-        name="summary_of_nothing",
-        description="a model that says nothing erases the history",
+        name="empty_summary",
+        description="an empty summary replaces the history",
         plant=lambda: replace_decide(
             CloseCall, lambda old: _accept_bad_summary(old, empty=True)
         ),
     ),
     Mutant(
-        name="half_a_summary",
+        name="interrupted_summary",
         seed=126,
-        description="a summary that was interrupted stands for the history",
+        description="an interrupted summary replaces the history",
         plant=lambda: replace_decide(
             CloseCall, lambda old: _accept_bad_summary(old, cut_short=True)
         ),

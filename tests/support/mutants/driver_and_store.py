@@ -1,4 +1,4 @@
-"""Faults in the simulated shell, the store and the world: what the core relies on."""
+"""Faults in the simulated driver, in the store and in the external systems."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ def _plant_start_gap() -> Replacement:
 
 
 class _FreshUndoKeys:
-    """Undo keys that are new every time."""
+    """Makes a new undo key for each attempt."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -48,7 +48,7 @@ _WORLD_UNDO = World.undo
 
 
 def _follow_feed_with_gap(env: Environment) -> Steps:
-    """Replay to the head, then subscribe a moment later."""
+    """Read to the end, but subscribe one step later."""
     seen = 0
     while True:
         yield env.has_grown_past(seen)
@@ -59,7 +59,7 @@ def _follow_feed_with_gap(env: Environment) -> Steps:
 
 
 def _start_before_commit(self: Dispatcher, batch: Batch) -> bool:
-    """Let calls out before it is known that their start is in the journal."""
+    """Start calls before their start is in the journal."""
     if not any(isinstance(entry, CallStarted) for entry in batch.entries):
         return _COMMIT(self, batch)
     self.start_calls(batch)
@@ -94,37 +94,37 @@ def _has_call_starts(entries: Iterable[Entry]) -> bool:
 DRIVER_AND_STORE_MUTANTS = (
     Mutant(
         name="fresh_undo_key",
-        description="every attempt of an undo has a key of its own",
+        description="each attempt of an undo has another key",
         plant=lambda: replace_attribute(dispatcher, "make_undo_key", _FreshUndoKeys()),
     ),
     Mutant(
-        name="no_last_look",
+        name="lease_not_checked_before_an_effect",
         seed=194,
-        description="a process that lost its lease does not look again before it acts",
+        description="a process does not check its lease right before an effect",
         plant=lambda: replace_attribute(Dispatcher, "may_act", lambda _: True),
         limit=12000,
         strategy="targeted+pct",
     ),
     Mutant(
-        name="acts_before_it_is_journaled",
-        description="a call leaves before its start is in the journal",
+        name="effect_before_its_start_is_journaled",
+        description="a call takes effect before its start is in the journal",
         plant=lambda: replace_attribute(Dispatcher, "commit", _start_before_commit),
     ),
     Mutant(
-        name="self_fence_forgets_to_reclaim",
-        description="a process that finds its lease lapsed waits for somebody to take over",
+        name="fenced_process_never_returns",
+        description="a process that lost its lease does not try to take it again",
         plant=lambda: replace_attribute(driver.Driver, "_drive", _drive_without_reclaim),
     ),
     Mutant(
-        name="latch_not_checked",
+        name="halt_not_checked",
         seed=100,
-        description="the store lets calls start under a latch",
+        description="the store accepts starts of calls under a halt",
         plant=lambda: replace_attribute(validation, "check_halts", _ignore_halts),
     ),
     Mutant(
         name="halt_ignores_undo",
         seed=1018,
-        description="an undo starts under a latch",
+        description="an undo starts under a halt",
         plant=lambda: replace_all(
             replace_attribute(journal, "START_ENTRY_TYPES", (CallStarted,)),
             replace_attribute(validation, "has_starts", _has_call_starts),
@@ -133,19 +133,19 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="feed_gap",
-        description="a reader that reconnects misses what came in between",
+        description="a reader that reconnects misses entries",
         plant=lambda: replace_attribute(universe, "reader", _follow_feed_with_gap),
     ),
     Mutant(
-        name="snapshot_forgets",
-        description="a snapshot does not hold everything the journal means",
+        name="snapshot_is_incomplete",
+        description="a snapshot lacks a part of the state",
         plant=lambda: replace_attribute(journal, "encode_snapshot", _encode_without_frames),
         limit=12000,
     ),
     Mutant(
-        name="no_tombstone_and_gap",
+        name="no_tombstone_and_a_start_gap",
         seed=678,
-        description="an effect that arrives after its undo is not refused",
+        description="an effect that arrives after its undo is accepted",
         plant=lambda: replace_all(
             replace_attribute(World, "undo", _undo_without_tombstone), _plant_start_gap()
         ),
@@ -153,8 +153,8 @@ DRIVER_AND_STORE_MUTANTS = (
         rules=("W3", "I28", "I33"),
     ),
     Mutant(
-        name="gate_to_wire_gap",
-        description="a process that froze between the gate and the wire acts when it wakes",
+        name="start_gap",
+        description="a process that froze between its last check and its effect acts later",
         plant=_plant_start_gap,
         limit=12000,
         strategy="targeted+pct",

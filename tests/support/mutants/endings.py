@@ -1,4 +1,4 @@
-"""Faults in how a run ends: completion, pause, cancel, undo, release."""
+"""Faults in completion, pause, cancel, undo and release."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from midrun.core import scheduler, step_boundary, undo
 from midrun.core.controls import Cancel, ForcePause
-from midrun.core.decide import controls as steering_rulings
-from midrun.core.decide import lifecycle as end_rulings
+from midrun.core.decide import controls as decide_controls
+from midrun.core.decide import lifecycle as decide_lifecycle
 from midrun.core.driver_inputs import SettlePhase, StandDown
 from midrun.core.effects import DriverEffect, Settle
 from midrun.core.entries import (
@@ -40,18 +40,18 @@ from tests.support.mutants.replacements import (
 
 
 def _plant_completion_in(phase: Phase) -> Replacement:
-    """Let an answer that is at hand end the run, although somebody asked for something else."""
+    """Complete a run that has its answer in a phase in which it must not complete."""
 
-    def hasty(old: DecideFunction) -> DecideFunction:
-        def rule(state: State, given: Input, now: Micros) -> Verdict:
+    def wrap_decide(old: DecideFunction) -> DecideFunction:
+        def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
             if state.phase is phase and state.answer is not None and not state.in_flight:
                 return accept(RunCompleted(output=state.answer))
-            return old(state, given, now)
+            return old(state, run_input, now)
 
-        return rule
+        return decide_wrongly
 
     return replace_all(
-        replace_decide(SettlePhase, hasty),
+        replace_decide(SettlePhase, wrap_decide),
         allow_input(SettlePhase, {phase: tuple(Phase)}),
         allow_entry(RunCompleted, {phase: Phase.COMPLETED}),
     )
@@ -103,10 +103,10 @@ def _forget_aborted_attempt(before: State, after: State, entry: Entry) -> State:
 
 
 def _forget_residue(old: DecideFunction) -> DecideFunction:
-    """Say that the cancel left nothing behind."""
+    """Drop the residue from `RunCancelled`."""
 
-    def rule(state: State, given: Input, now: Micros) -> Verdict:
-        verdict = old(state, given, now)
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        verdict = old(state, run_input, now)
         return replace(
             verdict,
             entries=tuple(
@@ -115,7 +115,7 @@ def _forget_residue(old: DecideFunction) -> DecideFunction:
             ),
         )
 
-    return rule
+    return decide_wrongly
 
 
 def _give_up_at_once(state: State) -> Iterator[UndoGaveUp]:
@@ -128,37 +128,37 @@ def _give_up_at_once(state: State) -> Iterator[UndoGaveUp]:
 
 
 def _ignore_calls_in_flight(old: DecideFunction) -> DecideFunction:
-    """Give the lease back whatever is in flight."""
-    return lambda state, given, now: old(
-        replace(state, in_flight=(), cleanup_in_flight=None), given, now
+    """Return the lease although calls are in flight."""
+    return lambda state, run_input, now: old(
+        replace(state, in_flight=(), cleanup_in_flight=None), run_input, now
     )
 
 
 def _forget_frames_when_halted(old: DecideFunction) -> DecideFunction:
-    def rule(state: State, given: Input, now: Micros) -> Verdict:
-        verdict = old(state, given, now)
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        verdict = old(state, run_input, now)
         if state.phase is not Phase.HALTED:
             return verdict
         kept = (e for e in verdict.entries if not isinstance(e, FrameAbandoned))
         return replace(verdict, entries=tuple(kept))
 
-    return rule
+    return decide_wrongly
 
 
 ENDING_MUTANTS = (
     Mutant(
         name="complete_over_cancel",
-        description="a finished answer completes a run whose cancel was accepted",
+        description="a run completes after its cancel was accepted",
         plant=lambda: _plant_completion_in(Phase.CANCELLING),
     ),
     Mutant(
         name="complete_over_pause",
-        description="a finished answer completes a run whose pause was accepted",
+        description="a run completes after its pause was accepted",
         plant=lambda: _plant_completion_in(Phase.PAUSING),
     ),
     Mutant(
         name="undo_in_start_order",
-        description="what was done first is undone first",
+        description="calls are undone in the order of their starts",
         plant=lambda: replace_all(
             replace_attribute(undo, "list_remaining_cleanups", _list_oldest_first),
             replace_attribute(step_boundary, "list_remaining_cleanups", _list_oldest_first),
@@ -175,26 +175,26 @@ ENDING_MUTANTS = (
         plant=lambda: replace_attribute(scheduler, "_plan_pausing", _pause_at_once),
     ),
     Mutant(
-        name="undo_set_forgets_the_unknown",
+        name="undo_set_lacks_unknown_calls",
         seed=242,
-        description="late evidence takes an unknown call out of the undo set",
+        description="a call with an unknown outcome is not in the undo set",
         plant=lambda: replace_evolve(CancelRequested, _undo_in_flight_only),
         limit=20000,
         strategy="targeted",
     ),
     Mutant(
         name="nothing_is_undone",
-        description="a cancel undoes nothing",
+        description="a cancel undoes no call",
         plant=lambda: replace_attribute(undo, "is_undo_due", lambda _, __: False),
     ),
     Mutant(
         name="nothing_is_released",
-        description="held resources stay held",
+        description="resources are not released",
         plant=lambda: replace_attribute(undo, "is_release_due", lambda _: False),
     ),
     Mutant(
         name="aborted_counts_as_undone",
-        description="a call that was stopped midway is taken for one that did nothing",
+        description="an aborted call is treated as a call without an effect",
         plant=lambda: replace_attribute(
             Call,
             "may_have_effect",
@@ -202,8 +202,8 @@ ENDING_MUTANTS = (
         ),
     ),
     Mutant(
-        name="asking_counts_as_not_entered",
-        description="what a tool did before it asked a person is forgotten",
+        name="effect_before_an_ask_forgotten",
+        description="the effect of a tool before it asked a person is not undone",
         plant=lambda: replace_attribute(
             Call,
             "may_have_effect",
@@ -215,24 +215,24 @@ ENDING_MUTANTS = (
         ),
     ),
     Mutant(
-        name="asking_again_forgets",
+        name="second_approval_forgets_an_abort",
         seed=637,
-        description="asking for a second yes forgets that an attempt was stopped midway",
+        description="a second approval makes the core forget that an attempt was aborted",
         plant=lambda: replace_evolve(AskOpened, _forget_aborted_attempt),
         limit=20000,
     ),
     Mutant(
         name="residue_forgotten",
-        description="a cancel that left something behind says that it is clean",
+        description="a cancel with residue reports none",
         plant=lambda: replace_decide(SettlePhase, _forget_residue),
     ),
     Mutant(
         name="undo_given_up_at_once",
-        description="an undo that failed is not tried again",
+        description="a failed undo is not retried",
         plant=lambda: replace_attribute(step_boundary, "_give_up_cleanups", _give_up_at_once),
     ),
     Mutant(
-        name="undo_tried_for_ever",
+        name="undo_retried_without_end",
         description="an undo that always fails keeps the run cancelling",
         plant=lambda: replace_attribute(step_boundary, "_give_up_cleanups", lambda _: iter(())),
         limit=6000,
@@ -245,40 +245,40 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="stands_down_in_flight",
-        description="a lease is given back while a call is in flight",
+        description="a lease is returned while a call is in flight",
         plant=lambda: replace_decide(StandDown, _ignore_calls_in_flight),
     ),
     Mutant(
-        name="frames_dropped",
+        name="cancel_forgets_frames",
         seed=208,
-        description="a cancel forgets the held thoughts",
+        description="a cancel does not abandon the held topics",
         plant=lambda: drop_entries(Cancel, FrameAbandoned),
     ),
     Mutant(
         name="cancel_while_halted_forgets_frames",
         seed=725,
-        description="a cancel of a halted run forgets the held thoughts",
+        description="a cancel of a halted run does not abandon the held topics",
         plant=lambda: replace_decide(Cancel, _forget_frames_when_halted),
         limit=12000,
         strategy="random",
     ),
     Mutant(
-        name="words_lost_at_the_end",
+        name="messages_lost_at_completion",
         seed=247,
-        description="a message that waits when the run completes is gone",
+        description="a message that is pending when the run completes is lost",
         plant=lambda: drop_entries(SettlePhase, MessageClosed),
     ),
     Mutant(
-        name="words_lost_at_a_cancel",
-        description="texts that wait when the run is cancelled are gone",
-        plant=lambda: replace_attribute(steering_rulings, "return_pending", lambda *_: ()),
+        name="messages_lost_at_a_cancel",
+        description="messages that are pending when the run is cancelled are lost",
+        plant=lambda: replace_attribute(decide_controls, "return_pending", lambda *_: ()),
     ),
     Mutant(
         name="calls_not_sealed_at_a_cancel",
         description="a cancelled run leaves calls open",
         plant=lambda: replace_all(
-            replace_attribute(end_rulings, "make_cancel_entries", _cancel_without_sealing),
-            replace_attribute(steering_rulings, "make_cancel_entries", _cancel_without_sealing),
+            replace_attribute(decide_lifecycle, "make_cancel_entries", _cancel_without_sealing),
+            replace_attribute(decide_controls, "make_cancel_entries", _cancel_without_sealing),
         ),
     ),
 )

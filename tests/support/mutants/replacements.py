@@ -1,4 +1,4 @@
-"""How a fault is planted: by replacing what has a name, and putting it back."""
+"""Plant a fault: replace an attribute or a table cell, and restore it afterwards."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -31,24 +31,24 @@ DEFAULT_LIMIT_SCHEDULES: Final = 5000
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
-    """A fault: its name, what it does wrong in a sentence, and how to plant it."""
+    """A fault: its name, its description, and the function that plants it."""
 
     name: str
     description: str
     plant: Callable[[], Replacement]
-    seed: int = 0  # a schedule near this seed shows the fault: the search starts here
-    limit: int = DEFAULT_LIMIT_SCHEDULES  # of schedules within which it must be found
-    strategy: Strategy = "targeted"  # the one that the gate hunts it with
-    rules: tuple[str, ...] = ()  # only these count: what else it breaks says less
-    is_documented_limit: bool = False  # not a fault: a limit that the documentation names
+    seed: int = 0  # the search starts here, shortly before a schedule that shows the fault
+    limit: int = DEFAULT_LIMIT_SCHEDULES  # of schedules
+    strategy: Strategy = "targeted"  # that must find it
+    rules: tuple[str, ...] = ()  # if run_input, a violation of another rule does not count
+    is_documented_limit: bool = False  # not a fault, but a limit that the documentation states
 
 
 @contextmanager
 def replace_all(*planted: Replacement) -> Iterator[None]:
-    """Plant several at once."""
+    """Plant several replacements at once."""
     with ExitStack() as stack:
-        for one in planted:
-            stack.enter_context(one)
+        for replacement in planted:
+            stack.enter_context(replacement)
         yield
 
 
@@ -60,31 +60,31 @@ def replace_attribute(owner: object, name: str, new: object) -> Replacement:
 def replace_decide(
     kind: type[Input], new: Callable[[DecideFunction], DecideFunction]
 ) -> Replacement:
-    """Replace the ruling about inputs of this kind by one made of it."""
+    """Wrap the decide function of this kind of input."""
     old: DecideFunction = DECIDE_FUNCTIONS[kind]
     return patch.dict(DECIDE_FUNCTIONS, {kind: new(old)})
 
 
 def drop_entries(kind: type[Input], *without: type[Entry]) -> Replacement:
-    """Let a ruling forget entries of some kinds."""
+    """Drop entries of these kinds from the verdicts about an input."""
 
-    def forgetful(old: DecideFunction) -> DecideFunction:
-        def rule(state: State, given: Input, now: Micros) -> Verdict:
-            verdict = old(state, given, now)
+    def wrap_decide(old: DecideFunction) -> DecideFunction:
+        def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+            verdict = old(state, run_input, now)
             if not isinstance(verdict, Accepted):
                 return verdict
             kept = tuple(e for e in verdict.entries if not isinstance(e, without))
             return Accepted(entries=kept) if kept else NoChange(name="forgotten", seq=SEQ_ZERO)
 
-        return rule
+        return decide_wrongly
 
-    return replace_decide(kind, forgetful)
+    return replace_decide(kind, wrap_decide)
 
 
 def replace_evolve(
     kind: type[Entry], new: Callable[[State, State, Entry], State]
 ) -> Replacement:
-    """Let the fold of an entry end differently: `new` gets the state before, after, and it."""
+    """Wrap the evolve function of an entry; `new` gets the states before and after, and it."""
     old = EVOLVE_FUNCTIONS[kind]
 
     def fold(state: State, entry: Entry) -> State:
@@ -94,11 +94,11 @@ def replace_evolve(
 
 
 def allow_entry(kind: type[Entry], also: Mapping[Phase, Phase]) -> Replacement:
-    """Let an entry stand where it must not."""
+    """Allow an entry in phases that do not allow it."""
     return patch.dict(ENTRY_TABLE, {kind: {**ENTRY_TABLE[kind], **also}})
 
 
 def allow_input(kind: type[Input], also: Mapping[Phase, tuple[Phase, ...]]) -> Replacement:
-    """Let an input be accepted where it must not be."""
+    """Accept an input in phases that do not accept it."""
     cells = {phase: TableCell(next_phases=to) for phase, to in also.items()}
     return patch.dict(INPUT_TABLE, {kind: {**INPUT_TABLE[kind], **cells}})

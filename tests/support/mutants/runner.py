@@ -1,4 +1,4 @@
-"""The gate: every planted fault must be found within its number of schedules."""
+"""Search for planted faults: each must be found within its number of schedules."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -24,7 +24,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
-    """How a fault was found by one strategy; `schedules` is 0 if it was not."""
+    """The first schedule of one strategy that found a fault; `schedules` is 0 without one."""
 
     strategy: Strategy
     schedules: int
@@ -33,11 +33,11 @@ class SearchResult(Struct, frozen=True, kw_only=True):
 
 
 def search(mutant: Mutant, strategy: Strategy, seed: int, limit: int) -> SearchResult:
-    """Plant the fault and run schedules until one fails that passes without it."""
+    """Plant the fault and run schedules until one fails that passes without the fault."""
     seeds = iter(range(seed, seed + limit))
     crash = ""
     while (failure := _next_failure(mutant, strategy, seeds)) is not None:
-        if failure.crashed:  # it does not fit the code any more, and proves nothing
+        if failure.crashed:  # the fault does not fit the code any more
             crash = failure.rule
             continue
         counts = not mutant.rules or failure.rule in mutant.rules
@@ -60,7 +60,7 @@ def _next_failure(mutant: Mutant, strategy: Strategy, seeds: Iterator[int]) -> F
 def search_all(
     mutants: tuple[Mutant, ...], strategies: tuple[Strategy, ...], seed: int, limit: int
 ) -> Iterator[tuple[Mutant, tuple[SearchResult, ...]]]:
-    """Hunt every fault with every strategy; those that are not its own give up at `limit`."""
+    """Search each fault with each strategy; `limit` is for strategies that are not its own."""
     for mutant in mutants:
         bounds = (mutant.limit if s == mutant.strategy else limit for s in strategies)
         pairs = zip(strategies, bounds, strict=True)

@@ -331,21 +331,19 @@ class Dispatcher:
                 return
             if not self.has_lease():
                 return
-        done = self.take_effect(
-            running
-        )  # what it saved no more: from here it cannot be stopped
-        yield None
+        done = self.take_effect(running)
+        yield None  # all parts are saved; a stop comes too late from here on
         running.stop_reason = ""
         yield from self.close_call(running, self._make_outcome(running, done=done))
 
     def _run_hanging(self, running: InFlightCall) -> Steps:
         done = self.take_effect(running)
-        patient = self.env.chance(0.3)
+        ignores_stop = self.env.chance(0.3)
         yield (
             lambda: (
                 self.env.is_draining
                 or not self.has_lease()
-                or (bool(running.stop_reason) and not patient)
+                or (bool(running.stop_reason) and not ignores_stop)
             )
         )
         outcome = self._make_outcome(running, done=done)
