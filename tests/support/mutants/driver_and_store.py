@@ -134,7 +134,7 @@ DRIVER_AND_STORE_MUTANTS = (
     Mutant(
         name="feed_gap",
         description="a reader that reconnects misses entries",
-        plant=lambda: replace_attribute(universe, "reader", _follow_feed_with_gap),
+        plant=lambda: replace_attribute(universe, "follow_feed", _follow_feed_with_gap),
     ),
     Mutant(
         name="snapshot_is_incomplete",
