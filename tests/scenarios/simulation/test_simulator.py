@@ -1,4 +1,4 @@
-"""The simulator repeats its schedules, finds planted faults, and breaks no rule without them."""
+"""The simulator repeats its schedules, finds planted faults, and else breaks no rule."""
 
 from hashlib import sha256
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The Anthropic messages protocol: blocks that open, grow and close; thinking is signed."""
+"""The Anthropic messages protocol: content blocks that are streamed; thinking is signed."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ from tests.support.providers.wire import Fields, Frame, IdSource, Protocol, enco
 FINISHES = {"stop": "end_turn", "length": "max_tokens", "filtered": "refusal"}
 
 
-def frames(answer: Answer, model: str, numbers: IdSource) -> Iterator[Frame]:
-    """Yield the answer as the messages of a streamed message."""
-    yield _make_frame("message_start", message=_make_message(answer, model, numbers))
+def make_frames(answer: Answer, model: str, ids: IdSource) -> Iterator[Frame]:
+    """Yield the answer as the events of a streamed message."""
+    yield _make_frame("message_start", message=_make_message(answer, model, ids))
     yield _make_frame("ping")
     for index, part in enumerate(answer.parts):
-        block = _make_block(part, numbers)
+        block = _make_block(part, ids)
         yield _make_frame("content_block_start", index=index, content_block=block)
         for piece in part.pieces:
             yield _make_delta(index, _make_change(part, piece), delta=True)
@@ -41,9 +41,9 @@ def _make_delta(index: int, change: Fields, *, delta: bool = False) -> Frame:
     return Frame(data, name=kind, delta=delta)
 
 
-def _make_message(answer: Answer, model: str, numbers: IdSource) -> Fields:
+def _make_message(answer: Answer, model: str, ids: IdSource) -> Fields:
     return {
-        "id": numbers.make_id("msg"),
+        "id": ids.make_id("msg"),
         "type": "message",
         "role": "assistant",
         "model": model,
@@ -57,7 +57,7 @@ def _make_message(answer: Answer, model: str, numbers: IdSource) -> Fields:
     }
 
 
-def _make_block(part: Part, numbers: IdSource) -> Fields:
+def _make_block(part: Part, ids: IdSource) -> Fields:
     match part:
         case Text():
             return {"type": "text", "text": ""}
@@ -66,7 +66,7 @@ def _make_block(part: Part, numbers: IdSource) -> Fields:
         case Call(tool=tool, id=id_):
             return {
                 "type": "tool_use",
-                "id": id_ or numbers.make_id("toolu"),
+                "id": id_ or ids.make_id("toolu"),
                 "name": tool,
                 "input": {},
             }
@@ -87,4 +87,4 @@ def make_error_body(denied: Denied) -> Fields:
     return {"type": "error", "error": {"type": denied.kind, "message": denied.message}}
 
 
-MESSAGES = Protocol("/messages", frames, make_error_body)
+MESSAGES = Protocol("/messages", make_frames, make_error_body)

@@ -1,7 +1,7 @@
-"""The fake provider itself: a small HTTP server in the test's own event loop.
+"""The fake provider: a small HTTP server in the event loop of the test.
 
-One request per connection: a connection that the client closes is then a request that it gave
-up, and nothing else.
+There is one request per connection. So a connection that the client closes early is a request
+that it has given up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +15,7 @@ from anyio.abc import AnyByteReceiveStream, ByteStream, SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.support.providers.anthropic import MESSAGES
-from tests.support.providers.chat import CHAT
-from tests.support.providers.responses import RESPONSES
+from tests.support.providers.openai import CHAT, RESPONSES
 from tests.support.providers.script import Answer, Cut, Denied, Ended, Endless, Garbled, Gate
 from tests.support.providers.wire import Frame, IdSource, Protocol
 
@@ -34,30 +33,30 @@ CLIENT_GONE_ERRORS: Final = (
 
 
 class Exchange:
-    """A request as the provider saw it, and how its answer went."""
+    """A request that the provider received, and the progress of its answer."""
 
     def __init__(self, path: str, headers: dict[str, str], body: dict[str, object]) -> None:
         self.path = path
         self.headers = headers
         self.body = body
         self.sent = 0
-        """How many deltas have been sent."""
+        """The number of deltas that were sent."""
         self.ended = False
         self.closed_midway = False
-        """The client closed the connection before the answer was whole."""
+        """Whether the client closed the connection before the end of the answer."""
 
 
 class Provider:
-    """Answers the n-th request with the n-th of `answers`, as long as the context is open.
+    """Answers the n-th request with the n-th of `answers`, while the context is open.
 
-    `url` is for Anthropic clients; those of OpenAI want `/v1` after it.
+    `url` is for Anthropic clients; OpenAI clients need `/v1` after it.
     """
 
     def __init__(self, *answers: Answer | Denied) -> None:
         self.url = ""
         self.exchanges: list[Exchange] = []
         self._answers = answers
-        self._numbers = IdSource()
+        self._ids = IdSource()
         self._stack = AsyncExitStack()
         self._changed = anyio.Event()
 
@@ -78,30 +77,30 @@ class Provider:
         trace: TracebackType | None,
         /,
     ) -> None:
-        await self._stack.aclose()  # what went wrong in the test is not the server's to wrap
+        await self._stack.aclose()  # without the test's error: a task group would wrap it
 
     async def request(self, n: int = 0) -> Exchange:
         """Wait for the n-th request, and return it."""
         return await self._wait_for(lambda: next(iter(self.exchanges[n : n + 1]), None))
 
     async def ended(self, n: int = 0) -> Exchange:
-        """Wait until the answer to the n-th request has ended, in whichever way."""
+        """Wait until the answer to the n-th request has ended, also by a fault."""
         exchange = await self.request(n)
         return await self._wait_for(lambda: exchange if exchange.ended else None)
 
     async def closed_midway(self, n: int = 0) -> int:
-        """Wait until the client gave up the n-th request; return how many deltas were sent."""
+        """Wait until the client gave up the n-th request; return the number of sent deltas."""
         exchange = await self.request(n)
         return await self._wait_for(lambda: exchange.sent if exchange.closed_midway else None)
 
-    async def _wait_for(self, look: Callable[[], T | None]) -> T:
-        while (found := look()) is None:
+    async def _wait_for(self, find: Callable[[], T | None]) -> T:
+        while (found := find()) is None:
             await self._changed.wait()
         return found
 
     def _notify(self) -> None:
-        news, self._changed = self._changed, anyio.Event()
-        news.set()
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
     async def _serve(self, stream: ByteStream) -> None:
         async with stream:
@@ -127,7 +126,7 @@ class Provider:
             length = {"content-type": "application/json", "content-length": str(len(body))}
             await stream.send(_encode_head(answer.code, {**length, **answer.headers}) + body)
             return
-        frames = protocol.frames(answer, str(exchange.body.get("model")), self._numbers)
+        frames = protocol.frames(answer, str(exchange.body.get("model")), self._ids)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_watch_for_disconnect, stream, exchange, tasks.cancel_scope)
             try:
@@ -148,14 +147,14 @@ async def _read_request(stream: AnyByteReceiveStream) -> Exchange:
 
 
 async def _watch_for_disconnect(
-    stream: ByteStream, exchange: Exchange, answering: anyio.CancelScope
+    stream: ByteStream, exchange: Exchange, scope: anyio.CancelScope
 ) -> None:
-    """Notice that the client has gone, also while there is nothing to send."""
+    """Cancel the answer when the client disconnects, also while nothing is sent."""
     try:
         await stream.receive()
     except CLIENT_GONE_ERRORS:
         exchange.closed_midway = True
-        answering.cancel()
+        scope.cancel()
 
 
 async def _send_frames(
@@ -179,7 +178,7 @@ async def _send_frames(
 async def _inject_fault(
     stream: ByteStream, fault: Cut | Ended | Garbled | Gate, frame: Frame
 ) -> bool:
-    """Let the fault happen before `frame`, and tell whether the answer is over with it."""
+    """Inject the fault before `frame`; return whether it ends the answer."""
     match fault:
         case Cut():
             return True
