@@ -78,7 +78,7 @@ def make_error_body(denied: Denied) -> Fields:
 
 
 class _ResponseWriter:
-    """Writes one response: ids its frames and collects its items."""
+    """Writes one response: numbers its frames and collects its items."""
 
     def __init__(self, answer: Answer, model: str, ids: IdSource) -> None:
         self.answer = answer

@@ -20,7 +20,9 @@ __all__ = ["serve", "stage"]
 pytestmark = pytest.mark.once
 
 
-async def send(client: httpx2.AsyncClient, text: str, *, name: str = "m1", **more: str) -> str:
+async def send_a2a_message(
+    client: httpx2.AsyncClient, text: str, *, name: str = "m1", **more: str
+) -> str:
     """Send a message by A2A, and return the id of its task, or why there is none."""
     message = {"messageId": name, "role": "ROLE_USER", "parts": [{"text": text}], **more}
     params = {"message": message}
@@ -30,7 +32,7 @@ async def send(client: httpx2.AsyncClient, text: str, *, name: str = "m1", **mor
     return str(told["error"]["message"] if "error" in told else told["result"]["task"]["id"])
 
 
-def agui(thread: str, text: str) -> dict[str, object]:
+def make_agui_request(thread: str, text: str) -> dict[str, object]:
     """Return a request for a segment."""
     said = {"id": "1", "role": "user", "content": text}
     more: dict[str, object] = {"tools": [], "context": [], "state": {}, "forwardedProps": {}}
@@ -46,7 +48,9 @@ async def test_a_context_of_the_same_name_is_another_for_another_user_of_a2a(
     await run.until("terminal")
     told = {}
     for name in ("bob", "ann"):
-        made = await send(await served.client(name), "What was said?", contextId="secrets")
+        made = await send_a2a_message(
+            await served.client(name), "What was said?", contextId="secrets"
+        )
         assert (await (await served.mid.get(made)).view()).thread == "secrets"
         (record,) = await served.mid.store.read(RunId(made), limit=1)
         assert isinstance(record.entry, RunStarted)
@@ -63,7 +67,7 @@ async def test_a_thread_of_the_same_name_is_another_for_another_user_of_ag_ui(
     run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
     await run.until("terminal")
     bob = await served.client("bob")
-    reply = await bob.post("/agui/other", json=agui("secrets", "What was said?"))
+    reply = await bob.post("/agui/other", json=make_agui_request("secrets", "What was said?"))
     assert reply.status_code == 200, reply.text
     assert "swordfish" not in reply.text
     (row,) = (await served.mid.store.list_runs(RunQuery(owner="bob"))).items
@@ -86,7 +90,7 @@ async def test_a_run_of_an_operator_in_ones_thread_is_not_spoken_to(
     stopped = expect(await ann.post("/copilotkit/agent/actor/stop/t", json={}), 200)
     assert stopped.json()["stopped"] is False
     stage.gate("a").set()
-    expect(await ann.post("/agui/actor", json=agui("t", "Go on.")), 200)
+    expect(await ann.post("/agui/actor", json=make_agui_request("t", "Go on.")), 200)
     await theirs.until("completed")
     records = await served.mid.store.read(theirs.id)
     assert "ann" not in {getattr(record.entry, "by", "") for record in records}
@@ -100,7 +104,7 @@ async def test_two_people_may_send_messages_of_the_same_name(
     """A message's id is its sender's; the other one is not told that there is such a run."""
     served = await serve(stage.agent("Hers.", "His."))
     people = [await served.client(name) for name in ("ann", "bob", "ann")]
-    hers, his, again = [await send(client, "Go.", name="1") for client in people]
+    hers, his, again = [await send_a2a_message(client, "Go.", name="1") for client in people]
     assert hers == again != his
     assert his.startswith("run_")
 
@@ -111,9 +115,11 @@ async def test_ids_that_are_no_names_are_refused_by_every_bridge(
     """A thread stands in every line of a list: a megabyte of it would be everybody's."""
     served = await serve(stage.agent("Done."))
     ann, long = await served.client("ann"), "x" * 201
-    assert "at most 200" in await send(ann, "Go.", contextId=long)
-    assert "at most 200" in await send(ann, "Go.", name=long)
-    assert (await ann.post("/agui/actor", json=agui(long, "Go."))).status_code == 422
+    assert "at most 200" in await send_a2a_message(ann, "Go.", contextId=long)
+    assert "at most 200" in await send_a2a_message(ann, "Go.", name=long)
+    assert (
+        await ann.post("/agui/actor", json=make_agui_request(long, "Go."))
+    ).status_code == 422
 
 
 async def test_a2a_says_so_where_somebody_has_too_many_streams(
@@ -135,9 +141,11 @@ async def test_a2a_and_ag_ui_keep_to_how_many_words_may_wait(
     await stage.start("x").wait()
     await run.redirect("One.")
     ann = await served.client("ann")
-    refused = await send(ann, "Two.", taskId=run.id)
+    refused = await send_a2a_message(ann, "Two.", taskId=run.id)
     assert "wait for their boundary" in refused
-    assert (await ann.post("/agui/actor", json=agui("t", "Two."))).status_code == 429
+    assert (
+        await ann.post("/agui/actor", json=make_agui_request("t", "Two."))
+    ).status_code == 429
     assert len((await run.view()).pending) == 1
 
 

