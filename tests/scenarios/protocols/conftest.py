@@ -1,4 +1,4 @@
-"""What tests of the protocols share: a server whose bridges a test can set."""
+"""A server with AG-UI, CopilotKit and A2A routes, for the tests of the protocols."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,22 +17,22 @@ from tests.unit.server.conftest import PATIENCE, PEOPLE, listening, token_of
 
 
 class ProtocolServer:
-    """A server that runs: where it is, and the runs behind it."""
+    """A running server: its address, its application and its `Midrun`."""
 
-    def __init__(self, mid: Midrun, made: App, url: str) -> None:
+    def __init__(self, mid: Midrun, app: App, url: str) -> None:
         self.mid = mid
-        self.app = made
+        self.app = app
         self.url = url
-        self.close = made.close
+        self.close = app.close
 
     async def get_only_run(self) -> Run:
-        """Return the one run there is."""
+        """Return the only run in the store."""
         (row,) = (await self.mid.store.list_runs(RunQuery(limit=2))).items
         return await self.mid.get(row.run)
 
 
 class ServeAgent(Protocol):
-    """Serves an agent on a store of the test's own."""
+    """Serves an agent with a new store."""
 
     def __call__(
         self, agent: Agent, bridges: Bridges | None = None
@@ -41,13 +41,13 @@ class ServeAgent(Protocol):
 
 @pytest.fixture
 def stage() -> ControllableTools:
-    """Give a stage of the test's own."""
+    """Return new controllable tools."""
     return ControllableTools()
 
 
 @pytest.fixture
 def serve_agent(tmp_path: Path) -> ServeAgent:
-    """Give what serves an agent; afterwards every journal in its store is verified."""
+    """Return a function that serves an agent and verifies all its journals at the end."""
 
     @asynccontextmanager
     async def serve(
@@ -57,9 +57,9 @@ def serve_agent(tmp_path: Path) -> ServeAgent:
         auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
         with anyio.fail_after(2 * PATIENCE):
             async with Midrun(address, agents=[agent]) as mid:
-                made = app(mid, auth=auth, bridges=bridges)
-                async with listening(made) as port:
-                    yield ProtocolServer(mid, made, f"http://127.0.0.1:{port}")
+                server_app = app(mid, auth=auth, bridges=bridges)
+                async with listening(server_app) as port:
+                    yield ProtocolServer(mid, server_app, f"http://127.0.0.1:{port}")
                 for row in (await mid.store.list_runs(RunQuery(limit=50))).items:
                     verdict = await mid.verify(row.run)
                     assert verdict, str(verdict)
@@ -69,7 +69,7 @@ def serve_agent(tmp_path: Path) -> ServeAgent:
 
 @asynccontextmanager
 async def open_http_client(server: ProtocolServer) -> AsyncIterator[httpx2.AsyncClient]:
-    """Give a client with a token."""
+    """Open a plain HTTP client with the token of olga."""
     headers = {"Authorization": f"Bearer {token_of('olga')}"}
     async with httpx2.AsyncClient(
         base_url=server.url, headers=headers, timeout=PATIENCE

@@ -1,4 +1,4 @@
-"""Their own clients: real processes that run the unmodified packages, told what to do."""
+"""Run the unmodified npm clients of AG-UI and CopilotKit in Node, and control them."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ JsonObject = dict[str, object]
 
 
 class NodeClient:
-    """One of their clients. What it says is read line by line."""
+    """A client in a Node process; it prints one JSON object per line."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
@@ -35,17 +35,17 @@ class NodeClient:
         self.events: list[JsonObject] = []
 
     async def send(self, **command: object) -> None:
-        """Have it do something."""
+        """Send a command to the client."""
         await self._in.send(json.dumps(command).encode() + b"\n")
 
     async def read_line(self) -> JsonObject:
-        """Return what it says next."""
+        """Return the next object that the client prints."""
         with anyio.fail_after(PATIENCE):
             line: JsonObject = json.loads(await self._out.receive_until(b"\n", 10_000_000))
         return line
 
     async def wait_for_event(self, kind: str) -> JsonObject:
-        """Return the next event of this type; those before it are kept."""
+        """Return the next event of this type; add all events up to it to `events`."""
         while True:
             line = await self.read_line()
             assert "event" in line, line
@@ -56,7 +56,7 @@ class NodeClient:
                 return event
 
     async def wait_for_end(self) -> JsonObject:
-        """Return what became of the segment."""
+        """Return the result of the segment; add its events to `events`."""
         while True:
             line = await self.read_line()
             if "event" in line:
@@ -71,13 +71,13 @@ class NodeClient:
 
     @property
     def event_types(self) -> list[str]:
-        """The types of the events so far, without those that are ours."""
+        """The types of the events so far, without Midrun's own CUSTOM events."""
         return [str(event["type"]) for event in self.events if event["type"] != "CUSTOM"]
 
 
 @asynccontextmanager
 async def run_client(kind: str, url: str, user: str = "olga") -> AsyncIterator[NodeClient]:
-    """Run one of their clients against `url`."""
+    """Run the client of this npm package against `url`."""
     if main([]):
         sys.exit("the clients could not be installed")
     command = [NODE, SCRIPT, WEB, kind, url, token_of(user)]

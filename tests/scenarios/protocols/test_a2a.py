@@ -1,4 +1,4 @@
-"""A2A, seen by the client of its own SDK, by JSON-RPC and by REST."""
+"""A2A with the client of its own SDK, over JSON-RPC and REST."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ BINDINGS = pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 async def open_a2a_client(
     server: ProtocolServer, binding: str = "JSONRPC", user: str = "olga"
 ) -> AsyncIterator[Client]:
-    """Give the SDK's own client, with somebody's token, as it finds its way by the card."""
+    """Open the client of the SDK, which reads the agent card, with the token of `user`."""
     headers = {"Authorization": f"Bearer {token_of(user)}"}
     async with httpx.AsyncClient(headers=headers, timeout=PATIENCE) as http:
         config = ClientConfig(
@@ -63,7 +63,7 @@ def make_message(text: str, task: str = "", context: str = "") -> pb.SendMessage
 
 
 def summarize_event(event: pb.StreamResponse) -> tuple[str, str]:
-    """Return what kind of event it is, and the state that it tells of."""
+    """Return the kind of the event, and its task state or artifact id."""
     kind = event.WhichOneof("payload") or ""
     if kind == "artifact_update":
         return kind, event.artifact_update.artifact.artifact_id
@@ -72,10 +72,10 @@ def summarize_event(event: pb.StreamResponse) -> tuple[str, str]:
 
 
 @BINDINGS
-async def test_a_task_is_started_followed_and_found_again(
+async def test_a_task_is_started_followed_and_listed(
     serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """Its output is an artifact, and the run is in the journal under the task's id."""
+    """The output is an artifact, and the id of the task is the id of the run."""
     agent = stage.agent(Use("quick", name="a"), "It is a.")
     async with serve_agent(agent) as server, open_a2a_client(server, binding) as client:
         seen = [
@@ -93,10 +93,10 @@ async def test_a_task_is_started_followed_and_found_again(
 
 
 @BINDINGS
-async def test_a_message_to_a_task_at_work_redirects_it_at_once(
+async def test_a_message_to_a_working_task_redirects_it_at_once(
     serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """It does not wait until the first call is over, as the SDK's own executor has it."""
+    """The SDK's own executor would wait for the end of the first request."""
     agent = stage.agent(Use("slow", name="x"), "On the new course.")
     async with (
         serve_agent(agent) as server,
@@ -122,10 +122,10 @@ async def test_a_message_to_a_task_at_work_redirects_it_at_once(
 
 
 @BINDINGS
-async def test_a_cancel_ends_the_task_and_a_second_one_is_refused_by_name(
+async def test_a_cancel_ends_the_task_and_a_second_cancel_is_refused(
     serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """The report of what was done and undone is an artifact."""
+    """The report of the cancel is an artifact."""
     agent = stage.agent(Use("draft", name="d"), Use("slow", name="x"))
     async with (
         serve_agent(agent) as server,
@@ -150,7 +150,7 @@ async def test_a_cancel_ends_the_task_and_a_second_one_is_refused_by_name(
     assert seen[-1] == ("status_update", "canceled")
 
 
-async def test_a_file_is_refused_by_name_and_not_dropped(
+async def test_a_file_part_is_refused_and_no_run_is_started(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
     async with serve_agent(stage.agent("Done.")) as server, open_a2a_client(server) as client:
@@ -162,10 +162,10 @@ async def test_a_file_is_refused_by_name_and_not_dropped(
         assert not (await server.mid.runs()).items
 
 
-async def test_a_paused_task_needs_input_and_any_message_resumes_it(
+async def test_a_paused_task_is_input_required_and_a_message_resumes_it(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Pause itself is our extension: the protocol's core has no word for it."""
+    """The pause is a Midrun extension; A2A has no such method."""
     agent = stage.agent(Use("read", name="x"), "Done.")
     async with serve_agent(agent) as server, open_a2a_client(server) as client:
         async with httpx.AsyncClient(
@@ -174,10 +174,10 @@ async def test_a_paused_task_needs_input_and_any_message_resumes_it(
             run = await server.mid.start("actor", "Go.", actor="olga")
             await stage.start("x").wait()
             call = {"jsonrpc": "2.0", "id": 1, "method": "midrun/PauseTask"}
-            told = await http.post(
+            reply = await http.post(
                 f"{server.url}/a2a/actor", json={**call, "params": {"id": run.id}}
             )
-            assert told.json()["result"]["id"] == run.id
+            assert reply.json()["result"]["id"] == run.id
             stage.gate("x").set()
             await run.until("paused")
         task = await client.get_task(pb.GetTaskRequest(id=run.id))
@@ -191,10 +191,9 @@ async def test_a_paused_task_needs_input_and_any_message_resumes_it(
         assert seen[-1] == ("status_update", "completed")
 
 
-async def test_a_question_is_answered_and_an_approval_given_by_a_message(
+async def test_a_message_answers_a_question_and_gives_an_approval(
     serve_agent: ServeAgent,
 ) -> None:
-    """An approval takes yes or no, or data with edited arguments; other words redirect."""
     paid: list[int] = []
 
     @tool(approve=True)
@@ -221,10 +220,9 @@ async def test_a_question_is_answered_and_an_approval_given_by_a_message(
         assert paid == [5]
 
 
-async def test_the_task_of_somebody_else_is_not_found(
+async def test_the_task_of_another_user_is_not_found(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Nobody is told whether it is there."""
     async with serve_agent(stage.agent("Secret.")) as server:
         run = await server.mid.start("actor", "Hm.", actor="ann")
         await run.until("completed")
@@ -234,10 +232,10 @@ async def test_the_task_of_somebody_else_is_not_found(
 
 
 @BINDINGS
-async def test_a_task_that_the_agent_would_never_do_is_rejected_in_words(
+async def test_a_task_that_cannot_be_started_is_rejected_with_the_reason(
     serve_agent: ServeAgent, binding: str
 ) -> None:
-    """Nothing was begun, so there is nothing to be found either."""
+    """No run was started, so the rejected task is not found later."""
     agent = Agent("actor", model=ScriptedModel(["So."]), stop=MaxCost(1))
     async with serve_agent(agent) as server, open_a2a_client(server, binding) as client:
         for context in ("", "c1"):
@@ -252,10 +250,9 @@ async def test_a_task_that_the_agent_would_never_do_is_rejected_in_words(
 
 
 @BINDINGS
-async def test_a_request_that_cannot_be_taken_is_an_error_and_no_task(
+async def test_an_invalid_message_is_an_error_and_starts_no_task(
     serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """So the specification has it."""
     async with (
         serve_agent(stage.agent("So.")) as server,
         open_a2a_client(server, binding, user="bob") as client,
@@ -267,10 +264,10 @@ async def test_a_request_that_cannot_be_taken_is_an_error_and_no_task(
             await anext(aiter(client.send_message(make_message("More.", task.id, "hers"))))
 
 
-async def test_a_store_that_is_busy_is_no_fault_of_the_request(
+async def test_a_busy_store_is_an_internal_error_that_asks_for_a_retry(
     serve_agent: ServeAgent, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a client would never try again what it could."""
+    """A client would not retry a request that is reported as invalid."""
     async with serve_agent(stage.agent("So.")) as server, open_a2a_client(server) as client:
 
         async def busy(*_: object, **__: object) -> None:
@@ -286,10 +283,10 @@ async def test_a_store_that_is_busy_is_no_fault_of_the_request(
         assert seen[-1] == ("status_update", "completed")
 
 
-async def test_a_task_without_a_context_begins_one_that_another_can_follow_in(
+async def test_a_task_without_a_context_starts_one_that_a_second_task_continues(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """The second is told what was said in the first, and both are listed under it."""
+    """The second run has the messages of the first as its history."""
     async with serve_agent(stage.agent("It is blue.", "As I said.")) as server:
         async with open_a2a_client(server, user="ann") as client:
             (first, *_) = [e.task async for e in client.send_message(make_message("Which?"))]
@@ -305,10 +302,10 @@ async def test_a_task_without_a_context_begins_one_that_another_can_follow_in(
         assert "It is blue." in [message.text for message in record.entry.history]
 
 
-async def test_the_card_is_public_and_says_that_calls_need_a_token(
+async def test_the_agent_card_is_public_and_requires_a_token_for_calls(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """A client reads it before it has a token; the instructions are for those user have one."""
+    """The instructions are only in the extended card, which needs a token."""
     agent = stage.agent("So.", instructions="Handle the secret project.")
     async with serve_agent(agent) as server, httpx.AsyncClient(timeout=PATIENCE) as http:
         for under in ("", "/a2a/actor"):
@@ -319,9 +316,8 @@ async def test_the_card_is_public_and_says_that_calls_need_a_token(
             assert card["capabilities"]["extensions"][0]["uri"] == "urn:midrun:a2a:pause:v1"
             scheme = card["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]
             assert scheme["scheme"] == "Bearer"
-            assert [list(one["schemes"]) for one in card["securityRequirements"]] == [
-                ["bearer"]
-            ]
+            requirements = card["securityRequirements"]
+            assert [list(needed["schemes"]) for needed in requirements] == [["bearer"]]
             assert "secret project" not in reply.text
         call = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
         assert (await http.post(f"{server.url}/a2a/actor", json=call)).status_code == 401
@@ -332,10 +328,9 @@ async def test_the_card_is_public_and_says_that_calls_need_a_token(
         assert (await http.get(missing)).status_code == 404
 
 
-async def test_errors_of_json_rpc_have_its_codes(
+async def test_json_rpc_errors_have_their_standard_codes(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Text that is no JSON is a parse error; a task that is not there is not found."""
     headers = {
         "Authorization": f"Bearer {token_of('olga')}",
         "Content-Type": "application/json",
@@ -345,17 +340,17 @@ async def test_errors_of_json_rpc_have_its_codes(
         serve_agent(stage.agent("So.")) as server,
         httpx.AsyncClient(timeout=PATIENCE, headers=headers) as http,
     ):
-        for text, own, code in ((b"{nonsense", None, -32700), (pause, 7, -32001)):
+        for text, request_id, code in ((b"{nonsense", None, -32700), (pause, 7, -32001)):
             reply = await http.post(f"{server.url}/a2a/actor", content=text)
             assert reply.status_code == 200
-            told = reply.json()
-            assert (told["id"], told["error"]["code"]) == (own, code)
+            body = reply.json()
+            assert (body["id"], body["error"]["code"]) == (request_id, code)
 
 
-async def test_a_list_says_how_many_tasks_there_are_over_all_pages(
+async def test_a_page_of_tasks_has_the_total_number_of_matching_tasks(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Of the caller, in the wanted state; a page is only a part of them."""
+    """Matching are the tasks of the caller in the requested state."""
     agent = stage.agent("So.")
     async with serve_agent(agent) as server, open_a2a_client(server, user="ann") as client:
         for number in range(3):
@@ -371,17 +366,17 @@ async def test_a_list_says_how_many_tasks_there_are_over_all_pages(
         assert (len(page.tasks), page.total_size) == (0, 0)
 
 
-async def test_a_stream_ends_with_the_server(
+async def test_a_stream_ends_when_the_server_closes(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """An open stream must not hold up whoever stops the server; the run goes on elsewhere."""
+    """An open stream must not delay the shutdown; the run itself continues."""
     agent = stage.agent(Use("read", name="x"), "Done.")
     async with serve_agent(agent) as server, open_a2a_client(server) as client:
         stream = aiter(client.send_message(make_message("Go.")))
         assert summarize_event(await anext(stream))[0] == "task"
         await stage.start("x").wait()
         server.close()
-        with suppress(A2AClientError):  # cut off, or at its end: whichever, it is over
+        with suppress(A2AClientError):  # the stream may end properly or be cut off
             async for _ in stream:
                 pass
         stage.gate("x").set()
@@ -389,10 +384,10 @@ async def test_a_stream_ends_with_the_server(
 
 
 @BINDINGS
-async def test_a_stream_outlives_a_signal_to_another_server_of_the_process(
+async def test_a_stream_works_after_a_signal_to_another_server_of_the_process(
     serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """The SDK's library for streams notes a signal for the whole process, and for ever."""
+    """The SSE library of the SDK remembers a signal for the whole process."""
     agent = stage.agent("One.", Use("quick", name="a"), "Two.")
     async with serve_agent(agent) as server, open_a2a_client(server, binding) as client:
         first = [
@@ -412,10 +407,10 @@ async def test_a_stream_outlives_a_signal_to_another_server_of_the_process(
         assert first[-1] == second[-1] == ("status_update", "completed")
 
 
-async def test_a2a_is_spoken_as_it_was_before_too(
+async def test_a_client_of_a2a_0_3_is_answered_in_its_version(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Version 0.3 had other names for everything, and most clients that exist are of it."""
+    """Version 0.3 has other names for methods, roles, parts and states."""
     async with (
         serve_agent(stage.agent("It is a.")) as server,
         open_http_client(server) as client,
@@ -423,16 +418,16 @@ async def test_a2a_is_spoken_as_it_was_before_too(
         message = {"role": "user", "messageId": "1", "kind": "message"}
         params = {"message": {**message, "parts": [{"kind": "text", "text": "Go."}]}}
         call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
-        told = expect(await client.post("/a2a/actor", json=call), 200).json()["result"]
-        assert (told["kind"], told["status"]["state"]) == ("task", "completed")
-        assert told["artifacts"][0]["parts"][0]["text"] == "It is a."
+        task = expect(await client.post("/a2a/actor", json=call), 200).json()["result"]
+        assert (task["kind"], task["status"]["state"]) == ("task", "completed")
+        assert task["artifacts"][0]["parts"][0]["text"] == "It is a."
 
 
-def test_every_phase_is_a_state_of_a_task() -> None:
-    """Paused and waiting need input; what is being stopped is still at work."""
+def test_every_phase_has_a_task_state() -> None:
+    """Paused, waiting and halted are *input required*; pausing and cancelling are *working*."""
     states = {phase: TASK_STATES[phase] for phase in Phase}
-    needs = {phase for phase, state in states.items() if state == TASK_STATES[Phase.PAUSED]}
-    works = {phase for phase, state in states.items() if state == TASK_STATES[Phase.RUNNING]}
-    assert needs == {Phase.PAUSED, Phase.WAITING, Phase.HALTED}
-    assert works == {Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING}
+    input_required = {p for p, state in states.items() if state == TASK_STATES[Phase.PAUSED]}
+    working = {p for p, state in states.items() if state == TASK_STATES[Phase.RUNNING]}
+    assert input_required == {Phase.PAUSED, Phase.WAITING, Phase.HALTED}
+    assert working == {Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING}
     assert len(set(states.values())) == 6

@@ -1,4 +1,4 @@
-"""AG-UI, seen by its own unmodified client, of today and of before 1.0."""
+"""AG-UI with its unmodified clients (current, and before 1.0), and over plain HTTP."""
 
 from contextlib import AsyncExitStack
 from typing import Literal
@@ -33,30 +33,30 @@ BOTH_CLIENTS = pytest.mark.parametrize("kind", [CURRENT_CLIENT, CLIENT_BEFORE_1_
 
 
 def get_texts(messages: object, role: str) -> list[str]:
-    """Return what was said in a role."""
+    """Return the texts of the messages with this role."""
     assert isinstance(messages, list)
-    return [str(said["content"]) for said in messages if said["role"] == role]
+    return [str(message["content"]) for message in messages if message["role"] == role]
 
 
 def get_single_item(items: object) -> object:
-    """Return the one item of a list."""
+    """Return the only item of a list."""
     assert isinstance(items, list)
     (item,) = items
     return item
 
 
 def make_parent_agent(stage: ControllableTools) -> Agent:
-    """Return an agent that has another one look something up."""
+    """Return an agent with a child agent as its tool."""
     aide = stage.agent(Use("read", name="x"), "It is x.", name="aide")
     model = ScriptedModel([Use("aide", task="Look."), "All done."])
     return Agent("actor", model=model, tools=[aide.as_tool()])
 
 
 @BOTH_CLIENTS
-async def test_a_run_is_streamed_and_ends_well(
+async def test_a_run_is_streamed_to_its_end(
     serve_agent: ServeAgent, stage: ControllableTools, kind: str
 ) -> None:
-    """Text, a call with its arguments and result, and the answer; every part is closed."""
+    """Each text message and each tool call that is opened is also closed."""
     agent = stage.agent(["Looking it up.", Use("quick", name="a")], "It is a.")
     async with (
         serve_agent(agent) as server,
@@ -69,42 +69,44 @@ async def test_a_run_is_streamed_and_ends_well(
         assert get_texts(done["messages"], "assistant") == ["Looking it up.", "It is a."]
         assert get_texts(done["messages"], "tool") == ["a done"]
         for part in ("TEXT_MESSAGE", "TOOL_CALL"):
-            assert client.event_types.count(f"{part}_START") == client.event_types.count(
-                f"{part}_END"
+            starts, ends = (
+                client.event_types.count(f"{part}_{end}") for end in ("START", "END")
             )
+            assert starts == ends
         assert client.event_types[0] == "RUN_STARTED"
         assert client.event_types[-3:] == ["STATE_DELTA", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
         assert client.events[0]["protocolVersion"] == "1.0"
         usage = client.events[-1]["usage"]
-        assert sorted(get_single_item(usage)) == ["totalTokens"], "what the provider has said"  # type: ignore[call-overload]  # a dict
+        # The provider reports no more than the total.
+        assert sorted(get_single_item(usage)) == ["totalTokens"]  # type: ignore[call-overload]  # a dict
         run = await server.get_only_run()
         assert (await run.view()).thread == "t"
 
 
-async def test_a_child_run_is_a_subagent_and_rests_with_its_parent(
+async def test_a_child_run_is_a_subagent_that_is_suspended_with_its_parent(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """It is told of in every segment that it is at work in, and ends in each of them."""
+    """Each segment in which the child works has its start and its end."""
     url = "/agui/actor"
     async with (
         serve_agent(make_parent_agent(stage)) as server,
         run_client(CURRENT_CLIENT, server.url + url) as client,
     ):
         await client.send(run={"thread": "t", "say": "Go."})
-        began = await client.wait_for_event("SUBAGENT_STARTED")
-        assert began["name"] == "aide"
+        started = await client.wait_for_event("SUBAGENT_STARTED")
+        assert started["name"] == "aide"
         calls = [e["toolCallId"] for e in client.events if e["type"] == "TOOL_CALL_START"]
-        assert [began["parentToolCallId"]] == calls
+        assert [started["parentToolCallId"]] == calls
         await stage.start("x").wait()
         run = await server.mid.get(str(calls[0]).rpartition("-")[0])
         await run.pause(now=True)
         interrupt = get_single_item((await client.wait_for_end())["pending"])
-        (rested,) = [e for e in client.events if e["type"] == "SUBAGENT_FINISHED"]
-        assert (rested["subagentRunId"], rested["outcome"]) == (
-            began["subagentRunId"],
+        (suspended,) = [e for e in client.events if e["type"] == "SUBAGENT_FINISHED"]
+        assert (suspended["subagentRunId"], suspended["outcome"]) == (
+            started["subagentRunId"],
             {"type": "suspended"},
         )
-        child = await server.mid.get(str(began["subagentRunId"]))
+        child = await server.mid.get(str(started["subagentRunId"]))
         assert (await child.view()).agent == "aide"
         stage.gate("x").set()
         client.events.clear()
@@ -116,10 +118,10 @@ async def test_a_child_run_is_a_subagent_and_rests_with_its_parent(
         assert ended["result"] == "It is x."
 
 
-async def test_a_client_of_before_1_0_is_told_of_a_child_as_of_any_call(
+async def test_a_client_before_1_0_gets_a_child_run_as_a_tool_call(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """It would throw at a word that it does not know."""
+    """It throws on SUBAGENT events, which it does not know."""
     stage.gate("x").set()
     async with serve_agent(make_parent_agent(stage)) as server:
         async with run_client(CLIENT_BEFORE_1_0, f"{server.url}/agui/actor") as client:
@@ -130,10 +132,9 @@ async def test_a_client_of_before_1_0_is_told_of_a_child_as_of_any_call(
         assert not [kind for kind in client.event_types if kind.startswith("SUBAGENT")]
 
 
-async def test_a_pause_is_an_interrupt_and_its_answer_resumes_with_an_instruction(
+async def test_a_pause_is_an_interrupt_whose_answer_resumes_with_an_instruction(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """The person pauses elsewhere; the client shows it, and resumes by its own means."""
     agent = stage.agent(Use("read", name="x"), "Done as told.")
     async with (
         serve_agent(agent) as server,
@@ -157,10 +158,10 @@ async def test_a_pause_is_an_interrupt_and_its_answer_resumes_with_an_instructio
         assert "Be brief." in str([item async for item in run.feed()])
 
 
-async def test_a_client_of_before_1_0_hears_of_a_pause_and_resumes_by_speaking(
+async def test_a_client_before_1_0_gets_a_custom_pause_event_and_resumes_by_a_message(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """It has no box for an interrupt: the segment ends, and the next message resumes."""
+    """It cannot answer an interrupt: the segment ends, and the next message resumes."""
     agent = stage.agent(Use("read", name="x"), "Done as told.")
     async with (
         serve_agent(agent) as server,
@@ -183,10 +184,10 @@ async def test_a_client_of_before_1_0_hears_of_a_pause_and_resumes_by_speaking(
 @pytest.mark.parametrize(
     ("kind", "outcome"), [(CURRENT_CLIENT, "cancelled"), (CLIENT_BEFORE_1_0, "error STOPPED")]
 )
-async def test_a_cancel_is_told_in_the_words_that_the_client_knows(
+async def test_a_cancel_has_an_outcome_that_the_client_version_knows(
     serve_agent: ServeAgent, stage: ControllableTools, kind: str, outcome: str
 ) -> None:
-    """A client of before 1.0 throws at an outcome that it does not know."""
+    """A client before 1.0 throws on an outcome that it does not know."""
     agent = stage.agent(["Half a sen", Use("slow", name="x")])
     async with (
         serve_agent(agent) as server,
@@ -202,10 +203,10 @@ async def test_a_cancel_is_told_in_the_words_that_the_client_knows(
 
 
 @BOTH_CLIENTS
-async def test_an_approval_is_an_interrupt_and_edited_arguments_are_taken(
+async def test_an_approval_is_an_interrupt_and_edited_arguments_are_used(
     serve_agent: ServeAgent, kind: str
 ) -> None:
-    """The result comes in the next segment, for the call of the one before."""
+    """The next segment has the result of the call, but not its start."""
     paid: list[int] = []
 
     @tool(approve=True)
@@ -220,8 +221,8 @@ async def test_an_approval_is_an_interrupt_and_edited_arguments_are_taken(
         run_client(kind, f"{server.url}/agui/actor") as client,
     ):
         await client.send(run={"thread": "t", "say": "Pay."})
-        asked = await client.wait_for_end()
-        interrupt = get_single_item(asked["pending"])
+        waiting = await client.wait_for_end()
+        interrupt = get_single_item(waiting["pending"])
         assert paid == []
         client.events.clear()
         payload = {"approved": True, "editedArgs": {"amount": 9}}
@@ -235,16 +236,16 @@ async def test_an_approval_is_an_interrupt_and_edited_arguments_are_taken(
 
 
 def make_asking_agent() -> Agent:
-    """Return an agent that asks one question, and then says what it was told."""
+    """Return an agent that asks one question."""
     model = ScriptedModel([Use("ask_human", question="Which one?"), "Thanks."])
     return Agent("actor", model=model, tools=[ask_human])
 
 
 @BOTH_CLIENTS
-async def test_a_request_with_nothing_new_ends_with_what_the_run_waits_for(
+async def test_a_request_without_a_new_message_ends_with_the_pending_interrupt(
     serve_agent: ServeAgent, kind: str
 ) -> None:
-    """A page that is opened again has no messages yet: it hears of the interrupt."""
+    """A reopened page has no messages yet, and must show the interrupt."""
     async with serve_agent(make_asking_agent()) as server:
         where = f"{server.url}/agui/actor"
         async with run_client(kind, where) as first, run_client(kind, where) as reopened:
@@ -259,10 +260,10 @@ async def test_a_request_with_nothing_new_ends_with_what_the_run_waits_for(
 
 
 @BOTH_CLIENTS
-async def test_the_state_of_the_client_stays_its_own(
+async def test_the_client_state_is_kept_and_extended_with_the_run_view(
     serve_agent: ServeAgent, kind: str
 ) -> None:
-    """Midrun adds its view under its own name, and touches nothing else."""
+    """Midrun writes only the key `midrun`."""
     agent = Agent("actor", model=ScriptedModel(["Done."]))
     async with (
         serve_agent(agent) as server,
@@ -275,10 +276,9 @@ async def test_the_state_of_the_client_stays_its_own(
         assert state["midrun"]["run"]["phase"] == "completed"
 
 
-async def test_context_reaches_the_agent_and_tools_of_the_page_are_named_as_unused(
+async def test_context_reaches_the_agent_and_page_tools_are_reported_as_unused(
     serve_agent: ServeAgent,
 ) -> None:
-    """What the server does not use is said to the client, not dropped in silence."""
     seen: list[str] = []
 
     def answer(messages: Transcript) -> str:
@@ -301,8 +301,9 @@ async def test_context_reaches_the_agent_and_tools_of_the_page_are_named_as_unus
     assert unused == {"tools": ["open_page"]}
 
 
-async def test_a_question_is_answered_by_the_next_message(serve_agent: ServeAgent) -> None:
-    """A chat has one box: where one question is open, what is typed there is its answer."""
+async def test_a_question_is_answered_by_resuming_its_interrupt(
+    serve_agent: ServeAgent,
+) -> None:
     model = ScriptedModel([Use("ask_human", question="Red or blue?"), "As you like."])
     agent = Agent("actor", model=model, tools=[ask_human])
     async with (
@@ -320,10 +321,10 @@ async def test_a_question_is_answered_by_the_next_message(serve_agent: ServeAgen
         assert (await run.view()).phase == "completed"
 
 
-async def test_a_dropped_stream_pauses_the_run_after_the_grace(
+async def test_a_dropped_stream_pauses_the_run_after_its_grace(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """`abortRun` only drops the socket, and so does a closed tab: pause is right for both."""
+    """`abortRun` and a closed tab both only drop the socket; a pause fits both."""
     agent = stage.agent(Use("read", name="x"), "Done.")
     async with (
         serve_agent(agent, Bridges(grace_s=0.05)) as server,
@@ -338,10 +339,9 @@ async def test_a_dropped_stream_pauses_the_run_after_the_grace(
         assert view.since_by == "olga"
 
 
-async def test_a_dropped_stream_can_be_told_to_mean_nothing(
+async def test_a_dropped_stream_does_not_pause_with_on_disconnect_continue(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """For runs that are started and left alone."""
     agent = stage.agent(Use("read", name="x"), "Done.")
     async with serve_agent(agent, Bridges(on_disconnect="continue", grace_s=0)) as server:
         async with run_client(CURRENT_CLIENT, f"{server.url}/agui/actor") as client:
@@ -353,10 +353,9 @@ async def test_a_dropped_stream_can_be_told_to_mean_nothing(
         assert (await run.until("completed")).output == "Done."
 
 
-async def test_a_thread_of_another_user_is_not_joined(
+async def test_the_thread_of_another_user_with_the_same_name_is_not_joined(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """A thread is a conversation of its user's own, whatever others call client."""
     agent = stage.agent("Secret.")
     async with serve_agent(agent) as server:
         await (await server.mid.start("actor", "Hm.", thread="t", actor="ann")).result()
@@ -370,18 +369,18 @@ async def test_a_thread_of_another_user_is_not_joined(
             assert (record.entry.by, record.entry.history) == ("bob", ())
 
 
-# ── the events on the wire, over plain HTTP ──────────────────────────────────────────────
+# ── events over plain HTTP ────────────────────────────────────────────────────────────────
 
 
 def make_request(text: str = "", *, version: str = "1.0", **more: object) -> Event:
-    """Return a request for a segment."""
-    said = [{"id": "1", "role": "user", "content": text}] if text else []
-    own = {"threadId": "t", "runId": f"r-{text}", "protocolVersion": version}
-    return {**own, "messages": said, **more}
+    """Return the request body of a segment."""
+    messages = [{"id": "1", "role": "user", "content": text}] if text else []
+    fields = {"threadId": "t", "runId": f"r-{text}", "protocolVersion": version}
+    return {**fields, "messages": messages, **more}
 
 
 async def read_segment(client: httpx2.AsyncClient, body: Event) -> list[Event]:
-    """Return a whole segment."""
+    """Return all events of a segment."""
     reply = expect(await client.post("/agui/actor", json=body), 200)
     assert "\r" not in reply.text, "lines end in LF alone"
     lines = [line for line in reply.text.split("\n\n") if line and not line.startswith(":")]
@@ -389,28 +388,29 @@ async def read_segment(client: httpx2.AsyncClient, body: Event) -> list[Event]:
 
 
 def get_outcome(events: list[Event]) -> dict[str, object]:
-    """Return how a segment ended."""
+    """Return the outcome of a segment."""
     found = events[-1]["outcome"]
     assert isinstance(found, dict)
     return found
 
 
 def get_interrupt(events: list[Event]) -> dict[str, object]:
-    """Return the one thing that a segment ended for."""
-    found = get_outcome(events)["interrupts"]
-    assert isinstance(found, list)
-    (one,) = found
-    assert isinstance(one, dict)
-    return one
+    """Return the only interrupt of a segment."""
+    interrupts = get_outcome(events)["interrupts"]
+    assert isinstance(interrupts, list)
+    (interrupt,) = interrupts
+    assert isinstance(interrupt, dict)
+    return interrupt
 
 
 def get_interrupt_ids(events: list[Event]) -> list[object]:
-    shown = get_outcome(events).get("interrupts", ())
-    return [one["id"] for one in msgspec.convert(shown, list[dict[str, object]])]
+    interrupts = get_outcome(events).get("interrupts", ())
+    converted = msgspec.convert(interrupts, list[dict[str, object]])
+    return [interrupt["id"] for interrupt in converted]
 
 
 def make_approval_agent(stage: ControllableTools) -> Agent:
-    """Return an agent whose one call must be approved."""
+    """Return an agent whose only call needs an approval."""
     model = ScriptedModel([Use("guarded", name="x"), "Done."])
     return Agent("actor", model=model, tools=[tool(stage._quick, name="guarded", approve=True)])
 
@@ -418,7 +418,7 @@ def make_approval_agent(stage: ControllableTools) -> Agent:
 async def read_paused_segment(
     server: ProtocolServer, client: httpx2.AsyncClient, stage: ControllableTools
 ) -> list[Event]:
-    """Return the segment of a run that somebody pauses elsewhere."""
+    """Return the segment of a run that is paused by another client."""
     found: list[Event] = []
 
     async def ask() -> None:
@@ -431,66 +431,71 @@ async def read_paused_segment(
     return found
 
 
-async def test_an_approval_names_its_call_and_what_an_answer_looks_like(
+async def test_an_approval_interrupt_has_its_call_and_a_response_schema(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """And the state that goes with it has the run's view, and where it is controlled."""
+    """The state snapshot has the view of the run and the URL of its controls."""
     async with (
         serve_agent(make_approval_agent(stage)) as server,
         open_http_client(server) as client,
     ):
         events = await read_segment(client, make_request("Go."))
-        one, run = get_interrupt(events), await server.get_only_run()
-        assert one["reason"] == "tool_call"
-        assert one["toolCallId"] in [event.get("toolCallId") for event in events]
-        schema = msgspec.convert(one["responseSchema"], dict[str, object])
+        interrupt, run = get_interrupt(events), await server.get_only_run()
+        assert interrupt["reason"] == "tool_call"
+        assert interrupt["toolCallId"] in [event.get("toolCallId") for event in events]
+        schema = msgspec.convert(interrupt["responseSchema"], dict[str, object])
         assert schema["properties"] == {"approved": {"type": "boolean"}, "editedArgs": {}}
         (state,) = [event for event in events if event["type"] == "STATE_SNAPSHOT"]
         assert not [event for event in events if event["type"] == "STATE_DELTA"]
-        shown = msgspec.convert(state["snapshot"], dict[str, dict[str, object]])["midrun"]
-        assert shown["control_url"] == f"/v1/runs/{run.id}"
-        view = msgspec.convert(shown["run"], dict[str, object])
+        own_state = msgspec.convert(state["snapshot"], dict[str, dict[str, object]])["midrun"]
+        assert own_state["control_url"] == f"/v1/runs/{run.id}"
+        view = msgspec.convert(own_state["run"], dict[str, object])
         assert (view["run_id"], view["phase"]) == (run.id, "waiting")
 
 
-async def test_an_answer_to_one_of_two_interrupts_ends_with_the_other(
+async def test_an_answer_to_one_of_two_interrupts_ends_the_segment_with_the_other(
     serve_agent: ServeAgent,
 ) -> None:
-    """The run still waits: the segment is over, and says for what."""
     questions = [Use("ask_human", question="Which?"), Use("ask_human", question="When?")]
     agent = Agent("actor", model=ScriptedModel([questions, "Thanks."]), tools=[ask_human])
     async with serve_agent(agent) as server, open_http_client(server) as client:
         first, second = get_interrupt_ids(await read_segment(client, make_request("Go.")))
-        for one, left in ((first, [second]), (second, [])):
-            answer = {"interruptId": one, "status": "resolved", "payload": {"answer": "x"}}
+        for interrupt, left in ((first, [second]), (second, [])):
+            answer = {
+                "interruptId": interrupt,
+                "status": "resolved",
+                "payload": {"answer": "x"},
+            }
             assert (
                 get_interrupt_ids(
-                    await read_segment(client, make_request(resume=[answer], runId=f"r-{one}"))
+                    await read_segment(
+                        client, make_request(resume=[answer], runId=f"r-{interrupt}")
+                    )
                 )
                 == left
             )
 
 
-async def test_words_that_the_agent_has_answered_are_not_taken_for_new_ones(
+async def test_a_message_that_the_agent_has_answered_is_not_taken_as_new(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Clients send the whole conversation each time; its last words may be old."""
+    """Clients send the whole conversation each time."""
     async with (
         serve_agent(make_approval_agent(stage)) as server,
         open_http_client(server) as client,
     ):
-        one = get_interrupt(await read_segment(client, make_request("Go.")))
-        said = [{"id": "1", "role": "user", "content": "Go."}]
-        said += [{"id": "2", "role": "assistant", "content": "May I?"}]
-        again = await read_segment(client, make_request(runId="r2", messages=said))
-        assert get_interrupt(again) == one
+        interrupt = get_interrupt(await read_segment(client, make_request("Go.")))
+        messages = [{"id": "1", "role": "user", "content": "Go."}]
+        messages += [{"id": "2", "role": "assistant", "content": "May I?"}]
+        again = await read_segment(client, make_request(runId="r2", messages=messages))
+        assert get_interrupt(again) == interrupt
 
 
 @pytest.mark.parametrize("kind", ["image", "binary", "audio"])
-async def test_a_message_with_a_picture_is_refused_by_name(
+async def test_a_message_with_a_media_part_is_refused_and_the_part_is_named(
     serve_agent: ServeAgent, kind: str
 ) -> None:
-    """An answer to half of a message would be wrong, and the client would not know why."""
+    """An answer to the text part alone would be wrong, and the client could not see why."""
     parts = [{"type": "text", "text": "What is it?"}, {"type": kind, "source": {}}]
     body = make_request("") | {"messages": [{"id": "u", "role": "user", "content": parts}]}
     agent = Agent("actor", model=ScriptedModel(["Done."]))
@@ -501,17 +506,17 @@ async def test_a_message_with_a_picture_is_refused_by_name(
         assert not (await server.mid.runs()).items
 
 
-async def test_an_interrupt_that_is_cancelled_cancels_the_run(
+async def test_a_cancelled_interrupt_cancels_the_run(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """It says who paused, and takes an instruction; no is the other answer there is."""
+    """The interrupt of a pause has the actor of the pause in its message."""
     agent = stage.agent(Use("read", name="x"), "Done.")
     async with serve_agent(agent) as server, open_http_client(server) as client:
-        one = get_interrupt(await read_paused_segment(server, client, stage))
-        assert (one["reason"], str(one["id"])[:6]) == ("midrun:paused", "pause_")
-        assert one["message"] == "Paused by ada at step 1. Resume keeps context."
-        no = {"interruptId": one["id"], "status": "cancelled"}
-        ended = await read_segment(client, make_request(resume=[no]))
+        interrupt = get_interrupt(await read_paused_segment(server, client, stage))
+        assert (interrupt["reason"], str(interrupt["id"])[:6]) == ("midrun:paused", "pause_")
+        assert str(interrupt["message"]).startswith("Paused by ada")
+        cancel = {"interruptId": interrupt["id"], "status": "cancelled"}
+        ended = await read_segment(client, make_request(resume=[cancel]))
         assert get_outcome(ended) == {"type": "cancelled"}
         assert "result" not in ended[-1]
         assert [e["type"] for e in ended if e.get("name") == "midrun.report"] == ["CUSTOM"]
@@ -520,13 +525,13 @@ async def test_an_interrupt_that_is_cancelled_cancels_the_run(
 @pytest.mark.parametrize(
     ("how", "ends"), [("interrupt", "interrupt"), ("success", "success"), ("auto", "interrupt")]
 )
-async def test_what_a_pause_is_to_a_client_can_be_said(
+async def test_pause_as_selects_the_outcome_of_a_paused_segment(
     serve_agent: ServeAgent,
     stage: ControllableTools,
     how: Literal["auto", "interrupt", "success"],
     ends: str,
 ) -> None:
-    """Where a chat has no box for an interrupt, it is the end of a segment."""
+    """Some chats cannot show an interrupt; for those the segment ends with success."""
     agent = stage.agent(Use("read", name="x"), "Done.")
     async with (
         serve_agent(agent, Bridges(pause_as=how)) as server,
@@ -534,15 +539,16 @@ async def test_what_a_pause_is_to_a_client_can_be_said(
     ):
         events = await read_paused_segment(server, client, stage)
         assert get_outcome(events)["type"] == ends
-        told = [event for event in events if event.get("name") == "midrun.run.paused"]
-        assert len(told) == 1 + (ends == "success")  # the entry, and where it is the end
+        pauses = [event for event in events if event.get("name") == "midrun.run.paused"]
+        # One is the entry; the other one replaces the interrupt.
+        assert len(pauses) == 1 + (ends == "success")
 
 
 @pytest.mark.parametrize("watched", [False, True])
-async def test_a_dropped_stream_can_cancel_unless_somebody_else_watches(
+async def test_on_disconnect_cancel_does_not_cancel_while_another_client_follows(
     serve_agent: ServeAgent, stage: ControllableTools, watched: bool
 ) -> None:
-    """Who looks on by the native feed keeps the run, though the one who asked is gone."""
+    """A reader of the native feed also counts as a client that follows the run."""
     agent = stage.agent(Use("read", name="x"), "Done.")
     bridges = Bridges(on_disconnect="cancel", grace_s=0)
     async with serve_agent(agent, bridges) as server, open_http_client(server) as client:
@@ -554,20 +560,20 @@ async def test_a_dropped_stream_can_cancel_unless_somebody_else_watches(
                     events = heard(client, f"/v1/runs/{run.id}/events")
                     await anext(await looking.enter_async_context(events))
             if watched:
-                while server.app.streams > 1:  # until it has noticed who left
+                while server.app.streams > 1:  # until the server has noticed the disconnect
                     await checkpoint()
-                for _ in range(50):  # and could have acted on it
+                for _ in range(50):  # and had time to cancel the run
                     await checkpoint()
                 stage.gate("x").set()
             ended = await run.until("terminal")
         assert ended.phase == ("completed" if watched else "cancelled")
 
 
-def test_what_a_model_thinks_is_told_apart_once_and_closed() -> None:
-    """Also to one who is given all of it again, because something was lost on the way."""
+def test_thinking_is_streamed_once_and_closed_before_the_text() -> None:
+    """A delta with `opening` repeats the text from its start, after deltas were lost."""
     run, call = RunId("run_1"), CallId("c1")
-    told = AguiSegment(State(run=run), is_current_version=True)
-    said: list[Event] = []
+    segment = AguiSegment(State(run=run), is_current_version=True)
+    events: list[Event] = []
     deltas: tuple[tuple[Literal["thinking", "text"], str, bool], ...] = (
         ("thinking", "First", False),
         ("thinking", "First a,", True),
@@ -576,9 +582,9 @@ def test_what_a_model_thinks_is_told_apart_once_and_closed() -> None:
     )
     for kind, text, opening in deltas:
         delta = Delta(run=run, call=call, kind=kind, text=text, opening=opening)
-        said += told.translate(delta)
-    said += told.close_all()
-    assert [event["type"] for event in said] == [
+        events += segment.translate(delta)
+    events += segment.close_all()
+    assert [event["type"] for event in events] == [
         "REASONING_START",
         "REASONING_MESSAGE_START",
         *["REASONING_MESSAGE_CONTENT"] * 3,
@@ -588,5 +594,5 @@ def test_what_a_model_thinks_is_told_apart_once_and_closed() -> None:
         "TEXT_MESSAGE_CONTENT",
         "TEXT_MESSAGE_END",
     ]
-    thoughts = [str(e["delta"]) for e in said if e["type"] == "REASONING_MESSAGE_CONTENT"]
-    assert "".join(thoughts) == "First a, then b."
+    thinking = [str(e["delta"]) for e in events if e["type"] == "REASONING_MESSAGE_CONTENT"]
+    assert "".join(thinking) == "First a, then b."

@@ -1,4 +1,4 @@
-"""CopilotKit's own core, unmodified, against the four routes that it needs."""
+"""The unmodified core package of CopilotKit against the four routes that it needs."""
 
 import pytest
 
@@ -15,10 +15,9 @@ from tests.unit.server.calling import expect
 pytestmark = pytest.mark.once
 
 
-async def test_it_connects_finds_the_agents_and_runs_one(
+async def test_copilotkit_connects_lists_the_agents_and_runs_one(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """What it is told of the runtime is what it asks before anything else."""
     agent = stage.agent(["Looking.", Use("quick", name="a")], "It is a.")
     async with (
         serve_agent(agent) as server,
@@ -31,12 +30,12 @@ async def test_it_connects_finds_the_agents_and_runs_one(
 
 
 @pytest.mark.parametrize(("how", "phase"), [("pause", "paused"), ("cancel", "cancelled")])
-async def test_its_one_button_stops_the_run_as_the_server_was_told(
+async def test_the_stop_button_of_copilotkit_pauses_or_cancels_as_configured(
     serve_agent: ServeAgent, stage: ControllableTools, how: str, phase: str
 ) -> None:
-    """Pause unless told otherwise: it has one button, and a pause can be taken back."""
+    """CopilotKit has one stop button. The default is a pause, because it can be resumed."""
     agent = stage.agent(["Half a sen", Use("read", name="x")], "Done.")
-    bridges = Bridges(stop=how)  # type: ignore[arg-type]  # it is one of the two
+    bridges = Bridges(stop=how)  # type: ignore[arg-type]  # one of the two
     async with (
         serve_agent(agent, bridges) as server,
         run_client("copilotkit", f"{server.url}/copilotkit") as copilotkit,
@@ -52,10 +51,10 @@ async def test_its_one_button_stops_the_run_as_the_server_was_told(
         assert "Half a sen" in get_texts(done["messages"], "assistant")
 
 
-async def test_a_page_that_is_opened_again_is_given_the_conversation(
+async def test_a_reopened_page_gets_the_whole_conversation(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """What was said while nobody looked is there, and the agent can be spoken to."""
+    """It also gets the messages from the time without an open page."""
     agent = stage.agent("It is a.")
     async with serve_agent(agent) as server:
         run = await server.mid.start("actor", "What is it?", thread="t", actor="olga")
@@ -68,15 +67,17 @@ async def test_a_page_that_is_opened_again_is_given_the_conversation(
             assert get_texts(done["messages"], "assistant") == ["It is a."]
 
 
-async def test_a_runtime_says_what_its_agents_can_do(serve_agent: ServeAgent) -> None:
-    """Their caps are bounds that a client can show; those within an *and* are none."""
-    either = (MaxSteps(9) | MaxSteps(7)) | (MaxTime(minutes=1) & MaxSteps(2))
-    agent = Agent("actor", model=ScriptedModel(["Hm."]), stop=either | MaxTime(seconds=90))
+async def test_the_runtime_info_has_the_capabilities_and_caps_of_an_agent(
+    serve_agent: ServeAgent,
+) -> None:
+    """A cap inside an *and* is not listed, because it is not a limit on its own."""
+    stop = (MaxSteps(9) | MaxSteps(7)) | (MaxTime(minutes=1) & MaxSteps(2))
+    agent = Agent("actor", model=ScriptedModel(["Hm."]), stop=stop | MaxTime(seconds=90))
     async with serve_agent(agent) as server, open_http_client(server) as client:
-        told = expect(await client.get("/copilotkit/info"), 200).json()
-        can = told["agents"]["actor"]["capabilities"]
-        assert can["execution"] == {"maxIterations": 7, "maxExecutionTime": 90_000}
-        assert can["humanInTheLoop"]["approveWithEdits"] is True
-        assert can["transport"] == {"streaming": True, "resumable": True}
-        assert told["mode"] == "sse"
-        assert not any(told["threadEndpoints"].values())
+        info = expect(await client.get("/copilotkit/info"), 200).json()
+        capabilities = info["agents"]["actor"]["capabilities"]
+        assert capabilities["execution"] == {"maxIterations": 7, "maxExecutionTime": 90_000}
+        assert capabilities["humanInTheLoop"]["approveWithEdits"] is True
+        assert capabilities["transport"] == {"streaming": True, "resumable": True}
+        assert info["mode"] == "sse"
+        assert not any(info["threadEndpoints"].values())
