@@ -1,4 +1,4 @@
-"""Another process: it drives, or approves, what this one has left."""
+"""A second process that approves the call of a run, and drives the run to its end."""
 
 import sys
 
@@ -16,7 +16,7 @@ async def _main(path: str, run_id: str) -> None:
         run = await midrun.get(run_id)
         await run.approve(actor="bob")
         await run.until("completed")
-    print(office.given)  # noqa: T201 - this is how it talks
+    print(office.given)  # noqa: T201 - the test reads the output
 
 
 if __name__ == "__main__":
