@@ -9,8 +9,8 @@ from midrun.models.scripted import Cue, Line
 
 PASSWORD = "hunter2-correct-horse"
 SESSION = "sess-9f8e7d6c5b4a"
-HEADER = "Bearer eyJhbGciOi.JIUzI1NiJ9"
-SECRETS = (PASSWORD, SESSION, HEADER, HEADER.removeprefix("Bearer "))
+AUTH_HEADER = "Bearer eyJhbGciOi.JIUzI1NiJ9"
+SECRETS = (PASSWORD, SESSION, AUTH_HEADER, AUTH_HEADER.removeprefix("Bearer "))
 
 
 def blocking_login(user: str, password: str) -> str:
@@ -33,8 +33,8 @@ class Office:
     """The tools, and the arguments that they received."""
 
     def __init__(self) -> None:
-        self.given: list[tuple[str, ...]] = []
-        self.undone: list[tuple[object, object]] = []
+        self.received_args: list[tuple[str, ...]] = []
+        self.undone_calls: list[tuple[object, object]] = []
 
     def agent(self, *turns: Line | Cue, name: str = "clerk") -> Agent:
         """Return an agent with these tools and a scripted model."""
@@ -54,27 +54,27 @@ class Office:
 
     async def _login(self, call: Call, user: str, password: str) -> dict[str, str]:
         """Log in."""
-        self.given.append((user, password))
+        self.received_args.append((user, password))
         await call.note(f"logging in with password={password}")
         await call.save({"password": password, "done": 1})
         return {"user": user, "session_token": SESSION}
 
     async def _undo(self, call: Call, args: dict[str, object], result: object) -> None:
         del call
-        self.undone.append((args, result))
+        self.undone_calls.append((args, result))
 
     async def _fetch(self, session_token: str, url: str) -> dict[str, object]:
         """Fetch a page, with headers."""
-        self.given.append((session_token, url))
+        self.received_args.append((session_token, url))
         return {
             "status": 200,
-            "request": {"headers": {"Authorization": HEADER, "Accept": "*/*"}},
+            "request": {"headers": {"Authorization": AUTH_HEADER, "Accept": "*/*"}},
             "body": f'{{"password": "{PASSWORD}", "next_page_token": "page2"}}',
         }
 
     async def _send(self, body: str) -> str:
         """Send a mail."""
-        self.given.append((body,))
+        self.received_args.append((body,))
         return "sent"
 
     async def _fail(self, password: str) -> NoReturn:

@@ -14,8 +14,8 @@ from midrun.tui.bar import draw_ask_dialog
 
 pytestmark = pytest.mark.usefixtures("time_limit")
 
-ATTACKER = "DE89-3704-0044-0532"
-OURS = "DE02-1203-0000-0000"
+ATTACKER_IBAN = "DE89-3704-0044-0532"
+OWN_IBAN = "DE02-1203-0000-0000"
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Bank:
     """Tools of a bank, and the arguments that they received."""
 
     def __init__(self) -> None:
-        self.wired: list[object] = []
+        self.received_args: list[object] = []
 
     def agent(self, *turns: Line, name: str = "clerk") -> Agent:
         """Return an agent with these tools and a scripted model."""
@@ -49,16 +49,16 @@ class Bank:
 
     async def _look_up(self) -> dict[str, str]:
         """Read a page that an attacker wrote."""
-        return {"password": ATTACKER}
+        return {"password": ATTACKER_IBAN}
 
     async def _wire(self, to: str, options: dict[str, str] | None = None) -> str:
         """Wire money."""
-        self.wired.append(to if options is None else (to, options))
+        self.received_args.append(to if options is None else (to, options))
         return "wired"
 
     async def _log_in(self, server: Server) -> str:
         """Log in."""
-        self.wired.append((server.host, server.password))
+        self.received_args.append((server.host, server.password))
         return "in"
 
 
@@ -73,24 +73,26 @@ async def test_a_value_that_the_model_calls_a_password_is_hidden_only_there() ->
     """Otherwise a model could hide the target account of a payment from the approver."""
     bank = Bank()
     agent = bank.agent(
-        Use("search", filters={"password": ATTACKER}), Use("wire", to=ATTACKER), "Done."
+        Use("search", filters={"password": ATTACKER_IBAN}),
+        Use("wire", to=ATTACKER_IBAN),
+        "Done.",
     )
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await start_and_wait(midrun, agent)
         (ask,) = (await run.view()).asks
-        assert ask.args == {"to": ATTACKER}
+        assert ask.args == {"to": ATTACKER_IBAN}
         assert ask.hidden == ""
         stored = [line.decode() for line, _ in await midrun.store.read_lines(run.id)]
-        assert not any("password" in line and ATTACKER in line for line in stored)
+        assert not any("password" in line and ATTACKER_IBAN in line for line in stored)
         await run.approve()
         await run.until("completed")
-    assert bank.wired == [ATTACKER]
+    assert bank.received_args == [ATTACKER_IBAN]
 
 
 async def test_a_hidden_argument_that_its_tool_does_not_declare_cannot_be_approved() -> None:
     """The approver can replace the argument or decline the call."""
     bank = Bank()
-    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER), "Done.")
+    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER_IBAN), "Done.")
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await start_and_wait(midrun, agent)
         (ask,) = (await run.view()).asks
@@ -101,31 +103,35 @@ async def test_a_hidden_argument_that_its_tool_does_not_declare_cannot_be_approv
             await run.approve()
         assert refused.value.reason == "hidden_argument"
         with pytest.raises(ControlRefused):  # the same secret again
-            await run.approve(args={"to": ATTACKER})
+            await run.approve(args={"to": ATTACKER_IBAN})
         with pytest.raises(
             ControlRefused
         ):  # a secret in a field that the tool does not declare
-            await run.approve(args={"to": OURS, "options": {"password": "hunter22"}})
-        await run.approve(args={"to": OURS})
+            await run.approve(args={"to": OWN_IBAN, "options": {"password": "hunter22"}})
+        await run.approve(args={"to": OWN_IBAN})
         await run.until("completed")
-    assert bank.wired == [OURS]
+    assert bank.received_args == [OWN_IBAN]
 
 
 async def test_a_call_with_a_hidden_argument_can_be_declined() -> None:
     bank = Bank()
-    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER), "Done.")
+    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER_IBAN), "Done.")
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await start_and_wait(midrun, agent)
         await run.decline("I cannot see the account")
         await run.until("completed")
-    assert bank.wired == []
+    assert bank.received_args == []
 
 
 @pytest.mark.parametrize(
     ("use", "path", "given"),
     [
-        (Use("wire_iban", to=OURS), "to", OURS),
-        (Use("log_in", server={"host": "h", "password": OURS}), "server.password", ("h", OURS)),
+        (Use("wire_iban", to=OWN_IBAN), "to", OWN_IBAN),
+        (
+            Use("log_in", server={"host": "h", "password": OWN_IBAN}),
+            "server.password",
+            ("h", OWN_IBAN),
+        ),
     ],
 )
 async def test_a_hidden_argument_that_its_tool_declares_secret_can_be_approved(
@@ -133,7 +139,7 @@ async def test_a_hidden_argument_that_its_tool_declares_secret_can_be_approved(
 ) -> None:
     """A tool declares a secret by the field name in its schema, or with `secret=`."""
     bank = Bank()
-    agent = bank.agent(use, f"I used {OURS}.")
+    agent = bank.agent(use, f"I used {OWN_IBAN}.")
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await start_and_wait(midrun, agent)
         (ask,) = (await run.view()).asks
@@ -142,15 +148,15 @@ async def test_a_hidden_argument_that_its_tool_declares_secret_can_be_approved(
         await run.approve()
         view = await run.until("completed")
         stored = b"".join(line for line, _ in await midrun.store.read_lines(run.id))
-    assert bank.wired == [given]
-    assert OURS.encode() not in stored
+    assert bank.received_args == [given]
+    assert OWN_IBAN.encode() not in stored
     assert view.output.startswith("I used [redacted:")
 
 
 async def test_a_hidden_argument_of_a_child_run_cannot_be_approved_on_its_parent() -> None:
     """The ask of a child is opened on its parent with the same text."""
     bank = Bank()
-    inner = bank.agent(Use("look_up"), Use("wire", to=ATTACKER), "Done.", name="inner")
+    inner = bank.agent(Use("look_up"), Use("wire", to=ATTACKER_IBAN), "Done.", name="inner")
     outer = Agent(
         "outer",
         model=ScriptedModel([Use("inner", task="Pay."), "Done."]),
@@ -165,11 +171,11 @@ async def test_a_hidden_argument_of_a_child_run_cannot_be_approved_on_its_parent
         assert refused.value.reason == "hidden_argument"
         await run.decline("no")
         await run.until("completed")
-    assert bank.wired == []
+    assert bank.received_args == []
 
 
 async def test_the_terminal_and_the_command_line_name_hidden_arguments() -> None:
-    agent = Bank().agent(Use("wire_iban", to=OURS), "Done.")
+    agent = Bank().agent(Use("wire_iban", to=OWN_IBAN), "Done.")
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await start_and_wait(midrun, agent)
         (ask,) = (await run.view()).asks
@@ -192,14 +198,14 @@ async def test_an_approve_function_gets_the_real_arguments() -> None:
         return f"paid {len(to)}"
 
     async def read() -> dict[str, str]:
-        return {"password": ATTACKER}
+        return {"password": ATTACKER_IBAN}
 
-    turns: list[Line] = [Use("read"), Use("pay", to=ATTACKER), "Done."]
+    turns: list[Line] = [Use("read"), Use("pay", to=ATTACKER_IBAN), "Done."]
     agent = Agent("clerk", model=ScriptedModel(turns), tools=[tool(pay, approve=approve), read])
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Pay.")
         await run.until("completed")
-    assert seen == [ATTACKER]
+    assert seen == [ATTACKER_IBAN]
 
 
 async def test_a_tool_cannot_declare_an_argument_that_it_does_not_have() -> None:

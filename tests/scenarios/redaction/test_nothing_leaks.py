@@ -19,7 +19,7 @@ from midrun.runs.run import Run
 from midrun.runs.values import FeedEntry
 from midrun.server import app
 from tests.scenarios.redaction.office import (
-    HEADER,
+    AUTH_HEADER,
     PASSWORD,
     SECRETS,
     SESSION,
@@ -85,8 +85,8 @@ async def test_a_whole_run_leaves_no_secret_anywhere(
     open_midrun: OpenMidrun, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Arguments, results, errors, notes, progress, messages, and all views of them."""
-    office = Office()
-    agent = office.agent(
+    secret_tools = Office()
+    agent = secret_tools.agent(
         [f"I log in with {PASSWORD}.", Use("login", user="ann", password=PASSWORD)],
         use_last_result("fetch", "session_token", url="https://host"),
         Use("fail", password=PASSWORD),
@@ -102,7 +102,7 @@ async def test_a_whole_run_leaves_no_secret_anywhere(
             assert not find_secrets(*await read_all_views(run, midrun))
             await run.answer({"password": PASSWORD, "ok": True}, actor="ann")
             await run.until("completed")
-        assert office.given == [("ann", PASSWORD), (SESSION, "https://host")]
+        assert secret_tools.received_args == [("ann", PASSWORD), (SESSION, "https://host")]
         assert not find_secrets(*await read_all_views(run, midrun))
         assert await midrun.verify(run.id)
     notes = [item for item in live if isinstance(item, Delta) and item.kind == "note"]
@@ -110,7 +110,7 @@ async def test_a_whole_run_leaves_no_secret_anywhere(
     assert not find_secrets(*(item for item in live if isinstance(item, FeedEntry)), *notes)
     assert not find_secrets(*read_store_files(path))
     assert not find_secrets(caplog.text)
-    assert HEADER not in caplog.text
+    assert AUTH_HEADER not in caplog.text
 
 
 async def _follow_feed(run: Run, seen: list[object]) -> None:
@@ -133,14 +133,16 @@ async def test_a_tool_in_a_subprocess_gets_the_secret(
 
 async def test_an_undo_gets_the_secret(open_midrun: OpenMidrun, path: Path) -> None:
     """The undo runs in the process that knows the secret; another has the placeholder."""
-    office = Office()
-    agent = office.agent(Use("login", user="ann", password=PASSWORD), Use("ask"), "Never said.")
+    secret_tools = Office()
+    agent = secret_tools.agent(
+        Use("login", user="ann", password=PASSWORD), Use("ask"), "Never said."
+    )
     async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("waiting")
         await run.cancel(undo="all", actor="ann")
         await run.until("cancelled")
-    ((args, result),) = office.undone
+    ((args, result),) = secret_tools.undone_calls
     assert args == {"user": "ann", "password": PASSWORD}
     assert result == {"user": "ann", "session_token": SESSION}
     assert not find_secrets(*read_store_files(path))
@@ -150,9 +152,9 @@ async def test_a_call_whose_secret_is_lost_fails_without_being_made(
     open_midrun: OpenMidrun, path: Path
 ) -> None:
     """Another process has only the placeholder, and must not send that as a password."""
-    office = Office()
+    secret_tools = Office()
     turns = (Use("gated_login", user="ann", password=PASSWORD), "Told of it.")
-    async with open_midrun(office.agent(*turns)) as midrun:
+    async with open_midrun(secret_tools.agent(*turns)) as midrun:
         run = await midrun.start("clerk", "Log in.")
         view = await run.until("waiting")
         assert not find_secrets(*view.asks)
@@ -178,15 +180,15 @@ async def test_an_approved_call_gets_the_secret_that_the_approver_wrote(
     open_midrun: OpenMidrun, path: Path
 ) -> None:
     """The journal has the placeholder of the edited argument."""
-    office = Office()
-    agent = office.agent(Use("gated_login", user="ann", password=PASSWORD), "Done.")
+    secret_tools = Office()
+    agent = secret_tools.agent(Use("gated_login", user="ann", password=PASSWORD), "Done.")
     async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("waiting")
         await run.approve(args={"user": "bob", "password": "an0ther-pass"}, actor="ann")
         await run.until("completed")
         assert await midrun.verify(run.id)
-    assert office.given == [("bob", "an0ther-pass")]
+    assert secret_tools.received_args == [("bob", "an0ther-pass")]
     assert not [text for text in read_store_files(path) if "an0ther-pass" in text]
 
 
@@ -197,8 +199,8 @@ async def test_messages_of_people_are_searched_by_the_redact_function(path: Path
         del name
         return [word for word in text.split() if word.startswith("sk-")]
 
-    office = Office()
-    agent = office.agent(
+    secret_tools = Office()
+    agent = secret_tools.agent(
         Use("plan", items=["use sk-012 first", "then rest"]),
         Use("ask"),
         Use("send", body="Use sk-789 today"),
@@ -212,18 +214,18 @@ async def test_messages_of_people_are_searched_by_the_redact_function(path: Path
         await run.say("another is sk-456 .", urgency="later", actor="ann", reason="for sk-456")
         await run.answer("it is sk-123 .", actor="ann")
         await run.until("completed")
-    assert office.given == [("Use sk-789 today",)]
+    assert secret_tools.received_args == [("Use sk-789 today",)]
     for text in read_store_files(path):
         assert not [key for key in ("sk-012", "sk-123", "sk-456", "sk-789") if key in text]
 
 
 async def test_a_child_run_gets_placeholders_in_its_task(path: Path) -> None:
     """The task of a child run is journaled."""
-    office = Office()
-    inner = office.agent("Done.", name="inner")
+    secret_tools = Office()
+    inner = secret_tools.agent("Done.", name="inner")
     outer = Agent(
         "outer",
-        model=office.agent(
+        model=secret_tools.agent(
             Use("inner", task='{"password": "' + PASSWORD + '"}'), "Done."
         ).model,
         tools=[inner.as_tool()],
@@ -237,9 +239,9 @@ async def test_a_child_run_gets_placeholders_in_its_task(path: Path) -> None:
 async def test_the_snapshot_of_a_long_run_has_no_secret(
     open_midrun: OpenMidrun, path: Path
 ) -> None:
-    office = Office()
+    secret_tools = Office()
     turns = [Use("login", user=str(n), password=PASSWORD) for n in range(60)]
-    agent = office.agent(*turns, "Done.")
+    agent = secret_tools.agent(*turns, "Done.")
     async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in, often.")
         await run.until("completed")
@@ -252,7 +254,7 @@ async def test_the_snapshot_of_a_long_run_has_no_secret(
             for use in entry["reply"].get("uses", [])
         }
         assert len(uses) <= 1, "equal secrets have the same placeholder"
-    assert {password for _, password in office.given} == {PASSWORD}
+    assert {password for _, password in secret_tools.received_args} == {PASSWORD}
     assert not find_secrets(*read_store_files(path))
 
 
