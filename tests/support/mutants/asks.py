@@ -55,13 +55,13 @@ _FIND_REFUSAL = decide_asks._find_refusal
 def _accept_second_answer(ask: Ask | None, *rest: object) -> Refused | None:
     if ask is not None and ask.close_reason == "answered":
         ask = replace(ask, close_reason="")
-    return _FIND_REFUSAL(ask, *rest)  # type: ignore[arg-type]  # as it came
+    return _FIND_REFUSAL(ask, *rest)  # type: ignore[arg-type]  # passed through
 
 
 def _ignore_audience(ask: Ask | None, *rest: object) -> Refused | None:
     if ask is not None:
         ask = replace(ask, audience="", excluded=())
-    return _FIND_REFUSAL(ask, *rest)  # type: ignore[arg-type]  # as it came
+    return _FIND_REFUSAL(ask, *rest)  # type: ignore[arg-type]  # passed through
 
 
 def _keep_old_arguments(before: State, after: State, entry: Entry) -> State:

@@ -102,7 +102,7 @@ def _plant_uncompared_append() -> Replacement:
 
     def check(standing: validation.RunRowVersion, after: Seq | None, lease: object) -> None:
         del after
-        original(standing, None, lease)  # type: ignore[arg-type]  # as it came
+        original(standing, None, lease)  # type: ignore[arg-type]  # passed through
 
     return replace_attribute(validation, "check_append", check)
 

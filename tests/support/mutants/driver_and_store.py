@@ -51,7 +51,7 @@ def _follow_feed_with_gap(env: Environment) -> Steps:
     """Read to the end, but subscribe one step later."""
     seen = 0
     while True:
-        yield env.has_grown_past(seen)
+        yield env.make_growth_condition(seen)
         found = env.desk.read_records(after=seen)
         env.feed_records += found
         yield None
@@ -63,6 +63,7 @@ def _start_before_commit(self: Dispatcher, batch: Batch) -> bool:
     if not any(isinstance(entry, CallStarted) for entry in batch.entries):
         return _COMMIT(self, batch)
     self.start_calls(batch)
+    # The commit must not start the same calls again.
     with replace_attribute(Dispatcher, "start_calls", lambda _, __: None):
         return _COMMIT(self, batch)
 

@@ -194,7 +194,7 @@ class Client:
             return "the blue one"
         if self.env.chance(0.1):
             return "unknown"
-        return "yes" if self.env.world.happened(self.env.make_key(found.call)) else "no"
+        return "yes" if self.env.world.has_happened(self.env.make_key(found.call)) else "no"
 
     def make_due(self, milliseconds: int) -> Micros:
         """Return a time that is `milliseconds` from now."""
@@ -270,7 +270,7 @@ def follow_feed(env: Environment) -> Steps:
     """Follow the feed by seq, in small pages."""
     seen = 0
     while True:
-        yield env.has_grown_past(seen)
+        yield env.make_growth_condition(seen)
         env.feed_records += env.desk.read_records(after=seen, limit=env.rng.randint(1, 5))
         seen = env.feed_records[-1].seq
 

@@ -430,7 +430,7 @@ class Dispatcher:
     def run_check(self, call: CallId) -> Steps:
         """Run the check of an unknown call, and settle it."""
         yield None
-        happened = self.env.world.happened(self.env.make_key(call))
+        happened = self.env.world.has_happened(self.env.make_key(call))
         yield None
         self.running_checks.discard(call)
         batch = self.journal.make_batch()

@@ -213,9 +213,9 @@ class Environment:
 
         A control that is useful only in some states is mostly placed in one of them.
         """
-        sensible = PRECONDITIONS.get(op)
-        if sensible is not None and self.setup.is_targeted and self.chance(0.6):
-            yield lambda: sensible(self.desk.state)
+        is_useful = PRECONDITIONS.get(op)
+        if is_useful is not None and self.setup.is_targeted and self.chance(0.6):
+            yield lambda: is_useful(self.desk.state)
             for _ in range(self.rng.randint(0, 3)):
                 yield None
             return
@@ -225,11 +225,11 @@ class Environment:
             return
         draw = self.rng.random() if op != "fault" else self.rng.uniform(0.2, 0.8)
         if draw < 0.4:
-            yield self.has_reached_seq(self.rng.randint(1, TARGET_SEQ_MAX))
+            yield self.make_seq_condition(self.rng.randint(1, TARGET_SEQ_MAX))
             return
         if draw < 0.6:
-            acts = self.rng.randint(1, 4)
-            yield lambda: len(self.taken_effects) >= acts
+            effect_count = self.rng.randint(1, 4)
+            yield lambda: len(self.taken_effects) >= effect_count
             return
         theme = THEMES.get(self.setup.theme)
         kind, count = self.rng.choice(TARGET_ENTRIES), self.rng.choice((1, 1, 2, 3))
@@ -237,10 +237,10 @@ class Environment:
             kind, count = ENTRY_TYPE_BY_NAME[self.rng.choice(theme.trigger_entries)], 1
         yield lambda: self.desk.entry_counts[kind] >= count
 
-    def has_reached_seq(self, seq: int) -> Ready:
+    def make_seq_condition(self, seq: int) -> Ready:
         """Return the condition that the journal has reached `seq`."""
         return lambda: self.desk.state.seq >= seq
 
-    def has_grown_past(self, seq: int) -> Ready:
+    def make_growth_condition(self, seq: int) -> Ready:
         """Return the condition that the journal has grown past `seq`."""
         return lambda: self.desk.state.seq > seq

@@ -93,7 +93,9 @@ class Faults:
         self.journal.expire_lease(process.name)
         way = self.env.rng.random()
         if way < 0.2:
-            yield self.env.has_reached_seq(self.journal.state.seq + self.env.rng.randint(1, 8))
+            yield self.env.make_seq_condition(
+                self.journal.state.seq + self.env.rng.randint(1, 8)
+            )
         elif way < 0.75:
             kind = self.env.rng.choice(UNFREEZE_ENTRIES)
             yield lambda: self.journal.entry_counts[kind] > 0

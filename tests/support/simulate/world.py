@@ -103,6 +103,6 @@ class World:
         self.undo_failures -= 1
         return "after" if self.undo_failures % 3 == 1 else "before"
 
-    def happened(self, key: str) -> bool:
+    def has_happened(self, key: str) -> bool:
         """Return whether a call took effect, as its check would."""
         return self.effect_counts[key] > 0

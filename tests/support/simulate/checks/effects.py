@@ -118,7 +118,7 @@ def _iter_effect_calls(env: Environment) -> Iterator[Call]:
 
 def _check_stage(env: Environment, call: Call) -> None:
     """Check that a done call has happened, and that a call without attempts has not."""
-    happened = env.world.happened(env.make_key(call.id))
+    happened = env.world.has_happened(env.make_key(call.id))
     if call.stage == "done" and not happened:
         raise Violation("W4", f"{call.id} ({call.use.tool}) is done, but has no effect")
     never = not call.attempt or (
