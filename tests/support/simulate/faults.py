@@ -37,11 +37,11 @@ CLOCK_JUMPS_MICROS = (HOUR_MICROS, 24 * HOUR_MICROS, -HOUR_MICROS, 100_000, 30_0
 class Faults:
     """The faults of a schedule, each as a thread that waits for its moment."""
 
-    def __init__(self, env: Environment, restart: Callable[[], None]) -> None:
+    def __init__(self, env: Environment, start_driver: Callable[[], None]) -> None:
         self.env = env
         self.journal = env.desk
         self.drivers: list[Driver] = []
-        self.start_driver = restart
+        self.start_driver = start_driver
 
     def _pick_driver(self) -> Driver | None:
         """Return a driver whose process is alive; mostly the one that holds the lease."""

@@ -27,7 +27,7 @@ class Universe:
     def __init__(self, seed: int, strategy: Strategy) -> None:
         self.scene = Environment(seed, strategy)
         self.faults = Faults(self.scene, self._start_driver)
-        self.operator = Client(self.scene, "otto", Process("otto", "person"))
+        self.operator = Client(self.scene, "otto", Process("otto", "client"))
         self.undo_retries_left = self.scene.rng.randint(0, 2)
         self._spawn_threads()
 
@@ -36,7 +36,7 @@ class Universe:
         for _ in range(setup.drivers):
             self._start_driver()
         for number, ops in enumerate(setup.client_sequences):
-            process = Process(f"p{number}", "person")
+            process = Process(f"p{number}", "client")
             env.spawn(Client(env, f"p{number}", process).steps(ops), process)
         system = Process("system", "system")
         env.spawn(wake_due_run(env), system)
@@ -45,7 +45,7 @@ class Universe:
             env.spawn(self.faults.replace_killed_processes(), system)
         if env.chance(0.3):
             env.spawn(follow_feed(env), system)
-        chaos = Process("chaos", "fault")
+        fault_process = Process("faults", "fault")
         for kind, count in (
             (self.faults.crash, setup.crashes),
             (self.faults.freeze, setup.freezes),
@@ -55,7 +55,7 @@ class Universe:
             (self.faults.grab_lease, setup.lease_grabs),
         ):
             for _ in range(count):
-                env.spawn(kind(), chaos)
+                env.spawn(kind(), fault_process)
 
     def _start_driver(self) -> None:
         process = Process(f"w{len(self.faults.drivers) + 1}", "driver")
@@ -105,7 +105,7 @@ class Universe:
         for thread in scheduler.threads:
             thread.process.frozen = False
         scheduler.threads = [
-            t for t in scheduler.threads if t.process.kind not in {"fault", "person"}
+            t for t in scheduler.threads if t.process.kind not in {"fault", "client"}
         ]
         for driver in self.faults.drivers:
             driver.is_shutting_down = driver.is_shutting_down and not driver.process.dead
@@ -118,8 +118,8 @@ class Universe:
     def _run_to_end(self) -> None:
         """Run all threads in turn until the run has ended; let the operator unblock it."""
         env, scheduler = self.scene, self.scene.scheduler
-        steps = rounds = 0
-        while steps < DRAIN_STEPS_MAX and rounds < OPERATOR_ACTIONS_MAX:
+        steps = operator_actions = 0
+        while steps < DRAIN_STEPS_MAX and operator_actions < OPERATOR_ACTIONS_MAX:
             steps += 1
             if enabled := scheduler.list_enabled():
                 for thread in enabled:
@@ -129,7 +129,7 @@ class Universe:
             elif not self._advance_clock():
                 if is_ended(env.desk.state) and not self._wants_undo_retry():
                     return
-                rounds += 1
+                operator_actions += 1
                 self._unblock(env.desk.state)
         raise Violation("L1", f"the run does not end: {env.desk.state.phase}")
 
