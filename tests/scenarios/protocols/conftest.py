@@ -75,3 +75,8 @@ async def open_http_client(server: ProtocolServer) -> AsyncIterator[httpx2.Async
         base_url=server.url, headers=headers, timeout=PATIENCE
     ) as client:
         yield client
+
+
+def make_rpc_call(method: str, **params: object) -> dict[str, object]:
+    """Return the body of a JSON-RPC request of A2A."""
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -27,7 +27,12 @@ from midrun.models import ScriptedModel, Use
 from midrun.server import serve
 from midrun.server.a2a.tasks import TASK_STATES
 from midrun.stops import MaxCost
-from tests.scenarios.protocols.conftest import ProtocolServer, ServeAgent, open_http_client
+from tests.scenarios.protocols.conftest import (
+    ProtocolServer,
+    ServeAgent,
+    make_rpc_call,
+    open_http_client,
+)
 from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect
 from tests.unit.server.conftest import PATIENCE, token_of
@@ -173,10 +178,8 @@ async def test_a_paused_task_is_input_required_and_a_message_resumes_it(
         ) as http:
             run = await server.mid.start("actor", "Go.", actor="olga")
             await stage.start("x").wait()
-            call = {"jsonrpc": "2.0", "id": 1, "method": "midrun/PauseTask"}
-            reply = await http.post(
-                f"{server.url}/a2a/actor", json={**call, "params": {"id": run.id}}
-            )
+            call = make_rpc_call("midrun/PauseTask", id=run.id)
+            reply = await http.post(f"{server.url}/a2a/actor", json=call)
             assert reply.json()["result"]["id"] == run.id
             stage.gate("x").set()
             await run.until("paused")
@@ -319,7 +322,7 @@ async def test_the_agent_card_is_public_and_requires_a_token_for_calls(
             requirements = card["securityRequirements"]
             assert [list(needed["schemes"]) for needed in requirements] == [["bearer"]]
             assert "secret project" not in reply.text
-        call = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
+        call = make_rpc_call("GetTask", id="x")
         assert (await http.post(f"{server.url}/a2a/actor", json=call)).status_code == 401
         async with open_a2a_client(server, user="ann") as client:
             card = await client.get_extended_agent_card(pb.GetExtendedAgentCardRequest())
@@ -415,9 +418,9 @@ async def test_a_client_of_a2a_0_3_is_answered_in_its_version(
         serve_agent(stage.agent("It is a.")) as server,
         open_http_client(server) as client,
     ):
-        message = {"role": "user", "messageId": "1", "kind": "message"}
-        params = {"message": {**message, "parts": [{"kind": "text", "text": "Go."}]}}
-        call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
+        parts = [{"kind": "text", "text": "Go."}]
+        message = {"role": "user", "messageId": "1", "kind": "message", "parts": parts}
+        call = make_rpc_call("message/send", message=message)
         task = expect(await client.post("/a2a/actor", json=call), 200).json()["result"]
         assert (task["kind"], task["status"]["state"]) == ("task", "completed")
         assert task["artifacts"][0]["parts"][0]["text"] == "It is a."

@@ -11,6 +11,7 @@ from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunQuery
 from midrun.server import Limits
 from midrun.server.admin import PROOF_HEADER
+from tests.scenarios.protocols.conftest import make_rpc_call
 from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect
 from tests.unit.server.conftest import PEOPLE, Serve, serve, stage
@@ -25,8 +26,7 @@ async def send_a2a_message(
 ) -> str:
     """Send a message by A2A; return the id of its task, or the error message."""
     message = {"messageId": name, "role": "ROLE_USER", "parts": [{"text": text}], **more}
-    params = {"message": message}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    call = make_rpc_call("SendMessage", message=message)
     reply = await client.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"})
     body = expect(reply, 200).json()
     return str(body["error"]["message"] if "error" in body else body["result"]["task"]["id"])
@@ -155,9 +155,9 @@ async def test_an_a2a_request_that_waits_is_answered_when_the_server_closes(
 ) -> None:
     """The answer may be a 503, but the connection must not end without one."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
-    ann, message = await served.client("ann"), {"messageId": "1", "role": "ROLE_USER"}
-    params = {"message": {**message, "parts": [{"text": "Go."}]}}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    ann = await served.client("ann")
+    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "Go."}]}
+    call = make_rpc_call("SendMessage", message=message)
     replies: list[int] = []
 
     async def ask() -> None:
@@ -182,8 +182,7 @@ async def test_an_a2a_stream_ends_when_its_session_is_signed_out(
     ann.headers[PROOF_HEADER] = signed.json()["proof"]
     del ann.headers["Authorization"]
     own = {"Origin": served.url, "A2A-Version": "1.0"}
-    params = {"id": run.id}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": params}
+    call = make_rpc_call("SubscribeToTask", id=run.id)
     async with ann.stream("POST", "/a2a/actor", json=call, headers=own) as stream:
         lines = stream.aiter_lines()
         assert "working" in (await anext(lines)).lower()
@@ -199,7 +198,7 @@ async def test_an_invalid_page_token_is_a_client_error(
     served = await serve(stage.agent("Done."))
     client = await served.client()
     version = {"A2A-Version": "1.0"}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {"pageToken": "mine"}}
+    call = make_rpc_call("ListTasks", pageToken="mine")
     body = expect(await client.post("/a2a/actor", json=call, headers=version), 200).json()
     assert body["error"]["code"] == -32602
     expect(await client.get("/a2a/actor/tasks?pageToken=mine", headers=version), 400)
