@@ -1,6 +1,7 @@
-"""What somebody does with a database tool, behind everybody's back: to a file, or in Postgres.
+"""Execute SQL directly in the store of a test, as a person with a database tool would.
 
-Statements are in the words of Postgres; a file is taught those that it lacks.
+Statements are in the dialect of Postgres. For SQLite, the table names are translated and the
+missing functions are registered.
 """
 
 import re
@@ -11,13 +12,13 @@ import psycopg
 
 from tests.support.store_choice import kept_at
 
-TABLE = re.compile(r"\bmidrun_(entries|runs|labels)\b")
-"""The tables of a file have no prefix."""
+PREFIXED_TABLE = re.compile(r"\bmidrun_(entries|runs|labels)\b")
+"""Tables of SQLite have no prefix."""
 
 UNDONE = (apsw.ConstraintError, psycopg.errors.RaiseException)
-"""What the store's own triggers answer."""
+"""The errors that the triggers of the stores raise."""
 
-UNGUARDED = {
+DROP_TRIGGERS = {
     "sqlite": (
         "DROP TRIGGER IF EXISTS entries_do_not_change",
         "DROP TRIGGER IF EXISTS entries_do_not_go",
@@ -27,36 +28,39 @@ UNGUARDED = {
 
 
 def by_hand(path: Path, *statements: str, guarded: bool = False) -> list[tuple[object, ...]]:
-    """Carry out statements, and return the rows of the last; whoever can write can unguard."""
+    """Execute the statements; return the rows of the last one.
+
+    Unless `guarded`, the triggers that protect the entries are dropped first.
+    """
     address = kept_at(path)
     if address.startswith("sqlite"):
-        free = () if guarded else UNGUARDED["sqlite"]
-        return _in_file(path, [*free, *statements])
-    free = () if guarded else UNGUARDED["postgres"]
+        unguard = () if guarded else DROP_TRIGGERS["sqlite"]
+        return _execute_in_file(path, [*unguard, *statements])
+    unguard = () if guarded else DROP_TRIGGERS["postgres"]
     rows: list[tuple[object, ...]] = []
     with psycopg.connect(address, autocommit=True) as connection:
-        for statement in (*free, *statements):
+        for statement in (*unguard, *statements):
             cursor = connection.execute(statement.encode())
             rows = [] if cursor.description is None else cursor.fetchall()
     return rows
 
 
 def replaced(old: str, new: str, *, where: str) -> str:
-    """Return the statement that changes a word of the journals' lines."""
+    """Return the statement that replaces a text in the lines of journals."""
     text = f"replace(convert_from(line, 'UTF8'), '{old}', '{new}')"
-    return f"UPDATE midrun_entries SET line = convert_to({text}, 'UTF8') WHERE {where}"  # noqa: S608 - the test's own words
+    return f"UPDATE midrun_entries SET line = convert_to({text}, 'UTF8') WHERE {where}"  # noqa: S608 - all parts are written by the test
 
 
-def _in_file(path: Path, statements: list[str]) -> list[tuple[object, ...]]:
+def _execute_in_file(path: Path, statements: list[str]) -> list[tuple[object, ...]]:
     connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(10_000)  # others use the file as well
+    connection.set_busy_timeout(10_000)  # other connections use the file as well
     connection.create_scalar_function("decode", lambda *a: bytes.fromhex(str(a[0])))
     connection.create_scalar_function("convert_from", lambda *a: bytes(a[0]).decode())
     connection.create_scalar_function("convert_to", lambda *a: str(a[0]).encode())
     rows: list[tuple[object, ...]] = []
     try:
         for statement in statements:
-            rows = list(connection.execute(TABLE.sub(r"\1", statement)))
+            rows = list(connection.execute(PREFIXED_TABLE.sub(r"\1", statement)))
     finally:
         connection.close()
     return rows

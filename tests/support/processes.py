@@ -1,4 +1,4 @@
-"""Where the project is, for tests that start processes in it."""
+"""Paths of the project, for tests that start processes or read files."""
 
 import os
 import sys

@@ -1,10 +1,10 @@
-"""Where tests keep their runs: in a file, or all of them in a real Postgres.
+"""The store of a test: a SQLite file, or a real Postgres.
 
-A test is given a path. If there is an address beside it (`runs.url` beside `runs.db`), that is
-where its runs are; so processes that a test starts find the same store.
+The fixture `kept` returns a path. If there is a file with the address of a store next to it
+(`runs.url` next to `runs.db`), that is the store. Processes of the test find it the same way.
 
-`MIDRUN_TEST_STORE=postgres` has every test that is given a path keep its runs there, and runs
-no other: they do not care. What is about the file itself says so, and why, and is skipped:
+`MIDRUN_TEST_STORE=postgres` runs all tests with that fixture on Postgres, and no others. A test
+that needs the SQLite file is skipped there and gives the reason:
 `@pytest.mark.about_sqlite("what it does to the file; where Postgres has the same")`.
 """
 
@@ -15,24 +15,24 @@ from typing import Final
 
 import pytest
 
-EVERYWHERE: Final = os.environ.get("MIDRUN_TEST_STORE", "")
+STORE_OF_ALL_TESTS: Final = os.environ.get("MIDRUN_TEST_STORE", "")
 
 
 def kept_at(path: Path | str) -> str:
-    """Return the address of the store that stands for `path`."""
+    """Return the address of the store at `path`."""
     beside = Path(path).with_suffix(".url")
     return beside.read_text() if beside.exists() else f"sqlite:///{path}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what does not keep its runs where all are to be kept."""
+    """Skip or deselect the tests that cannot run on the store of `MIDRUN_TEST_STORE`."""
     for item in items:
         mark = item.get_closest_marker("about_sqlite")
         if mark is not None and not (mark.args and isinstance(mark.args[0], str)):
             raise pytest.UsageError(f"{item.nodeid}: about_sqlite needs a reason")
-        if mark is not None and EVERYWHERE:
+        if mark is not None and STORE_OF_ALL_TESTS:
             item.add_marker(pytest.mark.skip(reason=f"about SQLite: {mark.args[0]}"))
-    if EVERYWHERE:
+    if STORE_OF_ALL_TESTS:
         others = [i for i in items if "kept" not in getattr(i, "fixturenames", ())]
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
@@ -40,10 +40,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """Give the path of a new store, on what the test is run for."""
+    """Return the path of a new store; see the module docstring."""
     path = tmp_path / "runs.db"
-    there = getattr(request, "param", EVERYWHERE) == "postgres"
-    if there:
+    on_postgres = getattr(request, "param", STORE_OF_ALL_TESTS) == "postgres"
+    if on_postgres:
         path.with_suffix(".url").write_text(request.getfixturevalue("postgres").url())
     yield path
-    assert not (there and path.exists()), "it kept its runs in a file; open `kept_at(path)`"
+    assert not (on_postgres and path.exists()), "the test used SQLite; open `kept_at(path)`"

@@ -1,4 +1,4 @@
-"""What tests of the protocols share: a server whose bridges a test can set."""
+"""A server with AG-UI, CopilotKit and A2A routes, for the tests of the protocols."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
+import httpx2
 import pytest
 
 from midrun import Agent, Midrun, Run
@@ -15,50 +16,67 @@ from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import PATIENCE, PEOPLE, listening, token_of
 
 
-class Bridged:
-    """A server that runs: where it is, and the runs behind it."""
+class ProtocolServer:
+    """A running server: its address, its application and its `Midrun`."""
 
-    def __init__(self, mid: Midrun, made: App, url: str) -> None:
+    def __init__(self, mid: Midrun, app: App, url: str) -> None:
         self.mid = mid
-        self.made = made
+        self.app = app
         self.url = url
-        self.close = made.close
+        self.close = app.close
 
-    async def only(self) -> Run:
-        """Return the one run there is."""
+    async def get_only_run(self) -> Run:
+        """Return the only run in the store."""
         (row,) = (await self.mid.store.list_runs(RunQuery(limit=2))).items
         return await self.mid.get(row.run)
 
 
-class Serving(Protocol):
-    """Serves an agent on a store of the test's own."""
+class ServeAgent(Protocol):
+    """Serves an agent with a new store."""
 
     def __call__(
         self, agent: Agent, bridges: Bridges | None = None
-    ) -> AbstractAsyncContextManager[Bridged]: ...
+    ) -> AbstractAsyncContextManager[ProtocolServer]: ...
 
 
 @pytest.fixture
 def stage() -> ControllableTools:
-    """Give a stage of the test's own."""
+    """Return new controllable tools."""
     return ControllableTools()
 
 
 @pytest.fixture
-def serving(tmp_path: Path) -> Serving:
-    """Give what serves an agent; afterwards every journal in its store is verified."""
+def serve_agent(tmp_path: Path) -> ServeAgent:
+    """Return a function that serves an agent and verifies all its journals at the end."""
 
     @asynccontextmanager
-    async def serve(agent: Agent, bridges: Bridges | None = None) -> AsyncIterator[Bridged]:
+    async def serve(
+        agent: Agent, bridges: Bridges | None = None
+    ) -> AsyncIterator[ProtocolServer]:
         address = f"sqlite:///{tmp_path / 'runs.db'}"
         auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
         with anyio.fail_after(2 * PATIENCE):
             async with Midrun(address, agents=[agent]) as mid:
-                made = app(mid, auth=auth, bridges=bridges)
-                async with listening(made) as port:
-                    yield Bridged(mid, made, f"http://127.0.0.1:{port}")
+                server_app = app(mid, auth=auth, bridges=bridges)
+                async with listening(server_app) as port:
+                    yield ProtocolServer(mid, server_app, f"http://127.0.0.1:{port}")
                 for row in (await mid.store.list_runs(RunQuery(limit=50))).items:
                     verdict = await mid.verify(row.run)
                     assert verdict, str(verdict)
 
     return serve
+
+
+@asynccontextmanager
+async def open_http_client(server: ProtocolServer) -> AsyncIterator[httpx2.AsyncClient]:
+    """Open a plain HTTP client with the token of olga."""
+    headers = {"Authorization": f"Bearer {token_of('olga')}"}
+    async with httpx2.AsyncClient(
+        base_url=server.url, headers=headers, timeout=PATIENCE
+    ) as client:
+        yield client
+
+
+def make_rpc_call(method: str, **params: object) -> dict[str, object]:
+    """Return the body of a JSON-RPC request of A2A."""
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

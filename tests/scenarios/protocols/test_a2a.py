@@ -1,4 +1,4 @@
-"""A2A, seen by the client of its own SDK, by JSON-RPC and by REST."""
+"""A2A with the client of its own SDK, over JSON-RPC and REST."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -21,12 +21,20 @@ from a2a.utils.errors import (
 from midrun import Agent, Midrun, ask_human, tool
 from midrun.core.entries import RunStarted
 from midrun.core.ids import RunId
+from midrun.core.values import Phase
 from midrun.errors import StoreBusy
 from midrun.models import ScriptedModel, Use
 from midrun.server import serve
+from midrun.server.a2a.tasks import TASK_STATES
 from midrun.stops import MaxCost
-from tests.scenarios.protocols.conftest import Bridged, Serving
+from tests.scenarios.protocols.conftest import (
+    ProtocolServer,
+    ServeAgent,
+    make_rpc_call,
+    open_http_client,
+)
 from tests.unit.runs.stage import ControllableTools
+from tests.unit.server.calling import expect
 from tests.unit.server.conftest import PATIENCE, token_of
 
 pytestmark = pytest.mark.once
@@ -35,11 +43,11 @@ BINDINGS = pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 
 
 @asynccontextmanager
-async def client(
-    server: Bridged, binding: str = "JSONRPC", who: str = "olga"
+async def open_a2a_client(
+    server: ProtocolServer, binding: str = "JSONRPC", user: str = "olga"
 ) -> AsyncIterator[Client]:
-    """Give the SDK's own client, with somebody's token, as it finds its way by the card."""
-    headers = {"Authorization": f"Bearer {token_of(who)}"}
+    """Open the client of the SDK, which reads the agent card, with the token of `user`."""
+    headers = {"Authorization": f"Bearer {token_of(user)}"}
     async with httpx.AsyncClient(headers=headers, timeout=PATIENCE) as http:
         config = ClientConfig(
             streaming=True, httpx_client=http, supported_protocol_bindings=[binding]
@@ -47,7 +55,7 @@ async def client(
         yield await ClientFactory(config).create_from_url(f"{server.url}/a2a/actor")
 
 
-def saying(text: str, task: str = "", context: str = "") -> pb.SendMessageRequest:
+def make_message(text: str, task: str = "", context: str = "") -> pb.SendMessageRequest:
     """Return a message of a user."""
     message = pb.Message(
         role=pb.Role.ROLE_USER,
@@ -59,8 +67,8 @@ def saying(text: str, task: str = "", context: str = "") -> pb.SendMessageReques
     return pb.SendMessageRequest(message=message)
 
 
-def shown(event: pb.StreamResponse) -> tuple[str, str]:
-    """Return what kind of event it is, and the state that it tells of."""
+def summarize_event(event: pb.StreamResponse) -> tuple[str, str]:
+    """Return the kind of the event, and its task state or artifact id."""
     kind = event.WhichOneof("payload") or ""
     if kind == "artifact_update":
         return kind, event.artifact_update.artifact.artifact_id
@@ -69,119 +77,126 @@ def shown(event: pb.StreamResponse) -> tuple[str, str]:
 
 
 @BINDINGS
-async def test_a_task_is_started_followed_and_found_again(
-    serving: Serving, stage: ControllableTools, binding: str
+async def test_a_task_is_started_followed_and_listed(
+    serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """Its output is an artifact, and the run is in the journal under the task's id."""
+    """The output is an artifact, and the id of the task is the id of the run."""
     agent = stage.agent(Use("quick", name="a"), "It is a.")
-    async with serving(agent) as server, client(server, binding) as theirs:
-        seen = [shown(event) async for event in theirs.send_message(saying("What is it?"))]
+    async with serve_agent(agent) as server, open_a2a_client(server, binding) as client:
+        seen = [
+            summarize_event(event)
+            async for event in client.send_message(make_message("What is it?"))
+        ]
         assert seen[0][0] == "task"
         assert seen[-2:] == [("artifact_update", "output"), ("status_update", "completed")]
-        run = await server.only()
-        task = await theirs.get_task(pb.GetTaskRequest(id=run.id))
+        run = await server.get_only_run()
+        task = await client.get_task(pb.GetTaskRequest(id=run.id))
         assert [part.text for part in task.artifacts[0].parts] == ["It is a."]
         assert task.history[0].parts[0].text == "What is it?"
-        listed = await theirs.list_tasks(pb.ListTasksRequest())
+        listed = await client.list_tasks(pb.ListTasksRequest())
         assert [task.id for task in listed.tasks] == [run.id]
 
 
 @BINDINGS
-async def test_a_message_to_a_task_at_work_redirects_it_at_once(
-    serving: Serving, stage: ControllableTools, binding: str
+async def test_a_message_to_a_working_task_redirects_it_at_once(
+    serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """It does not wait until the first call is over, as the SDK's own executor has it."""
+    """The SDK's own executor would wait for the end of the first request."""
     agent = stage.agent(Use("slow", name="x"), "On the new course.")
     async with (
-        serving(agent) as server,
-        client(server, binding) as theirs,
+        serve_agent(agent) as server,
+        open_a2a_client(server, binding) as client,
         anyio.create_task_group() as tasks,
     ):
         seen: list[tuple[str, str]] = []
 
         async def follow() -> None:
-            seen.extend([shown(e) async for e in theirs.send_message(saying("Go."))])
+            seen.extend(
+                [summarize_event(e) async for e in client.send_message(make_message("Go."))]
+            )
 
         tasks.start_soon(follow)
         await stage.start("x").wait()
-        run = await server.only()
-        second = aiter(theirs.send_message(saying("Change course.", run.id)))
-        assert shown(await anext(second)) == ("task", "working")
+        run = await server.get_only_run()
+        second = aiter(client.send_message(make_message("Change course.", run.id)))
+        assert summarize_event(await anext(second)) == ("task", "working")
         assert [pending.text for pending in (await run.view()).pending] == ["Change course."]
         stage.gate("x").set()
-        assert [shown(e) async for e in second][-1] == ("status_update", "completed")
+        assert [summarize_event(e) async for e in second][-1] == ("status_update", "completed")
     assert seen[-1] == ("status_update", "completed")
 
 
 @BINDINGS
-async def test_a_cancel_ends_the_task_and_a_second_one_is_refused_by_name(
-    serving: Serving, stage: ControllableTools, binding: str
+async def test_a_cancel_ends_the_task_and_a_second_cancel_is_refused(
+    serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """The report of what was done and undone is an artifact."""
+    """The report of the cancel is an artifact."""
     agent = stage.agent(Use("draft", name="d"), Use("slow", name="x"))
     async with (
-        serving(agent) as server,
-        client(server, binding) as theirs,
+        serve_agent(agent) as server,
+        open_a2a_client(server, binding) as client,
         anyio.create_task_group() as tasks,
     ):
         seen: list[tuple[str, str]] = []
 
         async def follow() -> None:
-            seen.extend([shown(e) async for e in theirs.send_message(saying("Go."))])
+            seen.extend(
+                [summarize_event(e) async for e in client.send_message(make_message("Go."))]
+            )
 
         tasks.start_soon(follow)
         await stage.start("x").wait()
-        run = await server.only()
-        task = await theirs.cancel_task(pb.CancelTaskRequest(id=run.id))
+        run = await server.get_only_run()
+        task = await client.cancel_task(pb.CancelTaskRequest(id=run.id))
         assert task.status.state == pb.TaskState.TASK_STATE_CANCELED
         assert "Done and kept" in task.artifacts[0].parts[0].text
         with pytest.raises(TaskNotCancelableError):
-            await theirs.cancel_task(pb.CancelTaskRequest(id=run.id))
+            await client.cancel_task(pb.CancelTaskRequest(id=run.id))
     assert seen[-1] == ("status_update", "canceled")
 
 
-async def test_a_file_is_refused_by_name_and_not_dropped(
-    serving: Serving, stage: ControllableTools
+async def test_a_file_part_is_refused_and_no_run_is_started(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    async with serving(stage.agent("Done.")) as server, client(server) as theirs:
-        request = saying("Read this.")
+    async with serve_agent(stage.agent("Done.")) as server, open_a2a_client(server) as client:
+        request = make_message("Read this.")
         request.message.parts.append(pb.Part(url="https://example.com/a.pdf"))
         with pytest.raises(ContentTypeNotSupportedError, match="Send text or data parts"):
-            async for _ in theirs.send_message(request):
+            async for _ in client.send_message(request):
                 pass
         assert not (await server.mid.runs()).items
 
 
-async def test_a_paused_task_needs_input_and_any_message_resumes_it(
-    serving: Serving, stage: ControllableTools
+async def test_a_paused_task_is_input_required_and_a_message_resumes_it(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Pause itself is our extension: the protocol's core has no word for it."""
+    """The pause is a Midrun extension; A2A has no such method."""
     agent = stage.agent(Use("read", name="x"), "Done.")
-    async with serving(agent) as server, client(server) as theirs:
+    async with serve_agent(agent) as server, open_a2a_client(server) as client:
         async with httpx.AsyncClient(
             headers={"Authorization": f"Bearer {token_of('olga')}"}, timeout=PATIENCE
         ) as http:
             run = await server.mid.start("actor", "Go.", actor="olga")
             await stage.start("x").wait()
-            call = {"jsonrpc": "2.0", "id": 1, "method": "midrun/PauseTask"}
-            told = await http.post(
-                f"{server.url}/a2a/actor", json={**call, "params": {"id": run.id}}
-            )
-            assert told.json()["result"]["id"] == run.id
+            call = make_rpc_call("midrun/PauseTask", id=run.id)
+            reply = await http.post(f"{server.url}/a2a/actor", json=call)
+            assert reply.json()["result"]["id"] == run.id
             stage.gate("x").set()
             await run.until("paused")
-        task = await theirs.get_task(pb.GetTaskRequest(id=run.id))
+        task = await client.get_task(pb.GetTaskRequest(id=run.id))
         assert task.status.state == pb.TaskState.TASK_STATE_INPUT_REQUIRED
         assert task.status.message.parts[0].text.startswith("Paused by olga.")
         assert task.metadata["midrun.dev/state"] == "paused"
-        seen = [shown(e) async for e in theirs.send_message(saying("Go on.", run.id))]
+        seen = [
+            summarize_event(e)
+            async for e in client.send_message(make_message("Go on.", run.id))
+        ]
         assert seen[-1] == ("status_update", "completed")
 
 
-async def test_a_question_is_answered_and_an_approval_given_by_a_message(
-    serving: Serving,
+async def test_a_message_answers_a_question_and_gives_an_approval(
+    serve_agent: ServeAgent,
 ) -> None:
-    """An approval takes yes or no, or data with edited arguments; other words redirect."""
     paid: list[int] = []
 
     @tool(approve=True)
@@ -192,69 +207,71 @@ async def test_a_question_is_answered_and_an_approval_given_by_a_message(
 
     model = ScriptedModel([Use("ask_human", question="Whom?"), Use("pay", amount=5), "Done."])
     agent = Agent("actor", model=model, tools=[pay, ask_human])
-    async with serving(agent) as server, client(server) as theirs:
-        seen = [shown(e) async for e in theirs.send_message(saying("Pay."))]
+    async with serve_agent(agent) as server, open_a2a_client(server) as client:
+        seen = [summarize_event(e) async for e in client.send_message(make_message("Pay."))]
         assert seen[-1] == ("status_update", "input_required")
-        run = await server.only()
-        seen = [shown(e) async for e in theirs.send_message(saying("Ann", run.id))]
+        run = await server.get_only_run()
+        seen = [
+            summarize_event(e) async for e in client.send_message(make_message("Ann", run.id))
+        ]
         assert seen[-1] == ("status_update", "input_required")
         assert paid == []
-        seen = [shown(e) async for e in theirs.send_message(saying("Yes.", run.id))]
+        seen = [
+            summarize_event(e) async for e in client.send_message(make_message("Yes.", run.id))
+        ]
         assert seen[-1] == ("status_update", "completed")
         assert paid == [5]
 
 
-async def test_the_task_of_somebody_else_is_not_found(
-    serving: Serving, stage: ControllableTools
+async def test_the_task_of_another_user_is_not_found(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Nobody is told whether it is there."""
-    async with serving(stage.agent("Secret.")) as server:
+    async with serve_agent(stage.agent("Secret.")) as server:
         run = await server.mid.start("actor", "Hm.", actor="ann")
         await run.until("completed")
-        async with client(server, who="bob") as theirs:
+        async with open_a2a_client(server, user="bob") as client:
             with pytest.raises(TaskNotFoundError):
-                await theirs.get_task(pb.GetTaskRequest(id=run.id))
+                await client.get_task(pb.GetTaskRequest(id=run.id))
 
 
 @BINDINGS
-async def test_a_task_that_the_agent_would_never_do_is_rejected_in_words(
-    serving: Serving, binding: str
+async def test_a_task_that_cannot_be_started_is_rejected_with_the_reason(
+    serve_agent: ServeAgent, binding: str
 ) -> None:
-    """Nothing was begun, so there is nothing to be found either."""
+    """No run was started, so the rejected task is not found later."""
     agent = Agent("actor", model=ScriptedModel(["So."]), stop=MaxCost(1))
-    async with serving(agent) as server, client(server, binding) as theirs:
+    async with serve_agent(agent) as server, open_a2a_client(server, binding) as client:
         for context in ("", "c1"):
-            request = saying(f"Go{context}.", context=context)
-            (event,) = [event async for event in theirs.send_message(request)]
-            assert shown(event) == ("task", "rejected")
+            request = make_message(f"Go{context}.", context=context)
+            (event,) = [event async for event in client.send_message(request)]
+            assert summarize_event(event) == ("task", "rejected")
             assert event.task.context_id.startswith(context or "ctx_")
             assert "Cannot enforce MaxCost" in event.task.status.message.parts[0].text
             with pytest.raises(TaskNotFoundError):
-                await theirs.get_task(pb.GetTaskRequest(id=event.task.id))
+                await client.get_task(pb.GetTaskRequest(id=event.task.id))
         assert not (await server.mid.runs()).items
 
 
 @BINDINGS
-async def test_a_request_that_cannot_be_taken_is_an_error_and_no_task(
-    serving: Serving, stage: ControllableTools, binding: str
+async def test_an_invalid_message_is_an_error_and_starts_no_task(
+    serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """So the specification has it."""
     async with (
-        serving(stage.agent("So.")) as server,
-        client(server, binding, who="bob") as theirs,
+        serve_agent(stage.agent("So.")) as server,
+        open_a2a_client(server, binding, user="bob") as client,
     ):
         with pytest.raises(InvalidParamsError, match="empty"):
-            await anext(aiter(theirs.send_message(saying(" "))))
-        (task, *_) = [e.task async for e in theirs.send_message(saying("Mine."))]
+            await anext(aiter(client.send_message(make_message(" "))))
+        (task, *_) = [e.task async for e in client.send_message(make_message("Mine."))]
         with pytest.raises(InvalidParamsError, match="another context"):
-            await anext(aiter(theirs.send_message(saying("More.", task.id, "hers"))))
+            await anext(aiter(client.send_message(make_message("More.", task.id, "hers"))))
 
 
-async def test_a_store_that_is_busy_is_no_fault_of_the_request(
-    serving: Serving, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
+async def test_a_busy_store_is_an_internal_error_that_asks_for_a_retry(
+    serve_agent: ServeAgent, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a client would never try again what it could."""
-    async with serving(stage.agent("So.")) as server, client(server) as theirs:
+    """A client would not retry a request that is reported as invalid."""
+    async with serve_agent(stage.agent("So.")) as server, open_a2a_client(server) as client:
 
         async def busy(*_: object, **__: object) -> None:
             raise StoreBusy("runs.db", 5)
@@ -262,36 +279,38 @@ async def test_a_store_that_is_busy_is_no_fault_of_the_request(
         with monkeypatch.context() as patched:
             patched.setattr(type(server.mid.store), "create", busy)
             with pytest.raises(InternalError, match="Try again"):
-                await anext(aiter(theirs.send_message(saying("Go."))))
-        seen = [shown(event) async for event in theirs.send_message(saying("Go."))]
+                await anext(aiter(client.send_message(make_message("Go."))))
+        seen = [
+            summarize_event(event) async for event in client.send_message(make_message("Go."))
+        ]
         assert seen[-1] == ("status_update", "completed")
 
 
-async def test_a_task_without_a_context_begins_one_that_another_can_follow_in(
-    serving: Serving, stage: ControllableTools
+async def test_a_task_without_a_context_starts_one_that_a_second_task_continues(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """The second is told what was said in the first, and both are listed under it."""
-    async with serving(stage.agent("It is blue.", "As I said.")) as server:
-        async with client(server, who="ann") as theirs:
-            (first, *_) = [e.task async for e in theirs.send_message(saying("Which?"))]
+    """The second run has the messages of the first as its history."""
+    async with serve_agent(stage.agent("It is blue.", "As I said.")) as server:
+        async with open_a2a_client(server, user="ann") as client:
+            (first, *_) = [e.task async for e in client.send_message(make_message("Which?"))]
             assert first.context_id
-            follows = saying("Sure?", context=first.context_id)
-            (second, *_) = [e.task async for e in theirs.send_message(follows)]
+            follows = make_message("Sure?", context=first.context_id)
+            (second, *_) = [e.task async for e in client.send_message(follows)]
             assert second.context_id == first.context_id
             listed = pb.ListTasksRequest(context_id=first.context_id)
-            tasks = (await theirs.list_tasks(listed)).tasks
+            tasks = (await client.list_tasks(listed)).tasks
             assert [task.id for task in tasks] == [second.id, first.id]
         (record,) = await server.mid.store.read(RunId(second.id), limit=1)
         assert isinstance(record.entry, RunStarted)
         assert "It is blue." in [message.text for message in record.entry.history]
 
 
-async def test_the_card_is_public_and_says_that_calls_need_a_token(
-    serving: Serving, stage: ControllableTools
+async def test_the_agent_card_is_public_and_requires_a_token_for_calls(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """A client reads it before it has a token; the instructions are for those who have one."""
+    """The instructions are only in the extended card, which needs a token."""
     agent = stage.agent("So.", instructions="Handle the secret project.")
-    async with serving(agent) as server, httpx.AsyncClient(timeout=PATIENCE) as http:
+    async with serve_agent(agent) as server, httpx.AsyncClient(timeout=PATIENCE) as http:
         for under in ("", "/a2a/actor"):
             reply = await http.get(f"{server.url}{under}/.well-known/agent-card.json")
             card = reply.json()
@@ -300,83 +319,83 @@ async def test_the_card_is_public_and_says_that_calls_need_a_token(
             assert card["capabilities"]["extensions"][0]["uri"] == "urn:midrun:a2a:pause:v1"
             scheme = card["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]
             assert scheme["scheme"] == "Bearer"
-            assert [list(one["schemes"]) for one in card["securityRequirements"]] == [
-                ["bearer"]
-            ]
+            requirements = card["securityRequirements"]
+            assert [list(needed["schemes"]) for needed in requirements] == [["bearer"]]
             assert "secret project" not in reply.text
-        call = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
+        call = make_rpc_call("GetTask", id="x")
         assert (await http.post(f"{server.url}/a2a/actor", json=call)).status_code == 401
-        async with client(server, who="ann") as theirs:
-            card = await theirs.get_extended_agent_card(pb.GetExtendedAgentCardRequest())
+        async with open_a2a_client(server, user="ann") as client:
+            card = await client.get_extended_agent_card(pb.GetExtendedAgentCardRequest())
         assert card.description == "Handle the secret project."
         missing = f"{server.url}/a2a/unknown_agent/.well-known/agent-card.json"
         assert (await http.get(missing)).status_code == 404
 
 
-async def test_errors_of_json_rpc_have_its_codes(
-    serving: Serving, stage: ControllableTools
+async def test_json_rpc_errors_have_their_standard_codes(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Text that is no JSON is a parse error; a task that is not there is not found."""
     headers = {
         "Authorization": f"Bearer {token_of('olga')}",
         "Content-Type": "application/json",
     }
     pause = b'{"jsonrpc":"2.0","id":7,"method":"midrun/PauseTask","params":{"id":"run_0"}}'
     async with (
-        serving(stage.agent("So.")) as server,
+        serve_agent(stage.agent("So.")) as server,
         httpx.AsyncClient(timeout=PATIENCE, headers=headers) as http,
     ):
-        for text, own, code in ((b"{nonsense", None, -32700), (pause, 7, -32001)):
+        for text, request_id, code in ((b"{nonsense", None, -32700), (pause, 7, -32001)):
             reply = await http.post(f"{server.url}/a2a/actor", content=text)
             assert reply.status_code == 200
-            told = reply.json()
-            assert (told["id"], told["error"]["code"]) == (own, code)
+            body = reply.json()
+            assert (body["id"], body["error"]["code"]) == (request_id, code)
 
 
-async def test_a_list_says_how_many_tasks_there_are_over_all_pages(
-    serving: Serving, stage: ControllableTools
+async def test_a_page_of_tasks_has_the_total_number_of_matching_tasks(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """Of the caller, in the wanted state; a page is only a part of them."""
+    """Matching are the tasks of the caller in the requested state."""
     agent = stage.agent("So.")
-    async with serving(agent) as server, client(server, who="ann") as theirs:
+    async with serve_agent(agent) as server, open_a2a_client(server, user="ann") as client:
         for number in range(3):
-            async for _ in theirs.send_message(saying(f"Go {number}.")):
+            async for _ in client.send_message(make_message(f"Go {number}.")):
                 pass
-        page = await theirs.list_tasks(pb.ListTasksRequest(page_size=2))
+        page = await client.list_tasks(pb.ListTasksRequest(page_size=2))
         assert (len(page.tasks), page.total_size) == (2, 3)
         done = pb.TaskState.TASK_STATE_COMPLETED
-        page = await theirs.list_tasks(pb.ListTasksRequest(page_size=1, status=done))
+        page = await client.list_tasks(pb.ListTasksRequest(page_size=1, status=done))
         assert (len(page.tasks), page.total_size) == (1, 3)
         failed = pb.TaskState.TASK_STATE_FAILED
-        page = await theirs.list_tasks(pb.ListTasksRequest(status=failed))
+        page = await client.list_tasks(pb.ListTasksRequest(status=failed))
         assert (len(page.tasks), page.total_size) == (0, 0)
 
 
-async def test_a_stream_ends_with_the_server(
-    serving: Serving, stage: ControllableTools
+async def test_a_stream_ends_when_the_server_closes(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """An open stream must not hold up whoever stops the server; the run goes on elsewhere."""
+    """An open stream must not delay the shutdown; the run itself continues."""
     agent = stage.agent(Use("read", name="x"), "Done.")
-    async with serving(agent) as server, client(server) as theirs:
-        stream = aiter(theirs.send_message(saying("Go.")))
-        assert shown(await anext(stream))[0] == "task"
+    async with serve_agent(agent) as server, open_a2a_client(server) as client:
+        stream = aiter(client.send_message(make_message("Go.")))
+        assert summarize_event(await anext(stream))[0] == "task"
         await stage.start("x").wait()
         server.close()
-        with suppress(A2AClientError):  # cut off, or at its end: whichever, it is over
+        with suppress(A2AClientError):  # the stream may end properly or be cut off
             async for _ in stream:
                 pass
         stage.gate("x").set()
-        assert (await (await server.only()).until("completed")).output == "Done."
+        assert (await (await server.get_only_run()).until("completed")).output == "Done."
 
 
 @BINDINGS
-async def test_a_stream_outlives_a_signal_to_another_server_of_the_process(
-    serving: Serving, stage: ControllableTools, binding: str
+async def test_a_stream_works_after_a_signal_to_another_server_of_the_process(
+    serve_agent: ServeAgent, stage: ControllableTools, binding: str
 ) -> None:
-    """The SDK's library for streams notes a signal for the whole process, and for ever."""
+    """The SSE library of the SDK remembers a signal for the whole process."""
     agent = stage.agent("One.", Use("quick", name="a"), "Two.")
-    async with serving(agent) as server, client(server, binding) as theirs:
-        first = [shown(event) async for event in theirs.send_message(saying("One?"))]
+    async with serve_agent(agent) as server, open_a2a_client(server, binding) as client:
+        first = [
+            summarize_event(event) async for event in client.send_message(make_message("One?"))
+        ]
         with anyio.open_signal_receiver(signal.SIGTERM):
             async with Midrun("memory://") as other:
                 await serve(
@@ -385,5 +404,33 @@ async def test_a_stream_outlives_a_signal_to_another_server_of_the_process(
                     token=token_of("olga"),
                     say=lambda _: signal.raise_signal(signal.SIGTERM),
                 )
-        second = [shown(event) async for event in theirs.send_message(saying("Two?"))]
+        second = [
+            summarize_event(event) async for event in client.send_message(make_message("Two?"))
+        ]
         assert first[-1] == second[-1] == ("status_update", "completed")
+
+
+async def test_a_client_of_a2a_0_3_is_answered_in_its_version(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """Version 0.3 has other names for methods, roles, parts and states."""
+    async with (
+        serve_agent(stage.agent("It is a.")) as server,
+        open_http_client(server) as client,
+    ):
+        parts = [{"kind": "text", "text": "Go."}]
+        message = {"role": "user", "messageId": "1", "kind": "message", "parts": parts}
+        call = make_rpc_call("message/send", message=message)
+        task = expect(await client.post("/a2a/actor", json=call), 200).json()["result"]
+        assert (task["kind"], task["status"]["state"]) == ("task", "completed")
+        assert task["artifacts"][0]["parts"][0]["text"] == "It is a."
+
+
+def test_every_phase_has_a_task_state() -> None:
+    """Paused, waiting and halted are *input required*; pausing and cancelling are *working*."""
+    states = {phase: TASK_STATES[phase] for phase in Phase}
+    input_required = {p for p, state in states.items() if state == TASK_STATES[Phase.PAUSED]}
+    working = {p for p, state in states.items() if state == TASK_STATES[Phase.RUNNING]}
+    assert input_required == {Phase.PAUSED, Phase.WAITING, Phase.HALTED}
+    assert working == {Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING}
+    assert len(set(states.values())) == 6

@@ -1,62 +1,83 @@
-"""CopilotKit's own core, unmodified, against the four routes that it needs."""
+"""The unmodified core package of CopilotKit against the four routes that it needs."""
 
 import pytest
 
-from midrun.models import Use
+from midrun import Agent
+from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
-from tests.scenarios.protocols.conftest import Serving
-from tests.scenarios.protocols.test_agui import texts
-from tests.scenarios.protocols.theirs import client
+from midrun.stops import MaxSteps, MaxTime
+from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
+from tests.scenarios.protocols.node_clients import run_client
+from tests.scenarios.protocols.test_agui import get_texts
 from tests.unit.runs.stage import ControllableTools
+from tests.unit.server.calling import expect
 
 pytestmark = pytest.mark.once
 
 
-async def test_it_connects_finds_the_agents_and_runs_one(
-    serving: Serving, stage: ControllableTools
+async def test_copilotkit_connects_lists_the_agents_and_runs_one(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """What it is told of the runtime is what it asks before anything else."""
     agent = stage.agent(["Looking.", Use("quick", name="a")], "It is a.")
-    async with serving(agent) as server, client("copilotkit", f"{server.url}/copilotkit") as ck:
-        assert (await ck.line())["agents"] == ["actor"]
-        await ck.tell(run={"thread": "t", "name": "actor", "say": "What is it?"})
-        done = await ck.over()
-        assert texts(done["messages"], "assistant") == ["Looking.", "It is a."]
+    async with (
+        serve_agent(agent) as server,
+        run_client("copilotkit", f"{server.url}/copilotkit") as copilotkit,
+    ):
+        assert (await copilotkit.read_line())["agents"] == ["actor"]
+        await copilotkit.send(run={"thread": "t", "name": "actor", "say": "What is it?"})
+        done = await copilotkit.wait_for_end()
+        assert get_texts(done["messages"], "assistant") == ["Looking.", "It is a."]
 
 
 @pytest.mark.parametrize(("how", "phase"), [("pause", "paused"), ("cancel", "cancelled")])
-async def test_its_one_button_stops_the_run_as_the_server_was_told(
-    serving: Serving, stage: ControllableTools, how: str, phase: str
+async def test_the_stop_button_of_copilotkit_pauses_or_cancels_as_configured(
+    serve_agent: ServeAgent, stage: ControllableTools, how: str, phase: str
 ) -> None:
-    """Pause unless told otherwise: it has one button, and a pause can be taken back."""
+    """CopilotKit has one stop button. The default is a pause, because it can be resumed."""
     agent = stage.agent(["Half a sen", Use("read", name="x")], "Done.")
-    bridges = Bridges(stop=how)  # type: ignore[arg-type]  # it is one of the two
+    bridges = Bridges(stop=how)  # type: ignore[arg-type]  # one of the two
     async with (
-        serving(agent, bridges) as server,
-        client("copilotkit", f"{server.url}/copilotkit") as ck,
+        serve_agent(agent, bridges) as server,
+        run_client("copilotkit", f"{server.url}/copilotkit") as copilotkit,
     ):
-        await ck.line()
-        await ck.tell(run={"thread": "t", "name": "actor", "say": "Go."})
-        await ck.until("TOOL_CALL_END")
+        await copilotkit.read_line()
+        await copilotkit.send(run={"thread": "t", "name": "actor", "say": "Go."})
+        await copilotkit.wait_for_event("TOOL_CALL_END")
         await stage.start("x").wait()
-        await ck.tell(stop="actor")
-        done = await ck.over()
-        run = await server.only()
+        await copilotkit.send(stop="actor")
+        done = await copilotkit.wait_for_end()
+        run = await server.get_only_run()
         assert (await run.until("paused", "cancelled")).phase == phase
-        assert "Half a sen" in texts(done["messages"], "assistant")
+        assert "Half a sen" in get_texts(done["messages"], "assistant")
 
 
-async def test_a_page_that_is_opened_again_is_given_the_conversation(
-    serving: Serving, stage: ControllableTools
+async def test_a_reopened_page_gets_the_whole_conversation(
+    serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
-    """What was said while nobody looked is there, and the agent can be spoken to."""
+    """It also gets the messages from the time without an open page."""
     agent = stage.agent("It is a.")
-    async with serving(agent) as server:
+    async with serve_agent(agent) as server:
         run = await server.mid.start("actor", "What is it?", thread="t", actor="olga")
         await run.until("completed")
-        async with client("copilotkit", f"{server.url}/copilotkit") as ck:
-            await ck.line()
-            await ck.tell(run={"thread": "t", "name": "actor", "connect": True})
-            done = await ck.over()
-            assert texts(done["messages"], "user") == ["What is it?"]
-            assert texts(done["messages"], "assistant") == ["It is a."]
+        async with run_client("copilotkit", f"{server.url}/copilotkit") as copilotkit:
+            await copilotkit.read_line()
+            await copilotkit.send(run={"thread": "t", "name": "actor", "connect": True})
+            done = await copilotkit.wait_for_end()
+            assert get_texts(done["messages"], "user") == ["What is it?"]
+            assert get_texts(done["messages"], "assistant") == ["It is a."]
+
+
+async def test_the_runtime_info_has_the_capabilities_and_caps_of_an_agent(
+    serve_agent: ServeAgent,
+) -> None:
+    """A cap inside an *and* is not listed, because it is not a limit on its own."""
+    stop = (MaxSteps(9) | MaxSteps(7)) | (MaxTime(minutes=1) & MaxSteps(2))
+    agent = Agent("actor", model=ScriptedModel(["Hm."]), stop=stop | MaxTime(seconds=90))
+    async with serve_agent(agent) as server, open_http_client(server) as client:
+        info = expect(await client.get("/copilotkit/info"), 200).json()
+        capabilities = info["agents"]["actor"]["capabilities"]
+        assert capabilities["execution"] == {"maxIterations": 7, "maxExecutionTime": 90_000}
+        assert capabilities["humanInTheLoop"]["approveWithEdits"] is True
+        assert capabilities["transport"] == {"streaming": True, "resumable": True}
+        assert info["mode"] == "sse"
+        assert not any(info["threadEndpoints"].values())

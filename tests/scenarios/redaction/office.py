@@ -1,4 +1,4 @@
-"""An office with secrets: tools that take, return, note and raise them."""
+"""Tools that take, return, note and raise secrets."""
 
 from typing import NoReturn
 
@@ -9,17 +9,17 @@ from midrun.models.scripted import Cue, Line
 
 PASSWORD = "hunter2-correct-horse"
 SESSION = "sess-9f8e7d6c5b4a"
-HEADER = "Bearer eyJhbGciOi.JIUzI1NiJ9"
-SECRETS = (PASSWORD, SESSION, HEADER, HEADER.removeprefix("Bearer "))
+AUTH_HEADER = "Bearer eyJhbGciOi.JIUzI1NiJ9"
+SECRETS = (PASSWORD, SESSION, AUTH_HEADER, AUTH_HEADER.removeprefix("Bearer "))
 
 
 def blocking_login(user: str, password: str) -> str:
-    """Log in, in a process of its own; the result says whether the password came through."""
+    """Log in from a subprocess; the result tells whether the password arrived."""
     return f"{user}: {password == PASSWORD}"
 
 
-def copied(tool_: str, name: str, **args: str) -> Cue:
-    """Return a turn in which the model passes on what the last call returned as `name`."""
+def use_last_result(tool_: str, name: str, **args: str) -> Cue:
+    """Return a turn in which the model passes on the field `name` of the last result."""
 
     def cue(messages: Transcript) -> Line:
         made = next(turn.uses[-1] for turn in reversed(messages) if turn.uses)
@@ -30,18 +30,18 @@ def copied(tool_: str, name: str, **args: str) -> Cue:
 
 
 class Office:
-    """Tools, and what they were really given."""
+    """The tools, and the arguments that they received."""
 
     def __init__(self) -> None:
-        self.given: list[tuple[str, ...]] = []
-        self.undone: list[tuple[object, object]] = []
+        self.received_args: list[tuple[str, ...]] = []
+        self.undone_calls: list[tuple[object, object]] = []
 
     def agent(self, *turns: Line | Cue, name: str = "clerk") -> Agent:
-        """Return an agent that plays `turns`."""
+        """Return an agent with these tools and a scripted model."""
         return Agent(name, model=ScriptedModel(turns), tools=self.tools())
 
     def tools(self) -> list[Tool]:
-        """Return the tools."""
+        """Return all tools."""
         return [
             tool(self._login, name="login", undo=self._undo),
             tool(self._login, name="gated_login", approve=True),
@@ -54,33 +54,33 @@ class Office:
 
     async def _login(self, call: Call, user: str, password: str) -> dict[str, str]:
         """Log in."""
-        self.given.append((user, password))
+        self.received_args.append((user, password))
         await call.note(f"logging in with password={password}")
         await call.save({"password": password, "done": 1})
         return {"user": user, "session_token": SESSION}
 
     async def _undo(self, call: Call, args: dict[str, object], result: object) -> None:
         del call
-        self.undone.append((args, result))
+        self.undone_calls.append((args, result))
 
     async def _fetch(self, session_token: str, url: str) -> dict[str, object]:
         """Fetch a page, with headers."""
-        self.given.append((session_token, url))
+        self.received_args.append((session_token, url))
         return {
             "status": 200,
-            "request": {"headers": {"Authorization": HEADER, "Accept": "*/*"}},
+            "request": {"headers": {"Authorization": AUTH_HEADER, "Accept": "*/*"}},
             "body": f'{{"password": "{PASSWORD}", "next_page_token": "page2"}}',
         }
 
     async def _send(self, body: str) -> str:
         """Send a mail."""
-        self.given.append((body,))
+        self.received_args.append((body,))
         return "sent"
 
     async def _fail(self, password: str) -> NoReturn:
-        """Fail, and say too much."""
+        """Fail with secrets in the error."""
         raise ValueError(f"403 for https://me:{PASSWORD}@host/?api_key={SESSION}: {password!r}")
 
     async def _ask(self) -> NoReturn:
-        """Ask, and show too much."""
+        """Ask a person, with a secret in the data."""
         pause_here("Is this right?", password=PASSWORD)

@@ -1,9 +1,7 @@
-"""A secret that is hidden from an approver: by whose word, and what cannot be approved."""
+"""Arguments that are hidden from the approver of a call."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-import anyio
 import pytest
 
 from midrun import Agent, ControlRefused, Midrun, Misconfigured, Tool, tool
@@ -14,32 +12,28 @@ from midrun.models.scripted import Line
 from midrun.runs.run import Run
 from midrun.tui.bar import draw_ask_dialog
 
-ATTACKER = "DE89-3704-0044-0532"
-OURS = "DE02-1203-0000-0000"
+pytestmark = pytest.mark.usefixtures("time_limit")
 
-
-@pytest.fixture(autouse=True)
-async def _bounded() -> AsyncIterator[None]:
-    with anyio.fail_after(60):
-        yield
+ATTACKER_IBAN = "DE89-3704-0044-0532"
+OWN_IBAN = "DE02-1203-0000-0000"
 
 
 @dataclass
 class Server:
-    """A parameter of a type of its own."""
+    """The type of a parameter, with a secret field."""
 
     host: str
     password: str
 
 
 class Bank:
-    """Tools of a bank, and the accounts that money was really sent to."""
+    """Tools of a bank, and the arguments that they received."""
 
     def __init__(self) -> None:
-        self.wired: list[object] = []
+        self.received_args: list[object] = []
 
     def agent(self, *turns: Line, name: str = "clerk") -> Agent:
-        """Return an agent that plays `turns`."""
+        """Return an agent with these tools and a scripted model."""
         tools: list[Tool] = [
             tool(self._search, name="search"),
             tool(self._look_up, name="look_up"),
@@ -54,51 +48,53 @@ class Bank:
         return f"nothing, of {len(filters)}"
 
     async def _look_up(self) -> dict[str, str]:
-        """Look something up in a page that an attacker wrote."""
-        return {"password": ATTACKER}
+        """Read a page that an attacker wrote."""
+        return {"password": ATTACKER_IBAN}
 
     async def _wire(self, to: str, options: dict[str, str] | None = None) -> str:
         """Wire money."""
-        self.wired.append(to if options is None else (to, options))
+        self.received_args.append(to if options is None else (to, options))
         return "wired"
 
     async def _log_in(self, server: Server) -> str:
         """Log in."""
-        self.wired.append((server.host, server.password))
+        self.received_args.append((server.host, server.password))
         return "in"
 
 
-async def waiting(midrun: Midrun, agent: Agent) -> Run:
-    """Return a run of `agent` that waits for an approval."""
+async def start_and_wait(midrun: Midrun, agent: Agent) -> Run:
+    """Start a run, and wait until it needs an approval."""
     run = await midrun.start(agent, "Pay the bill.")
     await run.until("waiting")
     return run
 
 
-async def test_a_value_that_a_model_calls_a_password_is_hidden_nowhere_else() -> None:
-    """Or a model could hide the account that it wires money to from the approver."""
+async def test_a_value_that_the_model_calls_a_password_is_hidden_only_there() -> None:
+    """Otherwise a model could hide the target account of a payment from the approver."""
     bank = Bank()
     agent = bank.agent(
-        Use("search", filters={"password": ATTACKER}), Use("wire", to=ATTACKER), "Done."
+        Use("search", filters={"password": ATTACKER_IBAN}),
+        Use("wire", to=ATTACKER_IBAN),
+        "Done.",
     )
     async with Midrun("memory://", agents=[agent]) as midrun:
-        run = await waiting(midrun, agent)
+        run = await start_and_wait(midrun, agent)
         (ask,) = (await run.view()).asks
-        assert ask.args == {"to": ATTACKER}
+        assert ask.args == {"to": ATTACKER_IBAN}
         assert ask.hidden == ""
         stored = [line.decode() for line, _ in await midrun.store.read_lines(run.id)]
-        assert not any("password" in line and ATTACKER in line for line in stored)
+        assert not any("password" in line and ATTACKER_IBAN in line for line in stored)
         await run.approve()
         await run.until("completed")
-    assert bank.wired == [ATTACKER]
+    assert bank.received_args == [ATTACKER_IBAN]
 
 
-async def test_a_hidden_argument_that_no_tool_declares_secret_cannot_be_approved() -> None:
-    """The refusal says which, and what to do instead."""
+async def test_a_hidden_argument_that_its_tool_does_not_declare_cannot_be_approved() -> None:
+    """The approver can replace the argument or decline the call."""
     bank = Bank()
-    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER), "Done.")
+    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER_IBAN), "Done.")
     async with Midrun("memory://", agents=[agent]) as midrun:
-        run = await waiting(midrun, agent)
+        run = await start_and_wait(midrun, agent)
         (ask,) = (await run.view()).asks
         assert isinstance(ask.args, dict)
         assert PLACEHOLDER.fullmatch(ask.args["to"])
@@ -106,92 +102,95 @@ async def test_a_hidden_argument_that_no_tool_declares_secret_cannot_be_approved
         with pytest.raises(ControlRefused, match="to is hidden, and tool wire") as refused:
             await run.approve()
         assert refused.value.reason == "hidden_argument"
-        with pytest.raises(ControlRefused):  # the same secret once more
-            await run.approve(args={"to": ATTACKER})
-        with pytest.raises(ControlRefused):  # under a key that the tool does not know
-            await run.approve(args={"to": OURS, "options": {"password": "hunter22"}})
-        await run.approve(args={"to": OURS})
+        with pytest.raises(ControlRefused):  # the same secret again
+            await run.approve(args={"to": ATTACKER_IBAN})
+        with pytest.raises(
+            ControlRefused
+        ):  # a secret in a field that the tool does not declare
+            await run.approve(args={"to": OWN_IBAN, "options": {"password": "hunter22"}})
+        await run.approve(args={"to": OWN_IBAN})
         await run.until("completed")
-    assert bank.wired == [OURS]
+    assert bank.received_args == [OWN_IBAN]
 
 
-async def test_such_a_call_can_be_declined() -> None:
-    """And the agent is told."""
+async def test_a_call_with_a_hidden_argument_can_be_declined() -> None:
     bank = Bank()
-    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER), "Done.")
+    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER_IBAN), "Done.")
     async with Midrun("memory://", agents=[agent]) as midrun:
-        run = await waiting(midrun, agent)
+        run = await start_and_wait(midrun, agent)
         await run.decline("I cannot see the account")
         await run.until("completed")
-    assert bank.wired == []
+    assert bank.received_args == []
 
 
 @pytest.mark.parametrize(
     ("use", "path", "given"),
     [
-        (Use("wire_iban", to=OURS), "to", OURS),
-        (Use("log_in", server={"host": "h", "password": OURS}), "server.password", ("h", OURS)),
+        (Use("wire_iban", to=OWN_IBAN), "to", OWN_IBAN),
+        (
+            Use("log_in", server={"host": "h", "password": OWN_IBAN}),
+            "server.password",
+            ("h", OWN_IBAN),
+        ),
     ],
 )
-async def test_an_argument_that_its_tool_declares_secret_can_be_approved(
+async def test_a_hidden_argument_that_its_tool_declares_secret_can_be_approved(
     use: Use, path: str, given: object
 ) -> None:
-    """By its name in the schema or in `secret=`; the approver is told by whose word."""
+    """A tool declares a secret by the field name in its schema, or with `secret=`."""
     bank = Bank()
-    agent = bank.agent(use, f"I used {OURS}.")
+    agent = bank.agent(use, f"I used {OWN_IBAN}.")
     async with Midrun("memory://", agents=[agent]) as midrun:
-        run = await waiting(midrun, agent)
+        run = await start_and_wait(midrun, agent)
         (ask,) = (await run.view()).asks
         expected = f"Hidden from you: {path}; tool {use.tool} declares it secret."
         assert ask.hidden == expected
         await run.approve()
         view = await run.until("completed")
         stored = b"".join(line for line, _ in await midrun.store.read_lines(run.id))
-    assert bank.wired == [given]
-    assert OURS.encode() not in stored
+    assert bank.received_args == [given]
+    assert OWN_IBAN.encode() not in stored
     assert view.output.startswith("I used [redacted:")
 
 
-async def test_a_parent_cannot_approve_what_its_child_could_not() -> None:
-    """What a child asks is asked on its parent, with the same words."""
+async def test_a_hidden_argument_of_a_child_run_cannot_be_approved_on_its_parent() -> None:
+    """The ask of a child is opened on its parent with the same text."""
     bank = Bank()
-    inner = bank.agent(Use("look_up"), Use("wire", to=ATTACKER), "Done.", name="inner")
+    inner = bank.agent(Use("look_up"), Use("wire", to=ATTACKER_IBAN), "Done.", name="inner")
     outer = Agent(
         "outer",
         model=ScriptedModel([Use("inner", task="Pay."), "Done."]),
         tools=[inner.as_tool()],
     )
     async with Midrun("memory://", agents=[outer, inner]) as midrun:
-        run = await waiting(midrun, outer)
+        run = await start_and_wait(midrun, outer)
         (ask,) = (await run.view()).asks
-        assert "Cannot be approved as it is: to is hidden" in ask.hidden
-        with pytest.raises(ControlRefused, match="to is hidden") as refused:
+        assert "to is hidden" in ask.hidden
+        with pytest.raises(ControlRefused) as refused:
             await run.approve()
         assert refused.value.reason == "hidden_argument"
         await run.decline("no")
         await run.until("completed")
-    assert bank.wired == []
+    assert bank.received_args == []
 
 
-async def test_the_terminal_names_hidden_arguments() -> None:
-    """In the sheet that asks, and in the list of all asks."""
-    agent = Bank().agent(Use("wire_iban", to=OURS), "Done.")
+async def test_the_terminal_and_the_command_line_name_hidden_arguments() -> None:
+    agent = Bank().agent(Use("wire_iban", to=OWN_IBAN), "Done.")
     async with Midrun("memory://", agents=[agent]) as midrun:
-        run = await waiting(midrun, agent)
+        run = await start_and_wait(midrun, agent)
         (ask,) = (await run.view()).asks
         (open_ask,) = await midrun.asks()
-    sheet = " ".join(text for row in draw_ask_dialog(ask, 1, 1, 60) for _, text in row)
+    dialog = " ".join(text for row in draw_ask_dialog(ask, 1, 1, 60) for _, text in row)
     listed = " ".join(text for _, text in format_ask(open_ask))
-    words = "tool wire_iban declares it secret"
-    assert words in " ".join(sheet.split())
-    assert words in listed
+    assert "Hidden from you: to" in " ".join(dialog.split())
+    assert "Hidden from you: to" in listed
 
 
-async def test_an_approving_function_is_given_the_arguments_as_they_are() -> None:
-    """It decides about the real call, and it is not a person who reads."""
+async def test_an_approve_function_gets_the_real_arguments() -> None:
+    """It decides in place of a person, so nothing is hidden from it."""
     seen: list[object] = []
 
-    def look(args: dict[str, object]) -> bool:
+    def approve(args: dict[str, object]) -> bool:
         seen.append(args["to"])
         return False
 
@@ -199,18 +198,18 @@ async def test_an_approving_function_is_given_the_arguments_as_they_are() -> Non
         return f"paid {len(to)}"
 
     async def read() -> dict[str, str]:
-        return {"password": ATTACKER}
+        return {"password": ATTACKER_IBAN}
 
-    turns: list[Line] = [Use("read"), Use("pay", to=ATTACKER), "Done."]
-    agent = Agent("clerk", model=ScriptedModel(turns), tools=[tool(pay, approve=look), read])
+    turns: list[Line] = [Use("read"), Use("pay", to=ATTACKER_IBAN), "Done."]
+    agent = Agent("clerk", model=ScriptedModel(turns), tools=[tool(pay, approve=approve), read])
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Pay.")
         await run.until("completed")
-    assert seen == [ATTACKER]
+    assert seen == [ATTACKER_IBAN]
 
 
-async def test_a_tool_declares_only_what_it_has() -> None:
-    """A slip of the pen must not leave a secret in the open."""
+async def test_a_tool_cannot_declare_an_argument_that_it_does_not_have() -> None:
+    """A typing error must not leave a secret unprotected."""
 
     async def wire(to: str) -> str:
         return to

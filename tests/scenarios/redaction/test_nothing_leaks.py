@@ -1,8 +1,8 @@
-"""No secret reaches a file, a feed, a report, a checkpoint or a log; tools have them all."""
+"""Secrets reach the tools, but no file, feed, report, checkpoint or log."""
 
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -18,37 +18,39 @@ from midrun.models import Use
 from midrun.runs.run import Run
 from midrun.runs.values import FeedEntry
 from midrun.server import app
-from tests.scenarios.redaction.office import HEADER, PASSWORD, SECRETS, SESSION, Office, copied
+from tests.scenarios.redaction.office import (
+    AUTH_HEADER,
+    PASSWORD,
+    SECRETS,
+    SESSION,
+    Office,
+    use_last_result,
+)
 from tests.support.processes import ROOT
 from tests.unit.server.conftest import PATIENCE, listening
 
-
-@pytest.fixture(autouse=True)
-async def _bounded() -> AsyncIterator[None]:
-    with anyio.fail_after(60):
-        yield
+pytestmark = pytest.mark.usefixtures("time_limit")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Give the file that the test's runs are kept in."""
+    """Return the path of the store."""
     return tmp_path / "runs.db"
 
 
-def leaks(*texts: object) -> list[str]:
-    """Return which secrets are in `texts`."""
+def find_secrets(*texts: object) -> list[str]:
+    """Return the secrets that occur in `texts`."""
     return [secret for secret in SECRETS for text in texts if secret in str(text)]
 
 
-def files(path: Path) -> list[str]:
-    """Return everything that is in the folder of the store, byte for byte."""
-    return [
-        one.read_bytes().decode("latin-1") for one in path.parent.iterdir() if one.is_file()
-    ]
+def read_store_files(path: Path) -> list[str]:
+    """Return the content of all files in the folder of the store."""
+    files = (file for file in path.parent.iterdir() if file.is_file())
+    return [file.read_bytes().decode("latin-1") for file in files]
 
 
-async def everything(run: Run, midrun: Midrun) -> list[object]:
-    """Return all that can be looked at of a run."""
+async def read_all_views(run: Run, midrun: Midrun) -> list[object]:
+    """Return a run in all forms: lines, view, report, row, checkpoint, HTTP replies."""
     lines = await midrun.store.read_lines(run.id)
     seen: list[object] = [line.decode() for line, _ in lines]
     seen += [await run.view(), await run.report(), await midrun.store.get_row(run.id)]
@@ -62,99 +64,107 @@ async def everything(run: Run, midrun: Midrun) -> list[object]:
             base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE
         ) as client,
     ):
-        for what in ("", "/events?limit=256", "/effects", "/commands"):
-            reply = await client.get(f"/v1/runs/{run.id}{what}")
+        for route in ("", "/events?limit=256", "/effects", "/commands"):
+            reply = await client.get(f"/v1/runs/{run.id}{route}")
             assert reply.status_code == 200, reply.text
             seen.append(reply.text)
     return seen
 
 
-Opened = Callable[[Agent], Midrun]
+OpenMidrun = Callable[[Agent], Midrun]
 
 
 @pytest.fixture
-def opened(path: Path, caplog: pytest.LogCaptureFixture) -> Opened:
-    """Give what opens a `Midrun`; whatever is logged is kept."""
+def open_midrun(path: Path, caplog: pytest.LogCaptureFixture) -> OpenMidrun:
+    """Return a function that opens a `Midrun`; all log messages are captured."""
     caplog.set_level(logging.DEBUG)
     return lambda agent: Midrun(f"sqlite:///{path}", agents=[agent])
 
 
 async def test_a_whole_run_leaves_no_secret_anywhere(
-    opened: Opened, path: Path, caplog: pytest.LogCaptureFixture
+    open_midrun: OpenMidrun, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Arguments, results, errors, notes, progress, words, and what is made of them."""
-    office = Office()
-    agent = office.agent(
+    """Arguments, results, errors, notes, progress, messages, and all views of them."""
+    secret_tools = Office()
+    agent = secret_tools.agent(
         [f"I log in with {PASSWORD}.", Use("login", user="ann", password=PASSWORD)],
-        copied("fetch", "session_token", url="https://host"),
+        use_last_result("fetch", "session_token", url="https://host"),
         Use("fail", password=PASSWORD),
         Use("ask"),
         f"The password is {PASSWORD}, the session {SESSION}.",
     )
     live: list[object] = []
-    async with opened(agent) as midrun:
+    async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in.")
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_watch, run, live)
+            tasks.start_soon(_follow_feed, run, live)
             await run.until("waiting")
-            assert not leaks(*await everything(run, midrun))
+            assert not find_secrets(*await read_all_views(run, midrun))
             await run.answer({"password": PASSWORD, "ok": True}, actor="ann")
             await run.until("completed")
-        assert office.given == [("ann", PASSWORD), (SESSION, "https://host")]
-        assert not leaks(*await everything(run, midrun))
+        assert secret_tools.received_args == [("ann", PASSWORD), (SESSION, "https://host")]
+        assert not find_secrets(*await read_all_views(run, midrun))
         assert await midrun.verify(run.id)
     notes = [item for item in live if isinstance(item, Delta) and item.kind == "note"]
     assert notes
-    assert not leaks(*(item for item in live if isinstance(item, FeedEntry)), *notes)
-    assert not leaks(*files(path))
-    assert not leaks(caplog.text)
-    assert HEADER not in caplog.text
+    assert not find_secrets(*(item for item in live if isinstance(item, FeedEntry)), *notes)
+    assert not find_secrets(*read_store_files(path))
+    assert not find_secrets(caplog.text)
+    assert AUTH_HEADER not in caplog.text
 
 
-async def _watch(run: Run, seen: list[object]) -> None:
+async def _follow_feed(run: Run, seen: list[object]) -> None:
     async with aclosing(run.feed()) as feed:
         seen.extend([item async for item in feed])
 
 
-async def test_a_tool_in_a_process_of_its_own_has_the_secret(
-    opened: Opened, path: Path
+async def test_a_tool_in_a_subprocess_gets_the_secret(
+    open_midrun: OpenMidrun, path: Path
 ) -> None:
-    """It is handed over through a pipe: not in its arguments, nor in its environment."""
+    """The secret is sent through a pipe, not in the command line or the environment."""
     agent = Office().agent(Use("blocking_login", user="ann", password=PASSWORD), "Done.")
-    async with opened(agent) as midrun:
+    async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("completed")
         seen = [item.entry async for item in run.feed() if isinstance(item, FeedEntry)]
         assert any("ann: True" in repr(entry) for entry in seen)
-    assert not leaks(*files(path))
+    assert not find_secrets(*read_store_files(path))
 
 
-async def test_an_undo_has_it_too(opened: Opened, path: Path) -> None:
-    """As long as this process knows it; in another it would be given the placeholder."""
-    office = Office()
-    agent = office.agent(Use("login", user="ann", password=PASSWORD), Use("ask"), "Never said.")
-    async with opened(agent) as midrun:
+async def test_an_undo_gets_the_secret(open_midrun: OpenMidrun, path: Path) -> None:
+    """The undo runs in the process that knows the secret; another has the placeholder."""
+    secret_tools = Office()
+    agent = secret_tools.agent(
+        Use("login", user="ann", password=PASSWORD), Use("ask"), "Never said."
+    )
+    async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("waiting")
         await run.cancel(undo="all", actor="ann")
         await run.until("cancelled")
-    ((args, result),) = office.undone
+    ((args, result),) = secret_tools.undone_calls
     assert args == {"user": "ann", "password": PASSWORD}
     assert result == {"user": "ann", "session_token": SESSION}
-    assert not leaks(*files(path))
+    assert not find_secrets(*read_store_files(path))
 
 
-async def test_a_call_whose_secret_is_lost_is_not_made_and_the_agent_is_told(
-    opened: Opened, path: Path
+async def test_a_call_whose_secret_is_lost_fails_without_being_made(
+    open_midrun: OpenMidrun, path: Path
 ) -> None:
-    """A password that reads [redacted:…] would be refused by the far end at best."""
-    office = Office()
+    """Another process has only the placeholder, and must not send that as a password."""
+    secret_tools = Office()
     turns = (Use("gated_login", user="ann", password=PASSWORD), "Told of it.")
-    async with opened(office.agent(*turns)) as midrun:
+    async with open_midrun(secret_tools.agent(*turns)) as midrun:
         run = await midrun.start("clerk", "Log in.")
         view = await run.until("waiting")
-        assert not leaks(*view.asks)
-    command = [sys.executable, "-m", "tests.scenarios.redaction.elsewhere", str(path), run.id]
+        assert not find_secrets(*view.asks)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.scenarios.redaction.approver_process",
+        str(path),
+        run.id,
+    ]
     ended = await anyio.run_process(command, cwd=ROOT, stderr=None)
     assert ended.stdout == b"[]\n"
     async with Midrun(f"sqlite:///{path}") as midrun:
@@ -163,34 +173,34 @@ async def test_a_call_whose_secret_is_lost_is_not_made_and_the_agent_is_told(
         (failed,) = [entry for entry in entries if isinstance(entry, CallFailed)]
         assert failed.code == "redacted"
         assert await midrun.verify(run.id)
-    assert not leaks(*files(path))
+    assert not find_secrets(*read_store_files(path))
 
 
-async def test_an_approved_call_has_its_secret_in_the_process_that_heard_it(
-    opened: Opened, path: Path
+async def test_an_approved_call_gets_the_secret_that_the_approver_wrote(
+    open_midrun: OpenMidrun, path: Path
 ) -> None:
-    """The approval is for the arguments as they are shown, and as they are journaled."""
-    office = Office()
-    agent = office.agent(Use("gated_login", user="ann", password=PASSWORD), "Done.")
-    async with opened(agent) as midrun:
+    """The journal has the placeholder of the edited argument."""
+    secret_tools = Office()
+    agent = secret_tools.agent(Use("gated_login", user="ann", password=PASSWORD), "Done.")
+    async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("waiting")
         await run.approve(args={"user": "bob", "password": "an0ther-pass"}, actor="ann")
         await run.until("completed")
         assert await midrun.verify(run.id)
-    assert office.given == [("bob", "an0ther-pass")]
-    assert not [text for text in files(path) if "an0ther-pass" in text]
+    assert secret_tools.received_args == [("bob", "an0ther-pass")]
+    assert not [text for text in read_store_files(path) if "an0ther-pass" in text]
 
 
-async def test_what_people_write_is_searched_by_the_users_own_function(path: Path) -> None:
-    """Nobody's tool is called password when a person types one into a chat."""
+async def test_messages_of_people_are_searched_by_the_redact_function(path: Path) -> None:
+    """A secret in a chat message has no field name by which it could be found."""
 
     def find(name: str, text: str) -> list[str]:
         del name
         return [word for word in text.split() if word.startswith("sk-")]
 
-    office = Office()
-    agent = office.agent(
+    secret_tools = Office()
+    agent = secret_tools.agent(
         Use("plan", items=["use sk-012 first", "then rest"]),
         Use("ask"),
         Use("send", body="Use sk-789 today"),
@@ -204,18 +214,18 @@ async def test_what_people_write_is_searched_by_the_users_own_function(path: Pat
         await run.say("another is sk-456 .", urgency="later", actor="ann", reason="for sk-456")
         await run.answer("it is sk-123 .", actor="ann")
         await run.until("completed")
-    assert office.given == [("Use sk-789 today",)]
-    for text in files(path):
+    assert secret_tools.received_args == [("Use sk-789 today",)]
+    for text in read_store_files(path):
         assert not [key for key in ("sk-012", "sk-123", "sk-456", "sk-789") if key in text]
 
 
-async def test_a_child_is_given_placeholders_and_no_secret(path: Path) -> None:
-    """Its task is a journal entry like any other."""
-    office = Office()
-    inner = office.agent("Done.", name="inner")
+async def test_a_child_run_gets_placeholders_in_its_task(path: Path) -> None:
+    """The task of a child run is journaled."""
+    secret_tools = Office()
+    inner = secret_tools.agent("Done.", name="inner")
     outer = Agent(
         "outer",
-        model=office.agent(
+        model=secret_tools.agent(
             Use("inner", task='{"password": "' + PASSWORD + '"}'), "Done."
         ).model,
         tools=[inner.as_tool()],
@@ -223,15 +233,16 @@ async def test_a_child_is_given_placeholders_and_no_secret(path: Path) -> None:
     async with Midrun(f"sqlite:///{path}", agents=[outer]) as midrun:
         run = await midrun.start(outer, "Have it done.")
         await run.until("completed")
-    assert not leaks(*files(path))
+    assert not find_secrets(*read_store_files(path))
 
 
-async def test_a_long_runs_snapshot_has_none(opened: Opened, path: Path) -> None:
-    """A cache of the journal is made of the journal."""
-    office = Office()
+async def test_the_snapshot_of_a_long_run_has_no_secret(
+    open_midrun: OpenMidrun, path: Path
+) -> None:
+    secret_tools = Office()
     turns = [Use("login", user=str(n), password=PASSWORD) for n in range(60)]
-    agent = office.agent(*turns, "Done.")
-    async with opened(agent) as midrun:
+    agent = secret_tools.agent(*turns, "Done.")
+    async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in, often.")
         await run.until("completed")
         assert await midrun.store.load_snapshot(run.id) is not None
@@ -242,15 +253,15 @@ async def test_a_long_runs_snapshot_has_none(opened: Opened, path: Path) -> None
             if "reply" in (entry := msgspec.json.decode(line).get("entry", {}))
             for use in entry["reply"].get("uses", [])
         }
-        assert len(uses) <= 1, "equal secrets look equal"
-    assert {password for _, password in office.given} == {PASSWORD}
-    assert not leaks(*files(path))
+        assert len(uses) <= 1, "equal secrets have the same placeholder"
+    assert {password for _, password in secret_tools.received_args} == {PASSWORD}
+    assert not find_secrets(*read_store_files(path))
 
 
-async def test_it_can_be_turned_off(path: Path) -> None:
-    """Then the journal has what was said, and any process can go on from it."""
+async def test_with_redact_false_the_journal_has_the_secrets(path: Path) -> None:
+    """Then any process can continue the run."""
     agent = Office().agent(Use("login", user="ann", password=PASSWORD), "Done.")
     async with Midrun(f"sqlite:///{path}", agents=[agent], redact=False) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("completed")
-    assert leaks(*files(path))
+    assert find_secrets(*read_store_files(path))

@@ -1,14 +1,22 @@
-"""What is a secret, what stands in its place, and who gets it back."""
+"""The search for secrets, their placeholders, and their return to the tools."""
 
 import re
 from collections.abc import Iterable
 from itertools import cycle, zip_longest
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midrun.codec.redaction import PERSON_TEXT_SCOPE, is_secret_name, run_steps
+from midrun.codec.redaction import (
+    PERSON_TEXT_SCOPE,
+    SLICE_CHARS,
+    is_secret_name,
+    run_steps,
+    search_text,
+)
 from midrun.core.controls import Approve, Say
 from midrun.core.driver_inputs import CloseCall, FailRun
 from midrun.core.entries import CallDone, CallFailed, RunStarted
@@ -16,15 +24,18 @@ from midrun.core.ids import AskId, CallId, Epoch, RunId
 from midrun.core.placeholders import PLACEHOLDER
 from midrun.core.state import State
 from midrun.core.values import Json, Reply, Traits, Use
+from midrun.driver import redaction as driver_redaction
 from midrun.driver.delta import Delta
 from midrun.driver.redaction import (
     REMEMBERED_MAX_RUNS,
     RUN_MAX_SECRETS,
     SEARCHED_MIN_CHARS,
+    SEARCHED_ONE_BY_ONE_MAX_SECRETS,
     LiveRedactor,
     RunSecrets,
     SecretRegistry,
     redact_control,
+    redact_struct,
     redact_struct_now,
 )
 
@@ -32,19 +43,19 @@ RUN = RunId("run_1")
 SECRET = "hunter2-correct-horse"
 
 
-def vault() -> SecretRegistry:
-    """Return a vault that hides by name."""
+def make_registry() -> SecretRegistry:
+    """Return a registry with the default rules and a fixed key."""
     return SecretRegistry(redact=True, key=b"k")
 
 
-def hides(value: Json) -> Json:
-    """Return `value` as it is journaled."""
-    return run_steps(vault().get_run(RUN).redactor.redact_value(value))
+def redact(value: Json) -> Json:
+    """Return `value` with placeholders, as it is journaled."""
+    return run_steps(make_registry().get_run(RUN).redactor.redact_value(value))
 
 
-def placeholder(secret: str = SECRET) -> str:
-    """Return what stands for a secret of the run."""
-    return vault().get_run(RUN).redact(secret)
+def make_placeholder(secret: str = SECRET) -> str:
+    """Return the placeholder of a secret of the run."""
+    return make_registry().get_run(RUN).redact(secret)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +71,9 @@ def placeholder(secret: str = SECRET) -> str:
         "session_id", "cvv", "card_number",
     ],
 )  # fmt: skip
-def test_a_field_that_is_named_for_a_secret_holds_one(name: str) -> None:
-    """In whatever way it is written."""
+def test_a_field_with_the_name_of_a_secret_is_redacted(name: str) -> None:
     assert is_secret_name(name)
-    assert hides({name: SECRET}) == {name: placeholder()}
+    assert redact({name: SECRET}) == {name: make_placeholder()}
 
 
 @pytest.mark.parametrize(
@@ -75,17 +85,19 @@ def test_a_field_that_is_named_for_a_secret_holds_one(name: str) -> None:
         "number", "string", "session", "id", "card", "keyboard",
     ],
 )  # fmt: skip
-def test_a_field_that_only_sounds_like_one_does_not(name: str) -> None:
-    """What an agent needs for its work must reach it."""
+def test_a_field_whose_name_only_resembles_a_secret_is_not_redacted(name: str) -> None:
     value = {name: SECRET}
-    assert hides(value) is value
+    assert redact(value) is value
 
 
-def test_whatever_is_inside_a_secret_is_secret() -> None:
-    """However deep."""
+def test_all_texts_inside_a_secret_field_are_redacted() -> None:
     value = {"secrets": {"db": [SECRET, {"deep": SECRET}], "n": 7, "on": True}, "a": "b"}
-    assert hides(value) == {
-        "secrets": {"db": [placeholder(), {"deep": placeholder()}], "n": 7, "on": True},
+    assert redact(value) == {
+        "secrets": {
+            "db": [make_placeholder(), {"deep": make_placeholder()}],
+            "n": 7,
+            "on": True,
+        },
         "a": "b",
     }
 
@@ -111,8 +123,8 @@ def test_whatever_is_inside_a_secret_is_secret() -> None:
     ],
 )
 def test_a_secret_in_a_text_is_found_by_the_name_before_it(text: str, left: str) -> None:
-    """Errors quote headers, addresses and configurations; tools return JSON as text."""
-    assert hides(text.format(SECRET)) == left.format(placeholder())
+    """Errors contain headers, URLs and configurations; tools return JSON as text."""
+    assert redact(text.format(SECRET)) == left.format(make_placeholder())
 
 
 @pytest.mark.parametrize(
@@ -132,9 +144,8 @@ def test_a_secret_in_a_text_is_found_by_the_name_before_it(text: str, left: str)
         "================ token ================",
     ],
 )
-def test_prose_about_secrets_is_left_alone(text: str) -> None:
-    """A page about passwords is not one."""
-    assert hides(text) is text
+def test_prose_about_secrets_is_not_redacted(text: str) -> None:
+    assert redact(text) is text
 
 
 @pytest.mark.parametrize(
@@ -152,90 +163,86 @@ def test_prose_about_secrets_is_left_alone(text: str) -> None:
     ],
 )
 def test_a_secret_is_found_by_its_shape(secret: str) -> None:
-    """In data, in the words of people and in those of models."""
+    """In data, in messages of people and in replies of models."""
     text = f"It is {secret}"
-    shown = f"It is {placeholder(secret)}"
-    assert hides({"note": text}) == {"note": shown}
-    assert redact_struct_now(vault(), RUN, Say(text=text)).text == shown
+    shown = f"It is {make_placeholder(secret)}"
+    assert redact({"note": text}) == {"note": shown}
+    assert redact_struct_now(make_registry(), RUN, Say(text=text)).text == shown
     reply = CloseCall(
         epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=Reply(text=text, opaque=text))
     )
-    assert secret not in repr(redact_struct_now(vault(), RUN, reply))
+    assert secret not in repr(redact_struct_now(make_registry(), RUN, reply))
 
 
 def test_a_secret_in_the_task_is_found() -> None:
-    """By a name before it, or by its shape."""
     started = RunStarted(agent="a", task=f"Log in with password={SECRET}, the pin is fine.")
-    shown = redact_struct_now(vault(), RUN, started)
-    assert shown.task == f"Log in with password={placeholder()}, the pin is fine."
+    shown = redact_struct_now(make_registry(), RUN, started)
+    assert shown.task == f"Log in with password={make_placeholder()}, the pin is fine."
 
 
-def test_a_model_may_write_of_names_in_its_words() -> None:
-    """An agent that explains a configuration file must not be garbled."""
+def test_the_reply_of_a_model_is_not_searched_by_names() -> None:
+    """A reply that explains a configuration file must stay readable."""
     reply = Reply(text="Set password=changeme-first in app.ini")
     done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
-    assert redact_struct_now(vault(), RUN, done) is done
+    assert redact_struct_now(make_registry(), RUN, done) is done
 
 
-def test_a_secret_is_hidden_also_where_it_stands_before_its_name() -> None:
-    """One field of a result gives away what is in another."""
-    assert hides({"log": f"used {SECRET}", "password": SECRET}) == {
-        "log": f"used {placeholder()}",
-        "password": placeholder(),
+def test_a_secret_is_also_redacted_in_an_earlier_field_of_the_value() -> None:
+    """The field name that marks it as a secret comes later in the same result."""
+    assert redact({"log": f"used {SECRET}", "password": SECRET}) == {
+        "log": f"used {make_placeholder()}",
+        "password": make_placeholder(),
     }
 
 
-def test_equal_secrets_look_equal_in_one_run_and_not_in_another() -> None:
-    """So that repetition is noticed, and nothing is learnt by comparing runs."""
-    one, other = vault().get_run(RUN), vault().get_run(RunId("run_2"))
-    assert one.redact(SECRET) == vault().get_run(RUN).redact(SECRET)
-    assert one.redact(SECRET) != one.redact("another")
-    assert one.redact(SECRET) != other.redact(SECRET)
-    assert SecretRegistry(redact=True, key=b"other").get_run(RUN).redact(SECRET) != one.redact(
-        SECRET
-    )
+def test_equal_secrets_have_the_same_placeholder_within_one_run_only() -> None:
+    """A reader sees a repetition, but cannot compare the secrets of two runs."""
+    first, second = make_registry().get_run(RUN), make_registry().get_run(RunId("run_2"))
+    assert first.redact(SECRET) == make_registry().get_run(RUN).redact(SECRET)
+    assert first.redact(SECRET) != first.redact("another")
+    assert first.redact(SECRET) != second.redact(SECRET)
+    other_key = SecretRegistry(redact=True, key=b"other").get_run(RUN)
+    assert other_key.redact(SECRET) != first.redact(SECRET)
 
 
-def test_a_secret_that_is_known_is_hidden_wherever_it_appears_next() -> None:
-    """A model repeats in words what it has just passed on."""
+def test_a_known_secret_is_redacted_in_all_parts_of_a_reply() -> None:
+    """A model may repeat an argument in its text, its thinking or its reason."""
     declared = Traits(secret=("password",))
     why = f"the password is {SECRET}"
     use = Use(tool="login", args={"password": SECRET}, why=why, traits=declared)
     opaque = {"parts": [{"args": f'{{"password": "{SECRET}"}}', "text": f"so {SECRET}"}]}
     reply = Reply(text=f"I use {SECRET}", thinking=SECRET, uses=(use,), opaque=opaque)
     done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
-    assert SECRET not in repr(redact_struct_now(vault(), RUN, done))
+    assert SECRET not in repr(redact_struct_now(make_registry(), RUN, done))
 
 
-def test_a_secret_that_begins_with_another_is_hidden_whole() -> None:
-    """Its end would be left otherwise, and whoever knows the other has it all."""
-    at = vault().get_run(RUN)
-    at.redact("hunter2")
-    at.redact("hunter2-and-more")
-    shown = at.redact_all_known("hunter2-and-more, hunter2")
-    assert shown == f"{placeholder('hunter2-and-more')}, {placeholder('hunter2')}"
+def test_a_secret_that_starts_with_another_secret_is_redacted_as_a_whole() -> None:
+    """Otherwise its second part would stay visible."""
+    run_secrets = make_registry().get_run(RUN)
+    run_secrets.redact("hunter2")
+    run_secrets.redact("hunter2-and-more")
+    shown = run_secrets.redact_all_known("hunter2-and-more, hunter2")
+    assert shown == f"{make_placeholder('hunter2-and-more')}, {make_placeholder('hunter2')}"
 
 
-def test_what_has_no_secret_is_the_very_same_object() -> None:
-    """It costs a look, and no copy."""
+def test_a_value_without_a_secret_is_not_copied() -> None:
     reply = Reply(text="I log in", uses=(Use(tool="login", args={"user": "ann"}),))
     done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
-    assert redact_struct_now(vault(), RUN, done) is done
+    assert redact_struct_now(make_registry(), RUN, done) is done
 
 
-def test_errors_of_every_kind_are_covered() -> None:
-    """Also those of evidence that has an error and nothing else."""
+def test_a_secret_in_the_error_of_a_call_or_run_is_redacted() -> None:
     error = f"KeyError: password={SECRET}"
     failed = CallFailed(call=CallId("c1"), error=error)
-    for one in (
+    for driver_input in (
         CloseCall(epoch=Epoch(1), outcome=failed),
         FailRun(epoch=Epoch(1), error=error),
     ):
-        assert SECRET not in repr(redact_struct_now(vault(), RUN, one))
+        assert SECRET not in repr(redact_struct_now(make_registry(), RUN, driver_input))
 
 
-def test_a_function_of_ones_own_finds_more() -> None:
-    """Parts of any text, with the name of its field."""
+def test_a_redact_function_finds_secrets_in_addition_to_the_default_rules() -> None:
+    """It gets the name and the text of each field, and returns parts of the text."""
 
     def find(name: str, text: str) -> Iterable[str]:
         return [text] if name == "iban" else re.findall(r"sk-\w+", text)
@@ -249,12 +256,12 @@ def test_a_function_of_ones_own_finds_more() -> None:
         "password": secrets.redact(SECRET),
     }
     assert run_steps(secrets.redactor.redact_value(shown)) == shown
-    said = run_steps(secrets.redactor.redact_value("it is sk-123", PERSON_TEXT_SCOPE))
-    assert said == f"it is {secrets.redact('sk-123')}"
+    message = run_steps(secrets.redactor.redact_value("it is sk-123", PERSON_TEXT_SCOPE))
+    assert message == f"it is {secrets.redact('sk-123')}"
 
 
-def test_where_that_function_raises_nothing_is_shown() -> None:
-    """What nobody could judge may be a secret."""
+def test_a_text_is_redacted_as_a_whole_if_the_redact_function_raises() -> None:
+    """A text that could not be searched may contain a secret."""
 
     def find(name: str, text: str) -> Iterable[str]:
         raise ZeroDivisionError(name, text)
@@ -266,91 +273,91 @@ def test_where_that_function_raises_nothing_is_shown() -> None:
     assert PLACEHOLDER.fullmatch(shown["a"])
 
 
-def test_without_redaction_nothing_is_hidden() -> None:
-    """It can be turned off."""
+def test_with_redact_false_nothing_is_redacted() -> None:
     off = SecretRegistry(redact=False, key=b"k")
     given = FailRun(epoch=Epoch(1), error=f"password={SECRET}")
     assert redact_struct_now(off, RUN, given) is given
 
 
-def test_what_nobody_could_store_is_not_looked_at() -> None:
-    """A value that is nested a million times must not end the process."""
+def test_a_value_that_is_nested_too_deeply_is_redacted_as_a_whole() -> None:
+    """A recursive search of it would crash the process."""
     deep: Json = SECRET
     for _ in range(100_000):
         deep = [deep]
-    assert isinstance(hides(deep), str)
+    assert isinstance(redact(deep), str)
 
 
-# ── giving back ──────────────────────────────────────────────────────────────
+# ── secrets that are restored for tools ───────────────────────────────────────────────────
 
 
-def journaled(secrets: RunSecrets, tool: str, args: Json) -> Json:
+def redact_args(secrets: RunSecrets, tool: str, args: Json) -> Json:
     """Return the arguments of a call as the journal has them."""
     return run_steps(secrets.redact_use(Use(tool=tool, args=args), by_model=True)).args
 
 
-def test_a_tool_gets_what_the_model_wrote() -> None:
-    """In every field, also one that only a function found."""
+def test_a_tool_gets_the_arguments_that_the_model_wrote() -> None:
+    """Also in a field in which only the redact function found a secret."""
     secrets = SecretRegistry(lambda _, text: re.findall(r"sk-\w+", text), b"k").get_run(RUN)
     args = {"password": SECRET, "body": "the key is sk-123", "n": 1}
-    kept = journaled(secrets, "login", args)
-    assert "sk-123" not in repr(kept)
-    assert secrets.restore_args(Use(tool="login", args=kept)) == args
+    redacted = redact_args(secrets, "login", args)
+    assert "sk-123" not in repr(redacted)
+    assert secrets.restore_args(Use(tool="login", args=redacted)) == args
 
 
-def test_a_placeholder_is_taken_for_its_secret_only_where_one_belongs() -> None:
-    """Or whoever can make a model write a mail could have a secret sent to them."""
-    secrets = vault().get_run(RUN)
-    journaled(secrets, "login", {"password": SECRET})
+def test_a_placeholder_is_restored_only_in_a_secret_field() -> None:
+    """Otherwise an attacker could let the model mail a secret by its placeholder."""
+    secrets = make_registry().get_run(RUN)
+    redact_args(secrets, "login", {"password": SECRET})
     copied = {
-        "password": placeholder(),
-        "body": f"it is {placeholder()}",
-        "list": [placeholder()],
+        "password": make_placeholder(),
+        "body": f"it is {make_placeholder()}",
+        "list": [make_placeholder()],
     }
     assert secrets.restore_args(Use(tool="send", args=copied)) == {**copied, "password": SECRET}
 
 
-def test_what_another_process_has_hidden_is_missed() -> None:
-    """A call with a placeholder in the place of a secret must not be made."""
-    args = {"password": placeholder()}
-    elsewhere = SecretRegistry(redact=True, key=b"k")
-    assert elsewhere.has_lost_secrets(RUN, args)
-    assert elsewhere.get_run(RUN).restore_args(Use(tool="login", args=args)) == args
-    assert not elsewhere.has_lost_secrets(RUN, {"password": "none"})
+def test_a_placeholder_of_another_process_is_a_lost_secret() -> None:
+    """The driver does not make a call with a lost secret."""
+    args = {"password": make_placeholder()}
+    registry = make_registry()
+    assert registry.has_lost_secrets(RUN, args)
+    assert registry.get_run(RUN).restore_args(Use(tool="login", args=args)) == args
+    assert not registry.has_lost_secrets(RUN, {"password": "none"})
 
 
-async def test_what_a_person_edits_is_hidden_and_given_to_the_tool() -> None:
-    """Whatever becomes of the ask: it does not reach the journal."""
-    at = vault()
+async def test_a_secret_in_edited_arguments_is_redacted_and_restored_for_the_tool() -> None:
+    registry = make_registry()
     control = Approve(ask=AskId("a1"), args={"password": SECRET})
-    kept = await redact_control(at, State(run=RUN), control)
-    assert SECRET not in repr(kept)
-    assert at.get_run(RUN).restore_args(Use(tool="", args=kept.args)) == {"password": SECRET}
-    said = await redact_control(at, State(run=RUN), Say(text=f"it is {SECRET}"))
-    assert said.text == f"it is {placeholder()}"
+    redacted = await redact_control(registry, State(run=RUN), control)
+    assert SECRET not in repr(redacted)
+    assert registry.get_run(RUN).restore_args(Use(tool="", args=redacted.args)) == {
+        "password": SECRET
+    }
+    say = await redact_control(registry, State(run=RUN), Say(text=f"it is {SECRET}"))
+    assert say.text == f"it is {make_placeholder()}"
 
 
-def test_a_vault_does_not_grow_without_end() -> None:
-    """The oldest secrets, and those of the runs that rest for the longest, are forgotten."""
-    at = vault()
+def test_the_registry_has_limits_for_secrets_and_runs() -> None:
+    """It forgets the oldest secrets of a run, and the runs that were not used for longest."""
+    registry = make_registry()
     for n in range(RUN_MAX_SECRETS + 5):
-        at.get_run(RUN).redact(f"secret-{n}")
-    assert len(at.get_run(RUN)._secret_by_placeholder) == RUN_MAX_SECRETS
+        registry.get_run(RUN).redact(f"secret-{n}")
+    assert len(registry.get_run(RUN)._secret_by_placeholder) == RUN_MAX_SECRETS
     for n in range(REMEMBERED_MAX_RUNS + 5):
-        at.get_run(RunId(f"run_{n}"))
-    assert len(at._runs) == REMEMBERED_MAX_RUNS
+        registry.get_run(RunId(f"run_{n}"))
+    assert len(registry._runs) == REMEMBERED_MAX_RUNS
 
 
-# ── what is live ─────────────────────────────────────────────────────────────
+# ── live output ───────────────────────────────────────────────────────────────────────────
 
 
-def shown(screen: LiveRedactor, kind: str, *texts: str) -> str:
-    """Return what is shown of a call that says `texts` one after the other."""
+def stream(redactor: LiveRedactor, kind: str, *texts: str) -> str:
+    """Stream the texts as deltas of one call; return the text after redaction."""
     deltas = (
         Delta(run=RUN, call=CallId("c1"), kind=kind, text=text)  # type: ignore[arg-type]  # one of them
         for text in texts
     )
-    passed = (screen.redact_delta(delta) for delta in deltas)
+    passed = (redactor.redact_delta(delta) for delta in deltas)
     return "".join(delta.text for delta in passed if delta is not None)
 
 
@@ -363,27 +370,26 @@ def shown(screen: LiveRedactor, kind: str, *texts: str) -> str:
         ['{"user": "ann", "pass\\u0077ord": "', "hunter2"],
     ],
 )
-def test_arguments_are_shown_up_to_a_name_that_may_be_a_secrets(pieces: list[str]) -> None:
-    """However they are cut into pieces."""
-    assert "hunter2" not in shown(LiveRedactor(vault()), "args", *pieces)
+def test_live_arguments_stop_before_the_value_of_a_secret_field(pieces: list[str]) -> None:
+    """The field name may be split over several deltas or be escaped."""
+    assert "hunter2" not in stream(LiveRedactor(make_registry()), "args", *pieces)
 
 
-def test_arguments_without_such_a_name_are_shown() -> None:
-    """As they come."""
+def test_live_arguments_without_a_secret_field_are_shown() -> None:
     pieces = '{"pa', 'th": "x", "keywords": ["monkey"], "url": "https://ho', 'st"}'
-    assert shown(LiveRedactor(vault()), "args", *pieces) == "".join(pieces)
+    assert stream(LiveRedactor(make_registry()), "args", *pieces) == "".join(pieces)
 
 
-def test_a_known_secret_is_hidden_in_text_that_comes_in_pieces() -> None:
-    """Its beginning is held back until it is clear that it is none."""
-    at = vault()
-    at.get_run(RUN).redact(SECRET)
+def test_a_known_secret_is_redacted_in_live_text_of_several_deltas() -> None:
+    """A possible start of a secret is held back until the next delta decides."""
+    registry = make_registry()
+    registry.get_run(RUN).redact(SECRET)
     for size in (1, 2, 3, 7, 100):
         text = f"use {SECRET} or hunter2-not, hunt"
         pieces = [text[n : n + size] for n in range(0, len(text), size)]
         assert (
-            shown(LiveRedactor(at), "text", *pieces, "er!")
-            == f"use {placeholder()} or hunter2-not, hunter!"
+            stream(LiveRedactor(registry), "text", *pieces, "er!")
+            == f"use {make_placeholder()} or hunter2-not, hunter!"
         )
 
 
@@ -394,26 +400,140 @@ def test_a_known_secret_is_hidden_in_text_that_comes_in_pieces() -> None:
     words=st.lists(st.text("ab1 ", max_size=9), max_size=4),
     cuts=st.lists(st.integers(1, 5), min_size=1, max_size=5),
 )
-def test_no_known_secret_is_ever_shown_however_the_text_is_cut(
+def test_no_known_secret_is_shown_live_however_the_text_is_split(
     secrets: list[str], words: list[str], cuts: list[int]
 ) -> None:
-    """Also where one is part of another, or begins where another ends."""
-    at = vault()
+    """Also if one secret is part of another, or starts where another ends."""
+    registry = make_registry()
     for secret in secrets:
-        at.get_run(RUN).redact(secret)
+        registry.get_run(RUN).redact(secret)
     text = "".join(part for pair in zip_longest(words, secrets, fillvalue="") for part in pair)
     pieces, sizes = [], cycle(cuts)
     while text:
         size = next(sizes)
         pieces.append(text[:size])
         text = text[size:]
-    seen = shown(LiveRedactor(at), "text", *pieces)
+    seen = stream(LiveRedactor(registry), "text", *pieces)
     assert not [secret for secret in secrets if secret in PLACEHOLDER.sub("|", seen)]
 
 
-def test_with_a_function_of_ones_own_no_words_are_live() -> None:
-    """It cannot judge half of what it is to find. Notes are whole, and come."""
-    screen = LiveRedactor(SecretRegistry(lambda _, text: re.findall(r"sk-\w+", text), b"k"))
-    assert not shown(screen, "text", "anything")
-    assert shown(screen, "note", "no key") == "no key"
-    assert "sk-1" not in shown(screen, "note", "a key: sk-123")
+def test_with_a_redact_function_live_text_is_not_shown_but_notes_are() -> None:
+    """The function cannot search a part of a text. A note is complete."""
+    redactor = LiveRedactor(SecretRegistry(lambda _, text: re.findall(r"sk-\w+", text), b"k"))
+    assert not stream(redactor, "text", "anything")
+    assert stream(redactor, "note", "no key") == "no key"
+    assert "sk-1" not in stream(redactor, "note", "a key: sk-123")
+
+
+TEXT_PARTS = [
+    "password", "api_key", "userPin", "token", "spin", "=", ":", "==", "::", " = ", '"', "'",
+    '": "', "\\", "]", ">", "hunter2-x", "s3cr3t", "Bearer ", "basic ", "dXNlcjpwYXNz",
+    "curl -u ", "me:hunter22", "https://", "@", "sk-", "4f5g6h7j8k9l0m1n2b", "ghp_",
+    "16C7e42F292c6912E7710", "AKIA", "IOSFODNN7EXAMPLE", "eyJ", "hbGciOiJI.eyJzdWIiO",
+    "-----BEGIN PRIVATE KEY-----", "MIIE-ow", "-----END PRIVATE KEY-----", " ", "\n", "é",
+    "\U0001f511",
+    "\ud800", ",", "x" * 50,
+]  # fmt: skip
+
+TEXTS = st.lists(st.sampled_from(TEXT_PARTS), max_size=40).map("".join)
+
+
+@given(text=TEXTS, size=st.integers(1, 200), names=st.booleans())
+def test_slices_of_any_size_give_the_same_result(text: str, size: int, *, names: bool) -> None:
+    """Also if a slice ends within a name, a value or a secret."""
+    whole = run_steps(search_text(text, names=names))
+    assert run_steps(search_text(text, names=names, slice_chars=size)) == whole
+
+
+@given(
+    secrets=st.lists(st.text("ab1é", min_size=6, max_size=12), min_size=1, max_size=60),
+    words=st.lists(st.text("ab1é ", max_size=9), max_size=12),
+    piece=st.integers(1, 40),
+)
+def test_known_secrets_are_found_in_slices_as_in_the_whole_text(
+    secrets: list[str], words: list[str], piece: int
+) -> None:
+    """Few secrets are searched one by one, many by an index of four bytes."""
+    text = "".join(word + secret for word, secret in zip(words, cycle(secrets), strict=False))
+    run_secrets = make_registry().get_run(RUN)
+    for secret in secrets:
+        run_secrets.redact(secret)
+    whole = run_secrets.redact_all_known(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver_redaction, "SLICE_CHARS", piece)
+        patch.setattr(driver_redaction, "PIECE_CHARS", piece)
+        patch.setattr(driver_redaction, "SEARCHED_ONE_BY_ONE_MAX_SECRETS", 8)
+        assert run_secrets.redact_all_known(text) == whole
+    left = PLACEHOLDER.sub("|", whole)
+    assert not [secret for secret in secrets if secret in left]
+
+
+def test_each_of_many_secrets_is_found_at_any_offset() -> None:
+    run_secrets = make_registry().get_run(RUN)
+    secrets = [f"{n:03}-hunter-{n * n}" for n in range(SEARCHED_ONE_BY_ONE_MAX_SECRETS * 4)]
+    for secret in secrets:
+        run_secrets.redact(secret)
+    filler = "lorem ipsum " * (2 * SLICE_CHARS // len(secrets) // 12)
+    text = "".join(f"{filler}{'x' * (n % 4)}{secret}" for n, secret in enumerate(secrets))
+    shown = run_secrets.redact_all_known(text)
+    assert shown.count("[redacted:") == len(secrets)
+
+
+def test_a_text_with_too_many_secrets_is_redacted_from_there_on() -> None:
+    """A search of each of a million secrets would take too long."""
+    run_secrets = make_registry().get_run(RUN)
+    text = "It begins. " + "pin=12345 " * 20_000 + "the end"
+    shown = run_steps(run_secrets.redactor.redact_value(text))
+    assert isinstance(shown, str)
+    assert "12345" not in shown
+    assert "the end" not in shown
+    assert len(shown) < len(text)
+
+
+def test_a_long_list_of_urls_is_not_redacted() -> None:
+    """A candidate that is not a secret does not count towards the limit of secrets."""
+    run_secrets = make_registry().get_run(RUN)
+    text = "".join(f"https://host{n}:8080/token\n" for n in range(20_000))
+    assert run_steps(run_secrets.redactor.redact_value(text)) is text
+
+
+LARGE_TEXT = "an ordinary line of text: with a value = 7\n" * 60_000
+MANY_ITEMS = [{"id": n, "name": f"item {n}"} for n in range(40_000)]
+
+
+@pytest.mark.parametrize(
+    ("value", "turns"),
+    [
+        pytest.param(LARGE_TEXT, len(LARGE_TEXT) // SLICE_CHARS, id="text"),
+        pytest.param(MANY_ITEMS, 100, id="leaves"),
+        pytest.param({"password": LARGE_TEXT}, 10, id="secret"),
+        pytest.param(
+            {"password": "hunter22", "t": LARGE_TEXT},
+            len(LARGE_TEXT) // SLICE_CHARS,
+            id="known",
+        ),
+    ],
+)
+async def test_other_tasks_run_while_a_large_result_is_searched(
+    value: Json, turns: int
+) -> None:
+    """Also in a cancelled scope: the search is shielded, and the cancellation comes later."""
+    done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), result=value))
+    turns_seen = 0
+    is_done = False
+
+    async def watch() -> None:
+        nonlocal turns_seen
+        while not is_done:
+            turns_seen += 1
+            await checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        await checkpoint()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            redacted = await redact_struct(make_registry(), RUN, done)
+        is_done = True
+    assert isinstance(redacted, CloseCall)
+    assert turns_seen >= turns

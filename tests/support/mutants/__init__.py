@@ -1,9 +1,10 @@
-"""Planted faults: each breaks one rule on purpose, and the simulator must notice.
+"""Planted faults: each breaks one rule on purpose, and the simulator must find it.
 
-A check that never fails proves nothing. Every fault here replaces a named function or a cell
-of a table of the real core, of the store's rules, or of the simulated shell, for as long as a
-`with` lasts. A second layer, which another one hides, is planted together with that other one.
+A fault replaces a named function or a table cell of the core, of the store's validation or of
+the simulated driver, inside a `with` block. If two layers check the same rule, the fault is
+planted in both. A constant such as `_PLAN_PAUSING` holds the original function, which the
+replacement calls.
 
-`python -m tests.support.mutants` prints how many schedules each strategy needed, and fails if
-one survived.
+`python -m tests.support.mutants` prints the schedules that each strategy needed, and fails if
+a fault was not found.
 """

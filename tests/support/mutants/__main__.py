@@ -1,37 +1,37 @@
-"""`python -m tests.support.mutants`: plant every fault and see that it is found."""
+"""`python -m tests.support.mutants`: plant each fault and check that it is found."""
 
 import argparse
 import sys
 from time import perf_counter
 from typing import cast
 
-from tests.support.mutants.gate import MUTANTS, Found, hunts
-from tests.support.mutants.planting import Mutant
-from tests.support.simulate.setup import STRATEGIES, STYLES, Strategy
-from tests.support.simulate.sweep import swept
+from tests.support.mutants.replacements import Mutant
+from tests.support.mutants.runner import MUTANTS, SearchResult, search_all
+from tests.support.simulate.setup import SINGLE_STRATEGIES, STRATEGIES, Strategy
+from tests.support.simulate.sweep import run_schedules
 
-SOUND = 300
+SOUND_SCHEDULES = 300
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; 1 if a fault survived, or if there is one that nobody planted."""
-    asked = _parser().parse_args(arguments)
-    strategies = tuple(cast("list[Strategy]", asked.strategy or list(STYLES)))
-    mutants = tuple(m for m in MUTANTS if asked.only in m.name)
-    sound = swept(range(asked.seed, asked.seed + SOUND), "mixed")
+    """Print the table; return 1 if a fault survived, or if a schedule fails without one."""
+    options = _parser().parse_args(arguments)
+    strategies = tuple(cast("list[Strategy]", options.strategy or list(SINGLE_STRATEGIES)))
+    mutants = tuple(m for m in MUTANTS if options.only in m.name)
+    sound = run_schedules(range(options.seed, options.seed + SOUND_SCHEDULES), "mixed")
     if sound.failures:
         print(sound.failures[0].text)
-        print("a fault that nobody planted: the table would say nothing")
+        print("a schedule fails without a planted fault: fix that first")
         return 1
     began = perf_counter()
     print(f"| planted fault | {' | '.join(strategies)} | caught as |")
     print(f"|---|{'---|' * len(strategies)}---|")
     survived = []
-    for mutant, found in hunts(mutants, strategies, asked.seed, asked.limit):
+    for mutant, found in search_all(mutants, strategies, options.seed, options.limit):
         print(_row(mutant, found), flush=True)
-        if not any(one.schedules for one in found):
+        if not any(result.schedules for result in found):
             survived.append(mutant.name)
-    print(f"{len(mutants)} faults in {perf_counter() - began:.0f} s, first seed {asked.seed}")
+    print(f"{len(mutants)} faults in {perf_counter() - began:.0f} s, first seed {options.seed}")
     print(f"SURVIVED: {', '.join(survived)}" if survived else "every planted fault was found")
     return 1 if survived else 0
 
@@ -43,17 +43,17 @@ def _parser() -> argparse.ArgumentParser:
         "--limit",
         type=int,
         default=1000,
-        help="schedules for each strategy but the one that a fault must be found with",
+        help="schedules for each strategy, except the strategy of the fault",
     )
-    parser.add_argument("--only", default="", help="part of the names to plant")
+    parser.add_argument("--only", default="", help="plant only faults whose name contains this")
     parser.add_argument("--strategy", choices=STRATEGIES, action="append")
     return parser
 
 
-def _row(mutant: Mutant, found: tuple[Found, ...]) -> str:
-    cells = (f"{one.schedules}" if one.schedules else "-" for one in found)
-    rules = sorted({one.rule for one in found if one.rule})
-    name = f"{mutant.name} (documented limit)" if mutant.documented else mutant.name
+def _row(mutant: Mutant, found: tuple[SearchResult, ...]) -> str:
+    cells = (f"{result.schedules}" if result.schedules else "-" for result in found)
+    rules = sorted({result.rule for result in found if result.rule})
+    name = f"{mutant.name} (documented limit)" if mutant.is_documented_limit else mutant.name
     return f"| {name} | {' | '.join(cells)} | {', '.join(rules)} |"
 
 

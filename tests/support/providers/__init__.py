@@ -1,9 +1,9 @@
-"""Providers to test against: real sockets, scripted answers and faults, and what they saw.
+"""Fake model providers on real sockets, with scripted answers and faults.
 
 `async with Provider(Answer(Text("Hello ", "world")), Denied(429)) as provider` listens on
 loopback and speaks OpenAI chat, OpenAI responses and Anthropic messages, by path. The n-th
-request gets the n-th answer. Tests wait for facts (`request`, `closed_midway`, `Gate.reached`)
-and never for time.
+request gets the n-th answer. Tests wait for events (`request`, `closed_midway`,
+`Gate.reached`) and never sleep.
 """
 
 from tests.support.providers.script import (

@@ -1,49 +1,49 @@
-"""The Anthropic messages protocol: blocks that open, grow and close; thinking is signed."""
+"""The Anthropic messages protocol: content blocks that are streamed; thinking is signed."""
 
 from collections.abc import Iterator
 
-from tests.support.providers.frames import Fields, Frame, Numbers, Protocol, encoded
 from tests.support.providers.script import Answer, Call, Denied, Part, Text, Thinking
+from tests.support.providers.wire import Fields, Frame, IdSource, Protocol, encode_json
 
 FINISHES = {"stop": "end_turn", "length": "max_tokens", "filtered": "refusal"}
 
 
-def frames(answer: Answer, model: str, numbers: Numbers) -> Iterator[Frame]:
-    """Yield the answer as the messages of a streamed message."""
-    yield _frame("message_start", message=_message(answer, model, numbers))
-    yield _frame("ping")
+def make_frames(answer: Answer, model: str, ids: IdSource) -> Iterator[Frame]:
+    """Yield the answer as the events of a streamed message."""
+    yield _make_frame("message_start", message=_make_message(answer, model, ids))
+    yield _make_frame("ping")
     for index, part in enumerate(answer.parts):
-        block = _block(part, numbers)
-        yield _frame("content_block_start", index=index, content_block=block)
+        block = _make_block(part, ids)
+        yield _make_frame("content_block_start", index=index, content_block=block)
         for piece in part.pieces:
-            yield _grown(index, _change(part, piece), delta=True)
+            yield _make_delta(index, _make_change(part, piece), delta=True)
         if isinstance(part, Thinking):
-            yield _grown(index, {"type": "signature_delta", "signature": part.signature})
-        yield _frame("content_block_stop", index=index)
+            yield _make_delta(index, {"type": "signature_delta", "signature": part.signature})
+        yield _make_frame("content_block_stop", index=index)
     stopped_for_calls = answer.calls and answer.finish == "stop"
     reason = "tool_use" if stopped_for_calls else FINISHES[answer.finish]
     given = answer.usage.given if answer.usage else 0
-    yield _frame(
+    yield _make_frame(
         "message_delta",
         delta={"stop_reason": reason, "stop_sequence": None},
         usage={"output_tokens": given},
     )
-    yield _frame("message_stop")
+    yield _make_frame("message_stop")
 
 
-def _frame(kind: str, **fields: object) -> Frame:
-    return Frame(encoded({"type": kind, **fields}), name=kind)
+def _make_frame(kind: str, **fields: object) -> Frame:
+    return Frame(encode_json({"type": kind, **fields}), name=kind)
 
 
-def _grown(index: int, change: Fields, *, delta: bool = False) -> Frame:
+def _make_delta(index: int, change: Fields, *, delta: bool = False) -> Frame:
     kind = "content_block_delta"
-    data = encoded({"type": kind, "index": index, "delta": change})
+    data = encode_json({"type": kind, "index": index, "delta": change})
     return Frame(data, name=kind, delta=delta)
 
 
-def _message(answer: Answer, model: str, numbers: Numbers) -> Fields:
+def _make_message(answer: Answer, model: str, ids: IdSource) -> Fields:
     return {
-        "id": numbers.id("msg"),
+        "id": ids.make_id("msg"),
         "type": "message",
         "role": "assistant",
         "model": model,
@@ -57,7 +57,7 @@ def _message(answer: Answer, model: str, numbers: Numbers) -> Fields:
     }
 
 
-def _block(part: Part, numbers: Numbers) -> Fields:
+def _make_block(part: Part, ids: IdSource) -> Fields:
     match part:
         case Text():
             return {"type": "text", "text": ""}
@@ -66,13 +66,13 @@ def _block(part: Part, numbers: Numbers) -> Fields:
         case Call(tool=tool, id=id_):
             return {
                 "type": "tool_use",
-                "id": id_ or numbers.id("toolu"),
+                "id": id_ or ids.make_id("toolu"),
                 "name": tool,
                 "input": {},
             }
 
 
-def _change(part: Part, piece: str) -> Fields:
+def _make_change(part: Part, piece: str) -> Fields:
     match part:
         case Text():
             return {"type": "text_delta", "text": piece}
@@ -82,9 +82,9 @@ def _change(part: Part, piece: str) -> Fields:
             return {"type": "input_json_delta", "partial_json": piece}
 
 
-def refusal(denied: Denied) -> Fields:
+def make_error_body(denied: Denied) -> Fields:
     """Return the error body of the Anthropic API."""
     return {"type": "error", "error": {"type": denied.kind, "message": denied.message}}
 
 
-MESSAGES = Protocol("/messages", frames, refusal)
+MESSAGES = Protocol("/messages", make_frames, make_error_body)

@@ -1,7 +1,7 @@
-"""What a fake provider is told to answer, apart from any protocol.
+"""The scripted answers and faults of a fake provider, independent of the protocol.
 
-Positions count deltas: the pieces of text, thinking and arguments that a client is streamed.
-So the same script means the same on every protocol.
+Positions count deltas: the pieces of text, thinking and arguments in the stream. So a script
+has the same meaning in every protocol.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Text:
 
 
 class Thinking:
-    """Thinking, streamed in these pieces and signed at its end where the protocol signs."""
+    """Thinking, streamed in these pieces; signed at its end if the protocol has signatures."""
 
     def __init__(self, *pieces: str, signature: str = "signed-by-the-provider") -> None:
         self.pieces = pieces
@@ -39,38 +39,38 @@ Part: TypeAlias = Text | Thinking | Call
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """The tokens that the provider says it counted."""
+    """The token counts that the provider reports."""
 
     taken: int = 11
     given: int = 7
 
 
 class Cut(Struct, frozen=True, kw_only=True):
-    """The connection breaks after so many deltas."""
+    """Close the connection after this number of deltas."""
 
     after: int
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """The response ends in good order after so many deltas, before the message is whole."""
+    """End the response properly after this number of deltas, with an incomplete message."""
 
     after: int
 
 
 class Garbled(Struct, frozen=True, kw_only=True):
-    """Half a chunk, which is not JSON, comes after so many deltas."""
+    """Send half a chunk, which is not valid JSON, after this number of deltas."""
 
     after: int
 
 
 class Endless(Struct, frozen=True):
-    """The last text part never stops: its last piece is sent for ever."""
+    """Repeat the last piece of the last text part without end."""
 
 
 class Gate:
-    """Holds an answer back after so many deltas, or its very headers with `after=None`.
+    """Holds an answer back after this number of deltas; `after=None`: before its headers.
 
-    A gate that nobody opens is a provider that stalls.
+    A gate that is never opened is a provider that stalls.
     """
 
     def __init__(self, *, after: int | None) -> None:
@@ -79,15 +79,15 @@ class Gate:
         self._opened = anyio.Event()
 
     async def reached(self) -> None:
-        """Wait until the answer stands at the gate."""
+        """Wait until the answer has reached the gate."""
         await self._reached.wait()
 
     def open(self) -> None:
-        """Let the answer go on."""
+        """Let the answer continue."""
         self._opened.set()
 
     async def pass_through(self) -> None:
-        """Stand at the gate until it is opened; for the server."""
+        """Wait until the gate is open; called by the server."""
         self._reached.set()
         await self._opened.wait()
 
@@ -96,10 +96,10 @@ Fault: TypeAlias = Cut | Ended | Garbled | Endless | Gate
 
 
 class Answer:
-    """One answer: its parts, what it counted, why it finished, and what goes wrong with it.
+    """One answer: its parts, its token counts, its finish reason, and its fault.
 
-    `finish` is `stop`, `length` or `filtered`; with calls, `stop` is said as
-    the protocol says that it stopped for them.
+    `finish` is `stop`, `length` or `filtered`. An answer with calls and `stop` has the
+    protocol's own finish reason for calls.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class Answer:
 
     @property
     def calls(self) -> bool:
-        """Whether it asks for any call."""
+        """Whether the answer has tool calls."""
         return any(isinstance(part, Call) for part in self.parts)
 
 
 class Denied:
-    """An HTTP error in place of an answer, with an error body as the protocol has it."""
+    """An HTTP error instead of an answer, with the error body of the protocol."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""The fake provider itself: a small HTTP server in the test's own event loop.
+"""The fake provider: a small HTTP server in the event loop of the test.
 
-One request per connection: a connection that the client closes is then a request that it gave
-up, and nothing else.
+There is one request per connection. So a connection that the client closes early is a request
+that it has given up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,17 +15,16 @@ from anyio.abc import AnyByteReceiveStream, ByteStream, SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.support.providers.anthropic import MESSAGES
-from tests.support.providers.chat import CHAT
-from tests.support.providers.frames import Frame, Numbers, Protocol
-from tests.support.providers.responses import RESPONSES
+from tests.support.providers.openai import CHAT, RESPONSES
 from tests.support.providers.script import Answer, Cut, Denied, Ended, Endless, Garbled, Gate
+from tests.support.providers.wire import Frame, IdSource, Protocol
 
 T = TypeVar("T")
 
 PROTOCOLS: Final[Sequence[Protocol]] = (CHAT, RESPONSES, MESSAGES)
-HEAD_MAX: Final = 65_536
-STREAMED: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
-GONE: Final = (
+HEAD_MAX_BYTES: Final = 65_536
+STREAM_HEADERS: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
+CLIENT_GONE_ERRORS: Final = (
     anyio.EndOfStream,
     anyio.IncompleteRead,
     anyio.BrokenResourceError,
@@ -34,32 +33,32 @@ GONE: Final = (
 
 
 class Exchange:
-    """A request as the provider saw it, and how its answer went."""
+    """A request that the provider received, and the progress of its answer."""
 
     def __init__(self, path: str, headers: dict[str, str], body: dict[str, object]) -> None:
         self.path = path
         self.headers = headers
         self.body = body
         self.sent = 0
-        """How many deltas have been sent."""
+        """The number of deltas that were sent."""
         self.ended = False
         self.closed_midway = False
-        """The client closed the connection before the answer was whole."""
+        """Whether the client closed the connection before the end of the answer."""
 
 
 class Provider:
-    """Answers the n-th request with the n-th of `answers`, as long as the context is open.
+    """Answers the n-th request with the n-th of `answers`, while the context is open.
 
-    `url` is for Anthropic clients; those of OpenAI want `/v1` after it.
+    `url` is for Anthropic clients; OpenAI clients need `/v1` after it.
     """
 
     def __init__(self, *answers: Answer | Denied) -> None:
         self.url = ""
         self.exchanges: list[Exchange] = []
         self._answers = answers
-        self._numbers = Numbers()
+        self._ids = IdSource()
         self._stack = AsyncExitStack()
-        self._news = anyio.Event()
+        self._changed = anyio.Event()
 
     async def __aenter__(self) -> Self:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
@@ -78,68 +77,68 @@ class Provider:
         trace: TracebackType | None,
         /,
     ) -> None:
-        await self._stack.aclose()  # what went wrong in the test is not the server's to wrap
+        await self._stack.aclose()  # without the test's error: a task group would wrap it
 
     async def request(self, n: int = 0) -> Exchange:
         """Wait for the n-th request, and return it."""
-        return await self._fact(lambda: next(iter(self.exchanges[n : n + 1]), None))
+        return await self._wait_for(lambda: next(iter(self.exchanges[n : n + 1]), None))
 
     async def ended(self, n: int = 0) -> Exchange:
-        """Wait until the answer to the n-th request has ended, in whichever way."""
+        """Wait until the answer to the n-th request has ended, also by a fault."""
         exchange = await self.request(n)
-        return await self._fact(lambda: exchange if exchange.ended else None)
+        return await self._wait_for(lambda: exchange if exchange.ended else None)
 
     async def closed_midway(self, n: int = 0) -> int:
-        """Wait until the client gave up the n-th request; return how many deltas were sent."""
+        """Wait until the client gave up the n-th request; return the number of sent deltas."""
         exchange = await self.request(n)
-        return await self._fact(lambda: exchange.sent if exchange.closed_midway else None)
+        return await self._wait_for(lambda: exchange.sent if exchange.closed_midway else None)
 
-    async def _fact(self, look: Callable[[], T | None]) -> T:
-        while (found := look()) is None:
-            await self._news.wait()
+    async def _wait_for(self, find: Callable[[], T | None]) -> T:
+        while (found := find()) is None:
+            await self._changed.wait()
         return found
 
-    def _tell(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
     async def _serve(self, stream: ByteStream) -> None:
         async with stream:
             try:
-                exchange = await _received(stream)
-            except GONE:
+                exchange = await _read_request(stream)
+            except CLIENT_GONE_ERRORS:
                 return
             self.exchanges.append(exchange)
-            self._tell()
+            self._notify()
             try:
                 await self._answer(stream, exchange, len(self.exchanges) - 1)
-            except GONE:
+            except CLIENT_GONE_ERRORS:
                 exchange.closed_midway = True
             finally:
                 exchange.ended = True
-                self._tell()
+                self._notify()
 
     async def _answer(self, stream: ByteStream, exchange: Exchange, n: int) -> None:
         protocol = next((p for p in PROTOCOLS if exchange.path.endswith(p.path)), CHAT)
-        answer = self._answers[n] if n < len(self._answers) else _script_ended(n)
+        answer = self._answers[n] if n < len(self._answers) else _make_script_error(n)
         if isinstance(answer, Denied):
             body = msgspec.json.encode(protocol.refusal(answer))
             length = {"content-type": "application/json", "content-length": str(len(body))}
-            await stream.send(_head(answer.code, {**length, **answer.headers}) + body)
+            await stream.send(_encode_head(answer.code, {**length, **answer.headers}) + body)
             return
-        frames = protocol.frames(answer, str(exchange.body.get("model")), self._numbers)
+        frames = protocol.frames(answer, str(exchange.body.get("model")), self._ids)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_noticing_the_end, stream, exchange, tasks.cancel_scope)
+            tasks.start_soon(_watch_for_disconnect, stream, exchange, tasks.cancel_scope)
             try:
-                await _stream_out(stream, exchange, answer, frames)
-            except GONE:
+                await _send_frames(stream, exchange, answer, frames)
+            except CLIENT_GONE_ERRORS:
                 exchange.closed_midway = True
             tasks.cancel_scope.cancel()
 
 
-async def _received(stream: AnyByteReceiveStream) -> Exchange:
+async def _read_request(stream: AnyByteReceiveStream) -> Exchange:
     reader = BufferedByteReceiveStream(stream)
-    head = (await reader.receive_until(b"\r\n\r\n", HEAD_MAX)).decode()
+    head = (await reader.receive_until(b"\r\n\r\n", HEAD_MAX_BYTES)).decode()
     first, *lines = head.split("\r\n")
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
     body = await reader.receive_exactly(int(headers.get("content-length", "0")))
@@ -147,39 +146,39 @@ async def _received(stream: AnyByteReceiveStream) -> Exchange:
     return Exchange(path, headers, msgspec.json.decode(body, type=dict[str, object]))
 
 
-async def _noticing_the_end(
-    stream: ByteStream, exchange: Exchange, answering: anyio.CancelScope
+async def _watch_for_disconnect(
+    stream: ByteStream, exchange: Exchange, scope: anyio.CancelScope
 ) -> None:
-    """Notice that the client has gone, also while there is nothing to send."""
+    """Cancel the answer when the client disconnects, also while nothing is sent."""
     try:
         await stream.receive()
-    except GONE:
+    except CLIENT_GONE_ERRORS:
         exchange.closed_midway = True
-        answering.cancel()
+        scope.cancel()
 
 
-async def _stream_out(
+async def _send_frames(
     stream: ByteStream, exchange: Exchange, answer: Answer, frames: Iterator[Frame]
 ) -> None:
     fault = answer.fault
     if isinstance(fault, Gate) and fault.after is None:
         await fault.pass_through()
-    await stream.send(_head(200, STREAMED))
+    await stream.send(_encode_head(200, STREAM_HEADERS))
     for frame in frames:
         if isinstance(fault, Cut | Ended | Garbled | Gate) and fault.after == exchange.sent:
-            if await _goes_wrong(stream, fault, frame):
+            if await _inject_fault(stream, fault, frame):
                 return
             fault = None
-        await _send(stream, exchange, frame)
+        await _send_frame(stream, exchange, frame)
         while isinstance(fault, Endless) and frame.delta:
-            await _send(stream, exchange, frame)
+            await _send_frame(stream, exchange, frame)
     await stream.send(b"0\r\n\r\n")
 
 
-async def _goes_wrong(
+async def _inject_fault(
     stream: ByteStream, fault: Cut | Ended | Garbled | Gate, frame: Frame
 ) -> bool:
-    """Let the fault happen before `frame`, and tell whether the answer is over with it."""
+    """Inject the fault before `frame`; return whether it ends the answer."""
     match fault:
         case Cut():
             return True
@@ -187,28 +186,30 @@ async def _goes_wrong(
             await stream.send(b"0\r\n\r\n")
             return True
         case Garbled():
-            await stream.send(_chunk(Frame(frame.data[: len(frame.data) // 2], frame.name)))
+            await stream.send(
+                _encode_chunk(Frame(frame.data[: len(frame.data) // 2], frame.name))
+            )
             return False
         case Gate():
             await fault.pass_through()
             return False
 
 
-async def _send(stream: ByteStream, exchange: Exchange, frame: Frame) -> None:
-    await stream.send(_chunk(frame))
+async def _send_frame(stream: ByteStream, exchange: Exchange, frame: Frame) -> None:
+    await stream.send(_encode_chunk(frame))
     exchange.sent += frame.delta
 
 
-def _chunk(frame: Frame) -> bytes:
-    data = frame.encoded()
+def _encode_chunk(frame: Frame) -> bytes:
+    data = frame.encode()
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _head(code: int, headers: dict[str, str]) -> bytes:
+def _encode_head(code: int, headers: dict[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {code} As Scripted", "connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def _script_ended(n: int) -> Denied:
+def _make_script_error(n: int) -> Denied:
     return Denied(400, kind="script_ended", message=f"no answer is scripted for request {n}")

@@ -1,7 +1,7 @@
-"""The driver: take the lease, read, plan, carry out orders; drop everything when fenced.
+"""The driver loop of one process: take the lease, read, plan effects, perform them.
 
-It decides nothing. Each order becomes evidence that is decided on a state it has read; when
-the journal has moved on meanwhile, it reads again.
+It decides nothing. Each effect becomes a driver input that is decided on the state that was
+read. If the journal has grown meanwhile, the loop reads again; if it is fenced, it drops all.
 """
 
 from midrun.core.controls import Halt
@@ -38,204 +38,234 @@ from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
 from midrun.core.transitions import Accepted
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
-from tests.support.simulate.door import Door
-from tests.support.simulate.pills import checked
-from tests.support.simulate.programs import proposals
-from tests.support.simulate.scene import Scene
-from tests.support.simulate.schedule import Process, Steps
+from tests.support.simulate.dispatcher import Dispatcher, check_or_kill_process
+from tests.support.simulate.environment import Environment
+from tests.support.simulate.programs import propose_uses
+from tests.support.simulate.scheduler import Process, Steps
 
 
 class Driver:
-    """One process's loop over one run."""
+    """The driver loop of one process."""
 
-    def __init__(self, scene: Scene, process: Process) -> None:
-        self.scene = scene
-        self.desk = scene.desk
+    def __init__(self, env: Environment, process: Process) -> None:
+        self.env = env
+        self.journal = env.desk
         self.process = process
-        self.leaving = False
-        self.timer: Micros | None = None  # when it wants to be looked at again
+        self.is_shutting_down = False
+        self.wake_at: Micros | None = None  # when the loop must run again
 
     def steps(self) -> Steps:
-        """Take the run whenever it can be had, and drive it."""
+        """Take the lease whenever it is free, and drive the run."""
         while True:
-            self.timer = None
-            yield self._claimable
-            if self.leaving:
-                self.desk.lapse(self.process.name)  # it lets go of whatever it may still hold
+            self.wake_at = None
+            yield self._can_take_lease
+            if self.is_shutting_down:
+                self.journal.expire_lease(self.process.name)  # it may still hold a lease
                 return
-            if scopes := self.desk.latches:
-                self._hold(scopes[0])
+            if scopes := self.journal.halt_scopes:
+                self._halt_undriven_run(scopes[0])
                 continue
-            if self.scene.chance(self.scene.setup.snapshots):
-                self.desk.recover()
+            if self.env.chance(self.env.setup.snapshot_share):
+                self.journal.check_recovery()
             self.process.lapsed = False
-            lease = self.desk.take(self.process.name)
+            lease = self.journal.take_lease(self.process.name)
             if lease is not None:
-                yield from self._drive(Door(self.scene, self.process, lease))
+                yield from self._drive(Dispatcher(self.env, self.process, lease))
 
-    def _claimable(self) -> bool:
-        if self.leaving:
+    def _can_take_lease(self) -> bool:
+        if self.is_shutting_down:
             return True
-        own = self.desk.holder == self.process.name  # left over from an epoch it has dropped
-        return self.desk.state.phase in DRIVABLE_PHASES and (own or self.desk.drivable())
+        # A process may take again the lease that it has dropped.
+        own = self.journal.holder == self.process.name
+        return self.journal.state.phase in DRIVABLE_PHASES and (
+            own or self.journal.is_drivable()
+        )
 
-    def _hold(self, scope: str) -> None:
-        """Halt a run that nobody drives, now that it is touched."""
-        batch = self.desk.batch()
+    def _halt_undriven_run(self, scope: str) -> None:
+        """Journal the halt of a run that has no driver."""
+        batch = self.journal.make_batch()
         batch.add(Halt(by=Actor(name="olga", role="operator"), scope=scope))
-        self.desk.commit(batch)
+        self.journal.commit(batch)
 
-    def _drive(self, door: Door) -> Steps:
+    def _drive(self, dispatcher: Dispatcher) -> Steps:
         while True:
             yield None
-            state = self.desk.state
-            if not door.holds():
-                door.drop()
+            state = self.journal.state
+            if not dispatcher.has_lease():
+                dispatcher.drop()
                 return
-            if self.scene.chance(self.scene.setup.snapshots):
-                self.desk.snapshot()
-            heard = self.scene.chance(0.6)  # word of a latch may come late
-            if heard and state.phase is not Phase.HALTED and (scopes := self.desk.latches):
-                door.meet(scopes[0], "olga")
+            if self.env.chance(self.env.setup.snapshot_share):
+                self.journal.save_snapshot()
+            notified = self.env.chance(0.6)  # the notice of a halt may come late
+            if (
+                notified
+                and state.phase is not Phase.HALTED
+                and (scopes := self.journal.halt_scopes)
+            ):
+                dispatcher.record_halt(scopes[0], "olga")
                 continue
             busy = state.in_flight or state.cleanup_in_flight
-            if self.leaving and (not busy or self.scene.chance(0.5)):
-                self._bring(door, state, StandDown(epoch=door.lease.epoch, why="shutdown"))
+            if self.is_shutting_down and (not busy or self.env.chance(0.5)):
+                self._append_input(
+                    dispatcher, state, StandDown(epoch=dispatcher.lease.epoch, why="shutdown")
+                )
                 if not busy:
                     continue
-            orders = plan_effects(state)
-            self._pass_on(door, orders)
-            self.timer = self._timer(orders)
-            acting = [o for o in orders if self._is_acting(door, o)]
-            if acting:
-                if self._breaks(door, state):
+            effects = plan_effects(state)
+            self._stop_calls(dispatcher, effects)
+            self.wake_at = self._find_wake_at(effects)
+            due_effects = [e for e in effects if self._is_due(dispatcher, e)]
+            if due_effects:
+                if self._fails_run(dispatcher, state):
                     continue
-                yield None  # prompts are built, hosts run: the world may change meanwhile
-                self._carry_out(door, acting, state)
+                yield None  # a real driver awaits here, and the journal may grow
+                self._perform_first(dispatcher, due_effects, state)
                 continue
-            seq, phase, leaving = state.seq, state.phase, self.leaving
+            seq, phase, was_shutting_down = state.seq, state.phase, self.is_shutting_down
             yield (
                 lambda: (
-                    self.desk.state.seq > seq  # noqa: B023 - read before the next turn of the loop
-                    or not door.holds()
-                    or self.leaving is not leaving  # noqa: B023 - as above
-                    or (self.timer is not None and self.scene.now >= self.timer)
-                    or (bool(self.desk.latches) and phase is not Phase.HALTED)  # noqa: B023 - as above
+                    self.journal.state.seq > seq  # noqa: B023 - read before the next turn of the loop
+                    or not dispatcher.has_lease()
+                    or self.is_shutting_down is not was_shutting_down  # noqa: B023 - as above
+                    or (self.wake_at is not None and self.env.now >= self.wake_at)
+                    or (bool(self.journal.halt_scopes) and phase is not Phase.HALTED)  # noqa: B023 - as above
                 )
             )
 
-    def _breaks(self, door: Door, state: State) -> bool:
-        """Let the agent's own code raise, now and then; tell whether it did."""
-        scene = self.scene
-        if not scene.agent_failures or state.in_flight or not scene.chance(0.1):
+    def _fails_run(self, dispatcher: Dispatcher, state: State) -> bool:
+        """Let the agent's own code raise with a small chance; return whether it did."""
+        env = self.env
+        if not env.agent_failures_left or state.in_flight or not env.chance(0.1):
             return False
-        scene.agent_failures -= 1
-        self._bring(
-            door, state, FailRun(epoch=door.lease.epoch, error="KeyError", code="agent")
+        env.agent_failures_left -= 1
+        self._append_input(
+            dispatcher,
+            state,
+            FailRun(epoch=dispatcher.lease.epoch, error="KeyError", code="agent"),
         )
         return True
 
-    def _pass_on(self, door: Door, orders: tuple[DriverEffect, ...]) -> None:
-        """Tell calls in flight to stop: nothing is journaled until they have."""
-        for order in orders:
-            match order:
-                case AbortCall(call=call, reason=because) if call in door.tasks:
-                    door.tasks[call].stop = because
-                case ControlChild(call=call, control=control) if call in door.tasks:
-                    door.tasks[call].stop = "cancelled" if control == "cancel" else control
+    def _stop_calls(self, dispatcher: Dispatcher, effects: tuple[DriverEffect, ...]) -> None:
+        """Ask calls in flight to stop; nothing is journaled before they have."""
+        for effect in effects:
+            match effect:
+                case AbortCall(call=call, reason=reason) if call in dispatcher.calls:
+                    dispatcher.calls[call].stop_reason = reason
+                case ControlChild(call=call, control=control) if call in dispatcher.calls:
+                    dispatcher.calls[call].stop_reason = (
+                        "cancelled" if control == "cancel" else control
+                    )
                 case _:
                     continue
 
-    def _timer(self, orders: tuple[DriverEffect, ...]) -> Micros | None:
-        times = [o.at for o in orders if isinstance(o, WakeAt)]
+    def _find_wake_at(self, effects: tuple[DriverEffect, ...]) -> Micros | None:
+        times = [e.at for e in effects if isinstance(e, WakeAt)]
         times += [
-            o.not_before
-            for o in orders
-            if isinstance(o, CallModel | Undo | Release) and o.not_before and not self.leaving
+            e.not_before
+            for e in effects
+            if isinstance(e, CallModel | Undo | Release)
+            and e.not_before
+            and not self.is_shutting_down
         ]
         return min(times, default=None)
 
-    def _is_acting(self, door: Door, order: DriverEffect) -> bool:
-        if self.leaving and not isinstance(order, WakeAt):
+    def _is_due(self, dispatcher: Dispatcher, effect: DriverEffect) -> bool:
+        if self.is_shutting_down and not isinstance(effect, WakeAt):
             return False
-        match order:
+        match effect:
             case AbortCall() | ControlChild():
                 return False
             case WakeAt(at=at):
-                return at <= self.scene.now
+                return at <= self.env.now
             case (
                 CallModel(not_before=after) | Undo(not_before=after) | Release(not_before=after)
             ):
-                return after is None or after <= self.scene.now
+                return after is None or after <= self.env.now
             case CheckCall(call=call):
-                return call not in door.checking
+                return call not in dispatcher.running_checks
             case _:
                 return True
 
-    def _carry_out(self, door: Door, orders: list[DriverEffect], state: State) -> None:
-        """Carry out the first order, and the starts beside it."""
-        epoch = door.lease.epoch
-        match orders[0]:
+    def _perform_first(
+        self, dispatcher: Dispatcher, effects: list[DriverEffect], state: State
+    ) -> None:
+        """Perform the first effect; if it is a start, the other starts as well."""
+        epoch = dispatcher.lease.epoch
+        match effects[0]:
             case Advance():
-                self._bring(door, state, CrossBoundary(epoch=epoch))
+                self._append_input(dispatcher, state, CrossBoundary(epoch=epoch))
             case CallModel() | CallTool():
-                starts = [o for o in orders if isinstance(o, CallModel | CallTool)]
-                self._start(door, starts, state)
+                starts = [e for e in effects if isinstance(e, CallModel | CallTool)]
+                self._start_calls(dispatcher, starts, state)
             case CheckCall(call=call):
-                door.checking.add(call)
+                dispatcher.running_checks.add(call)
                 made = state.find_call(call)
                 tool = made.use.tool if made else ""
-                steps = checked(self.scene, self.process, tool, door.check(call))
-                self.scene.spawn(steps, self.process)
+                steps = check_or_kill_process(
+                    self.env, self.process, tool, dispatcher.run_check(call)
+                )
+                self.env.spawn(steps, self.process)
             case EvaluateStopCondition(name=name):
-                met = self.scene.verdicts_left > 0 and self.scene.chance(0.3)
-                self.scene.verdicts_left -= met
-                self._bring(door, state, RecordStopVerdict(epoch=epoch, name=name, met=met))
+                met = self.env.stop_verdicts_left > 0 and self.env.chance(0.3)
+                self.env.stop_verdicts_left -= met
+                self._append_input(
+                    dispatcher, state, RecordStopVerdict(epoch=epoch, name=name, met=met)
+                )
             case Undo(call=call, action=action) | Release(call=call, action=action):
-                self._bring(door, state, StartUndo(epoch=epoch, call=call, action=action))
+                self._append_input(
+                    dispatcher, state, StartUndo(epoch=epoch, call=call, action=action)
+                )
             case RunHost():
-                self._host(door, state)
+                self._run_hosted_agent(dispatcher, state)
             case Settle():
-                self._bring(door, state, SettlePhase(epoch=epoch))
+                self._append_input(dispatcher, state, SettlePhase(epoch=epoch))
             case Park():
-                self._bring(door, state, StandDown(epoch=epoch, why="halted"))
+                self._append_input(dispatcher, state, StandDown(epoch=epoch, why="halted"))
             case WakeAt():
-                self._wake()
+                self._wake_run()
             case _:
-                raise AssertionError(orders[0])
+                raise AssertionError(effects[0])
 
-    def _view(self, state: State) -> State:
-        """Decide on what was read a moment ago, or on what the journal says now."""
-        return state if self.scene.chance(0.5) else self.desk.state
+    def _choose_state(self, state: State) -> State:
+        """Return the state that was read, or the current one, at random."""
+        return state if self.env.chance(0.5) else self.journal.state
 
-    def _bring(self, door: Door, state: State, given: DriverInput) -> None:
-        batch = self.desk.batch(self._view(state))
-        if isinstance(self.desk.bring(batch, given), Accepted):
-            door.commit(batch)
+    def _append_input(
+        self, dispatcher: Dispatcher, state: State, driver_input: DriverInput
+    ) -> None:
+        batch = self.journal.make_batch(self._choose_state(state))
+        if isinstance(self.journal.add_driver_input(batch, driver_input), Accepted):
+            dispatcher.commit(batch)
 
-    def _start(self, door: Door, orders: list[CallModel | CallTool], state: State) -> None:
-        batch = self.desk.batch(self._view(state))
-        for order in orders:
+    def _start_calls(
+        self, dispatcher: Dispatcher, effects: list[CallModel | CallTool], state: State
+    ) -> None:
+        batch = self.journal.make_batch(self._choose_state(state))
+        for effect in effects:
             before = batch.state.phase
-            verdict = door.start(batch, order, state.seq)
+            verdict = dispatcher.add_start(batch, effect, state.seq)
             if not isinstance(verdict, Accepted) or batch.state.phase is not before:
                 break
-            if not self.scene.chance(self.scene.setup.batches):
+            if not self.env.chance(self.env.setup.batch_share):
                 break
-        door.commit(batch)
+        dispatcher.commit(batch)
 
-    def _host(self, door: Door, state: State) -> None:
-        """Let the hosted agent make one move: propose calls, or return."""
-        batch = self.desk.batch(self._view(state))
-        uses = proposals(self.scene.program, state)
+    def _run_hosted_agent(self, dispatcher: Dispatcher, state: State) -> None:
+        """Let the hosted agent propose its next calls, or finish."""
+        batch = self.journal.make_batch(self._choose_state(state))
+        uses = propose_uses(self.env.program, state)
         for use in uses:
-            self.desk.bring(batch, ProposeCall(epoch=door.lease.epoch, use=use))
+            self.journal.add_driver_input(
+                batch, ProposeCall(epoch=dispatcher.lease.epoch, use=use)
+            )
         if not uses:
-            self.desk.bring(batch, FinishHostedAgent(epoch=door.lease.epoch, output="main:end"))
-        door.commit(batch)
+            self.journal.add_driver_input(
+                batch, FinishHostedAgent(epoch=dispatcher.lease.epoch, output="main:end")
+            )
+        dispatcher.commit(batch)
 
-    def _wake(self) -> None:
-        batch = self.desk.batch()
+    def _wake_run(self) -> None:
+        batch = self.journal.make_batch()
         batch.add(Wake())
         if batch.entries:
-            self.desk.commit(batch)
+            self.journal.commit(batch)

@@ -1,4 +1,4 @@
-"""Faults: processes crash and freeze, leases lapse, clocks jump, shutdowns come."""
+"""Faults: crashes, frozen processes, expired leases, clock jumps and shutdowns."""
 
 from collections.abc import Callable
 
@@ -15,13 +15,13 @@ from midrun.core.entries import (
 from midrun.core.state import State
 from midrun.core.transitions import Accepted
 from midrun.core.values import Actor, Phase
+from tests.support.simulate.checks import Violation
 from tests.support.simulate.driver import Driver
-from tests.support.simulate.scene import Scene
-from tests.support.simulate.schedule import Steps
-from tests.support.simulate.violation import Violation
+from tests.support.simulate.environment import Environment
+from tests.support.simulate.scheduler import Steps
 
-HOUR = 3_600_000_000
-WAKING = (
+HOUR_MICROS = 3_600_000_000
+UNFREEZE_ENTRIES = (
     CancelRequested,
     CancelRequested,
     CallUnknown,
@@ -30,106 +30,116 @@ WAKING = (
     RunWaiting,
     UndoStarted,
 )
-"""What may have happened when a frozen process wakes up."""
-JUMPS = (HOUR, 24 * HOUR, -HOUR, 100_000, 30_000)
+"""A frozen process may wake up after one of these entries."""
+CLOCK_JUMPS_MICROS = (HOUR_MICROS, 24 * HOUR_MICROS, -HOUR_MICROS, 100_000, 30_000)
 
 
 class Faults:
-    """What goes wrong, each at its moment."""
+    """The faults of a schedule, each as a thread that waits for its moment."""
 
-    def __init__(self, scene: Scene, restart: Callable[[], None]) -> None:
-        self.scene = scene
-        self.desk = scene.desk
+    def __init__(self, env: Environment, start_driver: Callable[[], None]) -> None:
+        self.env = env
+        self.journal = env.desk
         self.drivers: list[Driver] = []
-        self.restart = restart
+        self.start_driver = start_driver
 
-    def _victim(self) -> Driver | None:
-        """Return a driver's process that is alive; most often the one that has the run."""
+    def _pick_driver(self) -> Driver | None:
+        """Return a driver whose process is alive; mostly the one that holds the lease."""
         alive = [d for d in self.drivers if not (d.process.dead or d.process.frozen)]
         if not alive:
             return None
-        if self.scene.chance(0.7):
-            holder = self.desk.holder
+        if self.env.chance(0.7):
+            holder = self.journal.holder
             return next((d for d in alive if d.process.name == holder), alive[0])
-        return self.scene.rng.choice(alive)
+        return self.env.rng.choice(alive)
 
     def crash(self) -> Steps:
-        """Kill a process; its lease lapses some time later, and a new one starts."""
-        yield from self.scene.placed("fault")
-        driver = self._victim()
+        """Kill a process and start another; the lease of the first expires later."""
+        yield from self.env.wait_for_moment("fault")
+        driver = self._pick_driver()
         if driver is None:
             return
-        self.scene.struck |= {(one, "crash") for one in under_way(self.desk.state)}
-        self.scene.scheduler.end(driver.process)
-        self.restart()
-        yield from self._pause()
-        self.desk.lapse(driver.process.name)
+        self.env.interrupted_activities |= {
+            (activity, "crash") for activity in list_activities(self.journal.state)
+        }
+        self.env.scheduler.kill(driver.process)
+        self.start_driver()
+        yield from self._wait_some_steps()
+        self.journal.expire_lease(driver.process.name)
 
-    def miss(self) -> Steps:
-        """Miss the processes that a call has ended: their leases lapse, and others start."""
+    def replace_killed_processes(self) -> Steps:
+        """Replace the processes that a call has killed, and let their leases expire."""
         while True:
-            yield lambda: bool(self.scene.fallen)
-            process = self.scene.fallen.pop(0)
-            self.restart()
-            yield from self._pause()
-            self.desk.lapse(process.name)
+            yield lambda: bool(self.env.killed_processes)
+            process = self.env.killed_processes.pop(0)
+            self.start_driver()
+            yield from self._wait_some_steps()
+            self.journal.expire_lease(process.name)
 
     def freeze(self) -> Steps:
-        """Stop a process for so long that its lease lapses; it wakes up knowing nothing."""
-        yield from self.scene.placed("fault")
-        driver = self._victim()
+        """Freeze a process until its lease has expired; it does not notice the pause."""
+        yield from self.env.wait_for_moment("fault")
+        driver = self._pick_driver()
         if driver is None:
             return
         process = driver.process
-        self.scene.struck |= {(one, "zombie") for one in under_way(self.desk.state)}
+        self.env.interrupted_activities |= {
+            (activity, "zombie") for activity in list_activities(self.journal.state)
+        }
         process.frozen = True
         process.lapsed = True
-        self.restart()
-        yield from self._pause()
-        self.desk.lapse(process.name)
-        way = self.scene.rng.random()
+        self.start_driver()
+        yield from self._wait_some_steps()
+        self.journal.expire_lease(process.name)
+        way = self.env.rng.random()
         if way < 0.2:
-            yield self.scene.from_seq(self.desk.state.seq + self.scene.rng.randint(1, 8))
+            yield self.env.make_seq_condition(
+                self.journal.state.seq + self.env.rng.randint(1, 8)
+            )
         elif way < 0.75:
-            kind = self.scene.rng.choice(WAKING)
-            yield lambda: self.desk.tally[kind] > 0
+            kind = self.env.rng.choice(UNFREEZE_ENTRIES)
+            yield lambda: self.journal.entry_counts[kind] > 0
         else:
-            yield from self._pause()
+            yield from self._wait_some_steps()
         process.frozen = False
 
-    def lapse(self) -> Steps:
-        """Let the store hear nothing of a live process for too long."""
-        yield from self.scene.placed("fault")
-        if (driver := self._victim()) is not None:
+    def expire_lease(self) -> Steps:
+        """Let the lease of a live process expire."""
+        yield from self.env.wait_for_moment("fault")
+        if (driver := self._pick_driver()) is not None:
             driver.process.lapsed = True
-            self.desk.lapse(driver.process.name)
+            self.journal.expire_lease(driver.process.name)
 
-    def jump(self) -> Steps:
+    def jump_clock(self) -> Steps:
         """Set the clock forward or back."""
-        yield from self.scene.placed("fault")
-        self.scene.now += self.scene.rng.choice(JUMPS)  # type: ignore[assignment]  # a time
+        yield from self.env.wait_for_moment("fault")
+        self.env.now += self.env.rng.choice(CLOCK_JUMPS_MICROS)  # type: ignore[assignment]  # a time
 
-    def stand_down(self) -> Steps:
-        """Shut a process down in an orderly way."""
-        yield from self.scene.placed("fault")
-        if (driver := self._victim()) is not None:
-            driver.leaving = True
-            self.restart()
+    def shut_down(self) -> Steps:
+        """Shut a process down gracefully, and start another."""
+        yield from self.env.wait_for_moment("fault")
+        if (driver := self._pick_driver()) is not None:
+            driver.is_shutting_down = True
+            self.start_driver()
 
-    def grab(self) -> Steps:
-        """Try to take the run from a process that is alive, as a second wake-up would."""
-        yield from self.scene.placed("fault")
-        holder = self.desk.holder
-        if holder and self.desk.alive(holder) and self.desk.take("grabber") is not None:
-            raise Violation("I6", f"the lease was taken from {holder}, who is alive")
+    def grab_lease(self) -> Steps:
+        """Try to take the lease of a process that is alive; the store must refuse."""
+        yield from self.env.wait_for_moment("fault")
+        holder = self.journal.holder
+        if (
+            holder
+            and self.journal.is_alive(holder)
+            and self.journal.take_lease("grabber") is not None
+        ):
+            raise Violation("I6", f"the lease was taken from {holder}, which is alive")
 
-    def _pause(self) -> Steps:
-        for _ in range(self.scene.rng.randint(0, 10)):
+    def _wait_some_steps(self) -> Steps:
+        for _ in range(self.env.rng.randint(0, 10)):
             yield None
 
 
-def under_way(state: State) -> set[str]:
-    """Return what a fault that comes now would hit, of all that an agent has on its mind."""
+def list_activities(state: State) -> set[str]:
+    """Return the activities that a fault would interrupt now."""
     flying = [state.calls[n - 1] for n in state.in_flight]
     asks = [state.asks[n - 1] for n in state.open_asks]
     found = {
@@ -144,26 +154,26 @@ def under_way(state: State) -> set[str]:
     return {name for name, on in found.items() if on}
 
 
-def waker(scene: Scene) -> Steps:
-    """Wake the run when its time has come, as a store's index says."""
+def wake_due_run(env: Environment) -> Steps:
+    """Wake the run when the `wake_at` of its head is due."""
     while True:
         yield (
             lambda: (
-                scene.desk.wake_at is not None
-                and scene.desk.wake_at <= scene.now
-                and scene.desk.state.phase is not Phase.HALTED
+                env.desk.wake_at is not None
+                and env.desk.wake_at <= env.now
+                and env.desk.state.phase is not Phase.HALTED
             )
         )
-        batch = scene.desk.batch()
+        batch = env.desk.make_batch()
         if not isinstance(batch.add(Wake()), Accepted):
-            raise Violation("L5", f"woken at {scene.now} for nothing, again and again")
-        scene.desk.commit(batch)
+            raise Violation("L5", f"the wake-up at {env.now} was not accepted and would repeat")
+        env.desk.commit(batch)
 
 
-def lifter(scene: Scene) -> Steps:
-    """Lift a run that is halted although no latch covers it any more."""
+def lift_uncovered_run(env: Environment) -> Steps:
+    """Lift a run that is halted although no halt covers it any more."""
     while True:
-        yield lambda: scene.desk.state.phase is Phase.HALTED and not scene.desk.latches
-        batch = scene.desk.batch()
+        yield lambda: env.desk.state.phase is Phase.HALTED and not env.desk.halt_scopes
+        batch = env.desk.make_batch()
         batch.add(Lift(by=Actor(name="system:latch", role="system")))
-        scene.desk.commit(batch)
+        env.desk.commit(batch)

@@ -1,6 +1,6 @@
-"""What agents do in a schedule: their tools, their scripts, and a model that plays them.
+"""The agents of the schedules: their tools, their scripts, and a scripted model.
 
-The turn a model plays follows from the messages alone, so it goes on after any restart.
+The next reply of the model follows from the messages alone, so it survives every restart.
 """
 
 from random import Random
@@ -24,16 +24,16 @@ from midrun.core.stops import (
 )
 from midrun.core.values import Effect, Item, Message, Reply, Spend, Traits, Use
 
-Habit = Literal["plain", "asks", "long", "hangs", "fails", "plans", "child"]
+Behaviour = Literal["plain", "asks", "long", "hangs", "fails", "plans", "child"]
 
 READ, SAFE, ONCE = Effect.READ, Effect.IDEMPOTENT, Effect.ONCE
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A tool: what it declares, how it behaves, and what a call of it may cost."""
+    """A tool: its traits, its behaviour, and the reserve of one call."""
 
     traits: Traits
-    habit: Habit = "plain"
+    behaviour: Behaviour = "plain"
     reserve: Spend = Spend()
 
 
@@ -52,14 +52,14 @@ TOOLS: Final[dict[str, Tool]] = {
     "sign": Tool(traits=Traits(effect=SAFE, approve="block", four_eyes=True, ask_ttl=25_000)),
     "seal": Tool(traits=Traits(effect=SAFE, approve="block", four_eyes=True)),
     "grant": Tool(traits=Traits(effect=SAFE, undo=True, approve="block", ask_ttl=20_000)),
-    "ask": Tool(traits=Traits(effect=READ), habit="asks"),
-    "reserve": Tool(traits=Traits(effect=ONCE, release=True), habit="asks"),
-    "index": Tool(traits=Traits(effect=SAFE), habit="long"),
-    "crawl": Tool(traits=Traits(effect=ONCE, undo=True), habit="long"),
-    "stuck": Tool(traits=Traits(effect=ONCE, undo=True), habit="hangs"),
-    "flaky": Tool(traits=Traits(effect=SAFE, undo=True), habit="fails"),
-    "plan": Tool(traits=Traits(effect=READ), habit="plans"),
-    "child": Tool(traits=Traits(undo=True), habit="child"),  # ended with its parent
+    "ask": Tool(traits=Traits(effect=READ), behaviour="asks"),
+    "reserve": Tool(traits=Traits(effect=ONCE, release=True), behaviour="asks"),
+    "index": Tool(traits=Traits(effect=SAFE), behaviour="long"),
+    "crawl": Tool(traits=Traits(effect=ONCE, undo=True), behaviour="long"),
+    "stuck": Tool(traits=Traits(effect=ONCE, undo=True), behaviour="hangs"),
+    "flaky": Tool(traits=Traits(effect=SAFE, undo=True), behaviour="fails"),
+    "plan": Tool(traits=Traits(effect=READ), behaviour="plans"),
+    "child": Tool(traits=Traits(undo=True), behaviour="child"),  # its undo ends the child
     "note": Tool(traits=Traits(effect=ONCE, undo=True, approve="queue", ask_ttl=30_000)),
     "search": Tool(traits=Traits(effect=SAFE), reserve=Spend(tokens=10)),
     "none": Tool(traits=Traits()),
@@ -67,7 +67,7 @@ TOOLS: Final[dict[str, Tool]] = {
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """A script: for each step of the agent the tools that its model asks for."""
+    """The script of an agent: for each step, the tools that its model calls."""
 
     turns: tuple[tuple[str, ...], ...]
     stop: Stop | None = None
@@ -76,13 +76,13 @@ class Program(Struct, frozen=True, kw_only=True):
     frame_ttl: int = 86_400_000_000
     history: int = 0
     window: int = 0
-    aside: tuple[str, ...] = ()
-    pill: str = ""  # a tool, or the model, that ends whatever process makes a call of it
-    doubted: str = ""  # a tool that cannot say whether it was done, and was not
+    side_tools: tuple[str, ...] = ()
+    killer: str = ""  # a tool, or "model": its calls kill their process
+    unsure_tool: str = ""  # a tool whose calls end as unknown, without an effect
 
 
 PROGRAMS: Final[dict[str, Program]] = {
-    "clerk": Program(turns=(("file", "draft"), ("ask",), ("send",)), aside=("look",)),
+    "clerk": Program(turns=(("file", "draft"), ("ask",), ("send",)), side_tools=("look",)),
     "writer": Program(turns=(("draft",), ("file", "order"), ("stamp",))),
     "buyer": Program(turns=(("look", "pay"), ("order",))),
     "mailer": Program(turns=(("mail", "draft"), ("fetch",))),
@@ -90,25 +90,25 @@ PROGRAMS: Final[dict[str, Program]] = {
     "notary": Program(turns=(("sign", "mail"), ("mail",))),
     "registry": Program(turns=(("look",), ("seal",), ("seal", "file"))),
     "locker": Program(turns=(("lock", "lease"), ("draft",))),
-    "asker": Program(turns=(("ask", "ask"), ("reserve",)), aside=("ask",)),
+    "asker": Program(turns=(("ask", "ask"), ("reserve",)), side_tools=("ask",)),
     "crawler": Program(
-        turns=(("index", "draft"), ("crawl",)), aside=("file",), frame_ttl=25_000
+        turns=(("index", "draft"), ("crawl",)), side_tools=("file",), frame_ttl=25_000
     ),
     "stubborn": Program(turns=(("stuck", "file"), ("look",))),
     "unlucky": Program(turns=(("flaky", "lease"), ("none", "flaky"))),
     "planner": Program(turns=(("plan", "look"), ("draft",), ("fetch",)), frame_ttl=15_000),
     "family": Program(turns=(("child", "draft"), ("child",))),
-    "clan": Program(turns=(("draft", "child", "child"), ("file",)), aside=("child",)),
+    "clan": Program(turns=(("draft", "child", "child"), ("file",)), side_tools=("child",)),
     "guild": Program(
-        turns=(("child", "mail"), ("draft",)), aside=("ask",), history=20, window=5
+        turns=(("child", "mail"), ("draft",)), side_tools=("ask",), history=20, window=5
     ),
-    "reviewed": Program(turns=(("note", "note"), ("file",), ("mail",)), aside=("look",)),
+    "reviewed": Program(turns=(("note", "note"), ("file",), ("mail",)), side_tools=("look",)),
     "digest": Program(
         turns=(("plan", "look"), ("file",), ("draft",)),
         history=20,
         window=5,
         frame_ttl=25_000,
-        aside=("look",),
+        side_tools=("look",),
     ),
     "counted": Program(turns=(("file",), ("draft",), ("fetch",)), stop=MaxSteps(2)),
     "thrifty": Program(turns=(("search", "search"), ("search", "draft")), stop=MaxTokens(38)),
@@ -125,24 +125,24 @@ PROGRAMS: Final[dict[str, Program]] = {
     "guest": Program(turns=(("file", "draft"), ("ask",), ("send",)), hosted=True),
     "visitor": Program(turns=(("order", "mail"), ("lock",)), hosted=True),
 }
-"""Scripts by name; `""` in their place draws one from all tools."""
+"""Scripts by name; the name "" stands for a random one."""
 
-NAMES: Final = (*PROGRAMS, "", "", "", "")
+PROGRAM_NAMES: Final = (*PROGRAMS, "", "", "", "")
 
-PILLS: Final[dict[str, Program]] = {
-    "miner": Program(turns=(("look", "draft"), ("file",)), pill="look"),
-    "filer": Program(turns=(("file", "look"), ("file",)), pill="file", aside=("look",)),
-    "dizzy": Program(turns=(("draft",), ("look",)), pill="model"),
-    "payer": Program(turns=(("order",), ("look",)), pill="order"),
-    "pledger": Program(turns=(("order", "look"), ("file",)), doubted="order"),
+KILLER_PROGRAMS: Final[dict[str, Program]] = {
+    "miner": Program(turns=(("look", "draft"), ("file",)), killer="look"),
+    "filer": Program(turns=(("file", "look"), ("file",)), killer="file", side_tools=("look",)),
+    "dizzy": Program(turns=(("draft",), ("look",)), killer="model"),
+    "payer": Program(turns=(("order",), ("look",)), killer="order"),
+    "pledger": Program(turns=(("order", "look"), ("file",)), unsure_tool="order"),
 }
-"""Scripts in which a call ends its processes, or never gets done; not among `NAMES`."""
+"""Scripts with a call that kills its process or ends as unknown."""
 
 
-def program_of(name: str, rng: Random) -> Program:
-    """Return the script of that name, or one made up of all there is."""
+def get_program(name: str, rng: Random) -> Program:
+    """Return the script of that name, or a random one for ""."""
     if name:
-        return PROGRAMS[name] if name in PROGRAMS else PILLS[name]
+        return PROGRAMS[name] if name in PROGRAMS else KILLER_PROGRAMS[name]
     turns = tuple(
         tuple(rng.choice(list(TOOLS)) for _ in range(rng.randint(1, 3)))
         for _ in range(rng.randint(1, 3))
@@ -151,14 +151,14 @@ def program_of(name: str, rng: Random) -> Program:
         turns=turns,
         frame_depth=rng.randint(1, 3),
         hosted=rng.random() < 0.1,
-        aside=rng.choice(((), (), ("look",), ("draft",))),
+        side_tools=rng.choice(((), (), ("look",), ("draft",))),
         stop=rng.choice((None, None, None, MaxSteps(2), MaxTokens(45), MaxToolCalls(3))),
     )
 
 
-def start_of(program: Program) -> RunStarted:
+def make_run_started(program: Program) -> RunStarted:
     """Return the first entry of a run of this program."""
-    said = tuple(Message(role="user", text=f"before {n}") for n in range(program.history))
+    history = tuple(Message(role="user", text=f"before {n}") for n in range(program.history))
     return RunStarted(
         agent="clerk",
         task="Sort the mail",
@@ -166,7 +166,7 @@ def start_of(program: Program) -> RunStarted:
         labels=("red",),
         stop=program.stop,
         hosted=program.hosted,
-        history=said,
+        history=history,
         frame_depth=program.frame_depth,
         frame_ttl=program.frame_ttl,
         undo_attempts=3,
@@ -175,64 +175,64 @@ def start_of(program: Program) -> RunStarted:
     )
 
 
-def use_of(tool: str, at: str = "") -> Use:
-    """Return a call of `tool`; `at` is where a hosted agent stood."""
+def make_use(tool: str, position: str = "") -> Use:
+    """Return a use of `tool`; `position` is its position in the code of a hosted agent."""
     return Use(
         tool=tool,
         args={"of": tool},
         kind="child" if tool == "child" else "tool",
         traits=TOOLS[tool].traits,
         refused="no such tool" if tool == "none" else "",
-        position=at,
+        position=position,
     )
 
 
-def reply_to(program: Program, state: State) -> Reply:
-    """Return what the model says after the messages of `state`."""
+def make_reply(program: Program, state: State) -> Reply:
+    """Return the next reply of the model."""
     if state.frames:
-        return _aside(program, state)
+        return _make_side_reply(program, state)
     played = sum(
         message.role == "assistant" and message.text.startswith("main:")
         for message in state.messages
     )
     if played >= len(program.turns):
         return Reply(text="main:end", window=program.window * 2)
-    uses = tuple(use_of(tool) for tool in program.turns[played])
+    uses = tuple(make_use(tool) for tool in program.turns[played])
     return Reply(text=f"main:{played}", uses=uses, window=program.window * 2)
 
 
-def _aside(program: Program, state: State) -> Reply:
-    """Answer a side question, after a look if the program is thorough."""
+def _make_side_reply(program: Program, state: State) -> Reply:
+    """Answer a side question, after a call of each of the program's side tools."""
     for index in range(len(state.messages) - 1, -1, -1):
         message = state.messages[index]
         if message.kind in {"held", "back"}:
             break
         if message.role == "assistant" and not message.interrupted:
             return Reply(text="aside")
-    return Reply(text="aside", uses=tuple(use_of(tool) for tool in program.aside))
+    return Reply(text="aside", uses=tuple(make_use(tool) for tool in program.side_tools))
 
 
-def proposals(program: Program, state: State) -> tuple[Use, ...]:
-    """Return the calls a hosted agent wants made next; none when it is through."""
+def propose_uses(program: Program, state: State) -> tuple[Use, ...]:
+    """Return the next calls of a hosted agent; none when it has finished."""
     known = {call.use.position for call in state.calls}
     for number, turn in enumerate(program.turns):
         places = [f"{number}.{n}" for n in range(len(turn))]
         if not known.issuperset(places):
             return tuple(
-                use_of(tool, at=place)
+                make_use(tool, position=place)
                 for tool, place in zip(turn, places, strict=True)
                 if place not in known
             )
     return ()
 
 
-def plan_items(done: int) -> tuple[Item, ...]:
-    """Return a list of three, of which `done` are done."""
+def make_plan_items(done: int) -> tuple[Item, ...]:
+    """Return three plan items, of which `done` are done."""
     return tuple(
         Item(text=f"item {n}", mark="done" if n < done else "queued") for n in range(3)
     )
 
 
-def soon(now: Micros, milliseconds: int) -> Micros:
-    """Return a moment a little after `now`."""
+def add_milliseconds(now: Micros, milliseconds: int) -> Micros:
+    """Return the time `milliseconds` after `now`."""
     return Micros(now + milliseconds * 1000)

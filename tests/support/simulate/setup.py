@@ -1,4 +1,4 @@
-"""What one schedule is made of, drawn from its seed: the same seed is the same schedule."""
+"""The parameters of a schedule, drawn from its seed."""
 
 from random import Random
 from typing import Final, Literal
@@ -9,11 +9,11 @@ from msgspec.structs import replace
 Strategy = Literal["random", "pct", "targeted", "targeted+pct", "mixed"]
 
 STRATEGIES: Final[tuple[Strategy, ...]] = ("random", "pct", "targeted", "targeted+pct", "mixed")
-STYLES: Final = STRATEGIES[:4]
-MIX: Final[tuple[Strategy, ...]] = (*STYLES, "targeted", "targeted+pct")
-"""Placing things by what stands in the journal finds most."""
+SINGLE_STRATEGIES: Final = STRATEGIES[:4]
+MIXED_STRATEGIES: Final[tuple[Strategy, ...]] = (*SINGLE_STRATEGIES, "targeted", "targeted+pct")
+"""The targeted strategies are drawn twice as often, because they find most faults."""
 
-OPS: Final[tuple[tuple[str, ...], ...]] = (
+CONTROL_SEQUENCES: Final[tuple[tuple[str, ...], ...]] = (
     ("pause", "resume"),
     ("pause",),
     ("pause_now", "resume_with"),
@@ -73,27 +73,27 @@ OPS: Final[tuple[tuple[str, ...], ...]] = (
     ("take_over", "use_tool", "redirect"),
     ("hand_back",),
 )
-"""What one person may press, one button after the other."""
+"""The controls of one client, in order."""
 
 
-FEW: Final = (0, 0, 0, 1, 1, 2)
+FAULT_COUNTS: Final = (0, 0, 0, 1, 1, 2)
 
 
 class Theme(Struct, frozen=True, kw_only=True):
-    """A corner to look into: scripts and buttons that meet there more often than by chance."""
+    """Programs and controls that are combined to test one feature more often."""
 
     programs: tuple[str, ...]
-    ops: tuple[tuple[str, ...], ...]
+    control_sequences: tuple[tuple[str, ...], ...]
     crashes: tuple[int, ...] = (0, 0, 1)
     freezes: tuple[int, ...] = (0, 0, 1)
     undo_failures: tuple[int, ...] = (0, 0, 2)
-    moments: tuple[str, ...] = ()  # entries right after which things are placed here
+    trigger_entries: tuple[str, ...] = ()  # controls and faults are placed right after these
 
 
 THEMES: Final[dict[str, Theme]] = {
     "frames": Theme(
         programs=("clerk", "asker", "planner", "crawler"),
-        ops=(
+        control_sequences=(
             ("say", "say_now"),
             ("say_now", "say_now", "drop_frame"),
             ("say", "resume_frame", "drop_frame"),
@@ -107,7 +107,7 @@ THEMES: Final[dict[str, Theme]] = {
             ("pause", "say", "resume"),
             ("take_over", "say", "hand_back"),
         ),
-        moments=(
+        trigger_entries=(
             "AskOpened",
             "RunWaiting",
             "PauseRequested",
@@ -121,7 +121,7 @@ THEMES: Final[dict[str, Theme]] = {
     ),
     "approvals": Theme(
         programs=("buyer", "mailer", "notary", "visitor", "reviewed", "reviewed"),
-        ops=(
+        control_sequences=(
             ("approve", "redirect"),
             ("approve_other",),
             ("approve_other", "pause", "resume"),
@@ -135,22 +135,22 @@ THEMES: Final[dict[str, Theme]] = {
             ("say_now", "approve"),
         ),
         freezes=(0, 1),
-        moments=("AskOpened", "AskAnswered", "CallDone", "AskClosed"),
+        trigger_entries=("AskOpened", "AskAnswered", "CallDone", "AskClosed"),
     ),
     "four_eyes": Theme(
         programs=("registry",),
-        ops=(
+        control_sequences=(
             ("approve", "approve"),
             ("redirect", "approve", "approve"),
             ("say", "approve", "approve"),
             ("approve_other", "approve"),
             ("take_over", "use_tool", "approve", "hand_back"),
         ),
-        moments=("AskOpened", "RedirectApplied", "MessageTaken", "RunPaused"),
+        trigger_entries=("AskOpened", "RedirectApplied", "MessageTaken", "RunPaused"),
     ),
     "condensing": Theme(
         programs=("digest", "digest", "condensed"),
-        ops=(
+        control_sequences=(
             ("pause_now", "resume"),
             ("pause", "resume_with"),
             ("redirect_now",),
@@ -163,22 +163,28 @@ THEMES: Final[dict[str, Theme]] = {
         ),
         crashes=(0, 1, 2),
         freezes=(0, 0, 1, 2),
-        moments=("HistoryCondensed", "CallStarted", "CallDone", "CallUnknown", "FramePushed"),
+        trigger_entries=(
+            "HistoryCondensed",
+            "CallStarted",
+            "CallDone",
+            "CallUnknown",
+            "FramePushed",
+        ),
     ),
-    "grants": Theme(
+    "expiring_approvals": Theme(
         programs=("grantor",),
-        ops=(
+        control_sequences=(
             ("approve", "pause_now", "resume", "cancel"),
             ("approve", "pause_now", "resume"),
             ("approve", "halt", "lift"),
             ("approve", "approve"),
             ("redirect_now",),
         ),
-        moments=("AskOpened", "AskAnswered", "CallStarted", "CallAborted"),
+        trigger_entries=("AskOpened", "AskAnswered", "CallStarted", "CallAborted"),
     ),
     "zombies": Theme(
         programs=("writer", "clerk", "locker", "mailer", "unlucky"),
-        ops=(
+        control_sequences=(
             ("cancel",),
             ("cancel_all",),
             ("answer",),
@@ -187,11 +193,11 @@ THEMES: Final[dict[str, Theme]] = {
         ),
         crashes=(0, 0, 1),
         freezes=(1, 2),
-        moments=("CallUnknown", "CallUnknown", "AskOpened", "RunWaiting"),
+        trigger_entries=("CallUnknown", "CallUnknown", "AskOpened", "RunWaiting"),
     ),
     "undo": Theme(
         programs=("writer", "locker", "unlucky", "crawler", "stubborn"),
-        ops=(
+        control_sequences=(
             ("cancel_all",),
             ("cancel_all", "halt_all", "lift"),
             ("halt_all", "lift"),
@@ -200,11 +206,11 @@ THEMES: Final[dict[str, Theme]] = {
             ("pause", "force_pause"),
         ),
         undo_failures=(0, 1, 2, 6),
-        moments=("UndoStarted", "UndoFailed", "CancelRequested", "CallStarted"),
+        trigger_entries=("UndoStarted", "UndoFailed", "CancelRequested", "CallStarted"),
     ),
-    "family": Theme(
+    "children": Theme(
         programs=("family", "clan"),
-        ops=(
+        control_sequences=(
             ("cancel_all",),
             ("cancel_all", "retry_undo"),
             ("redirect", "cancel_all"),
@@ -222,11 +228,11 @@ THEMES: Final[dict[str, Theme]] = {
         ),
         freezes=(0, 0, 1),
         undo_failures=(0, 0, 0, 2),
-        moments=("AskOpened", "AskOpened", "RunWaiting", "CallStarted", "CallUnknown"),
+        trigger_entries=("AskOpened", "AskOpened", "RunWaiting", "CallStarted", "CallUnknown"),
     ),
-    "crossroads": Theme(
+    "children_and_frames": Theme(
         programs=("guild", "guild", "clan"),
-        ops=(
+        control_sequences=(
             ("say_now", "drop_at_rest"),
             ("say_now", "drop_at_rest"),
             ("say_now", "say_now", "drop_frame"),
@@ -244,11 +250,17 @@ THEMES: Final[dict[str, Theme]] = {
         ),
         crashes=(0, 1, 2),
         undo_failures=(0, 0, 2, 6),
-        moments=("AskOpened", "FramePushed", "RunWaiting", "CallStarted", "HistoryCondensed"),
+        trigger_entries=(
+            "AskOpened",
+            "FramePushed",
+            "RunWaiting",
+            "CallStarted",
+            "HistoryCondensed",
+        ),
     ),
-    "wheel": Theme(
+    "take_over": Theme(
         programs=("clerk", "buyer", "counted", "family"),
-        ops=(
+        control_sequences=(
             ("take_over", "use_tool", "hand_back"),
             ("take_over", "use_tool", "use_tool", "write"),
             ("take_over", "write", "hand_back"),
@@ -258,10 +270,10 @@ THEMES: Final[dict[str, Theme]] = {
             ("raise_cap",),
             ("say", "take_over", "write", "hand_back"),
         ),
-        moments=("TakenOver", "ToolUsed", "RunWoken", "CallStarted", "RunPaused"),
+        trigger_entries=("TakenOver", "ToolUsed", "RunWoken", "CallStarted", "RunPaused"),
     ),
 }
-"""Corners by name; half of all schedules look into none of them."""
+"""Themes by name; half of all schedules have none."""
 
 
 class Setup(Struct, frozen=True, kw_only=True):
@@ -269,84 +281,88 @@ class Setup(Struct, frozen=True, kw_only=True):
 
     seed: int
     strategy: Strategy
-    style: Strategy
-    depth: int  # of a PCT schedule: how often the order of priorities changes, plus one
+    single_strategy: Strategy
+    pct_depth: int  # priorities of a PCT schedule change one time less
     theme: str
     program: str
     drivers: int
     crashes: int
     freezes: int
-    lapses: int
-    jumps: int
-    stand_downs: int
-    grabs: int
-    cuts: float  # how often a driver does not hear that its append was made
+    lease_lapses: int
+    clock_jumps: int
+    shutdowns: int
+    lease_grabs: int
+    lost_append_share: float  # of the appends of drivers whose reply is lost
     undo_failures: int
     model_failures: int
-    lost_replies: float
-    batches: float
-    snapshots: float
-    people: tuple[tuple[str, ...], ...]
-    poison: int = 0  # how many processes the pill of the script ends
-    doubts: int = 0  # how often a call of it cannot say whether it was done
+    lost_reply_share: float
+    batch_share: float
+    snapshot_share: float
+    client_sequences: tuple[tuple[str, ...], ...]
+    worker_kills: int = 0  # of the program's killer tool
+    unknown_outcomes: int = 0  # of the program's unsure tool
 
     @property
-    def targeted(self) -> bool:
-        """Controls and faults are placed by what stands in the journal."""
-        return self.style in {"targeted", "targeted+pct"}
+    def is_targeted(self) -> bool:
+        """Whether controls and faults are placed by the entries of the journal."""
+        return self.single_strategy in {"targeted", "targeted+pct"}
 
     @property
-    def by_priority(self) -> bool:
-        """The scheduler runs whoever has the highest priority."""
-        return self.style in {"pct", "targeted+pct"}
+    def uses_priorities(self) -> bool:
+        """Whether the scheduler runs the thread with the highest priority."""
+        return self.single_strategy in {"pct", "targeted+pct"}
 
 
-POISONED: Final = 0.05
-"""The share of schedules in which a call ends its processes, or never gets done."""
+KILLER_SHARE: Final = 0.05
+"""The share of schedules with a call that kills its process or ends as unknown."""
 
 
-def poisoned(setup: Setup, pills: tuple[str, ...]) -> Setup:
-    """Return the same schedule, or now and then one with a pill in it.
+def draw_killer_program(setup: Setup, killer_programs: tuple[str, ...]) -> Setup:
+    """Return the setup, in some schedules with a killer program.
 
-    It has chances of its own: the schedules of all other seeds are what they were without it.
+    It has its own random numbers, so the schedules of all other seeds do not depend on it.
     """
     own = Random(setup.seed ^ 0x5F3759DF)  # noqa: S311 - repeatable, not secret
-    if own.random() >= POISONED:
+    if own.random() >= KILLER_SHARE:
         return setup
     poison, doubts = own.randint(0, 8), own.randint(0, 16)
-    return replace(setup, program=own.choice(pills), poison=poison, doubts=doubts)
+    return replace(
+        setup, program=own.choice(killer_programs), worker_kills=poison, unknown_outcomes=doubts
+    )
 
 
-def drawn(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random) -> Setup:
-    """Return the schedule that `seed` means; `rng` goes on being drawn from afterwards."""
-    style = rng.choice(MIX) if strategy == "mixed" else strategy
+def draw_setup(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random) -> Setup:
+    """Draw the parameters from `rng`, which has `seed`; callers continue to draw from it."""
+    style = rng.choice(MIXED_STRATEGIES) if strategy == "mixed" else strategy
     name = rng.choice(tuple(THEMES)) if rng.random() < 0.5 else ""
     theme = THEMES.get(name) or Theme(
         programs=programs,
-        ops=OPS,
-        crashes=FEW,
-        freezes=FEW,
+        control_sequences=CONTROL_SEQUENCES,
+        crashes=FAULT_COUNTS,
+        freezes=FAULT_COUNTS,
         undo_failures=(0, 0, 1, 2, 6),
     )
     return Setup(
         seed=seed,
         strategy=strategy,
-        style=style,
-        depth=rng.randint(2, 5),
+        single_strategy=style,
+        pct_depth=rng.randint(2, 5),
         theme=name,
         program=rng.choice(theme.programs),
         drivers=rng.randint(1, 3),
         crashes=rng.choice(theme.crashes),
         freezes=rng.choice(theme.freezes),
-        lapses=rng.choice(FEW),
-        jumps=rng.choice((0, 0, 1, 2)),
-        stand_downs=rng.choice((0, 0, 1)),
-        grabs=rng.choice((0, 0, 1)),
-        cuts=rng.choice((0.0, 0.0, 0.0, 0.05)),
+        lease_lapses=rng.choice(FAULT_COUNTS),
+        clock_jumps=rng.choice((0, 0, 1, 2)),
+        shutdowns=rng.choice((0, 0, 1)),
+        lease_grabs=rng.choice((0, 0, 1)),
+        lost_append_share=rng.choice((0.0, 0.0, 0.0, 0.05)),
         undo_failures=rng.choice(theme.undo_failures),
         model_failures=rng.choice((0, 0, 0, 1, 2)),
-        lost_replies=rng.choice((0.0, 0.3)),
-        batches=rng.choice((0.0, 0.5, 1.0)),
-        snapshots=rng.choice((0.0, 0.0, 0.1)),
-        people=tuple(rng.choice(theme.ops) for _ in range(rng.randint(1, 4))),
+        lost_reply_share=rng.choice((0.0, 0.3)),
+        batch_share=rng.choice((0.0, 0.5, 1.0)),
+        snapshot_share=rng.choice((0.0, 0.0, 0.1)),
+        client_sequences=tuple(
+            rng.choice(theme.control_sequences) for _ in range(rng.randint(1, 4))
+        ),
     )

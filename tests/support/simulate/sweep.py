@@ -1,4 +1,4 @@
-"""Many schedules: run them, count how they ended, keep what failed."""
+"""Run many schedules, count their outcomes, and format the failures."""
 
 import traceback
 from collections import Counter
@@ -6,27 +6,31 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
-from tests.support.simulate.failure import told
-from tests.support.simulate.setup import Strategy
+from midrun.core.entries import Entry
+from midrun.core.ids import Epoch
+from midrun.core.transitions import Accepted, NoChange
+from tests.support.simulate.checks import Violation
+from tests.support.simulate.environment import ControlReply, Environment
+from tests.support.simulate.setup import Setup, Strategy
 from tests.support.simulate.universe import Universe
-from tests.support.simulate.violation import Violation
 
-CHUNK: Final = 100
+CHUNK_SCHEDULES: Final = 100
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """A schedule that showed something it must not; `text` is the whole story."""
+    """A failed schedule; `text` has the violation, the parameters and the journal."""
 
     seed: int
     rule: str
     text: str
-    crashed: bool = False  # not a rule that was broken, but code that raised
+    crashed: bool = False  # code raised; no rule was checked
 
 
-class Sweep(Struct, kw_only=True):
-    """What came of a number of schedules."""
+class SweepResult(Struct, kw_only=True):
+    """Counts and failures of a number of schedules."""
 
     schedules: int = 0
     entries: int = 0
@@ -34,8 +38,8 @@ class Sweep(Struct, kw_only=True):
     outcomes: dict[str, int] = {}
     failures: list[Failure] = []
 
-    def add(self, other: "Sweep") -> None:
-        """Count what came of others, too."""
+    def add(self, other: "SweepResult") -> None:
+        """Add the counts and failures of `other`."""
         self.schedules += other.schedules
         self.entries += other.entries
         self.steps += other.steps
@@ -43,37 +47,37 @@ class Sweep(Struct, kw_only=True):
         self.failures = [*self.failures, *other.failures]
 
 
-def failure_of(seed: int, strategy: Strategy) -> Failure | None:
-    """Run one schedule, and return what it must not have shown, if anything."""
-    return played(Universe(seed, strategy))
+def run_schedule(seed: int, strategy: Strategy) -> Failure | None:
+    """Run the schedule of a seed; return its failure, or None."""
+    return run_simulation(Universe(seed, strategy))
 
 
-def played(universe: Universe) -> Failure | None:
-    """Play a schedule, and return what it must not have shown, if anything."""
-    scene = universe.scene
+def run_simulation(universe: Universe) -> Failure | None:
+    """Run a schedule; return its failure, or None."""
+    env = universe.scene
     try:
         universe.run()
     except Violation as violation:
         crashed, rule, problem = False, violation.rule, str(violation)
-    except Exception as error:  # noqa: BLE001 - whatever the core raises is a finding
+    except Exception as error:  # noqa: BLE001 - each exception of the core is a failure
         crashed, rule, problem = True, type(error).__name__, traceback.format_exc()
     else:
         return None
-    text = told(scene, problem)
-    return Failure(seed=scene.setup.seed, rule=rule, text=text, crashed=crashed)
+    text = format_failure(env, problem)
+    return Failure(seed=env.setup.seed, rule=rule, text=text, crashed=crashed)
 
 
-def swept(seeds: Iterable[int], strategy: Strategy) -> Sweep:
-    """Run the schedules of these seeds, one after the other."""
-    sweep = Sweep()
+def run_schedules(seeds: Iterable[int], strategy: Strategy) -> SweepResult:
+    """Run the schedules of these seeds in this process."""
+    sweep = SweepResult()
     outcomes: Counter[str] = Counter()
     for seed in seeds:
         universe = Universe(seed, strategy)
-        failure = played(universe)
+        failure = run_simulation(universe)
         state = universe.scene.desk.state
         sweep.schedules += 1
         sweep.entries += state.seq
-        sweep.steps += universe.scene.scheduler.count
+        sweep.steps += universe.scene.scheduler.step_count
         if failure is None:
             outcomes[f"{state.phase} with residue" if state.residue else str(state.phase)] += 1
         else:
@@ -83,11 +87,68 @@ def swept(seeds: Iterable[int], strategy: Strategy) -> Sweep:
     return sweep
 
 
-def sweeps(seeds: range, strategy: Strategy, processes: int) -> Iterator[Sweep]:
-    """Run the schedules of `seeds` in pieces, in this many processes; yield piece by piece."""
-    pieces = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+def run_in_processes(seeds: range, strategy: Strategy, processes: int) -> Iterator[SweepResult]:
+    """Run the schedules of `seeds` in several processes; yield a result for each chunk."""
+    pieces = [seeds[at : at + CHUNK_SCHEDULES] for at in range(0, len(seeds), CHUNK_SCHEDULES)]
     if processes <= 1:
-        yield from (swept(piece, strategy) for piece in pieces)
+        yield from (run_schedules(piece, strategy) for piece in pieces)
         return
     with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(swept, pieces, [strategy] * len(pieces))
+        yield from pool.map(run_schedules, pieces, [strategy] * len(pieces))
+
+
+def format_failure(env: Environment, problem: str) -> str:
+    """Return the text of a failure: problem, command, parameters, journal, replies, effects."""
+    setup = env.setup
+    parameters = "\n".join(
+        f"  {name} = {getattr(setup, name)!r}" for name in Setup.__struct_fields__
+    )
+    return "\n".join(
+        (
+            f"FAILED seed {setup.seed}, strategy {setup.strategy}: {problem}",
+            f"repeat with: {format_command(setup)}",
+            "schedule:",
+            parameters,
+            f"  script = {env.program.turns!r}",
+            "journal:",
+            format_journal(env),
+            "replies:",
+            *(f"  {_format_reply(reply)}" for reply in env.replies),
+            f"world: {', '.join(env.world.log)}",
+        )
+    )
+
+
+def format_command(setup: Setup) -> str:
+    """Return the command that repeats the schedule."""
+    seed = f"--schedules 1 --seed {setup.seed} --strategy {setup.strategy}"
+    return f"python -m tests.support.simulate {seed} --verbose"
+
+
+def format_journal(env: Environment) -> str:
+    """Return the journal, one entry per line."""
+    return "\n".join(
+        f"  {seq:3} {_format_entry(entry, epoch)}"
+        for seq, (entry, epoch) in enumerate(env.desk.written, 1)
+    )
+
+
+def _format_entry(entry: Entry, epoch: Epoch | None) -> str:
+    fields = msgspec.to_builtins(entry)
+    shown = ", ".join(f"{name}={value!r}" for name, value in fields.items() if name != "kind")
+    by = "   " if epoch is None else f"@{epoch} "
+    return f"{by}{type(entry).__name__}({shown})"
+
+
+def _format_reply(reply: ControlReply) -> str:
+    name = type(reply.control).__name__
+    request = f" {reply.control.request}" if reply.control.request else ""
+    if isinstance(reply.verdict, Accepted):
+        answer = f"accepted as {reply.entry_seq}"
+    elif isinstance(reply.verdict, NoChange):
+        answer = f"= {reply.verdict.name}"
+    else:
+        answer = f"refused {reply.verdict.reason}"
+    return (
+        f"{name}{request} by {reply.control.by.name} at {reply.seq} ({reply.phase}): {answer}"
+    )

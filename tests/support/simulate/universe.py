@@ -1,4 +1,4 @@
-"""One schedule from beginning to end: cast, chaos, a good operator, and the checks."""
+"""Run one schedule: its threads and faults, an operator who ends the run, and the checks."""
 
 from typing import Final
 
@@ -6,56 +6,56 @@ from midrun.core.entries import ResidueAccepted
 from midrun.core.ids import Micros
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE_PHASES, Phase
-from tests.support.simulate.checks.audit import audit, audit_so_far
+from tests.support.simulate.checks import Violation
+from tests.support.simulate.checks.audit import audit, audit_running
+from tests.support.simulate.clients import Client, follow_feed, is_ended, list_open_asks
+from tests.support.simulate.dispatcher import check_for_orphaned_children
 from tests.support.simulate.driver import Driver
-from tests.support.simulate.family import left_behind
-from tests.support.simulate.faults import Faults, lifter, waker
-from tests.support.simulate.people import Person, is_over, open_asks, reader
-from tests.support.simulate.scene import TICK, Scene
-from tests.support.simulate.schedule import Process
+from tests.support.simulate.environment import TICK_MICROS, Environment
+from tests.support.simulate.faults import Faults, lift_uncovered_run, wake_due_run
+from tests.support.simulate.scheduler import Process
 from tests.support.simulate.setup import Strategy
-from tests.support.simulate.violation import Violation
 
 STEPS_MAX: Final = 700
-DRAIN_MAX: Final = 1500
-ROUNDS_MAX: Final = 60
+DRAIN_STEPS_MAX: Final = 1500
+OPERATOR_ACTIONS_MAX: Final = 60
 
 
 class Universe:
-    """A schedule that can be run."""
+    """One schedule of a seed."""
 
     def __init__(self, seed: int, strategy: Strategy) -> None:
-        self.scene = Scene(seed, strategy)
+        self.scene = Environment(seed, strategy)
         self.faults = Faults(self.scene, self._start_driver)
-        self.operator = Person(self.scene, "otto", Process("otto", "person"))
-        self.retries = self.scene.rng.randint(0, 2)  # of the undo of what could not be undone
-        self._cast()
+        self.operator = Client(self.scene, "otto", Process("otto", "client"))
+        self.undo_retries_left = self.scene.rng.randint(0, 2)
+        self._spawn_threads()
 
-    def _cast(self) -> None:
-        scene, setup = self.scene, self.scene.setup
+    def _spawn_threads(self) -> None:
+        env, setup = self.scene, self.scene.setup
         for _ in range(setup.drivers):
             self._start_driver()
-        for number, ops in enumerate(setup.people):
-            process = Process(f"p{number}", "person")
-            scene.spawn(Person(scene, f"p{number}", process).steps(ops), process)
+        for number, ops in enumerate(setup.client_sequences):
+            process = Process(f"p{number}", "client")
+            env.spawn(Client(env, f"p{number}", process).steps(ops), process)
         system = Process("system", "system")
-        scene.spawn(waker(scene), system)
-        scene.spawn(lifter(scene), system)
-        if scene.poison:
-            scene.spawn(self.faults.miss(), system)
-        if scene.chance(0.3):
-            scene.spawn(reader(scene), system)
-        chaos = Process("chaos", "fault")
+        env.spawn(wake_due_run(env), system)
+        env.spawn(lift_uncovered_run(env), system)
+        if env.worker_kills_left:
+            env.spawn(self.faults.replace_killed_processes(), system)
+        if env.chance(0.3):
+            env.spawn(follow_feed(env), system)
+        fault_process = Process("faults", "fault")
         for kind, count in (
             (self.faults.crash, setup.crashes),
             (self.faults.freeze, setup.freezes),
-            (self.faults.lapse, setup.lapses),
-            (self.faults.jump, setup.jumps),
-            (self.faults.stand_down, setup.stand_downs),
-            (self.faults.grab, setup.grabs),
+            (self.faults.expire_lease, setup.lease_lapses),
+            (self.faults.jump_clock, setup.clock_jumps),
+            (self.faults.shut_down, setup.shutdowns),
+            (self.faults.grab_lease, setup.lease_grabs),
         ):
             for _ in range(count):
-                scene.spawn(kind(), chaos)
+                env.spawn(kind(), fault_process)
 
     def _start_driver(self) -> None:
         process = Process(f"w{len(self.faults.drivers) + 1}", "driver")
@@ -64,118 +64,118 @@ class Universe:
         self.scene.spawn(driver.steps(), process)
 
     def run(self) -> None:
-        """Play the schedule, then let a good operator bring the run to its end.
+        """Run the schedule, let an operator bring the run to its end, and check everything.
 
         Raises:
-            Violation: something happened that must not.
+            Violation: a rule is broken.
         """
-        scene, scheduler = self.scene, self.scene.scheduler
-        while scheduler.count < STEPS_MAX:
-            enabled = scheduler.enabled()
+        env, scheduler = self.scene, self.scene.scheduler
+        while scheduler.step_count < STEPS_MAX:
+            enabled = scheduler.list_enabled()
             if not enabled:
-                if not self._leap():
+                if not self._advance_clock():
                     break
                 continue
-            scene.now = Micros(scene.now + TICK)
+            env.now = Micros(env.now + TICK_MICROS)
             scheduler.step(scheduler.pick(enabled))
         try:
             self._drain()
         except Violation:
-            audit_so_far(scene)  # what broke first says more than where it led
+            audit_running(env)  # an earlier violation explains more
             raise
-        audit(scene)
+        audit(env)
 
-    def _leap(self) -> bool:
-        """Let time pass until something is due; False if nothing ever is."""
-        scene = self.scene
-        times = [scene.desk.wake_at] if scene.desk.state.phase is not Phase.HALTED else []
-        times += [driver.timer for driver in self.faults.drivers if not driver.process.dead]
-        ahead = [time for time in times if time is not None and time > scene.now]
+    def _advance_clock(self) -> bool:
+        """Set the clock to the next timer; False if there is none."""
+        env = self.scene
+        times = [env.desk.wake_at] if env.desk.state.phase is not Phase.HALTED else []
+        times += [driver.wake_at for driver in self.faults.drivers if not driver.process.dead]
+        ahead = [time for time in times if time is not None and time > env.now]
         if not ahead:
             return False
-        scene.now = Micros(min(ahead))
+        env.now = Micros(min(ahead))
         return True
 
-    # ── the end ───────────────────────────────────────────────────────────────────────────
+    # ── the end of the run ────────────────────────────────────────────────────────────────
 
     def _drain(self) -> None:
-        """No more faults, no more people but one who wants the run to end well."""
-        scene, scheduler = self.scene, self.scene.scheduler
-        scene.draining = True
+        """Stop faults and clients; only drivers and one operator continue."""
+        env, scheduler = self.scene, self.scene.scheduler
+        env.is_draining = True
         for thread in scheduler.threads:
             thread.process.frozen = False
         scheduler.threads = [
-            t for t in scheduler.threads if t.process.kind not in {"fault", "person"}
+            t for t in scheduler.threads if t.process.kind not in {"fault", "client"}
         ]
         for driver in self.faults.drivers:
-            driver.leaving = driver.leaving and not driver.process.dead
+            driver.is_shutting_down = driver.is_shutting_down and not driver.process.dead
             if driver.process.dead:
-                scene.desk.lapse(driver.process.name)
-        if not any(self._works(driver) for driver in self.faults.drivers):
+                env.desk.expire_lease(driver.process.name)
+        if not any(self._is_available(driver) for driver in self.faults.drivers):
             self._start_driver()
-        self._settle()
+        self._run_to_end()
 
-    def _settle(self) -> None:
-        """Let everybody act in turn until the run is over; help it where it stands still."""
-        scene, scheduler = self.scene, self.scene.scheduler
-        steps = rounds = 0
-        while steps < DRAIN_MAX and rounds < ROUNDS_MAX:
+    def _run_to_end(self) -> None:
+        """Run all threads in turn until the run has ended; let the operator unblock it."""
+        env, scheduler = self.scene, self.scene.scheduler
+        steps = operator_actions = 0
+        while steps < DRAIN_STEPS_MAX and operator_actions < OPERATOR_ACTIONS_MAX:
             steps += 1
-            if enabled := scheduler.enabled():
+            if enabled := scheduler.list_enabled():
                 for thread in enabled:
-                    scene.now = Micros(scene.now + TICK)
+                    env.now = Micros(env.now + TICK_MICROS)
                     if thread in scheduler.threads and scheduler.is_ready(thread):
                         scheduler.step(thread)
-            elif not self._leap():
-                if is_over(scene.desk.state) and not self._tries_again():
+            elif not self._advance_clock():
+                if is_ended(env.desk.state) and not self._wants_undo_retry():
                     return
-                rounds += 1
-                self._help(scene.desk.state)
-        raise Violation("L1", f"does not settle: {scene.desk.state.phase}")
+                operator_actions += 1
+                self._unblock(env.desk.state)
+        raise Violation("L1", f"the run does not end: {env.desk.state.phase}")
 
     @staticmethod
-    def _works(driver: Driver) -> bool:
-        return not (driver.process.dead or driver.leaving)
+    def _is_available(driver: Driver) -> bool:
+        return not (driver.process.dead or driver.is_shutting_down)
 
-    def _tries_again(self) -> bool:
-        """Tell whether the operator minds what could not be undone."""
-        state, accepted = self.scene.desk.state, self.scene.desk.tally[ResidueAccepted]
-        if not state.residue or accepted or not self.retries:
+    def _wants_undo_retry(self) -> bool:
+        """Return whether the operator retries a failed undo."""
+        state, accepted = self.scene.desk.state, self.scene.desk.entry_counts[ResidueAccepted]
+        if not state.residue or accepted or not self.undo_retries_left:
             return False
-        self.retries -= 1
+        self.undo_retries_left -= 1
         return True
 
-    def _help(self, state: State) -> None:
-        """Do what a good operator does about a run that stands still."""
+    def _unblock(self, state: State) -> None:
+        """Send the control that continues a run without progress."""
         before = state.seq
         match state.phase:
             case Phase.HALTED:
-                self._does("lift")
+                self._operate("lift")
             case Phase.PAUSED | Phase.FAILED if state.operator_name:
                 self.operator.name = state.operator_name
-                self._does("hand_back")
+                self._operate("hand_back")
             case Phase.PAUSED | Phase.FAILED if state.pause and state.pause.cap_name:
-                self._does("resume_caps")
+                self._operate("resume_caps")
             case Phase.PAUSED | Phase.FAILED:
-                self._does("resume")
+                self._operate("resume")
             case Phase.WAITING:
-                left_behind(self.scene, state)
-                kinds = [ask.ask_kind for ask in open_asks(state)]
+                check_for_orphaned_children(self.scene, state)
+                kinds = [ask.ask_kind for ask in list_open_asks(state)]
                 kind = kinds[0] if kinds else "question"
                 on_child = kind == "child" and self.scene.chance(0.5)
                 answer = "answer_on_child" if on_child else "answer"
-                self._does("approve" if kind == "approval" else answer)
+                self._operate("approve" if kind == "approval" else answer)
             case Phase.CANCELLED | Phase.COMPLETED:
                 again = state.phase is Phase.CANCELLED and self.scene.chance(0.7)
-                self._does("retry_undo" if again else "accept_residue")
+                self._operate("retry_undo" if again else "accept_residue")
             case phase if phase in DRIVABLE_PHASES:
-                raise Violation("L1", f"stuck in {phase}: nobody has anything to do")
+                raise Violation("L1", f"stuck in {phase}: no thread can continue")
             case phase:
                 raise Violation("L1", f"stuck in {phase}")
         if self.scene.desk.state.seq == before:
-            last = self.scene.told[-1] if self.scene.told else None
-            raise Violation("L1", f"stuck in {state.phase}: the operator was told {last}")
+            last = self.scene.replies[-1] if self.scene.replies else None
+            raise Violation("L1", f"stuck in {state.phase}: the operator got {last}")
 
-    def _does(self, op: str) -> None:
-        for _ in self.operator.does(op):
+    def _operate(self, op: str) -> None:
+        for _ in self.operator.perform(op):
             continue

@@ -1,58 +1,148 @@
-"""All checks of a schedule that has come to its end."""
+"""All checks of a schedule, and those of decisions that have no invariant number."""
 
+from collections import Counter
 from typing import Final
 
-from midrun.core.entries import Record
-from midrun.core.evolve import fold
-from midrun.verify.journal import check_journal
-from tests.support.simulate.checks.effects import check_counts, check_effects
-from tests.support.simulate.checks.habits import (
-    check_caps,
-    check_deaths,
-    check_denials,
-    check_leaving,
+from midrun.core.entries import (
+    AskOpened,
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallSettled,
+    CallStarted,
+    CallUnknown,
+    CancelRequested,
+    CapRaised,
+    CapReached,
+    HandedBack,
+    PauseWithdrawn,
+    Record,
+    RunResumed,
+    StoodDown,
+    TakenOver,
 )
-from tests.support.simulate.checks.replies import check_replies, check_words
-from tests.support.simulate.checks.thought import check_thought
-from tests.support.simulate.scene import Scene
-from tests.support.simulate.violation import Violation
+from midrun.core.evolve import fold
+from midrun.core.ids import CallId
+from midrun.core.retries import CHECK_DENIALS_MAX, WORKER_DEATHS_MAX
+from midrun.verify.journal import check_journal
+from tests.support.simulate.checks import Violation
+from tests.support.simulate.checks.conversation import check_conversation
+from tests.support.simulate.checks.effects import check_counts, check_effects
+from tests.support.simulate.checks.replies import check_messages, check_replies
+from tests.support.simulate.environment import Environment
 
-REFUSED_MAX: Final = 40
-"""How many inputs of drivers may be refused in one schedule: each is read again, then gone."""
+REFUSALS_MAX: Final = 40
+"""More refused driver inputs per schedule mean that a driver repeats one without end."""
 
 
-def audit(scene: Scene) -> None:
-    """Check everything that must be true now that the run is over.
+def audit(env: Environment) -> None:
+    """Check a run that has ended.
 
     Raises:
-        Violation: the first thing that is not.
+        Violation: the first rule that is broken.
     """
-    records = audit_so_far(scene)
-    check_effects(scene, records)
-    check_replies(scene, records)
-    check_words(records)
+    records = audit_running(env)
+    check_effects(env, records)
+    check_replies(env, records)
+    check_messages(records)
     check_caps(records)
-    check_leaving(records)
-    check_deaths(scene, records)
-    check_denials(records)
-    check_thought(scene, records)
-    refused = scene.desk.refused.total() + scene.desk.clashes
-    if refused > REFUSED_MAX + len(records):
-        raise Violation("L5", f"{refused} refused inputs: {scene.desk.refused}")
+    check_stand_downs(records)
+    check_worker_deaths(env, records)
+    check_check_denials(records)
+    check_conversation(env, records)
+    refused = env.desk.refusal_counts.total() + env.desk.conflict_count
+    if refused > REFUSALS_MAX + len(records):
+        raise Violation("L5", f"{refused} refused inputs: {env.desk.refusal_counts}")
 
 
-def audit_so_far(scene: Scene) -> list[Record]:
-    """Check what must be true at any moment, and return the journal.
+def audit_running(env: Environment) -> list[Record]:
+    """Check the rules that hold at any moment, and return the journal.
 
     Raises:
-        Violation: the first thing that is not.
+        Violation: the first rule that is broken.
     """
-    records = scene.desk.records()
-    if fold(scene.desk.run, records) != scene.desk.state:
-        raise Violation("I2", "the journal, read again, means something else")
-    for problem in check_journal(records, run=scene.desk.run, head=scene.desk.head()):
+    records = env.desk.read_records()
+    if fold(env.desk.run, records) != env.desk.state:
+        raise Violation("I2", "the fold of the stored journal differs from the state")
+    for problem in check_journal(records, run=env.desk.run, head=env.desk.read_head()):
         raise Violation(problem.invariant, f"at {problem.seq}: {problem.text}")
-    if scene.fed != records[: len(scene.fed)]:
-        raise Violation("I38", "the feed has a gap, or an entry twice")
-    check_counts(scene, records)
+    if env.feed_records != records[: len(env.feed_records)]:
+        raise Violation("I38", "the feed has a gap or a duplicate entry")
+    check_counts(env, records)
     return records
+
+
+CALL_END_ENTRIES = (AskOpened, CallAborted, CallDone, CallFailed, CallUnknown)
+
+
+def check_caps(records: list[Record]) -> None:
+    """Check that a run passes a cap only after the cap was raised or a take-over (decision 7).
+
+    Raises:
+        Violation: a run was resumed at a cap that was not raised.
+    """
+    cap = ""
+    for record in records:
+        match record.entry:
+            case CapReached(cap=name):
+                cap = name
+            case CapRaised(caps=raised) if cap in raised:
+                cap = ""
+            case HandedBack() | CancelRequested():
+                cap = ""
+            case RunResumed() | PauseWithdrawn() if cap:
+                raise Violation("CAP", f"entry {record.seq} continues past the cap on {cap}")
+            case _:
+                continue
+
+
+def check_stand_downs(records: list[Record]) -> None:
+    """Check that a driver returns its lease only with no call in flight (decision 29).
+
+    Raises:
+        Violation: a lease was returned with calls in flight.
+    """
+    in_flight: set[CallId] = set()
+    for record in records:
+        entry = record.entry
+        if isinstance(entry, CallStarted):
+            in_flight.add(entry.call)
+        elif isinstance(entry, CALL_END_ENTRIES):
+            in_flight.discard(entry.call)
+        elif isinstance(entry, StoodDown) and in_flight:
+            text = f"entry {record.seq} returns the lease while {min(in_flight)} is in flight"
+            raise Violation("STANDDOWN", text)
+
+
+def check_worker_deaths(env: Environment, records: list[Record]) -> None:
+    """Check that a call kills no more workers than allowed between two resumes (ADR 0032).
+
+    Raises:
+        Violation: a call killed one worker too many.
+    """
+    resumes = [r.seq for r in records if isinstance(r.entry, RunResumed | TakenOver)]
+    deaths: Counter[tuple[str, int]] = Counter()
+    for death in env.worker_deaths:
+        deaths[death.call, sum(seq <= death.seq for seq in resumes)] += 1
+    for (call, _), count in deaths.items():
+        if count > WORKER_DEATHS_MAX:
+            raise Violation("DEATHS", f"{call} killed {count} processes without an ask")
+
+
+def check_check_denials(records: list[Record]) -> None:
+    """Check that a call is not repeated without end if its check denies it (ADR 0032).
+
+    Raises:
+        Violation: a call was started after the last allowed denial.
+    """
+    denials: Counter[CallId] = Counter()
+    for record in records:
+        match record.entry:
+            case CallSettled(call=call, happened=False, by=by) if by.startswith("check:"):
+                denials[call] += 1
+            case CallStarted(call=call) if denials[call] >= CHECK_DENIALS_MAX:
+                raise Violation(
+                    "DENIALS", f"entry {record.seq} repeats {call} after too many denials"
+                )
+            case _:
+                continue

@@ -1,7 +1,7 @@
-"""The world after a schedule, against the journal: nothing twice, nothing behind anyone's back.
+"""Compare the effects in the world with the journal: I14, I18, I28, I31, I33, W1 to W4.
 
-I14, I18, I28, I31, I33 and W1 to W4. The undo set is worked out here from the entries, not
-asked from the core: a fault there must not hide itself.
+The undo set is computed here from the entries and not read from the core, because a fault in
+the core must not hide itself.
 """
 
 from collections.abc import Iterator
@@ -24,60 +24,60 @@ from midrun.core.ids import CallId
 from midrun.core.state import Call
 from midrun.core.values import Effect, Json, Phase
 from midrun.text.report import build_report
+from tests.support.simulate.checks import Violation
+from tests.support.simulate.environment import Environment
 from tests.support.simulate.programs import TOOLS
-from tests.support.simulate.scene import Scene
-from tests.support.simulate.violation import Violation
 
 
-def check_counts(scene: Scene, records: list[Record]) -> None:
-    """Count effects and undos: true at any moment.
+def check_counts(env: Environment, records: list[Record]) -> None:
+    """Count effects and undos; valid at any moment.
 
     Raises:
-        Violation: something happened too often, or before it was journaled.
+        Violation: an effect happened twice, or before its start was journaled.
     """
-    _committed_first(scene, records)
-    _as_approved(scene, records)
-    for key, count in scene.world.acts.items():
+    _check_start_before_effect(env, records)
+    _check_approved_arguments(env, records)
+    for key, count in env.world.effect_counts.items():
         if count > 1:
-            raise Violation("W1", f"{_named(scene, key)} took effect {count} times")
-    for counts in (scene.world.undone, scene.world.released):
+            raise Violation("W1", f"{_name_call(env, key)} took effect {count} times")
+    for counts in (env.world.undo_counts, env.world.release_counts):
         for key, count in counts.items():
             if count > 1:
-                raise Violation("W2", f"{_named(scene, key)} was undone {count} times")
+                raise Violation("W2", f"{_name_call(env, key)} was undone {count} times")
 
 
-def check_effects(scene: Scene, records: list[Record]) -> None:
-    """Compare what happened with what the journal of a run that is over says.
+def check_effects(env: Environment, records: list[Record]) -> None:
+    """Compare the effects in the world with the journal of a run that has ended.
 
     Raises:
-        Violation: they do not agree.
+        Violation: they differ.
     """
-    for call in scene.desk.state.calls:
+    for call in env.desk.state.calls:
         if call.is_open:
-            raise Violation("W4", f"{call.id} ({call.use.tool}) is left open at the end")
-    for call in _lasting(scene):
-        _truth(scene, call)
-    _undone(scene, records)
-    _released(scene)
-    _taken_back(scene)
-    _reported(scene)
+            raise Violation("W4", f"{call.id} ({call.use.tool}) is still open at the end")
+    for call in _iter_effect_calls(env):
+        _check_stage(env, call)
+    _check_undo(env, records)
+    _check_releases(env)
+    _check_child_effects(env)
+    _check_report(env)
 
 
-def _committed_first(scene: Scene, records: list[Record]) -> None:
-    """Every effect has its start in the journal before it."""
+def _check_start_before_effect(env: Environment, records: list[Record]) -> None:
+    """Check that each effect has its `CallStarted` in the journal before it."""
     starts = {
         (r.entry.call, r.entry.attempt): r.seq
         for r in records
         if isinstance(r.entry, CallStarted)
     }
-    for acted in scene.acted:
-        if starts.get((acted.call, acted.attempt), acted.seq + 1) > acted.seq:
-            text = f"{acted.call} attempt {acted.attempt} acted before it was journaled"
+    for taken in env.taken_effects:
+        if starts.get((taken.call, taken.attempt), taken.seq + 1) > taken.seq:
+            text = f"{taken.call} attempt {taken.attempt} acted before it was journaled"
             raise Violation("I14", text)
 
 
-def _as_approved(scene: Scene, records: list[Record]) -> None:
-    """What a person approved is what was done, with these arguments and no others."""
+def _check_approved_arguments(env: Environment, records: list[Record]) -> None:
+    """Check that an approved call acted with exactly the approved arguments."""
     about: dict[str, CallId] = {}
     args: dict[CallId, Json] = {}
     for record in records:
@@ -89,36 +89,38 @@ def _as_approved(scene: Scene, records: list[Record]) -> None:
                 args[about[ask]] = decision.value or args[about[ask]]
             case _:
                 continue
-    for acted in scene.acted:
-        if acted.call in args and acted.args != args[acted.call]:
-            raise Violation("I25", f"{acted.call} acted with {acted.args}, nobody approved it")
+    for taken in env.taken_effects:
+        if taken.call in args and taken.args != args[taken.call]:
+            raise Violation(
+                "I25", f"{taken.call} acted with {taken.args}, which were not approved"
+            )
 
 
-def _named(scene: Scene, key: str) -> str:
+def _name_call(env: Environment, key: str) -> str:
     calls = {
-        scene.key(call.id): f"{call.id} ({call.use.tool})" for call in scene.desk.state.calls
+        env.make_key(call.id): f"{call.id} ({call.use.tool})" for call in env.desk.state.calls
     }
     return calls.get(key[:32], key)
 
 
-def _tools(scene: Scene) -> Iterator[Call]:
-    return (call for call in scene.desk.state.calls if call.call_kind == "tool")
+def _iter_tool_calls(env: Environment) -> Iterator[Call]:
+    return (call for call in env.desk.state.calls if call.call_kind == "tool")
 
 
-def _lasting(scene: Scene) -> Iterator[Call]:
-    """Yield the calls that change something when they are made."""
+def _iter_effect_calls(env: Environment) -> Iterator[Call]:
+    """Yield the tool calls that have an effect."""
     return (
         call
-        for call in _tools(scene)
-        if call.traits.effect is not Effect.READ and TOOLS[call.use.tool].habit != "asks"
+        for call in _iter_tool_calls(env)
+        if call.traits.effect is not Effect.READ and TOOLS[call.use.tool].behaviour != "asks"
     )
 
 
-def _truth(scene: Scene, call: Call) -> None:
-    """What is done happened, and what was never started did not."""
-    happened = scene.world.happened(scene.key(call.id))
+def _check_stage(env: Environment, call: Call) -> None:
+    """Check that a done call has happened, and that a call without attempts has not."""
+    happened = env.world.has_happened(env.make_key(call.id))
     if call.stage == "done" and not happened:
-        raise Violation("W4", f"{call.id} ({call.use.tool}) is done, but nothing happened")
+        raise Violation("W4", f"{call.id} ({call.use.tool}) is done, but has no effect")
     never = not call.attempt or (
         call.stage in {"failed", "proposed"} and not call.may_have_happened
     )
@@ -126,26 +128,26 @@ def _truth(scene: Scene, call: Call) -> None:
         raise Violation("I18", f"{call.id} ({call.use.tool}) happened, but is {call.stage}")
 
 
-def _remains(scene: Scene, call: Call) -> bool:
-    key = scene.key(call.id)
-    return scene.world.acts[key] > scene.world.undone[key]
+def _has_effect(env: Environment, call: Call) -> bool:
+    key = env.make_key(call.id)
+    return env.world.effect_counts[key] > env.world.undo_counts[key]
 
 
-def _undone(scene: Scene, records: list[Record]) -> None:
-    """Whatever a cancel had to undo is undone, or listed as what could not be."""
-    state = scene.desk.state
+def _check_undo(env: Environment, records: list[Record]) -> None:
+    """Check that each effect in the undo set is undone or listed as residue."""
+    state = env.desk.state
     if state.phase is not Phase.CANCELLED:
         return
-    kept = _kept(records)
+    kept = _list_kept_calls(records)
     listed = {left.call for left in state.residue if left.action == "undo"}
-    for call in _tools(scene):
-        if call.traits.undo and _remains(scene, call) and call.id not in kept | listed:
-            text = f"cancelled, but the effect of {call.id} ({call.use.tool}) remains unsaid"
+    for call in _iter_tool_calls(env):
+        if call.traits.undo and _has_effect(env, call) and call.id not in kept | listed:
+            text = f"cancelled, but {call.id} ({call.use.tool}) was neither undone nor reported"
             raise Violation("W3" if not state.residue else "I28", text)
 
 
-def _kept(records: list[Record]) -> set[CallId]:
-    """Return the calls that had finished before the cancel, if it leaves those alone."""
+def _list_kept_calls(records: list[Record]) -> set[CallId]:
+    """Return the calls that were done before the cancel, if the cancel keeps those."""
     done: set[CallId] = set()
     asked: dict[str, CallId] = {}
     unknown: dict[CallId, int] = {}
@@ -168,12 +170,12 @@ def _kept(records: list[Record]) -> set[CallId]:
                 done.add(call)
                 unknown.pop(call, None)
             case _:
-                _answered(entry, asked, done)
+                _apply_answer(entry, asked, done)
     return done
 
 
-def _answered(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None:
-    """A question's answer is the result of the call that asked, unless it goes on with it."""
+def _apply_answer(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None:
+    """Count an answered question as done, unless the call continues with the answer."""
     call = getattr(entry, "call", None)
     if isinstance(entry, AskAnswered):
         if (number := asked.get(entry.ask)) is not None:
@@ -185,36 +187,36 @@ def _answered(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None
         done.discard(entry.call)
 
 
-def _released(scene: Scene) -> None:
-    """At every end, what was held is free, or listed as what could not be released."""
-    listed = {scene.key(r.call) for r in scene.desk.state.residue if r.action == "release"}
-    alive = {key for key, child in scene.world.children.items() if not child.ended}
-    if left := (scene.world.held | alive) - listed:
-        name = _named(scene, min(left))
-        raise Violation("W3", f"{scene.desk.state.phase}, but {name} still holds something")
+def _check_releases(env: Environment) -> None:
+    """Check that every held resource is released or listed as residue."""
+    listed = {env.make_key(r.call) for r in env.desk.state.residue if r.action == "release"}
+    alive = {key for key, child in env.world.children.items() if not child.outcome}
+    if left := (env.world.held_keys | alive) - listed:
+        name = _name_call(env, min(left))
+        raise Violation("W3", f"{env.desk.state.phase}, but {name} still holds something")
 
 
-def _taken_back(scene: Scene) -> None:
-    """A cancel of everything leaves nothing that a child did, or lists the child."""
-    state = scene.desk.state
+def _check_child_effects(env: Environment) -> None:
+    """Check that a cancel with undo="all" undid the effects of children, or lists them."""
+    state = env.desk.state
     if (
         state.phase is not Phase.CANCELLED
         or state.cancel_request is None
         or state.cancel_request.undo != "all"
     ):
         return
-    listed = {scene.key(left.call) for left in state.residue}
-    for key, child in scene.world.children.items():
-        if child.did and key not in listed:
-            text = f"cancelled, but what the child of {_named(scene, key)} did remains unsaid"
+    listed = {env.make_key(left.call) for left in state.residue}
+    for key, child in env.world.children.items():
+        if child.effect_count and key not in listed:
+            text = f"cancelled, but the effects of the child of {_name_call(env, key)} remain"
             raise Violation("W3", text)
 
 
-def _reported(scene: Scene) -> None:
-    """The report says what the world saw."""
-    said = build_report(scene.desk.state)
+def _check_report(env: Environment) -> None:
+    """Check that the report agrees with the world."""
+    report = build_report(env.desk.state)
     sets = {
-        name: {deed.call for deed in getattr(said, name)}
+        name: {reported.call for reported in getattr(report, name)}
         for name in (
             "done",
             "undone",
@@ -225,19 +227,19 @@ def _reported(scene: Scene) -> None:
             "failed",
         )
     }
-    sets["never_started"] = {deed.call for deed in said.never_started}
-    maybe = sets["done"] | sets["not_undone"] | sets["stopped"] | sets["unsure"]
-    maybe |= sets["released"]
-    held = {scene.key(deed.call) for deed in said.still_held}
-    for call in _tools(scene):
-        if _remains(scene, call) and call.id not in maybe:
-            raise Violation("I33", f"the effect of {call.id} remains, the report hides it")
-        if call.id in sets["undone"] and _remains(scene, call):
+    sets["never_started"] = {reported.call for reported in report.never_started}
+    may_have_effect = sets["done"] | sets["not_undone"] | sets["stopped"] | sets["unsure"]
+    may_have_effect |= sets["released"]
+    held = {env.make_key(reported.call) for reported in report.still_held}
+    for call in _iter_tool_calls(env):
+        if _has_effect(env, call) and call.id not in may_have_effect:
+            raise Violation("I33", f"the effect of {call.id} remains, but is not reported")
+        if call.id in sets["undone"] and _has_effect(env, call):
             raise Violation("I33", f"{call.id} is reported as undone, but its effect remains")
         if sum(call.id in calls for calls in sets.values()) > 1:
             raise Violation("I33", f"{call.id} is in two lists of the report")
-    for call in _lasting(scene):
-        if call.id in sets["done"] and not _remains(scene, call):
-            raise Violation("I33", f"{call.id} is reported as done, but nothing is there")
-    if scene.world.held - held:
-        raise Violation("I33", "something is still held, and the report hides it")
+    for call in _iter_effect_calls(env):
+        if call.id in sets["done"] and not _has_effect(env, call):
+            raise Violation("I33", f"{call.id} is reported as done, but has no effect")
+    if env.world.held_keys - held:
+        raise Violation("I33", "a resource is still held, but is not reported")

@@ -1,4 +1,4 @@
-"""Another process: it drives, or approves, what this one has left."""
+"""A second process that approves the call of a run, and drives the run to its end."""
 
 import sys
 
@@ -10,13 +10,13 @@ from tests.scenarios.redaction.office import PASSWORD, Office
 
 
 async def _main(path: str, run_id: str) -> None:
-    office = Office()
+    secret_tools = Office()
     turns = (Use("gated_login", user="ann", password=PASSWORD), "Told of it.")
-    async with Midrun(f"sqlite:///{path}", agents=[office.agent(*turns)]) as midrun:
+    async with Midrun(f"sqlite:///{path}", agents=[secret_tools.agent(*turns)]) as midrun:
         run = await midrun.get(run_id)
         await run.approve(actor="bob")
         await run.until("completed")
-    print(office.given)  # noqa: T201 - this is how it talks
+    print(secret_tools.received_args)  # noqa: T201 - the test reads the output
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The pieces of a streamed HTTP answer, and what the three protocols have in common."""
+"""Server-sent events, ids and the interface that the three protocols share."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,37 +13,37 @@ Fields: TypeAlias = dict[str, object]
 
 
 class Frame(Struct, frozen=True):
-    """One server-sent message. `delta` tells whether a client gets a piece of the reply."""
+    """One server-sent event; `delta`: it carries a piece of the reply."""
 
     data: str
     name: str = ""
     delta: bool = False
 
-    def encoded(self) -> bytes:
-        """Return it as it goes over the wire."""
+    def encode(self) -> bytes:
+        """Return the bytes of the event."""
         name = f"event: {self.name}\n" if self.name else ""
         return f"{name}data: {self.data}\n\n".encode()
 
 
-class Numbers:
-    """Where a provider takes its ids from: every answer of one server gets others."""
+class IdSource:
+    """Makes ids that are unique within one server."""
 
     def __init__(self) -> None:
         self._count = count(1)
 
-    def id(self, prefix: str) -> str:
-        """Return an id that this server has not given out yet."""
+    def make_id(self, prefix: str) -> str:
+        """Return a new id."""
         return f"{prefix}_{next(self._count)}"
 
 
 class Protocol(Struct, frozen=True):
-    """A wire protocol: which path it lives at, and how it says yes and no."""
+    """A wire protocol: its path, and the functions that encode answers and errors."""
 
     path: str
-    frames: Callable[[Answer, str, Numbers], Iterator[Frame]]
+    frames: Callable[[Answer, str, IdSource], Iterator[Frame]]
     refusal: Callable[[Denied], Fields]
 
 
-def encoded(fields: Fields) -> str:
+def encode_json(fields: Fields) -> str:
     """Return compact JSON."""
     return json.dumps(fields, separators=(",", ":"))

@@ -1,7 +1,7 @@
-"""The scheduler: threads are generators, processes sets of them, and a seed picks who is next.
+"""The scheduler: threads are generators, and a seeded picker selects the next thread.
 
-A thread yields what it waits for, as a function, or None when it could go on at once. Between
-two yields it is alone: that is what a transaction is here.
+A thread yields the condition that it waits for, or None if it can continue at once. Between two
+yields no other thread runs, so that code is atomic.
 """
 
 from collections.abc import Callable, Generator
@@ -12,12 +12,12 @@ Ready = Callable[[], bool] | None
 Steps = Generator[Ready, None, None]
 Picker = Callable[[list["Thread"], int], "Thread"]
 
-SPAN: Final = 90
-"""Where the priorities of a PCT schedule change: about as many steps as a schedule takes."""
+PCT_STEPS: Final = 90
+"""Priorities of a PCT schedule change within its first steps; most schedules have as many."""
 
 
 class Process:
-    """What crashes, freezes and wakes up as one. `lapsed`: its heartbeat is not heard."""
+    """Threads that crash, freeze and wake up together; `lapsed`: its lease has expired."""
 
     __slots__ = ("dead", "frozen", "kind", "lapsed", "name")
 
@@ -30,7 +30,7 @@ class Process:
 
 
 class Thread:
-    """One line of execution inside a process."""
+    """One thread of a process."""
 
     __slots__ = ("priority", "process", "ready", "steps")
 
@@ -42,19 +42,19 @@ class Thread:
 
 
 class Scheduler:
-    """Runs one thread at a time, one step at a time."""
+    """Runs one step of one thread at a time."""
 
     def __init__(self, picker: Picker) -> None:
         self.threads: list[Thread] = []
-        self.count = 0
+        self.step_count = 0
         self._picker = picker
 
     def spawn(self, steps: Steps, process: Process) -> None:
-        """Add a thread; it has not begun."""
+        """Add a thread."""
         self.threads.append(Thread(steps, process))
 
-    def enabled(self) -> list[Thread]:
-        """Return the threads that could go on now."""
+    def list_enabled(self) -> list[Thread]:
+        """Return the threads that can continue now."""
         return [
             thread
             for thread in self.threads
@@ -62,16 +62,16 @@ class Scheduler:
         ]
 
     def is_ready(self, thread: Thread) -> bool:
-        """Tell whether `thread` could go on now."""
+        """Return whether `thread` can continue now."""
         return not thread.process.frozen and (thread.ready is None or thread.ready())
 
     def pick(self, enabled: list[Thread]) -> Thread:
-        """Return whose turn it is."""
-        self.count += 1
-        return self._picker(enabled, self.count)
+        """Return the next thread."""
+        self.step_count += 1
+        return self._picker(enabled, self.step_count)
 
     def step(self, thread: Thread) -> None:
-        """Let `thread` go on to its next yield."""
+        """Run `thread` to its next yield."""
         if thread.process.dead:
             self.threads.remove(thread)
             return
@@ -81,14 +81,14 @@ class Scheduler:
             if thread in self.threads:
                 self.threads.remove(thread)
 
-    def end(self, process: Process) -> None:
-        """Take every thread of `process` away, wherever it stands."""
+    def kill(self, process: Process) -> None:
+        """Remove all threads of `process`."""
         process.dead = True
         self.threads = [thread for thread in self.threads if thread.process is not process]
 
 
-def at_random(rng: Random) -> Picker:
-    """Return a picker that gives every thread the same chance."""
+def make_random_picker(rng: Random) -> Picker:
+    """Return a picker that selects uniformly."""
 
     def pick(enabled: list[Thread], _: int) -> Thread:
         return enabled[int(rng.random() * len(enabled))]
@@ -96,13 +96,13 @@ def at_random(rng: Random) -> Picker:
     return pick
 
 
-def by_priority(rng: Random, depth: int) -> Picker:
-    """Return a picker that runs the highest priority, which changes at `depth` - 1 moments.
+def make_priority_picker(rng: Random, depth: int) -> Picker:
+    """Return a picker that selects the highest priority; priorities change `depth` - 1 times.
 
-    This is PCT (Burckhardt and others, 2010): a fault that needs `depth` orderings is found
-    with a probability that does not fall with the number of threads to the power of steps.
+    This is PCT (Burckhardt et al., 2010): the probability to find a fault that needs `depth`
+    ordered steps has a lower bound, which does not shrink exponentially with the steps.
     """
-    changes = {rng.randint(1, SPAN): low + 1.0 for low in range(depth - 1)}
+    changes = {rng.randint(1, PCT_STEPS): low + 1.0 for low in range(depth - 1)}
 
     def pick(enabled: list[Thread], count: int) -> Thread:
         for thread in enabled:

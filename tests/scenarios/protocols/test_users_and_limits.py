@@ -1,4 +1,4 @@
-"""The bridges, with people who are not each other's friends: plain HTTP, as an enemy has it."""
+"""A2A and AG-UI separate the users of a server and enforce its limits, over plain HTTP."""
 
 import anyio
 import httpx2
@@ -11,6 +11,7 @@ from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunQuery
 from midrun.server import Limits
 from midrun.server.admin import PROOF_HEADER
+from tests.scenarios.protocols.conftest import make_rpc_call
 from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.calling import expect
 from tests.unit.server.conftest import PEOPLE, Serve, serve, stage
@@ -20,50 +21,53 @@ __all__ = ["serve", "stage"]
 pytestmark = pytest.mark.once
 
 
-async def send(client: httpx2.AsyncClient, text: str, *, name: str = "m1", **more: str) -> str:
-    """Send a message by A2A, and return the id of its task, or why there is none."""
+async def send_a2a_message(
+    client: httpx2.AsyncClient, text: str, *, name: str = "m1", **more: str
+) -> str:
+    """Send a message by A2A; return the id of its task, or the error message."""
     message = {"messageId": name, "role": "ROLE_USER", "parts": [{"text": text}], **more}
-    params = {"message": message}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    call = make_rpc_call("SendMessage", message=message)
     reply = await client.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"})
-    told = expect(reply, 200).json()
-    return str(told["error"]["message"] if "error" in told else told["result"]["task"]["id"])
+    body = expect(reply, 200).json()
+    return str(body["error"]["message"] if "error" in body else body["result"]["task"]["id"])
 
 
-def agui(thread: str, text: str) -> dict[str, object]:
-    """Return a request for a segment."""
-    said = {"id": "1", "role": "user", "content": text}
+def make_agui_request(thread: str, text: str) -> dict[str, object]:
+    """Return the request body of an AG-UI segment."""
+    message = {"id": "1", "role": "user", "content": text}
     more: dict[str, object] = {"tools": [], "context": [], "state": {}, "forwardedProps": {}}
-    return {"threadId": thread, "runId": "r1", "messages": [said], **more}
+    return {"threadId": thread, "runId": "r1", "messages": [message], **more}
 
 
-async def test_a_context_of_the_same_name_is_another_for_another_user_of_a2a(
+async def test_the_a2a_contexts_of_two_users_with_the_same_name_are_separate(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """A run on a thread is given what was said in it, and shows it to its starter."""
+    """A run gets the history of its thread, and its starter can read it."""
     served = await serve(stage.agent("The password is swordfish.", "Yes.", "No."))
     run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
     await run.until("terminal")
-    told = {}
+    histories = {}
     for name in ("bob", "ann"):
-        made = await send(await served.client(name), "What was said?", contextId="secrets")
-        assert (await (await served.mid.get(made)).view()).thread == "secrets"
-        (record,) = await served.mid.store.read(RunId(made), limit=1)
+        task = await send_a2a_message(
+            await served.client(name), "What was said?", contextId="secrets"
+        )
+        assert (await (await served.mid.get(task)).view()).thread == "secrets"
+        (record,) = await served.mid.store.read(RunId(task), limit=1)
         assert isinstance(record.entry, RunStarted)
-        told[name] = [message.text for message in record.entry.history]
-    assert told == {"bob": [], "ann": ["Tell.", "The password is swordfish."]}
+        histories[name] = [message.text for message in record.entry.history]
+    assert histories == {"bob": [], "ann": ["Tell.", "The password is swordfish."]}
 
 
-async def test_a_thread_of_the_same_name_is_another_for_another_user_of_ag_ui(
+async def test_the_ag_ui_threads_of_two_users_with_the_same_name_are_separate(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Whichever agents take part in it."""
+    """Also for another agent than the one in the other user's thread."""
     other = Agent("other", model=ScriptedModel(["Hm."]))
     served = await serve(stage.agent("The password is swordfish."), other)
     run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
     await run.until("terminal")
     bob = await served.client("bob")
-    reply = await bob.post("/agui/other", json=agui("secrets", "What was said?"))
+    reply = await bob.post("/agui/other", json=make_agui_request("secrets", "What was said?"))
     assert reply.status_code == 200, reply.text
     assert "swordfish" not in reply.text
     (row,) = (await served.mid.store.list_runs(RunQuery(owner="bob"))).items
@@ -72,88 +76,93 @@ async def test_a_thread_of_the_same_name_is_another_for_another_user_of_ag_ui(
     assert record.entry.history == ()
 
 
-async def test_a_run_of_an_operator_in_ones_thread_is_not_spoken_to(
+async def test_a_user_cannot_stop_or_message_the_run_of_an_operator_in_the_same_thread(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """One goes on with the thread that is one's own, and with no run that is not."""
+    """The message of the user starts a new run in the user's own thread."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
-    hers = await served.mid.start("actor", "Tell.", thread="t", actor=PEOPLE["ann"])
-    await hers.cancel(actor="ann")
-    await hers.until("cancelled")
-    theirs = await served.mid.start("actor", "Help.", thread="t", actor=PEOPLE["olga"])
+    run_of_ann = await served.mid.start("actor", "Tell.", thread="t", actor=PEOPLE["ann"])
+    await run_of_ann.cancel(actor="ann")
+    await run_of_ann.until("cancelled")
+    run_of_olga = await served.mid.start("actor", "Help.", thread="t", actor=PEOPLE["olga"])
     await stage.start("a").wait()
     ann = await served.client("ann")
     stopped = expect(await ann.post("/copilotkit/agent/actor/stop/t", json={}), 200)
     assert stopped.json()["stopped"] is False
     stage.gate("a").set()
-    expect(await ann.post("/agui/actor", json=agui("t", "Go on.")), 200)
-    await theirs.until("completed")
-    records = await served.mid.store.read(theirs.id)
+    expect(await ann.post("/agui/actor", json=make_agui_request("t", "Go on.")), 200)
+    await run_of_olga.until("completed")
+    records = await served.mid.store.read(run_of_olga.id)
     assert "ann" not in {getattr(record.entry, "by", "") for record in records}
     lines = (await ann.get("/v1/runs?thread=t")).json()["items"]
     assert [line["task"] for line in lines] == ["Go on.", "Tell."]
 
 
-async def test_two_people_may_send_messages_of_the_same_name(
+async def test_two_users_can_send_messages_with_the_same_id(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """A message's id is its sender's; the other one is not told that there is such a run."""
+    """A message id belongs to its sender: a repeat finds the run of the same user only."""
     served = await serve(stage.agent("Hers.", "His."))
     people = [await served.client(name) for name in ("ann", "bob", "ann")]
-    hers, his, again = [await send(client, "Go.", name="1") for client in people]
-    assert hers == again != his
-    assert his.startswith("run_")
+    run_of_ann, run_of_bob, repeated = [
+        await send_a2a_message(client, "Go.", name="1") for client in people
+    ]
+    assert run_of_ann == repeated != run_of_bob
+    assert run_of_bob.startswith("run_")
 
 
-async def test_ids_that_are_no_names_are_refused_by_every_bridge(
+async def test_ids_of_more_than_200_characters_are_refused_by_a2a_and_ag_ui(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """A thread stands in every line of a list: a megabyte of it would be everybody's."""
+    """Each row of a list shows its thread, so a long id would slow every list."""
     served = await serve(stage.agent("Done."))
     ann, long = await served.client("ann"), "x" * 201
-    assert "at most 200" in await send(ann, "Go.", contextId=long)
-    assert "at most 200" in await send(ann, "Go.", name=long)
-    assert (await ann.post("/agui/actor", json=agui(long, "Go."))).status_code == 422
+    assert "at most 200" in await send_a2a_message(ann, "Go.", contextId=long)
+    assert "at most 200" in await send_a2a_message(ann, "Go.", name=long)
+    assert (
+        await ann.post("/agui/actor", json=make_agui_request(long, "Go."))
+    ).status_code == 422
 
 
-async def test_a2a_says_so_where_somebody_has_too_many_streams(
+async def test_a2a_answers_429_to_a_user_with_too_many_streams(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """As a refusal, and not as a fault of the server's."""
     served = await serve(stage.agent("Done."), limits=Limits(streams=0))
     reply = await (await served.client("ann")).get("/a2a/actor/v1/tasks")
     assert reply.status_code == 429, reply.text
 
 
-async def test_a2a_and_ag_ui_keep_to_how_many_words_may_wait(
+async def test_a2a_and_ag_ui_enforce_the_limit_of_pending_messages(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """The bound is the run's, and not that of one way in."""
+    """The limit counts the messages of a run over all interfaces."""
     agent = stage.agent(Use("slow", name="x"), "Done.")
     served = await serve(agent, limits=Limits(pending=1))
     run = await served.mid.start("actor", "Go.", thread="t", actor="ann")
     await stage.start("x").wait()
     await run.redirect("One.")
     ann = await served.client("ann")
-    refused = await send(ann, "Two.", taskId=run.id)
+    refused = await send_a2a_message(ann, "Two.", taskId=run.id)
     assert "wait for their boundary" in refused
-    assert (await ann.post("/agui/actor", json=agui("t", "Two."))).status_code == 429
+    assert (
+        await ann.post("/agui/actor", json=make_agui_request("t", "Two."))
+    ).status_code == 429
     assert len((await run.view()).pending) == 1
 
 
-async def test_who_waits_by_a2a_for_a_server_that_closes_is_answered(
+async def test_an_a2a_request_that_waits_is_answered_when_the_server_closes(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Be it that it should come again: no answer at all is a fault of the server's."""
+    """The answer may be a 503, but the connection must not end without one."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
-    ann, message = await served.client("ann"), {"messageId": "1", "role": "ROLE_USER"}
-    params = {"message": {**message, "parts": [{"text": "Go."}]}}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    ann = await served.client("ann")
+    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "Go."}]}
+    call = make_rpc_call("SendMessage", message=message)
     replies: list[int] = []
 
     async def ask() -> None:
-        told = await ann.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"})
-        replies.append(told.status_code)
+        reply = await ann.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"})
+        replies.append(reply.status_code)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
@@ -162,10 +171,9 @@ async def test_who_waits_by_a2a_for_a_server_that_closes_is_answered(
     assert replies[0] in {200, 503}
 
 
-async def test_a_stream_of_a2a_ends_with_the_session_it_was_opened_in(
+async def test_an_a2a_stream_ends_when_its_session_is_signed_out(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """Whoever signed out hears no more."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     run = await served.mid.start("actor", "Go.", actor="ann")
     await stage.start("x").wait()
@@ -174,8 +182,7 @@ async def test_a_stream_of_a2a_ends_with_the_session_it_was_opened_in(
     ann.headers[PROOF_HEADER] = signed.json()["proof"]
     del ann.headers["Authorization"]
     own = {"Origin": served.url, "A2A-Version": "1.0"}
-    params = {"id": run.id}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": params}
+    call = make_rpc_call("SubscribeToTask", id=run.id)
     async with ann.stream("POST", "/a2a/actor", json=call, headers=own) as stream:
         lines = stream.aiter_lines()
         assert "working" in (await anext(lines)).lower()
@@ -184,14 +191,14 @@ async def test_a_stream_of_a2a_ends_with_the_session_it_was_opened_in(
             assert not [line async for line in lines if line.startswith("data:")]
 
 
-async def test_a_page_that_no_list_gave_out_is_the_callers_mistake(
+async def test_an_invalid_page_token_is_a_client_error(
     serve: Serve, stage: ControllableTools
 ) -> None:
-    """In both forms of A2A: an internal error would have somebody look into our log."""
+    """In JSON-RPC and in REST; an internal error would point to a fault of the server."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
     version = {"A2A-Version": "1.0"}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {"pageToken": "mine"}}
-    told = expect(await client.post("/a2a/actor", json=call, headers=version), 200).json()
-    assert told["error"]["code"] == -32602
+    call = make_rpc_call("ListTasks", pageToken="mine")
+    body = expect(await client.post("/a2a/actor", json=call, headers=version), 200).json()
+    assert body["error"]["code"] == -32602
     expect(await client.get("/a2a/actor/tasks?pageToken=mine", headers=version), 400)

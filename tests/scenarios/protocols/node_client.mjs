@@ -1,7 +1,6 @@
-// The unmodified clients of AG-UI and CopilotKit, told what to do by lines of JSON.
+// Controls an unmodified client of AG-UI or CopilotKit with one JSON command per input line.
 //
-// Each line names a client and what it should do; each answer is a line: events as they come,
-// and at last what became of it.
+// It prints one JSON object per line: each event, and at the end of a segment its result.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
@@ -9,7 +8,7 @@ import { pathToFileURL } from "node:url";
 const [, , packages, kind, url, token] = process.argv;
 const require = createRequire(pathToFileURL(`${packages}/package.json`));
 const load = (name) => import(pathToFileURL(require.resolve(name)));
-const tell = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
+const print = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
 for (const name of ["log", "warn", "error", "info", "debug"]) console[name] = () => {};
 
 const headers = { Authorization: `Bearer ${token}` };
@@ -23,10 +22,10 @@ if (kind === "copilotkit") {
   core = new CopilotKitCore({ runtimeUrl: url, runtimeTransport: "rest", headers });
   const connected = () => core.runtimeConnectionStatus === "connected";
   await new Promise((done) => {
-    const look = () => (connected() ? done() : setTimeout(look, 10));
-    look();
+    const poll = () => (connected() ? done() : setTimeout(poll, 10));
+    poll();
   });
-  tell({ agents: Object.keys(core.agents) });
+  print({ agents: Object.keys(core.agents) });
 } else {
   const { HttpAgent } = await load(kind);
   agent = new HttpAgent({ url, headers });
@@ -39,9 +38,9 @@ async function run({ thread, say, resume, name, connect, state, tools, context }
   if (state !== undefined) used.setState(state);
   let outcome = null;
   const watch = {
-    onEvent: ({ event }) => tell({ event }),
-    onRunFinishedEvent: (told) => {
-      outcome = told.outcome ?? "success";
+    onEvent: ({ event }) => print({ event }),
+    onRunFinishedEvent: (finished) => {
+      outcome = finished.outcome ?? "success";
     },
     onRunErrorEvent: ({ event }) => {
       outcome = `error ${event.code}`;
@@ -49,23 +48,23 @@ async function run({ thread, say, resume, name, connect, state, tools, context }
   };
   try {
     if (core) {
-      const watching = used.subscribe(watch);
+      const subscription = used.subscribe(watch);
       await (connect ? core.connectAgent({ agent: used }) : core.runAgent({ agent: used }));
-      watching.unsubscribe();
+      subscription.unsubscribe();
     } else {
       await used.runAgent({ resume, tools, context }, watch);
     }
   } catch (error) {
-    tell({ thrown: String(error.message) });
+    print({ thrown: String(error.message) });
   }
-  const pending = (used.pendingInterrupts ?? []).map((one) => one.id);
-  tell({ done: { outcome, pending, messages: used.messages, state: used.state } });
+  const pending = (used.pendingInterrupts ?? []).map((interrupt) => interrupt.id);
+  print({ done: { outcome, pending, messages: used.messages, state: used.state } });
 }
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const told = JSON.parse(line);
-  if (told.run) run(told.run);
-  if (told.abort) agent.abortRun();
-  if (told.stop) core.stopAgent({ agent: core.getAgent(told.stop) });
+  const command = JSON.parse(line);
+  if (command.run) run(command.run);
+  if (command.abort) agent.abortRun();
+  if (command.stop) core.stopAgent({ agent: core.getAgent(command.stop) });
 }
 process.exit(0);

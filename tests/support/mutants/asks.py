@@ -1,0 +1,254 @@
+"""Faults in requests, asks, approvals, held topics and halts."""
+
+from msgspec.structs import replace
+
+from midrun.core import decide as core_decide
+from midrun.core import scheduler, step_boundary
+from midrun.core.controls import Control, Lift, Redirect, UseTool
+from midrun.core.decide import asks as decide_asks
+from midrun.core.decide import conversation
+from midrun.core.decide import lifecycle as decide_lifecycle
+from midrun.core.driver_inputs import CrossBoundary, Wake
+from midrun.core.entries import (
+    AskAnswered,
+    AskClosed,
+    Entry,
+    FramePushed,
+    FrameReconstructed,
+    FrameResumed,
+    RunHalted,
+    RunWoken,
+    ToolUsed,
+)
+from midrun.core.evolve import asks as evolve_asks
+from midrun.core.evolve import calls as evolve_calls
+from midrun.core.ids import Micros
+from midrun.core.journaled_text import format_resumed_topic
+from midrun.core.state import Ask, State
+from midrun.core.transitions import Input, Refused, Verdict
+from midrun.core.values import Phase
+from tests.support.mutants.replacements import (
+    DecideFunction,
+    Mutant,
+    Replacement,
+    drop_entries,
+    replace_all,
+    replace_attribute,
+    replace_decide,
+    replace_evolve,
+)
+
+
+def _forget_requests(state: State, control: Control, now: Micros) -> Verdict:
+    return _DECIDE_CONTROL(replace(state, requests={}), control, now)
+
+
+def _forget_refusal(state: State, control: Control, now: Micros) -> Verdict:
+    verdict = _DECIDE_CONTROL(state, control, now)
+    return verdict if not isinstance(verdict, Refused) else replace(verdict, entries=())
+
+
+_DECIDE_CONTROL = core_decide._decide_control
+_FIND_REFUSAL = decide_asks._find_refusal
+
+
+def _accept_second_answer(ask: Ask | None, *rest: object) -> Refused | None:
+    if ask is not None and ask.close_reason == "answered":
+        ask = replace(ask, close_reason="")
+    return _FIND_REFUSAL(ask, *rest)  # type: ignore[arg-type]  # passed through
+
+
+def _ignore_audience(ask: Ask | None, *rest: object) -> Refused | None:
+    if ask is not None:
+        ask = replace(ask, audience="", excluded=())
+    return _FIND_REFUSAL(ask, *rest)  # type: ignore[arg-type]  # passed through
+
+
+def _keep_old_arguments(before: State, after: State, entry: Entry) -> State:
+    """Ignore the arguments that the approver has edited."""
+    assert isinstance(entry, AskAnswered)
+    ask = before.find_ask(entry.ask)
+    if ask is None or ask.ask_kind != "approval" or entry.decision.value is None:
+        return after
+    was, call = before.find_call(ask.call), after.find_call(ask.call)
+    assert was is not None
+    assert call is not None
+    return after.with_call(replace(call, use=was.use))
+
+
+def _resume_oldest_topic(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
+    return _RESUME_TOPIC(replace(state, frames=state.frames[:1]), now)
+
+
+_RESUME_TOPIC = step_boundary.resume_topic
+
+
+def _resume_expired_topic(state: State, now: Micros) -> FrameResumed:
+    del now
+    frame = state.frames[-1]
+    return FrameResumed(frame=frame.id, words=format_resumed_topic(frame))
+
+
+def _allow_deep_frames(old: DecideFunction) -> DecideFunction:
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        spec = replace(state.run_started, frame_depth=99)
+        return old(replace(state, started_entry=spec), run_input, now)
+
+    return decide_wrongly
+
+
+def _plant_unlimited_frames() -> Replacement:
+    """Ignore the limit of held topics."""
+    original = step_boundary.boundary_entries
+
+    def unlimited_boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
+        spec = replace(state.run_started, frame_depth=99)
+        return original(replace(state, started_entry=spec), now)
+
+    return replace_all(
+        replace_decide(CrossBoundary, _allow_deep_frames),
+        replace_attribute(scheduler, "boundary_entries", unlimited_boundary_entries),
+    )
+
+
+def _forget_phase_after_halt(before: State, after: State, entry: Entry) -> State:
+    del before
+    assert isinstance(entry, RunHalted)
+    return replace(after, phase_after_halt=Phase.QUEUED)
+
+
+ASK_MUTANTS = (
+    Mutant(
+        name="request_applied_twice",
+        description="a repeated request is applied again",
+        plant=lambda: replace_attribute(core_decide, "_decide_control", _forget_requests),
+    ),
+    Mutant(
+        name="refusal_not_recorded",
+        seed=370,
+        description="a refused request is accepted when it is repeated",
+        plant=lambda: replace_attribute(core_decide, "_decide_control", _forget_refusal),
+    ),
+    Mutant(
+        name="ask_answered_twice",
+        description="an answered ask can be answered again",
+        plant=lambda: replace_attribute(decide_asks, "_find_refusal", _accept_second_answer),
+    ),
+    Mutant(
+        name="ask_ignores_its_audience",
+        seed=377,
+        description="an actor outside of its audience decides an ask",
+        plant=lambda: replace_attribute(decide_asks, "_find_refusal", _ignore_audience),
+    ),
+    Mutant(
+        name="four_eyes_exclude_the_starter_only",
+        seed=1378,
+        description="an actor who steered the run to a call approves it under four eyes",
+        plant=lambda: replace_attribute(evolve_calls, "add_name", lambda names, _: names[:1]),
+        rules=("I25",),
+    ),
+    Mutant(
+        name="edit_approves_itself_under_four_eyes",
+        seed=321,
+        description="under four eyes, an actor edits the arguments of a call and approves it",
+        plant=lambda: replace_attribute(
+            evolve_asks, "is_edit_under_four_eyes", lambda *_: False
+        ),
+        rules=("I25",),
+    ),
+    Mutant(
+        name="approval_for_other_arguments",
+        seed=204,
+        description="a call is made with other arguments than those that were approved",
+        plant=lambda: replace_evolve(AskAnswered, _keep_old_arguments),
+    ),
+    Mutant(
+        name="redirect_keeps_old_approvals",
+        seed=485,
+        description="an approval from before a redirect is used after it",
+        plant=lambda: replace_all(
+            drop_entries(Redirect, AskClosed),
+            replace_attribute(step_boundary, "_apply_redirects", _keep_approvals),
+        ),
+    ),
+    Mutant(
+        name="expired_asks_stay_open",
+        description="a run is woken for an expired ask, but the ask stays open",
+        plant=lambda: drop_entries(Wake, AskClosed),
+    ),
+    Mutant(
+        name="answers_do_not_wake",
+        description="an answer does not wake the run that waits for it",
+        plant=lambda: replace_all(
+            replace_attribute(decide_asks, "add_wakeup", lambda _, entries, __: entries),
+            replace_attribute(decide_lifecycle, "can_continue", lambda _: False),
+        ),
+    ),
+    Mutant(
+        name="frame_depth_ignored",
+        seed=234,
+        description="more topics are held than the frame depth allows",
+        plant=_plant_unlimited_frames,
+    ),
+    Mutant(
+        name="oldest_frame_resumed_first",
+        description="a held topic is resumed from below another one",
+        plant=lambda: replace_all(
+            replace_attribute(step_boundary, "resume_topic", _resume_oldest_topic),
+            replace_attribute(conversation, "resume_topic", _resume_oldest_topic),
+        ),
+        limit=6000,
+    ),
+    Mutant(
+        name="expired_frame_resumed",
+        seed=247,
+        description="an expired topic is resumed without its reconstruction",
+        plant=lambda: replace_all(
+            replace_attribute(step_boundary, "resume_topic", _resume_expired_topic),
+            replace_attribute(conversation, "resume_topic", _resume_expired_topic),
+        ),
+        strategy="random",
+        limit=6000,
+    ),
+    Mutant(
+        name="held_frame_lost",
+        description="a suspended topic is not held",
+        plant=lambda: replace_evolve(
+            FramePushed, lambda before, after, _: replace(after, frames=before.frames)
+        ),
+    ),
+    Mutant(
+        name="halt_forgets_the_phase",
+        description="a halted run continues as queued, whatever its phase was",
+        plant=lambda: replace_evolve(RunHalted, _forget_phase_after_halt),
+    ),
+    Mutant(
+        name="lift_does_not_wake",
+        seed=294,
+        description="a run whose ask was answered during a halt still waits after the lift",
+        plant=lambda: drop_entries(Lift, RunWoken),
+        limit=20000,
+        strategy="pct",
+    ),
+    Mutant(
+        name="tool_use_not_recorded",
+        description="a tool call of a person is not recorded, and is made twice",
+        plant=lambda: drop_entries(UseTool, ToolUsed),
+    ),
+    Mutant(
+        name="pausing_never_settles",
+        description="a run that is pausing is never paused",
+        plant=lambda: replace_attribute(scheduler, "_plan_pausing", lambda _, __: iter(())),
+    ),
+)
+
+
+def _keep_approvals(state: State) -> tuple[Entry, ...]:
+    return tuple(
+        e
+        for e in _APPLY_REDIRECTS(state)
+        if type(e).__name__ not in {"AskClosed", "CallSealed"}
+    )
+
+
+_APPLY_REDIRECTS = step_boundary._apply_redirects

@@ -1,0 +1,270 @@
+"""Faults in the start and in the repetition of calls."""
+
+from msgspec.structs import replace
+
+from midrun.core import decide as core_decide
+from midrun.core import retries, step_boundary
+from midrun.core.decide import calls as decide_calls
+from midrun.core.driver_inputs import LeasedInput, StartCall, TakeLease
+from midrun.core.entries import (
+    CallFailed,
+    CallStarted,
+    CallUnknown,
+    Entry,
+    LateResult,
+    RunLifted,
+)
+from midrun.core.evolve import calls as evolve_calls
+from midrun.core.ids import SEQ_ZERO, Micros, Seq
+from midrun.core.state import Call, State
+from midrun.core.stops import Meter
+from midrun.core.transitions import Input, Verdict, accept
+from midrun.core.values import Phase, Spend
+from midrun.stores import validation
+from tests.support.mutants.replacements import (
+    DecideFunction,
+    Mutant,
+    Replacement,
+    allow_entry,
+    allow_input,
+    drop_entries,
+    replace_all,
+    replace_attribute,
+    replace_decide,
+    replace_evolve,
+)
+from tests.support.simulate import journal
+
+
+def _plant_unfenced_decide() -> Replacement:
+    original = core_decide.decide
+
+    def decide(state: State, run_input: Input, now: Micros) -> Verdict:
+        if isinstance(run_input, LeasedInput):
+            run_input = replace(run_input, epoch=state.epoch)
+            state = replace(state, is_leased=True)
+        return original(state, run_input, now)
+
+    return replace_attribute(journal, "decide", decide)
+
+
+def _plant_unfenced_store() -> Replacement:
+    original = validation.check_append
+
+    def check(standing: validation.RunRowVersion, after: Seq | None, lease: object) -> None:
+        del lease
+        original(standing, after, None)
+
+    return replace_attribute(validation, "check_append", check)
+
+
+def _plant_ungated_start() -> Replacement:
+    """Accept a start in every driven phase, without a planned effect."""
+    driven = (Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING)
+
+    def wrap_decide(_: DecideFunction) -> DecideFunction:
+        def decide_wrongly(state: State, run_input: Input, _: Micros) -> Verdict:
+            assert isinstance(run_input, StartCall)
+            call = state.find_call(run_input.call)
+            return accept(
+                CallStarted(
+                    call=run_input.call,
+                    call_kind="model" if call is None else call.call_kind,
+                    attempt=1 if call is None else call.attempt + 1,
+                    seen=run_input.seen_seq,
+                    reserved=run_input.reserved,
+                    approval=None if call is None else call.approval,
+                )
+            )
+
+        return decide_wrongly
+
+    return replace_all(
+        replace_decide(StartCall, wrap_decide),
+        allow_input(StartCall, {phase: (phase,) for phase in driven}),
+        allow_entry(CallStarted, {phase: phase for phase in driven}),
+    )
+
+
+def _plant_stale_start() -> Replacement:
+    """Ignore the seq of the last control."""
+
+    def wrap_decide(old: DecideFunction) -> DecideFunction:
+        return lambda state, run_input, now: old(
+            replace(state, last_control_seq=SEQ_ZERO), run_input, now
+        )
+
+    return replace_decide(StartCall, wrap_decide)
+
+
+def _plant_uncompared_append() -> Replacement:
+    original = validation.check_append
+
+    def check(standing: validation.RunRowVersion, after: Seq | None, lease: object) -> None:
+        del after
+        original(standing, None, lease)  # type: ignore[arg-type]  # passed through
+
+    return replace_attribute(validation, "check_append", check)
+
+
+def _ignore_reserve(old: DecideFunction) -> DecideFunction:
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        assert isinstance(run_input, StartCall)
+        verdict = old(state, replace(run_input, reserved=Spend()), now)
+        started = [e for e in verdict.entries if isinstance(e, CallStarted)]
+        return accept(replace(started[0], reserved=run_input.reserved)) if started else verdict
+
+    return decide_wrongly
+
+
+def _meter_without_reserve(meter: Meter, call: Call, _: int) -> Meter:
+    steps = meter.steps + (call.call_kind == "model")
+    return replace(meter, steps=steps)
+
+
+def _forget_unknown_attempt(before: State, after: State, entry: Entry) -> State:
+    del before
+    assert isinstance(entry, CallFailed)
+    call = after.find_call(entry.call)
+    assert call is not None
+    return after.with_call(replace(call, may_have_happened=False))
+
+
+def _can_settle_any_attempt(state: State, call: Call, attempt: int) -> bool:
+    return state.phase is not Phase.COMPLETED and attempt > 0 and call.stage == "unknown"
+
+
+def _needs_approval_at_zero(state: State, call: Call, _: Micros) -> bool:
+    return _NEEDS_APPROVAL(state, call, Micros(0))
+
+
+_NEEDS_APPROVAL = step_boundary.needs_approval
+UNREACHABLE_COUNT = 1_000_000
+
+CALL_START_MUTANTS = (
+    Mutant(
+        name="decide_and_store_do_not_fence",
+        seed=150,
+        description="neither the core nor the store refuses an older epoch",
+        plant=lambda: replace_all(_plant_unfenced_decide(), _plant_unfenced_store()),
+    ),
+    Mutant(
+        name="store_does_not_fence",
+        seed=152,
+        description="the store appends under a lease that is not in force",
+        plant=_plant_unfenced_store,
+    ),
+    Mutant(
+        name="start_not_gated",
+        description="a call starts although the run is pausing or cancelling",
+        plant=_plant_ungated_start,
+        rules=("I10", "I11"),
+    ),
+    Mutant(
+        name="stale_start",
+        description="a call starts from a prompt without the last control",
+        plant=_plant_stale_start,
+    ),
+    Mutant(
+        name="append_without_compare",
+        description="entries that were decided on an outdated state are appended",
+        plant=_plant_uncompared_append,
+    ),
+    Mutant(
+        name="unknown_call_is_repeated",
+        description="a call that may have happened is repeated, whatever its effect class",
+        plant=lambda: replace_attribute(Call, "safe_to_repeat", property(lambda _: True)),
+    ),
+    Mutant(
+        name="new_lease_keeps_old_calls",
+        description="a new lease holder leaves the calls of the old one in flight",
+        plant=lambda: drop_entries(TakeLease, CallUnknown),
+    ),
+    Mutant(
+        name="killer_call_repeated_without_end",
+        description="a call that kills its process is repeated without end",
+        plant=lambda: replace_attribute(retries, "WORKER_DEATHS_MAX", UNREACHABLE_COUNT),
+        rules=("DEATHS",),
+    ),
+    Mutant(
+        name="run_fails_after_one_worker_death",
+        description="a run fails as soon as one worker has died",
+        plant=lambda: replace_attribute(retries, "WORKER_DEATHS_MAX", 1),
+        rules=("I41",),
+    ),
+    Mutant(
+        name="denied_call_repeated_without_end",
+        description="a call is repeated without end if its check says that it did not happen",
+        plant=lambda: replace_attribute(decide_calls, "CHECK_DENIALS_MAX", UNREACHABLE_COUNT),
+        rules=("DENIALS",),
+    ),
+    Mutant(
+        name="approval_not_needed",
+        description="a call that needs an approval starts without one",
+        plant=lambda: replace_all(
+            replace_attribute(step_boundary, "needs_approval", lambda *_: False),
+            replace_attribute(decide_calls, "needs_approval", lambda *_: False),
+        ),
+    ),
+    Mutant(
+        name="approval_never_expires",
+        description="an approval is used after its expiry",
+        plant=lambda: replace_all(
+            replace_attribute(step_boundary, "needs_approval", _needs_approval_at_zero),
+            replace_attribute(decide_calls, "needs_approval", _needs_approval_at_zero),
+        ),
+    ),
+    Mutant(
+        name="failure_erases_an_unknown_attempt",
+        seed=225,
+        description="a failed attempt makes the core forget that an earlier one is unknown",
+        plant=lambda: replace_evolve(CallFailed, _forget_unknown_attempt),
+    ),
+    Mutant(
+        name="late_result_settles_any_attempt",
+        seed=263,
+        description="a late result settles another attempt than its own",
+        plant=lambda: replace_all(
+            replace_attribute(evolve_calls, "can_settle_late", _can_settle_any_attempt),
+            replace_attribute(decide_calls, "can_settle_late", _can_settle_any_attempt),
+        ),
+    ),
+    Mutant(
+        name="no_reservation",
+        description="calls in flight do not count against a cap",
+        plant=lambda: replace_all(
+            replace_decide(StartCall, _ignore_reserve),
+            replace_attribute(evolve_calls, "_meter_start", _meter_without_reserve),
+        ),
+    ),
+    Mutant(
+        name="call_cap_checked_per_step_only",
+        description="a reply with many calls exceeds a cap on calls",
+        plant=lambda: replace_attribute(decide_calls, "find_met_call_cap", lambda *_: None),
+        rules=("I37",),
+    ),
+    Mutant(
+        name="redirect_does_not_stop_starts",
+        description="calls start while a redirect is pending",
+        plant=lambda: replace_attribute(State, "pending_redirects", property(lambda _: ())),
+    ),
+    Mutant(
+        name="lift_forgets_the_phase",
+        description="the lift of a halt continues a run that was paused or cancelled",
+        plant=lambda: replace_evolve(
+            RunLifted, lambda _, after, __: replace(after, phase=Phase.QUEUED, is_leased=False)
+        ),
+    ),
+    Mutant(
+        name="agent_acts_during_a_take_over",
+        description="the agent's own calls start while a person has taken over",
+        plant=lambda: replace_attribute(
+            State, "active_calls", property(lambda state: state.open_calls)
+        ),
+    ),
+    Mutant(
+        name="late_result_leaves_the_call_unknown",
+        description="a late result closes its ask, but the call stays unknown",
+        plant=lambda: replace_evolve(LateResult, lambda before, _, __: before),
+    ),
+)

@@ -1,0 +1,323 @@
+"""Faults in held topics, reviews, child runs, take-overs and summaries."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from midrun.core import scheduler, step_boundary, transcript, undo
+from midrun.core.controls import HandBack
+from midrun.core.decide import calls as decide_calls
+from midrun.core.decide import conversation, lifecycle
+from midrun.core.driver_inputs import AskPerson, CloseCall, CloseChildAsk, SettlePhase
+from midrun.core.effects import DriverEffect
+from midrun.core.entries import (
+    AskAnswered,
+    AskClosed,
+    AskOpened,
+    CallAborted,
+    CallDone,
+    Entry,
+    HistoryCondensed,
+    RunWoken,
+)
+from midrun.core.evolve import asks as evolve_asks
+from midrun.core.evolve import calls as evolve_calls
+from midrun.core.ids import Micros
+from midrun.core.state import Call, State
+from midrun.core.transitions import Accepted, Input, Verdict, accept
+from midrun.core.values import TERMINAL_PHASES
+from tests.support.mutants.replacements import (
+    DecideFunction,
+    Mutant,
+    Replacement,
+    drop_entries,
+    replace_all,
+    replace_attribute,
+    replace_decide,
+    replace_evolve,
+)
+
+# ── held topics ───────────────────────────────────────────────────────────────────────────
+
+
+def _drop_prefix(state: State, call: Call, text: str) -> tuple[str, str]:
+    del state, call
+    return text, ""
+
+
+def _prefix_any_reply(state: State, call: Call, text: str) -> tuple[str, str]:
+    return _APPLY_PREFIX(replace(state, reply_prefix_seq=call.seen_seq), call, text)
+
+
+_APPLY_PREFIX = evolve_calls._apply_prefix
+
+
+def _deliver_later_messages(state: State, now: Micros) -> Entry | None:
+    pending = tuple(replace(waiting, urgency="next") for waiting in state.pending)
+    return _DELIVER_MESSAGE(replace(state, pending=pending), now)
+
+
+_DELIVER_MESSAGE = step_boundary._deliver_message
+
+
+# ── reviews ───────────────────────────────────────────────────────────────────────────────
+
+
+def _close_call_untold(state: State, call: Call) -> State:
+    return _CLOSE_CALL(state, replace(call, deferred_review=False))
+
+
+_CLOSE_CALL = evolve_calls.close_call
+
+
+def _plant_end_during_review() -> Replacement:
+    """Complete a run although a queued approval is open."""
+
+    def plan_early_end(state: State) -> DriverEffect:
+        return _PLAN_BOUNDARY(_without_queued_asks(state))
+
+    def decide_wrongly(old: DecideFunction) -> DecideFunction:
+        return lambda state, run_input, now: old(_without_queued_asks(state), run_input, now)
+
+    return replace_all(
+        replace_attribute(scheduler, "_plan_boundary", plan_early_end),
+        replace_decide(SettlePhase, decide_wrongly),
+    )
+
+
+def _without_queued_asks(state: State) -> State:
+    blocking = (n for n in state.open_asks if state.asks[n - 1].blocking)
+    return replace(state, open_asks=tuple(blocking))
+
+
+_PLAN_BOUNDARY = scheduler._plan_boundary
+
+
+def _unblock_child_asks(old: DecideFunction) -> DecideFunction:
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        verdict = old(state, run_input, now)
+        entries = (
+            replace(e, blocking=False) if isinstance(e, AskOpened) else e
+            for e in verdict.entries
+        )
+        return replace(verdict, entries=tuple(entries))
+
+    return decide_wrongly
+
+
+# ── child runs ────────────────────────────────────────────────────────────────────────────
+
+
+def _retry_model_at_once(state: State, call: Call) -> Iterator[DriverEffect]:
+    yield scheduler._make_start_effect(state, call)
+
+
+def _is_tool_release_due(call: Call) -> bool:
+    return call.call_kind != "child" and _IS_RELEASE_DUE(call)
+
+
+_IS_RELEASE_DUE = undo.is_release_due
+
+
+def _keep_child_parked(before: State, after: State, entry: Entry) -> State:
+    """Keep the call of a child parked after its ask was answered."""
+    assert isinstance(entry, AskAnswered)
+    ask = before.find_ask(entry.ask)
+    call = before.find_call(ask.call) if ask is not None else None
+    if ask is None or call is None or ask.ask_kind != "child":
+        return after
+    return after.with_call(call)
+
+
+# ── take-overs ────────────────────────────────────────────────────────────────────────────
+
+
+def _end_take_over(before: State, after: State, _: Entry) -> State:
+    return replace(after, operator_name="", pause=None) if before.operator_name else after
+
+
+def _hand_back_by_any_actor(old: DecideFunction) -> DecideFunction:
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        assert isinstance(run_input, HandBack)
+        if not state.operator_name:
+            return old(state, run_input, now)
+        by, holder = run_input.by, state.operator_name
+        verdict = old(state, replace(run_input, by=replace(by, name=holder)), now)
+        named = (replace(e, by=by.name) if hasattr(e, "by") else e for e in verdict.entries)
+        return replace(verdict, entries=tuple(named))
+
+    return decide_wrongly
+
+
+# ── summaries ─────────────────────────────────────────────────────────────────────────────
+
+
+def _accept_bad_summary(
+    old: DecideFunction, *, empty: bool = False, cut_short: bool = False
+) -> DecideFunction:
+    """Accept an empty or an interrupted summary."""
+
+    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+        verdict = old(state, run_input, now)
+        assert isinstance(run_input, CloseCall)
+        outcome = run_input.outcome
+        call = state.find_call(outcome.call)
+        if not isinstance(verdict, Accepted) or call is None or call.purpose != "condense":
+            return verdict
+        upto = max(
+            state.condensed_count, len(state.messages) - scheduler.CONDENSE_KEEP_MESSAGES
+        )
+        condensed = HistoryCondensed(call=call.id, upto=upto, summary="")
+        if empty and isinstance(outcome, CallDone):
+            return accept(outcome, condensed)
+        if (
+            cut_short
+            and isinstance(outcome, CallAborted)
+            and state.phase not in TERMINAL_PHASES
+        ):
+            return accept(outcome, replace(condensed, summary=outcome.text or "so"))
+        return verdict
+
+    return decide_wrongly
+
+
+def _never_condense(state: State) -> DriverEffect:
+    return _PLAN_NEXT_CALL(replace(state, prompt_tokens=0))
+
+
+_PLAN_NEXT_CALL = scheduler.plan_next_call
+
+CONVERSATION_MUTANTS = (
+    Mutant(
+        name="resumed_topic_without_prefix",
+        description="a topic is resumed, and the reply lacks the prefix",
+        plant=lambda: replace_attribute(evolve_calls, "_apply_prefix", _drop_prefix),
+    ),
+    Mutant(
+        name="resume_prefix_on_the_wrong_reply",
+        seed=1602,
+        description="a reply that was started before a topic was resumed gets the prefix",
+        plant=lambda: replace_attribute(evolve_calls, "_apply_prefix", _prefix_any_reply),
+    ),
+    Mutant(
+        name="later_message_delivered_now",
+        seed=247,
+        description='a message with urgency "later" suspends a topic',
+        plant=lambda: replace_attribute(
+            step_boundary, "_deliver_message", _deliver_later_messages
+        ),
+    ),
+    Mutant(
+        name="side_question_does_not_wake",
+        description="a side question does not wake a run that waits",
+        plant=lambda: replace_attribute(
+            conversation, "add_wakeup", lambda _, entries, __: entries
+        ),
+    ),
+    Mutant(
+        name="review_outcome_not_delivered",
+        description="the agent does not get the outcome of a queued call",
+        plant=lambda: replace_all(
+            replace_attribute(evolve_calls, "close_call", _close_call_untold),
+            replace_attribute(evolve_asks, "close_call", _close_call_untold),
+        ),
+    ),
+    Mutant(
+        name="ends_with_reviews_open",
+        description="a run completes while a queued approval is open",
+        plant=_plant_end_during_review,
+    ),
+    Mutant(
+        name="child_ask_does_not_block",
+        description="a model call starts while a child waits for an answer",
+        plant=lambda: replace_decide(AskPerson, _unblock_child_asks),
+    ),
+    Mutant(
+        name="child_orphaned",
+        description="a child works for a call that its parent has closed",
+        plant=lambda: replace_attribute(scheduler, "orphaned_child_cleanup", lambda _: None),
+        limit=20000,
+    ),
+    Mutant(
+        name="child_orphaned_by_a_model_retry",
+        seed=1890,
+        description="a model call is retried while an orphaned child works",
+        plant=lambda: replace_attribute(scheduler, "_plan_model_retry", _retry_model_at_once),
+        limit=20000,
+    ),
+    Mutant(
+        name="child_orphaned_by_a_run_that_waits",
+        seed=3556,
+        description="a child whose topic was dropped works while its parent waits",
+        plant=lambda: replace_attribute(lifecycle, "orphaned_child_cleanup", lambda _: None),
+        limit=20000,
+    ),
+    Mutant(
+        name="child_outlives_its_parent",
+        description="a parent ends before its children",
+        plant=lambda: replace_all(
+            replace_attribute(undo, "is_release_due", _is_tool_release_due),
+            replace_attribute(scheduler, "is_release_due", _is_tool_release_due),
+        ),
+    ),
+    Mutant(
+        name="completed_child_not_undone",
+        seed=427,
+        description='a cancel with undo="all" keeps the effects of a child that had ended',
+        plant=lambda: replace_attribute(undo, "_has_ended_before_cancel", lambda _: False),
+    ),
+    Mutant(
+        name="ask_settled_on_the_child_only",
+        description="an ask is settled on the child, but stays open on its parent",
+        plant=lambda: drop_entries(CloseChildAsk, AskClosed),
+    ),
+    Mutant(
+        name="answer_does_not_reach_the_child",
+        description="an answer on the parent does not reach its child",
+        plant=lambda: replace_evolve(AskAnswered, _keep_child_parked),
+    ),
+    Mutant(
+        name="take_over_ends_with_the_first_tool",
+        description="the agent continues by itself after a person has used a tool",
+        plant=lambda: replace_evolve(RunWoken, _end_take_over),
+    ),
+    Mutant(
+        name="handed_back_by_another_actor",
+        seed=166,
+        description="an actor hands back the take-over of another actor",
+        plant=lambda: replace_decide(HandBack, _hand_back_by_any_actor),
+        limit=12000,
+    ),
+    Mutant(
+        name="history_never_condensed",
+        description="a prompt is larger than the window of the model",
+        plant=lambda: replace_attribute(scheduler, "plan_next_call", _never_condense),
+    ),
+    Mutant(
+        name="newest_messages_condensed",
+        description="a summary replaces the newest messages",
+        plant=lambda: replace_attribute(decide_calls, "CONDENSE_KEEP_MESSAGES", 0),
+    ),
+    Mutant(
+        name="summary_loses_the_task",
+        description="a prompt with a summary lacks task and instruction",
+        plant=lambda: replace_attribute(
+            transcript, "format_summary", lambda state: state.summary
+        ),
+    ),
+    Mutant(
+        name="empty_summary",
+        description="an empty summary replaces the history",
+        plant=lambda: replace_decide(
+            CloseCall, lambda old: _accept_bad_summary(old, empty=True)
+        ),
+    ),
+    Mutant(
+        name="interrupted_summary",
+        seed=126,
+        description="an interrupted summary replaces the history",
+        plant=lambda: replace_decide(
+            CloseCall, lambda old: _accept_bad_summary(old, cut_short=True)
+        ),
+    ),
+)

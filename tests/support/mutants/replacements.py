@@ -1,0 +1,104 @@
+"""Plant a fault: replace an attribute or a table cell, and restore it afterwards."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Final
+from unittest.mock import patch
+
+from msgspec import Struct
+
+from midrun.core.decide import DECIDE_FUNCTIONS
+from midrun.core.entries import Entry
+from midrun.core.evolve import EVOLVE_FUNCTIONS
+from midrun.core.ids import SEQ_ZERO, Micros
+from midrun.core.state import State
+from midrun.core.transitions import (
+    ENTRY_TABLE,
+    INPUT_TABLE,
+    Accepted,
+    Input,
+    NoChange,
+    TableCell,
+    Verdict,
+)
+from midrun.core.values import Phase
+from tests.support.simulate.setup import Strategy
+
+Replacement = AbstractContextManager[object]
+DecideFunction = Callable[[State, Input, Micros], Verdict]
+
+DEFAULT_LIMIT_SCHEDULES: Final = 5000
+
+
+class Mutant(Struct, frozen=True, kw_only=True):
+    """A fault: its name, its description, and the function that plants it."""
+
+    name: str
+    description: str
+    plant: Callable[[], Replacement]
+    seed: int = 0  # the search starts here, shortly before a schedule that shows the fault
+    limit: int = DEFAULT_LIMIT_SCHEDULES  # of schedules
+    strategy: Strategy = "targeted"  # that must find it
+    rules: tuple[str, ...] = ()  # if run_input, a violation of another rule does not count
+    is_documented_limit: bool = False  # not a fault, but a limit that the documentation states
+
+
+@contextmanager
+def replace_all(*planted: Replacement) -> Iterator[None]:
+    """Plant several replacements at once."""
+    with ExitStack() as stack:
+        for replacement in planted:
+            stack.enter_context(replacement)
+        yield
+
+
+def replace_attribute(owner: object, name: str, new: object) -> Replacement:
+    """Replace the attribute `name` of a module or class."""
+    return patch.object(owner, name, new)
+
+
+def replace_decide(
+    kind: type[Input], new: Callable[[DecideFunction], DecideFunction]
+) -> Replacement:
+    """Wrap the decide function of this kind of input."""
+    old: DecideFunction = DECIDE_FUNCTIONS[kind]
+    return patch.dict(DECIDE_FUNCTIONS, {kind: new(old)})
+
+
+def drop_entries(kind: type[Input], *without: type[Entry]) -> Replacement:
+    """Drop entries of these kinds from the verdicts about an input."""
+
+    def wrap_decide(old: DecideFunction) -> DecideFunction:
+        def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
+            verdict = old(state, run_input, now)
+            if not isinstance(verdict, Accepted):
+                return verdict
+            kept = tuple(e for e in verdict.entries if not isinstance(e, without))
+            return Accepted(entries=kept) if kept else NoChange(name="forgotten", seq=SEQ_ZERO)
+
+        return decide_wrongly
+
+    return replace_decide(kind, wrap_decide)
+
+
+def replace_evolve(
+    kind: type[Entry], new: Callable[[State, State, Entry], State]
+) -> Replacement:
+    """Wrap the evolve function of an entry; `new` gets the states before and after, and it."""
+    old = EVOLVE_FUNCTIONS[kind]
+
+    def fold(state: State, entry: Entry) -> State:
+        return new(state, old(state, entry), entry)
+
+    return patch.dict(EVOLVE_FUNCTIONS, {kind: fold})
+
+
+def allow_entry(kind: type[Entry], also: Mapping[Phase, Phase]) -> Replacement:
+    """Allow an entry in phases that do not allow it."""
+    return patch.dict(ENTRY_TABLE, {kind: {**ENTRY_TABLE[kind], **also}})
+
+
+def allow_input(kind: type[Input], also: Mapping[Phase, tuple[Phase, ...]]) -> Replacement:
+    """Accept an input in phases that do not accept it."""
+    cells = {phase: TableCell(next_phases=to) for phase, to in also.items()}
+    return patch.dict(INPUT_TABLE, {kind: {**INPUT_TABLE[kind], **cells}})
