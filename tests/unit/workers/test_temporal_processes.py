@@ -21,7 +21,7 @@ from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
 from tests.support.processes import ROOT
 from tests.unit.cli.app import searcher
-from tests.unit.workers.worker import BACK_S, agents_of
+from tests.unit.workers.worker import BACK_S, make_agents
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
@@ -101,7 +101,7 @@ async def fleet(
 
 async def started(fleet: Fleet, agent: str = "clerk") -> Run:
     """Start a run where the agent is known, and nothing is driven."""
-    agents = agents_of(fleet.folder, "nobody")
+    agents = make_agents(fleet.folder, "nobody")
     async with Midrun(fleet.midrun.store, agents=agents, engine=None) as midrun:
         run = await midrun.start(agent, "Go.")
     return await fleet.midrun.get(run.id)

@@ -22,7 +22,7 @@ BACK_S = 1.0
 so that a short outage is a long one."""
 
 
-def agents_of(folder: Path, name: str) -> list[Agent]:
+def make_agents(folder: Path, name: str) -> list[Agent]:
     """Return two agents that make entries in one book; both wait in the middle.
 
     The clerk makes three, and any of them may be made again. The payer makes one, once.
@@ -68,7 +68,7 @@ async def main() -> None:
     setattr(pool, "RECONNECT_MAX_S", BACK_S)  # noqa: B010 - it is Final, but for this process
     engine = Temporal(address, queue=queue, silence=SILENCE)
     agents, outside = (
-        agents_of(Path(folder), name),
+        make_agents(Path(folder), name),
         Environment(lease=timedelta(seconds=float(lease_s))),
     )
     async with Midrun(store, agents=agents, engine=engine, outside=outside):
