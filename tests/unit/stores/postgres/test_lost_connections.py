@@ -28,7 +28,7 @@ from midrun.testing.store_suite.fixtures import (
     make_message,
     take_lease,
 )
-from tests.unit.stores.postgres.conftest import TIMEOUT_S, OpenStore
+from tests.unit.stores.postgres.conftest import TERMINATE_CONNECTIONS, TIMEOUT_S, OpenStore
 from tests.unit.stores.postgres.cutting import Cut, Cutter
 
 pytestmark = pytest.mark.once
@@ -164,10 +164,7 @@ async def test_other_store_calls_are_repeated_when_their_connections_are_lost(
     """These calls are idempotent."""
     await create_run(store)
     for _ in range(2):
-        postgres.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'midrun'"
-        )
+        postgres.execute(TERMINATE_CONNECTIONS)
         await store.record_heartbeat("a", ttl=timedelta(seconds=60))
         assert list(await store.list_holders()) == ["a"]
         await store.set_halt(HaltRecord(scope="all", by="ops"))
@@ -197,8 +194,6 @@ async def test_a_stalled_server_raises_unreachable_after_the_timeout(
 
 # ── backends that are terminated at each step of a write ──────────────────────
 
-
-pytestmark = pytest.mark.once
 
 LOCK_HALTS = "SELECT pg_advisory_xact_lock(1296647250, midrun_key())"
 LOCK_TABLE = "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"

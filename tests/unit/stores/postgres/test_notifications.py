@@ -24,7 +24,12 @@ from midrun.testing.store_suite.fixtures import (
     create_run,
     take_lease,
 )
-from tests.unit.stores.postgres.conftest import TIMEOUT_S, OpenStore
+from tests.unit.stores.postgres.conftest import (
+    TERMINATE_CONNECTIONS,
+    TIMEOUT_S,
+    OpenStore,
+    get_schema,
+)
 from tests.unit.stores.postgres.cutting import Cutter
 
 pytestmark = pytest.mark.once
@@ -122,12 +127,9 @@ async def test_a_watch_that_was_disconnected_for_long_reads_all_runs(
         )
         await append_message(other_store, RUN, 1)
         await create_run(other_store, OTHER_RUN)
-        schema = url.rpartition("search_path%3D")[2]
+        schema = get_schema(url)
         postgres.execute(f'DELETE FROM "{schema}".midrun_news')  # noqa: S608 - a name of this test
-        postgres.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'midrun'"
-        )
+        postgres.execute(TERMINATE_CONNECTIONS)
         await wait_for_seqs(watch, {RUN: 2, OTHER_RUN: 1})
 
 
@@ -187,9 +189,6 @@ async def test_a_change_during_the_cleanup_of_the_news_is_reported_at_once(
 
 
 # ── relay ─────────────────────────────────────────────────────────────────────
-
-
-pytestmark = pytest.mark.once
 
 
 async def receive_all(relay: Relay) -> AsyncGenerator[bytes, None]:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,14 +15,13 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun.errors import StoreForeign, StoreUnreachable
-from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
-from midrun.stores.postgres.setup import _apply_migrations, load_migrations
+from midrun.stores.postgres.setup import load_migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.urls import open_store
 from midrun.testing.postgres import DATABASE_USER, Postgres
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run, take_lease
 from tests.crash.facts import becomes
-from tests.unit.stores.postgres.conftest import TIMEOUT_S, OpenStore
+from tests.unit.stores.postgres.conftest import TIMEOUT_S, OpenStore, get_schema, open_old_store
 
 pytestmark = pytest.mark.once
 
@@ -66,7 +64,7 @@ async def test_a_killed_migration_leaves_no_tables(
     """All migrations are one transaction; the next process starts from the beginning."""
     with start_child("die_migrating", url) as child:
         assert child.wait(60) == -9
-    schema = url.rpartition("search_path%3D")[2]
+    schema = get_schema(url)
     tables = postgres.execute(f"SELECT FROM pg_tables WHERE schemaname = '{schema}'")
     assert not tables
     store = await open_store_at(url)
@@ -77,13 +75,7 @@ async def test_a_killed_migration_leaves_no_tables(
 async def test_a_schema_of_any_older_version_is_migrated_and_keeps_its_runs(
     version: int, url: str, open_store_at: OpenStore
 ) -> None:
-    address = PostgresAddress(
-        url, durability="full", write_timeout=timedelta(seconds=TIMEOUT_S)
-    )
-    connection = await PostgresConnection.connect(address)
-    await _apply_migrations(address, connection, load_migrations()[:version])
-    connection.close()
-    old = PostgresStore(address)
+    old = await open_old_store(url, version)
     await create_run(old)
     await append_message(old, RUN, 1, "before")
     await old.close()
@@ -100,7 +92,7 @@ async def test_a_schema_of_a_newer_version_is_not_opened(
 ) -> None:
     """Migrations only go forward."""
     await create_run(store)
-    schema = url.rpartition("search_path%3D")[2]
+    schema = get_schema(url)
     newer = load_migrations()[-1][0] + 1
     postgres.execute(f'INSERT INTO "{schema}".midrun_schema (version) VALUES ({newer})')  # noqa: S608 - a name of this test
     with pytest.raises(StoreForeign, match="newer midrun"):
@@ -145,9 +137,8 @@ async def test_the_number_of_connections_is_bounded(
             tasks.start_soon(store.read, RUN)
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'bounded'"
     with anyio.fail_after(TIMEOUT_S):
-        await becomes(
-            lambda: postgres.execute(count) == [(5,)]
-        )  # four for reads, one for writes
+        # four for reads, one for writes
+        await becomes(lambda: postgres.execute(count) == [(5,)])
 
 
 async def test_connections_of_event_loops_that_have_ended_are_closed(
@@ -167,7 +158,7 @@ def limited_url(postgres: Postgres) -> Iterator[str]:
     """Return the URL of a schema for a role with at most three connections."""
     postgres.execute("CREATE ROLE limited LOGIN CONNECTION LIMIT 3")
     url = postgres.url()
-    schema = url.rpartition("search_path%3D")[2]
+    schema = get_schema(url)
     postgres.execute(f'GRANT ALL ON SCHEMA "{schema}" TO limited')
     yield url.replace(f"{DATABASE_USER}@", "limited@")
     postgres.execute(f'DROP SCHEMA "{schema}" CASCADE; DROP ROLE limited')

@@ -27,7 +27,7 @@ from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres, running
 from tests.crash.facts import becomes
 from tests.unit.stores.postgres.conftest import TIMEOUT_S
-from tests.unit.workers.worker import make_agents
+from tests.unit.workers.worker import make_agents, read_book
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
@@ -148,17 +148,13 @@ async def test_a_full_disk_is_reported_and_the_run_waits_for_free_space(disk: Di
 # ── a frozen server ───────────────────────────────────────────────────────────
 
 
-pytestmark = [pytest.mark.once, pytest.mark.slow]
-
 LEASE = timedelta(seconds=4)
 """Long enough that a payment ends within the lease while the server is frozen."""
 
 
 def count_book_words(folder: Path) -> Counter[str]:
     """Return how often each word was written into the book."""
-    book = folder / "book"
-    lines = book.read_text().splitlines() if book.exists() else ()
-    return Counter(line.split()[0] for line in lines)
+    return Counter(line.split()[0] for line in read_book(folder))
 
 
 async def test_workers_fence_themselves_while_the_server_is_frozen(

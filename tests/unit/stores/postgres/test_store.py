@@ -15,8 +15,7 @@ from midrun.errors import HaltInForce, NotJson, SeqConflict, StoreBusy
 from midrun.ports.environment import Environment
 from midrun.ports.follower_cursors import FollowerCursor
 from midrun.ports.store import HaltRecord, RunQuery
-from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
-from midrun.stores.postgres.setup import _apply_migrations, load_migrations
+from midrun.stores.postgres.connection import PostgresConnection
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite.cursors import COMPLETED_HEAD, LEASE_TTL, append_in_phase
@@ -31,7 +30,7 @@ from midrun.testing.store_suite.fixtures import (
     take_lease,
 )
 from tests.unit.stores.postgres import cutting
-from tests.unit.stores.postgres.conftest import TIMEOUT_S, OpenStore
+from tests.unit.stores.postgres.conftest import OpenStore, open_old_store
 from tests.unit.stores.postgres.cutting import Cut, Cutter
 
 pytestmark = pytest.mark.once
@@ -193,8 +192,6 @@ async def test_a_nul_character_is_refused_with_the_name_of_its_field(
 # ── follower cursors ──────────────────────────────────────────────────────────
 
 
-pytestmark = pytest.mark.once
-
 OLD_ACQUIRE_LEADERSHIP = "SELECT midrun_attend(%s, %s, 10000000, NULL)"
 """The statement of a midrun with schema 4."""
 
@@ -252,13 +249,7 @@ async def test_an_older_midrun_leads_its_known_followers_and_no_new_one(
     url: str, open_store_at: OpenStore
 ) -> None:
     """It would deliver every run that has no cursor, although the new follower starts later."""
-    address = PostgresAddress(
-        url, durability="full", write_timeout=timedelta(seconds=TIMEOUT_S)
-    )
-    connection = await PostgresConnection.connect(address)
-    await _apply_migrations(address, connection, load_migrations()[:4])
-    connection.close()
-    old = PostgresStore(address)
+    old = await open_old_store(url, 4)
     await create_run(old, RUN, head=COMPLETED_HEAD)
     with psycopg.connect(url, autocommit=True) as db:
         assert db.execute(OLD_ACQUIRE_LEADERSHIP, ("known", "old")).fetchone() == (True,)
