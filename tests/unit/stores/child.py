@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import resource
-import signal
 import sys
 from contextlib import suppress
 
@@ -20,6 +19,7 @@ from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import RunExists, SeqConflict, StoreFull
 from midrun.stores.sqlite.store import SqliteStore
+from tests.support.sqlite_kill import kill_self_at
 
 RUN = RunId("run_1")
 HEAD = Head(phase=Phase.QUEUED)
@@ -47,31 +47,6 @@ async def write_entries(path: str, sink: int, by_thread: bool) -> None:
         appended = await store.append(RUN, two, after=appended.seq, lease=None, head=HEAD)
         report_ack(appended.seq, appended.hash)
     await store.close()
-
-
-def kill_self_at(point: str, number: int) -> None:
-    """Kill this process the `number`-th time that a connection passes `point`."""
-    prefix = {"insert": "INSERT INTO entries", "commit": "COMMIT", "reply": "COMMIT"}[point]
-    code = apsw.SQLITE_TRACE_PROFILE if point == "reply" else apsw.SQLITE_TRACE_STMT
-    count = 0
-
-    def count_statement(event: dict[str, object]) -> None:
-        nonlocal count
-        # Creating the schema also commits; only statements after the open are counted.
-        if str(event.get("sql", "")).strip().startswith(prefix) and has_opened:
-            count += 1
-            if count == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    has_opened: list[bool] = []
-    apsw.connection_hooks.append(lambda db: db.trace_v2(code, count_statement))
-    original_init = SqliteStore.__init__
-
-    def patched_init(self: SqliteStore, path: str) -> None:
-        original_init(self, path)
-        has_opened.append(True)
-
-    SqliteStore.__init__ = patched_init  # type: ignore[method-assign, assignment]  # only in this process
 
 
 def run_crash_cases(folder: str) -> None:

@@ -16,8 +16,7 @@ from midrun.errors import StoreBusy
 from midrun.ports.store import HaltRecord
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
-
-CHILD = Path(__file__).with_name("child.py")
+from tests.support.processes import ROOT
 
 
 class ChildProcess:
@@ -46,9 +45,9 @@ class ChildProcess:
 @contextmanager
 def start_child(*arguments: object) -> Iterator[ChildProcess]:
     """Run `child.py`; kill it at the end of the block."""
-    command = [sys.executable, str(CHILD), *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.unit.stores.child", *map(str, arguments)]
     with subprocess.Popen(  # noqa: S603 - our own script
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
         assert process.stdin
         assert process.stdout
