@@ -80,13 +80,15 @@ async def cancel_run(run: Run, *, at_once: bool) -> None:
     await run.until("cancelled")
 
 
-async def answer_until_completed(run: Run, place: Path) -> None:
+async def answer_until_completed(run: Run, case_folder: Path) -> None:
     """Answer each unsure call according to the recorded actions until the run completes."""
     while isinstance(outcome := await run.result(), Paused):
         assert outcome.reason == "unsure", str(outcome)
         for ask in outcome.asks:
-            happened = any(deed.key == make_call_key(run.id, ask.call) for deed in deeds(place))
-            await run.answer("yes" if happened else "no", ask=ask.id)
+            has_happened = any(
+                action.key == make_call_key(run.id, ask.call) for action in deeds(case_folder)
+            )
+            await run.answer("yes" if has_happened else "no", ask=ask.id)
     assert isinstance(outcome, Completed), str(outcome)
     assert outcome.output == "Done."
 
@@ -135,12 +137,12 @@ def kill_at_write(
             anyio.run(drive_to_end, folder, story, case, hours)
             os._exit(0)
         os.close(sink)
-        _, ending = os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
         os.set_blocking(source, False)
         with os.fdopen(source) as acknowledged:  # the zygote may still hold the other end
             acks += acknowledged.read().split("\n")[:-1]
-        killed = os.WIFSIGNALED(ending)
-        assert killed or not os.waitstatus_to_exitcode(ending), case
+        killed = os.WIFSIGNALED(status)
+        assert killed or not os.waitstatus_to_exitcode(status), case
     print_line(json.dumps({"case": case, "story": story, "killed": killed, "acks": acks}))
     return killed
 
@@ -187,11 +189,11 @@ async def run_parser(folder: str, hours: str) -> None:
     ) as midrun:
         run = await midrun.start(parser, "go", request_id="the file")
         names = [f"beside {number}" for number in range(BYSTANDERS)]
-        bystanders = [await midrun.start(bystander, "go", request_id=name) for name in names]
+        others = [await midrun.start(bystander, "go", request_id=name) for name in names]
         view = await run.until("completed", "failed")
         print_line(view.phase, view.error)
-        for bystander in bystanders:
-            print_line((await bystander.until("completed", "failed")).phase)
+        for other in others:
+            print_line((await other.until("completed", "failed")).phase)
 
 
 # ── without disk space ───────────────────────────────────────────────────────

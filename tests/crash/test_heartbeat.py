@@ -157,9 +157,8 @@ async def test_a_heartbeat_after_a_freeze_does_not_prevent_the_fencing(
     setup.heartbeat.lease_taken()
     setup.store.next_beat.clear()
     setup.clock.now += 10 * SAFE_S  # the process was frozen
-    setup.store.next_beat.wait(
-        4 * INTERVAL_S
-    )  # blocks the loop, so that the thread may run first
+    # Blocks the event loop, so that the heartbeat thread may run first.
+    setup.store.next_beat.wait(4 * INTERVAL_S)
     assert not setup.heartbeat.is_alive()
     await setup.was_fenced.wait()
 

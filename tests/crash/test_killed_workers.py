@@ -1,9 +1,9 @@
 """Workers that are killed: at each write of a run, and by one of their calls.
 
 A process dies of SIGKILL before an entry is inserted, before a commit, or between the commit
-and its reply. One `Midrun` takes over all runs and completes them. Where only the world knows
-whether a call took effect, the test answers according to the recorded actions. The clock of
-that `Midrun` is ahead, so that it need not wait for leases to expire.
+and its reply. One `Midrun` takes over all runs and completes them. When it asks whether a call
+took effect, the test answers according to the recorded actions. The clock of that `Midrun` is
+ahead, so that it need not wait for leases to expire.
 """
 
 import json
@@ -183,7 +183,7 @@ async def test_a_run_survives_kills_of_two_processes(
     await complete_runs(cases, path.parent)
 
 
-# ── a call that kills its worker ──────────────────────────────────────────────
+# ── a call that kills its worker ─────────────────────────────────────────────
 
 
 PARSER_ERROR = "parse_pdf: 3 processes ended, or fell silent, while it was under way"
@@ -213,10 +213,8 @@ async def test_a_safe_call_that_killed_three_workers_fails_its_run_only(path: Pa
     assert [action.attempt for action in parse_actions] == [1, 2, 3]
     assert len({action.pid for action in parse_actions}) == WORKER_DEATHS_MAX
     bad_file.unlink()
-    agent, environment = (
-        make_parsing_agent(folder),
-        Environment(lease=LONG, clock=later(hours=WORKER_DEATHS_MAX + 1)),
-    )
+    agent = make_parsing_agent(folder)
+    environment = Environment(lease=LONG, clock=later(hours=WORKER_DEATHS_MAX + 1))
     async with Midrun(kept_at(path), agents=[agent], outside=environment) as midrun:
         run = await midrun.start(agent, "go", request_id="the file")
         entries = [record.entry for record in await midrun.store.read(run.id)]

@@ -9,7 +9,7 @@ import pytest
 from anyio.abc import TaskGroup
 from starlette.responses import RedirectResponse, Response
 
-from midrun import Midrun
+from midrun import Agent, Midrun
 from midrun.errors import Misconfigured
 from midrun.followers import following
 from midrun.followers import worker as module
@@ -383,9 +383,8 @@ async def test_child_runs_are_not_delivered(path: Path, receiver: Receiver) -> N
     """The parent shows the needs of its child runs."""
     tools = ControllableTools()
     inner = tools.agent("Inner done.", name="inner")
-    outer = tools.agent(Use("inner", task="Do it."), "Done.", name="outer")
-    tools = [*outer.tools.values(), inner.as_tool()]
-    outer = type(outer)("outer", model=outer.model, tools=tools)
+    parent = tools.agent(Use("inner", task="Do it."), "Done.", name="outer")
+    outer = Agent("outer", model=parent.model, tools=[*parent.tools.values(), inner.as_tool()])
     async with (
         Midrun(f"sqlite:///{path}", agents=[outer]) as midrun,
         following(midrun, make_webhook(receiver)),

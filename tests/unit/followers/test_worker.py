@@ -30,7 +30,7 @@ from tests.unit.followers.child import make_command
 from tests.unit.followers.receiver import SECRET, Receiver
 from tests.unit.runs.stage import ControllableTools, Use
 
-# ── one queue for first attempts, one for retries ─────────────────────────────
+# ── one queue for first attempts, one for retries ────────────────────────────
 
 
 QUEUE_MAX = 4
@@ -119,7 +119,7 @@ async def test_attempts_that_hang_do_not_delay_those_of_other_runs(
         may_answer.set()
 
 
-# ── a new follower in a store that has runs ───────────────────────────────────
+# ── a new follower in a store that has runs ──────────────────────────────────
 
 
 OLD_STATEMENTS = {
@@ -216,7 +216,7 @@ async def test_a_new_follower_needs_no_cursors_for_existing_runs(path: Path) -> 
     await store.close()
 
 
-# ── wake-ups ──────────────────────────────────────────────────────────────────
+# ── wake-ups ─────────────────────────────────────────────────────────────────
 
 
 class RecordingFollower:

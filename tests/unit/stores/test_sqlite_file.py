@@ -469,7 +469,7 @@ async def test_a_full_disk_loses_nothing_and_takes_appends_again_with_free_space
     await store.close()
 
 
-# ── the file is removed or replaced while it is open ──────────────────────────
+# ── the file is removed or replaced while it is open ─────────────────────────
 
 
 FileChange = Callable[[Path], object]

@@ -92,7 +92,7 @@ async def test_an_outage_of_temporal_does_not_affect_running_runs(
         assert await midrun.verify(run.id)
 
 
-# ── worker processes ──────────────────────────────────────────────────────────
+# ── worker processes ─────────────────────────────────────────────────────────
 
 
 APP = ROOT / "tests" / "unit" / "cli" / "app.py"

@@ -192,7 +192,7 @@ async def test_a_stalled_server_raises_unreachable_after_the_timeout(
     await store.append(RUN, [make_message()], after=seq, lease=None, head=make_head())
 
 
-# ── backends that are terminated at each step of a write ──────────────────────
+# ── backends that are terminated at each step of a write ─────────────────────
 
 
 LOCK_HALTS = "SELECT pg_advisory_xact_lock(1296647250, midrun_key())"

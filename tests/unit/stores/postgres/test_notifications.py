@@ -188,7 +188,7 @@ async def test_a_change_during_the_cleanup_of_the_news_is_reported_at_once(
         assert await anext(watch) == Change(run=RUN, seq=Seq(1))
 
 
-# ── relay ─────────────────────────────────────────────────────────────────────
+# ── relay ────────────────────────────────────────────────────────────────────
 
 
 async def receive_all(relay: Relay) -> AsyncGenerator[bytes, None]:

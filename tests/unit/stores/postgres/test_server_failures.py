@@ -145,7 +145,7 @@ async def test_a_full_disk_is_reported_and_the_run_waits_for_free_space(disk: Di
     assert sum(isinstance(entry, LeaseTaken) for entry in entries) == 1
 
 
-# ── a frozen server ───────────────────────────────────────────────────────────
+# ── a frozen server ──────────────────────────────────────────────────────────
 
 
 LEASE = timedelta(seconds=4)

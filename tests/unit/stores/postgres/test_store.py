@@ -189,7 +189,7 @@ async def test_a_nul_character_is_refused_with_the_name_of_its_field(
     assert record.entry == make_started(task="a\0b")
 
 
-# ── follower cursors ──────────────────────────────────────────────────────────
+# ── follower cursors ─────────────────────────────────────────────────────────
 
 
 OLD_ACQUIRE_LEADERSHIP = "SELECT midrun_attend(%s, %s, 10000000, NULL)"
