@@ -19,6 +19,7 @@ from midrun.followers import worker as module
 from midrun.followers.webhooks import Webhook
 from midrun.followers.worker import FollowerWorker, PendingRun
 from midrun.ports.follower_cursors import FollowerCursor
+from midrun.ports.store import Change
 from midrun.stores.cursors import MemoryFollowerCursors
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
@@ -248,25 +249,32 @@ async def test_a_run_that_grows_during_its_delivery_is_delivered_again_at_once(
     """The change is reported while the worker still handles the older state."""
     monkeypatch.setattr(module, "SCAN_INTERVAL_S", 3600.0)
     follower, saw_change = RecordingFollower(), anyio.Event()
+    noted_seqs: list[Seq] = []
+    original_note_change = FollowerWorker._note_change
     original_fill_queues = FollowerWorker._fill_queues
     original_get_cursor = MemoryFollowerCursors.get_cursor
 
+    def note_change(worker: FollowerWorker, change: Change) -> None:
+        original_note_change(worker, change)
+        noted_seqs.append(change.seq)
+
     async def fill_queues(worker: FollowerWorker, tasks: TaskGroup) -> None:
-        has_changed = RUN in worker._changed
+        has_noted = Seq(2) in noted_seqs
         await original_fill_queues(worker, tasks)
-        if has_changed and follower.delivered_seqs:
+        if has_noted:
             saw_change.set()
 
     async def get_cursor(
         cursors: MemoryFollowerCursors, follower: str, run: RunId
     ) -> FollowerCursor:
-        """Let the run grow after its row was read; wait until the change was taken."""
+        """Let the run grow after its row was read; wait for a pass that has seen the change."""
         cursor = await original_get_cursor(cursors, follower, run)
         if cursor.seq == 1 and not saw_change.is_set():
             await append_in_phase(midrun.store, RUN, 1)
             await saw_change.wait()
         return cursor
 
+    monkeypatch.setattr(FollowerWorker, "_note_change", note_change)
     monkeypatch.setattr(FollowerWorker, "_fill_queues", fill_queues)
     monkeypatch.setattr(MemoryFollowerCursors, "get_cursor", get_cursor)
     with anyio.fail_after(60):
