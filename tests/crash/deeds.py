@@ -35,7 +35,7 @@ class Deed(NamedTuple):
 def mark(folder: str, what: str, call: Call) -> None:
     """Append a line for an action of the call."""
     line = f"{what} {call.original} {call.key} {call.attempt} {os.getpid()}\n"
-    file = os.open(f"{folder}/deeds", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    file = os.open(f"{folder}/actions", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, line.encode())
     finally:
@@ -45,7 +45,7 @@ def mark(folder: str, what: str, call: Call) -> None:
 def deeds(folder: Path) -> list[Deed]:
     """Return the actions so far, in order."""
     try:
-        lines = (folder / "deeds").read_text().splitlines()
+        lines = (folder / "actions").read_text().splitlines()
     except FileNotFoundError:
         return []
     words = (line.split() for line in lines)
@@ -226,8 +226,8 @@ LAST_ATTEMPT = 3
 
 
 def count_bystanders(folder: str, attempt: int) -> int:
-    started = (deed for deed in deeds(Path(folder)) if deed.what == "linger-begun")
-    return sum(deed.attempt == attempt for deed in started)
+    started = (action for action in deeds(Path(folder)) if action.what == "linger-begun")
+    return sum(action.attempt == attempt for action in started)
 
 
 @tool(read_only=True)

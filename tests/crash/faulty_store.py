@@ -70,11 +70,11 @@ class FaultyStore(SqliteStore):
         head: Head,
         limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, AppendResult]:
-        taken = await super().take_lease(
+        result = await super().take_lease(
             run, entries, after=after, holder=holder, head=head, limits=limits
         )
         self._lose_reply()
-        return taken
+        return result
 
     def _lose_reply(self) -> None:
         """Raise after the write was committed, once."""

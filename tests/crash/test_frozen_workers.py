@@ -16,13 +16,13 @@ from midrun import Midrun, Run
 from midrun.core.entries import CallUnknown, LateResult, LeaseTaken, Record
 from midrun.core.ids import CallId, make_call_key
 from midrun.ports.environment import Environment
+from tests.crash.child import LONG
 from tests.crash.conftest import ChildProcess, start_child
 from tests.crash.deeds import deeds, make_waiting_agent
 from tests.crash.facts import becomes, later
 from tests.support.store_choice import kept_at
 from tests.unit.driver.subprocess.scene import is_there
 
-LONG_LEASE = timedelta(seconds=60)
 SHORT_LEASE = timedelta(seconds=4)
 """For tests that wait for its end; long enough for a slow disk."""
 
@@ -103,7 +103,7 @@ async def test_a_thawed_worker_stops_its_tool_and_starts_no_call(path: Path) -> 
 
     The result of the first is not used.
     """
-    with start_child("drive", path.parent, "linger", LONG_LEASE.total_seconds()) as process:
+    with start_child("drive", path.parent, "linger", LONG.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "linger-begun")
         process.freeze()
@@ -128,7 +128,7 @@ async def test_a_thawed_worker_stops_its_tool_and_starts_no_call(path: Path) -> 
 
 async def test_a_late_result_settles_an_unknown_call(path: Path, gates: Gates) -> None:
     """The worker was slow, not dead: no person must answer, and the call is not repeated."""
-    with start_child("drive", path.parent, "dwell", LONG_LEASE.total_seconds()) as process:
+    with start_child("drive", path.parent, "dwell", LONG.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "dwell-begun")
         process.freeze()
@@ -149,9 +149,7 @@ async def test_a_late_result_is_ignored_once_the_call_is_repeated(
     path: Path, gates: Gates
 ) -> None:
     """The result of the second attempt counts; the first is recorded only."""
-    with start_child(
-        "drive", path.parent, "dwell_again", LONG_LEASE.total_seconds()
-    ) as process:
+    with start_child("drive", path.parent, "dwell_again", LONG.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "dwell-begun")
         process.freeze()
@@ -179,7 +177,7 @@ async def test_the_result_of_a_blocking_tool_of_a_frozen_worker_is_recorded(
     path: Path, gates: Gates
 ) -> None:
     """By the real clock the lease is valid, so the zygote lets the tool run."""
-    with start_child("drive", path.parent, "labour", LONG_LEASE.total_seconds()) as process:
+    with start_child("drive", path.parent, "labour", LONG.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "labour-begun")
         process.freeze()
@@ -208,7 +206,7 @@ async def test_a_blocking_tool_of_a_frozen_worker_is_killed_before_its_run_is_ca
         run_id = await process.read_line()
         await wait_for_actions(path, "labour-begun")
         (first_action,) = deeds(path.parent)
-        async with open_second_worker(path, "labour", Environment(lease=LONG_LEASE)) as midrun:
+        async with open_second_worker(path, "labour", Environment(lease=LONG)) as midrun:
             run = await midrun.get(run_id)
             process.freeze()
             await run.cancel()
@@ -224,7 +222,7 @@ async def test_an_answer_settles_the_call_of_a_worker_that_stays_frozen(
     path: Path, gates: Gates
 ) -> None:
     """The answer is that the call did not happen, so the second worker repeats it."""
-    with start_child("drive", path.parent, "dwell", LONG_LEASE.total_seconds()) as process:
+    with start_child("drive", path.parent, "dwell", LONG.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "dwell-begun")
         process.freeze()
@@ -245,10 +243,10 @@ async def test_an_expired_lease_is_taken_by_another_worker(path: Path) -> None:
     with start_child("drive", path.parent, "linger", SHORT_LEASE.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "linger-begun")
-        async with open_second_worker(path, "linger", Environment(lease=LONG_LEASE)) as midrun:
+        async with open_second_worker(path, "linger", Environment(lease=LONG)) as midrun:
             run = await midrun.get(run_id)
             process.freeze()
-            taken = await wait_for_entry(midrun, run, is_second_lease)
+            second_lease = await wait_for_entry(midrun, run, is_second_lease)
             await wait_for_actions(path, "linger-begun", "linger-begun")
             process.thaw()
             await wait_for_actions(path, "linger-begun", "linger-begun", "linger-stopped")
@@ -260,7 +258,7 @@ async def test_an_expired_lease_is_taken_by_another_worker(path: Path) -> None:
     assert {action.key for action in deeds(path.parent)[:4]} == {
         make_call_key(run.id, CallId("c2"))
     }
-    assert {r.epoch for r in records if r.seq > taken.seq} <= {2, None}
+    assert {r.epoch for r in records if r.seq > second_lease.seq} <= {2, None}
 
 
 @pytest.mark.slow
