@@ -1,6 +1,6 @@
-"""What the tests of crashes run in processes of their own, to be killed, frozen and ended.
+"""Modes of a child process for the tests of crashes; tests kill, freeze and end it.
 
-They talk in lines: each prints what happened.
+Each mode prints a line for each event.
 """
 
 import json
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import ParamSpec, TypeAlias
 
 import anyio
-import apsw
 
 from midrun import Completed, Midrun, Paused, Run
 from midrun.core.ids import make_call_key
@@ -23,45 +22,56 @@ from midrun.driver.live import Delta
 from midrun.ports.environment import Environment
 from midrun.ports.store import AppendResult, Lease
 from midrun.stores.sqlite.store import SqliteStore
-from tests.crash.deeds import BYSTANDERS, STORIES, beside, bulky, deeds, parsing, waiting
+from tests.crash.deeds import (
+    BYSTANDERS,
+    STORIES,
+    deeds,
+    make_bulky_agent,
+    make_bystander_agent,
+    make_parsing_agent,
+    make_waiting_agent,
+)
 from tests.crash.facts import becomes, later
-from tests.crash.troubled import Watched
+from tests.crash.faulty_store import FaultyStore
+from tests.support.sqlite_kill import kill_self_at
 from tests.support.store_choice import kept_at
 
 P = ParamSpec("P")
 
-Live: TypeAlias = Callable[[str, str, str, int], Awaitable[None]]
-"""Sees one run through: the folder, the story, the case, and so many hours later."""
+DriveToEnd: TypeAlias = Callable[[str, str, str, int], Awaitable[None]]
+"""Drives one run to its end. Arguments: folder, story, case, hours that the clock is ahead."""
 
 LONG = timedelta(seconds=60)
-"""A lease that nobody loses because the machine is slow; who takes over has another clock."""
+"""A lease that is not lost on a slow machine; the worker that takes over has another clock."""
 
 CANCEL = "please stop"
 
 
-def say(*words: object) -> None:
-    """Print a line at once."""
-    print(*words, flush=True)  # noqa: T201 - this is how it talks
+def print_line(*words: object) -> None:
+    """Print a line and flush it."""
+    print(*words, flush=True)  # noqa: T201 - the test reads stdout
 
 
 # ── killed at a write ────────────────────────────────────────────────────────
 
 
-async def live(folder: str, story: str, case: str, hours: int) -> None:
-    """Start a run, or find it, and stay until it has ended."""
-    place = Path(folder) / case
-    agent = STORIES[story](case, place)
-    outside = Environment(lease=LONG, clock=later(hours=hours))
-    async with Midrun(kept_at(f"{folder}/runs.db"), agents=[agent], outside=outside) as midrun:
+async def drive_to_end(folder: str, story: str, case: str, hours: int) -> None:
+    """Start the run or find it, and wait until it has ended."""
+    case_folder = Path(folder) / case
+    agent = STORIES[story](case, case_folder)
+    environment = Environment(lease=LONG, clock=later(hours=hours))
+    async with Midrun(
+        kept_at(f"{folder}/runs.db"), agents=[agent], outside=environment
+    ) as midrun:
         run = await midrun.start(agent, "go", request_id=case)
         if story == "held_up":
-            await cancel_it(run, at_once=hours > 0)
+            await cancel_run(run, at_once=hours > 0)
         else:
-            await answer_it(run, place)
+            await answer_until_completed(run, case_folder)
 
 
-async def cancel_it(run: Run, *, at_once: bool) -> None:
-    """Cancel the run, at once or when it is held up; a repeat is the same request."""
+async def cancel_run(run: Run, *, at_once: bool) -> None:
+    """Cancel the run, at once or when it is in `hold`; a repetition is the same request."""
     if not at_once:
         async for item in run.feed():
             if isinstance(item, Delta) and item.text == "holding":
@@ -70,178 +80,157 @@ async def cancel_it(run: Run, *, at_once: bool) -> None:
     await run.until("cancelled")
 
 
-async def answer_it(run: Run, place: Path) -> None:
-    """Say of every unsure call whether it has left a line, until the run has completed."""
+async def answer_until_completed(run: Run, case_folder: Path) -> None:
+    """Answer each unsure call according to the recorded actions until the run completes."""
     while isinstance(outcome := await run.result(), Paused):
         assert outcome.reason == "unsure", str(outcome)
         for ask in outcome.asks:
-            happened = any(deed.key == make_call_key(run.id, ask.call) for deed in deeds(place))
-            await run.answer("yes" if happened else "no", ask=ask.id)
+            has_happened = any(
+                action.key == make_call_key(run.id, ask.call) for action in deeds(case_folder)
+            )
+            await run.answer("yes" if has_happened else "no", ask=ask.id)
     assert isinstance(outcome, Completed), str(outcome)
     assert outcome.output == "Done."
 
 
-def arrange_the_end(point: str, number: int) -> None:
-    """Have the process killed at the `number`-th time that a connection passes `point`."""
-    wanted = {"insert": "INSERT INTO entries", "commit": "COMMIT", "reply": "COMMIT"}[point]
-    code = apsw.SQLITE_TRACE_PROFILE if point == "reply" else apsw.SQLITE_TRACE_STMT
-    passed = 0
+def report_appends(sink: int) -> None:
+    """Write a line into `sink` for each acknowledged append of this process."""
 
-    def look(step: dict[str, object]) -> None:
-        nonlocal passed
-        # Opening the file may commit too, before there is anything of ours to write.
-        if str(step.get("sql", "")).strip().startswith(wanted) and opened:
-            passed += 1
-            if passed == number:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def report(appended: AppendResult | tuple[Lease, AppendResult]) -> None:
+        result = appended[1] if isinstance(appended, tuple) else appended
+        os.write(sink, f"{result.seq} {result.hash.hex()}\n".encode())
 
-    opened: list[bool] = []
-    apsw.connection_hooks.append(lambda db: db.trace_v2(code, look))
-    prepare = SqliteStore.__init__
-
-    def prepared(self: SqliteStore, *args: object, **options: object) -> None:
-        prepare(self, *args, **options)  # type: ignore[arg-type]  # passed on as they came
-        opened.append(True)
-
-    SqliteStore.__init__ = prepared  # type: ignore[method-assign]  # only in this process
-
-
-def tell_of_appends(sink: int) -> None:
-    """Write a line into `sink` for every append of this process that was acknowledged."""
-
-    def tell(appended: AppendResult | tuple[Lease, AppendResult]) -> None:
-        one = appended[1] if isinstance(appended, tuple) else appended
-        os.write(sink, f"{one.seq} {one.hash.hex()}\n".encode())
-
-    def telling(
+    def wrap_method(
         method: Callable[P, Awaitable[AppendResult]]
         | Callable[P, Awaitable[tuple[Lease, AppendResult]]],
     ) -> Callable[P, Awaitable[AppendResult | tuple[Lease, AppendResult]]]:
-        async def told(
+        async def report_append(
             *args: P.args, **kwargs: P.kwargs
         ) -> AppendResult | tuple[Lease, AppendResult]:
             appended = await method(*args, **kwargs)
-            tell(appended)
+            report(appended)
             return appended
 
-        return told
+        return report_append
 
     for name in ("create", "append", "take_lease"):
-        setattr(SqliteStore, name, telling(getattr(SqliteStore, name)))
+        setattr(SqliteStore, name, wrap_method(getattr(SqliteStore, name)))
 
 
-def kill_one(live: Live, folder: str, story: str, *ends: tuple[str, int]) -> bool:
-    """Kill one process after the other over the same run; tell whether the last one died.
+def kill_at_write(
+    drive_to_end: DriveToEnd, folder: str, story: str, *kill_points: tuple[str, int]
+) -> bool:
+    """Kill one process after the other on the same run; return whether the last one died.
 
-    Each of `ends` is a point and which of the process's writes it is at.
+    Each of `kill_points` is a point and the number of the process's write.
     """
-    case = "_".join([story, *(f"{point}-{number}" for point, number in ends)])
+    case = "_".join([story, *(f"{point}-{number}" for point, number in kill_points)])
     (Path(folder) / case).mkdir()
     acks: list[str] = []
     killed = False
-    for hours, (point, number) in enumerate(ends):
+    for hours, (point, number) in enumerate(kill_points):
         source, sink = os.pipe()
         child = os.fork()
         if not child:
-            tell_of_appends(sink)
-            arrange_the_end(point, number)
-            anyio.run(live, folder, story, case, hours)
+            report_appends(sink)
+            kill_self_at(point, number)
+            anyio.run(drive_to_end, folder, story, case, hours)
             os._exit(0)
         os.close(sink)
-        _, ending = os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
         os.set_blocking(source, False)
-        with os.fdopen(source) as acknowledged:  # its zygote may still hold the other end
+        with os.fdopen(source) as acknowledged:  # the zygote may still hold the other end
             acks += acknowledged.read().split("\n")[:-1]
-        killed = os.WIFSIGNALED(ending)
-        assert killed or not os.waitstatus_to_exitcode(ending), case
-    say(json.dumps({"case": case, "story": story, "killed": killed, "acks": acks}))
+        killed = os.WIFSIGNALED(status)
+        assert killed or not os.waitstatus_to_exitcode(status), case
+    print_line(json.dumps({"case": case, "story": story, "killed": killed, "acks": acks}))
     return killed
 
 
-def kills(live: Live, folder: str, story: str, *ends: str) -> None:
-    """Kill processes at these ends, `point-number`; the last, without a number, at each."""
-    parts = [end.partition("-") for end in ends]
+def kills(drive_to_end: DriveToEnd, folder: str, story: str, *kill_points: str) -> None:
+    """Kill processes at the points `point-number`; the last one, without a number, at each."""
+    parts = [kill_point.partition("-") for kill_point in kill_points]
     *first, last = [(point, int(number or 0)) for point, _, number in parts]
     if last[1]:
-        kill_one(live, folder, story, *first, last)
+        kill_at_write(drive_to_end, folder, story, *first, last)
         return
     for number in count(1):
-        if not kill_one(live, folder, story, *first, (last[0], number)):
+        if not kill_at_write(drive_to_end, folder, story, *first, (last[0], number)):
             return
 
 
-# ── frozen, or asked to go ───────────────────────────────────────────────────
+# ── frozen, or ended by a signal ─────────────────────────────────────────────
 
 
-async def drive(folder: str, tool: str, lease_s: str) -> None:
-    """Start a run of a waiting agent and drive runs until SIGTERM; then leave in good order."""
-    outside = Environment(lease=timedelta(seconds=float(lease_s)))
-    agent = waiting(tool, Path(folder))
+async def drive_until_sigterm(folder: str, tool: str, lease_s: str) -> None:
+    """Start a run of a waiting agent and drive it until SIGTERM; then shut down."""
+    environment = Environment(lease=timedelta(seconds=float(lease_s)))
+    agent = make_waiting_agent(tool, Path(folder))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async with Midrun(
-            kept_at(f"{folder}/runs.db"), agents=[agent], outside=outside
+            kept_at(f"{folder}/runs.db"), agents=[agent], outside=environment
         ) as midrun:
             run = await midrun.start(agent, "go", request_id="the run")
-            say(run.id)
+            print_line(run.id)
             async for _ in signals:
                 break
-    say("left")
+    print_line("left")
 
 
-# ── a call that ends its process ─────────────────────────────────────────────
+# ── a call that kills its worker ─────────────────────────────────────────────
 
 
-async def parse(folder: str, hours: str) -> None:
-    """Start a run of the parser, or find it, and others that are driven beside it."""
-    agent, other = parsing(Path(folder)), beside(Path(folder))
-    outside = Environment(lease=LONG, clock=later(hours=int(hours)))
+async def run_parser(folder: str, hours: str) -> None:
+    """Start or find the run of the parser and those of the bystanders; wait for their ends."""
+    parser, bystander = make_parsing_agent(Path(folder)), make_bystander_agent(Path(folder))
+    environment = Environment(lease=LONG, clock=later(hours=int(hours)))
     async with Midrun(
-        kept_at(f"{folder}/runs.db"), agents=[agent, other], outside=outside
+        kept_at(f"{folder}/runs.db"), agents=[parser, bystander], outside=environment
     ) as midrun:
-        run = await midrun.start(agent, "go", request_id="the file")
+        run = await midrun.start(parser, "go", request_id="the file")
         names = [f"beside {number}" for number in range(BYSTANDERS)]
-        bystanders = [await midrun.start(other, "go", request_id=name) for name in names]
+        others = [await midrun.start(bystander, "go", request_id=name) for name in names]
         view = await run.until("completed", "failed")
-        say(view.phase, view.error)
-        for bystander in bystanders:
-            say((await bystander.until("completed", "failed")).phase)
+        print_line(view.phase, view.error)
+        for other in others:
+            print_line((await other.until("completed", "failed")).phase)
 
 
-# ── without room ─────────────────────────────────────────────────────────────
+# ── without disk space ───────────────────────────────────────────────────────
 
 
-async def full(folder: str) -> None:
-    """Drive a run whose process has no room to write for a while; make room, and finish it."""
-    store, agent = Watched(Path(folder) / "runs.db"), bulky(Path(folder))
+async def run_out_of_space(folder: str) -> None:
+    """Drive a run while the files cannot grow; lift the limit and complete the run."""
+    store, agent = FaultyStore(Path(folder) / "runs.db"), make_bulky_agent(Path(folder))
     async with Midrun(store, agents=[agent]) as midrun:
         run = await midrun.start(agent, "go")
-        say(run.id)
-        await becomes(lambda: store.noes > 1)
-        say("full")
+        print_line(run.id)
+        await becomes(lambda: store.refusals > 1)
+        print_line("full")
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        say((await run.until("completed")).phase)
+        print_line((await run.until("completed")).phase)
     await store.close()
 
 
 def main(mode: str, *rest: str) -> None:
-    """Do what the test asked for."""
+    """Run the mode that the test named."""
     match mode:
         case "kills":
-            kills(live, *rest)
+            kills(drive_to_end, *rest)
         case "drive":
             folder, tool, lease_s = rest
-            anyio.run(drive, folder, tool, lease_s)
+            anyio.run(drive_until_sigterm, folder, tool, lease_s)
         case "parse":
             folder, hours = rest
-            anyio.run(parse, folder, hours)
+            anyio.run(run_parser, folder, hours)
         case "full":
-            anyio.run(full, rest[0])
+            anyio.run(run_out_of_space, rest[0])
         case _:
             raise ValueError(mode)
 
 
 if __name__ == "__main__":
-    # A shell that runs tests in the background has them ignore Ctrl-C, and so their children.
+    # A shell starts background jobs with SIGINT ignored, and child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""What tests of crashes share: a file of runs that is verified in the end, other processes."""
+"""Fixtures for the tests of crashes: a store whose journals are verified, child processes."""
 
 import os
 import signal
@@ -18,73 +18,70 @@ from tests.unit.runs.conftest import verify_all
 
 T = TypeVar("T")
 
-PATIENCE = 240
-"""Seconds after which something that should have happened counts as never happening.
-
-Some of these tests start a process for each write of a run: some thirty, one after the other.
-"""
+TIMEOUT_S = 240
+"""Seconds after which a test fails. Some tests start about thirty processes in sequence."""
 
 
 @pytest.fixture
 async def path(kept: Path) -> AsyncIterator[Path]:
-    """Give the path of the test's store; afterwards every journal in it is verified."""
-    with anyio.fail_after(PATIENCE):
+    """Return the path of the test's store; afterwards verify all its journals."""
+    with anyio.fail_after(TIMEOUT_S):
         yield kept
         await verify_all(kept)
 
 
-class Process:
+class ChildProcess:
     """A process of `child.py`."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
         self.pid = process.pid
 
-    async def hear(self) -> str:
-        """Wait for its next line."""
+    async def read_line(self) -> str:
+        """Wait for the next line."""
         assert self._process.stdout
-        return (await _aside(self._process.stdout.readline)).strip()
+        return (await wait_in_thread(self._process.stdout.readline)).strip()
 
-    async def hear_all(self) -> list[str]:
-        """Wait for its end, and return every line."""
+    async def read_all_lines(self) -> list[str]:
+        """Wait for the end of the process and return all lines."""
         assert self._process.stdout
-        return (await _aside(self._process.stdout.read)).splitlines()
+        return (await wait_in_thread(self._process.stdout.read)).splitlines()
 
-    async def end(self) -> int:
-        """Wait for its end, and return its exit code."""
-        return await _aside(self._process.wait)
+    async def wait(self) -> int:
+        """Wait for the end of the process and return its exit code."""
+        return await wait_in_thread(self._process.wait)
 
     def freeze(self) -> None:
-        """Stop all its threads where they are, and see that they are."""
+        """Stop all threads of the process and wait until they have stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
-        """Let it go on as if nothing had happened."""
+        """Let a frozen process continue."""
         os.kill(self.pid, signal.SIGCONT)
 
     def terminate(self) -> None:
-        """Ask it to leave."""
+        """Send SIGTERM."""
         os.kill(self.pid, signal.SIGTERM)
 
     def interrupt(self) -> None:
-        """Press Ctrl-C."""
+        """Send SIGINT, as Ctrl-C does."""
         os.kill(self.pid, signal.SIGINT)
 
 
-async def _aside(wait: Callable[[], T]) -> T:
-    """Wait in a thread, for no longer than the test does."""
+async def wait_in_thread(wait: Callable[[], T]) -> T:
+    """Call a blocking function in a thread; the timeout of the test can cancel it."""
     return await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
 
 @contextmanager
-def child(*arguments: object) -> Iterator[Process]:
-    """Run `child.py`, and end it."""
+def start_child(*arguments: object) -> Iterator[ChildProcess]:
+    """Run `child.py`; kill it at the end of the block."""
     command = [sys.executable, "-m", "tests.crash.child", *map(str, arguments)]
     with subprocess.Popen(  # noqa: S603 - our own script
         command, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
         try:
-            yield Process(process)
+            yield ChildProcess(process)
         finally:
             process.kill()

@@ -1,7 +1,7 @@
-"""What the agents of these tests do: every deed leaves a line in a file that outlives it.
+"""Tools that record each action in a file that outlives their process, and their agents.
 
-A zygote imports this module, and so does every process of these tests. A line is appended in
-one write, so that it is there as soon as the deed has happened, and whole.
+Zygotes and all processes of these tests import this module. A line is appended in one write, so
+that it is complete as soon as the action has happened.
 """
 
 import os
@@ -20,9 +20,9 @@ from midrun.models.scripted import Line
 
 
 class Deed(NamedTuple):
-    """One line: what was done, of which call, at which attempt, by which process.
+    """One line of the file: an action of a tool.
 
-    `of` is the key of the call; `key` is the deed's own, which is another one for an undo.
+    `of` is the key of the call. `key` is that of the action itself, which differs for an undo.
     """
 
     what: str
@@ -33,9 +33,9 @@ class Deed(NamedTuple):
 
 
 def mark(folder: str, what: str, call: Call) -> None:
-    """Have the effect: a line at the end of the file."""
+    """Append a line for an action of the call."""
     line = f"{what} {call.original} {call.key} {call.attempt} {os.getpid()}\n"
-    file = os.open(f"{folder}/deeds", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    file = os.open(f"{folder}/actions", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, line.encode())
     finally:
@@ -43,39 +43,39 @@ def mark(folder: str, what: str, call: Call) -> None:
 
 
 def deeds(folder: Path) -> list[Deed]:
-    """Return what was done so far, in order."""
+    """Return the actions so far, in order."""
     try:
-        lines = (folder / "deeds").read_text().splitlines()
+        lines = (folder / "actions").read_text().splitlines()
     except FileNotFoundError:
         return []
     words = (line.split() for line in lines)
     return [Deed(what, of, key, int(n), int(pid)) for what, of, key, n, pid in words]
 
 
-def _folder(args: Json) -> str:
+def get_folder(args: Json) -> str:
     assert isinstance(args, dict)
     return str(args["folder"])
 
 
-# ── at once ──────────────────────────────────────────────────────────────────
+# ── tools that return at once ────────────────────────────────────────────────
 
 
 async def uncharge(call: Call, args: Json, result: Json) -> None:
-    """Take a charge back."""
+    """Undo a charge."""
     del result
-    mark(_folder(args), "uncharge", call)
+    mark(get_folder(args), "uncharge", call)
 
 
 @tool(undo=uncharge)
 async def charge(call: Call, folder: str) -> str:
-    """Act once; can be undone."""
+    """Charge once; can be undone."""
     mark(folder, "charge", call)
     return "charged"
 
 
 @tool(idempotent=True)
 async def put(call: Call, folder: str) -> str:
-    """Act as often as you like: the far end knows the key."""
+    """Put something; idempotent, because the receiver knows the key."""
     mark(folder, "put", call)
     return "put"
 
@@ -89,7 +89,7 @@ async def look(call: Call, folder: str) -> str:
 
 @tool
 def press(call: Call, folder: str) -> str:
-    """Act once, in a process of its own."""
+    """Press once, in a process of its own."""
     mark(folder, "press", call)
     return "pressed"
 
@@ -97,104 +97,104 @@ def press(call: Call, folder: str) -> str:
 async def unlock(call: Call, args: Json, result: Json) -> None:
     """Release a lock."""
     del result
-    mark(_folder(args), "unlock", call)
+    mark(get_folder(args), "unlock", call)
 
 
 @tool(release=unlock)
 async def lock(call: Call, folder: str) -> str:
-    """Hold something until the run ends."""
+    """Lock something until the run ends."""
     mark(folder, "lock", call)
     return "locked"
 
 
 async def unhold(call: Call, args: Json, result: Json) -> None:
-    """Take back what was held up."""
+    """Undo a hold."""
     del result
-    mark(_folder(args), "unhold", call)
+    mark(get_folder(args), "unhold", call)
 
 
 @tool(undo=unhold)
 async def hold(call: Call, folder: str) -> str:
-    """Act, say so, and never come to an end."""
+    """Act, send a note, and never return."""
     mark(folder, "hold", call)
     await call.note("holding")
     await anyio.sleep_forever()
     return "never"
 
 
-def completing(name: str, folder: Path) -> Agent:
-    """Return an agent that does a little of everything, and completes."""
-    at = str(folder)
+def make_completing_agent(name: str, folder: Path) -> Agent:
+    """Return an agent that uses tools of each kind and completes."""
+    folder_name = str(folder)
     turns: list[Line] = [
         [
             "Three at once. ",
-            Use("charge", folder=at),
-            Use("put", folder=at),
-            Use("look", folder=at),
+            Use("charge", folder=folder_name),
+            Use("put", folder=folder_name),
+            Use("look", folder=folder_name),
         ],
-        ["Now the big one. ", Use("press", folder=at)],
-        [Use("lock", folder=at)],
+        ["Now the big one. ", Use("press", folder=folder_name)],
+        [Use("lock", folder=folder_name)],
         "Done.",
     ]
     return Agent(name, model=ScriptedModel(turns), tools=[charge, put, look, press, lock])
 
 
-def held_up(name: str, folder: Path) -> Agent:
-    """Return an agent that comes as far as `hold`, to be cancelled there."""
-    at = str(folder)
+def make_held_agent(name: str, folder: Path) -> Agent:
+    """Return an agent that stays in `hold` until it is cancelled."""
+    folder_name = str(folder)
     turns: list[Line] = [
-        [Use("charge", folder=at), Use("put", folder=at)],
-        [Use("lock", folder=at)],
-        ["Hold on. ", Use("hold", folder=at)],
+        [Use("charge", folder=folder_name), Use("put", folder=folder_name)],
+        [Use("lock", folder=folder_name)],
+        ["Hold on. ", Use("hold", folder=folder_name)],
         "Never.",
     ]
     return Agent(name, model=ScriptedModel(turns), tools=[charge, put, lock, hold])
 
 
-STORIES = {"completing": completing, "held_up": held_up}
+STORIES = {"completing": make_completing_agent, "held_up": make_held_agent}
 
 
-# ── where a test stops them ──────────────────────────────────────────────────
+# ── tools that wait for the test ─────────────────────────────────────────────
 
 
-def _wait_at(gate: str) -> None:
-    with Path(gate).open() as waiting:
-        waiting.readline()
+def wait_at_gate(gate: str) -> None:
+    with Path(gate).open() as file:
+        file.readline()
 
 
 @tool(in_process=True)
 def dwell(call: Call, folder: str) -> str:
-    """Act once behind a gate, in a thread of the driving process."""
+    """Act once after a gate, in a thread of the worker."""
     mark(folder, "dwell-begun", call)
-    _wait_at(f"{folder}/gate-{call.attempt}")
+    wait_at_gate(f"{folder}/gate-{call.attempt}")
     mark(folder, "dwell", call)
     return f"dwelt {call.attempt}"
 
 
 @tool(in_process=True, idempotent=True)
 def dwell_again(call: Call, folder: str) -> str:
-    """Act behind a gate, in a thread of the driving process; the far end knows the key."""
+    """Act after a gate, in a thread of the worker; idempotent."""
     mark(folder, "dwell-begun", call)
-    _wait_at(f"{folder}/gate-{call.attempt}")
+    wait_at_gate(f"{folder}/gate-{call.attempt}")
     mark(folder, "dwell", call)
     return f"dwelt {call.attempt}"
 
 
 @tool
 def labour(call: Call, folder: str) -> str:
-    """Act once behind a gate, in a process of its own."""
+    """Act once after a gate, in a process of its own."""
     mark(folder, "labour-begun", call)
-    _wait_at(f"{folder}/gate-{call.attempt}")
+    wait_at_gate(f"{folder}/gate-{call.attempt}")
     mark(folder, "labour", call)
     return "laboured"
 
 
 @tool(idempotent=True)
 async def linger(call: Call, folder: str) -> str:
-    """Act in the event loop, as long as the gate is not there."""
+    """Wait in the event loop until the file `open` exists; idempotent."""
     mark(folder, "linger-begun", call)
     try:
-        while not await anyio.Path(f"{folder}/open").exists():  # noqa: ASYNC110 - another process makes it
+        while not await anyio.Path(f"{folder}/open").exists():  # noqa: ASYNC110 - another process creates it
             await anyio.sleep(0.01)
     except BaseException:
         mark(folder, "linger-stopped", call)
@@ -203,72 +203,81 @@ async def linger(call: Call, folder: str) -> str:
     return f"lingered {call.attempt}"
 
 
-WAITING = {tool.name: tool for tool in (dwell, dwell_again, labour, linger)}
+WAITING_TOOLS = {tool.name: tool for tool in (dwell, dwell_again, labour, linger)}
 
 
-def waiting(name: str, folder: Path) -> Agent:
-    """Return an agent that makes the call `name`, which waits, and after it another."""
-    at = str(folder)
-    turns: list[Line] = [["Wait. ", Use(name, folder=at)], Use("charge", folder=at), "Done."]
-    return Agent("waiting", model=ScriptedModel(turns), tools=[WAITING[name], charge])
+def make_waiting_agent(name: str, folder: Path) -> Agent:
+    """Return an agent that calls the waiting tool `name` and then `charge`."""
+    folder_name = str(folder)
+    turns: list[Line] = [
+        ["Wait. ", Use(name, folder=folder_name)],
+        Use("charge", folder=folder_name),
+        "Done.",
+    ]
+    return Agent("waiting", model=ScriptedModel(turns), tools=[WAITING_TOOLS[name], charge])
 
 
-# ── what ends its process ────────────────────────────────────────────────────
+# ── a tool that kills its worker ─────────────────────────────────────────────
 
 
 BYSTANDERS = 3
-ALONE = 3
-"""The attempt that finds no other call beside it."""
+LAST_ATTEMPT = 3
+"""The attempt that is made without another call in flight."""
 
 
-def _beside(folder: str, attempt: int) -> int:
-    begun = (deed for deed in deeds(Path(folder)) if deed.what == "linger-begun")
-    return sum(deed.attempt == attempt for deed in begun)
+def count_bystanders(folder: str, attempt: int) -> int:
+    started = (action for action in deeds(Path(folder)) if action.what == "linger-begun")
+    return sum(action.attempt == attempt for action in started)
 
 
 @tool(read_only=True)
 async def parse_pdf(call: Call, folder: str) -> str:
-    """Read a file in the event loop; a bad one is more than the parser can bear.
+    """Parse a file in the event loop; a bad file crashes the process.
 
-    Twice it has all others at work before it dies, and so dies with them.
+    The first two attempts crash while the calls of all bystanders are in flight.
     """
     mark(folder, "parse", call)
     if await anyio.Path(f"{folder}/bad.pdf").exists():
-        while call.attempt < ALONE and _beside(folder, call.attempt) < BYSTANDERS:  # noqa: ASYNC110 - as above
+        expected = BYSTANDERS if call.attempt < LAST_ATTEMPT else 0
+        while count_bystanders(folder, call.attempt) < expected:  # noqa: ASYNC110 - as above
             await anyio.sleep(0.01)
         os.kill(os.getpid(), signal.SIGSEGV)
-        await anyio.sleep_forever()  # it comes before the loop turns
+        await anyio.sleep_forever()  # the signal arrives first
     return "parsed"
 
 
-def parsing(folder: Path) -> Agent:
-    """Return an agent that reads the file."""
+def make_parsing_agent(folder: Path) -> Agent:
+    """Return an agent that parses the file."""
     turns: list[Line] = [Use("parse_pdf", folder=str(folder)), "Done."]
     return Agent("parsing", model=ScriptedModel(turns), tools=[parse_pdf])
 
 
-def beside(folder: Path) -> Agent:
-    """Return an agent that harms nobody, and is at work while others do."""
+def make_bystander_agent(folder: Path) -> Agent:
+    """Return a harmless agent whose call is in flight during the crashes."""
     turns: list[Line] = [Use("linger", folder=str(folder)), "Done."]
     return Agent("beside", model=ScriptedModel(turns), tools=[linger])
 
 
-# ── with too much to say ─────────────────────────────────────────────────────
+# ── a tool with a result that does not fit on the disk ───────────────────────
 
 
 @tool
 async def bulk(call: Call, folder: str) -> str:
-    """Act once, forbid the files of this process to grow, and return more than fits."""
+    """Act once, limit the file size of this process, and return a result that is too large."""
     mark(folder, "bulk", call)
     size = (await anyio.Path(f"{folder}/runs.db-wal").stat()).st_size
-    sys.dont_write_bytecode = True  # Python 3.11 would leave half a file, and call it whole
+    sys.dont_write_bytecode = True  # Python 3.11 would leave a truncated .pyc
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     return "x" * 500_000
 
 
-def bulky(folder: Path) -> Agent:
-    """Return an agent that makes a call with a result that is too large for now."""
-    at = str(folder)
-    turns: list[Line] = [[Use("bulk", folder=at)], [Use("charge", folder=at)], "Done."]
+def make_bulky_agent(folder: Path) -> Agent:
+    """Return an agent with a result that does not fit until the limit is lifted."""
+    folder_name = str(folder)
+    turns: list[Line] = [
+        [Use("bulk", folder=folder_name)],
+        [Use("charge", folder=folder_name)],
+        "Done.",
+    ]
     return Agent("bulky", model=ScriptedModel(turns), tools=[bulk, charge])

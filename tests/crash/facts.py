@@ -1,4 +1,4 @@
-"""Facts to wait for that nobody announces, and the time at which others may take over."""
+"""Wait for a condition that has no event, and use a clock by which leases have expired."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,17 +10,17 @@ from midrun.ports.environment import Clock, read_wall_clock
 
 
 async def becomes(fact: Callable[[], bool]) -> None:
-    """Wait until it is so."""
-    while not fact():  # noqa: ASYNC110 - it may be another process that makes it so
+    """Wait until the condition holds."""
+    while not fact():  # noqa: ASYNC110 - perhaps another process makes it true
         await anyio.sleep(0.002)
 
 
 def later(*, hours: int) -> Clock:
-    """Return a clock by which the leases of all who have been silent are over."""
+    """Return a clock that is ahead, so that the leases of silent workers have expired."""
     ahead = timedelta(hours=hours) // timedelta(microseconds=1)
     return lambda: Micros(read_wall_clock() + ahead)
 
 
 def at_once() -> float:
-    """Return a chance by which nobody waits before another attempt."""
+    """Return a random number that makes the delay before a retry negative."""
     return -1.0

@@ -1,4 +1,4 @@
-"""Leaving: a process stands down from its runs, which is nobody's pause, and others go on."""
+"""Shutdown: a worker stands down from its runs without a pause, and another continues them."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -25,53 +25,53 @@ from midrun.models import ScriptedModel
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.ports.store import Change, Store
 from midrun.stores.urls import open_store
-from tests.crash.conftest import child
-from tests.crash.deeds import deeds, waiting
+from tests.crash.conftest import start_child
+from tests.crash.deeds import deeds, make_waiting_agent
 from tests.crash.facts import becomes
 from tests.support.store_choice import kept_at
 from tests.unit.runs.stage import ControllableTools, Use
 
 
-class Leaving:
-    """A `Midrun` that a test enters, and later begins to leave while other things go on."""
+class ControlledMidrun:
+    """A `Midrun` whose shutdown a test starts while other tasks go on."""
 
     def __init__(self, midrun: Midrun) -> None:
         self.midrun = midrun
-        self.left = anyio.Event()
-        self._go = anyio.Event()
-        self._entered = anyio.Event()
+        self.has_left = anyio.Event()
+        self._may_leave = anyio.Event()
+        self._has_entered = anyio.Event()
 
     async def run(self) -> None:
-        """Be inside until told to leave."""
+        """Enter the `Midrun`, and leave it when the test says so."""
         async with self.midrun:
-            self._entered.set()
-            await self._go.wait()
-        self.left.set()
+            self._has_entered.set()
+            await self._may_leave.wait()
+        self.has_left.set()
 
-    async def entered(self) -> Midrun:
-        """Wait until it drives."""
-        await self._entered.wait()
+    async def wait_until_entered(self) -> Midrun:
+        """Wait until the `Midrun` drives runs."""
+        await self._has_entered.wait()
         return self.midrun
 
-    def leave(self) -> None:
-        """Begin to leave."""
-        self._go.set()
+    def start_leaving(self) -> None:
+        """Start the shutdown."""
+        self._may_leave.set()
 
 
-class Faltering(Unpriced):
-    """A model that says half of what it has to say the first time, and waits to be closed."""
+class StallingModel(Unpriced):
+    """A model that stalls in the middle of its first reply until it is closed."""
 
     name = "faltering"
 
     def __init__(self) -> None:
-        self.halfway = anyio.Event()
+        self.is_halfway = anyio.Event()
         self.closed = 0
-        self.heard: list[str] = []
+        self.prompt_texts: list[str] = []
 
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
         """Stream a reply, or half of it."""
-        self.heard = [message.text for message in prompt.transcript]
+        self.prompt_texts = [message.text for message in prompt.transcript]
         pieces = self._pieces()
         try:
             yield pieces
@@ -80,266 +80,274 @@ class Faltering(Unpriced):
             await pieces.aclose()
 
     async def _pieces(self) -> "AsyncGenerator[Piece | Finished, None]":
-        if not self.halfway.is_set():
+        if not self.is_halfway.is_set():
             yield Piece(kind="text", text="Half of ")
             yield Piece(kind="text", text="it")
-            self.halfway.set()
+            self.is_halfway.set()
             await anyio.sleep_forever()
         yield Piece(kind="text", text="All of it.")
         yield Finished(reply=Reply(text="All of it."))
 
 
-def on(path: Path, *agents: Agent) -> Midrun:
-    """Return a process's worth of midrun on the test's file."""
+def open_midrun(path: Path, *agents: Agent) -> Midrun:
+    """Return a `Midrun` on the test's store, as of another process."""
     return Midrun(kept_at(path), agents=agents)
 
 
-async def journal(path: Path, run: str) -> list[Record]:
-    """Return what is journaled, without driving anything."""
-    async with on(path) as midrun:
+async def read_journal(path: Path, run: str) -> list[Record]:
+    """Return the records of a run without driving it."""
+    async with open_midrun(path) as midrun:
         return [*await midrun.store.read((await midrun.get(run)).id)]
 
 
-def kinds(records: list[Record], *kinds: type) -> list[str]:
-    """Return the names of the entries that are of one of these kinds, in order."""
+def list_kinds(records: list[Record], *kinds: type) -> list[str]:
+    """Return the names of the entries of these kinds, in order."""
     return [type(r.entry).__name__ for r in records if isinstance(r.entry, kinds)]
 
 
-async def test_leaving_is_not_a_pause_and_the_model_keeps_what_it_said(path: Path) -> None:
-    """The stream is closed at once: nobody would hear the rest, and somebody pay for it."""
-    model = Faltering()
+async def test_a_shutdown_aborts_the_model_call_without_a_pause_and_keeps_its_text(
+    path: Path,
+) -> None:
+    """The stream is closed at once, because further tokens would be paid for and not used."""
+    model = StallingModel()
     agent = Agent("actor", model=model)
-    async with on(path, agent) as midrun:
+    async with open_midrun(path, agent) as midrun:
         run = await midrun.start(agent, "go")
-        await model.halfway.wait()
+        await model.is_halfway.wait()
     assert model.closed == 1
-    records = await journal(path, run.id)
+    records = await read_journal(path, run.id)
     assert [r.entry.text for r in records if isinstance(r.entry, CallAborted)] == ["Half of it"]
     assert isinstance(records[-1].entry, StoodDown)
-    assert not kinds(records, PauseRequested)
-    async with on(path) as midrun:
+    assert not list_kinds(records, PauseRequested)
+    async with open_midrun(path) as midrun:
         view = await (await midrun.get(run.id)).view()
     assert (view.phase, view.reason) == ("queued", "")
 
 
-async def test_another_process_goes_on_from_what_the_model_had_said(path: Path) -> None:
-    """Unfinished runs are taken up when a process that knows their agent comes up."""
-    model = Faltering()
+async def test_another_process_continues_from_the_partial_reply(path: Path) -> None:
+    """A process that knows the agent takes unfinished runs when it starts."""
+    model = StallingModel()
     agent = Agent("actor", model=model)
-    async with on(path, agent) as midrun:
+    async with open_midrun(path, agent) as midrun:
         run = await midrun.start(agent, "go")
-        await model.halfway.wait()
-    async with on(path, agent) as midrun:
+        await model.is_halfway.wait()
+    async with open_midrun(path, agent) as midrun:
         outcome = await (await midrun.get(run.id)).result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "All of it."
-    assert "Half of it" in model.heard
+    assert "Half of it" in model.prompt_texts
 
 
-async def test_a_call_that_acts_has_its_grace_and_a_harmless_one_is_made_again(
+async def test_a_shutdown_waits_for_calls_that_act_and_aborts_read_only_ones(
     path: Path,
 ) -> None:
-    """What cannot be made again is worth waiting for; what can is not."""
-    stage = ControllableTools()
-    agent = stage.agent([Use("slow", name="acts"), Use("read", name="reads")], "Done.")
+    """A read-only call is made again by the next process, under the same key."""
+    tools = ControllableTools()
+    agent = tools.agent([Use("slow", name="acts"), Use("read", name="reads")], "Done.")
     async with anyio.create_task_group() as tasks:
-        leaving = Leaving(on(path, agent))
-        tasks.start_soon(leaving.run)
-        run = await (await leaving.entered()).start(agent, "go")
-        await stage.start("acts").wait()
-        await stage.start("reads").wait()
-        leaving.leave()
-        await becomes(lambda: stage.stopped == ["reads"])
-        assert not leaving.left.is_set()
-        stage.gate("acts").set()
-        await leaving.left.wait()
-    stage.gate("reads").set()
-    records = await journal(path, run.id)
-    assert kinds(records, CallDone, CallAborted, StoodDown)[-3:] == [
+        controlled = ControlledMidrun(open_midrun(path, agent))
+        tasks.start_soon(controlled.run)
+        run = await (await controlled.wait_until_entered()).start(agent, "go")
+        await tools.start("acts").wait()
+        await tools.start("reads").wait()
+        controlled.start_leaving()
+        await becomes(lambda: tools.stopped == ["reads"])
+        assert not controlled.has_left.is_set()
+        tools.gate("acts").set()
+        await controlled.has_left.wait()
+    tools.gate("reads").set()
+    records = await read_journal(path, run.id)
+    assert list_kinds(records, CallDone, CallAborted, StoodDown)[-3:] == [
         *("CallAborted", "CallDone", "StoodDown")
     ]
-    async with on(path, agent) as midrun:
+    async with open_midrun(path, agent) as midrun:
         await (await midrun.get(run.id)).until("completed")
-    assert stage.called == ["acts", "reads", "reads"]
-    assert stage.keys[1] == stage.keys[2]
-    assert stage.completed == ["acts", "reads"]
+    assert tools.called == ["acts", "reads", "reads"]
+    assert tools.keys[1] == tools.keys[2]
+    assert tools.completed == ["acts", "reads"]
 
 
-async def test_a_call_that_outlasts_its_grace_is_stopped_and_not_made_again(
+async def test_a_call_that_exceeds_its_grace_is_aborted_and_not_repeated(
     path: Path,
 ) -> None:
-    """It may have acted: the agent is told that it was stopped midway."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("slow", name="a"), "I see.", grace=timedelta(milliseconds=20))
-    async with on(path, agent) as midrun:
+    """It may have acted, so the agent is told that it was stopped."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("slow", name="a"), "I see.", grace=timedelta(milliseconds=20))
+    async with open_midrun(path, agent) as midrun:
         run = await midrun.start(agent, "go")
-        await stage.start("a").wait()
-    assert (stage.stopped, stage.completed) == (["a"], [])
-    async with on(path, agent) as midrun:
+        await tools.start("a").wait()
+    assert (tools.stopped, tools.completed) == (["a"], [])
+    async with open_midrun(path, agent) as midrun:
         handle = await midrun.get(run.id)
         await handle.until("completed")
         report = await handle.report()
-    assert stage.called == ["a"]
-    assert [deed.tool for deed in report.stopped] == ["slow"]
+    assert tools.called == ["a"]
+    assert [call.tool for call in report.stopped] == ["slow"]
 
 
-async def test_a_process_whose_task_is_cancelled_stands_down_as_well(path: Path) -> None:
-    """Ctrl-C, a failing neighbour in a task group: the runs are let go all the same."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("read", name="a"), "Done.")
+async def test_a_cancelled_task_stands_down_from_its_runs(path: Path) -> None:
+    """The scope is cancelled by Ctrl-C, or because another task of its group failed."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("read", name="a"), "Done.")
     run_id = ""
     with anyio.CancelScope() as scope:
-        async with on(path, agent) as midrun:
+        async with open_midrun(path, agent) as midrun:
             run_id = (await midrun.start(agent, "go")).id
-            await stage.start("a").wait()
+            await tools.start("a").wait()
             scope.cancel()
             await anyio.sleep_forever()
-    assert stage.stopped == ["a"]
-    records = await journal(path, run_id)
+    assert tools.stopped == ["a"]
+    records = await read_journal(path, run_id)
     assert isinstance(records[-1].entry, StoodDown)
-    stage.gate("a").set()
-    async with on(path, agent) as midrun:
+    tools.gate("a").set()
+    async with open_midrun(path, agent) as midrun:
         await (await midrun.get(run_id)).until("completed")
 
 
-async def test_nothing_is_started_once_a_process_is_leaving(path: Path) -> None:
-    """The next call belongs to the next process, also where a call ends in between."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
+async def test_no_call_starts_during_a_shutdown(path: Path) -> None:
+    """The next call is left to the next process, also if a call ends meanwhile."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with anyio.create_task_group() as tasks:
-        leaving = Leaving(on(path, agent))
-        tasks.start_soon(leaving.run)
-        run = await (await leaving.entered()).start(agent, "go")
-        await stage.start("a").wait()
-        leaving.leave()
-        stage.gate("a").set()
-        await leaving.left.wait()
-    assert stage.completed == ["a"]
-    records = await journal(path, run.id)
-    done = max(r.seq for r in records if isinstance(r.entry, CallDone))
-    assert not [r for r in records if isinstance(r.entry, CallStarted) and r.seq > done]
-    async with on(path, agent) as midrun:
+        controlled = ControlledMidrun(open_midrun(path, agent))
+        tasks.start_soon(controlled.run)
+        run = await (await controlled.wait_until_entered()).start(agent, "go")
+        await tools.start("a").wait()
+        controlled.start_leaving()
+        tools.gate("a").set()
+        await controlled.has_left.wait()
+    assert tools.completed == ["a"]
+    records = await read_journal(path, run.id)
+    last_done = max(r.seq for r in records if isinstance(r.entry, CallDone))
+    assert not [r for r in records if isinstance(r.entry, CallStarted) and r.seq > last_done]
+    async with open_midrun(path, agent) as midrun:
         await (await midrun.get(run.id)).until("completed")
-    assert stage.completed == ["a", "b"]
+    assert tools.completed == ["a", "b"]
 
 
-async def test_a_run_that_is_cancelling_is_cleaned_up_by_the_next_process(path: Path) -> None:
-    """Standing down keeps *cancelling*: what must be undone is undone, wherever."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("draft", name="a"), Use("slow", name="b"), "never")
-    looking = on(path)
-    async with on(path, agent) as midrun, looking:
+async def test_the_next_process_undoes_the_calls_of_a_cancelling_run(path: Path) -> None:
+    """No process drives the run when it is cancelled."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("draft", name="a"), Use("slow", name="b"), "never")
+    observer = open_midrun(path)
+    async with open_midrun(path, agent) as midrun, observer:
         run = await midrun.start(agent, "go")
-        await stage.start("b").wait()
-        await run.pause()  # the call finishes, or is stopped by the process being left
-        stage.gate("b").set()
+        await tools.start("b").wait()
+        await run.pause()  # the call finishes or is aborted
+        tools.gate("b").set()
         await run.until("paused")
-    async with looking:
-        handle = await looking.get(run.id)
+    async with observer:
+        handle = await observer.get(run.id)
         receipt = await handle.cancel(undo="all")
         assert receipt.phase == "cancelling"
-    assert stage.undone == []
-    async with on(path, agent) as midrun:
+    assert tools.undone == []
+    async with open_midrun(path, agent) as midrun:
         await (await midrun.get(run.id)).until("cancelled")
-    assert stage.undone == ["a"]
+    assert tools.undone == ["a"]
 
 
-async def test_a_process_that_is_told_to_end_hands_its_run_over(path: Path) -> None:
-    """SIGTERM, as an orchestrator sends it: the run goes on elsewhere, under the same key."""
-    with child("drive", path.parent, "linger", 60) as process:
-        run_id = await process.hear()
-        await becomes(lambda: [d.what for d in deeds(path.parent)] == ["linger-begun"])
+async def test_a_process_hands_over_its_run_on_sigterm(path: Path) -> None:
+    """Another process repeats the call under the same key."""
+    with start_child("drive", path.parent, "linger", 60) as process:
+        run_id = await process.read_line()
+        await becomes(
+            lambda: [action.what for action in deeds(path.parent)] == ["linger-begun"]
+        )
         process.terminate()
-        assert await process.hear() == "left"
-        assert await process.end() == 0
-    records = await journal(path, run_id)
+        assert await process.read_line() == "left"
+        assert await process.wait() == 0
+    records = await read_journal(path, run_id)
     assert isinstance(records[-1].entry, StoodDown)
     await anyio.Path(path.parent / "open").touch()
-    async with on(path, waiting("linger", path.parent)) as midrun:
+    async with open_midrun(path, make_waiting_agent("linger", path.parent)) as midrun:
         await (await midrun.get(run_id)).until("completed")
-    done = deeds(path.parent)
-    assert [d.what for d in done] == [
+    actions = deeds(path.parent)
+    assert [action.what for action in actions] == [
         *("linger-begun", "linger-stopped", "linger-begun", "linger", "charge")
     ]
-    assert len({d.key for d in done[:4]}) == 1
+    assert len({action.key for action in actions[:4]}) == 1
 
 
-async def test_an_interrupt_from_the_keyboard_hands_the_run_over(path: Path) -> None:
-    """Ctrl-C in a script that knows nothing of signals."""
-    with child("drive", path.parent, "linger", 60) as process:
-        run_id = await process.hear()
-        await becomes(lambda: [d.what for d in deeds(path.parent)] == ["linger-begun"])
+async def test_a_process_hands_over_its_run_on_ctrl_c(path: Path) -> None:
+    """The script has no signal handler."""
+    with start_child("drive", path.parent, "linger", 60) as process:
+        run_id = await process.read_line()
+        await becomes(
+            lambda: [action.what for action in deeds(path.parent)] == ["linger-begun"]
+        )
         process.interrupt()
-        await process.end()
-    records = await journal(path, run_id)
+        await process.wait()
+    records = await read_journal(path, run_id)
     assert isinstance(records[-1].entry, StoodDown)
-    assert kinds(records, CallAborted) == ["CallAborted"]
+    assert list_kinds(records, CallAborted) == ["CallAborted"]
 
 
-# ── what nobody was told of ──────────────────────────────────────────────────
+# ── lost notifications ───────────────────────────────────────────────────────
 
 
 @asynccontextmanager
-async def deaf(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
-    """Open a store whose watchers are told nothing, as if every notification were lost."""
+async def open_without_notifications(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Store]:
+    """Open a store whose watches report nothing, as if all notifications were lost."""
 
-    async def nothing() -> AsyncIterator[Change]:
+    async def watch_nothing() -> AsyncIterator[Change]:
         await anyio.sleep_forever()
         yield Change(run=RunId(""), seq=SEQ_ZERO)  # never
 
     store = await open_store(kept_at(path))
-    monkeypatch.setattr(store, "watch", lambda: nullcontext(nothing()))
+    monkeypatch.setattr(store, "watch", lambda: nullcontext(watch_nothing()))
     yield store
     await store.close()
 
 
-async def test_a_run_that_nobody_was_told_of_is_found(
+async def test_the_sweep_finds_a_run_whose_notifications_were_lost(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Created where nothing is driven, with every notification lost: the sweep finds it."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("quick", name="a"), "Done.")
+    """The run was created by a process that drives nothing."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("quick", name="a"), "Done.")
     async with (
-        deaf(path, monkeypatch) as store,
+        open_without_notifications(path, monkeypatch) as store,
         Midrun(store, agents=[agent]),
-        Midrun(kept_at(path), agents=[agent], engine=None) as creating,
+        Midrun(kept_at(path), agents=[agent], engine=None) as creator,
     ):
-        run = await creating.start(agent, "go")
+        run = await creator.start(agent, "go")
         await run.until("completed")
-    assert stage.completed == ["a"]
+    assert tools.completed == ["a"]
 
 
-async def test_a_control_that_the_driver_was_not_told_of_still_wins(
+async def test_a_control_whose_notification_was_lost_is_obeyed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal decides: the driver's next append conflicts, and it reads on."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
+    """The next append of the run loop conflicts, so it reads the control."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     async with (
-        deaf(path, monkeypatch) as store,
-        Midrun(store, agents=[agent]) as driving,
-        on(path) as controlling,
+        open_without_notifications(path, monkeypatch) as store,
+        Midrun(store, agents=[agent]) as worker,
+        open_midrun(path) as controller,
     ):
-        run = await driving.start(agent, "go")
-        await stage.start("a").wait()
-        handle = await controlling.get(run.id)
+        run = await worker.start(agent, "go")
+        await tools.start("a").wait()
+        handle = await controller.get(run.id)
         await handle.pause(actor="ada")
-        stage.gate("a").set()
+        tools.gate("a").set()
         await handle.until("paused")
-        assert stage.completed == ["a"]
+        assert tools.completed == ["a"]
 
 
-async def test_a_held_pause_lets_go_by_itself_on_another_process(path: Path) -> None:
-    """Nobody keeps the run in memory meanwhile: the store knows when it is due."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("slow", name="a"), "Done.")
-    async with on(path, agent) as midrun:
+async def test_a_pause_with_a_hold_time_ends_in_another_process(path: Path) -> None:
+    """The due time is in the store; no process keeps the run in memory."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("slow", name="a"), "Done.")
+    async with open_midrun(path, agent) as midrun:
         run = await midrun.start(agent, "go")
-        await stage.start("a").wait()
+        await tools.start("a").wait()
         await run.pause(hold=timedelta(milliseconds=1))
-        stage.gate("a").set()
+        tools.gate("a").set()
         await run.until("paused", "completed")
-    async with on(path, agent) as midrun:
+    async with open_midrun(path, agent) as midrun:
         await (await midrun.get(run.id)).until("completed")
 
 
@@ -347,46 +355,46 @@ async def test_a_held_pause_lets_go_by_itself_on_another_process(path: Path) -> 
 async def test_a_process_with_many_runs_stands_down_from_all_of_them(
     path: Path, count: int
 ) -> None:
-    """Each is let go, and each is finished by the next."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("read", name="a"), "Done.")
-    async with on(path, agent) as midrun:
+    """The next process completes each of them."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("read", name="a"), "Done.")
+    async with open_midrun(path, agent) as midrun:
         runs = [await midrun.start(agent, f"{n}") for n in range(count)]
-        await becomes(lambda: len(stage.called) == count)
+        await becomes(lambda: len(tools.called) == count)
     for run in runs:
-        assert isinstance((await journal(path, run.id))[-1].entry, StoodDown)
-    stage.gate("a").set()
-    async with on(path, agent) as midrun:
+        assert isinstance((await read_journal(path, run.id))[-1].entry, StoodDown)
+    tools.gate("a").set()
+    async with open_midrun(path, agent) as midrun:
         for run in runs:
             await (await midrun.get(run.id)).until("completed")
-            taken = kinds([*await midrun.store.read(run.id)], LeaseTaken)
-            assert len(taken) == 2
-    assert len(stage.completed) == count
+            leases = list_kinds([*await midrun.store.read(run.id)], LeaseTaken)
+            assert len(leases) == 2
+    assert len(tools.completed) == count
 
 
-async def test_a_tool_that_does_not_stop_is_abandoned_by_name_when_midrun_is_left(
+async def test_a_tool_that_does_not_stop_is_abandoned_and_logged_at_shutdown(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Leaving is bounded; the log says which call may still act, and the run goes on."""
-    began, gate = anyio.Event(), anyio.Event()
+    """The time of a shutdown is limited. The log names the call that may still act."""
+    has_started, gate = anyio.Event(), anyio.Event()
 
     @tool(read_only=True)
-    async def deaf() -> None:
+    async def shielded() -> None:
         """Wait for the gate behind a shield."""
-        began.set()
+        has_started.set()
         with anyio.CancelScope(shield=True):
             await gate.wait()
 
-    model, grace = ScriptedModel([Use("deaf")]), timedelta(milliseconds=50)
-    agent = Agent("actor", model=model, tools=[deaf], grace=grace)
-    async with on(path, agent) as midrun:
+    model, grace = ScriptedModel([Use("shielded")]), timedelta(milliseconds=50)
+    agent = Agent("actor", model=model, tools=[shielded], grace=grace)
+    async with open_midrun(path, agent) as midrun:
         run = await midrun.start(agent, "go")
-        await began.wait()
+        await has_started.wait()
     try:
-        (told,) = [said for said in caplog.messages if "Abandoned" in said]
-        assert "tool deaf" in told
-        assert run.id in told
-        assert isinstance((await journal(path, run.id))[-1].entry, StoodDown)
+        (message,) = [line for line in caplog.messages if "Abandoned" in line]
+        assert "tool shielded" in message
+        assert run.id in message
+        assert isinstance((await read_journal(path, run.id))[-1].entry, StoodDown)
     finally:
         gate.set()
     await becomes(lambda: not ABANDONED_TASKS)

@@ -1,4 +1,4 @@
-"""A process that follows, and perhaps drives, a run, and is killed at some moment."""
+"""A process that runs a follower, and optionally a run, until a test kills it."""
 
 import sys
 from datetime import timedelta
@@ -8,19 +8,24 @@ import anyio
 from midrun import Midrun
 from midrun.followers import following, worker
 from midrun.followers.webhooks import Webhook
-from tests.unit.followers.receiving import SECRET
+from tests.unit.followers.receiver import SECRET
 from tests.unit.runs.stage import ControllableTools
 
 
-async def _main(address: str, url: str, task: str) -> None:
-    worker.LEADERSHIP_TTL = timedelta(seconds=1)  # type: ignore[misc]  # nobody waits for the dead for long
+def make_command(store_url: str, webhook_url: str, task: str = "") -> list[str]:
+    """Return the command that runs this process; without a task it starts no run."""
+    return [sys.executable, "-m", __name__, store_url, webhook_url, task]
+
+
+async def _main(store_url: str, webhook_url: str, task: str) -> None:
+    worker.LEADERSHIP_TTL = timedelta(seconds=1)  # type: ignore[misc]  # the next process need not wait for long
     agent = ControllableTools().agent("Done.")
     async with (
-        Midrun(address, agents=[agent]) as midrun,
-        following(midrun, Webhook(url, secret=SECRET)),
+        Midrun(store_url, agents=[agent]) as midrun,
+        following(midrun, Webhook(webhook_url, secret=SECRET)),
     ):
         run = (await midrun.start(agent, task)).id if task else ""
-        print(run, flush=True)  # noqa: T201 - this is how it talks
+        print(run, flush=True)  # noqa: T201 - the test reads stdout
         await anyio.sleep_forever()
 
 

@@ -1,4 +1,4 @@
-"""What tests of followers share."""
+"""Fixtures for the tests of followers: a store file and a receiver of webhooks."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,27 +7,27 @@ import anyio
 import pytest
 
 from midrun.followers import worker as module
-from tests.unit.followers.receiving import FarEnd, far_end
+from tests.unit.followers.receiver import Receiver, run_receiver
 
-PATIENCE = 120
+TIMEOUT_S = 120
 
 
 @pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about how long the waits are, only about what comes after them."""
+def _short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the delays; no test here is about their length."""
     monkeypatch.setattr(module, "RETRY_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(module, "PASS_MIN_INTERVAL_S", 0.001)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Give the file that the test's runs are kept in."""
+    """Return the path of the SQLite file of the test."""
     return tmp_path / "runs.db"
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[FarEnd]:
-    """Give a far end; whoever waits for what never comes is told so in the end."""
-    with anyio.fail_after(PATIENCE):
-        async with far_end() as made:
-            yield made
+async def receiver() -> AsyncIterator[Receiver]:
+    """Run a receiver; a test that waits for too long fails."""
+    with anyio.fail_after(TIMEOUT_S):
+        async with run_receiver() as running:
+            yield running

@@ -1,13 +1,12 @@
-"""What the tests of the SQLite store run in processes of their own.
+"""Modes of a child process for the tests of the SQLite store.
 
-Each mode talks in lines: it prints what happened, and reads a line where it must wait.
+Each mode prints a line for each event, and reads a line from stdin where it must wait.
 """
 
 import fcntl
 import json
 import os
 import resource
-import signal
 import sys
 from contextlib import suppress
 
@@ -20,62 +19,38 @@ from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import RunExists, SeqConflict, StoreFull
 from midrun.stores.sqlite.store import SqliteStore
+from tests.support.sqlite_kill import kill_self_at
 
 RUN = RunId("run_1")
 HEAD = Head(phase=Phase.QUEUED)
 WRITES = 5
 
 
-def say(*words: object) -> None:
-    """Print a line at once."""
-    print(*words, flush=True)  # noqa: T201 - this is how it talks
+def print_line(*words: object) -> None:
+    """Print a line and flush it."""
+    print(*words, flush=True)  # noqa: T201 - the test reads stdout
 
 
-async def crash(path: str, sink: int, by_thread: bool) -> None:
-    """Write, and tell of every acknowledged append; somebody else has arranged the end."""
+async def write_entries(path: str, sink: int, by_thread: bool) -> None:
+    """Append entries and report each acknowledged append to `sink`."""
 
-    def tell(seq: Seq, link: bytes) -> None:
+    def report_ack(seq: Seq, link: bytes) -> None:
         os.write(sink, f"{seq} {link.hex()}\n".encode())
 
     store = SqliteStore(path)
     if by_thread:
         store._writer._detours_left = 1_000_000
     appended = await store.create(RUN, [RunStarted(agent="a", task="t")], head=HEAD)
-    tell(appended.seq, appended.hash)
+    report_ack(appended.seq, appended.hash)
     for n in range(WRITES):
         two = [MessageReceived(text=f"{n}a"), MessageReceived(text=f"{n}b")]
         appended = await store.append(RUN, two, after=appended.seq, lease=None, head=HEAD)
-        tell(appended.seq, appended.hash)
+        report_ack(appended.seq, appended.hash)
     await store.close()
 
 
-def arrange_the_end(point: str, number: int) -> None:
-    """Have the process killed at the `number`-th time that a connection passes `point`."""
-    wanted = {"insert": "INSERT INTO entries", "commit": "COMMIT", "reply": "COMMIT"}[point]
-    code = apsw.SQLITE_TRACE_PROFILE if point == "reply" else apsw.SQLITE_TRACE_STMT
-    passed = 0
-
-    def look(step: dict[str, object]) -> None:
-        nonlocal passed
-        # Making the schema commits too, before the first table of ours has an entry.
-        if str(step.get("sql", "")).strip().startswith(wanted) and opened:
-            passed += 1
-            if passed == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    opened: list[bool] = []
-    apsw.connection_hooks.append(lambda db: db.trace_v2(code, look))
-    prepare = SqliteStore.__init__
-
-    def prepared(self: SqliteStore, path: str) -> None:
-        prepare(self, path)
-        opened.append(True)
-
-    SqliteStore.__init__ = prepared  # type: ignore[method-assign, assignment]  # only in this process
-
-
-def crashes(folder: str) -> None:
-    """Fork a writer for every point of every write, and print what each had acknowledged."""
+def run_crash_cases(folder: str) -> None:
+    """Fork a writer for each point of each write; print the appends that it acknowledged."""
     for by_thread in (False, True):
         for point in ("insert", "commit", "reply"):
             for number in range(1, WRITES + 2):
@@ -83,19 +58,21 @@ def crashes(folder: str) -> None:
                 source, sink = os.pipe()
                 child = os.fork()
                 if not child:
-                    arrange_the_end(point, number)
-                    anyio.run(crash, f"{folder}/{name}", sink, by_thread)
+                    kill_self_at(point, number)
+                    anyio.run(write_entries, f"{folder}/{name}", sink, by_thread)
                     os._exit(0)
                 os.close(sink)
                 with os.fdopen(source) as acknowledged:
                     lines = acknowledged.read().split("\n")[:-1]
-                _, ending = os.waitpid(child, 0)
-                killed = os.WIFSIGNALED(ending)
-                say(json.dumps({"name": name, "point": point, "killed": killed, "acks": lines}))
+                _, status = os.waitpid(child, 0)
+                killed = os.WIFSIGNALED(status)
+                print_line(
+                    json.dumps({"name": name, "point": point, "killed": killed, "acks": lines})
+                )
 
 
-async def write(path: str, name: str, count: int) -> None:
-    """Append `count` messages against whoever else does the same."""
+async def append_messages(path: str, name: str, count: int) -> None:
+    """Append `count` messages while other processes do the same."""
     store = SqliteStore(path)
     with suppress(RunExists):
         await store.create(RUN, [RunStarted(agent="a", task="t")], head=HEAD)
@@ -111,63 +88,63 @@ async def write(path: str, name: str, count: int) -> None:
     await store.close()
 
 
-def make(folder: str, count: int) -> None:
-    """Open one new store after the other, each when told to."""
+def create_stores(folder: str, count: int) -> None:
+    """Create new stores one by one, each after a line on stdin."""
     for n in range(count):
-        say("ready")
+        print_line("ready")
         sys.stdin.readline()
         SqliteStore(f"{folder}/{n}.db")
-        say("made")
+        print_line("made")
 
 
-def lock(path: str) -> None:
-    """Tell whether anybody keeps this process from locking a database for itself."""
-    with open(path, "r+b") as file:  # noqa: PTH123 - its descriptor is what counts
+def try_exclusive_lock(path: str) -> None:
+    """Print whether another process holds a lock on the database."""
+    with open(path, "r+b") as file:  # noqa: PTH123 - lockf needs the descriptor
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x4000_0002)
         except BlockingIOError:
-            say("in use")
+            print_line("in use")
         else:
-            say("free")
+            print_line("free")
 
 
-async def watch(path: str) -> None:
-    """Print what a watch tells."""
+async def print_changes(path: str) -> None:
+    """Print each change that the store reports."""
     store = SqliteStore(path)
     async with store.watch() as changes:
-        say("ready")
+        print_line("ready")
         async for change in changes:
-            say(change.run or "latches", change.seq)
+            print_line(change.run or "halts", change.seq)
 
 
-def hold(path: str) -> None:
-    """Hold the write lock until told to let go."""
+def hold_write_lock(path: str) -> None:
+    """Hold the write lock until a line arrives on stdin."""
     db = apsw.Connection(path)
     db.execute("BEGIN IMMEDIATE")
-    say("held")
+    print_line("held")
     sys.stdin.readline()
     db.execute("ROLLBACK")
-    say("free")
+    print_line("free")
 
 
-async def fill(path: str, limit: int) -> None:
-    """Append until files may not grow any more; then let them, and append once more."""
+async def fill_to_limit(path: str, limit: int) -> None:
+    """Append until the file size limit is reached; lift it and append once more."""
     store = SqliteStore(path)
     first = await store.create(RUN, [RunStarted(agent="a", task="t")], head=HEAD)
-    sys.dont_write_bytecode = True  # Python 3.11 would leave half a file, and call it whole
+    sys.dont_write_bytecode = True  # Python 3.11 would leave a truncated .pyc
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    acknowledged = await until_full(store, first.seq)
-    say(acknowledged)
+    acknowledged = await append_until_full(store, first.seq)
+    print_line(acknowledged)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     text = MessageReceived(text="room again")
     last = await store.append(RUN, [text], after=Seq(acknowledged), lease=None, head=HEAD)
-    say(last.seq)
+    print_line(last.seq)
     await store.close()
 
 
-async def until_full(store: SqliteStore, seq: int) -> int:
-    """Append until there is no room, and return the last seq that was acknowledged."""
+async def append_until_full(store: SqliteStore, seq: int) -> int:
+    """Append until the disk is full; return the last acknowledged seq."""
     entry = MessageReceived(text="x" * 4000)
     for _ in range(100_000):
         try:
@@ -179,22 +156,22 @@ async def until_full(store: SqliteStore, seq: int) -> int:
 
 
 def main(mode: str, path: str, *rest: str) -> None:
-    """Do what the test asked for."""
+    """Run the mode that the test named."""
     match mode:
         case "crashes":
-            crashes(path)
+            run_crash_cases(path)
         case "write":
-            anyio.run(write, path, rest[0], int(rest[1]))
+            anyio.run(append_messages, path, rest[0], int(rest[1]))
         case "make":
-            make(path, int(rest[0]))
+            create_stores(path, int(rest[0]))
         case "lock":
-            lock(path)
+            try_exclusive_lock(path)
         case "watch":
-            anyio.run(watch, path)
+            anyio.run(print_changes, path)
         case "hold":
-            hold(path)
+            hold_write_lock(path)
         case "fill":
-            anyio.run(fill, path, int(rest[0]))
+            anyio.run(fill_to_limit, path, int(rest[0]))
         case _:
             raise ValueError(mode)
 

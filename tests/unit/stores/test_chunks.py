@@ -26,7 +26,7 @@ RUNS = 40
 
 
 async def start_thread(store: Store) -> int:
-    """Start runs that each begin with what all before said; return the bytes of the newest."""
+    """Start runs that each contain the history of all before; return the newest's size."""
     for number in range(RUNS):
         first = replace(make_started(), history=make_history(number))
         head = Head(phase=Phase.QUEUED, thread="t")
@@ -47,7 +47,9 @@ async def test_a_thread_takes_little_more_room_than_its_newest_run(tmp_path: Pat
 
 
 @pytest.mark.once
-async def test_the_same_holds_for_postgres(postgres: Postgres) -> None:
+async def test_a_thread_in_postgres_takes_little_more_room_than_its_newest_run(
+    postgres: Postgres,
+) -> None:
     url = postgres.url()
     store = await PostgresStore.open(url)
     newest = await start_thread(store)
@@ -93,6 +95,7 @@ def test_a_line_that_was_split_is_joined_byte_for_byte(texts: list[str]) -> None
 
 
 @pytest.mark.parametrize("stored", [b"#", b"#[]", b'#["",["zz"],""]', b'#["\xff",[],""]'])
-def test_what_is_no_reference_line_is_left_to_the_hash_chain(stored: bytes) -> None:
+def test_a_malformed_reference_line_is_returned_unchanged(stored: bytes) -> None:
+    """Verification of the hash chain then reports the line."""
     assert not list_chunk_hashes(stored)
     assert join_line(stored, {}) == stored

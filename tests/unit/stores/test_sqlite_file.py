@@ -1,4 +1,4 @@
-"""The file: how it is made and opened, what is refused, how its lists are carried out."""
+"""The SQLite file: creation, access rights, damage, a full disk, removal while it is open."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -29,13 +29,13 @@ from midrun.ports.store import Durability, RunQuery, Snapshot
 from midrun.stores.sqlite import connection, queries
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
-from tests.unit.stores.child import until_full
+from tests.unit.stores.child import append_until_full
 
-PAGE = 4096
+PAGE_BYTES = 4096
 
 
-async def small(path: Path) -> dict[RunId, list[bytes]]:
-    """Make a database with a few runs, and return their lines."""
+async def create_small_store(path: Path) -> dict[RunId, list[bytes]]:
+    """Create a database with a few runs and return their lines."""
     store = SqliteStore(path)
     lines = {}
     for n in range(4):
@@ -60,7 +60,10 @@ async def small(path: Path) -> dict[RunId, list[bytes]]:
 async def test_a_file_that_other_accounts_can_read_is_taken_away_from_them(
     mode: int, wanted: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A copy from a backup has the mode of the umask. A group that may write keeps access."""
+    """A copy from a backup has the mode of the umask.
+
+    A group that may write keeps its access.
+    """
     path, log = tmp_path / "runs.db", tmp_path / "runs.db-wal"
     store = SqliteStore(path)
     await create_run(store)
@@ -75,8 +78,8 @@ async def test_a_file_that_other_accounts_can_read_is_taken_away_from_them(
     await other.close()
 
 
-async def test_a_file_of_something_else_keeps_its_mode(tmp_path: Path) -> None:
-    """It was named by mistake."""
+async def test_a_foreign_file_keeps_its_mode(tmp_path: Path) -> None:
+    """The path was given by mistake."""
     path = tmp_path / "theirs.db"
     with closing(apsw.Connection(str(path))) as db:
         db.execute("CREATE TABLE theirs (x)")
@@ -86,23 +89,23 @@ async def test_a_file_of_something_else_keeps_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-def _open(path: Path) -> None:
+def open_and_close(path: Path) -> None:
     connection.open_file(path, durability="full", busy_ms=1000).close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account, too")
 def test_a_file_of_another_account_that_all_can_read_is_refused_by_name() -> None:
-    """This account cannot take it away from the others; the text says who can, and how."""
+    """This account cannot change the mode. The error says that the owner can, and how."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "runs.db"
-        _open(path)
+        open_and_close(path)
         Path(folder).chmod(0o777)  # so that the other account can get there
         path.chmod(0o666)
         pid = os.fork()
         if pid == 0:
             os.setuid(65534)
             try:
-                _open(path)
+                open_and_close(path)
             except StoreUnreachable as refused:
                 os._exit(0 if f"chmod 660 {path} as its owner" in str(refused) else 2)
             os._exit(1)
@@ -112,7 +115,10 @@ def test_a_file_of_another_account_that_all_can_read_is_refused_by_name() -> Non
 async def test_sqlite3_may_not_open_the_file_of_a_store_in_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has a copy of SQLite of its own: when that closes the file, ours loses its locks."""
+    """The module `sqlite3` has its own copy of SQLite.
+
+    When it closes the file, POSIX drops the locks of apsw's copy.
+    """
     path, other = tmp_path / "runs.db", tmp_path / "another name.db"
     store = SqliteStore(path)
     other.symlink_to(path)
@@ -121,23 +127,23 @@ async def test_sqlite3_may_not_open_the_file_of_a_store_in_the_same_process(
     for name in (path, str(path), bytes(path), "runs.db", other, uri):
         with pytest.raises(SqliteConflict, match="with apsw, or use midrun export"):
             sqlite3.connect(name, uri=isinstance(name, str))
-    locks = _locks(path)
+    locks = count_locks(path)
     sqlite3.connect(":memory:").close()
     sqlite3.connect(tmp_path / "mine.db").close()
     apsw.Connection(str(path)).close()
-    assert _locks(path) == locks == 1
+    assert count_locks(path) == locks == 1
     await store.close()
     sqlite3.connect(path).close()
 
 
-def _locks(path: Path) -> int:
-    """Return how many locks this process has on the file."""
+def count_locks(path: Path) -> int:
+    """Return the number of locks that this process has on the file."""
     lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
     inode, pid = str(path.stat().st_ino), str(os.getpid())
     return sum(line[4] == pid and line[5].endswith(f":{inode}") for line in lines)
 
 
-FORKS = """
+FORK_SCRIPT = """
 import os, sqlite3, sys
 from midrun.stores.sqlite.store import SqliteStore
 
@@ -151,13 +157,13 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_another_process_may_open_the_file_with_sqlite3(tmp_path: Path) -> None:
-    """Also a forked copy of one that has it open: locks belong to a process."""
-    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path / "runs.db")]
+    """Locks belong to a process, so a forked child may open it, too."""
+    command = [sys.executable, "-W", "ignore", "-c", FORK_SCRIPT, str(tmp_path / "runs.db")]
     subprocess.run(command, check=True)  # noqa: S603 - our own script
 
 
 async def test_a_new_file_is_ours_alone_and_says_what_it_is(tmp_path: Path) -> None:
-    """Other users of the machine must not read what agents were told."""
+    """Other users of the machine must not read the journals."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
     for name in ("runs.db", "runs.db-wal", "runs.db-shm"):
@@ -171,10 +177,10 @@ async def test_a_new_file_is_ours_alone_and_says_what_it_is(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("relaxed", 1)])
-async def test_durability_is_what_was_asked_for(
+async def test_durability_sets_the_synchronous_level(
     tmp_path: Path, durability: Durability, level: int
 ) -> None:
-    """FULL survives a power cut; that is the default."""
+    """FULL survives a power cut and is the default."""
     store = SqliteStore(tmp_path / "runs.db", durability=durability)
     db = store._writer._db
     assert db.pragma("synchronous") == level
@@ -184,7 +190,7 @@ async def test_durability_is_what_was_asked_for(
 
 
 async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
-    """`touch` and a temporary file both make one."""
+    """`touch` and `tempfile` create empty files."""
     (tmp_path / "runs.db").touch()
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
@@ -195,8 +201,8 @@ async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"x", b"x" * 99, b"not a database at all", b"x" * 5000, b"SQLite format 3\0"]
 )
-def test_a_file_of_something_else_is_not_touched(tmp_path: Path, content: bytes) -> None:
-    """A wrong path must never cost anybody their file."""
+def test_a_file_that_is_no_database_is_not_changed(tmp_path: Path, content: bytes) -> None:
+    """A wrong path must not destroy the user's file."""
     path = tmp_path / "diary.txt"
     path.write_bytes(content)
     with pytest.raises((StoreForeign, StoreDamaged)):
@@ -208,8 +214,8 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path, content: bytes)
     "statement",
     ["CREATE TABLE t (x)", "PRAGMA application_id = 7", "PRAGMA user_version = 7"],
 )
-def test_a_database_of_something_else_is_not_touched(tmp_path: Path, statement: str) -> None:
-    """It may be somebody's database with room for one more table; it is not ours."""
+def test_a_database_of_another_program_is_not_changed(tmp_path: Path, statement: str) -> None:
+    """The tables of midrun must not be added to another program's database."""
     path = tmp_path / "other.db"
     db = apsw.Connection(str(path))
     db.execute(statement)
@@ -220,10 +226,9 @@ def test_a_database_of_something_else_is_not_touched(tmp_path: Path, statement: 
     assert path.read_bytes() == before
 
 
-async def test_a_file_of_a_newer_schema_is_not_touched(tmp_path: Path) -> None:
-    """Older code does not know what it would break."""
+async def test_a_file_with_a_newer_schema_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    await small(path)
+    await create_small_store(path)
     db = apsw.Connection(str(path))
     db.pragma("user_version", connection.SCHEMA_VERSION + 1)
     db.close()
@@ -232,25 +237,25 @@ async def test_a_file_of_a_newer_schema_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_a_path_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
-    """The message of the system is the useful part."""
+    """The error contains the message of the operating system."""
     with pytest.raises(StoreUnreachable, match="No such file"):
         SqliteStore(tmp_path / "missing" / "runs.db")
     with pytest.raises(StoreUnreachable, match="directory"):
         SqliteStore(tmp_path)
 
 
-def test_a_library_with_the_reset_bug_is_refused(
+def test_a_sqlite_version_with_the_wal_reset_bug_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With several processes on one file it loses committed pages."""
+    """With several processes on one file, that version loses committed pages."""
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
     with pytest.raises(StoreUnreachable, match=r"3\.51\.2 can lose data"):
         SqliteStore(tmp_path / "runs.db")
 
 
-async def test_entries_cannot_be_changed_or_removed_by_a_stray_hand(tmp_path: Path) -> None:
-    """Not a defence against an attacker, who has the chain to fear; against a slip."""
-    await small(tmp_path / "runs.db")
+async def test_triggers_refuse_to_change_or_remove_entries(tmp_path: Path) -> None:
+    """The triggers prevent mistakes. The hash chain detects intended changes."""
+    await create_small_store(tmp_path / "runs.db")
     db = apsw.Connection(str(tmp_path / "runs.db"))
     for statement in ("DELETE FROM entries", "UPDATE entries SET line = x'00'"):
         with pytest.raises(apsw.ConstraintError, match="never"):
@@ -260,21 +265,23 @@ async def test_entries_cannot_be_changed_or_removed_by_a_stray_hand(tmp_path: Pa
 
 @pytest.fixture
 async def plans(tmp_path: Path) -> dict[str, str]:
-    """Give how SQLite would carry out each list."""
-    await small(tmp_path / "runs.db")
+    """Return the query plan of each list query by its name."""
+    await create_small_store(tmp_path / "runs.db")
     db = apsw.Connection(str(tmp_path / "runs.db"))
     plans = {}
-    takes = {"COUNTS": 0, "HALTS": 0, "HOLDERS": 1, "DUE": 2, "DRIVABLE": 3}
-    takes |= {name: 10 for name in vars(queries) if name.startswith("LIST_")}
-    for name, wanted in takes.items():
-        rows = db.execute(f"EXPLAIN QUERY PLAN {getattr(queries, name)}", (1,) * wanted)
+    parameter_counts = {"COUNTS": 0, "HALTS": 0, "HOLDERS": 1, "DUE": 2, "DRIVABLE": 3}
+    parameter_counts |= {name: 10 for name in vars(queries) if name.startswith("LIST_")}
+    for name, parameter_count in parameter_counts.items():
+        rows = db.execute(
+            f"EXPLAIN QUERY PLAN {getattr(queries, name)}", (1,) * parameter_count
+        )
         plans[name] = "; ".join(str(row[3]) for row in rows)
     db.close()
     return plans
 
 
-async def test_no_list_looks_at_entries_or_goes_through_all_runs(plans: dict[str, str]) -> None:
-    """A page costs what is on it, however many runs and entries there are."""
+async def test_no_list_query_reads_entries_or_scans_all_runs(plans: dict[str, str]) -> None:
+    """The cost of a page must not depend on the number of runs and entries."""
     assert len(plans) == 13
     for name, plan in plans.items():
         assert "entries" not in plan, (name, plan)
@@ -287,85 +294,88 @@ async def test_no_list_looks_at_entries_or_goes_through_all_runs(plans: dict[str
     assert "runs_by_holder" in plans["DRIVABLE"]
 
 
-async def _check(path: Path, lines: dict[RunId, list[bytes]]) -> bool:
-    """Tell whether everything is as it was; raise what midrun says if it noticed."""
+async def read_everything(path: Path, lines: dict[RunId, list[bytes]]) -> bool:
+    """Return whether the store has exactly these lines; a noticed damage raises."""
     store = SqliteStore(path)
     try:
         await store.list_runs(RunQuery())
         await store.count_runs_by_phase()
-        for run, its in lines.items():
+        for run, expected in lines.items():
             await store.read(run)
             await store.load_snapshot(run)
-            if [data for data, _ in await store.read_lines(run)] != its:
+            if [data for data, _ in await store.read_lines(run)] != expected:
                 return False
         return True
     finally:
         await store.close()
 
 
-def _remove(path: Path) -> None:
+def remove_with_logs(path: Path) -> None:
     for left in path.parent.glob(f"{path.name}*"):
         left.unlink()
 
 
 @pytest.mark.slow
 async def test_a_flipped_byte_anywhere_is_harmless_or_noticed(tmp_path: Path) -> None:
-    """Journals are exactly what was written, or their reader is told."""
+    """The store returns the exact journals or raises an error."""
     path = tmp_path / "runs.db"
-    lines = await small(path)
-    sound = path.read_bytes()
-    chance = Random(20261115)  # noqa: S311 - a fixed sample
+    lines = await create_small_store(path)
+    intact = path.read_bytes()
+    random = Random(20261115)  # noqa: S311 - a fixed sample
     noticed = 0
-    places = [*range(100), *(chance.randrange(len(sound)) for _ in range(500))]
-    for place in places:
-        flipped = bytearray(sound)
-        flipped[place] ^= 1 << chance.randrange(8)
-        copy = tmp_path / f"copy{place}.db"
+    offsets = [*range(100), *(random.randrange(len(intact)) for _ in range(500))]
+    for offset in offsets:
+        flipped = bytearray(intact)
+        flipped[offset] ^= 1 << random.randrange(8)
+        copy = tmp_path / f"copy{offset}.db"
         copy.write_bytes(flipped)
         try:
-            assert await _check(copy, lines), place
+            assert await read_everything(copy, lines), offset
         except MidrunError:
             noticed += 1
-        _remove(copy)
-    assert noticed > 50, "or this shows nothing"
+        remove_with_logs(copy)
+    assert noticed > 50, "too few flipped bits had an effect"
 
 
-async def test_a_page_that_was_written_by_half_is_harmless_or_noticed(tmp_path: Path) -> None:
-    """The last one too: the end of a file is what a power cut, or a full disk, tears."""
+async def test_a_half_written_page_is_harmless_or_noticed(tmp_path: Path) -> None:
+    """A power cut or a full disk can also tear the last page, at the end of the file."""
     path = tmp_path / "runs.db"
-    lines = await small(path)
-    sound = path.read_bytes()
+    lines = await create_small_store(path)
+    intact = path.read_bytes()
     noticed: list[int] = []
-    for page in range(0, len(sound), PAGE):
-        torn = bytearray(sound)
-        torn[page + PAGE // 2 : page + PAGE] = bytes(PAGE // 2)
+    for page in range(0, len(intact), PAGE_BYTES):
+        torn = bytearray(intact)
+        torn[page + PAGE_BYTES // 2 : page + PAGE_BYTES] = bytes(PAGE_BYTES // 2)
         copy = tmp_path / f"copy{page}.db"
         copy.write_bytes(torn)
         try:
-            assert await _check(copy, lines), page
+            assert await read_everything(copy, lines), page
         except MidrunError:
             noticed.append(page)
-        _remove(copy)
+        remove_with_logs(copy)
     assert len(noticed) > len(lines)
-    (tmp_path / "short.db").write_bytes(sound[: -PAGE // 2])
+    (tmp_path / "short.db").write_bytes(intact[: -PAGE_BYTES // 2])
     with pytest.raises(MidrunError):
-        await _check(tmp_path / "short.db", lines)
+        await read_everything(tmp_path / "short.db", lines)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 50, 100, 4096, 4097, 20_000])
-async def test_a_file_that_was_cut_off_is_noticed(tmp_path: Path, keep: int) -> None:
-    """An empty file is a new store: then the runs are not found."""
+async def test_a_truncated_file_is_noticed(tmp_path: Path, keep: int) -> None:
+    """A file of 0 bytes is a new store, which does not have the runs."""
     path = tmp_path / "runs.db"
-    lines = await small(path)
+    lines = await create_small_store(path)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(MidrunError):
-        await _check(path, lines)
+        await read_everything(path, lines)
 
 
-async def test_without_its_log_a_file_holds_a_prefix_or_says_that_it_does_not(
+async def test_a_copy_without_its_log_holds_a_prefix_or_is_refused(
     tmp_path: Path,
 ) -> None:
-    """A copy made while it was in use, without the `-wal`: only a kept head can tell."""
+    """Without the `-wal` file the newest entries are missing.
+
+    The file itself does not show it.
+    """
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
     for seq in range(1, 40):
@@ -381,7 +391,7 @@ async def test_without_its_log_a_file_holds_a_prefix_or_says_that_it_does_not(
         found = [data for data, _ in await copy.read_lines(RUN)]
         assert whole[: len(found)] == found
     except MidrunError as noticed:
-        assert noticed.code in {"run_not_found", "store_damaged"}  # noqa: PT017 - as the name says
+        assert noticed.code in {"run_not_found", "store_damaged"}  # noqa: PT017 - an error is one of two valid results
     finally:
         await copy.close()
 
@@ -399,10 +409,10 @@ async def test_without_its_log_a_file_holds_a_prefix_or_says_that_it_does_not(
         ("UPDATE runs SET seq = 6", 6),
     ],
 )
-async def test_a_journal_that_somebody_edited_is_not_driven_and_others_are(
+async def test_an_edited_journal_is_refused_and_other_runs_work(
     tmp_path: Path, statement: str, noticed: int
 ) -> None:
-    """With write access to the file anything can be changed, but not unnoticed."""
+    """The hash chain finds each change, whatever the editor of the file did."""
     path = tmp_path / "runs.db"
     store = SqliteStore(path)
     await create_run(store)
@@ -424,7 +434,7 @@ async def test_a_journal_that_somebody_edited_is_not_driven_and_others_are(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder on a disk of one megabyte; that takes root."""
+    """Mount a disk of one megabyte and return its folder; needs root."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(  # noqa: S603 - for root only
@@ -433,20 +443,22 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         capture_output=True,
     )
     if mounted.returncode:
-        pytest.skip("cannot mount here; the quota test in test_sqlite_processes does the same")
+        pytest.skip(
+            "cannot mount; test_sqlite_processes.py has the same test with a size limit"
+        )
     yield folder
     subprocess.run(["umount", str(folder)], check=True)  # noqa: S603, S607 - as above
 
 
-async def test_a_full_disk_loses_nothing_and_is_usable_again_with_room(
+async def test_a_full_disk_loses_nothing_and_takes_appends_again_with_free_space(
     small_disk: Path,
 ) -> None:
-    """The transaction is rolled back; what was acknowledged stays readable."""
+    """The transaction is rolled back; acknowledged entries stay readable."""
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(128 * 1024))
     store = SqliteStore(small_disk / "runs.db")
     await create_run(store)
-    acknowledged = await until_full(store, 1)
+    acknowledged = await append_until_full(store, 1)
     assert len(await store.read(RUN)) == acknowledged
     ballast.unlink()
     assert (await append_message(store, RUN, acknowledged)).seq == acknowledged + 1
@@ -454,4 +466,80 @@ async def test_a_full_disk_loses_nothing_and_is_usable_again_with_room(
     store = SqliteStore(small_disk / "runs.db")
     assert len(await store.read(RUN)) == acknowledged + 1
     assert (await store.get_row(RUN)).seq == Seq(acknowledged + 1)
+    await store.close()
+
+
+# ── the file is removed or replaced while it is open ─────────────────────────
+
+
+FileChange = Callable[[Path], object]
+
+
+def remove_file(path: Path) -> None:
+    """Remove the file, as a cleanup job does."""
+    path.unlink()
+
+
+def remove_log(path: Path) -> None:
+    """Remove the write-ahead log, which looks like a left-over file."""
+    Path(f"{path}-wal").unlink()
+
+
+def remove_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def replace_with_copy(path: Path) -> None:
+    """Replace the file with a copy, as an editor or a restored backup does."""
+    shutil.copy(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").replace(path)
+
+
+@pytest.mark.parametrize(
+    "change_file", [remove_file, remove_log, remove_folder, replace_with_copy]
+)
+async def test_an_append_is_refused_after_the_open_file_was_removed_or_replaced(
+    tmp_path: Path, change_file: FileChange
+) -> None:
+    """SQLite itself would go on writing to the unlinked file."""
+    path = tmp_path / "folder" / "runs.db"
+    path.parent.mkdir()
+    store = SqliteStore(path)
+    await create_run(store)
+    change_file(path)
+    for _ in range(2):
+        with pytest.raises(StoreUnreachable, match="while it was in use"):
+            await append_message(store, RUN, 1)
+    await store.close()
+
+
+async def test_a_file_that_is_put_back_can_be_written_again(tmp_path: Path) -> None:
+    """A disk may be unmounted for a moment. The refused append was not written."""
+    path = tmp_path / "runs.db"
+    store = SqliteStore(path)
+    await create_run(store)
+    path.rename(tmp_path / "aside")
+    with pytest.raises(StoreUnreachable):
+        await append_message(store, RUN, 1, "refused")
+    (tmp_path / "aside").rename(path)
+    assert (await append_message(store, RUN, 1, "kept")).seq == 2
+    await store.close()
+    again = SqliteStore(path)
+    assert [record.seq for record in await again.read(RUN)] == [1, 2]
+    await again.close()
+
+
+async def test_a_file_may_be_opened_through_a_symlink(tmp_path: Path) -> None:
+    """The log is beside the file, not beside the link."""
+    path, link = tmp_path / "disk" / "runs.db", tmp_path / "runs.db"
+    path.parent.mkdir()
+    link.symlink_to(path)
+    store = SqliteStore(path)
+    await create_run(store)
+    await store.close()
+    store = SqliteStore(link)
+    assert (await append_message(store, RUN, 1)).seq == 2
+    path.rename(tmp_path / "aside")
+    with pytest.raises(StoreUnreachable, match="while it was in use"):
+        await append_message(store, RUN, 2)
     await store.close()

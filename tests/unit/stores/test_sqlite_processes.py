@@ -1,4 +1,4 @@
-"""Real processes on one file: killed at every write, side by side, in each other's way."""
+"""Several real processes on one SQLite file: killed at every write, concurrent, locked out."""
 
 import json
 import subprocess
@@ -16,49 +16,53 @@ from midrun.errors import StoreBusy
 from midrun.ports.store import HaltRecord
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
+from tests.support.processes import ROOT
 
-CHILD = Path(__file__).with_name("child.py")
 
+class ChildProcess:
+    """A process of `child.py`, with its stdin and stdout."""
 
-class Talk:
-    """A process of `child.py` that one can talk to."""
+    def __init__(
+        self, process: "subprocess.Popen[str]", stdin: IO[str], stdout: IO[str]
+    ) -> None:
+        self._process = process
+        self._stdin = stdin
+        self._stdout = stdout
 
-    def __init__(self, process: "subprocess.Popen[str]", to: IO[str], of: IO[str]) -> None:
-        self.process = process
-        self._to = to
-        self._of = of
+    def read_line(self) -> str:
+        return self._stdout.readline().strip()
 
-    def hear(self) -> str:
-        """Wait for its next line."""
-        return self._of.readline().strip()
+    def send_line(self) -> None:
+        """Let the process continue where it waits for a line."""
+        self._stdin.write("\n")
+        self._stdin.flush()
 
-    def go_on(self) -> None:
-        """Let it go on where it waits for a line."""
-        self._to.write("\n")
-        self._to.flush()
+    def wait(self) -> int:
+        """Wait for the end of the process and return its exit code."""
+        return self._process.wait()
 
 
 @contextmanager
-def child(*arguments: object) -> Iterator[Talk]:
-    """Run `child.py`, and end it."""
-    command = [sys.executable, str(CHILD), *map(str, arguments)]
+def start_child(*arguments: object) -> Iterator[ChildProcess]:
+    """Run `child.py`; kill it at the end of the block."""
+    command = [sys.executable, "-m", "tests.unit.stores.child", *map(str, arguments)]
     with subprocess.Popen(  # noqa: S603 - our own script
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
         assert process.stdin
         assert process.stdout
         try:
-            yield Talk(process, process.stdin, process.stdout)
+            yield ChildProcess(process, process.stdin, process.stdout)
         finally:
             process.kill()
 
 
-async def test_whatever_was_acknowledged_survives_a_kill_at_any_point_of_any_write(
+async def test_acknowledged_entries_survive_a_kill_at_any_point_of_any_write(
     tmp_path: Path,
 ) -> None:
-    """Before the insert, before the commit, after the commit but before the reply."""
-    with child("crashes", tmp_path) as talk:
-        cases = [json.loads(line) for line in iter(talk.hear, "")]
+    """The process is killed before an insert, before a commit, or between commit and reply."""
+    with start_child("crashes", tmp_path) as process:
+        cases = [json.loads(line) for line in iter(process.read_line, "")]
     assert len(cases) == 36
     for case in cases:
         assert case["killed"], case
@@ -87,14 +91,17 @@ async def _check_survivor(path: Path, point: str, acks: list[str]) -> None:
         await store.close()
 
 
-async def test_two_processes_append_to_one_run_without_losing_or_doubling_anything(
+async def test_two_processes_that_append_to_one_run_lose_and_repeat_no_entry(
     tmp_path: Path,
 ) -> None:
-    """Each seq has one winner, whatever process it is in."""
+    """Each seq has one winner; the other process reads and retries."""
     path = tmp_path / "runs.db"
-    with child("write", path, "a", 100) as one, child("write", path, "b", 100) as two:
-        assert one.process.wait() == 0
-        assert two.process.wait() == 0
+    with (
+        start_child("write", path, "a", 100) as one,
+        start_child("write", path, "b", 100) as two,
+    ):
+        assert one.wait() == 0
+        assert two.wait() == 0
     store = SqliteStore(path)
     records = await store.read(RUN, after=Seq(1))
     await store.close()
@@ -104,81 +111,83 @@ async def test_two_processes_append_to_one_run_without_losing_or_doubling_anythi
         assert [t for t in texts if t[0] == name] == [f"{name}{n}" for n in range(100)]
 
 
-def test_processes_that_make_one_file_at_the_same_moment_all_open_it(tmp_path: Path) -> None:
-    """None takes the half of it that another has made for something foreign, or gives up."""
+def test_processes_that_create_one_file_at_the_same_moment_all_open_it(tmp_path: Path) -> None:
+    """A process must not take a half-created file for a foreign one."""
     rounds = 20
     with ExitStack() as stack:
-        talks = [stack.enter_context(child("make", tmp_path, rounds)) for _ in range(4)]
+        processes = [
+            stack.enter_context(start_child("make", tmp_path, rounds)) for _ in range(4)
+        ]
         for _ in range(rounds):
-            assert [talk.hear() for talk in talks] == ["ready"] * 4
-            for talk in talks:
-                talk.go_on()
-            assert [talk.hear() for talk in talks] == ["made"] * 4
+            assert [process.read_line() for process in processes] == ["ready"] * 4
+            for process in processes:
+                process.send_line()
+            assert [process.read_line() for process in processes] == ["made"] * 4
 
 
-async def test_a_second_store_on_the_file_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
-    """Closing any descriptor of a file would drop them, and others would think it unused."""
+async def test_a_second_store_on_the_file_keeps_the_locks_of_the_first(tmp_path: Path) -> None:
+    """In POSIX, closing any descriptor of a file drops all locks of the process."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
     second = SqliteStore(tmp_path / "runs.db")
-    with child("lock", tmp_path / "runs.db") as talk:
-        assert talk.hear() == "in use"
+    with start_child("lock", tmp_path / "runs.db") as process:
+        assert process.read_line() == "in use"
     await second.close()
     await store.close()
 
 
-async def test_another_process_notices_appends_and_latches(tmp_path: Path) -> None:
-    """Controls come from the web server, the driver lives elsewhere."""
+async def test_another_process_notices_appends_and_halts(tmp_path: Path) -> None:
+    """The server appends controls; the worker that must obey them is another process."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
-    with child("watch", store.path) as other:
-        assert other.hear() == "ready"
+    with start_child("watch", store.path) as other:
+        assert other.read_line() == "ready"
         await append_message(store, RUN, 1)
-        assert other.hear() == "run_1 2"
+        assert other.read_line() == "run_1 2"
         await create_run(store, RunId("second"))
-        assert other.hear() == "second 1"
+        assert other.read_line() == "second 1"
         await store.set_halt(HaltRecord(scope="all", by="ops"))
-        assert other.hear() == "latches 0"
+        assert other.read_line() == "halts 0"
     await store.close()
 
 
-async def test_a_lock_that_is_held_too_long_is_busy_and_nothing_was_applied(
+async def test_a_lock_that_is_held_too_long_raises_busy_and_nothing_is_appended(
     tmp_path: Path,
 ) -> None:
-    """Reading goes on all the while, and so does writing once the lock is free."""
+    """Reads work meanwhile, and writes work again once the lock is free."""
     store = SqliteStore(tmp_path / "runs.db", busy=timedelta(milliseconds=30))
     await create_run(store)
-    with child("hold", store.path) as other:
-        assert other.hear() == "held"
+    with start_child("hold", store.path) as other:
+        assert other.read_line() == "held"
         for _ in range(3):
             with pytest.raises(StoreBusy):
                 await append_message(store, RUN, 1)
         assert (await store.get_row(RUN)).seq == 1
         assert len(await store.read(RUN)) == 1
-        other.go_on()
-        assert other.hear() == "free"
+        other.send_line()
+        assert other.read_line() == "free"
         assert (await append_message(store, RUN, 1)).seq == 2
     await store.close()
 
 
-async def test_a_write_waits_for_a_lock_that_is_let_go_in_time(tmp_path: Path) -> None:
-    """The wait is the writer thread's; nobody sees it but the one who asked."""
+async def test_a_write_waits_for_a_lock_that_is_released_in_time(tmp_path: Path) -> None:
+    """The writer thread waits, so the event loop is not blocked."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
-    with child("hold", store.path) as other:
-        assert other.hear() == "held"
-        other.go_on()
+    with start_child("hold", store.path) as other:
+        assert other.read_line() == "held"
+        other.send_line()
         assert (await append_message(store, RUN, 1)).seq == 2
     await store.close()
 
 
-async def test_files_that_may_not_grow_are_full_and_lose_nothing(tmp_path: Path) -> None:
-    """A quota instead of a full disk: it needs no root."""
+async def test_a_file_size_limit_raises_full_and_loses_nothing(tmp_path: Path) -> None:
+    """A size limit stands for a full disk and does not need root."""
     path = tmp_path / "runs.db"
-    with child("fill", path, 300_000) as other:
-        acknowledged = int(other.hear())
-        assert int(other.hear()) == acknowledged + 1
-        assert other.process.wait() == 0
+    with start_child("fill", path, 300_000) as other:
+        acknowledged = int(other.read_line())
+        assert int(other.read_line()) == acknowledged + 1
+        assert other.wait() == 0
     store = SqliteStore(path)
     assert len(await store.read(RUN)) == acknowledged + 1
     await store.close()

@@ -1,4 +1,4 @@
-"""Stores by their addresses."""
+"""Opening a store by its URL."""
 
 import asyncio
 from contextlib import suppress
@@ -16,7 +16,7 @@ from midrun.stores.urls import open_store
 async def test_a_path_after_three_slashes_is_relative_and_after_four_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str
 ) -> None:
-    """As with every other tool that takes such an address."""
+    """SQLAlchemy reads such a URL in the same way."""
     monkeypatch.chdir(tmp_path)
     name = tail.replace("%20", " ")
     for url in (f"sqlite:///{tail}", f"sqlite:///{tmp_path}/{tail}"):
@@ -26,7 +26,7 @@ async def test_a_path_after_three_slashes_is_relative_and_after_four_absolute(
         await store.close()
 
 
-def _open_files() -> str:
+def list_open_files() -> str:
     found: list[str] = []
     for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # closed since, by another thread
@@ -34,26 +34,25 @@ def _open_files() -> str:
     return "\n".join(found)
 
 
-async def test_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
-    """By asyncio itself, as its timeouts and Ctrl-C do, wherever it had come to."""
+async def test_a_cancelled_open_leaves_no_file_open(tmp_path: Path) -> None:
+    """`Task.cancel()` arrives at each await in turn, as from a timeout or Ctrl-C."""
     file = tmp_path / "runs.db"
-    for moments in range(20):
-        opening = asyncio.ensure_future(open_store(f"sqlite:///{file}"))  # noqa: TID251 - no scope of ours cancels it
-        for _ in range(moments):
+    for turns in range(20):
+        opening = asyncio.ensure_future(open_store(f"sqlite:///{file}"))  # noqa: TID251 - the test needs Task.cancel()
+        for _ in range(turns):
             await asyncio.sleep(0)
         opening.cancel()
         with suppress(asyncio.CancelledError):
             await (await opening).close()
-    assert str(file) not in _open_files()
+    assert str(file) not in list_open_files()
 
 
-async def test_memory_is_a_store_too() -> None:
-    """For scripts and tests."""
+async def test_the_memory_url_opens_a_memory_store() -> None:
     assert isinstance(await open_store("memory://"), MemoryStore)
 
 
 @pytest.mark.parametrize("url", ["", "runs.db", "mysql://x", "sqlite://", "sqlite://host/x"])
-async def test_an_address_that_means_nothing_says_what_does(url: str) -> None:
-    """Not silently another file."""
+async def test_an_invalid_url_is_refused_with_an_example_of_a_valid_one(url: str) -> None:
+    """A plain path must not silently open another file."""
     with pytest.raises(StoreUnreachable, match="sqlite:///path"):
         await open_store(url)

@@ -1,4 +1,4 @@
-"""What tests of engines share: a real Temporal server."""
+"""A real Temporal server for the tests of workers."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,6 @@ from midrun.testing.temporal import TemporalServer, running
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
-    """Give the real server, with its history in a file; who stops it starts it again."""
+    """Run Temporal with its history in a file; a test that stops it must start it again."""
     with running(tmp_path_factory.mktemp("temporal")) as server:
         yield server

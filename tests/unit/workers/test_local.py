@@ -1,4 +1,4 @@
-"""The local engine keeps the engine's contract."""
+"""The local worker and its limits on the number of runs that it drives at once."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,56 +9,78 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun
+from midrun.core.controls import Pause, Withdraw
 from midrun.core.ids import RunId
-from midrun.errors import StoreDamaged
+from midrun.core.run_head import build_head
+from midrun.errors import NoRoom, StoreDamaged
 from midrun.ports.environment import Environment
 from midrun.ports.store import RunRow
 from midrun.stores.memory import MemoryStore
+from midrun.testing.scenario import LEASED_RUN, given
 from midrun.testing.store_suite.fixtures import create_run
 from midrun.testing.worker_suite import EngineSuite, OpenMidrun
 from midrun.workers import local
+from midrun.workers.concurrency_limits import ConcurrencyLimiter, Fleet
 from tests.crash.facts import becomes
 from tests.unit.runs.stage import ControllableTools
 
 
-class TestLocal(EngineSuite):
+class TestLocalWorker(EngineSuite):
+    """The local worker passes the conformance suite."""
+
     @pytest.fixture
     async def opened(self, tmp_path: Path) -> AsyncIterator[OpenMidrun]:
         @asynccontextmanager
-        async def open_one(*agents: Agent) -> AsyncIterator[Midrun]:
-            outside = Environment(lease=timedelta(seconds=30))
-            address = f"sqlite:///{tmp_path / 'runs.db'}"
-            async with Midrun(address, agents=agents, outside=outside) as midrun:
+        async def open_midrun(*agents: Agent) -> AsyncIterator[Midrun]:
+            environment = Environment(lease=timedelta(seconds=30))
+            url = f"sqlite:///{tmp_path / 'runs.db'}"
+            async with Midrun(url, agents=agents, outside=environment) as midrun:
                 yield midrun
 
         with anyio.fail_after(60):
-            yield open_one
+            yield open_midrun
 
 
-async def test_a_run_that_cannot_be_looked_at_does_not_hold_up_the_look_at_all_others(
+async def test_a_run_whose_row_is_unreadable_does_not_stop_the_sweep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is tried once in a look, and again in the next: not for as long as it fails."""
+    """The sweep tries the run once and tries it again in the next sweep."""
     monkeypatch.setattr(local, "SWEEP_S", 0.01)
-    tried, looked, row, due = RunId("run_x"), [0, 0], MemoryStore.get_row, MemoryStore.list_due
+    damaged_run, tries, sweeps = RunId("run_x"), 0, 0
+    get_row, list_due = MemoryStore.get_row, MemoryStore.list_due
 
-    async def damaged(store: MemoryStore, run: RunId) -> RunRow:
-        if run == tried:
-            looked[0] += 1
+    async def raise_for_damaged_run(store: MemoryStore, run: RunId) -> RunRow:
+        nonlocal tries
+        if run == damaged_run:
+            tries += 1
             raise StoreDamaged("memory", "a torn page")
-        return await row(store, run)
+        return await get_row(store, run)
 
-    async def counted(store: MemoryStore, *, limit: int) -> object:
-        looked[1] += looked[0] > 0
-        return await due(store, limit=limit)
+    async def count_sweep(store: MemoryStore, *, limit: int) -> object:
+        nonlocal sweeps
+        sweeps += tries > 0  # counted from the first try on
+        return await list_due(store, limit=limit)
 
-    monkeypatch.setattr(MemoryStore, "get_row", damaged)
-    monkeypatch.setattr(MemoryStore, "list_due", counted)
-    stage = ControllableTools()
-    agent = stage.agent("Done.")
+    monkeypatch.setattr(MemoryStore, "get_row", raise_for_damaged_run)
+    monkeypatch.setattr(MemoryStore, "list_due", count_sweep)
+    tools = ControllableTools()
+    agent = tools.agent("Done.")
     with anyio.fail_after(60):
         async with Midrun("memory://", agents=[agent]) as midrun:
-            await create_run(midrun.store, tried)
-            await becomes(lambda: looked[1] > 5)
+            await create_run(midrun.store, damaged_run)
+            await becomes(lambda: sweeps > 5)
             run = await midrun.start(agent, "go")
             await run.until("completed")
+
+
+def test_a_run_that_is_limited_again_before_its_lease_is_taken_waits() -> None:
+    """A run that pauses is exempt from limits. The pause may be withdrawn before the append."""
+    limiter = ConcurrencyLimiter(Fleet(limits={"agent:clerk": 1}))
+    working = given(*LEASED_RUN).starts("c1")
+    pausing = working.when(Pause())
+    limiter.add_run(pausing.state.run, build_head(pausing.state))
+    assert limiter.limits_for_lease(pausing.state) == {}
+    limiter.limit_reached(NoRoom("run_2", "agent:clerk", 1))
+    with pytest.raises(NoRoom) as refused:
+        limiter.limits_for_lease(pausing.when(Withdraw(seq=pausing.state.seq)).state)
+    assert not limiter.limit_reached(refused.value)

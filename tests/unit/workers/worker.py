@@ -1,6 +1,6 @@
-"""A worker in a process of its own: its tools write down who used them, and may wait.
+"""A worker process for Temporal; its tools write their worker's name into a file.
 
-python -m … STORE TEMPORAL QUEUE FOLDER NAME LEASE_S
+Arguments: STORE TEMPORAL QUEUE FOLDER NAME LEASE_S
 """
 
 import os
@@ -16,42 +16,41 @@ from midrun.ports.environment import Environment
 from midrun.stores.postgres import pool
 from midrun.workers.temporal import Temporal
 
-SILENCE = timedelta(seconds=3)
-BACK_S = 1.0
-"""How long a worker waits for a server that went away, before it does without: not ten seconds,
-so that a short outage is a long one."""
+WORKER_SILENCE = timedelta(seconds=3)
+RECONNECT_S = 1.0
+"""Time that a worker waits for a lost server: short, so that the outages of tests exceed it."""
 
 
-def agents_of(folder: Path, name: str) -> list[Agent]:
-    """Return two agents that make entries in one book; both wait in the middle.
+def make_agents(folder: Path, name: str) -> list[Agent]:
+    """Return two agents whose tools write into one book; both wait in the middle.
 
-    The clerk makes three, and any of them may be made again. The payer makes one, once.
+    The clerk makes three idempotent calls. The payer makes one that must not be repeated.
     """
 
-    def note(words: str) -> None:
+    def write_line(word: str) -> None:
         with (folder / "book").open("a") as book:
-            book.write(f"{words} {name}\n")
+            book.write(f"{word} {name}\n")
 
-    async def exists(file: str) -> None:
-        while not (folder / file).exists():  # noqa: ASYNC110 - processes share a folder
+    async def wait_for_file(file: str) -> None:
+        while not (folder / file).exists():  # noqa: ASYNC110 - another process creates it
             await anyio.sleep(0.02)
 
     @tool(idempotent=True)
     async def enter(word: str) -> str:
-        """Make an entry."""
-        note(word)
+        """Write a word into the book."""
+        write_line(word)
         try:
             if word == "b":
-                await exists("on")
+                await wait_for_file("on")
         finally:
             (folder / f"{word} is over").touch()
         return word
 
     @tool
     async def pay() -> str:
-        """Pay, which nobody does twice unasked."""
-        note("pay")
-        await exists("paid")
+        """Pay; not idempotent."""
+        write_line("pay")
+        await wait_for_file("paid")
         (folder / "pay is over").touch()
         return "paid"
 
@@ -62,17 +61,21 @@ def agents_of(folder: Path, name: str) -> list[Agent]:
     ]
 
 
+def read_book(folder: Path) -> list[str]:
+    """Return the lines of the book: a word and the name of its worker."""
+    book = folder / "book"
+    return book.read_text().splitlines() if book.exists() else []
+
+
 async def main() -> None:
-    """Work until killed."""
+    """Drive runs until the process is killed."""
     store, address, queue, folder, name, lease_s = sys.argv[1:]
-    setattr(pool, "RECONNECT_MAX_S", BACK_S)  # noqa: B010 - it is Final, but for this process
-    engine = Temporal(address, queue=queue, silence=SILENCE)
-    agents, outside = (
-        agents_of(Path(folder), name),
-        Environment(lease=timedelta(seconds=float(lease_s))),
-    )
-    async with Midrun(store, agents=agents, engine=engine, outside=outside):
-        print("ready", os.getpid(), flush=True)  # noqa: T201 - this is how it talks
+    setattr(pool, "RECONNECT_MAX_S", RECONNECT_S)  # noqa: B010 - a Final, changed for this process only
+    worker = Temporal(address, queue=queue, silence=WORKER_SILENCE)
+    agents = make_agents(Path(folder), name)
+    environment = Environment(lease=timedelta(seconds=float(lease_s)))
+    async with Midrun(store, agents=agents, engine=worker, outside=environment):
+        print("ready", os.getpid(), flush=True)  # noqa: T201 - the test reads stdout
         await anyio.sleep_forever()
 
 

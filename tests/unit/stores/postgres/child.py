@@ -1,4 +1,4 @@
-"""What tests of the Postgres store run in processes of their own, to be raced and killed."""
+"""Modes of a child process that opens a Postgres store; tests race and kill it."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ from midrun.stores.postgres.connection import PostgresConnection
 from midrun.stores.postgres.store import PostgresStore
 
 
-async def open_them(*urls: str) -> None:
-    """Open stores, each when told to."""
+async def open_stores(*urls: str) -> None:
+    """Open the stores one by one, each after a line on stdin."""
     for url in urls:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
@@ -23,20 +23,20 @@ async def open_them(*urls: str) -> None:
 
 
 async def die_migrating(*urls: str) -> None:
-    """Be killed when everything is done but the commit."""
-    script = PostgresConnection.run_script
+    """Kill this process immediately before the migrations are committed."""
+    original = PostgresConnection.run_script
 
-    async def dying(link: PostgresConnection, text: str) -> None:
-        if text == queries.COMMIT:
+    async def die_before_commit(connection: PostgresConnection, script: str) -> None:
+        if script == queries.COMMIT:
             os.kill(os.getpid(), signal.SIGKILL)
-        await script(link, text)
+        await original(connection, script)
 
     setattr(
-        PostgresConnection, PostgresConnection.run_script.__name__, dying
+        PostgresConnection, PostgresConnection.run_script.__name__, die_before_commit
     )  # only in this process
     await PostgresStore.open(urls[0])
 
 
 if __name__ == "__main__":
-    deeds = {"open": open_them, "die_migrating": die_migrating}
-    anyio.run(deeds[sys.argv[1]], *sys.argv[2:])
+    modes = {"open": open_stores, "die_migrating": die_migrating}
+    anyio.run(modes[sys.argv[1]], *sys.argv[2:])

@@ -1,7 +1,8 @@
-"""What tests of the Postgres store share: a schema, stores on it, a proxy before it."""
+"""Fixtures for the Postgres store: a schema, stores on it, a proxy before the server."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
@@ -9,51 +10,72 @@ from urllib.parse import quote
 import anyio
 import pytest
 
+from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
+from midrun.stores.postgres.setup import _apply_migrations, load_migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
 from tests.unit.stores.postgres.cutting import Cutter, cutting
 
-PATIENCE = 90
-"""Seconds after which something that should have happened counts as never happening."""
+TIMEOUT_S = 90
+"""Seconds after which a test that waits fails."""
 
-Open = Callable[[str], Awaitable[PostgresStore]]
+TERMINATE_CONNECTIONS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'midrun'"
+)
+
+OpenStore = Callable[[str], Awaitable[PostgresStore]]
 
 
 @pytest.fixture
 def url(postgres: Postgres) -> str:
-    """Give the address of an empty schema."""
+    """Return the URL of a new schema."""
     return postgres.url()
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[Open]:
-    """Give what opens stores that are closed afterwards."""
-    with anyio.fail_after(PATIENCE):
+async def open_store_at() -> AsyncIterator[OpenStore]:
+    """Return a function that opens stores; they are closed after the test."""
+    with anyio.fail_after(TIMEOUT_S):
         async with AsyncExitStack() as stack:
 
-            async def open_one(address: str) -> PostgresStore:
-                store = await PostgresStore.open(address)
+            async def open_and_register(url: str) -> PostgresStore:
+                store = await PostgresStore.open(url)
                 stack.push_async_callback(store.close)
                 return store
 
-            yield open_one
+            yield open_and_register
 
 
 @pytest.fixture
-async def store(url: str, opened: Open) -> PostgresStore:
-    """Give a store on the schema."""
-    return await opened(url)
+async def store(url: str, open_store_at: OpenStore) -> PostgresStore:
+    """Return a store on the schema."""
+    return await open_store_at(url)
 
 
 @pytest.fixture
-async def cutter(postgres: Postgres) -> AsyncIterator[Cutter]:
-    """Give a proxy before the server; `through(url, cutter)` is the way over it."""
+async def proxy(postgres: Postgres) -> AsyncIterator[Cutter]:
+    """Run a proxy before the server; `proxy_url` leads through it."""
     with TemporaryDirectory(prefix="cut-", dir="/tmp") as folder:
-        async with cutting(Path(folder), postgres.folder) as cutter:
-            yield cutter
+        async with cutting(Path(folder), postgres.folder) as proxy:
+            yield proxy
 
 
 @pytest.fixture
-def cut_url(url: str, postgres: Postgres, cutter: Cutter) -> str:
-    """Give the address of the schema through the proxy."""
-    return url.replace(quote(str(postgres.folder), safe=""), quote(str(cutter.folder), safe=""))
+def proxy_url(url: str, postgres: Postgres, proxy: Cutter) -> str:
+    """Return the URL of the schema through the proxy."""
+    return url.replace(quote(str(postgres.folder), safe=""), quote(str(proxy.folder), safe=""))
+
+
+def get_schema(url: str) -> str:
+    """Return the name of the schema in the URL of a test."""
+    return url.rpartition("search_path%3D")[2]
+
+
+async def open_old_store(url: str, version: int) -> PostgresStore:
+    """Apply the migrations up to `version` only, and return a store on that schema."""
+    timeout = timedelta(seconds=TIMEOUT_S)
+    address = PostgresAddress(url, durability="full", write_timeout=timeout)
+    connection = await PostgresConnection.connect(address)
+    await _apply_migrations(address, connection, load_migrations()[:version])
+    connection.close()
+    return PostgresStore(address)

@@ -1,4 +1,4 @@
-"""A proxy before the server: it cuts, loses and stalls what goes through, when told to."""
+"""A proxy before Postgres that drops connections, loses replies and stalls on demand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,21 +11,21 @@ from anyio.abc import TaskGroup
 
 SOCKET = ".s.PGSQL.5432"
 WRITE = b'"lines":'
-"""What only a write has in it."""
+"""Bytes that only a write contains."""
 
-SIZE = 65_536
+READ_BYTES = 65_536
 
 
 class Cut(Enum):
-    """What becomes of the next write."""
+    """The fault to inject at the next write."""
 
     NONE = auto()
-    BEFORE = auto()  # the server never hears of it
-    AFTER = auto()  # it is committed, and its answer is lost
+    BEFORE = auto()  # the write never reaches the server
+    AFTER = auto()  # the write is committed, and its reply is lost
 
 
 class Cutter:
-    """Carries everything on, but for what it is told to cut. `folder` is where it listens."""
+    """Forwards connections to the server and injects faults. It listens in `folder`."""
 
     def __init__(self, folder: Path, server: Path) -> None:
         self.folder = folder
@@ -33,103 +33,113 @@ class Cutter:
         self.next = Cut.NONE
         self.cuts = 0
         self.meanwhile: Callable[[], Awaitable[None]] | None = None
-        self._flows = anyio.Event()
-        self._flows.set()
-        self._open: list[TaskGroup] = []
+        self._is_flowing = anyio.Event()
+        self._is_flowing.set()
+        self._task_groups: list[TaskGroup] = []
         self._connections: list[_Connection] = []
 
     def forget(self) -> None:
-        """Let nothing more through of what is connected now, without a word to anybody.
+        """Drop all further data of the current connections without closing them.
 
-        As a firewall does that has lost its table: whoever connects anew is carried.
+        A firewall that lost its table behaves this way. New connections work.
         """
         for connection in self._connections:
-            connection.forgotten = True
+            connection.is_forgotten = True
 
     def stall(self) -> None:
-        """Let nothing through from now on, without a word to anybody."""
-        self._flows = anyio.Event()
+        """Hold back all data until `flow` is called."""
+        self._is_flowing = anyio.Event()
 
     def flow(self) -> None:
-        """Let everything through again."""
-        self._flows.set()
+        """Forward all data again."""
+        self._is_flowing.set()
 
-    async def carry(self, asks: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        """Carry one connection, until one of the three is gone or cuts it."""
-        place = self._server / SOCKET
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one connection until one side closes it or a fault ends it."""
+        socket_path = self._server / SOCKET
         try:
-            their_answers, their_asks = await asyncio.open_unix_connection(place)
+            server_reader, server_writer = await asyncio.open_unix_connection(socket_path)
         except OSError:
-            answers.close()
+            writer.close()
             return
         connection = _Connection(self)
         self._connections.append(connection)
         try:
             async with anyio.create_task_group() as tasks:
-                self._open.append(tasks)
-                tasks.start_soon(_then_cut, connection.asks(asks, their_asks), tasks)
-                tasks.start_soon(_then_cut, connection.answers(their_answers, answers), tasks)
+                self._task_groups.append(tasks)
+                tasks.start_soon(
+                    forward_then_close,
+                    connection.forward_requests(reader, server_writer),
+                    tasks,
+                )
+                tasks.start_soon(
+                    forward_then_close, connection.forward_replies(server_reader, writer), tasks
+                )
         finally:
-            self._open.remove(tasks)
+            self._task_groups.remove(tasks)
             self._connections.remove(connection)
-            their_asks.transport.abort()
-            answers.transport.abort()
+            server_writer.transport.abort()
+            writer.transport.abort()
 
     async def close(self) -> None:
-        """Cut everything that is still open."""
-        for tasks in self._open:
+        """Close all open connections."""
+        for tasks in self._task_groups:
             tasks.cancel_scope.cancel()
-        while self._open:  # noqa: ASYNC110 - they end by themselves now
+        while self._task_groups:  # noqa: ASYNC110 - the cancelled groups remove themselves
             await anyio.sleep(0.001)
 
-    async def through(self) -> None:
-        """Wait while everything is stalled."""
-        await self._flows.wait()
+    async def wait_until_flowing(self) -> None:
+        """Wait while the proxy is stalled."""
+        await self._is_flowing.wait()
 
 
 class _Connection:
-    """One connection through the proxy; `losing` is whether its next answer is lost."""
+    """One connection through the proxy."""
 
     def __init__(self, cutter: Cutter) -> None:
         self._cutter = cutter
-        self._losing = False
-        self.forgotten = False
+        self._loses_reply = False
+        self.is_forgotten = False
 
-    async def asks(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
-        while data := await client.read(SIZE):
-            await self._cutter.through()
-            if self.forgotten:
+    async def forward_requests(
+        self, client: asyncio.StreamReader, server: asyncio.StreamWriter
+    ) -> None:
+        while data := await client.read(READ_BYTES):
+            await self._cutter.wait_until_flowing()
+            if self.is_forgotten:
                 continue
             if WRITE in data and self._cutter.next is not Cut.NONE:
-                cut, self._cutter.next = self._cutter.next, Cut.NONE
+                fault, self._cutter.next = self._cutter.next, Cut.NONE
                 self._cutter.cuts += 1
-                if cut is Cut.BEFORE:
+                if fault is Cut.BEFORE:
                     return
-                self._losing = True
+                self._loses_reply = True
             server.write(data)
 
-    async def answers(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        while data := await server.read(SIZE):
-            await self._cutter.through()
-            if self.forgotten:
+    async def forward_replies(
+        self, server: asyncio.StreamReader, client: asyncio.StreamWriter
+    ) -> None:
+        while data := await server.read(READ_BYTES):
+            await self._cutter.wait_until_flowing()
+            if self.is_forgotten:
                 continue
-            if self._losing:  # it has answered, so it has committed
+            if self._loses_reply:  # the server has replied, so it has committed
                 if self._cutter.meanwhile is not None:
                     await self._cutter.meanwhile()
                 return
             client.write(data)
 
 
-async def _then_cut(half: Awaitable[None], tasks: TaskGroup) -> None:
+async def forward_then_close(forward: Awaitable[None], tasks: TaskGroup) -> None:
     with suppress(OSError):
-        await half
+        await forward
     tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def cutting(folder: Path, server: Path) -> AsyncIterator[Cutter]:
-    """Give a proxy that listens in `folder` for what goes to `server`."""
-    # Streams of asyncio: those of AnyIO for Unix sockets stumble over being cancelled.
+    """Run a proxy that listens in `folder` and forwards to `server`."""
+    # asyncio streams: AnyIO's streams for Unix sockets fail when they are cancelled.
     cutter = Cutter(folder, server)
     async with await asyncio.start_unix_server(cutter.carry, folder / SOCKET):
         try:

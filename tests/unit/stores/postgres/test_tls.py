@@ -1,7 +1,7 @@
-"""TLS: the address says how the server must prove who it is, and then it must.
+"""TLS: the store checks the certificate of the server as its URL demands.
 
-Not every Postgres is built with TLS, and none speaks it on a socket of the machine. What is met
-here is a proxy that does: it answers as a server would, and carries on in the clear.
+Not every Postgres is built with TLS, and none uses it on a Unix socket. These tests run a proxy
+that speaks TLS with the client and plain text with the server.
 """
 
 import asyncio
@@ -28,34 +28,34 @@ from tests.unit.stores.postgres.cutting import Cutter
 pytestmark = pytest.mark.once
 
 HOST = "127.0.0.1"
-SINCE = datetime(2020, 1, 1, tzinfo=UTC)
-LIFE = timedelta(days=36500)
-REQUEST = pack("!ii", 8, 80877103)
-"""What a client says first that wants TLS."""
+VALID_FROM = datetime(2020, 1, 1, tzinfo=UTC)
+VALID_FOR = timedelta(days=36500)
+SSL_REQUEST = pack("!ii", 8, 80877103)
+"""The first message of a client that requires TLS."""
 
 
-class Authority:
-    """Whom clients believe: it signs for servers. `file` is its certificate."""
+class CertificateAuthority:
+    """Signs the certificates of servers. `file` has its own certificate."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.file = folder / f"{name}.crt"
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        its = self._certificate(self._name, self._key.public_key()).add_extension(
+        certificate = self.start_certificate(self._name, self._key.public_key()).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
-        self.file.write_bytes(_pem(its.sign(self._key, hashes.SHA256())))
+        self.file.write_bytes(encode_pem(certificate.sign(self._key, hashes.SHA256())))
 
-    def sign(self, folder: Path) -> tuple[Path, Path]:
-        """Return a certificate for our own address, and its key."""
+    def issue_certificate(self, folder: Path) -> tuple[Path, Path]:
+        """Return the files of a certificate for HOST and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "postgres")])
-        alone = x509.SubjectAlternativeName([x509.IPAddress(ip_address(HOST))])
-        signed = self._certificate(subject, key.public_key()).add_extension(
-            alone, critical=False
+        address = x509.SubjectAlternativeName([x509.IPAddress(ip_address(HOST))])
+        certificate = self.start_certificate(subject, key.public_key()).add_extension(
+            address, critical=False
         )
         files = folder / "server.crt", folder / "server.key"
-        files[0].write_bytes(_pem(signed.sign(self._key, hashes.SHA256())))
+        files[0].write_bytes(encode_pem(certificate.sign(self._key, hashes.SHA256())))
         files[1].write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
@@ -65,59 +65,61 @@ class Authority:
         )
         return files
 
-    def _certificate(
+    def start_certificate(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey
     ) -> x509.CertificateBuilder:
-        begun = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name)
-        begun = begun.public_key(key).serial_number(x509.random_serial_number())
-        return begun.not_valid_before(SINCE).not_valid_after(SINCE + LIFE)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name)
+        builder = builder.public_key(key).serial_number(x509.random_serial_number())
+        return builder.not_valid_before(VALID_FROM).not_valid_after(VALID_FROM + VALID_FOR)
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def encode_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-class Private:
-    """A server that is spoken to in private, or not at all."""
+class TlsProxy:
+    """A proxy that accepts TLS connections and forwards them to the server."""
 
     def __init__(self, cutter: Cutter, context: ssl.SSLContext) -> None:
         self._cutter = cutter
         self._context = context
 
-    async def carry(self, asks: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        """Carry one connection on, if it can be made private."""
-        assert await asks.readexactly(len(REQUEST)) == REQUEST
-        answers.write(b"S")
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one connection if its TLS handshake succeeds."""
+        assert await reader.readexactly(len(SSL_REQUEST)) == SSL_REQUEST
+        writer.write(b"S")
         try:
-            await answers.start_tls(self._context)
+            await writer.start_tls(self._context)
         except (ssl.SSLError, OSError):
-            answers.close()  # they do not believe us
+            writer.close()  # the client refuses the certificate
             return
-        await self._cutter.carry(asks, answers)
+        await self._cutter.carry(reader, writer)
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    """Give the authority that has signed for the server."""
-    return Authority(tmp_path, "authority")
+def authority(tmp_path: Path) -> CertificateAuthority:
+    """Return the authority that signs the server's certificate."""
+    return CertificateAuthority(tmp_path, "authority")
 
 
 @pytest.fixture
-async def port(postgres: Postgres, tmp_path: Path, authority: Authority) -> AsyncIterator[int]:
-    """Give where the server can be met, in private."""
+async def port(
+    postgres: Postgres, tmp_path: Path, authority: CertificateAuthority
+) -> AsyncIterator[int]:
+    """Run the TLS proxy and return its port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.sign(tmp_path))
+    context.load_cert_chain(*authority.issue_certificate(tmp_path))
     cutter = Cutter(tmp_path, postgres.folder)
-    private = Private(cutter, context)
-    async with await asyncio.start_server(private.carry, HOST, 0) as listening:
-        yield listening.sockets[0].getsockname()[1]
+    proxy = TlsProxy(cutter, context)
+    async with await asyncio.start_server(proxy.carry, HOST, 0) as server:
+        yield server.sockets[0].getsockname()[1]
         await cutter.close()
 
 
-async def test_runs_are_driven_over_connections_that_are_private_and_proven(
-    postgres: Postgres, port: int, authority: Authority
+async def test_a_run_completes_over_verified_tls_connections(
+    postgres: Postgres, port: int, authority: CertificateAuthority
 ) -> None:
-    """Every connection of the process, whatever it is for."""
+    """All connections of the process use TLS."""
     url = f"{postgres.url(host=HOST, port=port)}&sslmode=verify-full"
     agent = Agent("actor", model=ScriptedModel(["Done."]), tools=[])
     async with Midrun(f"{url}&sslrootcert={authority.file}", agents=[agent]) as midrun:
@@ -125,20 +127,19 @@ async def test_runs_are_driven_over_connections_that_are_private_and_proven(
         assert (await run.until("completed")).output == "Done."
 
 
-async def test_a_server_that_cannot_prove_who_it_is_is_refused_at_once(
+async def test_a_certificate_of_an_unknown_authority_is_refused_at_once(
     postgres: Postgres, port: int, tmp_path: Path
 ) -> None:
-    """Waiting would not make it another."""
-    stranger = Authority(tmp_path, "stranger")
+    """A retry would not help."""
+    unknown_authority = CertificateAuthority(tmp_path, "stranger")
     url = f"{postgres.url('public', host=HOST, port=port)}&sslmode=verify-full"
     with pytest.raises(StoreUnreachable, match="certificate verify failed"):
-        await open_store(f"{url}&sslrootcert={stranger.file}")
+        await open_store(f"{url}&sslrootcert={unknown_authority.file}")
 
 
-async def test_a_name_that_is_not_the_servers_is_refused_at_once(
-    postgres: Postgres, port: int, authority: Authority
+async def test_a_certificate_for_another_host_name_is_refused_at_once(
+    postgres: Postgres, port: int, authority: CertificateAuthority
 ) -> None:
-    """It may be who it says, but it is not whom we asked for."""
     url = f"{postgres.url('public', host='db.internal', port=port)}&hostaddr={HOST}"
     with pytest.raises(StoreUnreachable, match="does not match host name"):
         await open_store(f"{url}&sslmode=verify-full&sslrootcert={authority.file}")
@@ -147,10 +148,10 @@ async def test_a_name_that_is_not_the_servers_is_refused_at_once(
 async def test_a_server_without_tls_is_refused_where_tls_is_required(
     postgres: Postgres, tmp_path: Path
 ) -> None:
-    """Never in the clear, because somebody in between said that it cannot be done."""
-    plain = Cutter(tmp_path, postgres.folder)
-    async with await asyncio.start_server(plain.carry, HOST, 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
+    """An attacker between client and server must not be able to turn TLS off."""
+    proxy = Cutter(tmp_path, postgres.folder)
+    async with await asyncio.start_server(proxy.carry, HOST, 0) as server:
+        port = server.sockets[0].getsockname()[1]
         with pytest.raises(StoreUnreachable, match="does not support SSL"):
             await open_store(f"{postgres.url('public', host=HOST, port=port)}&sslmode=require")
-        await plain.close()
+        await proxy.close()

@@ -1,4 +1,4 @@
-"""A newer midrun changes the schema of a store that an older one has open."""
+"""A newer midrun migrates the schema of a store that an older midrun has open."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ from midrun.workers import local
 from tests.crash.facts import becomes
 from tests.unit.runs.stage import ControllableTools, Use
 
-PATIENCE = 60
+TIMEOUT_S = 60
 
 WRITES: dict[str, Callable[[Store], Awaitable[object]]] = {
     "append": lambda store: append_message(store, RUN, 2),
@@ -38,13 +38,17 @@ WRITES: dict[str, Callable[[Store], Awaitable[object]]] = {
     "take": lambda store: take_lease(store, RUN, 2, "a"),
 }
 
-RENAMED = "ALTER PROCEDURE midrun_write(json, boolean, bigint, text) RENAME TO midrun_write_5"
-BACK = "ALTER PROCEDURE midrun_write_5(json, boolean, bigint, text) RENAME TO midrun_write"
-NEWER = load_migrations()[-1][0] + 1
+RENAME_PROCEDURE = (
+    "ALTER PROCEDURE midrun_write(json, boolean, bigint, text) RENAME TO midrun_write_5"
+)
+RESTORE_PROCEDURE = (
+    "ALTER PROCEDURE midrun_write_5(json, boolean, bigint, text) RENAME TO midrun_write"
+)
+NEWER_VERSION = load_migrations()[-1][0] + 1
 
 
-def migrate_file(path: Path, statement: str) -> None:
-    """Do to a file what a newer midrun would."""
+def migrate_sqlite(path: Path, statement: str) -> None:
+    """Change the schema of a file and raise its version, as a newer midrun does."""
     db = apsw.Connection(str(path))
     db.execute(
         f"BEGIN IMMEDIATE; {statement}; PRAGMA user_version = {SCHEMA_VERSION + 1}; COMMIT"
@@ -52,22 +56,22 @@ def migrate_file(path: Path, statement: str) -> None:
     db.close()
 
 
-def migrate(url: str, statement: str) -> None:
-    """Do to a database what a newer midrun would."""
+def migrate_postgres(url: str, statement: str) -> None:
+    """Change the schema of a database and raise its version, as a newer midrun does."""
     with psycopg.connect(url) as db:
         db.execute(statement.encode())
-        db.execute("INSERT INTO midrun_schema (version) VALUES (%s)", (NEWER,))
+        db.execute("INSERT INTO midrun_schema (version) VALUES (%s)", (NEWER_VERSION,))
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_nothing_more_is_written_to_a_file_that_is_a_newer_midruns(
+async def test_sqlite_refuses_writes_after_a_newer_midrun_migrated_the_file(
     tmp_path: Path, write: str
 ) -> None:
-    """Whatever has changed in it: the number is enough. What was written can be read."""
+    """The version number decides, even if the change is compatible. Reading still works."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
     await append_message(store, RUN, 1)
-    migrate_file(store.path, "ALTER TABLE runs ADD COLUMN tenant TEXT NOT NULL DEFAULT ''")
+    migrate_sqlite(store.path, "ALTER TABLE runs ADD COLUMN tenant TEXT NOT NULL DEFAULT ''")
     for _ in range(2):
         with pytest.raises(StoreForeign, match="newer midrun"):
             await WRITES[write](store)
@@ -78,37 +82,36 @@ async def test_nothing_more_is_written_to_a_file_that_is_a_newer_midruns(
         SqliteStore(tmp_path / "runs.db")
 
 
-async def test_all_who_write_to_such_a_file_at_once_are_told(tmp_path: Path) -> None:
-    """They share a transaction, and its fate."""
+async def test_every_write_of_a_group_is_refused_in_a_migrated_file(tmp_path: Path) -> None:
+    """The writes share one transaction; each caller must get the error."""
     store = SqliteStore(tmp_path / "runs.db")
     runs = [RunId(f"r{n}") for n in range(5)]
     for run in runs:
         await create_run(store, run)
-    migrate_file(store.path, "CREATE TABLE tenants (name TEXT)")
-    told: list[RunId] = []
+    migrate_sqlite(store.path, "CREATE TABLE tenants (name TEXT)")
+    refused: list[RunId] = []
 
-    async def writer(run: RunId) -> None:
+    async def append_refused(run: RunId) -> None:
         with pytest.raises(StoreForeign, match="newer midrun"):
             await append_message(store, run, 1)
-        told.append(run)
+        refused.append(run)
 
-    store._writer._queue.put(
-        WriterTask.GROW_WAL
-    )  # nor does the thread stumble over what it was at
+    # A background task of the writer thread must not fail on the migrated file either.
+    store._writer._queue.put(WriterTask.GROW_WAL)
     async with anyio.create_task_group() as tasks:
         for run in runs:
-            tasks.start_soon(writer, run)
-    assert sorted(told) == runs
+            tasks.start_soon(append_refused, run)
+    assert sorted(refused) == runs
     await store.close()
 
 
-async def test_a_file_that_cannot_be_read_any_more_is_not_called_damaged(
+async def test_a_migrated_file_that_cannot_be_read_is_not_reported_as_damaged(
     tmp_path: Path,
 ) -> None:
-    """Nobody should restore a backup over what a newer midrun has made of it."""
+    """After a report of damage, an operator would restore a backup over the migrated data."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
-    migrate_file(store.path, "ALTER TABLE entries RENAME TO lines")
+    migrate_sqlite(store.path, "ALTER TABLE entries RENAME TO lines")
     with pytest.raises(StoreForeign, match="newer midrun"):
         await store.read(RUN)
     await store.close()
@@ -116,15 +119,15 @@ async def test_a_file_that_cannot_be_read_any_more_is_not_called_damaged(
 
 @pytest.mark.once
 @pytest.mark.parametrize("write", WRITES)
-async def test_nothing_is_written_to_a_database_under_a_migration_that_forbids_it(
+async def test_postgres_refuses_writes_after_a_migration_renamed_the_procedure(
     postgres: Postgres, write: str
 ) -> None:
-    """The older one misses the procedure that it knows, and says why it is not there."""
+    """The older midrun misses its procedure, and the error names the newer schema."""
     url = postgres.url()
     store = await PostgresStore.open(url)
     await create_run(store)
     await append_message(store, RUN, 1)
-    migrate(url, RENAMED)
+    migrate_postgres(url, RENAME_PROCEDURE)
     for _ in range(2):
         with pytest.raises(StoreForeign, match="newer midrun"):
             await WRITES[write](store)
@@ -138,50 +141,54 @@ async def test_nothing_is_written_to_a_database_under_a_migration_that_forbids_i
 
 
 @pytest.mark.once
-async def test_a_run_goes_on_under_a_migration_that_only_adds_something(
+async def test_a_run_continues_after_a_migration_that_only_adds_a_column(
     postgres: Postgres,
 ) -> None:
-    """That is how a fleet is upgraded: one process after the other."""
-    stage, url = ControllableTools(), postgres.url()
-    agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    with anyio.fail_after(PATIENCE):
+    """A fleet is upgraded this way, one process after the other."""
+    tools, url = ControllableTools(), postgres.url()
+    agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
+    with anyio.fail_after(TIMEOUT_S):
         async with Midrun(url, agents=[agent]) as midrun:
             run = await midrun.start(agent, "go")
-            await stage.start("a").wait()
-            migrate(url, "ALTER TABLE midrun_runs ADD COLUMN tenant text NOT NULL DEFAULT ''")
-            stage.gate("a").set()
+            await tools.start("a").wait()
+            migrate_postgres(
+                url, "ALTER TABLE midrun_runs ADD COLUMN tenant text NOT NULL DEFAULT ''"
+            )
+            tools.gate("a").set()
             assert (await run.until("completed")).output == "Done."
             assert await midrun.verify(run.id)
-    assert stage.completed == ["a", "b"]
+    assert tools.completed == ["a", "b"]
 
 
 @pytest.mark.once
-async def test_a_run_that_an_older_midrun_may_not_go_on_with_is_left_to_a_newer_one(
+async def test_an_older_worker_leaves_a_run_to_a_newer_midrun_after_a_breaking_migration(
     postgres: Postgres, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It starts nothing more, and says so; whoever asks is refused. Nothing is done twice.
+    """The older worker starts no further call and refuses controls, so nothing is done twice.
 
-    It is said once, and seldom after that, however often it tries.
+    It retries at each sweep, but logs one warning only.
     """
     monkeypatch.setattr(local, "SWEEP_S", 0.05)
     monkeypatch.setattr(local, "LOG_REPEAT_S", 3600.0)
-    stage, url = ControllableTools(), postgres.url()
-    agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    with anyio.fail_after(PATIENCE), caplog.at_level(logging.DEBUG, logger="midrun"):
+    tools, url = ControllableTools(), postgres.url()
+    agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
+    with anyio.fail_after(TIMEOUT_S), caplog.at_level(logging.DEBUG, logger="midrun"):
         async with Midrun(url, agents=[agent]) as midrun:
             run = await midrun.start(agent, "go")
-            await stage.start("a").wait()
-            migrate(url, RENAMED)
-            stage.gate("a").set()
+            await tools.start("a").wait()
+            migrate_postgres(url, RENAME_PROCEDURE)
+            tools.gate("a").set()
             await becomes(lambda: caplog.text.count(f"drive run {run.id} for now") > 3)
-            said = [one for one in caplog.records if one.levelno == logging.WARNING]
-            assert [run.id in one.getMessage() for one in said] == [True]
+            warnings = [
+                record for record in caplog.records if record.levelno == logging.WARNING
+            ]
+            assert [run.id in record.getMessage() for record in warnings] == [True]
             assert "newer midrun" in caplog.text
             with pytest.raises(StoreForeign, match="newer midrun"):
                 await run.pause()
-        with psycopg.connect(url) as db:  # the newer one is ours again
-            db.execute(BACK.encode())
-            db.execute("DELETE FROM midrun_schema WHERE version = %s", (NEWER,))
+        with psycopg.connect(url) as db:  # restore the schema that this version knows
+            db.execute(RESTORE_PROCEDURE.encode())
+            db.execute("DELETE FROM midrun_schema WHERE version = %s", (NEWER_VERSION,))
         async with Midrun(url, agents=[agent]) as newer:
             handle = await newer.get(run.id)
             view = await handle.until("waiting")
@@ -189,4 +196,4 @@ async def test_a_run_that_an_older_midrun_may_not_go_on_with_is_left_to_a_newer_
             await handle.answer("yes")
             await handle.until("completed")
             assert await newer.verify(run.id)
-    assert stage.completed == ["a", "b"]
+    assert tools.completed == ["a", "b"]

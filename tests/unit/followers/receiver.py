@@ -1,4 +1,4 @@
-"""A far end for webhooks: a real server that keeps what it was sent, and answers as told."""
+"""A receiver of webhooks: a real server that records requests and answers as configured."""
 
 import base64
 import hmac
@@ -18,31 +18,31 @@ from midrun.server.serve import open_listener
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 
 
-class Got(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True):
     """One request."""
 
     headers: dict[str, str]
     body: bytes
 
     @property
-    def told(self) -> dict[str, object]:
-        """What it says."""
+    def event(self) -> dict[str, object]:
+        """The decoded CloudEvent."""
         return msgspec.json.decode(self.body, type=dict[str, object])
 
     @property
     def data(self) -> dict[str, object]:
-        """What it says of the run."""
-        data = self.told["data"]
+        """The data of the CloudEvent, which describes the run."""
+        data = self.event["data"]
         assert isinstance(data, dict)
         return data
 
     @property
     def kind(self) -> str:
-        """The one word of its type."""
-        return str(self.told["type"]).split(".")[3]
+        """The word of the event type that names the phase."""
+        return str(self.event["type"]).split(".")[3]
 
     def is_signed(self, secret: str = SECRET) -> bool:
-        """Tell whether it is signed with the secret, as a receiver would."""
+        """Return whether the signature is valid, as a receiver checks it."""
         key = base64.b64decode(secret.removeprefix("whsec_"))
         content = b".".join(
             [
@@ -55,46 +55,46 @@ class Got(msgspec.Struct, frozen=True):
         return self.headers["webhook-signature"] == f"v1,{mac}"
 
 
-class FarEnd:
-    """What it got, and how it answers: with `answer(n)` for the n-th request, from 1."""
+class Receiver:
+    """Records deliveries and answers the n-th request, from 1, with `answer(n)`."""
 
     def __init__(self) -> None:
-        self.got: list[Got] = []
+        self.deliveries: list[Delivery] = []
         self.answer: Callable[[int], Response] = lambda _: Response(status_code=204)
-        self.taking: Callable[[Request], Awaitable[Response]] = self.take
+        self.handler: Callable[[Request], Awaitable[Response]] = self.receive
         self.url = ""
         self._more = anyio.Event()
 
-    async def hears(self, number: int) -> list[Got]:
-        """Wait until there were so many requests."""
-        while len(self.got) < number:
+    async def wait_for(self, number: int) -> list[Delivery]:
+        """Wait until `number` requests have arrived; return all so far."""
+        while len(self.deliveries) < number:
             self._more = anyio.Event()
             await self._more.wait()
-        return self.got
+        return self.deliveries
 
-    async def take(self, request: Request) -> Response:
-        """Take one request."""
-        self.got.append(Got(dict(request.headers), await request.body()))
+    async def receive(self, request: Request) -> Response:
+        """Record one request and answer it."""
+        self.deliveries.append(Delivery(dict(request.headers), await request.body()))
         self._more.set()
-        return self.answer(len(self.got))
+        return self.answer(len(self.deliveries))
 
     async def serve(self, request: Request) -> Response:
-        """Take one request as the test wants it taken."""
-        return await self.taking(request)
+        """Pass one request to the handler of the test."""
+        return await self.handler(request)
 
 
 @asynccontextmanager
-async def far_end() -> AsyncIterator[FarEnd]:
-    """Give a far end that listens on loopback."""
-    made = FarEnd()
-    site = Starlette(routes=[Route("/{rest:path}", made.serve, methods=["POST", "GET"])])
-    config = uvicorn.Config(site, log_config=None, access_log=False, lifespan="off")
+async def run_receiver() -> AsyncIterator[Receiver]:
+    """Run a receiver on loopback."""
+    receiver = Receiver()
+    app = Starlette(routes=[Route("/{rest:path}", receiver.serve, methods=["POST", "GET"])])
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
     server = uvicorn.Server(config)
     with open_listener("127.0.0.1", 0) as sock:
-        made.url = f"http://127.0.0.1:{sock.getsockname()[1]}/hook"
+        receiver.url = f"http://127.0.0.1:{sock.getsockname()[1]}/hook"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [sock])
             try:
-                yield made
+                yield receiver
             finally:
                 server.should_exit = True

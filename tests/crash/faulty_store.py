@@ -1,4 +1,4 @@
-"""A store on a real file that counts how often it had to say no."""
+"""A SQLite store that counts refusals and injects errors."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -11,18 +11,18 @@ from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
 from midrun.ports.store import AppendResult, Lease, Snapshot
 from midrun.stores.sqlite.store import SqliteStore
 
-SOON = timedelta(milliseconds=30)
+BUSY_TIMEOUT = timedelta(milliseconds=30)
 
 
-class Watched(SqliteStore):
-    """A store on a file that tells how often it said no, and says no when it is told to."""
+class FaultyStore(SqliteStore):
+    """A store that counts its refusals, and can lose a reply or refuse snapshots."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, busy=SOON)
-        self.noes = 0
-        self.answers = 0  # to whoever drives
-        self.lost_answer = 0  # which of them is lost, from 1
-        self.no_snapshots: StoreError | None = None
+        super().__init__(path, busy=BUSY_TIMEOUT)
+        self.refusals = 0
+        self.leased_replies = 0  # replies to appends under a lease
+        self.lost_reply = 0  # the number of the reply to lose, from 1
+        self.snapshot_error: StoreError | None = None
 
     async def append(
         self,
@@ -35,32 +35,29 @@ class Watched(SqliteStore):
         starts: bool = False,
         at: Micros | None = None,
     ) -> AppendResult:
-        """Append; a no is counted."""
         try:
             appended = await super().append(
                 run, entries, after=after, lease=lease, head=head, starts=starts, at=at
             )
         except StoreError as error:
             if isinstance(error, StoreBusy | StoreFull):
-                self._no()
+                self._count_refusal()
             raise
         if lease is not None:
-            self._lose_answer()
+            self._lose_reply()
         return appended
 
     async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        """Beat; a no is counted."""
         try:
             await super().record_heartbeat(holder, ttl=ttl, lag=lag)
         except StoreBusy:
-            self._no()
+            self._count_refusal()
             raise
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
-        """Keep a snapshot, if there is room."""
-        if self.no_snapshots is not None:
-            self._no()
-            raise self.no_snapshots
+        if self.snapshot_error is not None:
+            self._count_refusal()
+            raise self.snapshot_error
         await super().save_snapshot(run, snapshot)
 
     async def take_lease(
@@ -73,20 +70,19 @@ class Watched(SqliteStore):
         head: Head,
         limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, AppendResult]:
-        """Take the lease, if need be without an answer."""
-        taken = await super().take_lease(
+        result = await super().take_lease(
             run, entries, after=after, holder=holder, head=head, limits=limits
         )
-        self._lose_answer()
-        return taken
+        self._lose_reply()
+        return result
 
-    def _lose_answer(self) -> None:
-        """Let the caller think that nothing happened, once."""
-        self.answers += 1
-        if self.answers == self.lost_answer:
+    def _lose_reply(self) -> None:
+        """Raise after the write was committed, once."""
+        self.leased_replies += 1
+        if self.leased_replies == self.lost_reply:
             raise StoreUnreachable(
                 str(self.path), "the answer was lost; read what became of it"
             )
 
-    def _no(self) -> None:
-        self.noes += 1
+    def _count_refusal(self) -> None:
+        self.refusals += 1

@@ -1,4 +1,4 @@
-"""The writer: groups, who commits where, and nobody left without an answer."""
+"""The SQLite writer: group commits, the choice of thread, errors, and the write-ahead log."""
 
 import gc
 import weakref
@@ -14,7 +14,6 @@ import pytest
 
 from midrun.codec.hash_chain import HashChain
 from midrun.errors import RunNotFound, StoreClosed, StoreError, StoreUnreachable
-from midrun.ports.store import Store
 from midrun.stores import validation
 from midrun.stores.sqlite.connection import WAL_MAX_BYTES, open_file
 from midrun.stores.sqlite.row_cache import RowCache
@@ -27,42 +26,30 @@ from midrun.stores.sqlite.writer import (
     SqliteWriter,
 )
 from midrun.stores.watchers import Watchers
-from midrun.testing.store_suite import ManualClock, StoreSuite
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
 
 
-class TestSqliteStoreByThread(StoreSuite):
-    """The same contract when every commit is left to the thread, as on a slow disk."""
-
-    @pytest.fixture
-    async def store(self, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
-        store = SqliteStore(tmp_path / "runs.db", clock=clock)
-        store._writer._detours_left = 1_000_000
-        yield store
-        await store.close()
-
-
 class Stopwatch:
-    """A timer whose every second reading is `took` later."""
+    """A timer that advances by `duration_s` at each reading."""
 
     def __init__(self) -> None:
-        self.took = 0.0
+        self.duration_s = 0.0
         self._now = 0.0
 
     def __call__(self) -> float:
-        self._now += self.took
+        self._now += self.duration_s
         return self._now
 
 
 @pytest.fixture
 def timer() -> Stopwatch:
-    """Give the timer that commits are measured by."""
+    """Return the timer that measures commits."""
     return Stopwatch()
 
 
 @pytest.fixture
 async def writer(tmp_path: Path, timer: Stopwatch) -> AsyncIterator[SqliteWriter]:
-    """Give a writer on a fresh file."""
+    """Open a writer on a new file."""
     path = tmp_path / "runs.db"
     db = open_file(path, durability="full", busy_ms=5000)
     writer = SqliteWriter(db, path, busy_ms=5000, watchers=Watchers(), timer=timer)
@@ -70,184 +57,190 @@ async def writer(tmp_path: Path, timer: Stopwatch) -> AsyncIterator[SqliteWriter
     await writer.close()
 
 
-def here(at: RowCache) -> int:
-    """Return which thread carries out a request."""
-    at.db.execute("UPDATE latches SET turns = turns + 1")
+def count_write(cache: RowCache) -> int:
+    """Write one row and return the id of the thread that does it."""
+    cache.db.execute("UPDATE latches SET turns = turns + 1")
     return get_ident()
 
 
-async def test_quick_commits_stay_in_the_loops_thread(writer: SqliteWriter) -> None:
-    """A hop to a thread and back would cost as much again."""
+async def test_quick_commits_run_in_the_event_loops_thread(writer: SqliteWriter) -> None:
+    """A thread switch would take as long as the commit."""
     for _ in range(WARMUP_COMMITS - 1):
-        assert await writer.write(here) == get_ident()
+        assert await writer.write(count_write) == get_ident()
 
 
-async def test_after_a_slow_commit_the_next_ones_are_left_to_the_thread(
+async def test_after_a_slow_commit_the_next_ones_run_in_the_writer_thread(
     writer: SqliteWriter, timer: Stopwatch
 ) -> None:
-    """The loop is blocked once by a slow disk, not every time."""
-    timer.took = INLINE_COMMIT_MAX_S * 2
-    assert await writer.write(here) == get_ident()
+    """A slow disk must not block the event loop each time."""
+    timer.duration_s = INLINE_COMMIT_MAX_S * 2
+    assert await writer.write(count_write) == get_ident()
     for _ in range(DETOUR_MIN_GROUPS):
-        assert await writer.write(here) != get_ident()
-    assert await writer.write(here) == get_ident()
+        assert await writer.write(count_write) != get_ident()
+    assert await writer.write(count_write) == get_ident()
     for _ in range(2 * DETOUR_MIN_GROUPS):
-        assert await writer.write(here) != get_ident()
-    timer.took = 0
-    assert await writer.write(here) == get_ident()
-    assert await writer.write(here) == get_ident()
+        assert await writer.write(count_write) != get_ident()
+    timer.duration_s = 0
+    assert await writer.write(count_write) == get_ident()
+    assert await writer.write(count_write) == get_ident()
 
 
-async def test_writes_that_come_together_are_committed_together(writer: SqliteWriter) -> None:
-    """That is what makes a thousand runs share one fsync."""
+async def test_concurrent_writes_share_one_commit(writer: SqliteWriter) -> None:
+    """Many runs share one fsync."""
     before = writer._commit_count
     async with anyio.create_task_group() as group:
         for _ in range(GROUP_MAX_REQUESTS):
-            group.start_soon(writer.write, here)
+            group.start_soon(writer.write, count_write)
     assert writer._commit_count == before + 1
 
 
-async def test_a_crowd_beyond_one_group_is_answered_too(writer: SqliteWriter) -> None:
-    """In several groups, in whatever thread."""
+async def test_more_writes_than_one_group_holds_are_all_answered(writer: SqliteWriter) -> None:
+    """The writes are committed in several groups."""
     answered = []
 
-    async def one(n: int) -> None:
-        await writer.write(here)
+    async def write(n: int) -> None:
+        await writer.write(count_write)
         answered.append(n)
 
     async with anyio.create_task_group() as group:
         for n in range(3 * GROUP_MAX_REQUESTS + 1):
-            group.start_soon(one, n)
+            group.start_soon(write, n)
     assert sorted(answered) == [*range(3 * GROUP_MAX_REQUESTS + 1)]
 
 
-async def test_what_was_written_is_let_go_of_at_once(writer: SqliteWriter) -> None:
-    """A crowd that left its requests to the garbage collector would pay for each once more."""
+async def test_a_finished_write_is_freed_without_the_garbage_collector(
+    writer: SqliteWriter,
+) -> None:
+    """Reference cycles of many requests would cost a collection."""
 
-    def work(at: RowCache) -> int:
-        return here(at)
+    def work(cache: RowCache) -> int:
+        return count_write(cache)
 
-    left = weakref.ref(work)
+    reference = weakref.ref(work)
     gc.disable()
     try:
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(writer.write, work)
         del work
-        assert left() is None
+        assert reference() is None
     finally:
         gc.enable()
 
 
-async def _together(writer: SqliteWriter, bad: Callable[[RowCache], int]) -> list[object]:
-    """Write something bad between two good things, and return what came of each."""
+async def write_between_two(
+    writer: SqliteWriter, failing_work: Callable[[RowCache], int]
+) -> list[object]:
+    """Write `failing_work` in one group between two good writes; return the three outcomes."""
     outcomes: list[object] = [None] * 3
 
-    async def one(n: int, work: Callable[[RowCache], int]) -> None:
+    async def write(n: int, work: Callable[[RowCache], int]) -> None:
         try:
             outcomes[n] = await writer.write(work)
-        except Exception as error:  # noqa: BLE001 - looked at by the test
+        except Exception as error:  # noqa: BLE001 - the test inspects it
             outcomes[n] = error
 
     async with anyio.create_task_group() as group:
-        for n, work in enumerate((here, bad, here)):
-            group.start_soon(one, n, work)
+        for n, work in enumerate((count_write, failing_work, count_write)):
+            group.start_soon(write, n, work)
     return outcomes
 
 
-async def test_a_refusal_reaches_the_one_who_asked_and_no_other(writer: SqliteWriter) -> None:
-    """The rest of its group is committed."""
-
+async def test_a_refused_write_fails_alone_and_the_rest_of_its_group_is_committed(
+    writer: SqliteWriter,
+) -> None:
     def refuse(_: RowCache) -> int:
         raise RunNotFound("r")
 
-    first, refused, third = await _together(writer, refuse)
+    first, refused, third = await write_between_two(writer, refuse)
     assert isinstance(refused, RunNotFound)
     assert first == third == get_ident()
 
 
-async def test_an_error_of_the_file_fails_only_what_causes_it(writer: SqliteWriter) -> None:
-    """Each request of a group that failed is tried again alone."""
+async def test_a_database_error_fails_only_the_write_that_causes_it(
+    writer: SqliteWriter,
+) -> None:
+    """After a failed group commit, each request is tried again alone."""
 
-    def breaks(at: RowCache) -> int:
-        at.db.execute("UPDATE latches SET turns = 'a lot'")
+    def violate_constraint(cache: RowCache) -> int:
+        cache.db.execute("UPDATE latches SET turns = 'a lot'")
         return 0
 
-    first, broken, third = await _together(writer, breaks)
-    assert isinstance(broken, StoreError)
+    first, failed, third = await write_between_two(writer, violate_constraint)
+    assert isinstance(failed, StoreError)
     assert isinstance(first, int)
     assert isinstance(third, int)
-    turns = await writer.write(lambda at: at.db.execute("SELECT turns FROM latches").get)
+    turns = await writer.write(lambda cache: cache.db.execute("SELECT turns FROM latches").get)
     assert turns == 2
 
 
 @pytest.mark.parametrize("detours", [0, 1_000_000])
-async def test_what_fails_after_its_first_write_is_taken_back_and_alone(
+async def test_a_write_that_raises_halfway_is_rolled_back_alone(
     writer: SqliteWriter, detours: int
 ) -> None:
-    """Whatever it is: half a request must never be committed with the rest of its group."""
+    """Half of a request must never be committed with the rest of its group."""
 
-    def tears(at: RowCache) -> int:
-        at.db.execute("UPDATE latches SET turns = turns + 100")
+    def update_and_raise(cache: RowCache) -> int:
+        cache.db.execute("UPDATE latches SET turns = turns + 100")
         raise OverflowError("beyond")
 
     writer._detours_left = detours
-    first, torn, third = await _together(writer, tears)
-    assert isinstance(torn, OverflowError)
+    first, failed, third = await write_between_two(writer, update_and_raise)
+    assert isinstance(failed, OverflowError)
     assert isinstance(first, int)
     assert isinstance(third, int)
     with pytest.raises(OverflowError):
-        await writer.write(tears)
-    turns = await writer.write(lambda at: at.db.execute("SELECT turns FROM latches").get)
+        await writer.write(update_and_raise)
+    turns = await writer.write(lambda cache: cache.db.execute("SELECT turns FROM latches").get)
     assert turns == 2
 
 
-async def test_what_is_known_of_a_run_is_forgotten_with_what_was_taken_back(
+async def test_a_rollback_clears_the_cached_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next append must not be tied to an entry that is not there."""
+    """The next append must not follow an entry that was rolled back."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
-    move = RowCache.update_row
+    update_row = RowCache.update_row
 
-    def tears(self: RowCache, *rest: object) -> None:
-        move(self, *rest)  # type: ignore[arg-type]  # as it came
+    def update_and_raise(self: RowCache, *rest: object) -> None:
+        update_row(self, *rest)  # type: ignore[arg-type]  # passed on unchanged
         raise OverflowError("beyond")
 
-    monkeypatch.setattr(RowCache, "update_row", tears)
+    monkeypatch.setattr(RowCache, "update_row", update_and_raise)
     with pytest.raises(OverflowError):
         await append_message(store, RUN, 1)
-    monkeypatch.setattr(RowCache, "update_row", move)
+    monkeypatch.setattr(RowCache, "update_row", update_row)
     assert (await append_message(store, RUN, 1)).seq == 2
     assert len(await store.read(RUN)) == 2
     await store.close()
 
 
-async def test_what_is_large_is_written_and_read_in_a_thread(
+async def test_large_entries_are_encoded_and_verified_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight megabytes to hash and to decode would stop everything else in the loop."""
-    threads: dict[str, list[bool]] = {"stamp": [], "verified": [], "encode": []}
+    """Hashing and decoding eight megabytes would block the event loop."""
+    threads: dict[str, list[bool]] = {"stamp": [], "verify": [], "encode": []}
     loop = get_ident()
 
-    def noting(owner: ModuleType | type, name: str, what: str) -> None:
+    def record_thread(owner: ModuleType | type, name: str, operation: str) -> None:
         original = getattr(owner, name)
 
-        def note(*given: object, **named: object) -> object:
-            threads[what].append(get_ident() == loop)
-            return original(*given, **named)
+        def wrapper(*args: object, **kwargs: object) -> object:
+            threads[operation].append(get_ident() == loop)
+            return original(*args, **kwargs)
 
-        monkeypatch.setattr(owner, name, note)
+        monkeypatch.setattr(owner, name, wrapper)
 
     store = SqliteStore(tmp_path / "runs.db")
     store._writer._timer = lambda: 0.0  # no commit is slow
     await create_run(store)
-    noting(validation, "stamp_lines", "stamp")
-    noting(validation, "encode_entry", "encode")
-    noting(HashChain, "verify_lines", "verified")
+    record_thread(validation, "stamp_lines", "stamp")
+    record_thread(validation, "encode_entry", "encode")
+    record_thread(HashChain, "verify_lines", "verify")
     await append_message(store, RUN, 1, "x" * 1000)
     await store.read(RUN)
-    assert threads == {"stamp": [True], "verified": [True], "encode": [True]}
+    assert threads == {"stamp": [True], "verify": [True], "encode": [True]}
     await append_message(store, RUN, 2, "x" * 1_000_000)
     assert [len(data) > 1_000_000 for data, _ in await store.read_lines(RUN)] == [
         False,
@@ -257,16 +250,21 @@ async def test_what_is_large_is_written_and_read_in_a_thread(
     assert len(await store.read(RUN)) == 3
     assert threads == {
         "stamp": [True, False],
-        "verified": [True, False],
-        "encode": [True, True, False],  # the first try is what finds out
+        "verify": [True, False],
+        "encode": [True, True, False],  # the first try finds out the size
     }
     await store.read(RUN, limit=2)
-    assert threads["verified"][-1]
+    assert threads["verify"][-1]
     await store.close()
 
 
-async def test_an_interrupt_in_a_commit_leaves_nobody_waiting(writer: SqliteWriter) -> None:
-    """Ctrl-C can hit the leader of a group; the others must hear of it."""
+async def test_an_interrupt_during_a_commit_answers_every_waiting_write(
+    writer: SqliteWriter,
+) -> None:
+    """Ctrl-C can interrupt the leader of a group.
+
+    The other writers of the group get an error.
+    """
 
     class Interrupt(BaseException):
         pass
@@ -276,53 +274,53 @@ async def test_an_interrupt_in_a_commit_leaves_nobody_waiting(writer: SqliteWrit
 
     outcomes: list[BaseException] = []
 
-    async def one(work: Callable[[RowCache], int]) -> None:
+    async def write(work: Callable[[RowCache], int]) -> None:
         try:
             await writer.write(work)
         except (Interrupt, StoreUnreachable) as error:
             outcomes.append(error)
 
     async with anyio.create_task_group() as group:
-        for work in (here, interrupt, here):
-            group.start_soon(one, work)
-    assert sorted(type(o).__name__ for o in outcomes) == [
+        for work in (count_write, interrupt, count_write):
+            group.start_soon(write, work)
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == [
         "Interrupt",
         "StoreUnreachable",
         "StoreUnreachable",
     ]
-    assert await writer.write(here) == get_ident()
+    assert await writer.write(count_write) == get_ident()
 
 
 async def test_a_heartbeat_from_another_thread_does_not_wait_for_a_blocked_loop(
     tmp_path: Path,
 ) -> None:
-    """A tool that blocks the loop must not cost the process its leases."""
+    """A tool that blocks the event loop must not cost the process its leases."""
     store = SqliteStore(tmp_path / "runs.db")
-    beaten = Event()
+    written = Event()
 
-    async def beat() -> None:
+    async def write_from_thread() -> None:
         await create_run(store)
-        beaten.set()
+        written.set()
 
-    async def blocked() -> None:
-        Thread(target=anyio.run, args=(beat,)).start()
-        assert beaten.wait(timeout=60)  # blocks the loop, while a group of it gathers
+    async def block_loop() -> None:
+        Thread(target=anyio.run, args=(write_from_thread,)).start()
+        assert written.wait(timeout=60)  # blocks the loop while one of its groups is open
 
     async with anyio.create_task_group() as group:
         group.start_soon(store.list_halts)
         group.start_soon(store.release_leases, "nobody")
-        group.start_soon(blocked)
+        group.start_soon(block_loop)
     assert (await store.get_row(RUN)).seq == 1
     await store.close()
 
 
-async def test_closing_answers_everything_that_was_handed_in(tmp_path: Path) -> None:
-    """Done, or refused as closed; nobody hangs."""
+async def test_close_answers_every_pending_request(tmp_path: Path) -> None:
+    """Each request is done or refused with StoreClosed; none hangs."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
     outcomes: list[str] = []
 
-    async def one(n: int) -> None:
+    async def call_store(n: int) -> None:
         try:
             await store.list_halts()
             await store.record_heartbeat(f"h{n}", ttl=timedelta(seconds=1))
@@ -332,20 +330,20 @@ async def test_closing_answers_everything_that_was_handed_in(tmp_path: Path) -> 
 
     async with anyio.create_task_group() as group:
         for n in range(50):
-            group.start_soon(one, n)
+            group.start_soon(call_store, n)
         group.start_soon(store.close)
     assert len(outcomes) == 50
     with pytest.raises(StoreClosed):
         await append_message(store, RUN, 1)
 
 
-async def test_the_log_is_grown_once_a_process_has_come_to_stay(tmp_path: Path) -> None:
-    """While it grows commit by commit, every fsync costs nearly twice as much."""
+async def test_the_log_is_grown_after_the_first_commits(tmp_path: Path) -> None:
+    """While the log grows with each commit, an fsync takes nearly twice as long."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
     for seq in range(1, 2 * WARMUP_COMMITS):
         await append_message(store, RUN, seq)
-    # What is handed to the thread after the chore is answered after it.
+    # The thread works in order, so this append is answered after the log has grown.
     store._writer._detours_left = 1
     await append_message(store, RUN, 2 * WARMUP_COMMITS)
     assert (tmp_path / "runs.db-wal").stat().st_size > 4_000_000
@@ -356,8 +354,8 @@ async def test_the_log_is_grown_once_a_process_has_come_to_stay(tmp_path: Path) 
     await store.close()
 
 
-async def test_a_log_that_has_grown_is_carried_over_into_the_file(tmp_path: Path) -> None:
-    """Checkpoints are ours to make: the log must not grow for ever."""
+async def test_a_large_log_is_checkpointed_into_the_file(tmp_path: Path) -> None:
+    """Automatic checkpoints are off; the writer makes them, or the log would grow for ever."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
     for seq in range(1, 60):
@@ -368,10 +366,10 @@ async def test_a_log_that_has_grown_is_carried_over_into_the_file(tmp_path: Path
     await store.close()
 
 
-async def test_a_log_that_a_long_reader_has_made_large_is_cut_back_after_it(
+async def test_the_log_is_truncated_after_a_long_reader_has_ended(
     tmp_path: Path,
 ) -> None:
-    """Nothing can be carried over while somebody reads what was; the disk has it back later."""
+    """An open read transaction prevents the checkpoint; the disk space is freed later."""
     path, log = tmp_path / "runs.db", tmp_path / "runs.db-wal"
     store = SqliteStore(path, durability="relaxed")
     await create_run(store)

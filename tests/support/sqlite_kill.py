@@ -1,0 +1,36 @@
+"""Kill the own process at a chosen SQLite statement, for tests of crashes."""
+
+import os
+import signal
+
+import apsw
+
+from midrun.stores.sqlite.store import SqliteStore
+
+STATEMENTS = {"insert": "INSERT INTO entries", "commit": "COMMIT", "reply": "COMMIT"}
+"""The first words of the statement at each point; *reply* is after the commit has ended."""
+
+
+def kill_self_at(point: str, number: int) -> None:
+    """Kill this process the `number`-th time that a connection passes `point`."""
+    code = apsw.SQLITE_TRACE_PROFILE if point == "reply" else apsw.SQLITE_TRACE_STMT
+    count = 0
+    is_open = False
+
+    def count_statement(event: dict[str, object]) -> None:
+        nonlocal count
+        # To create or open the file also commits; only later statements are counted.
+        if str(event.get("sql", "")).strip().startswith(STATEMENTS[point]) and is_open:
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    apsw.connection_hooks.append(lambda db: db.trace_v2(code, count_statement))
+    original_init = SqliteStore.__init__
+
+    def patched_init(self: SqliteStore, *args: object, **options: object) -> None:
+        nonlocal is_open
+        original_init(self, *args, **options)  # type: ignore[arg-type]  # passed on unchanged
+        is_open = True
+
+    SqliteStore.__init__ = patched_init  # type: ignore[method-assign]  # only in this process

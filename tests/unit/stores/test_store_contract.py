@@ -1,0 +1,114 @@
+"""Each store passes the conformance suites of `midrun.testing`."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from midrun.ports.store import Store
+from midrun.stores.memory import MemoryStore
+from midrun.stores.postgres.store import PostgresStore
+from midrun.stores.sqlite.store import SqliteStore
+from midrun.testing.postgres import Postgres
+from midrun.testing.store_suite import FollowerCursorSuite, ManualClock, StoreSuite
+from midrun.testing.store_suite.fixtures import ReopenStore
+
+
+class TestMemoryStore(StoreSuite, FollowerCursorSuite):
+    @pytest.fixture
+    async def store(self, clock: ManualClock) -> AsyncIterator[Store]:
+        store = MemoryStore(clock=clock)
+        yield store
+        await store.close()
+
+
+class TestMemoryStoreWithAKey(StoreSuite):
+    """A key changes the hashes and nothing else."""
+
+    @pytest.fixture
+    async def store(self, clock: ManualClock) -> AsyncIterator[Store]:
+        store = MemoryStore(clock=clock, key=b"kept where the store is not")
+        yield store
+        await store.close()
+
+
+class TestSqliteStore(StoreSuite, FollowerCursorSuite):
+    @pytest.fixture
+    async def store(self, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
+        store = SqliteStore(tmp_path / "runs.db", clock=clock)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def reopen(self, clock: ManualClock, tmp_path: Path) -> AsyncIterator[ReopenStore]:
+        opened: list[Store] = []
+
+        async def reopen_store(store: Store) -> Store:
+            await store.close()
+            opened.append(SqliteStore(tmp_path / "runs.db", clock=clock))
+            return opened[-1]
+
+        yield reopen_store
+        for store in opened:
+            await store.close()
+
+
+class TestSqliteStoreByThread(StoreSuite):
+    """All commits are left to the writer thread, as on a slow disk."""
+
+    @pytest.fixture
+    async def store(self, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
+        store = SqliteStore(tmp_path / "runs.db", clock=clock)
+        store._writer._detours_left = 1_000_000
+        yield store
+        await store.close()
+
+
+TRUNCATE_ALL = """
+    DO $$
+    BEGIN
+        IF to_regclass('midrun_runs') IS NOT NULL THEN
+            SET LOCAL session_replication_role = replica;  -- disables the triggers of entries
+            TRUNCATE midrun_runs, midrun_entries, midrun_labels, midrun_snapshots, midrun_news,
+                     midrun_holders, midrun_halts, midrun_followers, midrun_marks, midrun_chunks
+                     RESTART IDENTITY;
+        END IF;
+    END
+    $$
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres_url(postgres: Postgres) -> str:
+    """Return one schema for the module; to create one takes longer than most of the tests."""
+    return postgres.url()
+
+
+@pytest.mark.once
+class TestPostgresStore(StoreSuite, FollowerCursorSuite):
+    @pytest.fixture
+    def url(self, postgres_url: str) -> str:
+        """Empty the schema and return its URL."""
+        with psycopg.connect(postgres_url, autocommit=True) as db:
+            db.execute(TRUNCATE_ALL)
+        return postgres_url
+
+    @pytest.fixture
+    async def store(self, clock: ManualClock, url: str) -> AsyncIterator[Store]:
+        store = await PostgresStore.open(url, clock=clock)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def reopen(self, clock: ManualClock, url: str) -> AsyncIterator[ReopenStore]:
+        opened: list[Store] = []
+
+        async def reopen_store(store: Store) -> Store:
+            await store.close()
+            opened.append(await PostgresStore.open(url, clock=clock))
+            return opened[-1]
+
+        yield reopen_store
+        for store in opened:
+            await store.close()
