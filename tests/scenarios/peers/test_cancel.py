@@ -31,10 +31,10 @@ from tests.unit.runs.conftest import Opener
 @pytest.fixture
 def blocked_call(tmp_path: Path) -> Iterator[Middle]:
     """Return the pipes of a blocking tool: it reports its start, waits, and creates a file."""
-    blocked_call = Middle(tmp_path)
-    yield blocked_call
-    blocked_call.fifo.close()
-    blocked_call.gate.close()
+    call = Middle(tmp_path)
+    yield call
+    call.fifo.close()
+    call.gate.close()
 
 
 @pytest.fixture
