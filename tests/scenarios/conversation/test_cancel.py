@@ -66,9 +66,7 @@ async def test_a_cancel_does_not_undo_a_call_that_raised(opened: Opener) -> None
     assert [call.tool for call in (await run.report()).failed] == ["act"]
 
 
-async def test_a_cancel_of_a_halted_run_takes_effect_after_the_lift(
-    opened: Opener,
-) -> None:
+async def test_a_cancel_of_a_halted_run_takes_effect_after_the_lift(opened: Opener) -> None:
     """A second cancel returns the receipt of the first."""
     toolkit = ControllableTools()
     midrun = await opened(toolkit.agent(Use("slow_draft", name="x")))

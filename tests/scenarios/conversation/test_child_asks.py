@@ -172,9 +172,7 @@ async def test_arguments_edited_under_four_eyes_need_the_approval_of_another_per
     assert toolkit.completed == ["y"]
 
 
-async def test_an_approval_on_the_child_closes_the_ask_on_the_parent(
-    opened: Opener,
-) -> None:
+async def test_an_approval_on_the_child_closes_the_ask_on_the_parent(opened: Opener) -> None:
     toolkit = ApprovalToolkit()
     _, run, child = await start_waiting_parent(opened, toolkit, Use("wire", name="x"))
     (ask,) = (await run.view()).asks
@@ -235,9 +233,7 @@ async def test_a_decision_that_does_not_fit_the_childs_ask_is_refused_on_the_par
     assert len(await entries(run, AskOpened)) == 1
 
 
-async def test_of_two_decisions_on_parent_and_child_at_once_one_wins(
-    opened: Opener,
-) -> None:
+async def test_of_two_decisions_on_parent_and_child_at_once_one_wins(opened: Opener) -> None:
     """The call of the child is made at most once, and both asks are closed."""
     toolkit = ApprovalToolkit()
     _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
@@ -634,9 +630,7 @@ async def test_a_halt_of_parent_and_child_opens_no_ask(opened: Opener, scope: st
     assert not await entries(run, RunWaiting)
 
 
-async def test_a_parent_waits_until_its_child_is_handed_back(
-    opened: Opener,
-) -> None:
+async def test_a_parent_waits_until_its_child_is_handed_back(opened: Opener) -> None:
     """Calls that the person makes by hand do not wake the parent."""
     toolkit = ApprovalToolkit()
     midrun, run, child = await start_parent_and_child(

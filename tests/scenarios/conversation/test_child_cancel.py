@@ -59,9 +59,7 @@ async def test_a_cancel_undoes_running_generations_in_reverse_order(opened: Open
     assert {row.phase for row in page.items} == {"cancelled"}
 
 
-async def test_a_dropped_frame_cancels_the_child_of_its_topic(
-    opened: Opener,
-) -> None:
+async def test_a_dropped_frame_cancels_the_child_of_its_topic(opened: Opener) -> None:
     """The ask of the child is closed, so an answer cannot start it again."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(
@@ -121,9 +119,7 @@ async def test_residue_of_a_child_is_residue_in_the_report_of_its_parent(
     assert not report.clean, str(report)
 
 
-async def test_a_child_that_does_not_respond_does_not_block_the_cancel(
-    opened: Opener,
-) -> None:
+async def test_a_child_that_does_not_respond_does_not_block_the_cancel(opened: Opener) -> None:
     """Its tool blocks a thread; after the grace the call is unsure, and both are cancelled."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("grind", name="x"), "Never.", grace=SHORT_GRACE)
@@ -137,9 +133,7 @@ async def test_a_child_that_does_not_respond_does_not_block_the_cancel(
     toolkit.grind_gate.set()
 
 
-async def test_a_cancelled_child_is_a_failed_call_of_its_parent(
-    opened: Opener,
-) -> None:
+async def test_a_cancelled_child_is_a_failed_call_of_its_parent(opened: Opener) -> None:
     """The agent of the parent is told, and continues."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("slow_draft", name="x"), "Never.")
@@ -156,14 +150,11 @@ async def test_a_cancelled_child_is_a_failed_call_of_its_parent(
     assert toolkit.undone == ["x"]
 
 
-async def test_a_failed_child_is_a_failed_call_of_its_parent(
-    opened: Opener,
-) -> None:
+async def test_a_failed_child_is_a_failed_call_of_its_parent(opened: Opener) -> None:
     """The agent of the parent gets the error; the child is cancelled when its parent ends."""
     toolkit = ApprovalToolkit()
-    child_agent = make_child(
-        toolkit, Use("draft", name="x")
-    )  # the script has no second turn, so the model fails
+    # The script has no second turn, so the model fails.
+    child_agent = make_child(toolkit, Use("draft", name="x"))
     midrun = await opened(
         make_parent(child_agent, turns=[Use("aide", task="Do"), repeat_results])
     )
@@ -210,18 +201,16 @@ async def test_a_process_that_closes_with_running_children_loses_no_work(
     toolkit.gate("a2").set()
     toolkit.gate("b1").set()
     second = await opened(parent)
-    run_again = await second.get(run.id)
-    outcome = await run_again.result()
+    same_run = await second.get(run.id)
+    outcome = await same_run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "a: a!; b: b!"
     assert sorted(toolkit.completed) == ["a1", "a2", "b1", "b2"]
     assert len((await second.runs()).items) == 3
-    assert "PauseRequested" not in await kinds(run_again)
+    assert "PauseRequested" not in await kinds(same_run)
 
 
-async def test_a_child_can_be_driven_by_another_process_than_its_parent(
-    opened: Opener,
-) -> None:
+async def test_a_child_can_be_driven_by_another_process_than_its_parent(opened: Opener) -> None:
     """Pause and cancel of the parent reach the child through the store."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(
@@ -292,9 +281,7 @@ async def test_a_cancel_of_calls_in_flight_keeps_the_work_of_a_completed_child(
     assert (done_call.tool, done_call.run) == ("aide", child.id)
 
 
-async def test_a_cancel_undoes_completed_generations_in_reverse_order(
-    opened: Opener,
-) -> None:
+async def test_a_cancel_undoes_completed_generations_in_reverse_order(opened: Opener) -> None:
     toolkit = ApprovalToolkit()
     inner = make_child(toolkit, Use("draft", name="i1"), "Inner.", name="inner")
     script = [Use("draft", name="m1"), Use("inner", task="deeper"), Use("draft", name="m2")]
@@ -354,9 +341,7 @@ async def test_undo_all_undoes_the_finished_calls_of_an_ended_child(
     assert len(await entries(child, UndoStarted)) == 2
 
 
-async def test_a_cancel_of_a_waiting_parent_undoes_its_completed_child(
-    opened: Opener,
-) -> None:
+async def test_a_cancel_of_a_waiting_parent_undoes_its_completed_child(opened: Opener) -> None:
     """No worker drives the parent while it waits; the cancel makes one take it."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("draft", name="inner"), "Done.")

@@ -66,14 +66,16 @@ async def test_a_resume_on_another_store_repeats_no_call_of_the_child(
     run = await start_waiting_run(await opened(agent, key=KEY))
     text = (await run.checkpoint()).to_json()
     async with open_other_store(tmp_path, agent, key=KEY) as other_midrun:
-        run_again = await other_midrun.resume(
+        resumed_run = await other_midrun.resume(
             Checkpoint.from_json(text, key=KEY), "yes", actor="ada"
         )
-        outcome = await run_again.result()
+        outcome = await resumed_run.result()
         assert isinstance(outcome, Completed)
         assert outcome.output == "aide: ask_human: yes"
         assert toolkit.completed == ["paid"]
-        (answered,) = await entries(await wait_for_child(other_midrun, run_again), AskAnswered)
+        (answered,) = await entries(
+            await wait_for_child(other_midrun, resumed_run), AskAnswered
+        )
         assert answered.by == "ada"
     await verify_all(tmp_path / "other.db")
 
@@ -132,9 +134,9 @@ async def test_a_completed_child_can_be_undone_on_another_store(
     await run.pause()
     checkpoint = await run.checkpoint()
     async with open_other_store(tmp_path, agent) as other_midrun:
-        run_again = await other_midrun.resume(checkpoint)
-        await run_again.cancel(undo="all")
-        outcome = await run_again.result()
+        resumed_run = await other_midrun.resume(checkpoint)
+        await resumed_run.cancel(undo="all")
+        outcome = await resumed_run.result()
         assert isinstance(outcome, Cancelled)
         assert outcome.report.clean
         assert toolkit.undone == ["inner"]

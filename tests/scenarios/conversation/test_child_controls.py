@@ -273,9 +273,8 @@ async def test_the_sweep_does_not_lift_a_child_that_is_halted_with_its_parent(
     await run.until("halted")
     child = await wait_for_child(midrun, run)
     await recorded(child, RunHalted)
-    await midrun.store.remove_halt(
-        "label:decoy"
-    )  # as by a process that died before it lifted the run
+    # As by a process that died before it lifted the run.
+    await midrun.store.remove_halt("label:decoy")
     await recorded(decoy, RunLifted)
     assert (await child.view()).phase == "halted"
     assert not await entries(child, RunLifted)
@@ -284,9 +283,7 @@ async def test_the_sweep_does_not_lift_a_child_that_is_halted_with_its_parent(
     assert isinstance(await run.result(), Completed)
 
 
-async def test_a_halt_of_the_agent_of_the_child_makes_the_parent_wait(
-    opened: Opener,
-) -> None:
+async def test_a_halt_of_the_agent_of_the_child_makes_the_parent_wait(opened: Opener) -> None:
     """The halt does not cover the parent."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("read", name="x"), "Found.")

@@ -119,9 +119,7 @@ async def start_run(
     return midrun, await midrun.start("actor", "Count to the end of it all")
 
 
-async def test_prompts_stay_limited_and_the_journal_keeps_all_replies(
-    opened: Opener,
-) -> None:
+async def test_prompts_stay_limited_and_the_journal_keeps_all_replies(opened: Opener) -> None:
     model, toolkit = CountingModel(300), ApprovalToolkit()
     _, run = await start_run(opened, model, toolkit)
     outcome = await run.result()
@@ -195,9 +193,7 @@ async def test_a_pause_during_a_summary_aborts_it(opened: Opener) -> None:
     assert max(model.prompt_sizes) <= WINDOW_WORDS + STEP_MAX_WORDS
 
 
-async def test_a_redirect_during_a_summary_reaches_the_next_step(
-    opened: Opener,
-) -> None:
+async def test_a_redirect_during_a_summary_reaches_the_next_step(opened: Opener) -> None:
     model, toolkit = CountingModel(60), ApprovalToolkit()
     model.holds_summary = True
     _, run = await start_run(opened, model, toolkit)
@@ -234,9 +230,7 @@ async def test_a_failed_summary_fails_the_run_and_keeps_its_history(opened: Open
     assert len(set(toolkit.completed)) == len(toolkit.completed) == 60
 
 
-async def test_an_empty_summary_does_not_replace_the_history(
-    opened: Opener,
-) -> None:
+async def test_an_empty_summary_does_not_replace_the_history(opened: Opener) -> None:
     model, toolkit = CountingModel(60), ApprovalToolkit()
     model.summary = ""
     _, run = await start_run(opened, model, toolkit)
@@ -361,9 +355,7 @@ async def test_only_the_newest_runs_of_a_thread_are_in_the_history(path: Path) -
         Midrun(kept_at(path), thread_runs=0)
 
 
-async def test_the_oldest_messages_of_a_too_long_history_are_left_out(
-    opened: Opener,
-) -> None:
+async def test_the_oldest_messages_of_a_too_long_history_are_left_out(opened: Opener) -> None:
     """The first message says how many."""
     midrun = await opened(make_reader(300, 15_000))
     first = await midrun.start("actor", "first", thread=THREAD)

@@ -137,8 +137,8 @@ async def test_another_process_reads_the_same_plan(opened: Opener) -> None:
     )
     run = await (await opened(agent)).start("actor", "go")
     await toolkit.start("x").wait()
-    run_elsewhere = await (await opened()).get(run.id)
-    assert (await run_elsewhere.view()).place == "step 2 of 3"
+    remote_run = await (await opened()).get(run.id)
+    assert (await remote_run.view()).place == "step 2 of 3"
     toolkit.gate("x").set()
     await run.until("completed")
     (made,) = [use for turn in await turns(run) for use in turn.uses if use.tool == "plan"]

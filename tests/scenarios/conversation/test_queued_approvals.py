@@ -37,9 +37,7 @@ async def start_waiting_run(
     return midrun, run
 
 
-async def test_the_agent_continues_and_the_outcome_is_a_new_message(
-    opened: Opener,
-) -> None:
+async def test_the_agent_continues_and_the_outcome_is_a_new_message(opened: Opener) -> None:
     """The model first gets the interim result that the call is under review."""
     toolkit = ApprovalToolkit()
     results: list[str] = []
@@ -247,9 +245,7 @@ async def test_an_approval_does_not_resume_a_paused_run(opened: Opener) -> None:
     assert toolkit.completed == ["x"]
 
 
-async def test_a_side_question_keeps_the_review_open(
-    opened: Opener,
-) -> None:
+async def test_a_side_question_keeps_the_review_open(opened: Opener) -> None:
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, "Tuesday.", "Good.")
     await run.say("What day is it?")
@@ -285,7 +281,7 @@ async def test_of_two_approvals_at_once_one_wins_and_the_other_is_refused(
     """They come from two processes; the refusal names the first actor."""
     toolkit = ApprovalToolkit()
     midrun, run = await start_waiting_run(opened, toolkit, "Good.")
-    run_elsewhere = await (await opened()).get(run.id)
+    remote_run = await (await opened()).get(run.id)
     (ask,) = (await run.view()).asks
     refusals: list[ControlRefused] = []
 
@@ -297,7 +293,7 @@ async def test_of_two_approvals_at_once_one_wins_and_the_other_is_refused(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(decide, run, "ada", {"name": "by ada"})
-        tasks.start_soon(decide, run_elsewhere, "bob", {"name": "by bob"})
+        tasks.start_soon(decide, remote_run, "bob", {"name": "by bob"})
     await run.until("completed")
     (answer,) = await entries(run, AskAnswered)
     assert toolkit.completed == [f"by {answer.by}"]

@@ -65,9 +65,8 @@ async def test_a_scheduled_message_reaches_a_running_run_at_its_time(path: Path)
         await toolkit.start("x").wait()
         await run.say("The shop closes.", at=time_from_now(clock), actor=SYSTEM)
         clock.move(2 * HOUR)
-        await run.say(
-            "Look at the clock", urgency="later"
-        )  # wakes the run loop, which then reads the clock
+        # This message wakes the run loop, which then reads the clock.
+        await run.say("Look at the clock", urgency="later")
         await recorded(run, MessageDue)
         toolkit.gate("x").set()
         await run.until("completed")
@@ -150,8 +149,8 @@ async def test_scheduled_messages_are_delivered_in_the_order_of_their_times(path
         await recorded(run, MessageDue, count=2)
         while (view := await run.until("waiting")).pending or view.frames:
             pass
-        said = [turn.text for turn in await turns(run) if turn.by == SYSTEM]
-        assert said == ["first", "second"]
+        texts = [turn.text for turn in await turns(run) if turn.by == SYSTEM]
+        assert texts == ["first", "second"]
 
 
 async def test_a_message_that_another_process_scheduled_wakes_the_run(path: Path) -> None:

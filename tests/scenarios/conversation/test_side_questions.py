@@ -106,9 +106,7 @@ async def test_three_nested_side_questions_resume_three_topics(opened: Opener) -
     assert outcome.output.endswith("Main.")
 
 
-async def test_the_plan_returns_after_a_side_question_with_its_own_plan(
-    opened: Opener,
-) -> None:
+async def test_the_plan_returns_after_a_side_question_with_its_own_plan(opened: Opener) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
         Use("plan", items=["A", "B", "C"], marks={"1": "done"}),

@@ -59,9 +59,7 @@ async def test_a_person_takes_over_writes_uses_a_tool_and_hands_back(opened: Ope
     ]
 
 
-async def test_the_model_gets_the_calls_of_the_person_and_their_results(
-    opened: Opener,
-) -> None:
+async def test_the_model_gets_the_calls_of_the_person_and_their_results(opened: Opener) -> None:
     """Otherwise it would make the same calls again."""
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Thanks.")
@@ -230,9 +228,7 @@ async def test_a_repeated_request_id_makes_a_call_by_hand_once(opened: Opener) -
     assert toolkit.completed == ["own", "x"]
 
 
-async def test_a_take_over_closes_the_model_stream_and_keeps_its_text(
-    opened: Opener,
-) -> None:
+async def test_a_take_over_closes_the_model_stream_and_keeps_its_text(opened: Opener) -> None:
     model = Speaker(Line("Half a", " sentence.", gate="middle"), "Whole.")
     toolkit = ApprovalToolkit()
     agent = Agent("actor", model=model, tools=toolkit.tools())
@@ -326,12 +322,12 @@ async def test_a_process_without_agents_can_take_over_write_and_hand_back(
     agent = toolkit.agent(Use("slow", name="own"), "Done.")
     run = await (await opened(agent)).start("actor", "go")
     await toolkit.start("own").wait()
-    run_elsewhere = await (await opened()).get(run.id)
-    await run_elsewhere.take_over(actor="ada")
+    remote_run = await (await opened()).get(run.id)
+    await remote_run.take_over(actor="ada")
     toolkit.gate("own").set()
-    await run_elsewhere.until("paused")
-    await run_elsewhere.write("From afar.", actor="ada")
-    await run_elsewhere.hand_back(actor="ada")
+    await remote_run.until("paused")
+    await remote_run.write("From afar.", actor="ada")
+    await remote_run.hand_back(actor="ada")
     await recorded(run, HandedBack)
     await run.until("completed")
     assert [message.text for message in await entries(run, PersonWrote)] == ["From afar."]
@@ -343,9 +339,9 @@ async def test_a_call_by_hand_from_a_process_without_the_agent_needs_its_approva
     """A process that does not know the tools must not make the call look harmless."""
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Done.")
-    run_elsewhere = await (await opened()).get(run.id)
+    remote_run = await (await opened()).get(run.id)
     try:
-        await run_elsewhere.use_tool("wire", {"name": "x"}, actor="ada")
+        await remote_run.use_tool("wire", {"name": "x"}, actor="ada")
     except ControlRefused:
         return  # a process without the agent may refuse the control
     while not (view := await run.until("paused")).asks:

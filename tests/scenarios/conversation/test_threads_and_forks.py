@@ -177,12 +177,10 @@ async def find_boundaries(run: Run) -> list[int]:
     return boundaries
 
 
-async def complete_three_steps(
-    opened: Opener, toolkit: ApprovalToolkit, last: object = "End."
-) -> tuple[Midrun, Run]:
+async def complete_three_steps(opened: Opener, toolkit: ApprovalToolkit) -> tuple[Midrun, Run]:
     """Return a completed run that has made two calls, one after the other."""
     agent = toolkit.agent(
-        ["A. ", Use("quick", name="a")], ["B. ", Use("quick", name="b")], last
+        ["A. ", Use("quick", name="a")], ["B. ", Use("quick", name="b")], "End."
     )
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
@@ -299,9 +297,7 @@ async def test_a_fork_keeps_the_plan(opened: Opener) -> None:
     await run.until("completed")
 
 
-async def test_a_fork_does_not_copy_the_open_review(
-    opened: Opener,
-) -> None:
+async def test_a_fork_does_not_copy_the_open_review(opened: Opener) -> None:
     """The approval on the first run makes the call once."""
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(["P. ", Use("post", name="x")], "Hm.", "Good.", "Good.", "Good.")
@@ -348,9 +344,7 @@ async def test_a_fork_continues_after_turns_that_only_made_calls(opened: Opener)
     assert len({use.call for turn in await turns(fork) for use in turn.uses}) == 3
 
 
-async def test_a_call_in_flight_in_an_earlier_run_is_shown_as_under_way(
-    opened: Opener,
-) -> None:
+async def test_a_call_in_flight_in_an_earlier_run_is_shown_as_under_way(opened: Opener) -> None:
     """Otherwise the next run could make it again."""
     toolkit, last_turn = ApprovalToolkit(), RecordingTurn()
     midrun = await opened(

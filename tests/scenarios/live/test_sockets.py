@@ -197,9 +197,7 @@ async def test_a_store_in_memory_has_no_relay_and_no_files(
         assert not [file async for file in anyio.Path(tmp_path).iterdir()]
 
 
-async def test_a_sqlite_store_creates_no_socket_until_a_run_is_watched(
-    tmp_path: Path,
-) -> None:
+async def test_a_sqlite_store_creates_no_socket_until_a_run_is_watched(tmp_path: Path) -> None:
     """Most processes drive runs and watch none."""
     async with Midrun(f"sqlite:///{tmp_path / 'runs.db'}") as midrun:
         assert isinstance(midrun.store, SqliteStore)

@@ -94,9 +94,8 @@ async def test_a_blocking_tool_is_stopped_at_its_timeout(
     midrun = await opened(agent)
     run = await midrun.start(agent, "go")
     await run.until("completed")
-    if select([blocked_call.fifo._fd], [], [], 0)[
-        0
-    ]:  # unless its timeout ended before it started
+    # The fifo is empty if the timeout ended before the tool had started.
+    if select([blocked_call.fifo._fd], [], [], 0)[0]:
         (pid,) = await blocked_call.fifo.hear()
         assert not is_there(pid)
     blocked_call.gate.open()
@@ -238,16 +237,14 @@ async def test_a_cancelled_run_cannot_be_resumed(opened: Opener) -> None:
     await toolkit.start("a").wait()
     await run.cancel()
     cancelled = await run.until("cancelled")
-    run_again = await (await opened(toolkit.agent("never"))).get(run.id)
+    same_run = await (await opened(toolkit.agent("never"))).get(run.id)
     with pytest.raises(ControlRefused):
-        await run_again.resume("go on")
-    assert (await run_again.view()).seq == cancelled.seq
+        await same_run.resume("go on")
+    assert (await same_run.view()).seq == cancelled.seq
     assert toolkit.called == ["a"]
 
 
-async def test_a_cancel_during_an_approved_call_does_not_repeat_it(
-    opened: Opener,
-) -> None:
+async def test_a_cancel_during_an_approved_call_does_not_repeat_it(opened: Opener) -> None:
     """Strands: an approved tool runs twice if the cancel comes while it is running."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("pay", amount=5, to="bob"), "never"))

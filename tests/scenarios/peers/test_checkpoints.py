@@ -33,9 +33,7 @@ async def make_waiting_checkpoint(opened: Opener, key: bytes | None = None) -> s
     return (await run.checkpoint()).to_json()
 
 
-async def test_the_store_does_not_save_the_whole_state_with_each_step(
-    tmp_path: Path,
-) -> None:
+async def test_the_store_does_not_save_the_whole_state_with_each_step(tmp_path: Path) -> None:
     """LangGraph: 200 KB of state are stored with every step: 20 MB after 200 steps."""
 
     @tool
@@ -89,9 +87,7 @@ async def test_a_value_that_is_not_json_fails_the_call_and_is_named(opened: Open
     assert "NotJson" in problem
 
 
-async def test_a_client_cannot_change_the_arguments_of_an_approval(
-    opened: Opener,
-) -> None:
+async def test_a_client_cannot_change_the_arguments_of_an_approval(opened: Opener) -> None:
     """If the client holds the history, it can get one call approved and another one made."""
     text = await make_waiting_checkpoint(opened, KEY)
     forged = text.replace(r"\"amount\":5,", r"\"amount\":5000,")

@@ -35,9 +35,7 @@ async def test_a_tool_that_asks_is_called_once(opened: Opener) -> None:
     assert toolkit.prompts[-1][-1].uses[0].result == {"colour": "blue"}
 
 
-async def test_a_tool_that_needs_approval_is_called_once_after_it(
-    opened: Opener,
-) -> None:
+async def test_a_tool_that_needs_approval_is_called_once_after_it(opened: Opener) -> None:
     """Pydantic AI: the tool runs up to its question, and again after the approval."""
     toolkit = PeerToolkit()
     toolkit.gate("bob").set()
@@ -251,10 +249,10 @@ async def test_a_paused_run_survives_its_process(path: Path) -> None:
         first.gate("a").set()
         await run.until("paused")
     async with Midrun(kept_at(path), agents=[second.agent(*turns)]) as midrun:
-        run_again = await midrun.get(run.id)
-        assert (await run_again.view()).phase == "paused"
-        await run_again.resume()
-        await run_again.until("completed")
+        same_run = await midrun.get(run.id)
+        assert (await same_run.view()).phase == "paused"
+        await same_run.resume()
+        await same_run.until("completed")
     assert (first.called, second.called) == (["a"], ["b"])
 
 
@@ -267,7 +265,7 @@ async def test_a_process_that_closes_during_a_call_causes_no_repeated_call(path:
         run = await midrun.start("actor", "go")
         await first.start("b").wait()
     async with Midrun(kept_at(path), agents=[second.agent(*turns)]) as midrun:
-        run_again = await midrun.get(run.id)
-        await run_again.until("completed")
+        same_run = await midrun.get(run.id)
+        await same_run.until("completed")
     assert (first.called, second.called) == (["a", "b"], [])
     assert second.prompts[-1][-1].uses[0].problem.startswith("stopped midway")
