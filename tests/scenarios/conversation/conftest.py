@@ -1,4 +1,4 @@
-"""What tests of thought share: the stores of the runtime's tests, verified afterwards."""
+"""Fixtures for a store whose journals are verified after each test."""
 
 from tests.unit.runs.conftest import opened, path
 

@@ -1,4 +1,4 @@
-"""The decision log: thinking, text and why, with each call."""
+"""The decision log: thinking, text and reason of each call in journal and views."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,26 +8,29 @@ import anyio
 from midrun import Agent
 from midrun.core.entries import CallAborted, CallDone
 from midrun.core.values import Reply
-from midrun.core.values import Use as Wanted
+from midrun.core.values import Use as ToolUse
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
-from tests.scenarios.conversation.workshop import Workshop
+from tests.scenarios.conversation.toolkit import ApprovalToolkit
 from tests.scenarios.promises.seen import entries
 from tests.unit.runs.conftest import Opener
 
 
-class Thinker(Unpriced):
-    """Thinks, says something, and makes one call with its reason; then ends."""
+class ThinkingModel(Unpriced):
+    """A model that thinks, speaks and makes one call with a reason; then it ends.
+
+    With `blocks` it does not continue after its thinking.
+    """
 
     name = "thinker"
 
     def __init__(self) -> None:
-        self.cut = False
+        self.blocks = False
         self.thinking = anyio.Event()
 
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
-        """Think aloud."""
+        """Stream the next turn."""
         pieces = self._pieces(prompt)
         try:
             yield pieces
@@ -38,68 +41,66 @@ class Thinker(Unpriced):
         if prompt.transcript.assistant_turn_count:
             yield Finished(reply=Reply(text="Done."))
             return
-        yield Piece(kind="thinking", text="Nobody read it yet. ")
-        if self.cut:
+        yield Piece(kind="thinking", text="It is still unread. ")
+        if self.blocks:
             self.thinking.set()
             await anyio.sleep_forever()
         yield Piece(kind="text", text="I will read it.")
-        use = Wanted(tool="quick", args={"name": "x", "why": "it is the newest"})
-        reply = Reply(text="I will read it.", thinking="Nobody read it yet. ", uses=(use,))
+        use = ToolUse(tool="quick", args={"name": "x", "why": "it is the newest"})
+        reply = Reply(text="I will read it.", thinking="It is still unread. ", uses=(use,))
         yield Finished(reply=reply)
 
 
 async def test_thinking_text_and_reason_are_in_the_journal_with_the_call(
     opened: Opener,
 ) -> None:
-    """Why did it do that? The entry before the call says so."""
-    shop = Workshop()
-    run = await (await opened(Agent("actor", model=Thinker(), tools=shop.tools()))).start(
-        "actor", "go"
-    )
+    toolkit = ApprovalToolkit()
+    run = await (
+        await opened(Agent("actor", model=ThinkingModel(), tools=toolkit.tools()))
+    ).start("actor", "go")
     await run.until("completed")
     reply = next(e.reply for e in await entries(run, CallDone) if e.reply is not None)
-    assert (reply.thinking, reply.text) == ("Nobody read it yet. ", "I will read it.")
+    assert (reply.thinking, reply.text) == ("It is still unread. ", "I will read it.")
     (use,) = reply.uses
     assert (use.why, use.args) == ("it is the newest", {"name": "x"})
-    assert shop.completed == ["x"]
+    assert toolkit.completed == ["x"]
 
 
-async def test_thinking_that_was_cut_short_is_kept(opened: Opener) -> None:
-    """Also of a call that never came to say anything."""
-    shop, model = Workshop(), Thinker()
-    model.cut = True
-    run = await (await opened(Agent("actor", model=model, tools=shop.tools()))).start(
+async def test_the_journal_keeps_the_thinking_of_an_aborted_model_call(opened: Opener) -> None:
+    """The model call was aborted before it had any text."""
+    toolkit, model = ApprovalToolkit(), ThinkingModel()
+    model.blocks = True
+    run = await (await opened(Agent("actor", model=model, tools=toolkit.tools()))).start(
         "actor", "go"
     )
     await model.thinking.wait()
     await run.pause()
     await run.until("paused")
     (aborted,) = await entries(run, CallAborted)
-    assert aborted.thinking == "Nobody read it yet. "
+    assert aborted.thinking == "It is still unread. "
 
 
-async def test_the_report_says_why(opened: Opener) -> None:
-    """As data, and in the text that people read."""
-    shop = Workshop()
-    agent = shop.agent(Use("quick", name="x", why="it is the newest"), "Done.")
+async def test_the_report_has_the_reason_of_a_call(opened: Opener) -> None:
+    """As a field, and in its text."""
+    toolkit = ApprovalToolkit()
+    agent = toolkit.agent(Use("quick", name="x", why="it is the newest"), "Done.")
     run = await (await opened(agent)).start("actor", "go")
     await run.until("completed")
     report = await run.report()
-    assert [deed.why for deed in report.done] == ["it is the newest"]
+    assert [call.why for call in report.done] == ["it is the newest"]
     assert "it is the newest" in str(report)
 
 
-async def test_the_views_say_why(opened: Opener) -> None:
-    """Whoever is asked, and whoever watches a call, sees the agent's reason."""
-    shop = Workshop()
-    agent = shop.agent(
+async def test_the_view_has_the_reasons_of_asks_and_calls_in_flight(opened: Opener) -> None:
+    toolkit = ApprovalToolkit()
+    agent = toolkit.agent(
         Use("pay", name="x", why="the invoice is due"), Use("slow", name="y", why="to be sure")
     )
     run = await (await opened(agent)).start("actor", "go")
     view = await run.until("waiting")
     assert "the invoice is due" in repr(view.asks)
     await run.approve()
-    await shop.start("y").wait()
+    await toolkit.start("y").wait()
     assert "to be sure" in repr((await run.view()).in_flight)
     await run.cancel()
     await run.until("cancelled")

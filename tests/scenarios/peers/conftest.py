@@ -1,4 +1,4 @@
-"""The runs of these tests are kept and verified as those of the runtime's own tests."""
+"""Fixtures for a store whose journals are verified after each test."""
 
 from tests.unit.runs.conftest import opened, path
 

@@ -1,4 +1,7 @@
-"""What is kept of a run: little, plain JSON, and nothing that somebody else has written."""
+"""Checkpoints and stored data, compared with other frameworks: size, plain JSON, forgery.
+
+The docstrings name the framework and the failure that was seen there.
+"""
 
 import json
 from pathlib import Path
@@ -7,42 +10,40 @@ import anyio
 import pytest
 
 from midrun import Agent, Checkpoint, CheckpointRefused, Midrun, Paused, tool
-from midrun.models import ScriptedModel
+from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line
-from tests.scenarios.peers.cast import Cast, Use
+from tests.scenarios.peers.toolkit import PeerToolkit
 from tests.unit.runs.conftest import Opener
 
-KEY = b"thirty-two bytes that nobody has"
-THEIRS = b"thirty-two bytes of somebody else"
+KEY = b"k" * 32
+OTHER_KEY = b"o" * 32
 
 STEPS = 200
-LARGE = 200_000
-"""Bytes that the run has to remember from its first step on."""
+LARGE_RESULT_BYTES = 200_000
+"""Size of the result of the first step, which is part of every later prompt."""
 
 PAY = Use("pay", amount=5, to="bob")
 
 
-async def parked(opened: Opener, key: bytes | None = None) -> str:
-    """Return the checkpoint of a run that waits for a yes, as a client would hold it."""
-    midrun = await opened(Cast().agent(PAY, "Done."), key=key)
+async def make_waiting_checkpoint(opened: Opener, key: bytes | None = None) -> str:
+    """Return the checkpoint of a run that waits for an approval, as JSON."""
+    midrun = await opened(PeerToolkit().agent(PAY, "Done."), key=key)
     run = await midrun.start("actor", "go")
     await run.until("waiting")
     return (await run.checkpoint()).to_json()
 
 
-async def test_the_store_grows_with_what_happens_and_not_with_what_is_remembered(
-    tmp_path: Path,
-) -> None:
+async def test_the_store_does_not_save_the_whole_state_with_each_step(tmp_path: Path) -> None:
     """LangGraph: 200 KB of state are stored with every step: 20 MB after 200 steps."""
 
     @tool
     async def look() -> str:
-        """Find something large."""
-        return "x" * LARGE
+        """Return a large result."""
+        return "x" * LARGE_RESULT_BYTES
 
     @tool
     async def step(n: int) -> int:
-        """Do something small."""
+        """Return a small result."""
         return n
 
     turns: list[Line | Cue] = [Use("look"), *(Use("step", n=n) for n in range(STEPS)), "Done."]
@@ -51,97 +52,97 @@ async def test_the_store_grows_with_what_happens_and_not_with_what_is_remembered
         run = await midrun.start(agent, "go")
         await run.until("completed")
     stored = sum([(await file.stat()).st_size async for file in anyio.Path(tmp_path).iterdir()])
-    assert LARGE < stored < 4 * LARGE
+    assert LARGE_RESULT_BYTES < stored < 4 * LARGE_RESULT_BYTES
 
 
 async def test_the_checkpoint_of_a_small_run_is_small() -> None:
     """Agentfootprint: 21.6 KB for a run of three calls."""
-    cast = Cast()
+    toolkit = PeerToolkit()
     turn = [Use("quick", name="a"), Use("ask", name="b"), Use("quick", name="c")]
-    outcome = await cast.agent(turn, "Done.").run("go")
+    outcome = await toolkit.agent(turn, "Done.").run("go")
     assert isinstance(outcome, Paused)
     assert len(outcome.checkpoint.to_json()) < 4_000
 
 
-async def test_a_checkpoint_is_data_and_nothing_else() -> None:
-    """OpenAI: the state as JSON can hold a live function; it fails later, and elsewhere."""
-    cast = Cast()
-    outcome = await cast.agent(Use("ask", name="a"), "Done.").run("go")
+async def test_a_checkpoint_is_plain_json() -> None:
+    """OpenAI: the JSON state can refer to a live function; a resume elsewhere fails."""
+    toolkit = PeerToolkit()
+    outcome = await toolkit.agent(Use("ask", name="a"), "Done.").run("go")
     assert isinstance(outcome, Paused)
     text = outcome.checkpoint.to_json()
     assert Checkpoint.from_json(json.dumps(json.loads(text))) == outcome.checkpoint
 
 
-async def test_what_is_no_data_is_refused_by_name_where_it_is_given(opened: Opener) -> None:
-    """LangGraph, OpenAI: a bare TypeError when the state is written, without the field."""
-    cast = Cast()
-    midrun = await opened(cast.agent(Use("ask_badly", name="a"), cast.says("Then not.")))
+async def test_a_value_that_is_not_json_fails_the_call_and_is_named(opened: Opener) -> None:
+    """LangGraph, OpenAI: a TypeError when the state is written; it does not name the field."""
+    toolkit = PeerToolkit()
+    midrun = await opened(
+        toolkit.agent(Use("ask_badly", name="a"), toolkit.record_then_say("Then not."))
+    )
     run = await midrun.start("actor", "go")
     view = await run.until("completed")
     assert view.asks == ()
-    problem = cast.heard[-1][-1].uses[0].problem
+    problem = toolkit.prompts[-1][-1].uses[0].problem
     assert "how" in problem
     assert "NotJson" in problem
 
 
-async def test_an_approval_cannot_be_changed_on_its_way_through_a_client(
-    opened: Opener,
-) -> None:
-    """Where the client holds the history, it can have one thing approved and another done."""
-    text = await parked(opened, KEY)
+async def test_a_client_cannot_change_the_arguments_of_an_approval(opened: Opener) -> None:
+    """If the client holds the history, it can get one call approved and another one made."""
+    text = await make_waiting_checkpoint(opened, KEY)
     forged = text.replace(r"\"amount\":5,", r"\"amount\":5000,")
     assert forged != text
     with pytest.raises(CheckpointRefused, match="changed after it was signed"):
         Checkpoint.from_json(forged, key=KEY)
 
 
-async def test_a_changed_line_is_found_even_without_a_key(opened: Opener) -> None:
-    """Elsewhere a stored history that was edited by accident is taken as it is."""
-    text = await parked(opened)
+async def test_a_changed_entry_is_detected_without_a_key(opened: Opener) -> None:
+    """Other frameworks accept a stored history that was edited by accident."""
+    text = await make_waiting_checkpoint(opened)
     forged = text.replace(r"\"amount\":5,", r"\"amount\":5000,")
     assert forged != text
     with pytest.raises(CheckpointRefused, match="checkpoint_invalid"):
         Checkpoint.from_json(forged)
 
 
-async def test_a_yes_that_nobody_gave_cannot_be_brought_along(opened: Opener) -> None:
-    """Where the client holds the history, it can add a person's yes to it."""
-    forger = Cast()
-    theirs = await opened(forger.agent(PAY, "Done."), key=THEIRS)
-    run = await theirs.start("actor", "go")
+async def test_a_checkpoint_with_a_forged_approval_is_refused(opened: Opener) -> None:
+    """If the client holds the history, it can add the approval of a person to it."""
+    other_toolkit = PeerToolkit()
+    other_midrun = await opened(other_toolkit.agent(PAY, "Done."), key=OTHER_KEY)
+    run = await other_midrun.start("actor", "go")
     await run.until("waiting")
     await run.pause()
     await run.approve(actor="ada")
     signed = (await run.checkpoint()).to_json()
-    for text in (signed, _unsigned(signed)):
+    for text in (signed, _remove_signature(signed)):
         with pytest.raises(CheckpointRefused, match="checkpoint_invalid"):
             Checkpoint.from_json(text, key=KEY)
 
 
-def _unsigned(text: str) -> str:
+def _remove_signature(text: str) -> str:
     fields = json.loads(text)
     return json.dumps(
         {**{k: v for k, v in fields.items() if k not in {"kid", "mac"}}, "signed": False}
     )
 
 
-async def test_a_runtime_with_a_key_takes_nothing_that_was_not_signed_with_it(
+async def test_a_midrun_with_a_key_refuses_a_checkpoint_without_a_signature(
     opened: Opener, tmp_path: Path
 ) -> None:
-    """Elsewhere it is enough to leave the signature off, and to forget to ask for it."""
-    text = _unsigned(await parked(opened, THEIRS))
-    cast = Cast()
-    agent = cast.agent(PAY, "Done.")
-    async with Midrun(f"sqlite:///{tmp_path}/ours.db", agents=[agent], key=KEY) as ours:
+    """In other frameworks it is enough to remove the signature."""
+    text = _remove_signature(await make_waiting_checkpoint(opened, OTHER_KEY))
+    toolkit = PeerToolkit()
+    agent = toolkit.agent(PAY, "Done.")
+    async with Midrun(f"sqlite:///{tmp_path}/midrun.db", agents=[agent], key=KEY) as midrun:
         with pytest.raises(CheckpointRefused):
-            await ours.resume(Checkpoint.from_json(text), {"approved": True})
-    assert cast.called == []
+            await midrun.resume(Checkpoint.from_json(text), {"approved": True})
+    assert toolkit.called == []
 
 
-async def test_a_store_that_has_the_run_believes_itself(opened: Opener) -> None:
-    """Where the client's history is the only one, whatever it says is what has happened."""
-    cast = Cast()
-    midrun = await opened(cast.agent(Use("ask", name="a"), Use("quick", name="b"), "Done."))
+async def test_a_store_that_has_the_run_refuses_an_older_checkpoint(opened: Opener) -> None:
+    """If the history of the client is the only one, it is accepted in any state."""
+    toolkit = PeerToolkit()
+    midrun = await opened(toolkit.agent(Use("ask", name="a"), Use("quick", name="b"), "Done."))
     run = await midrun.start("actor", "go")
     await run.until("waiting")
     before = await run.checkpoint()
@@ -149,4 +150,4 @@ async def test_a_store_that_has_the_run_believes_itself(opened: Opener) -> None:
     await run.until("completed")
     with pytest.raises(CheckpointRefused, match="stale_checkpoint"):
         await midrun.resume(before, "yes")
-    assert cast.called == ["a", "b"]
+    assert toolkit.called == ["a", "b"]

@@ -1,4 +1,4 @@
-"""A stage with more on it: tools that ask, that need a yes, and that are slow to stop."""
+"""Tools that ask, need an approval or stop slowly; a slow model; and reads of the journal."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,32 +12,33 @@ from midrun.driver.live import Delta
 from midrun.models import ScriptedModel
 from midrun.models.scripted import Line
 from midrun.ports.model import Finished, Piece, Prompt
-from tests.unit.runs.stage import ControllableTools, Use
+from midrun.testing.controllable_tools import ControllableTools
 
-__all__ = ["Cast", "Tapped", "Use", "entry", "first_words", "journal"]
-
-HOURS = 3600.0
-"""Between two words of a model that will not come to its end in this test."""
+CHUNK_DELAY_SECONDS = 3600.0
+"""Between two chunks of `SlowModel`: its reply does not end during a test."""
 
 
-class Cast(ControllableTools):
-    """The tools of the stage, and five more; `heard` is what the model was given, by call."""
+class PeerToolkit(ControllableTools):
+    """The controllable tools, and five more.
+
+    `prompts` has the transcript that the model got, for each turn of `record_then_say`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[list[Turn]] = []
+        self.prompts: list[list[Turn]] = []
 
-    def says(self, line: Line) -> Callable[[Transcript], Line]:
-        """Return a turn that notes what the model is given, and says `line`."""
+    def record_then_say(self, line: Line) -> Callable[[Transcript], Line]:
+        """Return a turn that records the transcript of its call, and says `line`."""
 
         def turn(messages: Transcript) -> Line:
-            self.heard.append(list(messages))
+            self.prompts.append(list(messages))
             return line
 
         return turn
 
     def tools(self) -> list[Tool]:
-        """Return the tools of this stage."""
+        """Return the tools."""
 
         @tool
         async def ask(call: Call, name: str) -> NoReturn:
@@ -48,13 +49,13 @@ class Cast(ControllableTools):
 
         @tool
         async def ask_badly(name: str) -> NoReturn:
-            """Ask with something that is no data."""
+            """Ask with data that is not JSON."""
             self.called.append(name)
             pause_here("How?", how=lambda: name)
 
         @tool(approve=True)
         async def pay(amount: int, to: str) -> str:
-            """Pay, once a person has said yes."""
+            """Pay, after an approval."""
             self.called.append(to)
             self.start(to).set()
             await self.gate(to).wait()
@@ -63,7 +64,7 @@ class Cast(ControllableTools):
 
         @tool
         async def tidy(name: str) -> str:
-            """Wait; told to stop, tidy up for as long as the test says."""
+            """Wait; when stopped, clean up until the test opens the gate."""
             self.start(name).set()
             try:
                 await anyio.sleep_forever()
@@ -76,7 +77,7 @@ class Cast(ControllableTools):
 
         @tool
         async def crawl(call: Call, pages: int) -> str:
-            """Read page after page, and save how far it is."""
+            """Read page after page, and save the progress."""
             first = call.progress if isinstance(call.progress, int) else 0
             for page in range(first, pages):
                 self.called.append(f"page {page}")
@@ -88,11 +89,14 @@ class Cast(ControllableTools):
         return [*super().tools(), ask, ask_badly, pay, tidy, crawl]
 
 
-class Tapped(ScriptedModel):
-    """A model that says one word and then takes hours; `streams` tells open and closed."""
+class SlowModel(ScriptedModel):
+    """A model that says one word and then waits for hours.
+
+    `streams` has `open` or `closed` for each call.
+    """
 
     def __init__(self, turns: list[Line]) -> None:
-        super().__init__(turns, chunk_delay=HOURS)
+        super().__init__(turns, chunk_delay=CHUNK_DELAY_SECONDS)
         self.streams: list[str] = []
 
     @asynccontextmanager
@@ -106,21 +110,21 @@ class Tapped(ScriptedModel):
             self.streams[-1] = "closed"
 
 
-async def first_words(run: Run) -> str:
-    """Wait until the model says something, and return it."""
+async def wait_for_text(run: Run) -> str:
+    """Wait for the first live text of the model, and return it."""
     async for item in run.feed():
         if isinstance(item, Delta) and item.kind == "text":
             return item.text
-    raise AssertionError("it said nothing")
+    raise AssertionError("the run ended without model text")
 
 
-async def journal(run: Run) -> list[str]:
-    """Return the kinds of a run's entries, in order."""
+async def read_entry_kinds(run: Run) -> list[str]:
+    """Return the kinds of the run's entries, in order."""
     return [type(r.entry).__name__ for r in await run._service.store.read(run.id)]
 
 
-async def entry(run: Run, kind: str, times: int = 1) -> None:
-    """Wait for so many entries of that kind, whatever phase the run is in."""
-    with run._service.change_notifier.subscribe(run.id) as bell:
-        while (await journal(run)).count(kind) < times:
-            await bell.wait()
+async def wait_for_entries(run: Run, kind: str, count: int = 1) -> None:
+    """Wait until the journal has `count` entries of a kind."""
+    with run._service.change_notifier.subscribe(run.id) as subscription:
+        while (await read_entry_kinds(run)).count(kind) < count:
+            await subscription.wait()

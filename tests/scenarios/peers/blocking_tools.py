@@ -1,4 +1,4 @@
-"""Blocking tools, found by name in the process that runs them."""
+"""Blocking tools; the process that runs them imports them by name."""
 
 import threading
 from datetime import timedelta
@@ -7,13 +7,13 @@ from pathlib import Path
 from midrun import tool
 from tests.unit.driver.subprocess.deeds import begin_and_wait
 
-BEGUN = threading.Event()
+STARTED = threading.Event()
 GATE = threading.Event()
 
 
 @tool
 def stamp(begun: str, gate: str, effect: str) -> str:
-    """Have an effect behind the gate."""
+    """Take effect after the gate opens."""
     begin_and_wait(begun, gate)
     Path(effect).touch()
     return "stamped"
@@ -21,12 +21,12 @@ def stamp(begun: str, gate: str, effect: str) -> str:
 
 @tool(read_only=True)
 def warm_up() -> None:
-    """Do nothing, so that what comes next need not wait for this module to be imported."""
+    """Do nothing, so that the next call does not wait for the import of this module."""
 
 
 @tool(timeout=timedelta(milliseconds=300))
 def stamp_soon(begun: str, gate: str, effect: str) -> str:
-    """Have an effect behind a gate that opens too late."""
+    """Take effect after a gate that opens too late."""
     begin_and_wait(begun, gate)
     Path(effect).touch()
     return "stamped"
@@ -34,8 +34,8 @@ def stamp_soon(begun: str, gate: str, effect: str) -> str:
 
 @tool(in_process=True)
 def carve(effect: str) -> str:
-    """Have an effect in a thread of this process, which nobody can stop."""
-    BEGUN.set()
+    """Take effect in a thread of this process, which cannot be stopped."""
+    STARTED.set()
     GATE.wait()
     Path(effect).touch()
     return "carved"

@@ -1,4 +1,4 @@
-"""Another process: it has the store and none of the agents, and pauses and resumes a run."""
+"""Another process, without agents, that pauses and resumes a run of the test."""
 
 import sys
 
@@ -8,7 +8,7 @@ from midrun import Midrun
 
 
 async def main(store: str, run_id: str) -> None:
-    """Pause the run, wait for the fact, and have it go on with an instruction."""
+    """Pause the run, wait until it is paused, and resume it with an instruction."""
     async with Midrun(store) as midrun:
         run = await midrun.get(run_id)
         print((await run.pause(actor="far away")).phase, flush=True)  # noqa: T201 - the test reads it

@@ -1,0 +1,679 @@
+"""Asks of child runs are shown on the parent, and can be settled on either run.
+
+A child that rests for another reason, for example at its cap, opens an ask on its parent, too.
+"""
+
+from collections.abc import Awaitable
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from midrun import Agent, Completed, ControlRefused, Midrun, Receipt, Run, tool
+from midrun.agents.outcome import AskView
+from midrun.core.entries import AskAnswered, AskClosed, AskOpened, RunCancelled, RunWaiting
+from midrun.core.values import Json
+from midrun.models import ScriptedModel, Use
+from midrun.ports.environment import Environment
+from midrun.stops import MaxSteps
+from tests.scenarios.conversation.toolkit import (
+    HOUR,
+    OPERATOR,
+    ApprovalToolkit,
+    expect_refusal,
+    make_parent,
+    repeat_results,
+    wait_for_child,
+)
+from tests.scenarios.promises.clocks import FAR, Hand
+from tests.scenarios.promises.seen import entries, recorded
+from tests.support.store_choice import kept_at
+from tests.unit.runs.conftest import Opener
+
+
+async def start_waiting_parent(
+    opened: Opener, toolkit: ApprovalToolkit, use: Use
+) -> tuple[Midrun, Run, Run]:
+    """Return a parent that waits, because its child needs a person for the call `use`."""
+    child_agent = toolkit.agent(use, repeat_results, name="aide")
+    midrun = await opened(
+        make_parent(child_agent, turns=[Use("aide", task="Do"), repeat_results])
+    )
+    run = await midrun.start("parent", "go", actor="ada")
+    await run.until("waiting")
+    return midrun, run, await wait_for_child(midrun, run)
+
+
+async def test_an_approval_on_the_parent_makes_the_call_of_the_child_once(
+    opened: Opener,
+) -> None:
+    """The journal of the child has the actor of the approval."""
+    toolkit = ApprovalToolkit()
+    _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
+    await run.approve(actor="bob")
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "aide: pay: x done"
+    assert toolkit.completed == ["x"]
+    (answer,) = await entries(child, AskAnswered)
+    assert (answer.by, answer.decision.choice) == ("bob", "approve")
+
+
+async def test_a_decline_on_the_parent_reaches_the_child_with_its_reason(
+    opened: Opener,
+) -> None:
+    toolkit = ApprovalToolkit()
+    _, run, _ = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
+    await run.decline("too dear", actor="bob")
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "aide: pay: declined by bob: too dear"
+    assert toolkit.called == []
+
+
+async def test_the_ask_on_the_parent_has_tool_and_arguments_of_the_call_of_the_child(
+    opened: Opener,
+) -> None:
+    toolkit = ApprovalToolkit()
+    _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
+    (ask,) = (await run.view()).asks
+    assert isinstance(ask.data, dict)
+    assert (ask.data["run"], ask.data["tool"]) == (child.id, "pay")
+    assert (ask.data["kind"], ask.data["data"]) == ("approval", {"name": "x"})
+
+
+async def test_a_user_cannot_settle_an_operator_approval_of_the_child_on_the_parent(
+    opened: Opener,
+) -> None:
+    """The refused decisions leave the ask open."""
+    toolkit = ApprovalToolkit()
+    _, run, _ = await start_waiting_parent(opened, toolkit, Use("wire", name="x"))
+    (ask,) = (await run.view()).asks
+    assert ask.audience == "operator"
+    assert (await expect_refusal(run.approve(actor="ada"))).reason == "not_allowed"
+    assert (await expect_refusal(run.decline(actor="ada"))).reason == "not_allowed"
+    assert [open_ask.id for open_ask in (await run.view()).asks] == [ask.id]
+    assert toolkit.called == []
+    await run.approve(actor=OPERATOR)
+    assert isinstance(await run.result(), Completed)
+    assert toolkit.completed == ["x"]
+
+
+async def test_four_eyes_of_a_child_exclude_the_actor_who_started_the_parent(
+    opened: Opener,
+) -> None:
+    """The actor who started the parent counts as the one who started the child."""
+    toolkit = ApprovalToolkit()
+    _, run, _ = await start_waiting_parent(opened, toolkit, Use("sign", name="x"))
+    assert (await expect_refusal(run.approve(actor="ada"))).reason == "not_allowed"
+    assert toolkit.called == []
+    await run.approve(actor="bob")
+    assert isinstance(await run.result(), Completed)
+    assert toolkit.completed == ["x"]
+
+
+async def test_an_actor_who_steered_the_parent_cannot_approve_on_the_child(
+    opened: Opener,
+) -> None:
+    """The instruction reaches the child in its task: four eyes exclude its author on both."""
+    toolkit = ApprovalToolkit()
+    child_agent = toolkit.agent(Use("sign", name="x"), repeat_results, name="aide")
+    turns = [Use("slow", name="w"), Use("aide", task="Do"), repeat_results]
+    midrun = await opened(make_parent(child_agent, turns=turns, toolkit=toolkit))
+    run = await midrun.start("parent", "go", actor="ada")
+    await toolkit.start("w").wait()
+    await run.redirect("Have it signed", actor=OPERATOR)
+    toolkit.gate("w").set()
+    await run.until("waiting")
+    child = await wait_for_child(midrun, run, "c4")
+    for one in (run, child):
+        assert (await expect_refusal(one.approve(actor=OPERATOR))).reason == "not_allowed"
+    assert toolkit.completed == ["w"]
+    await child.approve(actor="bob")
+    await run.until("completed")
+    assert toolkit.completed == ["w", "x"]
+
+
+async def test_an_actor_who_steered_the_child_cannot_approve_later_calls_of_the_parent(
+    opened: Opener,
+) -> None:
+    """The parent uses the result of its child, which the words of the actor influenced."""
+    toolkit = ApprovalToolkit()
+    child_agent = toolkit.agent(Use("pay", name="x"), repeat_results, name="aide")
+    turns = [Use("aide", task="Do"), Use("sign", name="y"), repeat_results]
+    midrun = await opened(make_parent(child_agent, turns=turns, toolkit=toolkit))
+    run = await midrun.start("parent", "go", actor="ada")
+    await run.until("waiting")
+    child = await wait_for_child(midrun, run)
+    await child.decline("Sign y instead", actor="bob")
+    ask = await recorded(run, AskOpened, 2)
+    assert (await expect_refusal(run.approve(ask=ask.ask, actor="bob"))).reason == "not_allowed"
+    assert toolkit.completed == []
+    await run.approve(ask=ask.ask, actor="cyd")
+    await run.until("completed")
+    assert await midrun.verify(run.id)
+
+
+async def test_arguments_edited_under_four_eyes_need_the_approval_of_another_person(
+    opened: Opener,
+) -> None:
+    """The child asks again, and the ask on the parent excludes the editor."""
+    toolkit = ApprovalToolkit()
+    _, run, _ = await start_waiting_parent(opened, toolkit, Use("sign", name="x"))
+    await run.approve(args={"name": "y"}, actor="bob")
+    second = await recorded(run, AskOpened, 2)
+    assert second.excluded == ("ada", "bob")
+    assert (
+        await expect_refusal(run.approve(ask=second.ask, actor="bob"))
+    ).reason == "not_allowed"
+    await run.approve(ask=second.ask, actor="cyd")
+    assert isinstance(await run.result(), Completed)
+    assert toolkit.completed == ["y"]
+
+
+async def test_an_approval_on_the_child_closes_the_ask_on_the_parent(opened: Opener) -> None:
+    toolkit = ApprovalToolkit()
+    _, run, child = await start_waiting_parent(opened, toolkit, Use("wire", name="x"))
+    (ask,) = (await run.view()).asks
+    await child.approve(actor=OPERATOR)
+    await run.until("completed")
+    assert [closed.why for closed in await entries(run, AskClosed)] == ["elsewhere"]
+    assert (
+        await expect_refusal(run.approve(ask=ask.id, actor=OPERATOR))
+    ).reason == "ask_closed"
+
+
+async def test_edited_arguments_reach_the_child_through_the_parent(opened: Opener) -> None:
+    """They replace the arguments of the child's call, not of the call that is the child."""
+    toolkit = ApprovalToolkit()
+    _, run, _ = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
+    await run.approve(args={"name": "y"}, actor="bob")
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert (toolkit.completed, outcome.output) == (["y"], "aide: pay: y done")
+
+
+async def test_edited_arguments_that_do_not_fit_the_childs_call_are_refused(
+    opened: Opener,
+) -> None:
+    """The ask stays open."""
+    toolkit = ApprovalToolkit()
+    _, run, _ = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
+    problem = await expect_refusal(run.approve(args={"task": "Do something else"}, actor="bob"))
+    assert problem.reason == "bad_arguments"
+    assert len((await run.view()).asks) == 1
+    await run.approve()
+    await run.until("completed")
+    assert toolkit.completed == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("use", "control", "reason"),
+    [
+        (Use("pay", name="x"), "answer", "not_a_question"),
+        (Use("ask_human", question="Which?"), "approve", "not_an_approval"),
+        (Use("ask_human", question="Which?"), "decline", "not_an_approval"),
+    ],
+)
+async def test_a_decision_that_does_not_fit_the_childs_ask_is_refused_on_the_parent(
+    opened: Opener, use: Use, control: str, reason: str
+) -> None:
+    toolkit = ApprovalToolkit()
+    _, run, _ = await start_waiting_parent(opened, toolkit, use)
+    controls: dict[str, Awaitable[Receipt]] = {}
+    if control == "answer":
+        controls["answer"] = run.answer("yes")
+    elif control == "approve":
+        controls["approve"] = run.approve()
+    else:
+        controls["decline"] = run.decline("no")
+    assert (await expect_refusal(controls[control])).reason == reason
+    assert len((await run.view()).asks) == 1
+    assert len(await entries(run, AskOpened)) == 1
+
+
+async def test_of_two_decisions_on_parent_and_child_at_once_one_wins(opened: Opener) -> None:
+    """The call of the child is made at most once, and both asks are closed."""
+    toolkit = ApprovalToolkit()
+    _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
+    (outer,), (inner,) = (await run.view()).asks, (await child.view()).asks
+
+    async def try_to(decision: Awaitable[Receipt]) -> None:
+        try:
+            await decision
+        except ControlRefused as error:
+            assert error.reason in {"ask_closed", "already_answered"}  # noqa: PT017 - the other decision was first
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(try_to, run.approve(ask=outer.id, actor="ada"))
+        tasks.start_soon(try_to, child.decline("no", ask=inner.id, actor="bob"))
+    await run.until("completed")
+    (answer,) = await entries(child, AskAnswered)
+    assert toolkit.completed == (["x"] if answer.by == "ada" else [])
+
+
+async def test_a_parent_with_a_running_child_does_not_wait_for_another_that_asks(
+    opened: Opener,
+) -> None:
+    """The parent waits only when no call of it is in flight."""
+    toolkit = ApprovalToolkit()
+    quiet = toolkit.agent(Use("slow", name="q"), "quiet!", name="quiet")
+    asker = toolkit.agent(Use("pay", name="x"), "asker!", name="asker")
+    turns = [[Use("quiet", task="go"), Use("asker", task="go")], repeat_results]
+    midrun = await opened(make_parent(quiet, asker, turns=turns))
+    run = await midrun.start("parent", "go")
+    await toolkit.start("q").wait()
+    await recorded(run, AskOpened)
+    view = await run.view()
+    assert (view.phase, len(view.asks)) == ("running", 1)
+    toolkit.gate("q").set()
+    await run.until("waiting")
+    await run.approve()
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "quiet: quiet!; asker: asker!"
+    assert toolkit.completed == ["q", "x"]
+
+
+async def test_each_answer_reaches_the_child_that_asked(opened: Opener) -> None:
+    """The order of the answers is not the order of the questions."""
+    toolkit = ApprovalToolkit()
+    names = ("a", "b", "c")
+    child_agents = [
+        toolkit.agent(Use("ask_human", question=f"{n}?"), repeat_results, name=n) for n in names
+    ]
+    midrun = await opened(
+        make_parent(*child_agents, turns=[[Use(n, task="go") for n in names], repeat_results])
+    )
+    run = await midrun.start("parent", "go")
+    await run.until("waiting")
+    asks = {ask.question: ask.id for ask in (await run.view()).asks}
+    assert sorted(asks) == ["a?", "b?", "c?"]
+    for name in ("c", "a", "b"):
+        await run.answer(f"{name}!", ask=asks[f"{name}?"])
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "; ".join(f"{n}: ask_human: {n}!" for n in names)
+
+
+async def test_a_child_that_asks_twice_is_answered_twice(opened: Opener) -> None:
+    """The two questions may appear on the parent one after the other."""
+    toolkit = ApprovalToolkit()
+    both = [Use("ask_human", question="One?"), Use("ask_human", question="Two?")]
+    child_agent = toolkit.agent(both, repeat_results, name="aide")
+    midrun = await opened(
+        make_parent(child_agent, turns=[Use("aide", task="Ask"), repeat_results])
+    )
+    run = await midrun.start("parent", "go")
+    answers: dict[str, Json] = {"One?": 1, "Two?": 2}
+    seen: set[str] = set()
+    while len(seen) < 2:
+        for ask in (await run.until("waiting")).asks:
+            if ask.question not in seen:
+                seen.add(ask.question)
+                await run.answer(answers[ask.question], ask=ask.id)
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "aide: ask_human: 1; ask_human: 2"
+
+
+async def test_the_ask_of_a_grandchild_is_settled_on_the_top_run(opened: Opener) -> None:
+    toolkit = ApprovalToolkit()
+    inner = toolkit.agent(Use("wire", name="x"), repeat_results, name="inner")
+    middle = Agent(
+        "middle",
+        model=ScriptedModel([Use("inner", task="deeper"), repeat_results]),
+        tools=[inner.as_tool()],
+    )
+    midrun = await opened(
+        make_parent(middle, turns=[Use("middle", task="deep"), repeat_results])
+    )
+    run = await midrun.start("parent", "go")
+    await run.until("waiting")
+    assert (await expect_refusal(run.approve(actor="ada"))).reason == "not_allowed"
+    await run.approve(actor=OPERATOR)
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "middle: inner: wire: x done"
+    assert toolkit.completed == ["x"]
+
+
+async def test_the_queued_review_of_a_child_is_settled_on_the_parent(opened: Opener) -> None:
+    """The child has given its answer and waits for the review; so does its parent."""
+    toolkit = ApprovalToolkit()
+    child_agent = toolkit.agent(Use("post", name="x"), "Hm.", "Posted.", name="aide")
+    midrun = await opened(
+        make_parent(child_agent, turns=[Use("aide", task="Post"), repeat_results])
+    )
+    run = await midrun.start("parent", "go")
+    await run.until("waiting")
+    await run.approve()
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "aide: Posted."
+    assert toolkit.completed == ["x"]
+
+
+async def test_the_ask_of_a_child_expires_on_child_and_parent(path: Path) -> None:
+    toolkit, clock = ApprovalToolkit(), Hand()
+    pay = tool(toolkit._quick, name="hasty", approve=True, expires=HOUR)
+    model = ScriptedModel([Use("hasty", name="x"), repeat_results])
+    child_agent = Agent("aide", model=model, tools=[pay])
+    parent = make_parent(child_agent, turns=[Use("aide", task="Do"), repeat_results])
+    outside = Environment(clock=clock, lease=FAR)
+    with anyio.fail_after(60):
+        async with Midrun(kept_at(path), agents=[parent], outside=outside) as midrun:
+            run = await midrun.start("parent", "go")
+            await run.until("waiting")
+            clock.move(timedelta(hours=2))
+            output = (await run.until("completed")).output
+            assert output == "aide: hasty: not executed: nobody decided in time"
+            assert (await (await wait_for_child(midrun, run)).view()).phase == "completed"
+            assert [closed.why for closed in await entries(run, AskClosed)] == ["elsewhere"]
+            assert await midrun.verify(run.id)
+    assert toolkit.called == []
+
+
+# ── controls of the parent while its child asks ──────────────────────────────────────────
+
+
+async def test_a_redirect_of_the_parent_closes_the_ask_of_the_child(opened: Opener) -> None:
+    """The child worked for the old instruction, so its call can no longer be approved."""
+    toolkit = ApprovalToolkit()
+    child_agent = toolkit.agent(Use("pay", name="x"), repeat_results, name="aide")
+    turns = [Use("aide", task="Do"), Use("slow", name="new"), "Done."]
+    midrun = await opened(make_parent(child_agent, turns=turns, toolkit=toolkit))
+    run = await midrun.start("parent", "go")
+    await run.until("waiting")
+    child = await wait_for_child(midrun, run)
+    (ask,) = (await child.view()).asks
+    await run.redirect("Something else")
+    await toolkit.start("new").wait()
+    assert (await expect_refusal(child.approve(ask=ask.id))).reason == "ask_closed"
+    toolkit.gate("new").set()
+    await run.until("completed")
+    assert toolkit.completed == ["new"]
+    await child.until("cancelled")
+
+
+async def test_a_cancel_of_the_parent_cancels_a_child_that_waits(opened: Opener) -> None:
+    toolkit = ApprovalToolkit()
+    _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
+    await run.cancel()
+    await run.until("cancelled")
+    assert (await child.view()).phase == "cancelled"
+    assert [closed.why for closed in await entries(child, AskClosed)] == ["cancelled"]
+    assert toolkit.called == []
+
+
+async def test_a_side_question_to_the_parent_keeps_the_ask_of_its_child_open(
+    opened: Opener,
+) -> None:
+    toolkit = ApprovalToolkit()
+    child_agent = toolkit.agent(
+        Use("ask_human", question="Which?"), repeat_results, name="aide"
+    )
+    turns = [Use("aide", task="Do"), "Tuesday.", "All done."]
+    midrun = await opened(make_parent(child_agent, turns=turns))
+    run = await midrun.start("parent", "go")
+    await run.until("waiting")
+    child = await wait_for_child(midrun, run)
+    await run.say("What day is it?")
+    while (view := await run.until("waiting")).frames or view.step < 2:
+        pass
+    assert [ask.question for ask in view.asks] == ["Which?"]
+    assert (await child.view()).phase == "waiting"
+    await run.answer("red")
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output.endswith("All done.")
+
+
+async def test_a_child_that_is_cancelled_while_it_waits_is_a_failed_call_of_its_parent(
+    opened: Opener,
+) -> None:
+    toolkit = ApprovalToolkit()
+    _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
+    await child.cancel(actor="bob")
+    await recorded(child, RunCancelled)
+    assert "was cancelled" in (await run.until("completed")).output
+
+
+async def test_a_process_without_agents_approves_the_call_of_a_child(
+    opened: Opener, path: Path
+) -> None:
+    """The first process asks, the second approves on the parent, the third makes the call."""
+    toolkit = ApprovalToolkit()
+    child_agent = toolkit.agent(Use("pay", name="x"), repeat_results, name="aide")
+    parent = make_parent(child_agent, turns=[Use("aide", task="Do"), repeat_results])
+    async with Midrun(kept_at(path), agents=[parent]) as first:
+        run = await first.start("parent", "go")
+        await run.until("waiting")
+    async with Midrun(kept_at(path)) as second:
+        await (await second.get(run.id)).approve(actor="ada")
+    assert toolkit.called == []
+    third = await opened(parent)
+    view = await (await third.get(run.id)).until("completed")
+    assert (view.output, toolkit.completed) == ("aide: pay: x done", ["x"])
+
+
+# ── children that rest for another reason ─────────────────────────────────────────────────
+
+
+CAPPED_TURNS = (Use("quick", name="x"), Use("quick", name="y"), "Found.")
+"""The turns of a child that reaches its cap after one step."""
+
+
+async def start_parent_and_child(
+    opened: Opener, toolkit: ApprovalToolkit, *turns: object, **options: object
+) -> tuple[Midrun, Run, Run]:
+    """Start a parent whose child plays `turns`, and return both runs."""
+    child_agent = toolkit.agent(*turns, name="aide", **options)
+    midrun = await opened(
+        make_parent(child_agent, turns=[Use("aide", task="Do"), repeat_results])
+    )
+    run = await midrun.start("parent", "go")
+    return midrun, run, await wait_for_child(midrun, run)
+
+
+async def wait_for_ask(midrun: Midrun, run: Run) -> AskView:
+    """Wait until the parent waits, and return its ask; its row asks for attention, too."""
+    view = await run.until("waiting")
+    row = await midrun.store.get_row(run.id)
+    assert row.head.attention == "ask"
+    (ask,) = view.asks
+    return ask
+
+
+async def test_a_child_at_its_cap_opens_an_ask_on_its_parent(opened: Opener) -> None:
+    """The ask names the child and its cap; no call is in flight meanwhile."""
+    toolkit = ApprovalToolkit()
+    midrun, run, child = await start_parent_and_child(
+        opened, toolkit, *CAPPED_TURNS, stop=MaxSteps(1)
+    )
+    ask = await wait_for_ask(midrun, run)
+    assert f"Child {child.id} is paused at its step cap" in ask.question
+    assert ask.kind == "child"
+    assert isinstance(ask.data, dict)
+    assert ask.data["run"] == child.id
+    assert (await run.view()).in_flight == ()
+
+
+async def test_a_cap_that_is_raised_on_the_child_closes_the_ask_on_the_parent(
+    opened: Opener,
+) -> None:
+    toolkit = ApprovalToolkit()
+    midrun, run, child = await start_parent_and_child(
+        opened, toolkit, *CAPPED_TURNS, stop=MaxSteps(1)
+    )
+    await wait_for_ask(midrun, run)
+    await child.resume(caps={"steps": 5}, actor="ada")
+    assert (await run.until("completed")).output == "aide: Found."
+    assert [closed.why for closed in await entries(run, AskClosed)] == ["elsewhere"]
+    assert toolkit.completed == ["x", "y"]
+
+
+async def test_the_answer_on_the_parent_raises_the_cap_of_the_child(opened: Opener) -> None:
+    toolkit = ApprovalToolkit()
+    midrun, run, child = await start_parent_and_child(
+        opened, toolkit, *CAPPED_TURNS, stop=MaxSteps(1)
+    )
+    await wait_for_ask(midrun, run)
+    await run.answer({"steps": 5}, actor=OPERATOR)
+    assert (await run.until("completed")).output == "aide: Found."
+    assert (await child.view()).caps[0].cap == 5
+    assert toolkit.completed == ["x", "y"]
+
+
+async def test_an_answer_that_does_not_raise_the_cap_enough_opens_another_ask(
+    opened: Opener,
+) -> None:
+    toolkit = ApprovalToolkit()
+    midrun, run, _ = await start_parent_and_child(
+        opened, toolkit, *CAPPED_TURNS, stop=MaxSteps(1)
+    )
+    first = await wait_for_ask(midrun, run)
+    await run.answer("yes", actor=OPERATOR)
+    while (second := await wait_for_ask(midrun, run)).id == first.id:
+        continue
+    assert toolkit.completed == ["x"]
+    await run.answer({"steps": 2}, ask=second.id, actor=OPERATOR)
+    while (third := await wait_for_ask(midrun, run)).id == second.id:
+        continue
+    await run.answer({"steps": 3}, ask=third.id, actor=OPERATOR)
+    assert (await run.until("completed")).output == "aide: Found."
+    assert toolkit.completed == ["x", "y"]
+
+
+async def test_only_an_operator_raises_the_cap_of_a_child_by_an_answer(opened: Opener) -> None:
+    """The HTTP API has the same rule for caps."""
+    toolkit = ApprovalToolkit()
+    midrun, run, child = await start_parent_and_child(
+        opened, toolkit, *CAPPED_TURNS, stop=MaxSteps(1)
+    )
+    ask = await wait_for_ask(midrun, run)
+    assert ask.audience == "operator"
+    with pytest.raises(ControlRefused, match="only operator may decide") as refusal:
+        await run.answer({"steps": 1000}, actor="ada")
+    assert refusal.value.reason == "not_allowed"
+    assert (await child.view()).caps[0].cap == 1
+    await run.answer({"steps": 5}, actor=OPERATOR)
+    await run.until("completed")
+
+
+async def test_a_user_cannot_raise_the_cap_of_a_paused_child_by_an_answer(
+    opened: Opener,
+) -> None:
+    """An answer lets a paused child continue; an answer with new caps is refused."""
+    toolkit = ApprovalToolkit()
+    turns = (Use("slow", name="x"), "Found.")
+    midrun, run, child = await start_parent_and_child(opened, toolkit, *turns, stop=MaxSteps(9))
+    await toolkit.start("x").wait()
+    await child.pause(actor="ada")
+    toolkit.gate("x").set()
+    await wait_for_ask(midrun, run)
+    for caps in ({"steps": 1000}, {"cost": 1e308}, {"time": -1e308}):
+        with pytest.raises(ControlRefused, match="only operator may decide"):
+            await run.answer(caps, actor="ada")
+    await run.answer("go on", actor="ada")
+    await run.until("completed")
+    assert (await child.view()).caps[0].cap == 9
+
+
+async def test_a_parent_waits_for_a_child_that_a_person_paused(opened: Opener) -> None:
+    """The ask names the person."""
+    toolkit = ApprovalToolkit()
+    midrun, run, child = await start_parent_and_child(
+        opened, toolkit, Use("slow", name="x"), "Found."
+    )
+    await toolkit.start("x").wait()
+    await child.pause(actor="ada")
+    toolkit.gate("x").set()
+    ask = await wait_for_ask(midrun, run)
+    assert f"Child {child.id} is paused by ada" in ask.question
+    await child.resume(actor="ada")
+    assert (await run.until("completed")).output == "aide: Found."
+
+
+async def test_a_parent_waits_for_a_halted_child(opened: Opener) -> None:
+    """An answer does not lift the halt."""
+    toolkit = ApprovalToolkit()
+    midrun, run, child = await start_parent_and_child(
+        opened, toolkit, Use("read", name="x"), "Found."
+    )
+    await toolkit.start("x").wait()
+    await midrun.halt("stop", scope="agent:aide", actor=OPERATOR)
+    ask = await wait_for_ask(midrun, run)
+    assert f"Child {child.id} is halted" in ask.question
+    await run.answer("go on")
+    toolkit.gate("x").set()
+    await midrun.lift(scope="agent:aide", actor=OPERATOR)
+    assert (await run.until("completed")).output == "aide: Found."
+
+
+@pytest.mark.parametrize("scope", ["all", "label:night"])
+async def test_a_halt_of_parent_and_child_opens_no_ask(opened: Opener, scope: str) -> None:
+    """Both are halted, and continue together."""
+    toolkit = ApprovalToolkit()
+    child_agent = toolkit.agent(Use("read", name="x"), "Found.", name="aide")
+    midrun = await opened(
+        make_parent(child_agent, turns=[Use("aide", task="Do"), repeat_results])
+    )
+    run = await midrun.start("parent", "go", labels=["night"])
+    await toolkit.start("x").wait()
+    await midrun.halt("stop", scope=scope, actor=OPERATOR)
+    await run.until("halted")
+    toolkit.gate("x").set()
+    await midrun.lift(scope=scope, actor=OPERATOR)
+    assert (await run.until("completed")).output == "aide: Found."
+    assert not await entries(run, RunWaiting)
+
+
+async def test_a_parent_waits_until_its_child_is_handed_back(opened: Opener) -> None:
+    """Calls that the person makes by hand do not wake the parent."""
+    toolkit = ApprovalToolkit()
+    midrun, run, child = await start_parent_and_child(
+        opened, toolkit, Use("slow", name="x"), "Found."
+    )
+    await toolkit.start("x").wait()
+    await child.take_over(actor="ada")
+    toolkit.gate("x").set()
+    ask = await wait_for_ask(midrun, run)
+    assert f"Child {child.id} was taken over by ada" in ask.question
+    await child.use_tool("quick", {"name": "by hand"}, actor="ada")
+    await child.until("paused")
+    assert (await wait_for_ask(midrun, run)).id == ask.id
+    await child.hand_back(actor="ada")
+    assert (await run.until("completed")).output == "aide: Found."
+    assert toolkit.completed == ["x", "by hand"]
+
+
+async def test_a_parent_whose_child_rests_can_be_cancelled(opened: Opener) -> None:
+    """The child is cancelled and undone with it."""
+    toolkit = ApprovalToolkit()
+    turns = (Use("draft", name="x"), "Found.")
+    midrun, run, child = await start_parent_and_child(opened, toolkit, *turns, stop=MaxSteps(1))
+    await wait_for_ask(midrun, run)
+    await run.cancel(undo="all")
+    await run.until("cancelled")
+    assert (await child.view()).phase == "cancelled"
+    assert toolkit.undone == ["x"]
+
+
+async def test_a_grandchild_at_its_cap_opens_an_ask_on_the_top_run(opened: Opener) -> None:
+    """Each run asks its own parent; the answer is passed down."""
+    toolkit = ApprovalToolkit()
+    inner = toolkit.agent(Use("quick", name="x"), "Deep.", name="inner", stop=MaxSteps(1))
+    middle = make_parent(inner, turns=[Use("inner", task="deeper"), repeat_results])
+    top = Agent(
+        "top",
+        model=make_parent(turns=[Use("parent", task="go"), repeat_results]).model,
+        tools=[middle.as_tool()],
+    )
+    midrun = await opened(top)
+    run = await midrun.start("top", "go")
+    ask = await wait_for_ask(midrun, run)
+    assert "is paused at its step cap" in ask.question
+    await run.answer({"steps": 5}, actor=OPERATOR)
+    assert (await run.until("completed")).output == "parent: inner: Deep."
