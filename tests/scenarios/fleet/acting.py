@@ -1,8 +1,8 @@
 """An agent that acts when a test says so."""
 
 from midrun import Agent
-from midrun.models import ScriptedModel
-from tests.unit.runs.stage import ControllableTools, Use
+from midrun.models import ScriptedModel, Use
+from midrun.testing.controllable_tools import ControllableTools
 
 
 def slow(stage: ControllableTools, name: str = "actor") -> Agent:

@@ -9,12 +9,12 @@ import pytest
 
 from midrun import Midrun, Run
 from midrun.errors import NoRoom
+from midrun.testing.controllable_tools import ControllableTools
 from midrun.workers import local
 from midrun.workers.concurrency_limits import PROBES_PER_SWEEP, Fleet
 from tests.scenarios.fleet.acting import slow
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import verify_all
-from tests.unit.runs.stage import ControllableTools
 
 PATIENCE = 60
 

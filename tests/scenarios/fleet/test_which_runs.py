@@ -14,13 +14,13 @@ from midrun.cli.run_commands import build_worker
 from midrun.cli.targets import resolve_settings
 from midrun.core.entries import LeaseTaken
 from midrun.core.ids import RunId
-from midrun.models import ScriptedModel
+from midrun.models import ScriptedModel, Use
+from midrun.testing.controllable_tools import ControllableTools
 from midrun.workers import concurrency_limits, local
 from midrun.workers.concurrency_limits import Fleet
 from tests.crash.facts import becomes
 from tests.scenarios.fleet.acting import slow
 from tests.unit.runs.conftest import verify_all
-from tests.unit.runs.stage import ControllableTools, Use
 
 PATIENCE = 60
 

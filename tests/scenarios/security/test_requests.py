@@ -11,8 +11,8 @@ import pytest
 from midrun import Agent
 from midrun.models import ScriptedModel, Use
 from midrun.server.routes import ENDPOINTS
+from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.redaction.office import blocking_login
-from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import Serve, serve, stage, token_of
 from tests.unit.server.defences import entries_of
 
