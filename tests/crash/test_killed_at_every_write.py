@@ -26,7 +26,7 @@ from tests.crash.facts import later
 from tests.support.store_choice import kept_at
 
 pytestmark = pytest.mark.about_sqlite(
-    "dies at statements of SQLite; the file of this name in scenarios/fleet does in Postgres"
+    "dies at statements of SQLite; tests/scenarios/fleet/test_processes.py does in Postgres"
 )
 
 POINTS = ("insert", "commit", "reply")

@@ -1,12 +1,12 @@
-"""An agent that acts when a test says so."""
+"""An agent whose tool call waits for a gate of the test."""
 
 from midrun import Agent
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
 
 
-def slow(stage: ControllableTools, name: str = "actor") -> Agent:
-    """Return an agent whose runs act when the test says so, each under its task's name."""
+def make_slow_agent(tools: ControllableTools, name: str = "actor") -> Agent:
+    """Return an agent that calls `slow` with its task as the name, and then answers."""
     return Agent(
         name,
         model=ScriptedModel(
@@ -14,5 +14,5 @@ def slow(stage: ControllableTools, name: str = "actor") -> Agent:
                 Use("slow", name=next(iter(m)).text) if m.assistant_turn_count == 0 else "Done."
             )
         ),
-        tools=stage.tools(),
+        tools=tools.tools(),
     )
