@@ -4,13 +4,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from midrun import Agent
+from midrun.driver import dispatcher, run_loop
+from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.driver.driver_context import DriverParts, open_driver_parts
+from tests.unit.driver.driver_context import LONG_GRACE, DriverParts, open_driver_parts
 
 
 @pytest.fixture
-async def parts() -> AsyncIterator[DriverParts]:
-    """Return a driver context with a store in memory."""
+async def parts(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DriverParts]:
+    """Return a driver context with a store in memory; appends that fail are retried at once."""
+    monkeypatch.setattr(run_loop, "STORE_RETRY_S", 0.0)
+    monkeypatch.setattr(dispatcher, "LATE_RESULT_TIMEOUT_S", 0.05)
     async with open_driver_parts() as parts:
         yield parts
 
@@ -19,3 +24,9 @@ async def parts() -> AsyncIterator[DriverParts]:
 def tools() -> ControllableTools:
     """Return tools that wait for the test."""
     return ControllableTools()
+
+
+@pytest.fixture
+def slow_agent(tools: ControllableTools) -> Agent:
+    """Return an agent that calls `slow("a")`, which waits for its gate, and then answers."""
+    return tools.agent(Use("slow", name="a"), "Done.", grace=LONG_GRACE)

@@ -82,6 +82,17 @@ class InterceptedStore(MemoryStore):
         """Run `action` after the next append that has an entry of this kind."""
         self._after.append((kind, action))
 
+    def hold(self, kind: type[Entry]) -> tuple[anyio.Event, anyio.Event]:
+        """Hold the next append that has an entry of this kind; return *reached*, *allowed*."""
+        reached, allowed = anyio.Event(), anyio.Event()
+
+        async def wait() -> None:
+            reached.set()
+            await allowed.wait()
+
+        self.before(kind, wait)
+        return reached, allowed
+
     async def append(
         self,
         run: RunId,

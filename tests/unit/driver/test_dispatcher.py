@@ -55,12 +55,6 @@ from tests.unit.driver.driver_context import (
     wait_until,
 )
 
-
-@pytest.fixture(autouse=True)
-def _retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher_module, "LATE_RESULT_TIMEOUT_S", 0.05)
-
-
 Dispatch = Callable[[Agent], DispatcherTest]
 
 

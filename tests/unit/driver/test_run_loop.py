@@ -26,7 +26,6 @@ from midrun.core.entries import (
 from midrun.core.ids import RunId, Seq
 from midrun.core.stops import MaxTime, MaxTokens
 from midrun.core.values import Phase
-from midrun.driver import dispatcher, run_loop
 from midrun.driver.journal_writer import load_run_state
 from midrun.errors import (
     NoRoom,
@@ -50,18 +49,6 @@ from tests.unit.driver.driver_context import (
     raise_error,
     wait_until,
 )
-
-
-@pytest.fixture(autouse=True)
-def _retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_loop, "STORE_RETRY_S", 0.0)
-    monkeypatch.setattr(dispatcher, "LATE_RESULT_TIMEOUT_S", 0.05)
-
-
-@pytest.fixture
-def slow_agent(tools: ControllableTools) -> Agent:
-    """Return an agent that calls `slow("a")`, which waits for its gate, and then answers."""
-    return tools.agent(Use("slow", name="a"), "Done.", grace=LONG_GRACE)
 
 
 async def test_a_run_is_driven_to_its_end(parts: DriverParts, tools: ControllableTools) -> None:
@@ -164,6 +151,24 @@ async def test_fence_stops_the_calls_and_appends_nothing(
     assert await parts.read_entries() == before
 
 
+async def test_fence_stops_the_calls_although_an_append_hangs(
+    parts: DriverParts, tools: ControllableTools
+) -> None:
+    """Another worker may take the run before the store replies."""
+    agent = tools.agent([Use("slow", name="a"), Use("slow", name="b")], grace=LONG_GRACE)
+    loop, returned = await parts.start_loop(agent)
+    await tools.start("a").wait()
+    await tools.start("b").wait()
+    reached, allowed = parts.store.hold(CallDone)
+    tools.gate("a").set()
+    await reached.wait()
+    loop.fence()
+    await wait_until(lambda: tools.stopped == ["b"])
+    allowed.set()
+    await returned.wait()
+    assert (await parts.read_kinds())[-1] == "CallDone"
+
+
 async def test_a_call_whose_start_is_being_appended_is_not_made_after_fence(
     parts: DriverParts, tools: ControllableTools, slow_agent: Agent
 ) -> None:
@@ -214,13 +219,7 @@ async def test_a_worker_that_stands_down_lets_an_unsafe_call_finish_and_starts_n
 async def test_a_tool_is_called_only_after_its_start_is_in_the_journal(
     parts: DriverParts, tools: ControllableTools, slow_agent: Agent
 ) -> None:
-    reached, allowed = anyio.Event(), anyio.Event()
-
-    async def hold() -> None:
-        reached.set()
-        await allowed.wait()
-
-    parts.store.before(CallDone, hold)  # the same append starts the tool
+    reached, allowed = parts.store.hold(CallDone)  # the same append starts the tool
     await parts.start_loop(slow_agent)
     await reached.wait()
     await let_others_run()
@@ -445,11 +444,13 @@ async def test_a_question_that_a_cancel_has_overtaken_closes_its_call_as_aborted
 
 
 async def test_save_returns_when_the_progress_is_in_the_journal(parts: DriverParts) -> None:
+    """An input leaves the dispatcher's list when it is in the journal."""
     journaled: list[int] = []
 
     @tool
     async def crawl(call: Call) -> str:
         await call.save({"page": 1})
+        assert loop._dispatcher.pending_inputs == []
         journaled.append(len(await parts.find_entries(ProgressSaved)))
         return "crawled"
 
