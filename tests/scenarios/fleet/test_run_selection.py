@@ -80,7 +80,7 @@ async def test_a_limit_of_a_label_counts_the_runs_of_all_agents(path: Path) -> N
             await run.until("completed")
 
 
-async def test_a_queued_run_is_cancelled_although_the_limit_is_reached(path: Path) -> None:
+async def test_a_process_cancels_a_queued_run_although_its_limit_is_reached(path: Path) -> None:
     """A limit holds only runs back that would start calls."""
     tools = ControllableTools()
     fleet = Fleet(limits={"all": 1})

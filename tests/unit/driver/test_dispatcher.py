@@ -188,21 +188,13 @@ async def test_a_tool_gets_the_secrets_that_its_journaled_arguments_only_stand_f
     assert received == [secret]
 
 
-async def test_a_result_that_cannot_be_stored_is_replaced_by_a_description(
-    dispatch: Dispatch,
-) -> None:
-    """The call took effect, so it is done all the same."""
-
-    @tool
-    async def fetch() -> object:
-        return {"page": "x" * 20_000_000}
-
-    test = dispatch(make_agent(fetch))
-    test.start_tools(Use("fetch"))
-    done = await test.wait_for_outcome()
-    assert isinstance(done, CallDone)
-    assert "the limit is" in done.encoding_error
-    assert len(str(done.result)) < 10_000
+async def test_a_reply_that_cannot_be_stored_fails_the_call(dispatch: Dispatch) -> None:
+    """The text has half of an emoji."""
+    test = dispatch(Agent("actor", model=ScriptedModel(["\ud83d"])))
+    test.start_model()
+    failed = await test.wait_for_outcome()
+    assert isinstance(failed, CallFailed)
+    assert failed.code == "model_error"
 
 
 async def test_the_second_of_two_plan_calls_builds_on_the_plan_of_the_first(
@@ -221,19 +213,16 @@ async def test_the_second_of_two_plan_calls_builds_on_the_plan_of_the_first(
         ["queued", "queued"],
         ["done", "queued"],
     ]
-    assert isinstance(inputs[-1], CloseCall)
-    assert isinstance(inputs[-1].outcome, CallFailed)
+    failed = CallFailed(call=CallId("c4"), error="the plan has 2 items, and no item 7")
+    assert inputs[-1] == CloseCall(epoch=Epoch(1), outcome=failed)
 
 
 # ── hooks and stop conditions ─────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("happened", [True, False])
-async def test_a_check_runs_once_however_often_it_is_planned(
-    parts: DriverParts,
-    dispatch: Dispatch,
-    happened: bool,
-) -> None:
+async def test_a_check_does_not_run_beside_itself(dispatch: Dispatch, happened: bool) -> None:
+    """It runs again if it is planned again after its end."""
     gate, checks = anyio.Event(), []
 
     async def check(_: Call, args: Json) -> object:
@@ -252,7 +241,9 @@ async def test_a_check_runs_once_however_often_it_is_planned(
     settled = SettleCall(epoch=Epoch(1), call=CALL, happened=happened, result=result)
     assert await test.wait_for_inputs() == [settled]
     assert checks == [{}]
-    assert parts.live_output.find_unresponsive_calls(RUN) == frozenset()
+    test.check()
+    assert await test.wait_for_inputs(2) == [settled, settled]
+    assert checks == [{}, {}]
 
 
 async def test_an_undo_is_run_with_the_arguments_and_the_result_of_its_call(
@@ -366,6 +357,21 @@ async def test_an_aborted_call_has_its_grace_to_clean_up(dispatch: Dispatch) -> 
     assert cleaned == ["upload"]
 
 
+async def test_the_grace_is_not_watched_any_longer_when_the_call_has_stopped(
+    tools: ControllableTools, dispatch: Dispatch
+) -> None:
+    def is_watched() -> bool:
+        return any("_watch_grace" in (task.name or "") for task in anyio.get_running_tasks())
+
+    test = dispatch(make_agent(*tools.tools()))
+    test.start_tools(Use("slow", name="a"))
+    await tools.start("a").wait()
+    test.abort("cancelled")
+    assert is_watched()
+    assert await test.wait_for_outcome() == CallAborted(call=CALL)
+    await wait_until(lambda: not is_watched())
+
+
 async def test_a_call_that_returns_after_its_abort_is_done(dispatch: Dispatch) -> None:
     stubborn = UnstoppableTool()
     test = dispatch(make_agent(stubborn.tool))
@@ -470,8 +476,7 @@ async def test_shutdown_stops_a_call_that_is_safe_to_repeat_at_once(
 
 @pytest.mark.parametrize("is_durable", [True, False])
 async def test_save_waits_until_the_run_loop_has_appended_or_refused_the_progress(
-    dispatch: Dispatch,
-    is_durable: bool,
+    dispatch: Dispatch, is_durable: bool
 ) -> None:
     saves: list[str] = []
 

@@ -34,6 +34,7 @@ from tests.unit.driver.subprocess.scene import (
 )
 
 SCRIPTS = Path(__file__).parent / "scripts"
+ZYGOTE_DIED = "the process of blocking tools has died"
 LAPSED = Raised(kind="TimeoutError", message="not started: the lease has lapsed")
 
 
@@ -94,7 +95,7 @@ async def test_the_calls_of_a_killed_zygote_die_and_a_new_zygote_starts(tmp_path
             middle.gate.open()
         assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
     (outcome,) = outcomes
-    assert outcome == Died(detail="the process of blocking tools has died")
+    assert outcome == Died(detail=ZYGOTE_DIED)
     assert not middle.effect.exists()
 
 
@@ -118,7 +119,7 @@ async def test_a_call_of_a_zygote_that_cannot_start_has_not_started(
     )
     async with Zygote() as zygote:
         outcome = await outcome_of(zygote, errand("add", {"a": 1}))
-        assert outcome == Died(started=False, detail="the process of blocking tools has died")
+        assert outcome == Died(started=False, detail=ZYGOTE_DIED)
 
 
 async def test_a_call_of_a_frozen_zygote_can_be_killed(
@@ -260,7 +261,6 @@ def test_a_run_of_a_script_without_a_main_guard_fails() -> None:
     (line,) = printed.splitlines()
     assert line.startswith("tool_not_importable: ImportError: ")
     assert "it starts a runtime while its tools are being imported" in line
-    assert "put the part that runs the agent under if __name__ == '__main__':" in line
 
 
 # ── many calls ───────────────────────────────────────────────────────────────
