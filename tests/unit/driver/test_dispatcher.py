@@ -357,19 +357,20 @@ async def test_an_aborted_call_has_its_grace_to_clean_up(dispatch: Dispatch) -> 
     assert cleaned == ["upload"]
 
 
-async def test_the_grace_is_not_watched_any_longer_when_the_call_has_stopped(
+async def test_one_task_watches_the_grace_until_the_call_has_stopped(
     tools: ControllableTools, dispatch: Dispatch
 ) -> None:
-    def is_watched() -> bool:
-        return any("_watch_grace" in (task.name or "") for task in anyio.get_running_tasks())
+    def count_watchers() -> int:
+        return sum("_watch_grace" in str(task.name) for task in anyio.get_running_tasks())
 
     test = dispatch(make_agent(*tools.tools()))
     test.start_tools(Use("slow", name="a"))
     await tools.start("a").wait()
     test.abort("cancelled")
-    assert is_watched()
+    test.abort("cancelled")
+    assert count_watchers() == 1
     assert await test.wait_for_outcome() == CallAborted(call=CALL)
-    await wait_until(lambda: not is_watched())
+    await wait_until(lambda: count_watchers() == 0)
 
 
 async def test_a_call_that_returns_after_its_abort_is_done(dispatch: Dispatch) -> None:
