@@ -25,12 +25,9 @@ from tests.scenarios.fleet.worker_program import STEPS, make_agents
 from tests.support.processes import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
-
-
 PATIENCE = 120
-
-
 LEASE_S = 2.0
+HALF_AN_HOUR = 1800 * MICROS_PER_SECOND
 
 
 @pytest.fixture
@@ -172,17 +169,13 @@ async def test_a_halt_reaches_every_worker(
 # ── freezes, wrong clocks and kills ───────────────────────────────────────────────────────
 
 
-HALF_AN_HOUR = 1800 * MICROS_PER_SECOND
-
-
 async def test_a_worker_that_freezes_in_a_commit_does_not_make_the_call_when_it_wakes(
-    controller: Midrun, tmp_path: Path
+    controller: Midrun, store: str, tmp_path: Path
 ) -> None:
     """The payment is journaled as started, but the worker reads the reply too late.
 
     Its lease has expired by then, and another worker has asked whether the payment was made.
     """
-    store = str(controller._store_option)
     with start_workers(store, tmp_path, 1, lease_s=LEASE_S, fault="freezes") as first:
         assert await first[0].read_line() == "ready"
         run = await controller.start("patient", "go")
@@ -203,10 +196,9 @@ async def test_a_worker_that_freezes_in_a_commit_does_not_make_the_call_when_it_
 
 
 async def test_a_worker_with_a_wrong_clock_takes_no_run_of_a_live_worker(
-    controller: Midrun, tmp_path: Path
+    controller: Midrun, store: str, tmp_path: Path
 ) -> None:
     """The clock of the server decides on leases and stamps the entries."""
-    store = str(controller._store_option)
     with start_workers(store, tmp_path, 1, lease_s=PATIENCE) as right:
         assert await right[0].read_line() == "ready"
         run = await controller.start("patient", "go")

@@ -324,9 +324,9 @@ def make_agent(*tools: Tool, grace: timedelta = LONG_GRACE) -> Agent:
 class UnstoppableTool:
     """A tool that ignores its abort until the test opens its gate."""
 
-    def __init__(self, *, timeout: timedelta | None = None) -> None:
+    def __init__(self, *, timeout: timedelta | None = None, read_only: bool = False) -> None:
         self.called, self.gate = anyio.Event(), anyio.Event()
-        self.tool = tool(self._run, name="unstoppable", timeout=timeout)
+        self.tool = tool(self._run, name="unstoppable", timeout=timeout, read_only=read_only)
 
     async def _run(self) -> str:
         """Wait for the gate behind a shield."""

@@ -25,6 +25,7 @@ from midrun.core.entries import (
     CallFailed,
     CallStarted,
     CallUnknown,
+    Entry,
     LateResult,
     UndoDone,
     UndoFailed,
@@ -419,15 +420,22 @@ async def test_a_run_that_stops_waits_for_a_call_that_does_not_respond(
     stubborn.gate.set()
 
 
-async def test_a_call_that_outlives_its_timeout_and_its_grace_is_unknown(
-    dispatch: Dispatch,
+@pytest.mark.parametrize(
+    ("read_only", "outcome"),
+    [
+        (False, CallUnknown(call=CALL, why="not_responding")),
+        (True, CallFailed(call=CALL, error="timed out after 0.001 s")),
+    ],
+)
+async def test_a_call_that_outlives_its_timeout_and_its_grace_is_abandoned(
+    dispatch: Dispatch, read_only: bool, outcome: Entry
 ) -> None:
     """No control has asked for its end."""
-    stubborn = UnstoppableTool(timeout=timedelta(milliseconds=1))
+    timeout = timedelta(milliseconds=1)
+    stubborn = UnstoppableTool(timeout=timeout, read_only=read_only)
     test = dispatch(make_agent(stubborn.tool, grace=SHORT_GRACE))
     test.start_tools(Use("unstoppable"))
-    unknown = CallUnknown(call=CALL, why="not_responding")
-    assert await test.wait_for_outcome() == unknown
+    assert await test.wait_for_outcome() == outcome
     stubborn.gate.set()
 
 

@@ -8,22 +8,9 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from midrun import (
-    Agent,
-    Call,
-    Completed,
-    Failed,
-    Run,
-    tool,
-)
+from midrun import Agent, Call, Completed, Failed, Run, tool
 from midrun.agents.signature import Function
-from midrun.core.entries import (
-    CallDone,
-    CallSettled,
-    RunCancelled,
-    UndoFailed,
-    UndoStarted,
-)
+from midrun.core.entries import CallDone, CallSettled, RunCancelled, UndoFailed, UndoStarted
 from midrun.core.values import Reply, Spend
 from midrun.driver.model_calls import REPLY_MAX_CALLS
 from midrun.errors import OutcomeUnknown

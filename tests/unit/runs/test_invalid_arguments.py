@@ -6,16 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from midrun import (
-    Agent,
-    ControlRefused,
-    Midrun,
-    Misconfigured,
-    Paused,
-    Run,
-    ask_human,
-    tool,
-)
+from midrun import Agent, ControlRefused, Midrun, Misconfigured, Paused, Run, ask_human, tool
 from midrun.errors import CheckpointRefused
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxCost, MaxSteps, MaxTime, MaxTokens, Repeats

@@ -12,14 +12,7 @@ import anyio.to_thread
 import pytest
 from anyio import from_thread
 
-from midrun import (
-    Agent,
-    Completed,
-    Midrun,
-    Misconfigured,
-    Run,
-    ask_human,
-)
+from midrun import Agent, Completed, Midrun, Misconfigured, Run, ask_human
 from midrun.core.entries import RunStarted
 from midrun.errors import StoreClosed
 from midrun.models import ScriptedModel, Use
@@ -29,6 +22,8 @@ from tests.support.hands import by_hand, replaced
 from tests.support.store_choice import kept_at
 from tests.unit.runs.conftest import Opener
 
+FORK_TIMEOUT_S = 300
+FORK_PROGRAM = Path(__file__).with_name("fork_program.py")
 REQUESTS: dict[str, Callable[[Midrun, Run], Awaitable[object]]] = {
     "start": lambda mid, _: mid.start("actor", "go"),
     "cancel": lambda _, run: run.cancel(),
@@ -75,23 +70,19 @@ def test_midrun_is_refused_without_an_asyncio_event_loop() -> None:
         opening.send(None)
 
 
-FORK_TIMEOUT_S = 300
-PROGRAM = Path(__file__).with_name("fork_program.py")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "code"), [("raises", 1), ("exits", 7)])
+@pytest.mark.parametrize(("ending", "code"), [("raises", 1), ("exits", 7)])
 def test_a_forked_process_that_leaves_midrun_exits_and_the_parent_continues(
-    tmp_path: Path, way: str, code: int
+    tmp_path: Path, ending: str, code: int
 ) -> None:
     """The threads of the parent do not exist in the fork, which must not wait for them."""
-    command = [sys.executable, str(PROGRAM), f"sqlite:///{tmp_path}/runs.db", way]
+    command = [sys.executable, str(FORK_PROGRAM), f"sqlite:///{tmp_path}/runs.db", ending]
     done = subprocess.run(  # noqa: S603 - our own program
         command, capture_output=True, text=True, timeout=FORK_TIMEOUT_S, check=True
     )
     assert done.stdout.splitlines() == [f"{code} Done."]
     assert "was forked from" in done.stderr
-    assert ("ValueError: in the fork" in done.stderr) is (way == "raises")
+    assert ("ValueError: in the fork" in done.stderr) is (ending == "raises")
 
 
 async def test_an_error_while_opening_is_raised_unchanged() -> None:

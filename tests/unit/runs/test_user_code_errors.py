@@ -15,24 +15,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from midrun import (
-    Agent,
-    Call,
-    Cancelled,
-    Completed,
-    Failed,
-    Midrun,
-    Tool,
-    pause_here,
-    tool,
-)
-from midrun.core.entries import (
-    CallAborted,
-    CallDone,
-    CallFailed,
-    CallUnknown,
-    LateResult,
-)
+from midrun import Agent, Call, Cancelled, Completed, Failed, Midrun, Tool, pause_here, tool
+from midrun.core.entries import CallAborted, CallDone, CallFailed, CallUnknown, LateResult
 from midrun.errors import EngineLost
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt
