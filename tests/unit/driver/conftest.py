@@ -8,7 +8,13 @@ from midrun import Agent
 from midrun.driver import dispatcher, run_loop
 from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.driver.driver_context import LONG_GRACE, DriverParts, open_driver_parts
+from tests.unit.driver.driver_context import (
+    LONG_GRACE,
+    Dispatch,
+    DispatcherTest,
+    DriverParts,
+    open_driver_parts,
+)
 
 
 @pytest.fixture
@@ -30,3 +36,10 @@ def tools() -> ControllableTools:
 def slow_agent(tools: ControllableTools) -> Agent:
     """Return an agent that calls `slow("a")`, which waits for its gate, and then answers."""
     return tools.agent(Use("slow", name="a"), "Done.", grace=LONG_GRACE)
+
+
+@pytest.fixture
+async def dispatch(parts: DriverParts) -> Dispatch:
+    """Return a function that makes a dispatcher for an agent, under a live lease."""
+    await parts.heartbeat.ensure_fresh()
+    return lambda agent: DispatcherTest(parts, agent)

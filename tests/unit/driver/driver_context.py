@@ -316,6 +316,10 @@ class DispatcherTest:
         return ended.outcome
 
 
+Dispatch = Callable[[Agent], DispatcherTest]
+"""Makes a dispatcher for an agent."""
+
+
 def make_agent(*tools: Tool, grace: timedelta = LONG_GRACE) -> Agent:
     """Return an agent whose model does not matter."""
     return Agent("actor", model=ScriptedModel(["Done."]), tools=tools, grace=grace)

@@ -1,4 +1,4 @@
-"""The call dispatcher: start, end, abort and grace, shutdown, progress, late results."""
+"""The call dispatcher: start and end of calls, abort and grace, shutdown, progress."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,7 +26,6 @@ from midrun.core.entries import (
     CallStarted,
     CallUnknown,
     Entry,
-    LateResult,
     UndoDone,
     UndoFailed,
     UndoUnknown,
@@ -37,7 +36,7 @@ from midrun.core.values import Use as RequestedUse
 from midrun.driver import dispatcher as dispatcher_module
 from midrun.driver.dispatcher import StopContext
 from midrun.driver.notifications import Wakeup
-from midrun.errors import StaleEpoch, StoreBusy
+from midrun.errors import StaleEpoch
 from midrun.models import ScriptedModel, Use
 from midrun.stops import Custom
 from midrun.testing.controllable_tools import ControllableTools
@@ -46,25 +45,13 @@ from tests.unit.driver.driver_context import (
     CALL,
     LONG_GRACE,
     SHORT_GRACE,
-    DispatcherTest,
+    Dispatch,
     DriverParts,
     UnstoppableTool,
     let_others_run,
     make_agent,
-    open_driver_parts,
-    raise_error,
     wait_until,
 )
-
-Dispatch = Callable[[Agent], DispatcherTest]
-
-
-@pytest.fixture
-async def dispatch(parts: DriverParts) -> Dispatch:
-    """Return a function that makes a dispatcher for an agent, under a live lease."""
-    await parts.heartbeat.ensure_fresh()
-    return lambda agent: DispatcherTest(parts, agent)
-
 
 # ── start and end ─────────────────────────────────────────────────────────────────────────
 
@@ -365,10 +352,11 @@ async def test_one_task_watches_the_grace_until_the_call_has_stopped(
         return sum("_watch_grace" in str(task.name) for task in anyio.get_running_tasks())
 
     test = dispatch(make_agent(*tools.tools()))
-    test.start_tools(Use("slow", name="a"))
+    test.start_tools(Use("read", name="a"))
     await tools.start("a").wait()
     test.abort("cancelled")
     test.abort("cancelled")
+    test.dispatcher.begin_shutdown()
     assert count_watchers() == 1
     assert await test.wait_for_outcome() == CallAborted(call=CALL)
     await wait_until(lambda: count_watchers() == 0)
@@ -458,6 +446,24 @@ async def test_an_undo_that_does_not_stop_at_shutdown_is_unknown(dispatch: Dispa
     gate.set()
 
 
+async def test_shutdown_stops_an_undo_at_once(dispatch: Dispatch) -> None:
+    """The next worker runs it again."""
+    called = anyio.Event()
+
+    async def delete(_: Call, __: Json, ___: Json) -> None:
+        called.set()
+        await anyio.sleep_forever()
+
+    test = dispatch(make_agent(tool(_do_nothing, name="act", undo=delete)))
+    test.start_tools(Use("act"))
+    await test.wait_for_outcome()
+    test.dispatcher.pending_inputs.clear()
+    test.start_undo()
+    await called.wait()
+    test.dispatcher.begin_shutdown()
+    assert await test.wait_for_outcome() == UndoUnknown(call=CALL)
+
+
 async def test_shutdown_stops_an_unsafe_call_after_its_grace(
     tools: ControllableTools, dispatch: Dispatch
 ) -> None:
@@ -480,7 +486,7 @@ async def test_shutdown_stops_a_call_that_is_safe_to_repeat_at_once(
     assert await test.wait_for_outcome() == CallAborted(call=CALL)
 
 
-# ── progress, the end of the lease, and late results ──────────────────────────────────────
+# ── progress and the end of the lease ─────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("is_durable", [True, False])
@@ -538,73 +544,3 @@ async def test_close_stops_all_calls_and_submits_nothing_more(
 
 def _make_started(call: str) -> CallStarted:
     return CallStarted(call=CallId(call), call_kind="tool", attempt=1, seen=0)  # type: ignore[arg-type]  # a seq
-
-
-async def test_the_result_of_an_abandoned_call_is_recorded_as_late(
-    parts: DriverParts, dispatch: Dispatch
-) -> None:
-    """Only once the journal has the call closed, and however often the store is busy."""
-    stubborn = UnstoppableTool()
-    test = dispatch(make_agent(stubborn.tool, grace=SHORT_GRACE))
-    test.start_tools(Use("unstoppable"))
-    await parts.store_journal(test.scenario)
-    await stubborn.called.wait()
-    test.abort("cancelled")
-    await test.wait_for_inputs()
-    stubborn.gate.set()
-    await let_others_run()
-    assert await parts.find_entries(LateResult) == []
-    parts.store.before(LateResult, raise_error(StoreBusy("memory", 1.0)))
-    await parts.take_lease_elsewhere()
-    late = await parts.wait_for_entry(LateResult)
-    assert (late.call, late.epoch, late.result) == (CALL, 1, "done after all")
-
-
-async def test_a_result_that_was_not_journaled_before_the_lease_was_lost_is_late(
-    parts: DriverParts, tools: ControllableTools, dispatch: Dispatch
-) -> None:
-    test = dispatch(make_agent(*tools.tools()))
-    test.start_tools(Use("quick", name="a"))
-    await parts.store_journal(test.scenario)
-    await test.wait_for_inputs()
-    test.dispatcher.close()
-    await parts.take_lease_elsewhere()
-    assert (await parts.wait_for_entry(LateResult)).result == "a done"
-
-
-async def test_only_the_late_result_of_a_call_that_was_done_is_recorded(
-    parts: DriverParts, tools: ControllableTools, dispatch: Dispatch
-) -> None:
-    """A late failure or abort does not tell whether the call took effect."""
-
-    @tool
-    async def book() -> str:
-        raise ValueError("no such hotel")
-
-    test = dispatch(make_agent(book, *tools.tools()))
-    test.start_tools(Use("book"), Use("slow", name="a"))
-    await parts.store_journal(test.scenario)
-    await tools.start("a").wait()
-    await test.wait_for_inputs()
-    test.dispatcher.close()
-    await parts.take_lease_elsewhere()
-    await wait_until(lambda: tools.stopped == ["a"])
-    await let_others_run()
-    assert await parts.find_entries(LateResult) == []
-
-
-async def test_a_worker_that_shuts_down_records_a_late_result_at_once() -> None:
-    """It cannot wait until another worker has closed the call."""
-    async with open_driver_parts() as parts:
-        await parts.heartbeat.ensure_fresh()
-        stubborn = UnstoppableTool()
-        test = DispatcherTest(parts, make_agent(stubborn.tool, grace=SHORT_GRACE))
-        test.start_tools(Use("unstoppable"))
-        await parts.store_journal(test.scenario)
-        await stubborn.called.wait()
-        test.abort("cancelled")
-        await test.wait_for_inputs()
-        stubborn.gate.set()
-        await let_others_run()
-        assert await parts.find_entries(LateResult) == []
-    assert (await parts.wait_for_entry(LateResult)).result == "done after all"
