@@ -66,8 +66,8 @@ async def test_only_the_late_result_of_a_call_that_was_done_is_recorded(
     await parts.store_journal(test.scenario)
     await tools.start("a").wait()
     await test.wait_for_inputs()
-    test.dispatcher.close()
     await parts.take_lease_elsewhere()
+    test.dispatcher.close()
     await wait_until(lambda: tools.stopped == ["a"])
     await let_others_run()
     assert await parts.find_entries(LateResult) == []
@@ -88,3 +88,18 @@ async def test_a_worker_that_shuts_down_records_a_late_result_at_once() -> None:
         await let_others_run()
         assert await parts.find_entries(LateResult) == []
     assert (await parts.wait_for_entry(LateResult)).result == "done after all"
+
+
+async def test_a_late_reply_of_a_model_is_not_recorded(
+    parts: DriverParts, dispatch: Dispatch
+) -> None:
+    """It has no effect to report; the next worker calls the model again."""
+    test = dispatch(make_agent())
+    test.start_model()
+    await parts.store_journal(test.scenario)
+    await test.wait_for_inputs()
+    await parts.take_lease_elsewhere()
+    before = await parts.read_entries()
+    test.dispatcher.close()
+    await let_others_run()
+    assert await parts.read_entries() == before
