@@ -20,7 +20,6 @@ from midrun.core.entries import (
     RunCancelled,
     RunFailed,
     RunHalted,
-    RunPaused,
     StoodDown,
 )
 from midrun.core.ids import RunId, Seq
@@ -598,4 +597,3 @@ async def test_an_error_of_the_store_that_is_not_temporary_ends_the_loop_and_its
     await failed.wait()
     await wait_until(lambda: tools.stopped == ["b"])
     assert parts.heartbeat._lease_count == 0
-    assert await parts.find_entries(RunPaused) == []
