@@ -24,6 +24,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import RunId, Seq
 from midrun.core.stops import MaxTime, MaxTokens
+from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
 from midrun.driver.journal_writer import load_run_state
 from midrun.errors import (
@@ -101,7 +102,6 @@ async def test_the_heartbeat_counts_the_lease_while_the_loop_runs(
 ) -> None:
     _, returned = await parts.start_loop(slow_agent)
     await tools.start("a").wait()
-    assert parts.heartbeat.is_alive()
     assert parts.heartbeat._lease_count == 1
     tools.gate("a").set()
     await returned.wait()
@@ -121,7 +121,6 @@ async def test_an_append_after_the_lease_was_lost_ends_the_loop(
     records = await parts.store.read(RUN)
     taken = [record.seq for record in records if isinstance(record.entry, LeaseTaken)]
     assert {record.epoch for record in records if record.seq > taken[1]} <= {None, 2}
-    assert not [done for done in await parts.find_entries(CallDone) if done.call == "c2"]
 
 
 async def test_the_loop_stops_its_calls_when_it_reads_that_another_worker_has_the_lease(
@@ -447,11 +446,10 @@ async def test_save_returns_when_the_progress_is_in_the_journal(parts: DriverPar
     journaled: list[int] = []
 
     @tool
-    async def crawl(call: Call) -> str:
+    async def crawl(call: Call) -> None:
         await call.save({"page": 1})
         assert loop._dispatcher.pending_inputs == []
         journaled.append(len(await parts.find_entries(ProgressSaved)))
-        return "crawled"
 
     agent = Agent("actor", model=ScriptedModel([Use("crawl"), "Done."]), tools=[crawl])
     parts.store.before(ProgressSaved, raise_error(StoreBusy("memory", 1.0)))
@@ -465,13 +463,10 @@ async def test_save_raises_in_a_call_that_the_journal_has_closed(parts: DriverPa
     refused = anyio.Event()
 
     @tool
-    async def crawl(call: Call) -> str:
-        try:
+    async def crawl(call: Call) -> None:
+        with pytest.raises(StaleEpoch):
             await call.save({"page": 1})
-        except StaleEpoch:
-            refused.set()
-            raise
-        return "crawled"
+        refused.set()
 
     async def force_pause() -> None:
         await parts.send(Pause())
@@ -567,15 +562,21 @@ async def test_calls_start_although_the_reply_of_the_store_was_lost(
     assert [entry.call for entry in await parts.find_entries(CallStarted)] == ["c1", "c2", "c3"]
 
 
-async def test_a_lease_whose_reply_was_lost_is_taken_again(
-    parts: DriverParts, tools: ControllableTools
-) -> None:
+async def test_a_lease_whose_reply_was_lost_is_taken_again(parts: DriverParts) -> None:
+    """The model call of the first lease is not made, as its epoch is unknown here."""
+    prompts: list[int] = []
+
+    def reply(messages: Transcript) -> str:
+        prompts.append(len(messages))
+        return "Done."
+
     lost = StoreUnreachable("memory", "the connection was reset")
     parts.store.after(LeaseTaken, raise_error(lost))
-    loop = await parts.create_loop(tools.agent("Done."))
+    loop = await parts.create_loop(Agent("actor", model=ScriptedModel(reply)))
     await loop.run()
     assert [taken.epoch for taken in await parts.find_entries(LeaseTaken)] == [1, 2]
     assert loop.state.phase is Phase.COMPLETED
+    assert prompts == [1]
 
 
 async def test_an_error_of_the_store_that_is_not_temporary_ends_the_loop_and_its_calls(
