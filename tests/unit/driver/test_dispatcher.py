@@ -284,9 +284,8 @@ def raise_in_stop(_: StopContext) -> bool:
     raise ValueError("no verdict")
 
 
-async def test_a_stop_condition_is_evaluated_once_however_often_it_is_planned(
-    dispatch: Dispatch,
-) -> None:
+async def test_a_stop_condition_is_not_evaluated_beside_itself(dispatch: Dispatch) -> None:
+    """It is evaluated again if it is planned again after its verdict."""
     EVALUATIONS.clear()
     stop = Custom(has_seen_enough)
     test = dispatch(Agent("actor", model=ScriptedModel(["Done."]), stop=stop))
@@ -297,6 +296,8 @@ async def test_a_stop_condition_is_evaluated_once_however_often_it_is_planned(
     verdict = RecordStopVerdict(epoch=Epoch(1), name=stop.fn, met=True)
     assert test.list_inputs() == [verdict]
     assert EVALUATIONS == [0]
+    test.dispatcher.apply([effect], test.scenario.state)
+    assert await test.wait_for_inputs(2) == [verdict, verdict]
 
 
 @pytest.mark.parametrize("declared", [raise_in_stop, has_seen_enough])
