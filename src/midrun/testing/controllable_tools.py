@@ -9,7 +9,8 @@ from midrun.models import ScriptedModel
 class ControllableTools:
     """Tools whose progress a test controls, and a record of their calls.
 
-    `called` lists the names that the tools were called with, `completed` those that took effect.
+    `called` lists the names that the tools were called with, `completed` those that took
+    effect.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Chaos: everything goes wrong at once, for a while; in the end every account is in order.
+"""Many failures at once; afterwards journals, effects and receipts must agree.
 
 Workers are killed and frozen, the server is restarted every few seconds, connections are cut
-after their commit, and people ask for this and that. `MIDRUN_CHAOS_S` is for how long,
-`MIDRUN_CHAOS_SEED` chooses the seed; 0 takes a fresh one, and prints it.
+after their commit, and people send controls. `MIDRUN_CHAOS_S` is the duration in seconds,
+`MIDRUN_CHAOS_SEED` the seed; 0 takes a random one. The seed is printed.
 """
 
 import os
@@ -38,9 +38,9 @@ from midrun.errors import StoreError
 from midrun.ports.store import RunQuery
 from midrun.runs.values import Receipt
 from midrun.testing.postgres import Postgres, running
-from tests.scenarios.fleet.crew import STEPS, agents
-from tests.scenarios.fleet.workers import Worker, workers
-from tests.scenarios.fleet.world import World
+from tests.scenarios.fleet.external_service import ExternalService
+from tests.scenarios.fleet.worker_processes import Worker, start_workers
+from tests.scenarios.fleet.worker_program import STEPS, make_agents
 from tests.unit.stores.postgres.cutting import Cut, Cutter, cutting
 
 SECONDS = float(os.environ.get("MIDRUN_CHAOS_S", "15"))
@@ -49,97 +49,99 @@ RUNS = 200
 WORKERS = 3
 LEASE_S = 2.0
 CALM_S = 240
-"""How long everything may take to come to its end once nothing goes wrong any more."""
+"""Seconds in which all runs must end after the last failure."""
 
-KINDS = {
+ENTRY_BY_CONTROL = {
     "pause": "PauseRequested",
     "resume": "RunResumed",
     "redirect": "RedirectRequested",
     "say": "MessageReceived",
     "cancel": "CancelRequested",
 }
-"""What stands in the journal where a receipt says that a control is."""
+"""The kind of the entry at the seq of a control's receipt."""
 
 
-DISTURBED = (CallAborted, CallSealed, MessageReceived, RedirectRequested)
-"""What takes the agent off its course: a call that was stopped midway is not made again."""
+DISTURBING_ENTRIES = (CallAborted, CallSealed, MessageReceived, RedirectRequested)
+"""Entries after which a run need not make all its steps."""
 
 
 @dataclass
 class Chaos:
-    """What happens, and what everybody was told."""
+    """The failures, the controls, and the receipts of one test."""
 
     server: Postgres
-    desk: Midrun
-    world: World
-    chance: Random
+    controller: Midrun
+    service: ExternalService
+    random: Random
     runs: list[RunId] = field(default_factory=list)
-    told: list[tuple[RunId, str, Receipt]] = field(default_factory=list)
-    happened: Counter[str] = field(default_factory=Counter)
-    over: bool = False
+    receipts: list[tuple[RunId, str, Receipt]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    is_over: bool = False
 
-    # ── what goes wrong ───────────────────────────────────────────────────────────────────
+    # ── failures ──────────────────────────────────────────────────────────────────────────
 
-    async def restart_the_server(self) -> None:
-        """Every few seconds, in an orderly way or not."""
-        while not self.over:
-            await anyio.sleep(self.chance.uniform(2, 6))
+    async def restart_server(self) -> None:
+        """Restart the server every few seconds, in an orderly way or not."""
+        while not self.is_over:
+            await anyio.sleep(self.random.uniform(2, 6))
             ways: list[Literal["fast", "immediate"]] = ["fast", "immediate"]
-            how = self.chance.choice(ways)
-            self.happened[f"restart {how}"] += 1
+            how = self.random.choice(ways)
+            self.counts[f"restart {how}"] += 1
             await anyio.to_thread.run_sync(self.server.restart, how)
 
-    async def molest(self, crew: list[Worker], start: Callable[[], Worker]) -> None:
-        """Kill a worker and hire another, or freeze one for longer than its lease."""
-        while not self.over:
-            await anyio.sleep(self.chance.uniform(0.5, 2))
-            n = self.chance.randrange(len(crew))
-            if self.chance.random() < 0.5:
-                self.happened["kill"] += 1
-                crew[n].end()
-                crew[n] = start()
+    async def disturb_workers(self, workers: list[Worker], start: Callable[[], Worker]) -> None:
+        """Kill a worker and start another, or freeze one for up to twice its lease."""
+        while not self.is_over:
+            await anyio.sleep(self.random.uniform(0.5, 2))
+            n = self.random.randrange(len(workers))
+            if self.random.random() < 0.5:
+                self.counts["kill"] += 1
+                workers[n].end()
+                workers[n] = start()
                 continue
-            self.happened["freeze"] += 1
-            crew[n].send(signal.SIGSTOP)
-            await anyio.sleep(self.chance.uniform(0.5, 2 * LEASE_S))
-            crew[n].send(signal.SIGCONT)
+            self.counts["freeze"] += 1
+            workers[n].send(signal.SIGSTOP)
+            await anyio.sleep(self.random.uniform(0.5, 2 * LEASE_S))
+            workers[n].send(signal.SIGCONT)
 
-    async def cut(self, cutter: Cutter) -> None:
-        """Lose the answer to a commit now and then."""
-        while not self.over:
-            await anyio.sleep(self.chance.uniform(0.05, 0.4))
-            cutter.next = self.chance.choice([Cut.AFTER, Cut.BEFORE])
+    async def cut_connections(self, cutter: Cutter) -> None:
+        """Cut a connection before or after a commit now and then."""
+        while not self.is_over:
+            await anyio.sleep(self.random.uniform(0.05, 0.4))
+            cutter.next = self.random.choice([Cut.AFTER, Cut.BEFORE])
         cutter.next = Cut.NONE
-        self.happened["cut"] = cutter.cuts
+        self.counts["cut"] = cutter.cuts
 
-    # ── what people ask for ───────────────────────────────────────────────────────────────
+    # ── controls ──────────────────────────────────────────────────────────────────────────
 
-    async def start(self, number: int) -> None:
-        """Start a run, and again with the same request if nobody answers."""
+    async def start_run(self, number: int) -> None:
+        """Start a run; after a store error, repeat the same request."""
         while True:
             try:
-                run = await self.desk.start("busy", f"run {number}", request_id=f"r{number}")
+                run = await self.controller.start(
+                    "busy", f"run {number}", request_id=f"r{number}"
+                )
             except StoreError:
-                self.happened["start repeated"] += 1
+                self.counts["start repeated"] += 1
                 continue
             self.runs.append(run.id)
             return
 
-    async def people(self, name: str) -> None:
-        """Ask something of some run, over and over."""
-        asked = 0
-        while not self.over:
-            await anyio.sleep(self.chance.uniform(0.0, 0.1))
+    async def send_controls(self, name: str) -> None:
+        """Send random controls to random runs."""
+        sent = 0
+        while not self.is_over:
+            await anyio.sleep(self.random.uniform(0.0, 0.1))
             if self.runs:
-                asked += 1
-                control = self.chance.choice([*KINDS, "resume", "resume", "say"])
-                await self.ask(self.chance.choice(self.runs), control, f"{name}-{asked}")
+                sent += 1
+                control = self.random.choice([*ENTRY_BY_CONTROL, "resume", "resume", "say"])
+                await self.send(self.random.choice(self.runs), control, f"{name}-{sent}")
 
-    async def ask(self, run: RunId, control: str, request: str) -> None:
-        """Ask, and repeat the same request until somebody says what became of it."""
-        handle = Run(run, self.desk._service)
-        asks: dict[str, Callable[[], Awaitable[Receipt]]] = {
-            "pause": lambda: handle.pause(request_id=request, now=self.chance.random() < 0.5),
+    async def send(self, run: RunId, control: str, request: str) -> None:
+        """Send a control; repeat the same request until it is accepted or refused."""
+        handle = Run(run, self.controller._service)
+        requests: dict[str, Callable[[], Awaitable[Receipt]]] = {
+            "pause": lambda: handle.pause(request_id=request, now=self.random.random() < 0.5),
             "resume": lambda: handle.resume(request_id=request),
             "redirect": lambda: handle.redirect("Go on.", request_id=request),
             "say": lambda: handle.say("How is it?", urgency="later", request_id=request),
@@ -147,49 +149,51 @@ class Chaos:
         }
         while True:
             try:
-                receipt = await asks[control]()
+                receipt = await requests[control]()
             except ControlRefused:
-                self.happened["refused"] += 1
+                self.counts["refused"] += 1
             except StoreError:
-                self.happened["asked again"] += 1
+                self.counts["request repeated"] += 1
                 continue
             else:
-                self.happened[control] += 1
-                self.told.append((run, control, receipt))
+                self.counts[control] += 1
+                self.receipts.append((run, control, receipt))
             return
 
-    async def decide(self) -> None:
-        """Look at the world for whoever is unsure, until everything has ended."""
+    async def answer_asks(self) -> None:
+        """Settle unknown calls from the records of the service, until cancelled."""
         while True:
             await anyio.sleep(0.2)
             try:
-                page = await self.desk.store.list_runs(RunQuery(attention=True, limit=500))
+                page = await self.controller.store.list_runs(
+                    RunQuery(attention=True, limit=500)
+                )
                 for row in page.items:
-                    await self._decide(row.run)
+                    await self._answer_asks_of(row.run)
             except (StoreError, ControlRefused):
                 continue
 
-    async def _decide(self, run: RunId) -> None:
-        state = await load_run_state(self.desk.store, run)
+    async def _answer_asks_of(self, run: RunId) -> None:
+        state = await load_run_state(self.controller.store, run)
         for number in state.open_asks:
             ask = state.asks[number - 1]
             call = state.find_call(ask.call)
             assert call is not None
-            self.happened["unsure"] += 1
-            done = self.world.settle(make_call_key(run, ask.call), call.attempt)
-            await Run(run, self.desk._service).answer("yes" if done else "no", ask=ask.id)
+            self.counts["unsure"] += 1
+            done = self.service.settle(make_call_key(run, ask.call), call.attempt)
+            await Run(run, self.controller._service).answer("yes" if done else "no", ask=ask.id)
 
-    # ── how it ends ───────────────────────────────────────────────────────────────────────
+    # ── the end ───────────────────────────────────────────────────────────────────────────
 
-    async def calm_down(self, crew: list[Worker]) -> None:
-        """Have every run come to its end."""
+    async def complete_runs(self, workers: list[Worker]) -> None:
+        """Resume runs until all of them have ended."""
         for run in self.runs:
-            handle = Run(run, self.desk._service)
+            handle = Run(run, self.controller._service)
             while (phase := (await handle.view()).phase) not in TERMINAL_PHASES:
-                for worker in crew:
+                for worker in workers:
                     worker.check()
                 if phase in {"paused", "failed"}:
-                    await self.ask(run, "resume", f"calm-{run}-{self.chance.random()}")
+                    await self.send(run, "resume", f"calm-{run}-{self.random.random()}")
                 with anyio.move_on_after(5):
                     await handle.until("terminal", "paused", "failed")
 
@@ -197,8 +201,8 @@ class Chaos:
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.timeout(900)
-async def test_whatever_goes_wrong_every_account_is_in_order(tmp_path: Path) -> None:
-    """The journals, the world and what people were told are three accounts of one history."""
+async def test_journals_effects_and_receipts_agree_after_many_failures(tmp_path: Path) -> None:
+    """Every payment is made once, every effect is journaled, every receipt is true."""
     print(f"MIDRUN_CHAOS_SEED={SEED}")  # noqa: T201 - to repeat it
     with running() as server, TemporaryDirectory(prefix="cut-", dir="/tmp") as folder:
         async with cutting(Path(folder), server.folder) as cutter:
@@ -206,64 +210,74 @@ async def test_whatever_goes_wrong_every_account_is_in_order(tmp_path: Path) -> 
             there, here = quote(str(server.folder), safe=""), quote(folder, safe="")
             through = url.replace(there, here)
             chaos = await _play(server, through, url, cutter, tmp_path)
-        print(dict(chaos.happened))  # noqa: T201 - so that one sees that something has happened
+        print(dict(chaos.counts))  # noqa: T201 - shows which failures have happened
 
 
 async def _play(
     server: Postgres, through: str, url: str, cutter: Cutter, folder: Path
 ) -> Chaos:
-    with workers(through, folder, WORKERS, lease_s=LEASE_S) as crew:
-        async with Midrun(through, agents=agents(folder), engine=None) as desk:
-            chaos = Chaos(server, desk, World(folder), Random(SEED))  # noqa: S311 - to repeat it
+    with start_workers(through, folder, WORKERS, lease_s=LEASE_S) as workers:
+        async with Midrun(through, agents=make_agents(folder), engine=None) as controller:
+            chaos = Chaos(server, controller, ExternalService(folder), Random(SEED))  # noqa: S311 - to repeat it
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(chaos.decide)
-                async with anyio.create_task_group() as trouble:
+                tasks.start_soon(chaos.answer_asks)
+                async with anyio.create_task_group() as failures:
                     for n in range(RUNS):
-                        trouble.start_soon(chaos.start, n)
-                    trouble.start_soon(chaos.restart_the_server)
-                    trouble.start_soon(
-                        chaos.molest, crew, lambda: Worker(through, folder, lease_s=LEASE_S)
+                        failures.start_soon(chaos.start_run, n)
+                    failures.start_soon(chaos.restart_server)
+                    failures.start_soon(
+                        chaos.disturb_workers,
+                        workers,
+                        lambda: Worker(through, folder, lease_s=LEASE_S),
                     )
-                    trouble.start_soon(chaos.cut, cutter)
+                    failures.start_soon(chaos.cut_connections, cutter)
                     for name in ("ann", "bob", "cem"):
-                        trouble.start_soon(chaos.people, name)
+                        failures.start_soon(chaos.send_controls, name)
                     await anyio.sleep(SECONDS)
-                    chaos.over = True
+                    chaos.is_over = True
                 with anyio.fail_after(CALM_S):
-                    await chaos.calm_down(crew)
+                    await chaos.complete_runs(workers)
                 tasks.cancel_scope.cancel()
-    async with Midrun(url) as desk:
-        await _check(chaos, desk)
-    chaos.world.close()
+    async with Midrun(url) as controller:
+        await _check(chaos, controller)
+    chaos.service.close()
     return chaos
 
 
-async def _check(chaos: Chaos, desk: Midrun) -> None:
-    """Hold the three accounts against each other."""
+async def _check(chaos: Chaos, controller: Midrun) -> None:
+    """Compare the journals, the effects and the receipts."""
     assert len(set(chaos.runs)) == RUNS
-    deeds = chaos.world.deeds()
-    often = Counter(deed.key for deed in deeds if deed.what in {"pay", "order"})
-    assert max(often.values()) == 1, [key for key, times in often.items() if times > 1]
+    effects = chaos.service.list_effects()
+    times_made = Counter(e.key for e in effects if e.what in {"pay", "order"})
+    assert max(times_made.values()) == 1, [
+        key for key, times in times_made.items() if times > 1
+    ]
     journals: dict[RunId, list[Entry]] = {}
     started: set[str] = set()
     for run in chaos.runs:
-        verdict = await desk.verify(run)
+        verdict = await controller.verify(run)
         assert verdict, f"{run}: {verdict}"
-        journals[run] = [record.entry for record in await desk.store.read(run)]
+        journals[run] = [record.entry for record in await controller.store.read(run)]
         started |= {
             make_call_key(run, e.call) for e in journals[run] if isinstance(e, CallStarted)
         }
         if isinstance(journals[run][-1], RunCompleted) and not any(
-            isinstance(entry, DISTURBED) for entry in journals[run]
+            isinstance(entry, DISTURBING_ENTRIES) for entry in journals[run]
         ):
-            done = Counter(d.what for d in deeds if d.run == run)
-            wanted = Counter(STEPS)
-            done_well = (done["pay"], done["order"]) == (wanted["pay"], wanted["order"])
-            assert done_well, "\n".join(map(str, [run, done, *journals[run]]))
-            chaos.happened["undisturbed"] += 1
-    assert {deed.key for deed in deeds} <= started  # nothing was done that was not journaled
-    for run, control, receipt in chaos.told:
+            done = Counter(e.what for e in effects if e.run == run)
+            expected = Counter(STEPS)
+            has_all_steps = (done["pay"], done["order"]) == (expected["pay"], expected["order"])
+            assert has_all_steps, "\n".join(map(str, [run, done, *journals[run]]))
+            chaos.counts["undisturbed"] += 1
+    assert {
+        effect.key for effect in effects
+    } <= started  # there is no effect without a journaled start
+    for run, control, receipt in chaos.receipts:
         if receipt.already is None:
             entry = journals[run][receipt.seq - 1]
             withdrawn = control == "resume" and type(entry).__name__ == "PauseWithdrawn"
-            assert type(entry).__name__ == KINDS[control] or withdrawn, (run, control, receipt)
+            assert type(entry).__name__ == ENTRY_BY_CONTROL[control] or withdrawn, (
+                run,
+                control,
+                receipt,
+            )

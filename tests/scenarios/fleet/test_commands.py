@@ -1,4 +1,4 @@
-"""The commands on one Postgres: servers and workers side by side, any of them in control."""
+"""The commands `serve` and `worker` on one Postgres, as processes of their own."""
 
 import json
 import os
@@ -23,7 +23,7 @@ TOKEN = "t" * 43
 
 
 class Commands:
-    """Types commands on one store."""
+    """Runs commands on one store."""
 
     def __init__(self, store: str, folder: Path) -> None:
         self._env = {
@@ -35,10 +35,10 @@ class Commands:
         self._folder = folder
 
     @contextmanager
-    def start(self, *words: str) -> Iterator["subprocess.Popen[str]"]:
-        """Run a command until it is told to leave."""
+    def start(self, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+        """Run a command until the context is left."""
         with subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "midrun", *words],
+            [sys.executable, "-m", "midrun", *arguments],
             env=self._env,
             stdout=subprocess.PIPE,
             text=True,
@@ -49,10 +49,10 @@ class Commands:
             finally:
                 process.kill()
 
-    def type(self, *words: str) -> str:
-        """Return what a command prints."""
+    def run(self, *arguments: str) -> str:
+        """Run a command to its end, and return its output."""
         return subprocess.run(  # noqa: S603 - our own command
-            [sys.executable, "-m", "midrun", *words],
+            [sys.executable, "-m", "midrun", *arguments],
             env=self._env,
             capture_output=True,
             text=True,
@@ -61,17 +61,17 @@ class Commands:
         ).stdout
 
 
-def said(process: "subprocess.Popen[str]", pattern: str) -> str:
-    """Wait for a line that a process prints, and return what the pattern finds in it."""
+def wait_for_line(process: "subprocess.Popen[str]", pattern: str) -> str:
+    """Wait until a process prints a line with `pattern`, and return the match."""
     assert process.stdout
     for line in process.stdout:
         if found := re.search(pattern, line):
             return found[0]
-    raise AssertionError(f"it has ended without saying {pattern}")
+    raise AssertionError(f"the process has ended without printing {pattern}")
 
 
 def call(server: str, path: str, body: dict[str, object] | None = None) -> dict[str, object]:
-    """Ask a server for something."""
+    """Send a request to a server, and return the JSON of its reply."""
     request = urllib.request.Request(  # noqa: S310 - a server of our own
         f"{server}{path}",
         data=None if body is None else json.dumps(body).encode(),
@@ -82,21 +82,20 @@ def call(server: str, path: str, body: dict[str, object] | None = None) -> dict[
         },
     )
     with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310 - as above
-        answer: dict[str, object] = json.loads(reply.read())
-        return answer
+        body_of_reply: dict[str, object] = json.loads(reply.read())
+        return body_of_reply
 
 
-def test_servers_and_workers_share_the_runs_of_one_database(
+def test_a_run_of_one_server_is_paused_by_another_and_completed_by_a_worker(
     postgres: Postgres, tmp_path: Path
 ) -> None:
-    """A run that one server starts is paused by the other, and driven on by a worker."""
     commands = Commands(postgres.url(), tmp_path)
     with ExitStack() as stack:
         servers = [
             stack.enter_context(commands.start("serve", f"{APP}:searcher", "--port", "0"))
             for _ in range(2)
         ]
-        one, two = (said(server, r"http://127\.0\.0\.1:\d+") for server in servers)
+        one, two = (wait_for_line(server, r"http://127\.0\.0\.1:\d+") for server in servers)
         run = call(one, "/v1/runs", {"agent": "searcher", "input": "cats"})["run_id"]
         call(two, f"/v1/runs/{run}/pause", {"mode": "now"})
         while call(one, f"/v1/runs/{run}")["phase"] != "paused":
@@ -104,10 +103,10 @@ def test_servers_and_workers_share_the_runs_of_one_database(
         for server in servers:
             server.send_signal(signal.SIGTERM)
             assert server.wait(60) == 0
-        commands.type("resume", str(run))
+        commands.run("resume", str(run))
         (tmp_path / "gate").touch()
         with commands.start("worker", f"{APP}:searcher") as worker:
-            assert "Found cats." in commands.type("feed", str(run), "--follow")
+            assert "Found cats." in commands.run("feed", str(run), "--follow")
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(60) == 0
-        assert "clean" in commands.type("verify", str(run))
+        assert "clean" in commands.run("verify", str(run))

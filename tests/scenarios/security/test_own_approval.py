@@ -71,8 +71,8 @@ for token in tokens:
 
 
 @contextmanager
-def _serving(folder: Path, **env: str) -> Iterator[str]:
-    """Serve the app from its own folder, and give the address that the server prints."""
+def _serve(folder: Path, **env: str) -> Iterator[str]:
+    """Serve the app from its own folder, and return the address that the server prints."""
     (folder / "app.py").write_text(APP)
     (folder / "attack.py").write_text(ATTACK)
     command = [sys.executable, "-m", "midrun", "serve", "app.py", "--port", "0"]
@@ -94,26 +94,26 @@ def test_a_model_cannot_approve_its_own_call_with_the_servers_token(tmp_path: Pa
     folder.mkdir()
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with (
-        _serving(folder, MIDRUN_TOKEN=TOKEN, MIDRUN_KEY="k" * 32, OTHER="x") as url,
+        _serve(folder, MIDRUN_TOKEN=TOKEN, MIDRUN_KEY="k" * 32, OTHER="x") as url,
         httpx2.Client(base_url=url, headers=headers, timeout=90) as operator,
     ):
-        assert "#" not in url  # no code is printed: who may sign in has the token
+        assert "#" not in url  # no sign-in code is printed if a token is configured
         started = operator.post("/v1/runs", json={"agent": "clerk", "input": "Go."}).json()
         where = f"/v1/runs/{started['run_id']}"
         while (view := operator.get(where).json())["phase"] != "waiting":
             assert view["phase"] in {"queued", "running"}, view
         journal = operator.get(f"{where}/export").text
-        assert "refused 401" in journal  # the attack ran, with what it could find
+        assert "refused 401" in journal  # the attack has run with the tokens that it found
         assert "approved" not in journal
         assert "/token" not in journal  # there is no token file where tools work
         assert TOKEN not in journal
         assert not (folder / "wired").exists()
         assert "OTHER" in journal  # the async tool sees variables of the server, but ...
         assert "MIDRUN_" not in journal.replace("$MIDRUN_TOKEN", "")
-        # With the operator's token, the very same request approves.
+        # With the operator's token, the same request approves the call.
         attack = [sys.executable, str(folder / "attack.py"), TOKEN]
-        said = subprocess.check_output(attack, cwd=folder, text=True)  # noqa: S603 - our own
-        assert "approved" in said
+        output = subprocess.check_output(attack, cwd=folder, text=True)  # noqa: S603 - our own
+        assert "approved" in output
         while operator.get(where).json()["phase"] != "completed":
             pass
     assert (folder / "wired").read_text() == "DE89-ATTACKER"
@@ -123,7 +123,7 @@ def test_a_model_finds_no_token_that_the_server_made_in_its_folder(tmp_path: Pat
     """Without a configured token one is made, outside of the folder where tools work."""
     folder = tmp_path / "work"
     folder.mkdir()
-    with _serving(folder) as link:
+    with _serve(folder) as link:
         url, _, code = link.partition("/#code=")
         with httpx2.Client(base_url=url, timeout=90) as operator:
             signed = operator.post(
@@ -131,6 +131,6 @@ def test_a_model_finds_no_token_that_the_server_made_in_its_folder(tmp_path: Pat
             )
             assert signed.status_code == 200
         assert not [path for path in folder.rglob("*token*") if path.is_file()]
-        (kept,) = (tmp_path / "state").rglob("token")
-        assert kept.stat().st_mode & 0o777 == 0o600
-        assert kept.parent.stat().st_mode & 0o777 == 0o700
+        (token_file,) = (tmp_path / "state").rglob("token")
+        assert token_file.stat().st_mode & 0o777 == 0o600
+        assert token_file.parent.stat().st_mode & 0o777 == 0o700

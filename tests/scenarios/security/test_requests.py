@@ -1,4 +1,4 @@
-"""What a request can and cannot do by being made: defences 1, 4, 6, 7, and the machine's."""
+"""Requests that must change nothing, and limits of requests: defences 1, 4, 6 and 7."""
 
 import os
 import re
@@ -11,36 +11,36 @@ import pytest
 from midrun import Agent
 from midrun.models import ScriptedModel, Use
 from midrun.server.routes import ENDPOINTS
+from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.redaction.office import blocking_login
-from tests.unit.runs.stage import ControllableTools
 from tests.unit.server.conftest import Serve, serve, stage, token_of
 from tests.unit.server.defences import entries_of
 
 __all__ = ["serve", "stage"]  # fixtures
 
-READING = [endpoint for endpoint in ENDPOINTS if endpoint.method == "GET"]
+GET_ENDPOINTS = [endpoint for endpoint in ENDPOINTS if endpoint.method == "GET"]
 
 
 def environment() -> str:
-    """Say what a tool's own process was started with."""
+    """Return the arguments and the environment of the tool's own process."""
     started = Path("/proc/self/cmdline").read_bytes() + Path("/proc/self/environ").read_bytes()
     return started.decode(errors="replace") + str(dict(os.environ))
 
 
-def _filled(run: str, name: re.Match[str]) -> str:
+def _fill_parameter(run: str, name: re.Match[str]) -> str:
     return {"run": run, "agent": "actor", "ask": f"{run}-a1"}.get(name[1], "x")
 
 
-async def test_looking_changes_nothing(serve: Serve, stage: ControllableTools) -> None:
-    """A page of another site can have a browser look at any address."""
+async def test_no_get_request_changes_anything(serve: Serve, stage: ControllableTools) -> None:
+    """A page of another site can make a browser request any address."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
     run = await served.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     client = await served.client()
     before = await entries_of(served)
-    for endpoint in READING:
-        where = re.sub(r"{(\w+)[^}]*}", partial(_filled, run.id), endpoint.path)
-        async with client.stream("GET", where) as reply:  # some go on for ever
+    for endpoint in GET_ENDPOINTS:
+        where = re.sub(r"{(\w+)[^}]*}", partial(_fill_parameter, run.id), endpoint.path)
+        async with client.stream("GET", where) as reply:  # some replies are endless streams
             assert reply.status_code < 500, where
         assert await entries_of(served) == before, where
         assert not await served.mid.store.list_halts()
@@ -49,10 +49,10 @@ async def test_looking_changes_nothing(serve: Serve, stage: ControllableTools) -
 
 
 @pytest.mark.parametrize("name", ["token", "access_token", "auth", "authorization", "key"])
-async def test_a_credential_in_an_address_is_none(
+async def test_a_credential_in_the_url_is_not_accepted(
     name: str, serve: Serve, stage: ControllableTools
 ) -> None:
-    """Addresses are logged, and sent on as the referrer."""
+    """URLs are logged, and sent to other sites as the referrer."""
     served = await serve(stage.agent("Done."))
     client = await served.client(None)
     for path in ("/v1/runs", "/v1/events", "/v1/openapi.json"):
@@ -62,7 +62,7 @@ async def test_a_credential_in_an_address_is_none(
 
 @pytest.mark.parametrize("size", [100_000, 2_000_000])
 async def test_headers_are_bounded(size: int, serve: Serve, stage: ControllableTools) -> None:
-    """Whoever has no credential must not have memory of ours, either."""
+    """A client without a credential must not use up the memory of the server."""
     served = await serve(stage.agent("Done."))
     async with await anyio.connect_tcp("127.0.0.1", served.port) as raw:
         head = f"GET /v1/runs HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nX-Long: "
@@ -73,7 +73,7 @@ async def test_headers_are_bounded(size: int, serve: Serve, stage: ControllableT
                 await raw.send(b"x" * 10_000)
             answer = await raw.receive()
         except (anyio.BrokenResourceError, anyio.EndOfStream):
-            pass  # it has hung up on us
+            pass  # the server has closed the connection
     assert b" 200 " not in answer
     client = await served.client()
     assert (await client.get("/v1/runs")).status_code == 200

@@ -79,7 +79,7 @@ def dump_inherited() -> str:
 
 
 def require_variable() -> str:
-    """Read a variable that is not there."""
+    """Read a variable that is not set."""
     return os.environ["OPENAI_API_KEY"]
 
 
@@ -100,8 +100,8 @@ async def _mcp_server(folder: Path, env: EnvironmentOption = None) -> AsyncItera
         yield tools
 
 
-async def _result(used: Use, *tools: object, **options: object) -> str:
-    """Return what a run is told by one call of a tool, its failure included."""
+async def _call_tool(used: Use, *tools: object, **options: object) -> str:
+    """Return the result of one call of a tool as the model gets it, or its error."""
     model = ScriptedModel([used, lambda messages: str(messages[-1].uses[0])])
     agent = Agent("actor", model=model, tools=list(tools), **options)  # type: ignore[arg-type]
     # Not redacted: a secret must be absent, not hidden.
@@ -111,90 +111,92 @@ async def _result(used: Use, *tools: object, **options: object) -> str:
     return outcome.output
 
 
-def _found(planted: dict[str, str], text: str) -> set[str]:
+def _find_canaries(planted: dict[str, str], text: str) -> set[str]:
     return {name for name, value in planted.items() if value in text}
 
 
 def test_every_variable_that_midrun_reads_is_planted() -> None:
-    """The names come from the source; a few that must be among them."""
+    """The names are collected from the source; these must be among them."""
     assert {"MIDRUN_TOKEN", "MIDRUN_KEY", "MIDRUN_CHAIN_KEY"} <= set(MIDRUN_NAMES)
     assert {"MIDRUN_STORE", "MIDRUN_WEBHOOK_SECRET", "MIDRUN_URL"} <= set(MIDRUN_NAMES)
 
 
 async def test_a_blocking_tool_and_its_children_see_no_secret(canaries: dict[str, str]) -> None:
-    """Neither in `os.environ`, nor in what their processes were started with."""
-    said = await _result(Use("dump"), dump)
-    assert "PATH" in said
-    assert os.environ["PATH"] in said
-    assert not _found(canaries, said)
+    """Neither in `os.environ` nor in the initial environment of their processes."""
+    output = await _call_tool(Use("dump"), dump)
+    assert "PATH" in output
+    assert os.environ["PATH"] in output
+    assert not _find_canaries(canaries, output)
 
 
 async def test_a_command_of_shell_sees_no_secret(canaries: dict[str, str]) -> None:
-    """The command itself, its parent, and what it starts."""
-    said = await _result(Use("shell", command=DUMP), shell())
-    assert "PATH=" in said
-    assert not _found(canaries, said)
+    """Neither the command nor its parent process."""
+    output = await _call_tool(Use("shell", command=DUMP), shell())
+    assert "PATH=" in output
+    assert not _find_canaries(canaries, output)
 
 
 async def test_an_mcp_server_that_is_started_sees_no_secret(
     canaries: dict[str, str], tmp_path: Path
 ) -> None:
-    """Over stdio, where the server is a process of ours."""
+    """Over stdio, where Midrun starts the server."""
     async with _mcp_server(tmp_path) as tools:
-        said = await _result(Use("dump"), *tools)
-    assert "PATH" in said
-    assert not _found(canaries, said)
+        output = await _call_tool(Use("dump"), *tools)
+    assert "PATH" in output
+    assert not _find_canaries(canaries, output)
 
 
 async def test_declared_variables_reach_their_tool_and_no_other(
     canaries: dict[str, str], tmp_path: Path
 ) -> None:
-    """By name, by value, for one tool or for all of an agent."""
+    """They are declared by name or by value, for one tool or for all tools of an agent."""
     all_tools = (dump, dump_with_names, dump_with_values)
-    named = await _result(Use("dump_with_names"), *all_tools)
-    assert _found(canaries, named) == {"OPENAI_ORG_ID"}
+    named = await _call_tool(Use("dump_with_names"), *all_tools)
+    assert _find_canaries(canaries, named) == {"OPENAI_ORG_ID"}
     assert "NOT_SET" not in named
-    given = await _result(Use("dump_with_values"), *all_tools)
-    assert not _found(canaries, given)
+    given = await _call_tool(Use("dump_with_values"), *all_tools)
+    assert not _find_canaries(canaries, given)
     assert "OPENAI_ORG_ID=another" in given
     assert "MIDRUN_STORE=memory://" in given
-    assert not _found(canaries, await _result(Use("dump"), *all_tools))
-    of_agent = await _result(Use("dump_with_names"), *all_tools, tool_env=["DATABASE_URL"])
-    assert _found(canaries, of_agent) == {"OPENAI_ORG_ID", "DATABASE_URL"}
+    assert not _find_canaries(canaries, await _call_tool(Use("dump"), *all_tools))
+    of_agent = await _call_tool(Use("dump_with_names"), *all_tools, tool_env=["DATABASE_URL"])
+    assert _find_canaries(canaries, of_agent) == {"OPENAI_ORG_ID", "DATABASE_URL"}
     command = Use("shell", command=DUMP)
-    of_shell = await _result(command, shell(env=["AWS_SESSION_TOKEN"]))
-    assert _found(canaries, of_shell) == {"AWS_SESSION_TOKEN"}
+    of_shell = await _call_tool(command, shell(env=["AWS_SESSION_TOKEN"]))
+    assert _find_canaries(canaries, of_shell) == {"AWS_SESSION_TOKEN"}
     async with _mcp_server(tmp_path, ["GITHUB_TOKEN"]) as tools:
-        of_mcp = await _result(Use("dump"), *tools)
-    assert _found(canaries, of_mcp) == {"GITHUB_TOKEN"}
+        of_mcp = await _call_tool(Use("dump"), *tools)
+    assert _find_canaries(canaries, of_mcp) == {"GITHUB_TOKEN"}
 
 
 async def test_inherit_passes_all_but_the_credentials_of_midrun(
     canaries: dict[str, str], tmp_path: Path
 ) -> None:
-    """The option that restores the old behaviour does not let a tool approve its own calls."""
-    assert _found(canaries, await _result(Use("dump_inherited"), dump_inherited)) == set(
-        OTHER_NAMES
-    )
-    of_agent = await _result(Use("dump"), dump, tool_env="inherit")
-    assert _found(canaries, of_agent) == set(OTHER_NAMES)
+    """With these credentials a tool could approve its own calls."""
+    assert _find_canaries(
+        canaries, await _call_tool(Use("dump_inherited"), dump_inherited)
+    ) == set(OTHER_NAMES)
+    of_agent = await _call_tool(Use("dump"), dump, tool_env="inherit")
+    assert _find_canaries(canaries, of_agent) == set(OTHER_NAMES)
     async with _mcp_server(tmp_path, "inherit") as tools:
-        of_mcp = await _result(Use("dump"), *tools)
-    assert _found(canaries, of_mcp) == set(OTHER_NAMES)
+        of_mcp = await _call_tool(Use("dump"), *tools)
+    assert _find_canaries(canaries, of_mcp) == set(OTHER_NAMES)
 
 
-async def test_a_variable_that_is_missed_names_the_option(canaries: dict[str, str]) -> None:
-    """A program that relied on the whole environment reads what to declare."""
+async def test_the_error_of_a_missing_variable_names_the_option(
+    canaries: dict[str, str],
+) -> None:
+    """The option by which the variable can be declared."""
     del canaries
-    said = await _result(Use("require_variable"), require_variable)
-    assert "OPENAI_API_KEY" in said
-    assert 'tool(env=["NAME"])' in said
+    output = await _call_tool(Use("require_variable"), require_variable)
+    assert "OPENAI_API_KEY" in output
+    assert 'tool(env=["NAME"])' in output
 
 
-async def test_a_module_that_misses_a_variable_fails_the_run_and_names_the_option(
+async def test_a_module_that_needs_a_missing_variable_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was imported here with the whole environment, and there without it."""
+    """This process imports it with the whole environment, the zygote without the variable."""
     source = 'import os\nKEY = os.environ["PAY_KEY"]\n\ndef pay() -> str:\n    return KEY\n'
     (tmp_path / "payment_module.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -211,7 +213,7 @@ async def test_a_module_that_misses_a_variable_fails_the_run_and_names_the_optio
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("environment", "message"),
     [
         ("OPENAI_API_KEY", 'must be a list, a dict or "inherit"'),
         (["A=B"], "names of variables, got 'A=B'"),
@@ -222,16 +224,18 @@ async def test_a_module_that_misses_a_variable_fails_the_run_and_names_the_optio
         (["MIDRUN_TOKEN"], "cannot name MIDRUN_TOKEN"),
     ],
 )
-def test_an_environment_that_cannot_be_is_refused(given: EnvironmentOption, words: str) -> None:
-    """The same for a tool, an agent and an MCP server."""
-    with pytest.raises(Misconfigured, match=re.escape(words)):
-        tool(dump, env=given)
-    with pytest.raises(Misconfigured, match=re.escape(words)):
-        Agent("actor", model=ScriptedModel([]), tool_env=given)
+def test_an_invalid_environment_is_refused(
+    environment: EnvironmentOption, message: str
+) -> None:
+    """The same for a tool and an agent."""
+    with pytest.raises(Misconfigured, match=re.escape(message)):
+        tool(dump, env=environment)
+    with pytest.raises(Misconfigured, match=re.escape(message)):
+        Agent("actor", model=ScriptedModel([]), tool_env=environment)
 
 
-def test_a_tool_that_runs_in_this_process_has_no_environment_of_its_own() -> None:
-    """It shares the memory of the runtime, so that declaring one would promise nothing."""
+def test_an_environment_for_a_tool_in_this_process_is_refused() -> None:
+    """Such a tool shares the memory and the environment of the runtime."""
 
     async def async_tool() -> None:
         """Wait."""

@@ -1,126 +1,124 @@
-"""Controls reach the call: the whole way from a handle to a tool and back, on a real store."""
+"""Controls from the `Run` handle to a tool call and back, on a real store."""
 
 import anyio
 import pytest
 
 from midrun import Agent, Call, Completed, ControlRefused, Paused, tool
 from midrun.driver.live import Delta
-from midrun.models import ScriptedModel
+from midrun.models import ScriptedModel, Use
+from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.runs.conftest import Opener
-from tests.unit.runs.stage import ControllableTools, Use
 
 
 async def test_a_run_calls_its_tools_and_completes(opened: Opener) -> None:
-    """The smallest whole run."""
-    stage = ControllableTools()
-    agent = stage.agent(["One. ", Use("quick", name="a")], "Done.")
+    tools = ControllableTools()
+    agent = tools.agent(["One. ", Use("quick", name="a")], "Done.")
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "Done."
-    assert stage.completed == ["a"]
+    assert tools.completed == ["a"]
 
 
 async def test_a_pause_lets_the_tool_finish_and_resume_does_not_make_it_again(
     opened: Opener,
 ) -> None:
-    """Pausing names what it waits for; paused is said when it is true."""
-    stage = ControllableTools()
-    agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
+    """While *pausing*, the view names the call in flight; *paused* comes after its end."""
+    tools = ControllableTools()
+    agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     receipt = await run.pause(actor="ada")
     assert (receipt.phase, receipt.applied) == ("pausing", False)
     view = await run.view()
     assert [call.tool for call in view.in_flight] == ["slow"]
-    stage.gate("a").set()
+    tools.gate("a").set()
     await run.until("paused")
-    assert stage.called == ["a"]
+    assert tools.called == ["a"]
     outcome = await run.result()
     assert isinstance(outcome, Paused)
     assert outcome.reason == "user"
     await run.resume()
     await run.until("completed")
-    assert stage.completed == ["a", "b"]
+    assert tools.completed == ["a", "b"]
 
 
-async def test_pause_now_stops_the_tool_midway(opened: Opener) -> None:
-    """It may have acted, so the agent is told, and nobody makes it again."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Told so."))
+async def test_pause_now_aborts_the_tool_and_resume_does_not_repeat_it(opened: Opener) -> None:
+    """The call may have taken effect."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(Use("slow", name="a"), "Told so."))
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     await run.pause(now=True)
     await run.until("paused")
-    assert (stage.stopped, stage.completed) == (["a"], [])
+    assert (tools.stopped, tools.completed) == (["a"], [])
     await run.resume()
     await run.until("completed")
-    assert stage.called == ["a"]  # a call that may have acted is not made again
+    assert tools.called == ["a"]  # a call that may have taken effect is not repeated
 
 
-async def test_cancel_stops_what_is_in_flight_and_undoes_it(opened: Opener) -> None:
-    """Finished work is kept, what was held is released."""
-    stage = ControllableTools()
-    agent = stage.agent(
+async def test_cancel_undoes_the_call_in_flight_and_releases_resources(opened: Opener) -> None:
+    """Calls that were done before are kept."""
+    tools = ControllableTools()
+    agent = tools.agent(
         [Use("draft", name="kept"), Use("lock", name="table")],
         Use("slow_draft", name="midway"),
         "never",
     )
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
-    await stage.start("midway").wait()
+    await tools.start("midway").wait()
     await run.cancel(reason="enough")
     await run.until("cancelled")
-    assert stage.undone == ["midway"]
-    assert stage.released == ["table"]
+    assert tools.undone == ["midway"]
+    assert tools.released == ["table"]
     report = await run.report()
-    assert [deed.args for deed in report.done] == ['{"name":"kept"}']
-    assert [deed.args for deed in report.released] == ['{"name":"table"}']
-    assert [deed.args for deed in report.undone] == ['{"name":"midway"}']
+    assert [call.args for call in report.done] == ['{"name":"kept"}']
+    assert [call.args for call in report.released] == ['{"name":"table"}']
+    assert [call.args for call in report.undone] == ['{"name":"midway"}']
 
 
-async def test_cancel_all_undoes_what_was_finished_in_reverse_order(opened: Opener) -> None:
-    """What came last goes first."""
-    stage = ControllableTools()
-    agent = stage.agent(
+async def test_cancel_all_undoes_finished_calls_in_reverse_order(opened: Opener) -> None:
+    tools = ControllableTools()
+    agent = tools.agent(
         Use("draft", name="1"), Use("draft", name="2"), Use("slow", name="x"), "never"
     )
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
-    await stage.start("x").wait()
+    await tools.start("x").wait()
     await run.cancel(undo="all")
     await run.until("terminal")
-    assert stage.undone == ["2", "1"]
+    assert tools.undone == ["2", "1"]
 
 
-async def test_redirect_now_reaches_the_model_with_what_changed(opened: Opener) -> None:
-    """The tool is stopped, and the next thing the model reads is the instruction."""
-    stage = ControllableTools()
-    heard: list[str] = []
+async def test_redirect_now_aborts_the_tool_and_instructs_the_model(opened: Opener) -> None:
+    """The instruction is the last message of the next prompt."""
+    tools = ControllableTools()
+    prompts: list[str] = []
 
     def turn(messages: object) -> object:
         last = messages[-1]  # type: ignore[index]  # a transcript
-        heard.append(last.text)
-        return Use("slow", name="a") if len(heard) == 1 else "On the new course."
+        prompts.append(last.text)
+        return Use("slow", name="a") if len(prompts) == 1 else "On the new course."
 
-    agent = stage.agent(turn, turn)
+    agent = tools.agent(turn, turn)
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
+    await tools.start("a").wait()
     receipt = await run.redirect("Use the 2026 figures", when="now")
     assert not receipt.applied
     outcome = await run.result()
     assert isinstance(outcome, Completed)
-    assert heard[-1] == "Use the 2026 figures"
-    assert stage.stopped == ["a"]
+    assert prompts[-1] == "Use the 2026 figures"
+    assert tools.stopped == ["a"]
 
 
-async def test_a_refusal_names_what_was_refused_and_what_is_possible(opened: Opener) -> None:
-    """So that a surface can say it in words."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent("Done."))
+async def test_a_refusal_has_a_reason_and_the_phase(opened: Opener) -> None:
+    """An interface can show it as a sentence."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent("Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     with pytest.raises(ControlRefused) as refused:
@@ -128,47 +126,47 @@ async def test_a_refusal_names_what_was_refused_and_what_is_possible(opened: Ope
     assert (refused.value.reason, refused.value.phase) == ("is_completed", "completed")
 
 
-async def test_the_feed_has_every_entry_once_and_the_words_as_they_come(opened: Opener) -> None:
-    """Entries in order, without a gap; words only while somebody listens."""
-    stage = ControllableTools()
-    midrun = await opened(stage.agent(["Let me see. ", Use("slow", name="a")], "Done now."))
+async def test_the_feed_has_every_entry_once_and_live_text_in_between(opened: Opener) -> None:
+    """Entries come in order and without a gap."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent(["Let me see. ", Use("slow", name="a")], "Done now."))
     run = await midrun.start("actor", "go")
     seqs: list[int] = []
-    words: list[str] = []
+    texts: list[str] = []
     async for item in run.feed():
         if isinstance(item, Delta):
-            words.append(item.text)
+            texts.append(item.text)
             continue
         seqs.append(item.seq)
         if item.kind == "CallStarted" and len(seqs) > 4:
-            stage.gate("a").set()
+            tools.gate("a").set()
     assert seqs == list(range(1, len(seqs) + 1))
-    assert all(isinstance(word, str) for word in words)
+    assert all(isinstance(text, str) for text in texts)
 
 
-async def test_two_processes_one_drives_and_the_other_controls(opened: Opener) -> None:
-    """Two stores on one file are all that two processes share."""
-    stage = ControllableTools()
-    driving = await opened(stage.agent(Use("slow", name="a"), "Done."))
-    watching = await opened()
-    run = await driving.start("actor", "go")
-    await stage.start("a").wait()
-    other = await watching.get(run.id)
+async def test_a_process_without_agents_controls_a_run_of_another(opened: Opener) -> None:
+    """The two `Midrun`s share the file of the store and nothing else."""
+    tools = ControllableTools()
+    worker = await opened(tools.agent(Use("slow", name="a"), "Done."))
+    controller = await opened()
+    run = await worker.start("actor", "go")
+    await tools.start("a").wait()
+    other = await controller.get(run.id)
     await other.pause(now=True)
     await other.until("paused")
-    assert stage.stopped == ["a"]
+    assert tools.stopped == ["a"]
     with anyio.fail_after(60):
         await other.resume()
         await run.until("completed")
 
 
-async def test_a_blocking_tool_in_a_thread_saves_how_far_it_is(opened: Opener) -> None:
-    """Nothing can be awaited there: it is saved when the call returns."""
+async def test_a_blocking_tool_in_a_thread_saves_its_progress(opened: Opener) -> None:
+    """`save` cannot be awaited in a thread: the progress is stored when it returns."""
 
     @tool(in_process=True)
     def count(call: Call) -> object:
         """Count to two."""
-        call.save(1)  # type: ignore[unused-awaitable]  # in a thread it is done by now
+        call.save(1)  # type: ignore[unused-awaitable]  # in a thread it blocks
         call.note("one")  # type: ignore[unused-awaitable]  # as above
         return 2
 

@@ -1,4 +1,4 @@
-"""The whole way to a provider: a control closes its connection, a resume goes on from there."""
+"""Runs on fake providers: a control closes the connection, a resume continues the reply."""
 
 import json
 from contextlib import AsyncExitStack
@@ -20,50 +20,52 @@ WORDS = ("The ", "first ", "half, ", "and ", "the ", "rest.")
 
 @tool
 async def search(q: str) -> str:
-    """Look something up."""
+    """Search."""
     return f"all about {q}"
 
 
-def agent(speaks: Speaks, provider: Provider) -> Agent:
+def make_agent(speaks: Speaks, provider: Provider) -> Agent:
     """Return an agent whose model speaks to `provider`."""
     model = ProviderModel(speaks.provided(provider))
     return Agent("clerk", model=model, instructions="Be brief.", tools=[search])
 
 
-def at(path: Path, clerk: Agent) -> Midrun:
+def open_midrun(path: Path, clerk: Agent) -> Midrun:
     """Return a `Midrun` on the test's own store."""
     return Midrun(kept_at(path), agents=[clerk])
 
 
-async def heard(run: Run, text: str) -> None:
-    """Wait until the agent has said so much: the request alone takes longer than to listen."""
-    said = ""
+async def wait_for_text(run: Run, text: str) -> None:
+    """Wait until the live output of the agent is `text`."""
+    shown = ""
     async for item in run.feed():
-        said += item.text if isinstance(item, Delta) and item.kind == "text" else ""
-        if said == text:
+        shown += item.text if isinstance(item, Delta) and item.kind == "text" else ""
+        if shown == text:
             return
 
 
-async def aborted(run: Run) -> CallAborted:
-    """Return the one call that was stopped."""
+async def find_aborted(run: Run) -> CallAborted:
+    """Return the entry of the one call that was aborted."""
     found = [item.entry async for item in run.feed() if item.seq is not None]
-    (stopped,) = [entry for entry in found if isinstance(entry, CallAborted)]
-    return stopped
+    (aborted,) = [entry for entry in found if isinstance(entry, CallAborted)]
+    return aborted
 
 
 @protocols
-async def test_a_pause_closes_the_stream_and_a_resume_goes_on_from_the_sentence(
+async def test_a_pause_closes_the_stream_and_a_resume_sends_the_partial_reply(
     path: Path, speaks: Speaks
 ) -> None:
-    """The provider itself sees that nobody listens any more, and later what was said."""
+    """The provider sees the closed connection, and then its own partial text."""
     gate = Gate(after=3)
     async with (
         Provider(Answer(Text(*WORDS), fault=gate), Answer(Text("and the rest."))) as provider,
         AsyncExitStack() as stack,
     ):
-        midrun = await stack.enter_async_context(at(path, agent(speaks, provider)))
+        midrun = await stack.enter_async_context(
+            open_midrun(path, make_agent(speaks, provider))
+        )
         run = await midrun.start("clerk", "Tell me")
-        await heard(run, "The first half, ")
+        await wait_for_text(run, "The first half, ")
         await run.pause()
         await run.until("paused")
         assert await provider.closed_midway() == 3
@@ -71,25 +73,26 @@ async def test_a_pause_closes_the_stream_and_a_resume_goes_on_from_the_sentence(
         await run.resume("Keep it short")
         outcome = await run.result()
         assert isinstance(outcome, Completed)
-        told = json.dumps(provider.exchanges[1].body)
-        assert "The first half, " in told
-        assert "Keep it short" in told
-        assert (await aborted(run)).text == "The first half, "
+        request = json.dumps(provider.exchanges[1].body)
+        assert "The first half, " in request
+        assert "Keep it short" in request
+        assert (await find_aborted(run)).text == "The first half, "
 
 
 @protocols
-async def test_a_cancel_closes_the_stream_and_keeps_what_was_said(
+async def test_a_cancel_closes_the_stream_and_reports_the_partial_text(
     path: Path, speaks: Speaks
 ) -> None:
-    """Partial work is in the report."""
     gate = Gate(after=2)
     async with (
         Provider(Answer(Thinking("Hm"), Text(*WORDS), fault=gate)) as provider,
         AsyncExitStack() as stack,
     ):
-        midrun = await stack.enter_async_context(at(path, agent(speaks, provider)))
+        midrun = await stack.enter_async_context(
+            open_midrun(path, make_agent(speaks, provider))
+        )
         run = await midrun.start("clerk", "Tell me")
-        await heard(run, "The ")
+        await wait_for_text(run, "The ")
         await run.cancel()
         await run.until("cancelled")
         assert await provider.closed_midway() == 2
@@ -97,19 +100,21 @@ async def test_a_cancel_closes_the_stream_and_keeps_what_was_said(
 
 
 @protocols
-async def test_the_calls_of_an_unfinished_message_are_never_made(
+async def test_the_tool_calls_of_an_unfinished_reply_are_not_made(
     path: Path, speaks: Speaks
 ) -> None:
-    """Half of an argument list is nobody's wish; the model is asked again."""
+    """Their arguments may be incomplete. The model is called again."""
     gate = Gate(after=2)
     half = Answer(Text("Let me "), Call("search", '{"q": ', '"cats"}'), fault=gate)
     async with (
         Provider(half, Answer(Text("Never mind."))) as provider,
         AsyncExitStack() as stack,
     ):
-        midrun = await stack.enter_async_context(at(path, agent(speaks, provider)))
+        midrun = await stack.enter_async_context(
+            open_midrun(path, make_agent(speaks, provider))
+        )
         run = await midrun.start("clerk", "Find cats")
-        await heard(run, "Let me ")
+        await wait_for_text(run, "Let me ")
         await run.pause()
         await run.until("paused")
         await run.resume()
@@ -123,7 +128,7 @@ async def test_the_calls_of_an_unfinished_message_are_never_made(
 async def test_a_tool_call_goes_to_the_tool_and_its_result_to_the_provider(
     path: Path, speaks: Speaks
 ) -> None:
-    """With why it was made taken out on the way."""
+    """The argument `why` is removed before the tool is called."""
     async with (
         Provider(
             Answer(Call("search", '{"q": "cats", "why": "the task"}')),
@@ -131,7 +136,9 @@ async def test_a_tool_call_goes_to_the_tool_and_its_result_to_the_provider(
         ) as provider,
         AsyncExitStack() as stack,
     ):
-        midrun = await stack.enter_async_context(at(path, agent(speaks, provider)))
+        midrun = await stack.enter_async_context(
+            open_midrun(path, make_agent(speaks, provider))
+        )
         run = await midrun.start("clerk", "Find cats")
         outcome = await run.result()
         assert isinstance(outcome, Completed)
@@ -141,15 +148,17 @@ async def test_a_tool_call_goes_to_the_tool_and_its_result_to_the_provider(
 
 
 @protocols
-async def test_a_provider_that_is_overloaded_is_asked_again_by_us_and_on_record(
+async def test_an_overloaded_provider_is_retried_by_the_driver(
     path: Path, speaks: Speaks
 ) -> None:
-    """Every attempt is a line in the journal; the SDK makes none of its own."""
+    """Each attempt is in the journal; the SDK makes no retry of its own."""
     async with (
         Provider(Denied(529), Answer(Text("Here."))) as provider,
         AsyncExitStack() as stack,
     ):
-        midrun = await stack.enter_async_context(at(path, agent(speaks, provider)))
+        midrun = await stack.enter_async_context(
+            open_midrun(path, make_agent(speaks, provider))
+        )
         run = await midrun.start("clerk", "Tell me")
         outcome = await run.result()
         assert isinstance(outcome, Completed)

@@ -1,4 +1,4 @@
-"""One zygote for the tests of a module; those that harm theirs start their own."""
+"""One zygote for the tests of a module; a test that kills or freezes it starts its own."""
 
 from collections.abc import AsyncIterator
 
@@ -9,6 +9,6 @@ from midrun.driver.subprocess.zygote_client import Zygote
 
 @pytest.fixture(scope="module")
 async def zygote() -> AsyncIterator[Zygote]:
-    """A zygote that has started nothing yet."""
+    """Return a zygote that is shared by the tests of the module."""
     async with Zygote() as zygote:
         yield zygote

@@ -1,4 +1,4 @@
-"""The blocking tools that the tests run, and kill. The zygote imports this module."""
+"""Blocking tools that the tests run and kill. The zygote imports this module."""
 
 import ctypes
 import os
@@ -21,18 +21,18 @@ IMPORTED_IN = os.getpid()
 
 
 def begin_and_wait(begun: str, gate: str, *pids: int) -> None:
-    """Say who is in the middle of it, and wait to be let on."""
+    """Write the process ids to `begun`, and wait until the gate is opened."""
     Path(begun).write_text(" ".join(map(str, [os.getpid(), *pids])) + "\n")
     with Path(gate).open() as waiting:
         waiting.readline()
 
 
-# ── in the middle of something ───────────────────────────────────────────────
+# ── tools that wait at a gate ────────────────────────────────────────────────
 
 
 @tool
 def hold(begun: str, gate: str, effect: str) -> str:
-    """Have an effect behind the gate."""
+    """Have an effect after the gate."""
     begin_and_wait(begun, gate)
     Path(effect).touch()
     return "held"
@@ -40,7 +40,7 @@ def hold(begun: str, gate: str, effect: str) -> str:
 
 @tool
 def hold_with_family(begun: str, gate: str, effect: str) -> None:
-    """Wait with a shell and a child of the shell, each of which wants the effect."""
+    """Wait at the gate with a shell and a child of the shell; each has the effect after it."""
     script = 'echo $$; (read line < "$0"; touch "$1") & echo $!; read line < "$0"; touch "$1"'
     command = ["/bin/sh", "-c", script, gate, effect]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as shell:  # noqa: S603 - ours
@@ -52,7 +52,7 @@ def hold_with_family(begun: str, gate: str, effect: str) -> None:
 
 @tool
 def finish_when_asked_to_stop(begun: str, gate: str, effect: str) -> str:
-    """Take SIGTERM as the sign to finish, and finish."""
+    """Finish when SIGTERM arrives."""
     del gate
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
@@ -65,7 +65,7 @@ def finish_when_asked_to_stop(begun: str, gate: str, effect: str) -> str:
 
 @tool
 def save_when_asked_to_stop(call: Call, begun: str, gate: str, effect: str) -> str:
-    """Save how far it is within the grace."""
+    """Save progress within the grace."""
     del effect
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -77,7 +77,7 @@ def save_when_asked_to_stop(call: Call, begun: str, gate: str, effect: str) -> s
 
 @tool
 def ignore_requests_to_stop(begun: str, gate: str, effect: str) -> None:
-    """Ignore what can be ignored."""
+    """Ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     begin_and_wait(begun, gate)
     Path(effect).touch()
@@ -85,7 +85,7 @@ def ignore_requests_to_stop(begun: str, gate: str, effect: str) -> None:
 
 @tool
 def leave_children_behind(begun: str, gate: str, effect: str) -> int:
-    """Return while a child is still waiting at the gate."""
+    """Return while a child process still waits at the gate."""
     child = os.fork()
     if not child:
         begin_and_wait(begun, gate)
@@ -104,19 +104,19 @@ def add(a: int, b: int = 1) -> int:
 
 
 def plain(day: date) -> str:
-    """Not declared as a tool, and typed."""
+    """Take a typed argument; the function is not declared as a tool."""
     return day.strftime("%A")
 
 
 @tool
 def facts(call: Call) -> Json:
-    """Tell what it knows of its call."""
+    """Return the facts of its call."""
     return [call.key, call.run_id, call.epoch, call.attempt, call.progress]
 
 
 @tool
 def surroundings() -> Json:
-    """Tell what process it finds itself in."""
+    """Return facts about its own process."""
     links = list(Path("/proc/self/fd").iterdir())
     return {
         "pid": os.getpid(),
@@ -128,7 +128,7 @@ def surroundings() -> Json:
         "cwd": str(Path.cwd()),
         "path": sys.path,
         "open": sorted(str(link.readlink()) for link in links if link.is_symlink()),
-        "chance": random.random(),  # noqa: S311 - that two are not the same is the point
+        "chance": random.random(),  # noqa: S311 - two processes must differ
         "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
         "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
@@ -150,7 +150,7 @@ def huge(size: int, text: str = "x") -> str:
 
 @tool
 def save_and_note(call: Call, seen: str) -> str:
-    """Save twice, note once, and say what was durable when the second save returned."""
+    """Save twice, note once, and return what was stored when the second save returned."""
     call.save({"page": 1})  # type: ignore[unused-awaitable]  # blocking
     call.note("half of it")  # type: ignore[unused-awaitable]  # blocking
     call.save({"page": 2})  # type: ignore[unused-awaitable]  # blocking
@@ -159,7 +159,7 @@ def save_and_note(call: Call, seen: str) -> str:
 
 @tool
 def save_from_threads(call: Call, count: int) -> None:
-    """Save from several threads at the same time."""
+    """Save from several threads at once."""
     threads = [threading.Thread(target=call.save, args=(n,)) for n in range(1, count + 1)]
     for thread in threads:
         thread.start()
@@ -169,7 +169,7 @@ def save_from_threads(call: Call, count: int) -> None:
 
 @tool
 def save_badly(call: Call) -> None:
-    """Save what cannot be saved."""
+    """Save a value that is not JSON."""
     call.save({"when": date(2024, 2, 29)})  # type: ignore[unused-awaitable]  # blocking
 
 
@@ -179,7 +179,7 @@ def ask(amount: int) -> str:
     try:
         pause_here("May I?", amount=amount)
     except Exception:  # noqa: BLE001 - as careless tools do
-        return "nobody was asked"
+        return "no person was asked"
 
 
 def undo(call: Call, args: Json, result: Json) -> Json:
@@ -188,11 +188,11 @@ def undo(call: Call, args: Json, result: Json) -> Json:
 
 
 def check(call: Call, args: Json) -> object:
-    """Find out."""
+    """Check whether the call took effect."""
     return [call.key, args] if args else NOT_DONE
 
 
-# ── bad ends ─────────────────────────────────────────────────────────────────
+# ── failures ─────────────────────────────────────────────────────────────────
 
 
 @tool
@@ -215,21 +215,21 @@ def exit_at_once(code: int) -> Never:
 
 @tool
 def crash() -> None:
-    """Read where nothing is."""
+    """Cause a segmentation fault."""
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     ctypes.string_at(0)
 
 
 @tool
 def close_everything() -> str:
-    """Close descriptors that belong to others, as daemons do."""
+    """Close all descriptors, as daemons do."""
     os.closerange(3, 1000)
     return "done"
 
 
 @tool
 def connect_in_its_place(address: str, count: int) -> str:
-    """Close everything, and connect so often that one gets the number of our socket."""
+    """Close all descriptors, and connect until one gets the number of Midrun's socket."""
     os.closerange(3, 1000)
     for _ in range(count):
         connection = socket.socket(socket.AF_UNIX)
@@ -240,7 +240,7 @@ def connect_in_its_place(address: str, count: int) -> str:
 
 @tool
 def write_to_everything() -> None:
-    """Write where nobody asked it to, and then do nothing more."""
+    """Write to every open descriptor, and then wait for ever."""
     for fd in range(3, 20):
         try:
             socket.socket(fileno=os.dup(fd)).send(b"\xff" * 100)
@@ -251,7 +251,7 @@ def write_to_everything() -> None:
 
 @tool
 def kill_the_zygote(begun: str, gate: str, effect: str) -> None:
-    """Kill the parent, and try to live on."""
+    """Kill the parent process, and continue."""
     os.kill(os.getppid(), signal.SIGKILL)
     begin_and_wait(begun, gate)
     Path(effect).touch()

@@ -1,4 +1,4 @@
-"""What tests of blocking tools wait for: lines in a fifo, the end of a process, an outcome."""
+"""Helpers for tests of blocking tools: fifos, process ends, and calls that wait at a gate."""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,14 +22,14 @@ PATIENCE = 120.0  # seconds before a test that waits for a fact gives up
 def errand(
     deed: str, args: Json = None, form: Literal["tool", "hook"] = "tool", progress: Json = None
 ) -> FunctionTask:
-    """Return the errand to run a deed; a name with a colon is a place of its own."""
+    """Return the task to run a tool of `deeds`; a name with a colon is an import path."""
     call = CallFacts(key="k1", run_id="run_1", epoch=3, attempt=2, progress=progress)
     target = deed if ":" in deed else f"{DEEDS}:{deed}"
     return FunctionTask(target=target, form=form, args=args, call=call)
 
 
 async def ignore(value: object) -> None:
-    """Save or note nothing."""
+    """Ignore a saved progress or a note."""
     del value
 
 
@@ -40,13 +40,13 @@ async def outcome_of(
     save: Callable[[Json], Awaitable[None]] = ignore,
     note: Callable[[str], Awaitable[None]] = ignore,
 ) -> FunctionOutcome:
-    """Run an errand to its end."""
+    """Run a task to its end, and return its outcome."""
     with anyio.fail_after(PATIENCE):
         return await zygote.run_to_end(it, save=save, note=note, grace=NONE)
 
 
 class Fifo:
-    """A named pipe that one side waits at for the other."""
+    """A named pipe at which one process waits for another."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -54,17 +54,17 @@ class Fifo:
         self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
     async def hear(self) -> list[int]:
-        """Wait for a line of numbers."""
+        """Wait for a line of numbers, and return them."""
         with anyio.fail_after(PATIENCE):
             await anyio.wait_readable(self._fd)
         return [int(word) for word in os.read(self._fd, 1000).split()]
 
     def open(self) -> None:
-        """Let who waits at it pass, now or later."""
+        """Let one reader continue, now or later."""
         os.write(self._fd, b"\n")
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the pipe."""
         os.close(self._fd)
 
 
@@ -72,7 +72,7 @@ class Fifo:
 async def in_the_middle(
     zygote: Zygote, folder: Path, deed: str, grace: timedelta = LONG, **args: Json
 ) -> AsyncIterator["Middle"]:
-    """Run a deed until it says that it is in the middle of it; cancel it at the end."""
+    """Run a tool until it waits at its gate; cancel it when the context is left."""
     middle = Middle(folder)
 
     async def run() -> None:
@@ -91,7 +91,7 @@ async def in_the_middle(
 
 
 class Middle:
-    """A deed that has begun and waits at a gate; behind the gate is its effect."""
+    """A tool call that waits at a gate; its effect comes after the gate."""
 
     running: ProcessCall
 
@@ -103,13 +103,13 @@ class Middle:
         self.ended = anyio.Event()
 
     async def outcome(self) -> FunctionOutcome | None:
-        """Wait until it has come to its end by itself."""
+        """Wait until the call has ended by itself, and return its outcome."""
         await self.ended.wait()
         return self.running.final_outcome
 
     @property
     def args(self) -> dict[str, Json]:
-        """The arguments that deeds of this kind take."""
+        """The arguments of a tool that waits at a gate."""
         return {
             "begun": self.fifo.path,
             "gate": self.gate.path,
@@ -118,7 +118,7 @@ class Middle:
 
 
 def is_there(pid: int) -> bool:
-    """Tell whether the process exists, if only as a zombie."""
+    """Tell whether the process exists; a zombie does."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -127,13 +127,13 @@ def is_there(pid: int) -> bool:
 
 
 class Watch:
-    """Sees a process end, whoever its parent is."""
+    """Waits for the end of a process that need not be a child."""
 
     def __init__(self, pid: int) -> None:
         self._fd = os.pidfd_open(pid)
 
     async def end(self) -> None:
-        """Wait for it."""
+        """Wait until the process has ended."""
         with anyio.fail_after(PATIENCE):
             await anyio.wait_readable(self._fd)
         os.close(self._fd)

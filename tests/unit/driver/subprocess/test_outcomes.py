@@ -1,4 +1,4 @@
-"""What comes back from a child: results, errors, questions, and processes that just end."""
+"""Outcomes of a tool process: results, errors, questions, and processes that die."""
 
 import json
 import os
@@ -14,21 +14,21 @@ from tests.unit.driver.subprocess.scene import NONE, errand, ignore, outcome_of
 
 
 async def test_a_tool_gets_its_arguments_and_returns_its_result(zygote: Zygote) -> None:
-    """The arguments are parsed there, so they have the types that the function wants."""
+    """The process parses the arguments, so they have the types of the signature."""
     assert await outcome_of(zygote, errand("add", {"a": 2})) == Returned(value=3)
     assert await outcome_of(zygote, errand("plain", {"day": "2024-02-29"})) == Returned(
         value="Thursday"
     )
 
 
-async def test_a_tool_knows_its_call(zygote: Zygote) -> None:
-    """The key and the epoch are what a far end can refuse a second attempt by."""
+async def test_a_tool_gets_the_facts_of_its_call(zygote: Zygote) -> None:
+    """A remote service can refuse a second attempt by the key and the epoch."""
     outcome = await outcome_of(zygote, errand("facts", progress={"page": 4}))
     assert outcome == Returned(value=["k1", "run_1", 3, 2, {"page": 4}])
 
 
-async def test_a_hook_gets_the_call_and_what_it_is_about(zygote: Zygote) -> None:
-    """An undo gets the result as well, a check finds it out."""
+async def test_a_hook_gets_the_call_and_its_arguments(zygote: Zygote) -> None:
+    """An undo also gets the result of the call."""
     undone = await outcome_of(zygote, errand("undo", [{"a": 2}, 3], "hook"))
     assert undone == Returned(value=["k1", {"a": 2}, 3])
     checked = await outcome_of(zygote, errand("check", [{"a": 2}], "hook"))
@@ -36,10 +36,10 @@ async def test_a_hook_gets_the_call_and_what_it_is_about(zygote: Zygote) -> None
     assert await outcome_of(zygote, errand("check", [None], "hook")) == NotDone()
 
 
-async def test_a_child_has_nothing_of_the_runtime_but_what_it_needs(
+async def test_a_tool_process_inherits_no_descriptors_or_signal_handlers(
     zygote: Zygote, tmp_path: Path
 ) -> None:
-    """A database or a connection of the runtime in a tool's hands would be a disaster."""
+    """A tool must not be able to use a database or a connection of the runtime."""
     with (tmp_path / "secret").open("w") as file:
         os.set_inheritable(file.fileno(), True)  # noqa: FBT003 - the name says it
         first, second = [
@@ -65,19 +65,16 @@ def _fields(outcome: object) -> dict[str, Json]:
     return outcome.value
 
 
-async def test_what_is_saved_is_durable_before_the_tool_goes_on(
-    zygote: Zygote, tmp_path: Path
-) -> None:
-    """Otherwise it would go on from a place that nobody remembers."""
+async def test_save_returns_when_the_progress_is_stored(zygote: Zygote, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
-    told: list[Json] = []
+    received: list[Json] = []
 
     async def save(progress: Json) -> None:
-        told.append(progress)
-        seen.write_text(json.dumps(told))
+        received.append(progress)
+        seen.write_text(json.dumps(received))
 
     async def note(text: str) -> None:
-        told.append(text)
+        received.append(text)
 
     outcome = await outcome_of(
         zygote, errand("save_and_note", {"seen": str(seen)}), save=save, note=note
@@ -86,7 +83,7 @@ async def test_what_is_saved_is_durable_before_the_tool_goes_on(
 
 
 async def test_threads_of_a_tool_save_one_after_the_other(zygote: Zygote) -> None:
-    """Their frames must not end up inside each other."""
+    """Their messages on the socket must not be mixed."""
     saved: list[Json] = []
 
     async def save(progress: Json) -> None:
@@ -98,19 +95,19 @@ async def test_threads_of_a_tool_save_one_after_the_other(zygote: Zygote) -> Non
 
 
 async def test_progress_that_is_not_json_is_refused_in_the_tool(zygote: Zygote) -> None:
-    """It is the tool's mistake, at the line where it is made; nothing is saved."""
-    outcome = await outcome_of(zygote, errand("save_badly"), save=_never)
+    """`save` raises in the tool, and nothing is saved."""
+    outcome = await outcome_of(zygote, errand("save_badly"), save=_fail_on_save)
     assert isinstance(outcome, Raised)
     assert outcome.kind == "NotJson"
     assert "progress.when" in outcome.message
 
 
-async def _never(progress: Json) -> None:
+async def _fail_on_save(progress: Json) -> None:
     pytest.fail(f"saved {progress}")
 
 
-async def test_an_error_of_save_ends_the_call_and_is_the_callers(zygote: Zygote) -> None:
-    """A driver that lost its lease must not let the tool go on."""
+async def test_an_error_of_the_save_callback_is_raised_to_the_caller(zygote: Zygote) -> None:
+    """A driver that lost its lease must end the call."""
 
     async def save(progress: Json) -> None:
         raise LookupError(progress)
@@ -119,14 +116,16 @@ async def test_an_error_of_save_ends_the_call_and_is_the_callers(zygote: Zygote)
         await outcome_of(zygote, errand("save_and_note", {"seen": "/nowhere"}), save=save)
 
 
-async def test_a_tool_that_needs_a_person_ends_with_its_question(zygote: Zygote) -> None:
-    """Not even a tool that catches everything keeps the question to itself."""
+async def test_a_tool_that_asks_a_person_ends_with_its_question(zygote: Zygote) -> None:
+    """`except Exception` in the tool does not catch the question."""
     outcome = await outcome_of(zygote, errand("ask", {"amount": 5}))
     assert outcome == QuestionAsked(question="May I?", data={"amount": 5})
 
 
-async def test_a_result_that_is_not_json_is_no_failure(zygote: Zygote, tmp_path: Path) -> None:
-    """The effect has happened. Only the result is described instead of kept."""
+async def test_a_result_that_is_not_json_is_returned_as_a_description(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    """The call took effect, so it has not failed."""
     effect = tmp_path / "effect"
     outcome = await outcome_of(zygote, errand("not_json", {"effect": str(effect)}))
     assert isinstance(outcome, Returned)
@@ -137,10 +136,10 @@ async def test_a_result_that_is_not_json_is_no_failure(zygote: Zygote, tmp_path:
 
 
 @pytest.mark.parametrize(("size", "text"), [(9 << 20, "x"), (3 << 20, "\n\t\r")])
-async def test_a_huge_result_is_described_instead_of_kept(
+async def test_a_result_above_the_limit_is_returned_as_a_description(
     zygote: Zygote, size: int, text: str
 ) -> None:
-    """Also one that only its encoding makes huge."""
+    """The limit is for the encoded size."""
     outcome = await outcome_of(zygote, errand("huge", {"size": size, "text": text}))
     assert isinstance(outcome, Returned)
     assert outcome.value is None
@@ -148,8 +147,8 @@ async def test_a_huge_result_is_described_instead_of_kept(
     assert len(outcome.shown) <= 400
 
 
-async def test_a_large_result_and_large_arguments_come_through(zygote: Zygote) -> None:
-    """Both are many times what a socket holds at once."""
+async def test_large_arguments_and_results_are_transferred(zygote: Zygote) -> None:
+    """Both are many times larger than the buffer of a socket."""
     big = "x" * (3 << 20)
     assert await outcome_of(zygote, errand("huge", {"size": 2, "text": big})) == Returned(
         value=big * 2
@@ -157,7 +156,7 @@ async def test_a_large_result_and_large_arguments_come_through(zygote: Zygote) -
 
 
 @pytest.mark.parametrize(
-    ("deed", "args", "kind", "words"),
+    ("name", "args", "kind", "text"),
     [
         ("fail", {"text": "no such page"}, "LookupError", "no such page"),
         ("fail", {"text": "x" * 9999}, "LookupError", "xxx"),
@@ -168,19 +167,19 @@ async def test_a_large_result_and_large_arguments_come_through(zygote: Zygote) -
         ("no.such.module:fn", {}, "ImportError", "cannot import no.such.module"),
     ],
 )
-async def test_an_error_is_told_by_its_type_and_in_words(
-    zygote: Zygote, deed: str, args: Json, kind: str, words: str
+async def test_an_error_is_returned_with_its_type_and_message(
+    zygote: Zygote, name: str, args: Json, kind: str, text: str
 ) -> None:
-    """What a model or a person can do something about; no traceback."""
-    outcome = await outcome_of(zygote, errand(deed, args))
+    """It has no traceback, and a limited length."""
+    outcome = await outcome_of(zygote, errand(name, args))
     assert isinstance(outcome, Raised)
     assert outcome.kind == kind
-    assert words in outcome.message
+    assert text in outcome.message
     assert len(outcome.message) < 500
 
 
 @pytest.mark.parametrize(
-    ("deed", "args", "death"),
+    ("name", "args", "death"),
     [
         ("exit_at_once", {"code": 0}, (0, 0)),
         ("exit_at_once", {"code": 3}, (0, 3)),
@@ -188,19 +187,21 @@ async def test_an_error_is_told_by_its_type_and_in_words(
         ("close_everything", {}, (0, 70)),
     ],
 )
-async def test_a_process_that_ends_without_an_answer_has_died(
-    zygote: Zygote, deed: str, args: Json, death: tuple[int, int]
+async def test_a_process_that_ends_without_an_outcome_has_died(
+    zygote: Zygote, name: str, args: Json, death: tuple[int, int]
 ) -> None:
-    """Nobody knows how far it came, so nobody may say that it failed."""
-    outcome = await outcome_of(zygote, errand(deed, args))
+    """It may have taken effect, so it has not failed."""
+    outcome = await outcome_of(zygote, errand(name, args))
     assert isinstance(outcome, Died)
     assert (outcome.signal, outcome.exit_code) == death
     assert outcome.started
     assert outcome.detail
 
 
-async def test_an_answer_is_not_sent_to_somebody_else(zygote: Zygote, tmp_path: Path) -> None:
-    """The number of a closed descriptor is given to the next connection that is made."""
+async def test_the_outcome_is_not_sent_to_another_connection(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    """A tool that closes our socket may get its descriptor number for a new connection."""
     address, count = str(tmp_path / "far end"), 20
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
@@ -208,24 +209,26 @@ async def test_an_answer_is_not_sent_to_somebody_else(zygote: Zygote, tmp_path: 
         args = {"address": address, "count": count}
         outcome = await outcome_of(zygote, errand("connect_in_its_place", args))
         assert isinstance(outcome, Died)
-        assert [_received(listener) for _ in range(count)] == [b""] * count
+        assert [_receive(listener) for _ in range(count)] == [b""] * count
 
 
-def _received(listener: socket.socket) -> bytes:
+def _receive(listener: socket.socket) -> bytes:
     with listener.accept()[0] as connection:
         return connection.recv(1000)
 
 
-async def test_a_tool_that_writes_to_our_socket_is_killed(zygote: Zygote) -> None:
-    """What it says afterwards could be anything, so it must not do anything either."""
+async def test_a_tool_that_writes_to_the_socket_of_its_process_is_killed(
+    zygote: Zygote,
+) -> None:
+    """Its outcome could not be trusted any more."""
     outcome = await outcome_of(zygote, errand("write_to_everything"))
     assert isinstance(outcome, Died)
     assert outcome.signal == 9
     assert "not its own" in outcome.detail
 
 
-async def test_an_outcome_can_be_asked_for_again(zygote: Zygote) -> None:
-    """A driver that was cancelled while it waited asks the handle, not the world."""
+async def test_the_outcome_can_be_read_again(zygote: Zygote) -> None:
+    """A driver that was cancelled while it waited reads it from the handle."""
     async with zygote.run_process(
         errand("add", {"a": 2}), save=ignore, note=ignore, grace=NONE
     ) as running:

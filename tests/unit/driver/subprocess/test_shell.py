@@ -1,4 +1,4 @@
-"""The ready-made shell: a command line is a blocking tool like any other."""
+"""The built-in tool `shell`: output, exit code, and the end of its processes."""
 
 from pathlib import Path
 
@@ -21,20 +21,20 @@ from tests.unit.driver.subprocess.scene import (
 
 
 async def _run(zygote: Zygote, command: str) -> dict[str, Json]:
-    outcome = await outcome_of(zygote, errand(_place(), {"command": command}))
+    outcome = await outcome_of(zygote, errand(_find_shell_path(), {"command": command}))
     assert isinstance(outcome, Returned)
     assert isinstance(outcome.value, dict)
     return outcome.value
 
 
-def _place() -> str:
-    place = find_import_path(shell("sh"))
-    assert place, "a shell that cannot be found cannot be killed"
-    return place
+def _find_shell_path() -> str:
+    path = find_import_path(shell("sh"))
+    assert path, "a tool without an import path does not run in a process"
+    return path
 
 
-async def test_a_command_tells_how_it_ended_and_what_it_printed(zygote: Zygote) -> None:
-    """A command that fails is a result: the model can read what was wrong."""
+async def test_a_command_returns_its_exit_code_and_its_output(zygote: Zygote) -> None:
+    """A command that fails is a result, too: the model reads its error output."""
     assert await _run(zygote, "echo one | tr a-z A-Z; echo two >&2; cat; exit 3") == {
         "exit_code": 3,
         "stdout": "ONE\n",
@@ -44,7 +44,7 @@ async def test_a_command_tells_how_it_ended_and_what_it_printed(zygote: Zygote) 
 
 
 async def test_long_output_keeps_its_beginning_and_its_end(zygote: Zygote) -> None:
-    """It goes to a model, which pays for every word; bytes that are no text do not matter."""
+    """The output goes to a model. Bytes that are no text are replaced."""
     printed = (await _run(zygote, "echo begin; head -c 1000000 /dev/zero; echo end"))["stdout"]
     assert isinstance(printed, str)
     assert printed.startswith("begin\n")
@@ -55,14 +55,14 @@ async def test_long_output_keeps_its_beginning_and_its_end(zygote: Zygote) -> No
 
 
 async def test_the_whole_pipeline_dies_with_the_call(zygote: Zygote, tmp_path: Path) -> None:
-    """To kill the shell alone would leave the rest of the line at work."""
+    """Killing the shell alone would leave the other processes running."""
     begun, gate = Fifo(tmp_path / "begun"), Fifo(tmp_path / "gate")
     effect = tmp_path / "effect"
     command = f"""
         (read line < {gate.path}; touch {effect}) & background=$!
         echo $$ $background > {begun.path}; read line < {gate.path} | cat; touch {effect}
     """
-    it = errand(_place(), {"command": command})
+    it = errand(_find_shell_path(), {"command": command})
     with anyio.fail_after(PATIENCE):
         async with zygote.run_process(it, save=ignore, note=ignore, grace=LONG) as running:
             watches = [Watch(pid) for pid in await begun.hear()]

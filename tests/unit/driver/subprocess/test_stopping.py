@@ -1,4 +1,4 @@
-"""A blocking tool that is stopped does nothing more: what threads cannot promise."""
+"""Stopping a blocking tool: after the stop its process has no effect any more."""
 
 import os
 import signal
@@ -27,10 +27,8 @@ from tests.unit.driver.subprocess.scene import (
 )
 
 
-async def test_after_a_cancel_the_tool_does_nothing_more(
-    zygote: Zygote, tmp_path: Path
-) -> None:
-    """It was in the middle; its process is reaped; nobody is left to pass the open gate."""
+async def test_a_cancelled_tool_has_no_effect_any_more(zygote: Zygote, tmp_path: Path) -> None:
+    """Its process is reaped before the gate is opened."""
     async with in_the_middle(zygote, tmp_path, "hold") as middle:
         assert is_there(middle.pids[0])
     assert not is_there(middle.pids[0])
@@ -44,15 +42,17 @@ async def test_after_a_cancel_the_tool_does_nothing_more(
 async def test_a_tool_that_is_not_cancelled_passes_the_same_gate(
     zygote: Zygote, tmp_path: Path
 ) -> None:
-    """Otherwise the test above would prove nothing."""
+    """The counterpart of the test above."""
     async with in_the_middle(zygote, tmp_path, "hold") as middle:
         middle.gate.open()
         assert await middle.outcome() == Returned(value="held")
         assert middle.effect.exists()
 
 
-async def test_what_a_tool_has_started_dies_with_it(zygote: Zygote, tmp_path: Path) -> None:
-    """Shells do not pass on signals; a process group needs nobody to pass them on."""
+async def test_the_child_processes_of_a_tool_die_with_it(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    """Shells do not pass signals on, so the whole process group is killed."""
     async with in_the_middle(zygote, tmp_path, "hold_with_family") as middle:
         watches = [Watch(pid) for pid in middle.pids]
         assert len(watches) == 3
@@ -63,24 +63,22 @@ async def test_what_a_tool_has_started_dies_with_it(zygote: Zygote, tmp_path: Pa
     assert not middle.effect.exists()
 
 
-async def test_what_a_tool_leaves_behind_dies_when_it_returns(
+async def test_child_processes_that_a_tool_leaves_behind_die_when_it_returns(
     zygote: Zygote, tmp_path: Path
 ) -> None:
-    """A call that is over has no effect any more, not even through a child of it."""
     middle = Middle(tmp_path)
     outcome = await outcome_of(zygote, errand("leave_children_behind", middle.args))
     assert isinstance(outcome, Returned)
     assert isinstance(outcome.value, int)
-    if is_there(outcome.value):  # orphans are reaped by others, in their own time
+    if is_there(outcome.value):  # orphans are reaped by init, later
         await Watch(outcome.value).end()
     middle.gate.open()
     assert not middle.effect.exists()
 
 
-async def test_a_tool_that_ignores_the_request_is_killed(
+async def test_a_tool_that_ignores_sigterm_is_killed_after_its_grace(
     zygote: Zygote, tmp_path: Path
 ) -> None:
-    """After its grace nobody asks any more."""
     async with in_the_middle(zygote, tmp_path, "ignore_requests_to_stop", NONE) as middle:
         pass
     assert not is_there(middle.pids[0])
@@ -93,7 +91,7 @@ async def test_a_tool_that_ignores_the_request_is_killed(
 async def test_the_outcome_of_a_tool_that_finishes_within_its_grace_is_kept(
     zygote: Zygote, tmp_path: Path
 ) -> None:
-    """It has had its effect. To call it aborted would be to forget something we know."""
+    """It took effect, so it is not aborted."""
     async with in_the_middle(zygote, tmp_path, "finish_when_asked_to_stop") as middle:
         pass
     assert middle.running.final_outcome == Returned(value="finished")
@@ -101,7 +99,7 @@ async def test_the_outcome_of_a_tool_that_finishes_within_its_grace_is_kept(
 
 
 async def test_progress_is_saved_within_the_grace(zygote: Zygote, tmp_path: Path) -> None:
-    """Being asked to stop is the moment at which a long tool saves how far it is."""
+    """A long tool saves its progress when SIGTERM arrives."""
     middle = Middle(tmp_path)
     saved: list[Json] = []
 
@@ -117,10 +115,10 @@ async def test_progress_is_saved_within_the_grace(zygote: Zygote, tmp_path: Path
     assert running.final_outcome == Returned(value="saved")
 
 
-async def test_a_save_that_was_cut_short_is_made_again_within_the_grace(
+async def test_a_save_that_was_cancelled_is_repeated_within_the_grace(
     zygote: Zygote, tmp_path: Path
 ) -> None:
-    """The tool waits for it; and what was saved twice is saved."""
+    """The tool still waits for it. Saving twice does no harm."""
     middle = Middle(tmp_path)
     attempts: list[Json] = []
 
@@ -150,7 +148,7 @@ async def test_a_save_that_was_cut_short_is_made_again_within_the_grace(
 async def test_a_save_that_hangs_does_not_keep_the_tool_alive(
     zygote: Zygote, tmp_path: Path
 ) -> None:
-    """The grace bounds everything that is done for the tool, too."""
+    """The grace also limits the time for callbacks of the tool."""
     middle = Middle(tmp_path)
     hanging = anyio.Event()
 
@@ -179,7 +177,7 @@ async def test_a_save_that_hangs_does_not_keep_the_tool_alive(
 async def test_a_call_can_be_cancelled_at_any_moment_of_its_start(
     zygote: Zygote, tmp_path: Path, waits: int
 ) -> None:
-    """Before it is sent, forked, instructed, or heard of: it is gone, or was never there."""
+    """Before it is sent, forked or given its task: no process is left."""
     middle = Middle(tmp_path)
     handles: list[ProcessCall] = []
 
@@ -202,8 +200,8 @@ async def test_a_call_can_be_cancelled_at_any_moment_of_its_start(
     assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
 
 
-async def test_many_calls_are_cancelled_at_once(zygote: Zygote, tmp_path: Path) -> None:
-    """Each waits for its own end only."""
+async def test_fifty_calls_are_cancelled_at_once(zygote: Zygote, tmp_path: Path) -> None:
+    """Each call waits only for the end of its own process."""
     pids: list[int] = []
     folders = [tmp_path / str(n) for n in range(50)]
     for folder in folders:
@@ -226,10 +224,10 @@ async def test_many_calls_are_cancelled_at_once(zygote: Zygote, tmp_path: Path) 
     assert not [folder for folder in folders if (folder / "effect").exists()]
 
 
-async def test_a_call_is_killed_while_another_ones_module_is_imported(
+async def test_a_call_is_killed_while_the_module_of_another_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Imports can take seconds, and a cancel does not wait for somebody else's."""
+    """An import may take seconds, and a cancel must not wait for it."""
     slow = tmp_path / "midrun_slow_module.py"
     gate = tmp_path / "import"
     os.mkfifo(gate)
@@ -250,8 +248,8 @@ async def test_a_call_is_killed_while_another_ones_module_is_imported(
     async with Zygote() as zygote, anyio.create_task_group() as group:
         async with in_the_middle(zygote, tmp_path, "hold") as middle:
             group.start_soon(run_slow)
-            # Opening it returns when the import has opened it, too: it is in the middle.
-            writer = await anyio.to_thread.run_sync(_opened, gate)
+            # `open` returns when the import has opened the pipe as well.
+            writer = await anyio.to_thread.run_sync(_open_for_writing, gate)
         assert not is_there(middle.pids[0])
         await stop_slow()
         os.close(writer)
@@ -259,12 +257,12 @@ async def test_a_call_is_killed_while_another_ones_module_is_imported(
     assert not middle.effect.exists()
 
 
-def _opened(path: Path) -> int:
+def _open_for_writing(path: Path) -> int:
     return os.open(path, os.O_WRONLY)
 
 
-async def test_a_call_costs_the_runtime_no_thread(zygote: Zygote) -> None:
-    """No call has a thread of the runtime: a thousand of them would be a thousand threads."""
+async def test_a_call_uses_no_thread_of_the_runtime(zygote: Zygote) -> None:
+    """A thousand calls would need a thousand threads."""
     before = threading.active_count()
     async with zygote.run_process(
         errand(f"{DEEDS}:add", {"a": 1}), save=ignore, note=ignore, grace=NONE

@@ -1,4 +1,4 @@
-"""A program with its tools in one file, as it should be."""
+"""A script with its tools and a main guard in one file."""
 
 from datetime import timedelta
 
@@ -18,10 +18,10 @@ def greet() -> str:
 async def main() -> None:
     """Run the tool."""
     print("imported as", __name__)  # noqa: T201 - the test reads it
-    place = find_import_path(greet)
-    assert place
+    path = find_import_path(greet)
+    assert path
     async with Zygote() as zygote:
-        it = errand(place, {})
+        it = errand(path, {})
         print(await zygote.run_to_end(it, save=ignore, note=ignore, grace=timedelta()))  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""A runtime that is in the middle of a blocking tool, for a test to kill."""
+"""A runtime whose blocking tool waits at a gate, for a test to kill."""
 
 import os
 import signal
@@ -13,13 +13,13 @@ from midrun.driver.subprocess.zygote_client import Zygote
 from tests.unit.driver.subprocess.scene import errand, ignore
 
 
-def tell(fifo: str, pids: list[int]) -> None:
-    """Say which processes there are."""
+def write_pids(fifo: str, pids: list[int]) -> None:
+    """Write process ids to a fifo."""
     Path(fifo).write_text(" ".join(map(str, pids)))
 
 
 async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> None:
-    """Hold the gate until killed."""
+    """Run the tool until this process is killed."""
     async with Zygote() as zygote:
         await zygote.run_to_end(
             errand("add", {"a": 1}), save=ignore, note=ignore, grace=timedelta()
@@ -31,7 +31,7 @@ async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> 
             if not pid:
                 signal.pause()
             pids.append(pid)
-        tell(others, pids)
+        write_pids(others, pids)
         it = errand("hold_with_family", {"begun": begun, "gate": gate, "effect": effect})
         await zygote.run_to_end(it, save=ignore, note=ignore, grace=timedelta(seconds=5))
 

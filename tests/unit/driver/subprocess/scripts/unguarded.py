@@ -1,4 +1,4 @@
-"""A program with its tools in one file, as it should not be: it runs when it is imported."""
+"""A script with its tools in one file and no main guard: it runs when it is imported."""
 
 from datetime import timedelta
 

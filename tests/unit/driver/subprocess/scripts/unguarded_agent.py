@@ -1,4 +1,4 @@
-"""A whole program without the guard: its agent has a blocking tool in the same file."""
+"""A script without a main guard whose agent has a blocking tool in the same file."""
 
 import anyio
 

@@ -1,4 +1,4 @@
-"""The table of defences names tests that are there."""
+"""`docs/security.md` names files and tests that exist."""
 
 import re
 
@@ -8,8 +8,8 @@ PAGE = ROOT / "docs" / "security.md"
 WORD = re.compile(r"`([\w/.-]+)`")
 
 
-def named() -> list[tuple[str, str]]:
-    """Return each file and test that the page names, a test with the file before it."""
+def list_named_tests() -> list[tuple[str, str]]:
+    """Return each test that the page names, with the file that it names before it."""
     found: list[tuple[str, str]] = []
     file = ""
     for word in WORD.findall(PAGE.read_text()):
@@ -20,19 +20,19 @@ def named() -> list[tuple[str, str]]:
     return found
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
-    """A defence whose test was renamed or removed is one that nobody checks."""
+def test_every_test_that_the_page_names_exists() -> None:
+    """Else a defence could lose its test without notice."""
     missing = [
         f"{file} {test}"
-        for file, test in named()
+        for file, test in list_named_tests()
         if f"def {test}(" not in (ROOT / file).read_text()
     ]
-    assert len(named()) > 40
+    assert len(list_named_tests()) > 40
     assert not missing
 
 
-def test_every_place_in_the_code_that_the_page_names_is_there() -> None:
-    """In `src/midrun`, or from the top."""
+def test_every_file_that_the_page_names_exists() -> None:
+    """Paths are relative to `src/midrun`, or to the root of the repository."""
     places = {word for word in WORD.findall(PAGE.read_text()) if "/" in word}
     assert not [
         place
@@ -41,8 +41,7 @@ def test_every_place_in_the_code_that_the_page_names_is_there() -> None:
     ]
 
 
-def test_every_defence_has_its_row() -> None:
-    """Numbered from 1, without a gap."""
+def test_the_defences_are_numbered_without_a_gap() -> None:
     rows = re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE)
     assert [int(row) for row in rows] == list(range(1, len(rows) + 1))
     assert len(rows) >= 19

@@ -1,4 +1,4 @@
-"""A program that forks inside an open Midrun: `python forking.py STORE WAY`."""
+"""A program that forks inside an open Midrun: `python fork_program.py STORE ENDING`."""
 
 import os
 import sys
@@ -10,13 +10,13 @@ import anyio.to_thread
 from midrun import Agent, Midrun, tool
 from midrun.models import ScriptedModel, Use
 
-begun, gate = anyio.Event(), anyio.Event()
+tool_called, gate = anyio.Event(), anyio.Event()
 
 
 @tool
 async def slow() -> str:
     """Wait until the fork has ended."""
-    begun.set()
+    tool_called.set()
     await gate.wait()
     return "over"
 
@@ -24,21 +24,21 @@ async def slow() -> str:
 agent = Agent("a", model=ScriptedModel([Use("slow"), "Done."]), tools=[slow])
 
 
-def _raises() -> None:
+def _raise_error() -> None:
     raise ValueError("in the fork")
 
 
-WAYS: dict[str, Callable[[], None]] = {
-    "raises": _raises,
+ENDINGS: dict[str, Callable[[], None]] = {
+    "raises": _raise_error,
     "exits": lambda: sys.exit(7),
 }
 
 
-async def main(store: str, way: str) -> None:
-    """Fork while a tool runs, and say how the fork and the run ended."""
+async def main(store: str, ending: str) -> None:
+    """Fork while a tool runs, and print the exit code of the fork and the output of the run."""
     async with Midrun(store, agents=[agent]) as midrun:
         run = await midrun.start(agent, "go")
-        await begun.wait()
+        await tool_called.wait()
         fork = os.fork()
         if fork:
             _, status = await anyio.to_thread.run_sync(os.waitpid, fork, 0)
@@ -46,7 +46,7 @@ async def main(store: str, way: str) -> None:
             output = (await run.until("completed")).output
             sys.stdout.write(f"{os.waitstatus_to_exitcode(status)} {output}\n")
         else:
-            WAYS[way]()
+            ENDINGS[ending]()
     if not fork:
         sys.stdout.write("the fork goes on\n")
 

@@ -1,4 +1,4 @@
-"""When the runtime dies, its tools die; when the zygote dies, there is another one."""
+"""The zygote: its end, the end of the runtime, deadlines, scripts, and many calls."""
 
 import gc
 import os
@@ -33,14 +33,15 @@ from tests.unit.driver.subprocess.scene import (
     outcome_of,
 )
 
-FOLDER = Path(__file__).parent / "scripts"
+SCRIPTS = Path(__file__).parent / "scripts"
+ZYGOTE_DIED = "the process of blocking tools has died"
 LAPSED = Raised(kind="TimeoutError", message="not started: the lease has lapsed")
 
 
 @contextmanager
 def script(name: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    """Run a script of the folder `scripts` as somebody's program, and end it."""
-    command = [sys.executable, str(FOLDER / name), *map(str, arguments)]
+    """Run a script of the folder `scripts` as a program of its own, and kill it at the end."""
+    command = [sys.executable, str(SCRIPTS / name), *map(str, arguments)]
     paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     with subprocess.Popen(  # noqa: S603 - our own script
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
@@ -52,10 +53,10 @@ def script(name: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.parametrize("copies", [0, 1], ids=["alone", "with a forked copy"])
-async def test_when_the_runtime_is_killed_its_tools_are_gone(
+async def test_a_killed_runtime_leaves_no_tool_process_behind(
     tmp_path: Path, copies: int
 ) -> None:
-    """Even by SIGKILL, and even if a forked copy of it holds its sockets open."""
+    """SIGKILL leaves no time to stop them, and a forked copy may hold the sockets open."""
     middle, others = Middle(tmp_path), Fifo(tmp_path / "others")
     arguments = (middle.fifo.path, middle.gate.path, middle.effect, others.path, copies)
     with script("holding.py", *arguments) as process:
@@ -75,8 +76,7 @@ async def test_when_the_runtime_is_killed_its_tools_are_gone(
     assert not middle.effect.exists()
 
 
-async def test_a_zygote_that_is_killed_takes_its_calls_along(tmp_path: Path) -> None:
-    """They have died; the next call has a new zygote."""
+async def test_the_calls_of_a_killed_zygote_die_and_a_new_zygote_starts(tmp_path: Path) -> None:
     outcomes: list[FunctionOutcome] = []
     middle = Middle(tmp_path)
     async with Zygote() as zygote, anyio.create_task_group() as group:
@@ -95,12 +95,12 @@ async def test_a_zygote_that_is_killed_takes_its_calls_along(tmp_path: Path) -> 
             middle.gate.open()
         assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
     (outcome,) = outcomes
-    assert outcome == Died(detail="the process of blocking tools has died")
+    assert outcome == Died(detail=ZYGOTE_DIED)
     assert not middle.effect.exists()
 
 
 async def test_a_tool_that_kills_the_zygote_does_not_outlive_it(tmp_path: Path) -> None:
-    """Not even for as long as the runtime needs to notice."""
+    """It dies before the runtime has noticed the death of the zygote."""
     middle = Middle(tmp_path)
     async with Zygote() as zygote:
         outcome = await outcome_of(zygote, errand("kill_the_zygote", middle.args))
@@ -110,38 +110,38 @@ async def test_a_tool_that_kills_the_zygote_does_not_outlive_it(tmp_path: Path) 
     assert not middle.effect.exists()
 
 
-async def test_a_zygote_that_cannot_start_is_a_death_before_the_start(
+async def test_a_call_of_a_zygote_that_cannot_start_has_not_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing has happened, and the outcome says so."""
+    """Its outcome says that the call had no effect."""
     monkeypatch.setattr(
         "midrun.driver.subprocess.zygote_client.BOOT_CODE", "raise SystemExit(1)"
     )
     async with Zygote() as zygote:
         outcome = await outcome_of(zygote, errand("add", {"a": 1}))
-        assert outcome == Died(started=False, detail="the process of blocking tools has died")
+        assert outcome == Died(started=False, detail=ZYGOTE_DIED)
 
 
-async def test_a_zygote_that_is_stuck_saves_no_call_from_being_killed(
+async def test_a_call_of_a_frozen_zygote_can_be_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frozen by a debugger, or starved: the runtime does not depend on it to stop a tool."""
+    """The runtime then kills the process itself."""
     monkeypatch.setattr("midrun.driver.subprocess.zygote_client.KILL_TIMEOUT_S", 0.05)
     async with Zygote() as zygote:
         async with in_the_middle(zygote, tmp_path, "hold", timedelta()) as middle:
             watch = Watch(middle.pids[0])
             (link,) = zygote._processes.values()
-            stuck = link._process.pid
-            os.kill(stuck, signal.SIGSTOP)
+            frozen = link._process.pid
+            os.kill(frozen, signal.SIGSTOP)
         await watch.end()
-        os.kill(stuck, signal.SIGCONT)
+        os.kill(frozen, signal.SIGCONT)
         assert isinstance(middle.running.final_outcome, Died)
         assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
     assert not middle.effect.exists()
 
 
 async def test_calls_are_killed_when_the_deadline_has_passed(tmp_path: Path) -> None:
-    """By the zygote, with all that they have started: a frozen runtime could not do it."""
+    """The zygote kills them with their process groups; the runtime may be frozen."""
     async with Zygote() as zygote:
         async with in_the_middle(zygote, tmp_path, "hold_with_family") as middle:
             watches = [Watch(pid) for pid in middle.pids]
@@ -150,17 +150,15 @@ async def test_calls_are_killed_when_the_deadline_has_passed(tmp_path: Path) -> 
                 await watch.end()
             assert await middle.outcome() == Died(signal=9, detail="killed by SIGKILL")
         refused = await outcome_of(zygote, errand("add", {"a": 1}))
-        assert refused == Raised(
-            kind="TimeoutError", message="not started: the lease has lapsed"
-        )
+        assert refused == LAPSED
         zygote.set_deadline(read_boot_clock() + PATIENCE)
         assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
     assert len(watches) == 3
     assert not middle.effect.exists()
 
 
-async def test_a_deadline_that_is_moved_in_time_ends_nothing(tmp_path: Path) -> None:
-    """The newest moment counts, also one that was set before there was a zygote."""
+async def test_a_deadline_that_is_moved_in_time_kills_no_call(tmp_path: Path) -> None:
+    """The newest deadline counts, also one that was set before the zygote started."""
     async with Zygote() as zygote:
         zygote.set_deadline(read_boot_clock() + PATIENCE)
         async with in_the_middle(zygote, tmp_path, "hold") as middle:
@@ -173,10 +171,10 @@ async def test_a_deadline_that_is_moved_in_time_ends_nothing(tmp_path: Path) -> 
             assert await middle.outcome() == Returned(value="held")
 
 
-async def test_interrupts_and_requests_to_terminate_are_for_the_runtime(
+async def test_sigint_and_sigterm_do_not_end_the_zygote(
     tmp_path: Path,
 ) -> None:
-    """Ctrl-C and service managers signal everybody; what follows is for the driver to say."""
+    """Ctrl-C and service managers signal all processes; only the driver stops calls."""
     async with Zygote() as zygote, in_the_middle(zygote, tmp_path, "hold") as middle:
         (link,) = zygote._processes.values()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -186,7 +184,7 @@ async def test_interrupts_and_requests_to_terminate_are_for_the_runtime(
 
 
 async def test_closing_the_zygote_ends_its_process() -> None:
-    """Nothing outlives its scope: neither when it is left, nor when it is cancelled."""
+    """The same holds when the context is left and when it is cancelled."""
     pids = []
     for cancelled in (False, True):
         with anyio.CancelScope() as scope:
@@ -201,21 +199,21 @@ async def test_closing_the_zygote_ends_its_process() -> None:
     assert len(pids) == 2
 
 
-async def test_a_zygote_that_nobody_needed_was_never_started() -> None:
-    """Agents without blocking tools pay nothing."""
+async def test_no_zygote_process_starts_without_a_blocking_call() -> None:
+    """Agents without blocking tools need no process."""
     async with Zygote() as zygote:
         assert not zygote._processes
 
 
-def test_a_system_that_cannot_fork_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows, for one. There, blocking tools have to be declared as what they are."""
+def test_a_system_that_cannot_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, blocking tools must be declared with `in_process=True`."""
     monkeypatch.delattr(os, "fork")
     with pytest.raises(Misconfigured, match="in_process=True"):
         Zygote()
 
 
 def test_no_runtime_starts_while_tools_are_imported() -> None:
-    """It would start a zygote, which would import the tools, which would start a runtime."""
+    """It would start a zygote, which would import the tools, and so on."""
     with (
         mark_importing("shop"),
         pytest.raises(Misconfigured, match="if __name__ == '__main__'"),
@@ -227,8 +225,8 @@ def test_no_runtime_starts_while_tools_are_imported() -> None:
 # ── programs ─────────────────────────────────────────────────────────────────
 
 
-def test_tools_of_a_script_are_found_in_it() -> None:
-    """Where most people begin: one file, tools and all; the part under the guard runs once."""
+def test_the_zygote_finds_the_tools_of_a_script() -> None:
+    """The part under `if __name__ == "__main__"` runs once."""
     with script("guarded.py") as process:
         printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
@@ -238,15 +236,15 @@ def test_tools_of_a_script_are_found_in_it() -> None:
     ]
 
 
-def test_tools_of_a_module_that_was_run_by_name_are_found_in_it() -> None:
-    """`python -m` gives a script a package, and relative imports."""
+def test_the_zygote_finds_the_tools_of_a_module_that_was_run_by_name() -> None:
+    """`python -m` gives the script a package and relative imports."""
     command = [sys.executable, "-m", "tests.unit.driver.subprocess.scripts.guarded"]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S603 - our own
     assert "hello from __midrun_main__" in done.stdout
 
 
-def test_a_script_without_a_guard_is_told_to_have_one() -> None:
-    """Instead of running the agent again, in a zygote of the zygote of the zygote."""
+def test_a_tool_of_a_script_without_a_main_guard_raises_with_advice() -> None:
+    """Without the check, the zygote would run the agent again, in a zygote of its own."""
     with script("unguarded.py") as process:
         printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
@@ -255,28 +253,27 @@ def test_a_script_without_a_guard_is_told_to_have_one() -> None:
     assert "put the part that runs the agent under if __name__ == '__main__':" in line
 
 
-def test_a_run_of_a_script_without_a_guard_fails_by_name() -> None:
-    """Only its author can mend that; told to the model alone, the run would complete."""
+def test_a_run_of_a_script_without_a_main_guard_fails() -> None:
+    """Only the author of the script can correct it, so the run must not complete."""
     with script("unguarded_agent.py") as process:
         printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     (line,) = printed.splitlines()
     assert line.startswith("tool_not_importable: ImportError: ")
     assert "it starts a runtime while its tools are being imported" in line
-    assert "put the part that runs the agent under if __name__ == '__main__':" in line
 
 
-# ── many ─────────────────────────────────────────────────────────────────────
+# ── many calls ───────────────────────────────────────────────────────────────
 
 
 async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path) -> None:
-    """A runtime makes them for months."""
+    """A runtime may make calls for months."""
     async with Zygote() as zygote:
         await outcome_of(zygote, errand("add", {"a": 1}))
         (link,) = zygote._processes.values()
         server = link._process.pid
-        gc.collect()  # else what tests before this one have left may be closed in between
-        before = _descriptors(os.getpid()), _descriptors(server)
+        gc.collect()  # else objects of earlier tests may be closed in between
+        before = _count_descriptors(os.getpid()), _count_descriptors(server)
         for n in range(200):
             assert await outcome_of(zygote, errand("add", {"a": n})) == Returned(value=n + 1)
             if n % 40 == 0:
@@ -289,23 +286,25 @@ async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path
                 middle.fifo.close()
                 middle.gate.close()
         with anyio.fail_after(PATIENCE):
-            await becomes(lambda: (_descriptors(os.getpid()), _descriptors(server)) == before)
-            await becomes(lambda: not _children(server))
+            await becomes(
+                lambda: (_count_descriptors(os.getpid()), _count_descriptors(server)) == before
+            )
+            await becomes(lambda: not _list_children(server))
         (link,) = zygote._processes.values()
         assert not link._observers
         assert not link._pids
 
 
-def _descriptors(pid: int) -> int:
+def _count_descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def _children(pid: int) -> list[str]:
+def _list_children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-async def test_fifty_calls_run_side_by_side(tmp_path: Path) -> None:
-    """Each is behind its gate before the first gate opens."""
+async def test_fifty_calls_run_in_parallel(tmp_path: Path) -> None:
+    """All wait at their gates before the first gate opens."""
     outcomes: list[FunctionOutcome] = []
     folders = [tmp_path / str(n) for n in range(50)]
     for folder in folders:

@@ -1,7 +1,7 @@
-"""With a key, nobody who does not have it can write a journal that passes.
+"""Hash chains with a key: a writer without the key cannot forge a journal.
 
-Whoever can write to the database knows how chains are made, and can make a new one from where
-they like. The key is what they lack.
+An attacker with write access to the database can compute a new chain without a key from any
+entry on. With a key this is found.
 """
 
 import os
@@ -30,13 +30,13 @@ from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
 
 KEY: Final = b"kept where the database is not"
-OTHER: Final = b"somebody else's, or an older one"
+OTHER_KEY: Final = b"the key of another deployment"
 
 Pairs = Sequence[tuple[bytes, bytes]]
 
 
-def clerk() -> Agent:
-    """Give an agent that makes two calls and is done."""
+def make_clerk() -> Agent:
+    """Return an agent that makes two calls and completes."""
 
     async def sort(tray: int) -> str:
         """Sort a tray."""
@@ -46,9 +46,9 @@ def clerk() -> Agent:
     return Agent("clerk", model=model, tools=[sort])
 
 
-async def a_run(address: str, key: bytes | None = KEY) -> RunId:
-    """Have a run made from beginning to end, and return its id."""
-    async with Midrun(address, agents=[clerk()], chain_key=key) as midrun:
+async def complete_run(address: str, key: bytes | None = KEY) -> RunId:
+    """Complete a run in a new store, and return its id."""
+    async with Midrun(address, agents=[make_clerk()], chain_key=key) as midrun:
         run = await midrun.start("clerk", "Sort the mail", actor="ada")
         assert isinstance(await run.result(), Completed)
         return RunId(run.id)
@@ -56,7 +56,7 @@ async def a_run(address: str, key: bytes | None = KEY) -> RunId:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.once)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Give the address of a new store."""
+    """Return the address of a new store."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'runs.db'}"
     postgres: Postgres = request.getfixturevalue("postgres")
@@ -66,8 +66,8 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 # ── the links ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_link_is_an_hmac_of_what_it_is_a_hash_of_without_a_key() -> None:
-    """As it is written down, so that others can check it; without a key nothing is new."""
+def test_a_keyed_link_is_the_hmac_of_the_hashed_data() -> None:
+    """The documented formula, with and without a key."""
     run, lines = RunId("run_1"), [b"one", b"two"]
     first = sha256(b"midrun journal\nrun_1").digest()
     assert UNKEYED_CHAIN.make_first_link(run) == first
@@ -76,13 +76,13 @@ def test_a_link_is_an_hmac_of_what_it_is_a_hash_of_without_a_key() -> None:
     assert keyed.make_first_link(run) == digest(KEY, first, "sha256")
     assert keyed.make_next_link(b"before", b"one") == digest(KEY, b"beforeone", "sha256")
     heads = {
-        chain.compute_head(run, lines) for chain in (UNKEYED_CHAIN, keyed, HashChain(OTHER))
+        chain.compute_head(run, lines) for chain in (UNKEYED_CHAIN, keyed, HashChain(OTHER_KEY))
     }
     assert len(heads) == 3
 
 
-def test_a_key_is_long_enough_and_shows_itself_nowhere() -> None:
-    """An unset variable is no key, and logs are read by many."""
+def test_a_short_key_is_refused_and_the_repr_hides_the_key() -> None:
+    """An empty environment variable must not become a key."""
     with pytest.raises(Misconfigured, match="at least 16"):
         HashChain(b"")
     with pytest.raises(Misconfigured, match="at least 16"):
@@ -90,26 +90,25 @@ def test_a_key_is_long_enough_and_shows_itself_nowhere() -> None:
     assert KEY.decode() not in repr(HashChain(KEY))
     assert KEY.hex() not in repr(HashChain(KEY))
     assert HashChain(KEY).key_id in repr(HashChain(KEY))
-    assert HashChain(KEY).key_id != HashChain(OTHER).key_id
+    assert HashChain(KEY).key_id != HashChain(OTHER_KEY).key_id
 
 
 # ── the right key ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_run_is_driven_verified_and_found_again_with_the_key(address: str) -> None:
-    """In the file and in Postgres."""
-    run = await a_run(address)
+async def test_a_run_with_a_keyed_chain_is_verified_with_the_key(address: str) -> None:
+    run = await complete_run(address)
     async with Midrun(address, chain_key=KEY) as midrun:
         assert await midrun.verify(run)
         pairs = await midrun.store.read_lines(run)
-        assert [link for _, link in pairs] == _links(HashChain(KEY), run, pairs)
+        assert [link for _, link in pairs] == _compute_links(HashChain(KEY), run, pairs)
         assert (await midrun.store.get_row(run)).hash == pairs[-1][1]
 
 
-async def test_without_a_key_not_a_byte_is_different(tmp_path: Path) -> None:
-    """Journals of before are read for ever."""
+async def test_the_chain_without_a_key_has_not_changed(tmp_path: Path) -> None:
+    """Journals of older versions must stay valid."""
     address = f"sqlite:///{tmp_path / 'runs.db'}"
-    run = await a_run(address, key=None)
+    run = await complete_run(address, key=None)
     async with Midrun(address) as midrun:
         pairs = await midrun.store.read_lines(run)
         link = sha256(b"midrun journal\n" + run.encode()).digest()
@@ -118,25 +117,25 @@ async def test_without_a_key_not_a_byte_is_different(tmp_path: Path) -> None:
             assert stored == link
 
 
-async def test_a_checkpoint_leaves_a_keyed_store_and_comes_into_another(
+async def test_a_checkpoint_moves_between_stores_with_different_keys(
     tmp_path: Path,
 ) -> None:
-    """It is portable: the head it names is the one that anybody can follow."""
+    """The head in a checkpoint is computed without a key."""
 
-    def asker() -> Agent:
+    def make_asker() -> Agent:
         model = ScriptedModel([Use("ask_human", question="Which tray?"), "Done."])
         return Agent("asker", model=model, tools=[ask_human])
 
-    here, there = (f"sqlite:///{tmp_path / name}.db" for name in ("here", "there"))
-    async with Midrun(here, agents=[asker()], chain_key=KEY) as midrun:
+    source, target = (f"sqlite:///{tmp_path / name}.db" for name in ("source", "target"))
+    async with Midrun(source, agents=[make_asker()], chain_key=KEY) as midrun:
         run = await midrun.start("asker", "Ask", actor="ada")
         await run.until("waiting")
         checkpoint = await run.checkpoint()
-    async with Midrun(there, agents=[asker()], chain_key=OTHER) as midrun:
+    async with Midrun(target, agents=[make_asker()], chain_key=OTHER_KEY) as midrun:
         moved = await midrun.resume(checkpoint, "the left one", actor="ada")
         assert isinstance(await moved.result(), Completed)
         assert await midrun.verify(moved.id)
-    async with Midrun(here, agents=[asker()], chain_key=KEY) as midrun:
+    async with Midrun(source, agents=[make_asker()], chain_key=KEY) as midrun:
         same = await midrun.resume(checkpoint, "the left one", actor="ada")
         assert isinstance(await same.result(), Completed)
         assert await midrun.verify(same.id)
@@ -145,14 +144,14 @@ async def test_a_checkpoint_leaves_a_keyed_store_and_comes_into_another(
 # ── another key, or none ──────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("key", [None, OTHER])
+@pytest.mark.parametrize("key", [None, OTHER_KEY])
 async def test_a_store_is_not_opened_with_another_key_or_none(
     address: str, key: bytes | None
 ) -> None:
-    """What this process would write looked forged to all who have the key."""
-    run = await a_run(address)
+    """Entries of this process would look forged to all processes with the key."""
+    run = await complete_run(address)
     with pytest.raises(StoreKeyRefused) as refused:
-        async with Midrun(address, agents=[clerk()], chain_key=key):
+        async with Midrun(address, agents=[make_clerk()], chain_key=key):
             raise AssertionError("opened")
     assert refused.value.kept == HashChain(KEY).key_id
     assert "MIDRUN_CHAIN_KEY" in str(refused.value)
@@ -160,9 +159,9 @@ async def test_a_store_is_not_opened_with_another_key_or_none(
         assert await midrun.verify(run)
 
 
-async def test_a_store_that_began_without_a_key_stays_so(address: str) -> None:
-    """Else whoever takes the key's name out of a store could have it begin anew."""
-    run = await a_run(address, key=None)
+async def test_a_store_without_a_key_cannot_get_one(address: str) -> None:
+    """Else an attacker could remove the key id, and let the store begin again."""
+    run = await complete_run(address, key=None)
     with pytest.raises(StoreKeyRefused, match="Leave chain_key out"):
         async with Midrun(address, chain_key=KEY):
             raise AssertionError("opened")
@@ -170,10 +169,9 @@ async def test_a_store_that_began_without_a_key_stays_so(address: str) -> None:
         assert await midrun.verify(run)
 
 
-async def test_a_file_from_before_there_were_keys_has_none(tmp_path: Path) -> None:
-    """Its runs are chained without one."""
+async def test_a_file_of_a_version_before_chain_keys_has_no_key(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    await a_run(f"sqlite:///{path}", key=None)
+    await complete_run(f"sqlite:///{path}", key=None)
     with apsw.Connection(str(path)) as db:
         db.execute("DROP TABLE chains")
     with pytest.raises(StoreKeyRefused):
@@ -181,42 +179,44 @@ async def test_a_file_from_before_there_were_keys_has_none(tmp_path: Path) -> No
     await SqliteStore(path).close()
 
 
-async def test_a_store_that_is_open_has_its_key_already() -> None:
-    """A key that was not used must not look as if it were."""
+async def test_a_chain_key_for_a_store_object_is_refused() -> None:
+    """The store has its own key; the given one would not be used."""
     with pytest.raises(Misconfigured, match="chain_key"):
         async with Midrun(MemoryStore(), chain_key=KEY):
             raise AssertionError("opened")
 
 
-async def test_the_command_has_the_key_from_its_environment(
+async def test_the_command_line_takes_the_key_from_its_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not from its arguments, which everybody on the machine can read."""
+    """All users of the machine can read the arguments of a process."""
     address = f"sqlite:///{tmp_path / 'runs.db'}"
-    run = await a_run(address)
+    run = await complete_run(address)
     args = Namespace(store=address, url=None, actor=None)
-    monkeypatch.delenv("MIDRUN_POSTGRES", raising=False)  # it is put back; `settle` takes all
+    monkeypatch.delenv(
+        "MIDRUN_POSTGRES", raising=False
+    )  # `resolve_settings` removes it; monkeypatch restores it
     resolve_settings(args)
     with pytest.raises(StoreKeyRefused):
         async with open_target(args):
             raise AssertionError("opened")
     monkeypatch.setenv("MIDRUN_CHAIN_KEY", KEY.decode())
     resolve_settings(args)
-    assert "MIDRUN_CHAIN_KEY" not in os.environ  # where tools in this process would find it
+    assert "MIDRUN_CHAIN_KEY" not in os.environ  # tools in this process could read it
     async with open_target(args) as midrun:
         assert await midrun.verify(run)
 
 
-# ── a hand in the database ────────────────────────────────────────────────────────────────
+# ── an attacker with write access to the database ─────────────────────────────────────────
 
 
-def _links(chain: HashChain, run: RunId, pairs: Pairs) -> list[bytes]:
+def _compute_links(chain: HashChain, run: RunId, pairs: Pairs) -> list[bytes]:
     lines = [line for line, _ in pairs]
     return [chain.compute_head(run, lines[:n]) for n in range(1, len(lines) + 1)]
 
 
-def _rewritten(run: RunId, pairs: Pairs, seq: int) -> Pairs:
-    """Make a new chain from `seq` on, as anybody can; of the same lines: only it tells."""
+def _rewrite_chain(run: RunId, pairs: Pairs, seq: int) -> Pairs:
+    """Compute a new chain without a key from `seq` on, over the same lines."""
     made = list(pairs[: seq - 1])
     link = made[-1][1] if made else UNKEYED_CHAIN.make_first_link(run)
     for line, _ in pairs[seq - 1 :]:
@@ -225,8 +225,8 @@ def _rewritten(run: RunId, pairs: Pairs, seq: int) -> Pairs:
     return made
 
 
-def put(path: Path, run: RunId, pairs: Pairs) -> None:
-    """Have the database hold `pairs` as the journal of `run`, head and all."""
+def overwrite_journal(path: Path, run: RunId, pairs: Pairs) -> None:
+    """Replace the lines and hashes of `run` in the database, and the hash of its row."""
     with apsw.Connection(str(path)) as db:
         db.execute("DROP TRIGGER IF EXISTS entries_do_not_change")
         number = db.execute("SELECT no FROM runs WHERE run = ?", (run,)).get
@@ -239,32 +239,32 @@ def put(path: Path, run: RunId, pairs: Pairs) -> None:
 
 
 @pytest.mark.spoils_journals
-async def test_who_makes_a_new_chain_without_the_key_is_found_where_they_began(
+async def test_a_chain_that_was_rewritten_without_the_key_is_found_at_its_first_entry(
     tmp_path: Path,
 ) -> None:
-    """At every entry, the first one too, by who verifies and by who only reads."""
+    """At every entry, by `verify` and by an ordinary read."""
     path = tmp_path / "runs.db"
-    run = await a_run(f"sqlite:///{path}")
+    run = await complete_run(f"sqlite:///{path}")
     store = SqliteStore(path, key=KEY)
     pairs = list(await store.read_lines(run))
     for seq in range(1, len(pairs) + 1):
-        put(path, run, _rewritten(run, pairs, seq))
+        overwrite_journal(path, run, _rewrite_chain(run, pairs, seq))
         found = await verify_run(store, run)
         assert not found
         assert [problem.seq for problem in found.problems] == [seq]
         with pytest.raises(JournalCorrupt) as corrupt:
             await store.read(run)
         assert corrupt.value.seq == seq
-    put(path, run, pairs)
+    overwrite_journal(path, run, pairs)
     assert await verify_run(store, run)
     await store.close()
 
 
 @pytest.mark.spoils_journals
-async def test_without_a_key_the_same_hand_is_not_found(tmp_path: Path) -> None:
-    """What the key is for; and that the forger of these tests knows the trade."""
+async def test_a_rewritten_chain_is_not_found_without_a_key(tmp_path: Path) -> None:
+    """The counterpart of the test above: the forgery itself is correct."""
     path = tmp_path / "runs.db"
-    run = await a_run(f"sqlite:///{path}", key=None)
+    run = await complete_run(f"sqlite:///{path}", key=None)
     store = SqliteStore(path)
     pairs = list(await store.read_lines(run))
     link, made = UNKEYED_CHAIN.make_first_link(run), []
@@ -273,29 +273,29 @@ async def test_without_a_key_the_same_hand_is_not_found(tmp_path: Path) -> None:
         link = UNKEYED_CHAIN.make_next_link(link, data)
         made.append((data, link))
     assert made != pairs
-    put(path, run, made)
+    overwrite_journal(path, run, made)
     assert await verify_run(store, run)
     await store.close()
 
 
-async def test_a_snapshot_that_was_put_there_without_the_key_is_not_used(
+async def test_a_snapshot_that_was_written_without_the_key_is_ignored(
     tmp_path: Path,
 ) -> None:
-    """A state is what a driver acts on: a forged cache would be as good as a forged journal."""
+    """A worker acts on the state in it, so a forged snapshot is a forged journal."""
     path = tmp_path / "runs.db"
-    run = await a_run(f"sqlite:///{path}")
+    run = await complete_run(f"sqlite:///{path}")
     store = SqliteStore(path, key=KEY)
     state, row = await load_run_state(store, run), await store.get_row(run)
-    true = Snapshot(seq=Seq(row.seq), hash=row.hash, body=encode_snapshot(state))
-    await store.save_snapshot(run, true)
-    assert await store.load_snapshot(run) == true
+    genuine = Snapshot(seq=Seq(row.seq), hash=row.hash, body=encode_snapshot(state))
+    await store.save_snapshot(run, genuine)
+    assert await store.load_snapshot(run) == genuine
     with apsw.Connection(str(path)) as db:
-        db.execute("UPDATE snapshots SET body = ?", (true.body,))
+        db.execute("UPDATE snapshots SET body = ?", (genuine.body,))
     assert await store.load_snapshot(run) is None
     with apsw.Connection(str(path)) as db:
         db.execute(
             "UPDATE snapshots SET body = ?",
-            (HashChain(OTHER).seal_snapshot(true.hash, true.body),),
+            (HashChain(OTHER_KEY).seal_snapshot(genuine.hash, genuine.body),),
         )
     assert await store.load_snapshot(run) is None
     await store.close()

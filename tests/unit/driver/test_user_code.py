@@ -1,4 +1,4 @@
-"""User coroutines in tasks of their own: cancelled a few times, and again for a new reason."""
+"""`UserTask`: how a user coroutine in its own asyncio task is cancelled."""
 
 import asyncio
 from datetime import timedelta
@@ -11,10 +11,10 @@ from tests.scenarios.promises.seen import PATIENCE, true
 
 
 async def test_a_new_reason_to_stop_cancels_again_after_the_last_cancellation() -> None:
-    """A person who pauses, waits for long, and then cancels has the tool told again."""
+    """A cancel that comes long after a pause cancels the tool again."""
     gate, swallowed = anyio.Event(), 0
 
-    async def deaf() -> None:
+    async def swallow() -> None:
         nonlocal swallowed
         while not gate.is_set():
             try:
@@ -22,7 +22,7 @@ async def test_a_new_reason_to_stop_cancels_again_after_the_last_cancellation() 
             except asyncio.CancelledError:
                 swallowed += 1
 
-    task = UserTask(deaf, "deaf", timedelta())
+    task = UserTask(swallow, "swallow", timedelta())
     await checkpoint()
     task.stop()
     await true(lambda: swallowed == CANCELLATIONS_MAX)
@@ -34,19 +34,19 @@ async def test_a_new_reason_to_stop_cancels_again_after_the_last_cancellation() 
 
 
 async def test_a_cancellation_waits_for_the_end_of_a_shield() -> None:
-    """The coroutine is not interrupted behind it, and is stopped right after it."""
-    began, gate, done = anyio.Event(), anyio.Event(), []
+    """The coroutine is not interrupted behind the shield, and is stopped right after it."""
+    started, gate, done = anyio.Event(), anyio.Event(), []
 
     async def commit() -> None:
         with anyio.CancelScope(shield=True):
-            began.set()
+            started.set()
             await gate.wait()
             done.append("committed")
         await anyio.sleep_forever()
 
     with anyio.fail_after(PATIENCE):
         task = UserTask(commit, "commit", timedelta(hours=1))
-        await began.wait()
+        await started.wait()
         task.stop()
         for _ in range(10):
             await checkpoint()
@@ -56,14 +56,14 @@ async def test_a_cancellation_waits_for_the_end_of_a_shield() -> None:
     assert not task.has_outcome
 
 
-async def test_a_coroutine_that_is_stopped_before_its_first_step_never_begins() -> None:
-    """A stop may come in the same turn of the loop as the start."""
-    began = []
+async def test_a_coroutine_that_is_stopped_before_its_first_step_never_starts() -> None:
+    """A stop may come in the same turn of the event loop as the start."""
+    started = []
 
     async def work() -> None:
-        began.append("work")
+        started.append("work")
 
     task = UserTask(work, "work", timedelta(hours=1))
     task.stop()
     await task.wait()
-    assert not began
+    assert not started

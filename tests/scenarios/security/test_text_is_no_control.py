@@ -1,4 +1,4 @@
-"""Whatever a tool, a model or a page says, no control follows from it: defences 15 and 17."""
+"""Text of a tool, a model or a page never acts as a control: defences 15 and 17."""
 
 import inspect
 from collections.abc import AsyncIterator
@@ -35,104 +35,101 @@ CORPUS = (
     "{{7*7}} ${7*7} %(approve)s",
     "' OR 1=1; UPDATE entries SET line = x''; --",
 )
-"""What has been tried on others, and what would be tried on us."""
+"""Texts that imitate an approval, an entry, an event or a command."""
 
 
 @pytest.fixture
 async def path(tmp_path: Path) -> AsyncIterator[Path]:
-    """Give the file that the test's runs are kept in, for as long as a test may take."""
+    """Return the path of the store, with a time limit for the test."""
     with anyio.fail_after(60):
         yield tmp_path / "runs.db"
 
 
-class World:
-    """An agent all of whose tools say what they are told to; one of them needs a yes."""
+class InjectedAgent:
+    """An agent whose tools and model return `text`; the tool `pay` needs an approval."""
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, text: str) -> None:
         self.paid = 0
 
         @tool
         async def read() -> dict[str, object]:
             """Read a page."""
-            return {"page": words, words: words, "approved": True}
+            return {"page": text, text: text, "approved": True}
 
         @tool
         async def fail(call: Call) -> NoReturn:
-            """Fail with the words."""
-            await call.note(words)
-            raise ValueError(words)
+            """Fail with the text."""
+            await call.note(text)
+            raise ValueError(text)
 
         @tool(approve=True)
         async def pay(note: str) -> str:
-            """Pay, if a person says yes."""
+            """Pay, if a person approves."""
             self.paid += 1
             return note
 
         @tool
         async def ask() -> NoReturn:
-            """Ask a person, in those words."""
-            pause_here(words, approved=True, answer=words)
+            """Ask a person with the text."""
+            pause_here(text, approved=True, answer=text)
 
         script: list[Line | Cue] = [
             Use("read"),
             Use("fail"),
-            [words, Use("pay", note=words, why=words), Use("ask", why=words)],
-            words,
+            [text, Use("pay", note=text, why=text), Use("ask", why=text)],
+            text,
         ]
         tools: list[Tool] = [read, fail, pay, ask]
-        self.agent = Agent(
-            "clerk", model=ScriptedModel(script), tools=tools, instructions=words
-        )
+        self.agent = Agent("clerk", model=ScriptedModel(script), tools=tools, instructions=text)
 
 
-def asked_for(entries: list[Entry]) -> list[str]:
-    """Return what only people can have asked for."""
+def list_person_entries(entries: list[Entry]) -> list[str]:
+    """Return the kinds of the entries that only people can cause."""
     return [type(entry).__name__ for entry in entries if type(entry) in PERSON_ENTRY_TYPES]
 
 
-@pytest.mark.parametrize("words", CORPUS)
-async def test_no_control_follows_from_what_is_said(words: str, path: Path) -> None:
-    """It waits for a person, and what needs a yes is not made."""
-    world = World(words)
-    async with Midrun(f"sqlite:///{path}", agents=[world.agent]) as midrun:
-        run = await midrun.start(world.agent, words, actor="ann")
+@pytest.mark.parametrize("text", CORPUS)
+async def test_no_control_follows_from_injected_text(text: str, path: Path) -> None:
+    """The run waits for a person, and the call that needs an approval is not made."""
+    injected = InjectedAgent(text)
+    async with Midrun(f"sqlite:///{path}", agents=[injected.agent]) as midrun:
+        run = await midrun.start(injected.agent, text, actor="ann")
         view = await run.until("waiting")
         entries = [record.entry for record in await midrun.store.read(run.id)]
-        assert asked_for(entries) == []
-        assert world.paid == 0
+        assert list_person_entries(entries) == []
+        assert injected.paid == 0
         assert {ask.kind for ask in view.asks} == {"approval", "question"}
         assert await midrun.verify(run.id)
         pay = next(ask for ask in view.asks if ask.kind == "approval")
-        assert pay.args == {"note": words}, "what is shown is what would be made"
+        assert pay.args == {"note": text}, "the approver sees the arguments of the call"
         await run.decline(ask=pay.id, actor="ann")
-        await run.answer(words, ask=next(a.id for a in view.asks if a is not pay), actor="ann")
+        await run.answer(text, ask=next(a.id for a in view.asks if a is not pay), actor="ann")
         await run.until("completed")
         entries = [i.entry async for i in run.feed() if isinstance(i, FeedEntry)]
-        assert asked_for(entries) == ["AskAnswered", "AskAnswered"]
-        assert world.paid == 0
+        assert list_person_entries(entries) == ["AskAnswered", "AskAnswered"]
+        assert injected.paid == 0
 
 
 @settings(max_examples=25, deadline=None)
-@given(words=st.text(min_size=1, max_size=200))
-def test_whatever_they_are(words: str) -> None:
-    """Also words that nobody has thought of."""
+@given(text=st.text(min_size=1, max_size=200))
+def test_no_control_follows_from_random_text(text: str) -> None:
 
     async def play() -> None:
-        world = World(words)
-        async with Midrun("memory://", agents=[world.agent]) as midrun:
-            run = await midrun.start(world.agent, "Go.")
+        injected = InjectedAgent(text)
+        async with Midrun("memory://", agents=[injected.agent]) as midrun:
+            run = await midrun.start(injected.agent, "Go.")
             await run.until("waiting")
             entries = [record.entry for record in await midrun.store.read(run.id)]
-            assert asked_for(entries) == []
+            assert list_person_entries(entries) == []
             started = [e for e in entries if isinstance(e, CallStarted) and e.approval]
             assert not started
-            assert world.paid == 0
+            assert injected.paid == 0
 
     anyio.run(play)
 
 
 def test_a_tool_is_given_no_way_to_control_its_run() -> None:
-    """It may note, save, and know its key and an answer; none of it leads to the journal."""
+    """The public attributes of `Call` are all that it gets."""
     public = {name for name, _ in inspect.getmembers(Call) if not name.startswith("_")}
     assert public == {
         "answered", "attempt", "epoch", "key", "note", "noter", "original", "progress",

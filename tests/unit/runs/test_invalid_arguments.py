@@ -1,4 +1,4 @@
-"""Slips: what is given in the wrong form is refused by name, and nothing has happened."""
+"""Invalid arguments are refused with the name of the argument, and nothing is appended."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -6,14 +6,17 @@ from math import inf, nan
 
 import pytest
 
-from midrun import Agent, Midrun, Paused, Run, ask_human
-from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured
+from midrun import Agent, ControlRefused, Midrun, Misconfigured, Paused, Run, ask_human, tool
+from midrun.errors import CheckpointRefused
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxCost, MaxSteps, MaxTime, MaxTokens, Repeats
+from midrun.testing.controllable_tools import ControllableTools
+from tests.unit.runs.conftest import Opener
 
-Slip = Callable[[Run], Awaitable[object]]
+InvalidCall = Callable[[Run], Awaitable[object]]
 
-SLIPS: dict[str, Slip] = {
+
+INVALID_CALLS: dict[str, InvalidCall] = {
     "redirect": lambda run: run.redirect(None),  # type: ignore[arg-type]
     "say": lambda run: run.say(3),  # type: ignore[arg-type]
     "hold": lambda run: run.pause(hold=5),  # type: ignore[arg-type]
@@ -21,7 +24,7 @@ SLIPS: dict[str, Slip] = {
     "reason": lambda run: run.pause(reason=b"x"),  # type: ignore[arg-type]
     "actor": lambda run: run.pause(actor=5),  # type: ignore[arg-type]
     "instruction": lambda run: run.resume(7),  # type: ignore[arg-type]
-    "at": lambda run: run.say("Later.", at=datetime(2030, 1, 1)),  # noqa: DTZ001 - the slip
+    "at": lambda run: run.say("Later.", at=datetime(2030, 1, 1)),  # noqa: DTZ001 - without a time zone
     "caps['steps']": lambda run: run.raise_cap(steps=nan),
     "caps['time']": lambda run: run.raise_cap(time=inf),
     "caps['cost']": lambda run: run.resume(caps={"cost": "4"}),  # type: ignore[dict-item]
@@ -32,23 +35,23 @@ SLIPS: dict[str, Slip] = {
 }
 
 
-@pytest.mark.parametrize("where", SLIPS)
-async def test_a_slip_is_named_and_changes_nothing(where: str) -> None:
-    """The text names the argument as the caller knows it."""
+@pytest.mark.parametrize("where", INVALID_CALLS)
+async def test_an_invalid_argument_is_named_and_changes_nothing(where: str) -> None:
+    """The error names the argument as the caller wrote it."""
     model = ScriptedModel([Use("ask_human", question="Which?"), "So."])
     agent = Agent("asker", model=model, tools=[ask_human])
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Ask.")
         before = await run.until("waiting")
         with pytest.raises(Misconfigured) as caught:
-            await SLIPS[where](run)
+            await INVALID_CALLS[where](run)
         assert caught.value.where == where
         assert (await run.view()).seq == before.seq
 
 
 @pytest.mark.parametrize("scope", ["", "agent", "label:", "tag:x", "a\0b"])
-async def test_a_latch_that_would_cover_nothing_is_refused_by_name(scope: str) -> None:
-    """Whoever sets one is in a hurry, and must not believe that it holds."""
+async def test_a_halt_whose_scope_covers_nothing_is_refused(scope: str) -> None:
+    """An operator in a hurry must not believe that such a halt is in force."""
     async with Midrun("memory://") as midrun:
         with pytest.raises(Misconfigured, match="scope"):
             await midrun.halt("Fire.", scope=scope, actor="operator:olga")
@@ -59,7 +62,7 @@ LONG_NAME = "x" * 3_000_000
 
 
 @pytest.mark.parametrize(
-    ("where", "slip"),
+    ("where", "call"),
     {
         "thread": lambda mid: mid.start("asker", "Go.", thread=LONG_NAME),
         "labels": lambda mid: mid.start("asker", "Go.", labels=["fine", LONG_NAME]),
@@ -69,14 +72,14 @@ LONG_NAME = "x" * 3_000_000
         "reason": lambda mid: mid.halt(LONG_NAME, actor="olga"),
     }.items(),
 )
-async def test_a_name_that_is_too_long_is_refused_by_name(
-    where: str, slip: Callable[[Midrun], Awaitable[object]]
+async def test_a_name_that_is_too_long_is_refused_with_its_argument(
+    where: str, call: Callable[[Midrun], Awaitable[object]]
 ) -> None:
-    """Postgres could not index it, and every list would have to show it."""
+    """Postgres cannot index such a name, and every list would have to show it."""
     agent = Agent("asker", model=ScriptedModel(["So."]))
     async with Midrun("memory://", agents=[agent]) as midrun:
         with pytest.raises(Misconfigured, match="characters, got 3000") as caught:
-            await slip(midrun)
+            await call(midrun)
         assert caught.value.where == where
         assert not (await midrun.runs()).items
         with pytest.raises(Misconfigured, match="must be at most 32, got 33"):
@@ -84,19 +87,19 @@ async def test_a_name_that_is_too_long_is_refused_by_name(
 
 
 @pytest.mark.parametrize("limit", [0, -1, "5", None, True])
-async def test_a_list_of_no_length_is_refused_by_name(limit: int) -> None:
-    """Not with what the store stumbles over."""
+async def test_a_limit_that_is_not_a_positive_int_is_refused(limit: int) -> None:
+    """The error is about the argument, not one that the store raises for it."""
     async with Midrun("memory://") as midrun:
         with pytest.raises(Misconfigured, match="limit"):
             await midrun.runs(limit=limit)
 
 
-@pytest.mark.parametrize("half", ["task", "thread", "request_id", "labels", "actor"])
-async def test_half_a_character_is_one_error_wherever_it_stands(half: str) -> None:
-    """A model or a terminal that cut an emoji in two: nobody guesses what was meant."""
+@pytest.mark.parametrize("argument", ["task", "thread", "request_id", "labels", "actor"])
+async def test_an_unpaired_surrogate_is_refused_in_every_text(argument: str) -> None:
+    """A model or a terminal may cut an emoji in two."""
     agent = Agent("a", model=ScriptedModel(["So."]))
-    texts = dict.fromkeys(("task", "thread", "request_id", "actor"), "x") | {half: "\ud83d"}
-    labels = [texts.pop("labels")] if half == "labels" else []
+    texts = dict.fromkeys(("task", "thread", "request_id", "actor"), "x") | {argument: "\ud83d"}
+    labels = [texts.pop("labels")] if argument == "labels" else []
     async with Midrun("memory://", agents=[agent]) as midrun:
         with pytest.raises(Misconfigured, match="half of a character"):
             await midrun.start(agent, **texts, labels=labels)  # type: ignore[arg-type]
@@ -104,8 +107,8 @@ async def test_half_a_character_is_one_error_wherever_it_stands(half: str) -> No
 
 
 @pytest.mark.parametrize("seq", [-1, 0, 10**9])
-async def test_a_fork_of_what_is_not_there_says_so(seq: int) -> None:
-    """The phase is the run's own, and another seq may do."""
+async def test_a_fork_at_a_seq_that_is_no_boundary_is_refused(seq: int) -> None:
+    """The refusal has the phase of the run, and does not say that no fork is possible."""
     agent = Agent("a", model=ScriptedModel(["So."]))
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Go.")
@@ -120,18 +123,18 @@ async def test_a_fork_of_what_is_not_there_says_so(seq: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slip", "says"),
+    ("value", "message"),
     [("{}", r"pass Checkpoint.from_json\(text\)"), (7, "must be a Checkpoint, got int")],
 )
-async def test_a_checkpoint_that_is_still_text_is_named(slip: object, says: str) -> None:
-    """It was stored as text, and is given as it came back."""
+async def test_a_checkpoint_of_another_type_is_refused(value: object, message: str) -> None:
+    """For text, the error names the function that parses it."""
     agent = Agent("a", model=ScriptedModel(["So."]))
-    with pytest.raises(Misconfigured, match=says):
-        await agent.resume(slip)  # type: ignore[arg-type]
+    with pytest.raises(Misconfigured, match=message):
+        await agent.resume(value)  # type: ignore[arg-type]
 
 
-async def test_a_checkpoint_of_another_agent_asks_for_that_agent() -> None:
-    """Without a store there is no run to take a new one from."""
+async def test_a_checkpoint_of_another_agent_is_refused() -> None:
+    """Without a store there is no run to take a new checkpoint from, so the advice differs."""
     model = ScriptedModel([Use("ask_human", question="Which?"), "So."])
     paused = await Agent("asker", model=model, tools=[ask_human]).run("Ask.")
     assert isinstance(paused, Paused)
@@ -140,14 +143,14 @@ async def test_a_checkpoint_of_another_agent_asks_for_that_agent() -> None:
         await other.resume(paused.checkpoint, "red")
 
 
-def test_an_agent_with_one_tool_says_so() -> None:
-    """In the singular; it is the plan, which every agent has."""
+def test_the_repr_of_an_agent_counts_its_tools() -> None:
+    """Every agent has the plan tool; one tool is in the singular."""
     agent = Agent("a", model=ScriptedModel(["So."]))
     assert repr(agent).endswith("1 tool>")
 
 
-async def test_a_request_id_that_was_used_names_the_run_it_belongs_to() -> None:
-    """The same id for something else is a mistake; the first run is not touched."""
+async def test_a_request_id_that_is_reused_for_another_start_is_refused() -> None:
+    """The refusal names the run that was started with the id; that run is not changed."""
     agent = Agent("a", model=ScriptedModel(["So."]))
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Go.", request_id="r1")
@@ -169,9 +172,44 @@ async def test_a_request_id_that_was_used_names_the_run_it_belongs_to() -> None:
         lambda: MaxTime(minutes=inf),
     ],
 )
-def test_a_condition_that_cannot_be_met_is_refused_where_it_is_made(
+def test_an_invalid_stop_condition_is_refused_when_it_is_created(
     make: Callable[[], object],
 ) -> None:
-    """Not when the run has started: then it would pause before its first step, or fail."""
+    """Later the run would pause before its first step, or fail."""
     with pytest.raises(ValueError, match=r"must be (an int|a finite)"):
         make()
+
+
+async def test_an_unknown_option_of_a_control_is_an_error(opened: Opener) -> None:
+    """`undoo="all"` must not silently undo less than the caller asked for."""
+    tools = ControllableTools()
+    midrun = await opened(tools.agent("Done."))
+    run = await midrun.start("actor", "go")
+    with pytest.raises(TypeError, match="undoo"):
+        await run.cancel(undoo="all")  # type: ignore[call-arg]  # the typo under test
+    with pytest.raises(Misconfigured, match="in_flight or all"):
+        await run.cancel(undo="some")  # type: ignore[arg-type]  # an invalid value
+
+
+def test_a_timeout_of_a_tool_in_a_thread_is_refused() -> None:
+    """A thread cannot be stopped."""
+
+    @tool(in_process=True, timeout=timedelta(seconds=1))
+    def block() -> None:
+        """Block."""
+
+    with pytest.raises(Misconfigured, match="Cannot enforce the timeout"):
+        Agent("actor", model=ScriptedModel(["x"]), tools=[block])
+
+
+async def test_a_resume_with_an_invalid_instruction_does_not_apply_the_answer(
+    opened: Opener,
+) -> None:
+    """The checkpoint is resumed as a whole, or not at all."""
+    model = ScriptedModel([Use("ask_human", question="Which?"), "Done."])
+    agent = Agent("actor", model=model, tools=[ask_human])
+    paused = await agent.run("go")
+    midrun = await opened(agent)
+    with pytest.raises(ControlRefused):
+        await midrun.resume(paused.checkpoint, "red", instruction="   ")  # type: ignore[union-attr]  # it is paused
+    assert not (await midrun.runs()).items
