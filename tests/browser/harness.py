@@ -18,7 +18,7 @@ from midrun.runs.run import Run
 from midrun.server import App, Tokens, app
 from midrun.server.serve import UvicornServer, open_listener
 from tests.support.processes import ROOT
-from tests.unit.server.conftest import PEOPLE, token_of
+from tests.unit.server.conftest import ACTORS, make_token
 
 AXE: Final = ROOT / "tools" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 AXE_RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -57,7 +57,7 @@ class Site:
 
     async def start(self, agent: str = "actor", task: str = "Go.", *, by: str = "olga") -> Run:
         """Start a run for one of the people."""
-        return await self.mid.start(agent, task, actor=PEOPLE[by])
+        return await self.mid.start(agent, task, actor=ACTORS[by])
 
     def reopen(self) -> None:
         """Let a closed app answer again, as a restarted server would."""
@@ -70,7 +70,7 @@ class Site:
 
     def link(self, path: str = "/", *, who: str = "olga") -> str:
         """Return a sign-in link for one browser."""
-        return f"{self.url}{path}#code={self.app.code(PEOPLE[who])}"
+        return f"{self.url}{path}#code={self.app.code(ACTORS[who])}"
 
 
 class PageOptions(msgspec.Struct, frozen=True):
@@ -164,7 +164,7 @@ class Harness:
         outside = outside or Environment(lease=timedelta(seconds=TIMEOUT_S))
         opened = Midrun("memory://", agents=agents, outside=outside)
         mid = await self._stack.enter_async_context(opened)
-        auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
+        auth = Tokens({make_token(name): actor for name, actor in ACTORS.items()})
         made = app(mid, auth=auth)
         port = await self._stack.enter_async_context(serve_app(made))
         return Site(mid, made, port)

@@ -12,7 +12,7 @@ from tests.browser.harness import TIMEOUT_S, Harness, advance_clock
 from tests.browser.run_page import PLAN, RunPage, open_at_tool, open_run_page
 from tests.browser.server_clock import Clock
 from tests.browser.stage import Hold, Stage, Turn, Use
-from tests.unit.server.conftest import PEOPLE
+from tests.unit.server.conftest import ACTORS
 
 Scene = Callable[[Harness, Stage], Awaitable[RunPage]]
 
@@ -99,7 +99,7 @@ async def replanned(harness: Harness, stage: Stage) -> RunPage:
 async def interjecting(harness: Harness, stage: Stage) -> RunPage:
     """A pending side question, and a draft of another one."""
     ui = await open_at_tool(harness, stage, bypass_csp=True)
-    await ui.run.say("Which paper?", actor=PEOPLE["olga"])
+    await ui.run.say("Which paper?", actor=ACTORS["olga"])
     await expect(ui.button_named("Withdraw")).to_be_visible()
     await ui.type_instruction("And by wh")
     await ui.page.get_by_label("Side question").check()
@@ -113,7 +113,7 @@ async def aside(harness: Harness, stage: Stage) -> RunPage:
         harness, stage, [PLAN, Use("slow", name="work")], answer, bypass_csp=True
     )
     await stage.start("work").wait()
-    await ui.run.say("Which paper?", actor=PEOPLE["olga"])
+    await ui.run.say("Which paper?", actor=ACTORS["olga"])
     stage.gate("work").set()
     await expect(ui.page.get_by_text("Held topics")).to_be_visible()
     await expect(ui.page.locator("midrun-steps")).to_contain_text("By Ames,")
@@ -165,7 +165,7 @@ async def confirming(harness: Harness, stage: Stage) -> RunPage:
 async def stopping(harness: Harness, stage: Stage) -> RunPage:
     """A cancel that waits for a call which does not stop."""
     ui = await open_at_tool(harness, stage, "stubborn", bypass_csp=True, grace=LEASE)
-    await ui.run.cancel(actor=PEOPLE["olga"])
+    await ui.run.cancel(actor=ACTORS["olga"])
     await ui.expect_badge("Cancelling by you — stopping")
     return ui
 
@@ -175,7 +175,7 @@ async def undoing(harness: Harness, stage: Stage) -> RunPage:
     turn: Turn = [PLAN, Use("dear_draft", name="a"), Use("dear_draft", name="b")]
     ui = await open_run_page(harness, stage, turn, Use("slow", name="work"), bypass_csp=True)
     await stage.start("work").wait()
-    await ui.run.cancel(undo="all", actor=PEOPLE["olga"])
+    await ui.run.cancel(undo="all", actor=ACTORS["olga"])
     await ui.expect_badge("Cancelling by you — undoing 1 of 2")
     stage.gate("undo b").set()
     await ui.expect_badge("Cancelling by you — undoing 2 of 2")
@@ -195,7 +195,7 @@ async def stuck(harness: Harness, stage: Stage) -> RunPage:
     """The report of a cancel whose undo failed."""
     hurried = Environment(lease=LEASE, random_unit=lambda: -1.0)  # attempts do not wait
     ui = await open_at_tool(harness, stage, "stuck_draft", bypass_csp=True, outside=hurried)
-    await ui.run.cancel(undo="all", actor=PEOPLE["olga"])
+    await ui.run.cancel(undo="all", actor=ACTORS["olga"])
     await ui.expect_badge("Cancelled by you — 1 undo failed")
     await expect(ui.button_named("Leave it as it is")).to_be_visible()
     return ui
@@ -212,7 +212,7 @@ async def halted(harness: Harness, stage: Stage) -> RunPage:
     """Under a halt."""
     ui = await open_at_tool(harness, stage, bypass_csp=True)
     scope = f"run:{ui.run.id}"
-    await ui.site.mid.halt("Fire", scope=scope, actor=PEOPLE["olga"])
+    await ui.site.mid.halt("Fire", scope=scope, actor=ACTORS["olga"])
     await ui.expect_badge("Halted")
     return ui
 

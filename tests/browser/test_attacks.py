@@ -16,7 +16,7 @@ from tests.browser.attacker_page import (
 )
 from tests.browser.harness import Harness, Site, wait_until
 from tests.browser.stage import Stage, Use
-from tests.unit.server.conftest import token_of
+from tests.unit.server.conftest import make_token
 
 
 def _is_about_frames(said: ConsoleMessage) -> bool:
@@ -156,7 +156,7 @@ async def test_a_name_that_was_pointed_here_is_misdirected(
     reply = await page.goto(f"{name}/")
     assert reply is not None
     assert reply.status == 421
-    stolen = {"run": run.id, "token": token_of("olga")}  # not even with a token
+    stolen = {"run": run.id, "token": make_token("olga")}  # not even with a token
     assert set(await page.evaluate(REBOUND_REQUESTS, stolen)) == {421}
     assert await counts.read() == before
 

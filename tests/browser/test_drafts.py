@@ -5,12 +5,12 @@ from playwright.async_api import Page, expect
 from tests.browser.harness import Harness, wait_until
 from tests.browser.run_page import open_at_tool, open_run_page
 from tests.browser.stage import Stage, Use
-from tests.unit.server.conftest import token_of
+from tests.unit.server.conftest import make_token
 
 
 async def sign_in_again(page: Page) -> None:
     """Enter a token into the sign-in form."""
-    await page.get_by_label("Token").fill(token_of("olga"))
+    await page.get_by_label("Token").fill(make_token("olga"))
     await page.get_by_role("button", name="Sign in").click()
 
 

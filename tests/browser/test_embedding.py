@@ -14,7 +14,7 @@ from midrun import Midrun
 from midrun.server import app
 from tests.browser.harness import Harness, find_violations, serve_app, wait_until
 from tests.browser.stage import Stage, Use
-from tests.unit.server.conftest import token_of
+from tests.unit.server.conftest import make_token
 
 HOSTILE_STYLE: Final = """
   * { letter-spacing: .3em; text-transform: uppercase; font: italic 30px "Comic Sans MS";
@@ -72,7 +72,7 @@ class Host:
 async def serve_host(stage: Stage) -> AsyncIterator[Host]:
     """Serve an application that has midrun mounted."""
     mid = Midrun("memory://", agents=[stage.play(Use("slow", name="held"), "Done.")])
-    part = app(mid, token=token_of("me"))
+    part = app(mid, token=make_token("me"))
 
     async def home(_: Request) -> HTMLResponse:
         return render_host_page(made.body, made.style)
@@ -98,7 +98,7 @@ async def test_the_bar_keeps_its_look_and_works_in_a_hostile_page(
     async with serve_host(stage) as host:
         run = await host.mid.start("actor", "Embedded", actor="me")
         await stage.start("held").wait()
-        tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
+        tag = f'<midrun-controls run="{run.id}" token="{make_token("me")}"></midrun-controls>'
         plain = await host.page(harness, tag, PLAIN)
         hostile = await host.page(harness, tag, HOSTILE_STYLE)
 
@@ -123,7 +123,7 @@ async def test_the_list_and_the_run_are_embedded_by_the_same_script(
         await stage.start("held").wait()
         tags = f'<midrun-runs></midrun-runs><midrun-run run="{run.id}"></midrun-run>'
         page = await host.page(harness, tags, HOSTILE_STYLE)
-        await page.goto(f"{host.url}/agents/#token={token_of('me')}")
+        await page.goto(f"{host.url}/agents/#token={make_token('me')}")
         await expect(page.get_by_role("link", name="Embedded")).to_be_visible()
         await page.goto(host.url)
         await expect(page.get_by_role("link", name="Embedded")).to_be_visible()
@@ -138,7 +138,7 @@ async def test_a_theme_is_a_few_custom_properties(harness: Harness, stage: Stage
     async with serve_host(stage) as host:
         run = await host.mid.start("actor", "Embedded", actor="me")
         await stage.start("held").wait()
-        tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
+        tag = f'<midrun-controls run="{run.id}" token="{make_token("me")}"></midrun-controls>'
         style = "midrun-controls { --midrun-run: rgb(1, 2, 3); --midrun-scheme: dark; }"
         page = await host.page(harness, tag, style)
         badge = page.locator("midrun-controls .badge")
@@ -153,7 +153,7 @@ async def test_keys_belong_to_the_host_until_the_bar_has_the_focus(
     async with serve_host(stage) as host:
         run = await host.mid.start("actor", "Embedded", actor="me")
         await stage.start("held").wait()
-        tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
+        tag = f'<midrun-controls run="{run.id}" token="{make_token("me")}"></midrun-controls>'
         page = await host.page(harness, f"<input aria-label=Search>{tag}", PLAIN)
         await expect(page.get_by_role("button", name="Pause")).to_be_visible()
         before = (await run.view()).seq
@@ -170,7 +170,7 @@ async def test_an_embedded_bar_is_accessible(harness: Harness, stage: Stage) -> 
     async with serve_host(stage) as host:
         run = await host.mid.start("actor", "Embedded", actor="me")
         await stage.start("held").wait()
-        tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
+        tag = f'<midrun-controls run="{run.id}" token="{make_token("me")}"></midrun-controls>'
         page = await host.page(harness, f"<h1>Acme</h1>{tag}", PLAIN, bypass_csp=True)
         await expect(page.get_by_role("button", name="Pause")).to_be_visible()
         assert await find_violations(page) == []

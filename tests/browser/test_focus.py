@@ -12,7 +12,7 @@ from tests.browser.run_page import PRESS_DELAY_MS, open_at_tool
 from tests.browser.scenes import Scene
 from tests.browser.stage import Stage, Use
 from tests.browser.test_by_keyboard import Keyboard
-from tests.unit.server.conftest import PEOPLE
+from tests.unit.server.conftest import ACTORS
 
 FIRST: Final = "the first of the three"
 
@@ -102,7 +102,7 @@ async def test_where_halts_are_lifted(harness: Harness, stage: Stage) -> None:
     """First one of two, then the last one, which removes the panel."""
     site = await harness.site(stage.play("Done."))
     for scope in ("label:x", "agent:actor"):
-        await site.mid.halt("Fire", scope=scope, actor=PEOPLE["olga"])
+        await site.mid.halt("Fire", scope=scope, actor=ACTORS["olga"])
     page = await harness.page(site)
     for what in ("Every run of the agent actor", "Every run labelled x"):
         await press(page, page.get_by_role("button", name=f"Lift the halt: {what}"))

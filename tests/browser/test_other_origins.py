@@ -12,7 +12,7 @@ from midrun.server import Tokens, app
 from tests.browser.attacker_page import HOSTS, serve_attacker
 from tests.browser.harness import Harness, Site, serve_app
 from tests.browser.stage import Stage, Use
-from tests.unit.server.conftest import PEOPLE, token_of
+from tests.unit.server.conftest import ACTORS, make_token
 
 ORIGINS = pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS.keys())
 
@@ -60,7 +60,7 @@ REFUSED: Final = """async ({url, token}) => {
 async def serve_to_origin(stage: Stage, origin: str, *turns: str | Use) -> AsyncIterator[Site]:
     """Serve an agent to pages of one other origin."""
     mid = Midrun("memory://", agents=[stage.play(*turns)])
-    auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
+    auth = Tokens({make_token(name): actor for name, actor in ACTORS.items()})
     made = app(mid, auth=auth, allow_origins=[origin])
     async with mid, serve_app(made) as port:
         yield Site(mid, made, port)
@@ -87,7 +87,7 @@ async def test_scripts_of_an_allowed_origin_start_control_and_follow_runs(
         serve_to_origin(stage, f"http://{host}:{port}", "Done.") as site,
     ):
         page = await open_other_origin(harness, f"http://{host}:{port}/", site)
-        got = await page.evaluate(CALLED, {"url": site.url, "token": token_of("ann")})
+        got = await page.evaluate(CALLED, {"url": site.url, "token": make_token("ann")})
         assert got["etag"].startswith('"')
         assert got["where"].endswith(got["run"])
         assert got["stale"] in {409, 412}  # it may have ended; a preflight alone would be 0
@@ -107,7 +107,7 @@ async def test_chat_clients_of_an_allowed_origin_reach_the_bridges(
         serve_to_origin(stage, f"http://{host}:{port}", "Done.") as site,
     ):
         page = await open_other_origin(harness, f"http://{host}:{port}/", site)
-        got = await page.evaluate(COPILOTKIT, {"url": site.url, "token": token_of("ann")})
+        got = await page.evaluate(COPILOTKIT, {"url": site.url, "token": make_token("ann")})
         assert got["agents"] == ["actor"]
         assert "RUN_FINISHED" in got["agui"]
         assert "RUN_FINISHED" in got["kit"]
@@ -119,7 +119,7 @@ async def test_every_other_origin_stays_out_and_a_cookie_lets_no_page_in(
     harness: Harness, stage: Stage, host: str
 ) -> None:
     """The browser has a session here; the page of the other origin cannot use it."""
-    given = {"token": token_of("olga")}
+    given = {"token": make_token("olga")}
     async with serve_attacker() as port, serve_attacker() as other:
         origin = f"http://{host}:{port}"
         async with serve_to_origin(stage, origin, "Done.") as site:
@@ -149,7 +149,7 @@ async def test_the_bar_works_in_a_page_of_an_allowed_origin(
           document.body.append(bar);
           return import(`${url}/static/midrun.js`).then(() => true);
         }"""
-        given = {"url": site.url, "run": run.id, "token": token_of("ann")}
+        given = {"url": site.url, "run": run.id, "token": make_token("ann")}
         assert await page.evaluate(bar, given)
         await page.get_by_role("button", name="Pause").click()
         await expect(page.locator("midrun-controls .badge")).to_contain_text("Pausing")

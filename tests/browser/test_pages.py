@@ -20,8 +20,8 @@ from midrun.server.pages import MEDIA_TYPES, read_static_files
 from tests.browser.harness import Harness, find_violations, serve_app
 from tests.browser.stage import Stage
 from tests.support.processes import ROOT
-from tests.unit.server.conftest import token_of
-from tests.unit.server.defences import is_guarded
+from tests.unit.server.conftest import make_token
+from tests.unit.server.defences import has_security_headers
 
 
 async def cookies(page: Page) -> list[str]:
@@ -88,7 +88,7 @@ async def test_every_page_and_file_has_the_guard_on_it(harness: Harness, stage: 
             assert "frame-ancestors 'none'" in policy
             assert headers["x-frame-options"] == "DENY"
             assert headers["x-content-type-options"] == "nosniff"
-        assert is_guarded(await client.get("/v1/runs"))
+        assert has_security_headers(await client.get("/v1/runs"))
 
 
 def test_the_wheel_carries_every_file(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ async def test_a_token_behind_the_number_sign_does_too(harness: Harness, stage: 
     page = await (await harness.profile()).new_page()
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url))
-    await page.goto(f"{site.url}/#token={token_of('ann')}")
+    await page.goto(f"{site.url}/#token={make_token('ann')}")
     await expect(page.get_by_text("ann (user)")).to_be_visible()
     assert page.url == f"{site.url}/"
-    assert not [url for url in sent if token_of("ann") in url.partition("#")[0]]
+    assert not [url for url in sent if make_token("ann") in url.partition("#")[0]]
 
 
 async def test_a_used_link_says_so_and_where_the_token_is(
@@ -169,7 +169,7 @@ async def test_a_used_link_says_so_and_where_the_token_is(
     await second.get_by_label("Token").fill("nobody-has-this-one-0123")
     await second.get_by_role("button", name="Sign in").click()
     await expect(second.get_by_role("alert")).to_have_text("This token is not valid.")
-    await second.get_by_label("Token").fill(token_of("vera"))
+    await second.get_by_label("Token").fill(make_token("vera"))
     await second.keyboard.press("Enter")
     await expect(second.get_by_text("vera (viewer)")).to_be_visible()
     await first.goto(link)  # a browser with a session stays signed in
@@ -213,7 +213,7 @@ async def test_a_session_that_ends_elsewhere_asks_again(harness: Harness, stage:
 async def test_everything_works_below_a_prefix(harness: Harness, stage: Stage) -> None:
     """Pages, files, cookie, feed and links of a mounted server."""
     mid = Midrun("memory://", agents=[stage.play("Done.")])
-    made = app(mid, token=token_of("me"))
+    made = app(mid, token=make_token("me"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -224,7 +224,7 @@ async def test_everything_works_below_a_prefix(harness: Harness, stage: Stage) -
     async with serve_app(made, whole=host) as port:
         home = f"http://127.0.0.1:{port}/ops/agents/"
         page = await (await harness.profile()).new_page()
-        await page.goto(f"{home}#token={token_of('me')}")
+        await page.goto(f"{home}#token={make_token('me')}")
         await expect(page.get_by_text("No runs yet.")).to_be_visible()
         run = await mid.start("actor", "Below a prefix", actor="me")
         link = page.get_by_role("link", name="Below a prefix")

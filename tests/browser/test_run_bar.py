@@ -11,7 +11,7 @@ from midrun.stops import MaxSteps
 from tests.browser.harness import Harness, Site, advance_clock, serve_app
 from tests.browser.run_page import PLAN, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Use
-from tests.unit.server.conftest import PEOPLE, token_of
+from tests.unit.server.conftest import ACTORS, make_token
 
 pytestmark = pytest.mark.once
 
@@ -148,7 +148,7 @@ async def test_a_halt_says_who_and_why_and_ends_when_lifted(
 ) -> None:
     """Only a cancel can be requested meanwhile."""
     ui = await open_at_tool(harness, stage)
-    scope, olga = f"run:{ui.run.id}", PEOPLE["olga"]
+    scope, olga = f"run:{ui.run.id}", ACTORS["olga"]
     await ui.site.mid.halt("The far end is on fire", scope=scope, actor=olga)
     await ui.expect_badge("Halted by you")
     await expect(ui.page.locator("midrun-controls")).to_contain_text(
@@ -166,9 +166,9 @@ async def test_a_queued_run_says_that_no_worker_takes_it(
 ) -> None:
     """A cancel before the start needs no worker."""
     async with Midrun("memory://", agents=[stage.play("Hello.")], engine=None) as mid:
-        made = app(mid, auth=Tokens({token_of("olga"): PEOPLE["olga"]}))
+        made = app(mid, auth=Tokens({make_token("olga"): ACTORS["olga"]}))
         async with serve_app(made) as port:
-            run = await mid.start("actor", "Never begun", actor=PEOPLE["olga"])
+            run = await mid.start("actor", "Never begun", actor=ACTORS["olga"])
             page = await harness.page(Site(mid, made, port), f"/runs/{run.id}")
             bar = page.locator("midrun-controls")
             await expect(bar.locator(".badge")).to_contain_text("Queued")

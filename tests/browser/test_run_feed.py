@@ -14,7 +14,7 @@ from midrun.ports.model import Finished, Piece
 from tests.browser.harness import TIMEOUT_S, Harness, advance_clock
 from tests.browser.run_page import PLAN, PRESS_DELAY_MS, match_text, open_at_tool, open_run_page
 from tests.browser.stage import HeldModel, Hold, Part, Stage, Turn, Use
-from tests.crash.facts import becomes
+from tests.crash.facts import wait_until
 
 pytestmark = pytest.mark.once
 
@@ -38,7 +38,7 @@ async def test_two_browsers_see_the_same_run(harness: Harness, stage: Stage) -> 
 async def test_all_elements_of_a_page_share_one_stream(harness: Harness, stage: Stage) -> None:
     """A browser has six connections to a host; a page must not take them all."""
     ui = await open_at_tool(harness, stage)
-    await becomes(lambda: ui.site.app.streams == 1)  # after the first look
+    await wait_until(lambda: ui.site.app.streams == 1)  # after the first look
     await ui.page.evaluate(
         """run => {
             const made = document.createElement('midrun-controls');

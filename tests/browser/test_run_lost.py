@@ -27,7 +27,7 @@ from tests.browser.harness import Harness, Site, advance_clock, find_violations,
 from tests.browser.run_page import PRESS_DELAY_MS, check_reconnect, check_reload
 from tests.browser.server_clock import Clock
 from tests.support.processes import ROOT
-from tests.unit.server.conftest import PEOPLE, token_of
+from tests.unit.server.conftest import ACTORS, make_token
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
@@ -112,9 +112,9 @@ async def scene(harness: Harness, tmp_path: Path) -> AsyncIterator[Scene]:
         outside = Environment(clock=clock)
         opened = Midrun(address, agents=[worker.poster()], engine=None, outside=outside)
         mid = await stack.enter_async_context(opened)
-        made = app(mid, auth=Tokens({token_of("olga"): PEOPLE["olga"]}))
+        made = app(mid, auth=Tokens({make_token("olga"): ACTORS["olga"]}))
         site = Site(mid, made, await stack.enter_async_context(serve_app(made)))
-        run = await mid.start("poster", "Say hello", actor=PEOPLE["olga"])
+        run = await mid.start("poster", "Say hello", actor=ACTORS["olga"])
         root = ROOT
         process = await stack.enter_async_context(await anyio.open_process(command, cwd=root))
         stack.callback(lambda: process.returncode is None and process.kill())
@@ -169,7 +169,7 @@ async def test_killed_while_pausing(scene: Scene) -> None:
 
 async def test_killed_while_paused(scene: Scene) -> None:
     """A paused run stays paused, and is resumed by another worker."""
-    await scene.run.pause(now=True, actor=PEOPLE["olga"])
+    await scene.run.pause(now=True, actor=ACTORS["olga"])
     await expect(scene.badge).to_contain_text("Paused by you")
     await scene.kill()
     for _ in range(8):  # more than a look at a run that rests

@@ -6,7 +6,7 @@ from midrun import Agent
 from tests.browser.harness import Harness, advance_clock, discard_profile
 from tests.browser.run_page import PLAN, match_text, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Use
-from tests.unit.server.conftest import PEOPLE
+from tests.unit.server.conftest import ACTORS
 
 POLL_INTERVAL_MS = 5_000
 
@@ -58,7 +58,7 @@ async def test_a_paused_run_says_that_a_halt_holds_it(harness: Harness, stage: S
     await stage.start("mid").wait()
     await ui.button("pause").click()
     await ui.expect_badge("Paused by you")
-    await ui.site.mid.halt("The far end is on fire", actor=PEOPLE["olga"])
+    await ui.site.mid.halt("The far end is on fire", actor=ACTORS["olga"])
     for _ in range(4):
         await advance_clock(ui.page, POLL_INTERVAL_MS)
     bar = ui.page.locator("midrun-controls")
@@ -115,7 +115,7 @@ async def test_notifications_come_only_after_they_were_switched_on(
     stage.gate("work").set()
     await expect(badge).to_contain_text("Waiting for you")
     await page.wait_for_function("notices.length === 1")
-    await run.answer("This one", actor=PEOPLE["olga"])
+    await run.answer("This one", actor=ACTORS["olga"])
     await expect(badge).to_contain_text("Completed")
     await page.wait_for_function("notices.length === 2")
     assert await page.evaluate("notices") == [

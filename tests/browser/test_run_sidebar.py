@@ -7,7 +7,7 @@ from midrun.stops import MaxCost, MaxSteps
 from tests.browser.harness import Harness
 from tests.browser.run_page import PLAN, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Use
-from tests.unit.server.conftest import PEOPLE
+from tests.unit.server.conftest import ACTORS
 
 pytestmark = pytest.mark.once
 
@@ -113,7 +113,7 @@ async def test_the_other_runs_of_a_conversation_are_linked(
     harness: Harness, stage: Stage
 ) -> None:
     site = await harness.site(stage.play("Once.", "Twice."))
-    olga = PEOPLE["olga"]
+    olga = ACTORS["olga"]
     first = await site.mid.start("actor", "The first question", thread="t1", actor=olga)
     await first.until("completed")
     second = await site.mid.start("actor", "The second question", thread="t1", actor=olga)

@@ -4,7 +4,7 @@ from playwright.async_api import Page, expect
 
 from tests.browser.harness import Harness, Site
 from tests.browser.stage import Stage, Use
-from tests.crash.facts import becomes
+from tests.crash.facts import wait_until
 
 TABS = 7
 
@@ -63,7 +63,7 @@ async def test_a_hidden_tab_frees_its_slot(harness: Harness, stage: Stage) -> No
     run = await site.start(task="Crawl")
     (tab,) = await open_tabs(harness, site, [f"/runs/{run.id}"])
     await expect(tab.locator("midrun-controls .badge")).to_contain_text("Running")
-    await becomes(lambda: site.app.streams == 2)  # the list's, and this one's
+    await wait_until(lambda: site.app.streams == 2)  # the list's, and this one's
     await tab.clock.install()
     hide = """hidden => {
       Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});

@@ -25,23 +25,23 @@ from midrun.stores.sqlite.store import SqliteStore
 from tests.crash.deeds import (
     BYSTANDERS,
     STORIES,
-    deeds,
     make_bulky_agent,
     make_bystander_agent,
     make_parsing_agent,
     make_waiting_agent,
+    read_actions,
 )
-from tests.crash.facts import becomes, later
+from tests.crash.facts import make_clock_ahead, wait_until
 from tests.crash.faulty_store import FaultyStore
 from tests.support.sqlite_kill import kill_self_at
-from tests.support.store_choice import kept_at
+from tests.support.store_choice import get_store_url
 
 P = ParamSpec("P")
 
 DriveToEnd: TypeAlias = Callable[[str, str, str, int], Awaitable[None]]
 """Drives one run to its end. Arguments: folder, story, case, hours that the clock is ahead."""
 
-LONG = timedelta(seconds=60)
+LONG_LEASE = timedelta(seconds=60)
 """A lease that is not lost on a slow machine; the worker that takes over has another clock."""
 
 CANCEL = "please stop"
@@ -59,9 +59,9 @@ async def drive_to_end(folder: str, story: str, case: str, hours: int) -> None:
     """Start the run or find it, and wait until it has ended."""
     case_folder = Path(folder) / case
     agent = STORIES[story](case, case_folder)
-    environment = Environment(lease=LONG, clock=later(hours=hours))
+    environment = Environment(lease=LONG_LEASE, clock=make_clock_ahead(hours=hours))
     async with Midrun(
-        kept_at(f"{folder}/runs.db"), agents=[agent], outside=environment
+        get_store_url(f"{folder}/runs.db"), agents=[agent], outside=environment
     ) as midrun:
         run = await midrun.start(agent, "go", request_id=case)
         if story == "held_up":
@@ -86,7 +86,8 @@ async def answer_until_completed(run: Run, case_folder: Path) -> None:
         assert outcome.reason == "unsure", str(outcome)
         for ask in outcome.asks:
             has_happened = any(
-                action.key == make_call_key(run.id, ask.call) for action in deeds(case_folder)
+                action.key == make_call_key(run.id, ask.call)
+                for action in read_actions(case_folder)
             )
             await run.answer("yes" if has_happened else "no", ask=ask.id)
     assert isinstance(outcome, Completed), str(outcome)
@@ -147,7 +148,9 @@ def kill_at_write(
     return killed
 
 
-def kills(drive_to_end: DriveToEnd, folder: str, story: str, *kill_points: str) -> None:
+def kill_at_writes(
+    drive_to_end: DriveToEnd, folder: str, story: str, *kill_points: str
+) -> None:
     """Kill processes at the points `point-number`; the last one, without a number, at each."""
     parts = [kill_point.partition("-") for kill_point in kill_points]
     *first, last = [(point, int(number or 0)) for point, _, number in parts]
@@ -168,7 +171,7 @@ async def drive_until_sigterm(folder: str, tool: str, lease_s: str) -> None:
     agent = make_waiting_agent(tool, Path(folder))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async with Midrun(
-            kept_at(f"{folder}/runs.db"), agents=[agent], outside=environment
+            get_store_url(f"{folder}/runs.db"), agents=[agent], outside=environment
         ) as midrun:
             run = await midrun.start(agent, "go", request_id="the run")
             print_line(run.id)
@@ -183,9 +186,9 @@ async def drive_until_sigterm(folder: str, tool: str, lease_s: str) -> None:
 async def run_parser(folder: str, hours: str) -> None:
     """Start or find the run of the parser and those of the bystanders; wait for their ends."""
     parser, bystander = make_parsing_agent(Path(folder)), make_bystander_agent(Path(folder))
-    environment = Environment(lease=LONG, clock=later(hours=int(hours)))
+    environment = Environment(lease=LONG_LEASE, clock=make_clock_ahead(hours=int(hours)))
     async with Midrun(
-        kept_at(f"{folder}/runs.db"), agents=[parser, bystander], outside=environment
+        get_store_url(f"{folder}/runs.db"), agents=[parser, bystander], outside=environment
     ) as midrun:
         run = await midrun.start(parser, "go", request_id="the file")
         names = [f"beside {number}" for number in range(BYSTANDERS)]
@@ -205,7 +208,7 @@ async def run_out_of_space(folder: str) -> None:
     async with Midrun(store, agents=[agent]) as midrun:
         run = await midrun.start(agent, "go")
         print_line(run.id)
-        await becomes(lambda: store.refusals > 1)
+        await wait_until(lambda: store.refusals > 1)
         print_line("full")
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -217,7 +220,7 @@ def main(mode: str, *rest: str) -> None:
     """Run the mode that the test named."""
     match mode:
         case "kills":
-            kills(drive_to_end, *rest)
+            kill_at_writes(drive_to_end, *rest)
         case "drive":
             folder, tool, lease_s = rest
             anyio.run(drive_until_sigterm, folder, tool, lease_s)

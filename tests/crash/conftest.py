@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 
 from tests.support.processes import ROOT
-from tests.unit.runs.conftest import verify_all
+from tests.unit.runs.conftest import verify_journals
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ async def path(kept: Path) -> AsyncIterator[Path]:
     """Return the path of the test's store; afterwards verify all its journals."""
     with anyio.fail_after(TIMEOUT_S):
         yield kept
-        await verify_all(kept)
+        await verify_journals(kept)
 
 
 class ChildProcess:

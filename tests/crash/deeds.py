@@ -19,22 +19,22 @@ from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 
 
-class Deed(NamedTuple):
+class ToolAction(NamedTuple):
     """One line of the file: an action of a tool.
 
     `of` is the key of the call. `key` is that of the action itself, which differs for an undo.
     """
 
-    what: str
-    of: str
+    name: str
+    original_key: str
     key: str
     attempt: int
     pid: int
 
 
-def mark(folder: str, what: str, call: Call) -> None:
+def record_action(folder: str, name: str, call: Call) -> None:
     """Append a line for an action of the call."""
-    line = f"{what} {call.original} {call.key} {call.attempt} {os.getpid()}\n"
+    line = f"{name} {call.original} {call.key} {call.attempt} {os.getpid()}\n"
     file = os.open(f"{folder}/actions", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, line.encode())
@@ -42,14 +42,14 @@ def mark(folder: str, what: str, call: Call) -> None:
         os.close(file)
 
 
-def deeds(folder: Path) -> list[Deed]:
+def read_actions(folder: Path) -> list[ToolAction]:
     """Return the actions so far, in order."""
     try:
         lines = (folder / "actions").read_text().splitlines()
     except FileNotFoundError:
         return []
     words = (line.split() for line in lines)
-    return [Deed(what, of, key, int(n), int(pid)) for what, of, key, n, pid in words]
+    return [ToolAction(what, of, key, int(n), int(pid)) for what, of, key, n, pid in words]
 
 
 def get_folder(args: Json) -> str:
@@ -63,60 +63,60 @@ def get_folder(args: Json) -> str:
 async def uncharge(call: Call, args: Json, result: Json) -> None:
     """Undo a charge."""
     del result
-    mark(get_folder(args), "uncharge", call)
+    record_action(get_folder(args), "uncharge", call)
 
 
 @tool(undo=uncharge)
 async def charge(call: Call, folder: str) -> str:
     """Charge once; can be undone."""
-    mark(folder, "charge", call)
+    record_action(folder, "charge", call)
     return "charged"
 
 
 @tool(idempotent=True)
 async def put(call: Call, folder: str) -> str:
     """Put something; idempotent, because the receiver knows the key."""
-    mark(folder, "put", call)
+    record_action(folder, "put", call)
     return "put"
 
 
 @tool(read_only=True)
 async def look(call: Call, folder: str) -> str:
     """Change nothing."""
-    mark(folder, "look", call)
+    record_action(folder, "look", call)
     return "seen"
 
 
 @tool
 def press(call: Call, folder: str) -> str:
     """Press once, in a process of its own."""
-    mark(folder, "press", call)
+    record_action(folder, "press", call)
     return "pressed"
 
 
 async def unlock(call: Call, args: Json, result: Json) -> None:
     """Release a lock."""
     del result
-    mark(get_folder(args), "unlock", call)
+    record_action(get_folder(args), "unlock", call)
 
 
 @tool(release=unlock)
 async def lock(call: Call, folder: str) -> str:
     """Lock something until the run ends."""
-    mark(folder, "lock", call)
+    record_action(folder, "lock", call)
     return "locked"
 
 
 async def unhold(call: Call, args: Json, result: Json) -> None:
     """Undo a hold."""
     del result
-    mark(get_folder(args), "unhold", call)
+    record_action(get_folder(args), "unhold", call)
 
 
 @tool(undo=unhold)
 async def hold(call: Call, folder: str) -> str:
     """Act, send a note, and never return."""
-    mark(folder, "hold", call)
+    record_action(folder, "hold", call)
     await call.note("holding")
     await anyio.sleep_forever()
     return "never"
@@ -165,41 +165,41 @@ def wait_at_gate(gate: str) -> None:
 @tool(in_process=True)
 def dwell(call: Call, folder: str) -> str:
     """Act once after a gate, in a thread of the worker."""
-    mark(folder, "dwell-begun", call)
+    record_action(folder, "dwell-begun", call)
     wait_at_gate(f"{folder}/gate-{call.attempt}")
-    mark(folder, "dwell", call)
+    record_action(folder, "dwell", call)
     return f"dwelt {call.attempt}"
 
 
 @tool(in_process=True, idempotent=True)
 def dwell_again(call: Call, folder: str) -> str:
     """Act after a gate, in a thread of the worker; idempotent."""
-    mark(folder, "dwell-begun", call)
+    record_action(folder, "dwell-begun", call)
     wait_at_gate(f"{folder}/gate-{call.attempt}")
-    mark(folder, "dwell", call)
+    record_action(folder, "dwell", call)
     return f"dwelt {call.attempt}"
 
 
 @tool
 def labour(call: Call, folder: str) -> str:
     """Act once after a gate, in a process of its own."""
-    mark(folder, "labour-begun", call)
+    record_action(folder, "labour-begun", call)
     wait_at_gate(f"{folder}/gate-{call.attempt}")
-    mark(folder, "labour", call)
+    record_action(folder, "labour", call)
     return "laboured"
 
 
 @tool(idempotent=True)
 async def linger(call: Call, folder: str) -> str:
     """Wait in the event loop until the file `open` exists; idempotent."""
-    mark(folder, "linger-begun", call)
+    record_action(folder, "linger-begun", call)
     try:
         while not await anyio.Path(f"{folder}/open").exists():  # noqa: ASYNC110 - another process creates it
             await anyio.sleep(0.01)
     except BaseException:
-        mark(folder, "linger-stopped", call)
+        record_action(folder, "linger-stopped", call)
         raise
-    mark(folder, "linger", call)
+    record_action(folder, "linger", call)
     return f"lingered {call.attempt}"
 
 
@@ -226,7 +226,7 @@ LAST_ATTEMPT = 3
 
 
 def count_bystanders(folder: str, attempt: int) -> int:
-    started = (action for action in deeds(Path(folder)) if action.what == "linger-begun")
+    started = (action for action in read_actions(Path(folder)) if action.name == "linger-begun")
     return sum(action.attempt == attempt for action in started)
 
 
@@ -236,7 +236,7 @@ async def parse_pdf(call: Call, folder: str) -> str:
 
     The first two attempts crash while the calls of all bystanders are in flight.
     """
-    mark(folder, "parse", call)
+    record_action(folder, "parse", call)
     if await anyio.Path(f"{folder}/bad.pdf").exists():
         expected = BYSTANDERS if call.attempt < LAST_ATTEMPT else 0
         while count_bystanders(folder, call.attempt) < expected:  # noqa: ASYNC110 - as above
@@ -264,7 +264,7 @@ def make_bystander_agent(folder: Path) -> Agent:
 @tool
 async def bulk(call: Call, folder: str) -> str:
     """Act once, limit the file size of this process, and return a result that is too large."""
-    mark(folder, "bulk", call)
+    record_action(folder, "bulk", call)
     size = (await anyio.Path(f"{folder}/runs.db-wal").stat()).st_size
     sys.dont_write_bytecode = True  # Python 3.11 would leave a truncated .pyc
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -16,24 +16,24 @@ from midrun import Midrun, Run
 from midrun.core.entries import CallUnknown, LateResult, LeaseTaken, Record
 from midrun.core.ids import CallId, make_call_key
 from midrun.ports.environment import Environment
-from tests.crash.child import LONG
+from tests.crash.child import LONG_LEASE
 from tests.crash.conftest import ChildProcess, start_child
-from tests.crash.deeds import deeds, make_waiting_agent
-from tests.crash.facts import becomes, later
-from tests.support.store_choice import kept_at
-from tests.unit.driver.subprocess.scene import is_there
+from tests.crash.deeds import make_waiting_agent, read_actions
+from tests.crash.facts import make_clock_ahead, wait_until
+from tests.support.store_choice import get_store_url
+from tests.unit.driver.subprocess.scene import process_exists
 
 SHORT_LEASE = timedelta(seconds=4)
 """For tests that wait for its end; long enough for a slow disk."""
 
-HOUR_AHEAD = Environment(lease=timedelta(hours=6), clock=later(hours=1))
+HOUR_AHEAD = Environment(lease=timedelta(hours=6), clock=make_clock_ahead(hours=1))
 """For the second worker: the first lease has expired, its own is valid by both clocks."""
 
 
 def open_second_worker(path: Path, tool: str, environment: Environment = HOUR_AHEAD) -> Midrun:
     """Return a second `Midrun` with the same agent on the same store."""
     agent = make_waiting_agent(tool, path.parent)
-    return Midrun(kept_at(path), agents=[agent], outside=environment)
+    return Midrun(get_store_url(path), agents=[agent], outside=environment)
 
 
 class Gates:
@@ -64,7 +64,9 @@ def gates(path: Path) -> Iterator[Gates]:
 
 async def wait_for_actions(path: Path, *names: str) -> None:
     """Wait until the recorded actions have these names."""
-    await becomes(lambda: tuple(action.what for action in deeds(path.parent)) == names)
+    await wait_until(
+        lambda: tuple(action.name for action in read_actions(path.parent)) == names
+    )
 
 
 async def wait_for_entry(
@@ -80,7 +82,7 @@ async def wait_for_entry(
 
 async def wait_for_completion(path: Path, run_id: str) -> Sequence[Record]:
     """Wait until the run has completed, without driving it; return its journal."""
-    async with Midrun(kept_at(path)) as midrun:
+    async with Midrun(get_store_url(path)) as midrun:
         run = await midrun.get(run_id)
         await run.until("completed")
         return await midrun.store.read(run.id)
@@ -103,7 +105,7 @@ async def test_a_thawed_worker_stops_its_tool_and_starts_no_call(path: Path) -> 
 
     The result of the first is not used.
     """
-    with start_child("drive", path.parent, "linger", LONG.total_seconds()) as process:
+    with start_child("drive", path.parent, "linger", LONG_LEASE.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "linger-begun")
         process.freeze()
@@ -116,9 +118,9 @@ async def test_a_thawed_worker_stops_its_tool_and_starts_no_call(path: Path) -> 
             await run.until("completed")
             records = await midrun.store.read(run.id)
         await shut_down(process)
-    actions = deeds(path.parent)
-    assert {action.key for action in actions if action.what != "charge"} == {actions[0].key}
-    assert [action.what for action in actions if action.pid == process.pid] == [
+    actions = read_actions(path.parent)
+    assert {action.key for action in actions if action.name != "charge"} == {actions[0].key}
+    assert [action.name for action in actions if action.pid == process.pid] == [
         "linger-begun",
         "linger-stopped",
     ]
@@ -128,7 +130,7 @@ async def test_a_thawed_worker_stops_its_tool_and_starts_no_call(path: Path) -> 
 
 async def test_a_late_result_settles_an_unknown_call(path: Path, gates: Gates) -> None:
     """The worker was slow, not dead: no person must answer, and the call is not repeated."""
-    with start_child("drive", path.parent, "dwell", LONG.total_seconds()) as process:
+    with start_child("drive", path.parent, "dwell", LONG_LEASE.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "dwell-begun")
         process.freeze()
@@ -142,14 +144,20 @@ async def test_a_late_result_settles_an_unknown_call(path: Path, gates: Gates) -
         await shut_down(process)
     late = [r.entry for r in records if isinstance(r.entry, LateResult)]
     assert [(entry.attempt, entry.epoch, entry.result) for entry in late] == [(1, 1, "dwelt 1")]
-    assert [action.what for action in deeds(path.parent)] == ["dwell-begun", "dwell", "charge"]
+    assert [action.name for action in read_actions(path.parent)] == [
+        "dwell-begun",
+        "dwell",
+        "charge",
+    ]
 
 
 async def test_a_late_result_is_ignored_once_the_call_is_repeated(
     path: Path, gates: Gates
 ) -> None:
     """The result of the second attempt counts; the first is recorded only."""
-    with start_child("drive", path.parent, "dwell_again", LONG.total_seconds()) as process:
+    with start_child(
+        "drive", path.parent, "dwell_again", LONG_LEASE.total_seconds()
+    ) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "dwell-begun")
         process.freeze()
@@ -169,7 +177,7 @@ async def test_a_late_result_is_ignored_once_the_call_is_repeated(
         await shut_down(process)
     results = [getattr(r.entry, "result", None) for r in records]
     assert results.index("dwelt 1") < results.index("dwelt 2")
-    keys = {action.key for action in deeds(path.parent) if action.what == "dwell"}
+    keys = {action.key for action in read_actions(path.parent) if action.name == "dwell"}
     assert len(keys) == 1
 
 
@@ -177,7 +185,7 @@ async def test_the_result_of_a_blocking_tool_of_a_frozen_worker_is_recorded(
     path: Path, gates: Gates
 ) -> None:
     """By the real clock the lease is valid, so the zygote lets the tool run."""
-    with start_child("drive", path.parent, "labour", LONG.total_seconds()) as process:
+    with start_child("drive", path.parent, "labour", LONG_LEASE.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "labour-begun")
         process.freeze()
@@ -190,7 +198,7 @@ async def test_the_result_of_a_blocking_tool_of_a_frozen_worker_is_recorded(
         records = await wait_for_completion(path, run_id)
         await shut_down(process)
     assert [r.entry.result for r in records if isinstance(r.entry, LateResult)] == ["laboured"]
-    assert [action.what for action in deeds(path.parent)] == [
+    assert [action.name for action in read_actions(path.parent)] == [
         "labour-begun",
         "labour",
         "charge",
@@ -205,24 +213,24 @@ async def test_a_blocking_tool_of_a_frozen_worker_is_killed_before_its_run_is_ca
     with start_child("drive", path.parent, "labour", SHORT_LEASE.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "labour-begun")
-        (first_action,) = deeds(path.parent)
-        async with open_second_worker(path, "labour", Environment(lease=LONG)) as midrun:
+        (first_action,) = read_actions(path.parent)
+        async with open_second_worker(path, "labour", Environment(lease=LONG_LEASE)) as midrun:
             run = await midrun.get(run_id)
             process.freeze()
             await run.cancel()
             await run.until("cancelled")
-            assert not is_there(first_action.pid)
+            assert not process_exists(first_action.pid)
             gates.open(1)
         process.thaw()
         await shut_down(process)
-    assert [action.what for action in deeds(path.parent)] == ["labour-begun"]
+    assert [action.name for action in read_actions(path.parent)] == ["labour-begun"]
 
 
 async def test_an_answer_settles_the_call_of_a_worker_that_stays_frozen(
     path: Path, gates: Gates
 ) -> None:
     """The answer is that the call did not happen, so the second worker repeats it."""
-    with start_child("drive", path.parent, "dwell", LONG.total_seconds()) as process:
+    with start_child("drive", path.parent, "dwell", LONG_LEASE.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "dwell-begun")
         process.freeze()
@@ -232,7 +240,7 @@ async def test_an_answer_settles_the_call_of_a_worker_that_stays_frozen(
             await run.answer("no", actor="ada")
             gates.open(2)
             await run.until("completed")
-    assert [action.what for action in deeds(path.parent)] == [
+    assert [action.name for action in read_actions(path.parent)] == [
         *("dwell-begun", "dwell-begun", "dwell", "charge")
     ]
 
@@ -243,7 +251,7 @@ async def test_an_expired_lease_is_taken_by_another_worker(path: Path) -> None:
     with start_child("drive", path.parent, "linger", SHORT_LEASE.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "linger-begun")
-        async with open_second_worker(path, "linger", Environment(lease=LONG)) as midrun:
+        async with open_second_worker(path, "linger", Environment(lease=LONG_LEASE)) as midrun:
             run = await midrun.get(run_id)
             process.freeze()
             second_lease = await wait_for_entry(midrun, run, is_second_lease)
@@ -255,7 +263,7 @@ async def test_an_expired_lease_is_taken_by_another_worker(path: Path) -> None:
             records = await midrun.store.read(run.id)
         await shut_down(process)
     assert [r.entry.call for r in records if isinstance(r.entry, CallUnknown)] == ["c2"]
-    assert {action.key for action in deeds(path.parent)[:4]} == {
+    assert {action.key for action in read_actions(path.parent)[:4]} == {
         make_call_key(run.id, CallId("c2"))
     }
     assert {r.epoch for r in records if r.seq > second_lease.seq} <= {2, None}
@@ -269,7 +277,7 @@ async def test_a_worker_that_was_frozen_beyond_its_lease_takes_its_run_again(
     with start_child("drive", path.parent, "linger", SHORT_LEASE.total_seconds()) as process:
         run_id = await process.read_line()
         await wait_for_actions(path, "linger-begun")
-        async with Midrun(kept_at(path)) as midrun:
+        async with Midrun(get_store_url(path)) as midrun:
             run = await midrun.get(run_id)
             process.freeze()
             while await midrun.store.list_holders():  # noqa: ASYNC110 - only the store's clock decides
@@ -281,4 +289,6 @@ async def test_a_worker_that_was_frozen_beyond_its_lease_takes_its_run_again(
             records = await midrun.store.read(run.id)
         await shut_down(process)
     assert [r.entry.epoch for r in records if isinstance(r.entry, LeaseTaken)] == [1, 2]
-    assert {action.key for action in deeds(path.parent)[:4]} == {deeds(path.parent)[0].key}
+    assert {action.key for action in read_actions(path.parent)[:4]} == {
+        read_actions(path.parent)[0].key
+    }

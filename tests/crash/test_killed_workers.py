@@ -21,11 +21,11 @@ from midrun.core.entries import CallDone, CallStarted, Record, RunFailed
 from midrun.core.ids import CallId, make_call_key
 from midrun.core.retries import WORKER_DEATHS_MAX, WORKERS_DIED_CODE
 from midrun.ports.environment import Environment
-from tests.crash.child import LONG, answer_until_completed, cancel_run
+from tests.crash.child import LONG_LEASE, answer_until_completed, cancel_run
 from tests.crash.conftest import start_child
-from tests.crash.deeds import BYSTANDERS, STORIES, Deed, deeds, make_parsing_agent
-from tests.crash.facts import later
-from tests.support.store_choice import kept_at
+from tests.crash.deeds import BYSTANDERS, STORIES, ToolAction, make_parsing_agent, read_actions
+from tests.crash.facts import make_clock_ahead
+from tests.support.store_choice import get_store_url
 
 about_sqlite = pytest.mark.about_sqlite(
     "dies at statements of SQLite; scenarios/fleet has the same for Postgres"
@@ -59,9 +59,11 @@ async def run_kills(folder: Path, story: str, *kill_points: str) -> list[Case]:
 async def complete_runs(cases: list[Case], folder: Path) -> None:
     """Take over all runs in one `Midrun` and complete them."""
     agents = [STORIES[case.story](case.case, folder / case.case) for case in cases]
-    environment = Environment(lease=LONG, clock=later(hours=9))
+    environment = Environment(lease=LONG_LEASE, clock=make_clock_ahead(hours=9))
     async with (
-        Midrun(kept_at(f"{folder}/runs.db"), agents=agents, outside=environment) as midrun,
+        Midrun(
+            get_store_url(f"{folder}/runs.db"), agents=agents, outside=environment
+        ) as midrun,
         anyio.create_task_group() as tasks,
     ):
         for case in cases:
@@ -70,18 +72,18 @@ async def complete_runs(cases: list[Case], folder: Path) -> None:
 
 async def complete_run(midrun: Midrun, case: Case, case_folder: Path) -> None:
     """Bring one run to its end and compare it with the recorded actions."""
-    before = deeds(case_folder)
+    before = read_actions(case_folder)
     run = await midrun.start(case.case, "go", request_id=case.case)
     if case.story == "held_up":
         await cancel_run(run, at_once=True)
         await check_cancelled(run, case_folder)
     else:
         await answer_until_completed(run, case_folder)
-        check_completed(deeds(case_folder))
+        check_completed(read_actions(case_folder))
     records = await midrun.store.read(run.id)
     check_acknowledged(case, await midrun.store.read_lines(run.id))
-    check_actions(run, case, records, deeds(case_folder))
-    assert deeds(case_folder)[: len(before)] == before
+    check_actions(run, case, records, read_actions(case_folder))
+    assert read_actions(case_folder)[: len(before)] == before
 
 
 # ── checks ───────────────────────────────────────────────────────────────────
@@ -94,35 +96,41 @@ def check_acknowledged(case: Case, lines: Sequence[tuple[bytes, bytes]]) -> None
         assert lines[int(seq) - 1][1].hex() == link, case.case
 
 
-def check_completed(actions: list[Deed]) -> None:
+def check_completed(actions: list[ToolAction]) -> None:
     """Check that each action happened, and those that are not repeatable once."""
-    counts = Counter(action.what for action in actions)
+    counts = Counter(action.name for action in actions)
     for name in ("charge", "press", "lock"):
         assert counts[name] == 1, (name, actions)
     assert counts["put"] >= 1
     assert counts["unlock"] >= 1
     assert counts["uncharge"] == 0
     for name in ("put", "look", "unlock"):
-        assert len({action.key for action in actions if action.what == name}) == 1
+        assert len({action.key for action in actions if action.name == name}) == 1
 
 
 async def check_cancelled(run: Run, case_folder: Path) -> None:
     """Check that all reversible actions are reversed and that the report has the others."""
-    report, actions = await run.report(), deeds(case_folder)
+    report, actions = await run.report(), read_actions(case_folder)
     assert not report.not_undone, str(report)
     assert not report.still_held, str(report)
     assert {action.tool for action in report.unsure} <= {"put", "lock"}  # these have no undo
     for name, reversal in REVERSALS.items():
-        last = {action.of: action.what for action in actions if action.what in {name, reversal}}
+        last = {
+            action.original_key: action.name
+            for action in actions
+            if action.name in {name, reversal}
+        }
         assert set(last.values()) <= {reversal}, actions
     undone = {make_call_key(run.id, CallId(action.call)) for action in report.undone}
-    assert {action.key for action in actions if action.what in {"charge", "hold"}} <= undone
+    assert {action.key for action in actions if action.name in {"charge", "hold"}} <= undone
     left = (*report.done, *report.released, *report.unsure)
     reported = {make_call_key(run.id, CallId(action.call)) for action in left}
-    assert {action.key for action in actions if action.what in {"put", "lock"}} <= reported
+    assert {action.key for action in actions if action.name in {"put", "lock"}} <= reported
 
 
-def check_actions(run: Run, case: Case, records: Sequence[Record], actions: list[Deed]) -> None:
+def check_actions(
+    run: Run, case: Case, records: Sequence[Record], actions: list[ToolAction]
+) -> None:
     """Check that each action was journaled as started, and none repeated after its end."""
     attempts = Counter(
         make_call_key(run.id, r.entry.call) for r in records if isinstance(r.entry, CallStarted)
@@ -132,14 +140,16 @@ def check_actions(run: Run, case: Case, records: Sequence[Record], actions: list
         for r in records
         if isinstance(r.entry, CallDone) and r.epoch == 1
     }
-    forward_actions = [action for action in actions if action.what not in REVERSALS.values()]
-    reversals = {(action.of, action.key) for action in actions if action not in forward_actions}
+    forward_actions = [action for action in actions if action.name not in REVERSALS.values()]
+    reversals = {
+        (action.original_key, action.key) for action in actions if action not in forward_actions
+    }
     assert len(reversals) == len(dict(reversals)), actions  # all attempts have the same key
     for action in forward_actions:
         assert action.attempt <= attempts[action.key], (case.case, action)
         assert action.attempt == 1 or action.key not in ended, (case.case, action)
     for name in NOT_REPEATABLE:
-        keys = [action.key for action in forward_actions if action.what == name]
+        keys = [action.key for action in forward_actions if action.name == name]
         assert len(keys) == len(set(keys)), (case.case, forward_actions)
 
 
@@ -209,13 +219,15 @@ async def test_a_safe_call_that_killed_three_workers_fails_its_run_only(path: Pa
         lines = await process.read_all_lines()
         assert await process.wait() == 0
     assert lines == [f"failed {PARSER_ERROR}", *["completed"] * BYSTANDERS]
-    parse_actions = [action for action in deeds(folder) if action.what == "parse"]
+    parse_actions = [action for action in read_actions(folder) if action.name == "parse"]
     assert [action.attempt for action in parse_actions] == [1, 2, 3]
     assert len({action.pid for action in parse_actions}) == WORKER_DEATHS_MAX
     bad_file.unlink()
     agent = make_parsing_agent(folder)
-    environment = Environment(lease=LONG, clock=later(hours=WORKER_DEATHS_MAX + 1))
-    async with Midrun(kept_at(path), agents=[agent], outside=environment) as midrun:
+    environment = Environment(
+        lease=LONG_LEASE, clock=make_clock_ahead(hours=WORKER_DEATHS_MAX + 1)
+    )
+    async with Midrun(get_store_url(path), agents=[agent], outside=environment) as midrun:
         run = await midrun.start(agent, "go", request_id="the file")
         entries = [record.entry for record in await midrun.store.read(run.id)]
         assert [e.code for e in entries if isinstance(e, RunFailed)] == [WORKERS_DIED_CODE]

@@ -26,9 +26,9 @@ from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.ports.store import Change, Store
 from midrun.stores.urls import open_store
 from tests.crash.conftest import start_child
-from tests.crash.deeds import deeds, make_waiting_agent
-from tests.crash.facts import becomes
-from tests.support.store_choice import kept_at
+from tests.crash.deeds import make_waiting_agent, read_actions
+from tests.crash.facts import wait_until
+from tests.support.store_choice import get_store_url
 from tests.unit.runs.stage import ControllableTools, Use
 
 
@@ -91,7 +91,7 @@ class StallingModel(Unpriced):
 
 def open_midrun(path: Path, *agents: Agent) -> Midrun:
     """Return a `Midrun` on the test's store, as of another process."""
-    return Midrun(kept_at(path), agents=agents)
+    return Midrun(get_store_url(path), agents=agents)
 
 
 async def read_journal(path: Path, run: str) -> list[Record]:
@@ -151,7 +151,7 @@ async def test_a_shutdown_waits_for_calls_that_act_and_aborts_read_only_ones(
         await tools.start("acts").wait()
         await tools.start("reads").wait()
         controlled.start_leaving()
-        await becomes(lambda: tools.stopped == ["reads"])
+        await wait_until(lambda: tools.stopped == ["reads"])
         assert not controlled.has_left.is_set()
         tools.gate("acts").set()
         await controlled.has_left.wait()
@@ -250,8 +250,8 @@ async def test_a_process_hands_over_its_run_on_sigterm(path: Path) -> None:
     """Another process repeats the call under the same key."""
     with start_child("drive", path.parent, "linger", 60) as process:
         run_id = await process.read_line()
-        await becomes(
-            lambda: [action.what for action in deeds(path.parent)] == ["linger-begun"]
+        await wait_until(
+            lambda: [action.name for action in read_actions(path.parent)] == ["linger-begun"]
         )
         process.terminate()
         assert await process.read_line() == "left"
@@ -261,8 +261,8 @@ async def test_a_process_hands_over_its_run_on_sigterm(path: Path) -> None:
     await anyio.Path(path.parent / "open").touch()
     async with open_midrun(path, make_waiting_agent("linger", path.parent)) as midrun:
         await (await midrun.get(run_id)).until("completed")
-    actions = deeds(path.parent)
-    assert [action.what for action in actions] == [
+    actions = read_actions(path.parent)
+    assert [action.name for action in actions] == [
         *("linger-begun", "linger-stopped", "linger-begun", "linger", "charge")
     ]
     assert len({action.key for action in actions[:4]}) == 1
@@ -272,8 +272,8 @@ async def test_a_process_hands_over_its_run_on_ctrl_c(path: Path) -> None:
     """The script has no signal handler."""
     with start_child("drive", path.parent, "linger", 60) as process:
         run_id = await process.read_line()
-        await becomes(
-            lambda: [action.what for action in deeds(path.parent)] == ["linger-begun"]
+        await wait_until(
+            lambda: [action.name for action in read_actions(path.parent)] == ["linger-begun"]
         )
         process.interrupt()
         await process.wait()
@@ -295,7 +295,7 @@ async def open_without_notifications(
         await anyio.sleep_forever()
         yield Change(run=RunId(""), seq=SEQ_ZERO)  # never
 
-    store = await open_store(kept_at(path))
+    store = await open_store(get_store_url(path))
     monkeypatch.setattr(store, "watch", lambda: nullcontext(watch_nothing()))
     yield store
     await store.close()
@@ -310,7 +310,7 @@ async def test_the_sweep_finds_a_run_whose_notifications_were_lost(
     async with (
         open_without_notifications(path, monkeypatch) as store,
         Midrun(store, agents=[agent]),
-        Midrun(kept_at(path), agents=[agent], engine=None) as creator,
+        Midrun(get_store_url(path), agents=[agent], engine=None) as creator,
     ):
         run = await creator.start(agent, "go")
         await run.until("completed")
@@ -360,7 +360,7 @@ async def test_a_process_with_many_runs_stands_down_from_all_of_them(
     agent = tools.agent(Use("read", name="a"), "Done.")
     async with open_midrun(path, agent) as midrun:
         runs = [await midrun.start(agent, f"{n}") for n in range(count)]
-        await becomes(lambda: len(tools.called) == count)
+        await wait_until(lambda: len(tools.called) == count)
     for run in runs:
         assert isinstance((await read_journal(path, run.id))[-1].entry, StoodDown)
     tools.gate("a").set()
@@ -397,4 +397,4 @@ async def test_a_tool_that_does_not_stop_is_abandoned_and_logged_at_shutdown(
         assert isinstance((await read_journal(path, run.id))[-1].entry, StoodDown)
     finally:
         gate.set()
-    await becomes(lambda: not ABANDONED_TASKS)
+    await wait_until(lambda: not ABANDONED_TASKS)

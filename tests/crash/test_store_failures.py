@@ -15,10 +15,10 @@ from midrun.errors import StoreBusy, StoreError, StoreFull
 from midrun.models import ScriptedModel
 from midrun.stores.sqlite.store import SqliteStore
 from tests.crash.conftest import start_child
-from tests.crash.deeds import deeds
-from tests.crash.facts import becomes
+from tests.crash.deeds import read_actions
+from tests.crash.facts import wait_until
 from tests.crash.faulty_store import FaultyStore
-from tests.support.store_choice import kept_at
+from tests.support.store_choice import get_store_url
 from tests.unit.runs.stage import ControllableTools, Use
 
 pytestmark = pytest.mark.about_sqlite(
@@ -69,7 +69,7 @@ async def test_a_result_is_kept_until_the_lock_is_free(path: Path) -> None:
         await tools.start("a").wait()
         with hold_lock(path):
             tools.gate("a").set()
-            await becomes(lambda: store.refusals > 0)
+            await wait_until(lambda: store.refusals > 0)
             assert tools.called == ["a"]
             assert await count_entries(store, run, CallDone) == 1  # the model's
         await run.until("completed")
@@ -98,13 +98,13 @@ async def test_a_worker_takes_a_run_once_the_lock_is_free(path: Path) -> None:
     """The worker starts while the file is locked."""
     tools = ControllableTools()
     agent = tools.agent(Use("quick", name="a"), "Done.")
-    async with Midrun(kept_at(path), agents=[agent], engine=None) as creating:
+    async with Midrun(get_store_url(path), agents=[agent], engine=None) as creating:
         run_id = (await creating.start(agent, "go")).id
     store = FaultyStore(path)
     lock = ExitStack()
     lock.enter_context(hold_lock(path))
     async with Midrun(store, agents=[agent]) as midrun:
-        await becomes(lambda: store.refusals > 0)
+        await wait_until(lambda: store.refusals > 0)
         assert not tools.called
         lock.close()
         await (await midrun.get(run_id)).until("completed")
@@ -121,7 +121,7 @@ async def test_an_undo_is_recorded_once_the_lock_is_free(path: Path) -> None:
         await tools.start("b").wait()
         await run.cancel(undo="all")
         with hold_lock(path):
-            await becomes(lambda: store.refusals > 0)
+            await wait_until(lambda: store.refusals > 0)
             assert (await run.view()).phase == "cancelling"
         await run.until("cancelled")
         report = await run.report()
@@ -144,13 +144,13 @@ async def test_a_shutdown_while_the_lock_is_held_loses_no_result(
         async def hold_until_refusal() -> None:
             with hold_lock(path):
                 is_locked.set()
-                await becomes(lambda: store.refusals > 0)
+                await wait_until(lambda: store.refusals > 0)
 
         tasks.start_soon(hold_until_refusal)
         await is_locked.wait()
         tools.gate("a").set()
     await store.close()
-    async with Midrun(kept_at(path), agents=[agent]) as midrun:
+    async with Midrun(get_store_url(path), agents=[agent]) as midrun:
         await (await midrun.get(run.id)).until("completed")
     assert (tools.called, tools.completed) == (["a"], ["a"])
 
@@ -220,7 +220,7 @@ async def test_a_late_result_that_cannot_be_appended_does_not_affect_other_runs(
         await run.until("cancelled")
         with hold_lock(path):
             tools.gate("a").set()
-            await becomes(lambda: store.refusals > 0)
+            await wait_until(lambda: store.refusals > 0)
         tools.gate("b").set()
         await second.until("completed")
     await store.close()
@@ -234,10 +234,10 @@ async def test_a_run_waits_while_the_disk_is_full(path: Path) -> None:
         assert await process.read_line() == "full"
         assert await process.read_line() == "completed"
         assert await process.wait() == 0
-    async with Midrun(kept_at(path)) as midrun:
+    async with Midrun(get_store_url(path)) as midrun:
         run = await midrun.get(run_id)
         records = await midrun.store.read(run.id)
-    assert [action.what for action in deeds(path.parent)] == ["bulk", "charge"]
+    assert [action.name for action in read_actions(path.parent)] == ["bulk", "charge"]
     assert sum(isinstance(r.entry, LeaseTaken) for r in records) == 1
     tool_calls = [
         r for r in records if isinstance(r.entry, CallStarted) and r.entry.call_kind == "tool"

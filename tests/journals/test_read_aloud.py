@@ -24,7 +24,7 @@ from midrun.testing.scenario import given
 from midrun.text.entries import DESCRIBE_FUNCTIONS, JournalDescriber
 from midrun.text.phrases import BUILT_IN_TOOL_ARGS, EntryText
 from tests.support.simulate.setup import STRATEGIES, Strategy
-from tests.support.simulate.universe import Universe
+from tests.support.simulate.universe import Simulation
 from tools.golden.aloud import read_aloud
 from tools.golden.facts import RUN
 from tools.golden.recorded import CONVERSATIONS
@@ -211,10 +211,10 @@ def test_whatever_happens_to_a_run_can_be_told(strategy: Strategy) -> None:
     """Crashes, zombies, side questions, children, take-overs: there is a sentence for it."""
     phases = set()
     for seed in range(60):
-        universe = Universe(seed, strategy)
+        universe = Simulation(seed, strategy)
         universe.run()
         reader = JournalDescriber(RUN)
-        for seq, (entry, _) in enumerate(universe.scene.desk.written, 1):
+        for seq, (entry, _) in enumerate(universe.env.journal.entries_with_epochs, 1):
             record = Record(seq=Seq(seq), at=Micros(seq * MICROS_PER_SECOND), entry=entry)
             assert problems(record, reader.describe_next(entry, record.at)) == []
         phases.add(reader.state.phase)

@@ -10,12 +10,12 @@ from pathlib import Path
 import apsw
 import psycopg
 
-from tests.support.store_choice import kept_at
+from tests.support.store_choice import get_store_url
 
 PREFIXED_TABLE = re.compile(r"\bmidrun_(entries|runs|labels)\b")
 """Tables of SQLite have no prefix."""
 
-UNDONE = (apsw.ConstraintError, psycopg.errors.RaiseException)
+TRIGGER_ERRORS = (apsw.ConstraintError, psycopg.errors.RaiseException)
 """The errors that the triggers of the stores raise."""
 
 DROP_TRIGGERS = {
@@ -27,12 +27,14 @@ DROP_TRIGGERS = {
 }
 
 
-def by_hand(path: Path, *statements: str, guarded: bool = False) -> list[tuple[object, ...]]:
+def execute_sql(
+    path: Path, *statements: str, guarded: bool = False
+) -> list[tuple[object, ...]]:
     """Execute the statements; return the rows of the last one.
 
     Unless `guarded`, the triggers that protect the entries are dropped first.
     """
-    address = kept_at(path)
+    address = get_store_url(path)
     if address.startswith("sqlite"):
         unguard = () if guarded else DROP_TRIGGERS["sqlite"]
         return _execute_in_file(path, [*unguard, *statements])
@@ -45,7 +47,7 @@ def by_hand(path: Path, *statements: str, guarded: bool = False) -> list[tuple[o
     return rows
 
 
-def replaced(old: str, new: str, *, where: str) -> str:
+def make_replace_sql(old: str, new: str, *, where: str) -> str:
     """Return the statement that replaces a text in the lines of journals."""
     text = f"replace(convert_from(line, 'UTF8'), '{old}', '{new}')"
     return f"UPDATE midrun_entries SET line = convert_to({text}, 'UTF8') WHERE {where}"  # noqa: S608 - all parts are written by the test

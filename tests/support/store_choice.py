@@ -18,7 +18,7 @@ import pytest
 STORE_OF_ALL_TESTS: Final = os.environ.get("MIDRUN_TEST_STORE", "")
 
 
-def kept_at(path: Path | str) -> str:
+def get_store_url(path: Path | str) -> str:
     """Return the address of the store at `path`."""
     beside = Path(path).with_suffix(".url")
     return beside.read_text() if beside.exists() else f"sqlite:///{path}"

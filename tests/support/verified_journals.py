@@ -21,7 +21,7 @@ from midrun.stores.urls import open_store
 VERIFY_TIMEOUT_S: Final = 60
 """A store that does not answer in time is not verified; other tests cover that case."""
 
-PROBLEMS: Final[list[str]] = []
+VIOLATIONS: Final[list[str]] = []
 """The violations in the journals of the current test."""
 
 _VERIFIED_SEQS: Final[dict[RunId, int]] = {}
@@ -32,8 +32,8 @@ _MIDRUN_EXIT: Final = Midrun.__aexit__
 def journals_are_sound(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves an invalid journal."""
     yield
-    found = tuple(PROBLEMS)
-    PROBLEMS.clear()
+    found = tuple(VIOLATIONS)
+    VIOLATIONS.clear()
     _VERIFIED_SEQS.clear()
     if request.node.get_closest_marker("spoils_journals") is None:
         assert not found, "\n".join(found)
@@ -47,7 +47,7 @@ async def verify_store(store: Store) -> None:
                 if _VERIFIED_SEQS.get(row.run, 0) < row.seq:
                     _VERIFIED_SEQS[row.run] = row.seq
                     verdict = await verify_run(store, row.run)
-                    PROBLEMS.extend([] if verdict else [str(verdict)])
+                    VIOLATIONS.extend([] if verdict else [str(verdict)])
         except StoreError:
             return  # the test has closed, filled or damaged the store
 

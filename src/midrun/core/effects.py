@@ -106,7 +106,7 @@ class Settle(_DriverEffectBase, kw_only=True):
     """Send `SettlePhase`: the run has nothing left to do in its phase."""
 
 
-class Park(_DriverEffectBase, kw_only=True):
+class GiveBackLease(_DriverEffectBase, kw_only=True):
     """Give the lease back; the run leaves memory until a control or a timer wakes it."""
 
 
@@ -123,5 +123,5 @@ DriverEffect = (
     | RunHost
     | WakeAt
     | Settle
-    | Park
+    | GiveBackLease
 )

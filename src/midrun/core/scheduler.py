@@ -27,7 +27,7 @@ from midrun.core.effects import (
     ControlChild,
     DriverEffect,
     EvaluateStopCondition,
-    Park,
+    GiveBackLease,
     Release,
     RunHost,
     Settle,
@@ -113,7 +113,7 @@ def _plan_running(state: State) -> Iterator[DriverEffect]:
         return
     if (
         state.open_calls
-        and (state.operator_name or not state.pending_redirects)
+        and (state.taken_over_by or not state.pending_redirects)
         and find_failure(state) is None
     ):
         yield from _plan_starts(state)
@@ -128,10 +128,10 @@ def _plan_running(state: State) -> Iterator[DriverEffect]:
 
 def _plan_redirect_aborts(state: State) -> Iterator[DriverEffect]:
     """Abort model calls that have not seen a redirect; abort tools only for when="now"."""
-    now = not state.operator_name and any(p.timing == "now" for p in state.pending_redirects)
+    now = not state.taken_over_by and any(p.timing == "now" for p in state.pending_redirects)
     for number in state.in_flight:
         call = state.calls[number - 1]
-        if now or (call.call_kind == "model" and call.seen_seq < state.redirected_at):
+        if now or (call.call_kind == "model" and call.seen_seq < state.prompt_outdated_seq):
             yield _make_abort_effect(state, number, "redirected")
 
 
@@ -182,7 +182,7 @@ def _has_startable_call(state: State) -> bool:
 
 def _plan_boundary(state: State) -> DriverEffect:
     """Return the one effect that follows when nothing is in flight or startable."""
-    if find_failure(state) is not None or state.operator_name:
+    if find_failure(state) is not None or state.taken_over_by:
         return Settle()  # the run fails, or pauses again for the person who has taken over
     # The agent may have its answer while a non-blocking approval is still open. The run waits
     # for that approval before it ends.
@@ -266,7 +266,7 @@ def _plan_halted(state: State) -> Iterator[DriverEffect]:
     for number in state.in_flight:
         yield _make_abort_effect(state, number, "halted")
     if not state.in_flight and state.is_leased and not state.cleanup_in_flight:
-        yield Park()
+        yield GiveBackLease()
 
 
 def _plan_cancelling(state: State) -> Iterator[DriverEffect]:

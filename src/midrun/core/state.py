@@ -316,7 +316,7 @@ class State(Value, kw_only=True):
     last_control_seq: Seq = SEQ_ZERO
     # The last redirect, urgent message or return from a side question. A model call that has
     # not seen it is aborted: its reply would be about an outdated conversation.
-    redirected_at: Seq = SEQ_ZERO
+    prompt_outdated_seq: Seq = SEQ_ZERO
     requests: dict[str, RequestOutcome] = {}  # noqa: RUF012 - msgspec copies an empty default
 
     # Numbers of calls. `in_flight` calls are running; `open` calls belong to the current step
@@ -345,7 +345,7 @@ class State(Value, kw_only=True):
     residue_accepted: bool = False  # an operator accepted the residue
     undo_retried_seq: Seq = SEQ_ZERO  # the last request to retry failed undos
     error: RunFailed | None = None
-    operator_name: str = ""  # the person who took over; empty: the agent is in control
+    taken_over_by: str = ""  # the person who took over; empty: the agent is in control
 
     pending: tuple[PendingText, ...] = ()
     frames: tuple[Frame, ...] = ()
@@ -440,7 +440,7 @@ class State(Value, kw_only=True):
     @property
     def active_calls(self) -> tuple[int, ...]:
         """The open calls that may proceed: after a takeover, only those of the person."""
-        if not self.operator_name:
+        if not self.taken_over_by:
             return self.open_calls
         return tuple(n for n in self.open_calls if self.calls[n - 1].requested_by_operator)
 

@@ -51,7 +51,7 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
         return ()
     # A person has taken over: messages, frames and stop conditions wait for the hand-back.
     # Only the calls that the person requests may need an approval.
-    if state.operator_name:
+    if state.taken_over_by:
         return tuple(_open_needed_asks(state, now))
     # A redirect comes before everything else, because it closes the asks and calls below. It
     # waits until the calls in flight have ended.
@@ -62,7 +62,7 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
         return asks
     # Everything below needs a boundary: nothing in flight, and no call left to start. Calls
     # that wait for a person may be open; a message can be answered meanwhile.
-    if state.in_flight or _has_startable_call(state):
+    if state.in_flight or _has_unblocked_call(state):
         return ()
     if state.pending and (taken := _deliver_message(state, now)):
         return (taken,)
@@ -73,7 +73,7 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
     return _check_stop_condition(state)
 
 
-def _has_startable_call(state: State) -> bool:
+def _has_unblocked_call(state: State) -> bool:
     return any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.open_calls)
 
 

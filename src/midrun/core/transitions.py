@@ -102,7 +102,7 @@ class TableCell(Value, kw_only=True):
 TableRow = Mapping[Phase, TableCell]
 
 
-def _accept(*phases: Phase, no_change_name: str = "") -> TableCell:
+def _allow(*phases: Phase, no_change_name: str = "") -> TableCell:
     return TableCell(next_phases=phases, no_change_name=no_change_name)
 
 
@@ -119,7 +119,7 @@ def _fill_row(
 
 
 def _accept_and_stay(phases: Iterable[Phase]) -> dict[Phase, TableCell]:
-    return {phase: _accept(phase) for phase in phases}
+    return {phase: _allow(phase) for phase in phases}
 
 
 def _allow_no_change(no_change_name: str, row: TableRow) -> TableRow:
@@ -133,14 +133,14 @@ def _allow_no_change(no_change_name: str, row: TableRow) -> TableRow:
 
 
 _OPEN_PHASES = (QUEUED, RUNNING, PAUSING, PAUSED, WAITING, FAILED)
-_DRIVEN_PHASES = (RUNNING, PAUSING, CANCELLING, HALTED)
+_LEASED_PHASES = (RUNNING, PAUSING, CANCELLING, HALTED)
 _ENDED_REFUSALS = {CANCELLED: "already_cancelled", COMPLETED: "already_completed"}
 _ASK_CLOSED_REFUSALS = dict.fromkeys((CANCELLING, CANCELLED, COMPLETED), "ask_closed")
 _DECIDE_ASK_ROW = _fill_row(
     {
         **_accept_and_stay(_OPEN_PHASES),
-        WAITING: _accept(QUEUED, WAITING),
-        PAUSED: _accept(PAUSED, QUEUED),
+        WAITING: _allow(QUEUED, WAITING),
+        PAUSED: _allow(PAUSED, QUEUED),
     },
     _ASK_CLOSED_REFUSALS,
 )
@@ -151,38 +151,38 @@ INPUT_TABLE: Final[Mapping[type[Input], TableRow]] = {
     # Controls: requests of people.
     c.Pause: _fill_row(
         {
-            QUEUED: _accept(PAUSED),
-            RUNNING: _accept(PAUSING),
+            QUEUED: _allow(PAUSED),
+            RUNNING: _allow(PAUSING),
             # A second pause counts if it asks for more: `now`, or a pause without an end.
-            PAUSING: _accept(PAUSING, no_change_name="already_pausing"),
-            PAUSED: _accept(PAUSED, no_change_name="already_paused"),
-            WAITING: _accept(PAUSED),
+            PAUSING: _allow(PAUSING, no_change_name="already_pausing"),
+            PAUSED: _allow(PAUSED, no_change_name="already_paused"),
+            WAITING: _allow(PAUSED),
         }
     ),
     c.Resume: _fill_row(
         {
             QUEUED: _no_change("already_queued"),
             RUNNING: _no_change("already_running"),
-            PAUSING: _accept(RUNNING),
-            PAUSED: _accept(QUEUED, WAITING),
+            PAUSING: _allow(RUNNING),
+            PAUSED: _allow(QUEUED, WAITING),
             WAITING: _no_change("already_waiting"),
-            FAILED: _accept(QUEUED, WAITING),
+            FAILED: _allow(QUEUED, WAITING),
         }
     ),
     c.Redirect: _fill_row(
         {
-            QUEUED: _accept(QUEUED),
-            RUNNING: _accept(RUNNING),
-            PAUSING: _accept(PAUSING),
-            PAUSED: _accept(QUEUED),
-            WAITING: _accept(QUEUED),
-            FAILED: _accept(QUEUED),
+            QUEUED: _allow(QUEUED),
+            RUNNING: _allow(RUNNING),
+            PAUSING: _allow(PAUSING),
+            PAUSED: _allow(QUEUED),
+            WAITING: _allow(QUEUED),
+            FAILED: _allow(QUEUED),
         }
     ),
     c.Say: _fill_row(
         {
             **_accept_and_stay((QUEUED, RUNNING, PAUSING, PAUSED)),
-            WAITING: _accept(QUEUED, WAITING),
+            WAITING: _allow(QUEUED, WAITING),
         }
     ),
     c.Answer: _DECIDE_ASK_ROW,
@@ -191,115 +191,115 @@ INPUT_TABLE: Final[Mapping[type[Input], TableRow]] = {
     c.Cancel: _fill_row(
         {
             # Without a driver: cancelled at once if nothing has to be undone or released.
-            **dict.fromkeys((QUEUED, PAUSED, WAITING, FAILED), _accept(CANCELLED, CANCELLING)),
-            RUNNING: _accept(CANCELLING),
-            PAUSING: _accept(CANCELLING),
+            **dict.fromkeys((QUEUED, PAUSED, WAITING, FAILED), _allow(CANCELLED, CANCELLING)),
+            RUNNING: _allow(CANCELLING),
+            PAUSING: _allow(CANCELLING),
             CANCELLING: _no_change("already_cancelling"),
             CANCELLED: _no_change("already_cancelled"),
             # The cancel is recorded; its undos start only after the halt is lifted.
-            HALTED: _accept(HALTED, no_change_name="already_cancelling"),
+            HALTED: _allow(HALTED, no_change_name="already_cancelling"),
         },
         {COMPLETED: "already_completed"},
     ),
     c.Halt: _fill_row(
         {
-            **dict.fromkeys((*_OPEN_PHASES, CANCELLING), _accept(HALTED)),
+            **dict.fromkeys((*_OPEN_PHASES, CANCELLING), _allow(HALTED)),
             HALTED: _no_change("already_halted"),
         },
         _ENDED_REFUSALS,
     ),
     # Back to the phase before the halt, whichever it was.
-    c.Lift: _fill_row({HALTED: _accept(*_OPEN_PHASES, CANCELLING)}, _NOT_HALTED_REFUSALS),
+    c.Lift: _fill_row({HALTED: _allow(*_OPEN_PHASES, CANCELLING)}, _NOT_HALTED_REFUSALS),
     c.RaiseCap: _fill_row(_accept_and_stay((*_OPEN_PHASES, CANCELLING, HALTED))),
     c.Withdraw: _fill_row(
-        {**_accept_and_stay(_OPEN_PHASES), PAUSING: _accept(PAUSING, RUNNING)}
+        {**_accept_and_stay(_OPEN_PHASES), PAUSING: _allow(PAUSING, RUNNING)}
     ),
-    c.ForcePause: _fill_row({PAUSING: _accept(PAUSED), PAUSED: _no_change("already_paused")}),
-    c.RetryUndo: _fill_row({CANCELLED: _accept(CANCELLING)}, _NO_RESIDUE_REFUSALS),
+    c.ForcePause: _fill_row({PAUSING: _allow(PAUSED), PAUSED: _no_change("already_paused")}),
+    c.RetryUndo: _fill_row({CANCELLED: _allow(CANCELLING)}, _NO_RESIDUE_REFUSALS),
     c.AcceptResidue: _fill_row(_accept_and_stay((CANCELLED, COMPLETED)), _NO_RESIDUE_REFUSALS),
     c.ResumeFrame: _fill_row(
         {
             **_accept_and_stay((QUEUED, RUNNING, PAUSING, PAUSED)),
-            WAITING: _accept(QUEUED, WAITING),
+            WAITING: _allow(QUEUED, WAITING),
         }
     ),
     c.DropFrame: _fill_row(
-        {**_accept_and_stay(_OPEN_PHASES), WAITING: _accept(WAITING, QUEUED)}
+        {**_accept_and_stay(_OPEN_PHASES), WAITING: _allow(WAITING, QUEUED)}
     ),
     c.TakeOver: _fill_row(
         {
-            RUNNING: _accept(PAUSING),
-            PAUSING: _accept(PAUSING),
-            **dict.fromkeys((QUEUED, PAUSED, WAITING, FAILED), _accept(PAUSED)),
+            RUNNING: _allow(PAUSING),
+            PAUSING: _allow(PAUSING),
+            **dict.fromkeys((QUEUED, PAUSED, WAITING, FAILED), _allow(PAUSED)),
         }
     ),
-    c.Write: _fill_row({PAUSED: _accept(PAUSED)}),
-    c.UseTool: _fill_row({PAUSED: _accept(QUEUED)}),
-    c.HandBack: _fill_row(dict.fromkeys((PAUSED, FAILED), _accept(QUEUED, WAITING))),
+    c.Write: _fill_row({PAUSED: _allow(PAUSED)}),
+    c.UseTool: _fill_row({PAUSED: _allow(QUEUED)}),
+    c.HandBack: _fill_row(dict.fromkeys((PAUSED, FAILED), _allow(QUEUED, WAITING))),
     # Inputs that need no lease: time has passed, or a result comes from an older epoch.
     v.Wake: _allow_no_change(
         "nothing_due",
         _fill_row(
             {
                 **_accept_and_stay((QUEUED, RUNNING, CANCELLING)),
-                RUNNING: _accept(RUNNING, PAUSING),
-                PAUSING: _accept(PAUSING, RUNNING),
-                PAUSED: _accept(PAUSED, QUEUED, WAITING),
-                WAITING: _accept(WAITING, QUEUED),
-                FAILED: _accept(FAILED),
+                RUNNING: _allow(RUNNING, PAUSING),
+                PAUSING: _allow(PAUSING, RUNNING),
+                PAUSED: _allow(PAUSED, QUEUED, WAITING),
+                WAITING: _allow(WAITING, QUEUED),
+                FAILED: _allow(FAILED),
             }
         ),
     ),
     v.ReportLateResult: _allow_no_change(
         "already_known",
-        _fill_row(_accept_and_stay(Phase) | {WAITING: _accept(WAITING, QUEUED)}),
+        _fill_row(_accept_and_stay(Phase) | {WAITING: _allow(WAITING, QUEUED)}),
     ),
     # Inputs of a driver. All need its lease, except `TakeLease`, `CloseChildAsk`, `TakeBack`.
     v.TakeLease: _fill_row(
         {
-            QUEUED: _accept(RUNNING),
-            RUNNING: _accept(RUNNING),
-            PAUSING: _accept(PAUSING),
-            CANCELLING: _accept(CANCELLING),
+            QUEUED: _allow(RUNNING),
+            RUNNING: _allow(RUNNING),
+            PAUSING: _allow(PAUSING),
+            CANCELLING: _allow(CANCELLING),
         }
     ),
     v.CrossBoundary: _allow_no_change(
         "nothing_due",
-        _fill_row({RUNNING: _accept(RUNNING, PAUSING), CANCELLING: _accept(CANCELLING)}),
+        _fill_row({RUNNING: _allow(RUNNING, PAUSING), CANCELLING: _allow(CANCELLING)}),
     ),
-    v.StartCall: _fill_row({RUNNING: _accept(RUNNING, PAUSING)}),
+    v.StartCall: _fill_row({RUNNING: _allow(RUNNING, PAUSING)}),
     # The outcome of a call is accepted in every phase in which a driver can hold the run, also
     # while it stops: a call that ended must not be forgotten.
-    v.CloseCall: _fill_row(_accept_and_stay(_DRIVEN_PHASES)),
+    v.CloseCall: _fill_row(_accept_and_stay(_LEASED_PHASES)),
     v.AskPerson: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
     v.CloseChildAsk: _fill_row(
         {
             **_accept_and_stay((QUEUED, RUNNING, PAUSING, PAUSED, FAILED, HALTED)),
-            WAITING: _accept(WAITING, QUEUED),
+            WAITING: _allow(WAITING, QUEUED),
         }
     ),
     v.TakeBack: _allow_no_change(
         "nothing_to_undo",
-        _fill_row(dict.fromkeys((CANCELLED, COMPLETED), _accept(CANCELLING))),
+        _fill_row(dict.fromkeys((CANCELLED, COMPLETED), _allow(CANCELLING))),
     ),
-    v.SaveProgress: _fill_row(_accept_and_stay(_DRIVEN_PHASES)),
-    v.ProposeCall: _fill_row({RUNNING: _accept(RUNNING)}),
+    v.SaveProgress: _fill_row(_accept_and_stay(_LEASED_PHASES)),
+    v.ProposeCall: _fill_row({RUNNING: _allow(RUNNING)}),
     v.SetPlan: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
-    v.RecordStopVerdict: _fill_row({RUNNING: _accept(RUNNING)}),
+    v.RecordStopVerdict: _fill_row({RUNNING: _allow(RUNNING)}),
     v.SettleCall: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
     v.StartUndo: _fill_row(_accept_and_stay((RUNNING, CANCELLING))),
-    v.CloseUndo: _fill_row(_accept_and_stay(_DRIVEN_PHASES)),
+    v.CloseUndo: _fill_row(_accept_and_stay(_LEASED_PHASES)),
     v.FinishHostedAgent: _fill_row(_accept_and_stay((RUNNING, PAUSING, CANCELLING))),
     v.SettlePhase: _fill_row(
         {
-            RUNNING: _accept(COMPLETED, WAITING, PAUSED, FAILED),
-            PAUSING: _accept(PAUSED, QUEUED, WAITING),
-            CANCELLING: _accept(CANCELLED),
+            RUNNING: _allow(COMPLETED, WAITING, PAUSED, FAILED),
+            PAUSING: _allow(PAUSED, QUEUED, WAITING),
+            CANCELLING: _allow(CANCELLED),
         }
     ),
-    v.FailRun: _fill_row({RUNNING: _accept(FAILED), PAUSING: _accept(FAILED)}),
+    v.FailRun: _fill_row({RUNNING: _allow(FAILED), PAUSING: _allow(FAILED)}),
     v.StandDown: _fill_row(
-        {**_accept_and_stay((PAUSING, CANCELLING, HALTED)), RUNNING: _accept(QUEUED)}
+        {**_accept_and_stay((PAUSING, CANCELLING, HALTED)), RUNNING: _allow(QUEUED)}
     ),
 }
 
@@ -445,19 +445,19 @@ ENTRY_TABLE: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.RequestNoted: _keep_phase(*Phase),
     e.CallProposed: _keep_phase(RUNNING, PAUSED),
     e.CallStarted: _keep_phase(RUNNING),
-    e.CallDone: _keep_phase(*_DRIVEN_PHASES),
-    e.CallFailed: _keep_phase(*_DRIVEN_PHASES),
-    e.CallAborted: _keep_phase(*_DRIVEN_PHASES),
-    e.CallUnknown: _keep_phase(*_DRIVEN_PHASES),
+    e.CallDone: _keep_phase(*_LEASED_PHASES),
+    e.CallFailed: _keep_phase(*_LEASED_PHASES),
+    e.CallAborted: _keep_phase(*_LEASED_PHASES),
+    e.CallUnknown: _keep_phase(*_LEASED_PHASES),
     e.CallSettled: _keep_phase(*_OPEN_PHASES),
     e.CallSealed: _keep_phase(*_PHASES_BEFORE_END),
-    e.ProgressSaved: _keep_phase(*_DRIVEN_PHASES),
+    e.ProgressSaved: _keep_phase(*_LEASED_PHASES),
     e.LateResult: _keep_phase(*Phase),
     e.UndoStarted: _keep_phase(RUNNING, CANCELLING),
-    e.UndoDone: _keep_phase(*_DRIVEN_PHASES),
-    e.UndoFailed: _keep_phase(*_DRIVEN_PHASES),
-    e.UndoUnknown: _keep_phase(*_DRIVEN_PHASES),
-    e.UndoGaveUp: _keep_phase(*_DRIVEN_PHASES),
+    e.UndoDone: _keep_phase(*_LEASED_PHASES),
+    e.UndoFailed: _keep_phase(*_LEASED_PHASES),
+    e.UndoUnknown: _keep_phase(*_LEASED_PHASES),
+    e.UndoGaveUp: _keep_phase(*_LEASED_PHASES),
     e.AskOpened: _keep_phase(RUNNING, PAUSING),
     e.AskAnswered: _keep_phase(*_OPEN_PHASES),
     e.AskClosed: _keep_phase(*_PHASES_BEFORE_END),
@@ -470,7 +470,7 @@ ENTRY_TABLE: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.FrameReconstructed: _keep_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
     e.FrameAbandoned: _keep_phase(*_PHASES_BEFORE_END),
     e.PlanMade: _keep_phase(RUNNING, PAUSING),
-    e.HistoryCondensed: _keep_phase(*_DRIVEN_PHASES),
+    e.HistoryCondensed: _keep_phase(*_LEASED_PHASES),
     e.AnswerGiven: _keep_phase(RUNNING, PAUSING, CANCELLING),
     e.TakenOver: _keep_phase(*_OPEN_PHASES),
     e.PersonWrote: _keep_phase(PAUSED),
@@ -534,18 +534,18 @@ def _has_frames(state: State) -> bool:
 
 
 def _is_agent_in_control(state: State) -> bool:
-    return not state.operator_name
+    return not state.taken_over_by
 
 
 def _can_redirect(state: State) -> bool:
     hold = state.pause
     at_cap = state.phase is Phase.PAUSED and hold is not None and bool(hold.cap_name)
     # At a cap, a redirect would not let the run go on: `resume` raises the cap and takes text.
-    return not (state.operator_name or at_cap)
+    return not (state.taken_over_by or at_cap)
 
 
 def _is_operator_in_control(state: State) -> bool:
-    return bool(state.operator_name)
+    return bool(state.taken_over_by)
 
 
 def _has_residue(state: State) -> bool:

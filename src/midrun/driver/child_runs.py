@@ -169,9 +169,9 @@ def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> Ask
     reason, remedy = f"is paused by {hold.by or 'somebody'}", "answer anything to let it go on"
     if child.phase is Phase.HALTED:
         reason, remedy = "is halted", "it goes on when the latch is lifted"
-    elif child.operator_name:
+    elif child.taken_over_by:
         reason, remedy = (
-            f"was taken over by {child.operator_name}",
+            f"was taken over by {child.taken_over_by}",
             "it goes on when it is handed back",
         )
     elif hold.reason == "cap" and hold.cap_name:
@@ -435,7 +435,7 @@ async def update_parent(context: DriverContext, child: State) -> bool:
 
 def _is_moot(ask: Ask, child: State) -> bool:
     if not (child_ask_id := get_child_ask_id(ask)):
-        return child.phase not in {Phase.PAUSED, Phase.HALTED} and not child.operator_name
+        return child.phase not in {Phase.PAUSED, Phase.HALTED} and not child.taken_over_by
     child_ask = child.find_ask(child_ask_id)
     return child_ask is None or bool(child_ask.close_reason)
 

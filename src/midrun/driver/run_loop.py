@@ -62,7 +62,7 @@ from midrun.core.effects import (
     CallModel,
     CallTool,
     DriverEffect,
-    Park,
+    GiveBackLease,
     Release,
     Settle,
     Undo,
@@ -346,7 +346,7 @@ class RunLoop:
                 return StartUndo(epoch=epoch, call=call, action=action)
             case Settle():
                 return SettlePhase(epoch=epoch)
-            case Park():
+            case GiveBackLease():
                 return StandDown(epoch=epoch, why="halted")
             case _:
                 return None

@@ -100,7 +100,7 @@ def make_view(
         rows=make_plan_rows(state),
         turns=count_turns(state),
         goal=format_goal(state),
-        wheel=state.operator_name,
+        wheel=state.taken_over_by,
         elapsed=state.worked_micros / 1e6,
         started_at=started_at,
         changed_at=state.at,

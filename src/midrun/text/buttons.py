@@ -97,7 +97,7 @@ def _build_pause_button(state: State) -> Button:
         case Phase.PAUSING:
             text = f"Withdraws the pause. {_describe_wait(state)}"
             return _build_resume_button("Keep running", text)
-        case Phase.PAUSED if state.operator_name:
+        case Phase.PAUSED if state.taken_over_by:
             text = "The agent continues from here, and sees what you did."
             return Button(
                 enabled=True, command="hand_back", label="Hand back", consequence=text
@@ -235,7 +235,7 @@ def _count_noun(number: int, noun: str) -> str:
 
 def _build_redirect_button(state: State) -> Button:
     hold = state.pause
-    if state.phase is Phase.PAUSED and state.operator_name:
+    if state.phase is Phase.PAUSED and state.taken_over_by:
         text = "A person has taken over; hand back, with an instruction if you like."
         return Button(enabled=False, command="redirect", label="Redirect", consequence=text)
     if state.phase is Phase.PAUSED and hold is not None and hold.cap_name:

@@ -96,7 +96,7 @@ _ACTION_VERBS: Final = {"undo": ("undo", "undid"), "release": ("release", "relea
 
 def _describe_call_proposed(entry: CallProposed, before: State, _: State) -> EntryText:
     wanted = f"{entry.use.tool}{format_arguments(entry.use.args)}"
-    if before.operator_name:
+    if before.taken_over_by:
         return EntryText(who=RUN_SUBJECT, what=f"will call {wanted}")
     return EntryText(who=AGENT_SUBJECT, what=f"wants to call {wanted}")
 

@@ -333,7 +333,7 @@ _CAP_NOUNS: Final = {"tool_calls": "tool calls", "repeats": "repetitions"}
 def _describe_pause_requested(entry: PauseRequested, before: State, after: State) -> EntryText:
     when = "now" if entry.now else "at its next step"
     # This entry follows `TakenOver`, which has named the person. Make the run the subject.
-    if entry.why == "taken_over" and before.operator_name == entry.by:
+    if entry.why == "taken_over" and before.taken_over_by == entry.by:
         return EntryText(
             who=RUN_SUBJECT, what=f"will pause for {format_actor(entry.by)} {when}"
         )
@@ -361,10 +361,10 @@ def _describe_run_paused(entry: RunPaused, before: State, _: State) -> EntryText
             else "its stop condition"
         )
         return EntryText(who=RUN_SUBJECT, what=f"is paused at {bound}")
-    if entry.why == "taken_over" and before.operator_name:
+    if entry.why == "taken_over" and before.taken_over_by:
         return EntryText(
             who=RUN_SUBJECT,
-            what=f"is paused; {before.operator_name} has taken over from the agent",
+            what=f"is paused; {before.taken_over_by} has taken over from the agent",
         )
     return EntryText(who=RUN_SUBJECT, what="is paused")
 

@@ -232,8 +232,8 @@ def _is_in_step(other: Call, call: Call) -> bool:
 def format_caller(call: Call, state: State) -> str:
     """Return the subject of a call: the agent, or the person who has taken over."""
     return (
-        format_actor(state.operator_name)
-        if call.requested_by_operator and state.operator_name
+        format_actor(state.taken_over_by)
+        if call.requested_by_operator and state.taken_over_by
         else AGENT_SUBJECT
     )
 

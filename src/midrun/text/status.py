@@ -115,8 +115,8 @@ def _describe_pausing(state: State) -> StatusLine:
     verb = "finishing" if finishing else "stopping"
     return StatusLine(
         look="pausing",
-        word="Taking over" if state.operator_name else "Pausing",
-        by=state.operator_name or format_actor_name(state.phase_by),
+        word="Taking over" if state.taken_over_by else "Pausing",
+        by=state.taken_over_by or format_actor_name(state.phase_by),
         note=f"{verb} {names}" if names else "",
         said="Pausing after this call." if finishing else "Pausing. Stopping this call.",
     )
@@ -125,10 +125,10 @@ def _describe_pausing(state: State) -> StatusLine:
 def _describe_paused(state: State) -> StatusLine:
     hold, note = state.pause, _describe_next(state)
     unmade = describe_unmade(state, lambda call: call.use.tool)
-    if state.operator_name:
+    if state.taken_over_by:
         said = "Paused. A person has taken over."
         return StatusLine(
-            look="paused", word="Taken over", by=state.operator_name, note=note, said=said
+            look="paused", word="Taken over", by=state.taken_over_by, note=note, said=said
         )
     if hold is not None and hold.cap_name:
         name = _CAP_NOUNS[hold.cap_name]

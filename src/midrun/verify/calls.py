@@ -94,14 +94,14 @@ class StartCheck(JournalCheck):
         """Record a call of an operator who has taken over: it may start during a pause."""
         # A proposal with an epoch comes from a worker, on behalf of an agent. The ledger does
         # not contain the proposal yet, so its call gets the next number.
-        if self.ledger.operator_name and record.epoch is None:
+        if self.ledger.taken_over_by and record.epoch is None:
             self._operator_calls.add(f"c{len(self.ledger.calls) + 1}")
 
     def apply_ask_answered(self, record: Record, entry: AskAnswered) -> None:
         """Record an answer; an approval during a takeover also lets the call start."""
         self._last_request_seq = record.seq
         ask = self.ledger.asks.get(entry.ask)
-        if self.ledger.operator_name and ask is not None and entry.decision.choice == "approve":
+        if self.ledger.taken_over_by and ask is not None and entry.decision.choice == "approve":
             self._operator_calls.add(ask.call)
 
     def apply_request(self, record: Record, _: Entry) -> None:

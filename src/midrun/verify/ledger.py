@@ -172,7 +172,7 @@ class Ledger:
         self.open_asks: dict[str, LedgerAsk] = {}
         self.paused_at = 0  # seq of the pause or cap that is in force
         self.redirect_requested_at = 0  # seq of the last requested redirect
-        self.operator_name = ""  # the operator who has taken over
+        self.taken_over_by = ""  # the operator who has taken over
         self.pending_text_authors: dict[int, str] = {}  # seq of a pending text → its author
         self.steered_by: set[str] = set()  # actors whose texts the agent has received
         self.cancel_entry: CancelRequested | None = None
@@ -252,7 +252,7 @@ def _apply_run_resumed(ledger: Ledger, seq: int, entry: RunResumed) -> None:
 
 def _apply_run_woken(ledger: Ledger, *_: object) -> None:
     # Among the causes of a wake-up, only a redirect after the pause ends that pause.
-    if ledger.redirect_requested_at > ledger.paused_at and not ledger.operator_name:
+    if ledger.redirect_requested_at > ledger.paused_at and not ledger.taken_over_by:
         ledger.paused_at = 0
 
 
@@ -288,20 +288,20 @@ def _apply_undo_retried(ledger: Ledger, *_: object) -> None:
 
 
 def _apply_taken_over(ledger: Ledger, _: int, entry: TakenOver) -> None:
-    ledger.operator_name = entry.by or "somebody"
+    ledger.taken_over_by = entry.by or "somebody"
 
 
 def _apply_handed_back(ledger: Ledger, *_: object) -> None:
-    ledger.operator_name = ""
+    ledger.taken_over_by = ""
 
 
 # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _apply_call_proposed(ledger: Ledger, _: int, entry: CallProposed) -> None:
-    if ledger.operator_name:
-        ledger.steered_by.add(ledger.operator_name)
-    ledger.add_proposed_call(entry.use).proposed_by_operator = bool(ledger.operator_name)
+    if ledger.taken_over_by:
+        ledger.steered_by.add(ledger.taken_over_by)
+    ledger.add_proposed_call(entry.use).proposed_by_operator = bool(ledger.taken_over_by)
 
 
 def _apply_call_started(ledger: Ledger, _: int, entry: CallStarted) -> None:

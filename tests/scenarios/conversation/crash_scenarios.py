@@ -33,9 +33,9 @@ from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import MaxSteps
-from tests.crash.deeds import Deed, charge, deeds, hold, look, mark, put
-from tests.crash.facts import becomes
-from tests.scenarios.promises.seen import entries, turns
+from tests.crash.deeds import ToolAction, charge, hold, look, put, read_actions, record_action
+from tests.crash.facts import wait_until
+from tests.scenarios.promises.seen import read_entries, read_turns
 
 UNDO_OF = {"charge": "uncharge", "hold": "unhold"}
 LONG_HISTORY_STEPS = 12
@@ -44,7 +44,7 @@ LONG_HISTORY_STEPS = 12
 @tool(approve="queue")
 async def post(call: Call, folder: str) -> str:
     """Act once, after a review."""
-    mark(folder, "post", call)
+    record_action(folder, "post", call)
     return "posted"
 
 
@@ -70,7 +70,7 @@ async def settle_asks(
                 await run.approve(ask=ask.id)
             elif own_ask.kind == "unsure":
                 key = make_call_key(RunId(owner.id), own_ask.call)
-                happened = any(deed.key == key for deed in deeds(folder))
+                happened = any(deed.key == key for deed in read_actions(folder))
                 await run.answer("yes" if happened else "no", ask=ask.id)
             else:
                 await run.answer("red", ask=ask.id)
@@ -92,7 +92,7 @@ async def find_asking_run(midrun: Midrun, run: Run, ask: AskView) -> tuple[Run, 
 
 def count_effects(folder: Path) -> Counter[str]:
     """Return the number of lines in the file for each kind of effect."""
-    return Counter(deed.what for deed in deeds(folder))
+    return Counter(deed.name for deed in read_actions(folder))
 
 
 # ── children that complete ────────────────────────────────────────────────────────────────
@@ -123,10 +123,10 @@ async def send_no_controls(
 
 async def check_family(_: Midrun, __: Run, folder: Path) -> None:
     """Check that each of the three charges was made once, and none was undone."""
-    done = deeds(folder)
-    charged = [deed.key for deed in done if deed.what == "charge"]
+    done = read_actions(folder)
+    charged = [deed.key for deed in done if deed.name == "charge"]
     assert len(charged) == len(set(charged)) == 3, done
-    assert len({deed.key for deed in done if deed.what == "put"}) == 1
+    assert len({deed.key for deed in done if deed.name == "put"}) == 1
     assert not count_effects(folder)["uncharge"]
 
 
@@ -171,20 +171,20 @@ def make_completed_child_agent(name: str, folder: Path) -> Agent:
 async def cancel_run(_: Midrun, run: Run, folder: Path, *, after_crash: bool) -> None:
     """Cancel when the last call is in flight; after a crash, cancel at once."""
     if not after_crash:
-        await becomes(lambda: count_effects(folder)["hold"] > 0)
+        await wait_until(lambda: count_effects(folder)["hold"] > 0)
     await run.cancel(undo="all", request_id="cancel")
     await run.until("cancelled")
 
 
 async def check_undone(_: Midrun, run: Run, folder: Path) -> None:
     """Check that all calls of all generations were undone, in reverse order."""
-    done = deeds(folder)
-    made = [deed for deed in done if deed.what in UNDO_OF]
+    done = read_actions(folder)
+    made = [deed for deed in done if deed.name in UNDO_OF]
     assert len({deed.key for deed in made}) == len(made), done
-    undone: dict[str, Deed] = {}
+    undone: dict[str, ToolAction] = {}
     for deed in done:
-        if deed.what in UNDO_OF.values():
-            undone.setdefault(deed.of, deed)
+        if deed.name in UNDO_OF.values():
+            undone.setdefault(deed.original_key, deed)
     assert {deed.key for deed in made} <= set(undone), done
     order = [of for of in undone if of in {deed.key for deed in made}]
     assert order == [deed.key for deed in reversed(made)], done
@@ -211,7 +211,7 @@ async def check_review(_: Midrun, run: Run, folder: Path) -> None:
     """Check that both calls were made once, and that one outcome was reported."""
     effects = count_effects(folder)
     assert (effects["post"], effects["charge"]) == (1, 1), effects
-    assert len([turn for turn in await turns(run) if turn.kind == "outcome"]) == 1
+    assert len([turn for turn in await read_turns(run) if turn.kind == "outcome"]) == 1
 
 
 # ── a side question ───────────────────────────────────────────────────────────────────────
@@ -251,14 +251,14 @@ async def ask_side_question(
 
 async def check_side_question(_: Midrun, run: Run, folder: Path) -> None:
     """Check that the question was answered once, and that every held topic came back."""
-    assert count_effects(folder)["charge"] == 1, deeds(folder)
-    texts = [turn.text for turn in await turns(run)]
+    assert count_effects(folder)["charge"] == 1, read_actions(folder)
+    texts = [turn.text for turn in await read_turns(run)]
     assert texts.count(SIDE_QUESTION) == 1
     assert len([text for text in texts if "It was nothing." in text]) == 1
-    pushed_count = len(await entries(run, FramePushed))
-    resumed = len(await entries(run, FrameResumed))
-    assert pushed_count == resumed + len(await entries(run, FrameReconstructed))
-    assert not await entries(run, FrameAbandoned)
+    pushed_count = len(await read_entries(run, FramePushed))
+    resumed = len(await read_entries(run, FrameResumed))
+    assert pushed_count == resumed + len(await read_entries(run, FrameReconstructed))
+    assert not await read_entries(run, FrameAbandoned)
 
 
 # ── take-over ─────────────────────────────────────────────────────────────────────────────
@@ -288,8 +288,8 @@ async def take_over_run(midrun: Midrun, run: Run, folder: Path, *, after_crash: 
 
 async def check_take_over(_: Midrun, run: Run, folder: Path) -> None:
     """Check that the person wrote once and made the call once."""
-    assert count_effects(folder)["charge"] == 1, deeds(folder)
-    assert len(await entries(run, PersonWrote)) == 1
+    assert count_effects(folder)["charge"] == 1, read_actions(folder)
+    assert len(await read_entries(run, PersonWrote)) == 1
 
 
 # ── a long history ────────────────────────────────────────────────────────────────────────
@@ -329,10 +329,10 @@ def make_long_history_agent(name: str, folder: Path) -> Agent:
 
 async def check_long_history(_: Midrun, run: Run, folder: Path) -> None:
     """Check that every step was made once, and that the transcript is short."""
-    charged = [deed.key for deed in deeds(folder)]
-    assert len(charged) == len(set(charged)) == LONG_HISTORY_STEPS, deeds(folder)
-    assert await entries(run, HistoryCondensed)
-    assert len(await turns(run)) <= CONDENSE_KEEP_MESSAGES + 4
+    charged = [deed.key for deed in read_actions(folder)]
+    assert len(charged) == len(set(charged)) == LONG_HISTORY_STEPS, read_actions(folder)
+    assert await read_entries(run, HistoryCondensed)
+    assert len(await read_turns(run)) <= CONDENSE_KEEP_MESSAGES + 4
 
 
 # ── a failed undo that is retried ─────────────────────────────────────────────────────────
@@ -346,13 +346,13 @@ async def clean_off(call: Call, args: dict[str, str], _: object) -> None:
     """Undo a stain, if the file `CLEANABLE` exists."""
     if not (Path(args["folder"]) / CLEANABLE).exists():
         raise OSError("cannot clean")
-    mark(args["folder"], "cleaned", call)
+    record_action(args["folder"], "cleaned", call)
 
 
 @tool(undo=clean_off)
 async def stain(call: Call, folder: str) -> str:
     """Leave a stain."""
-    mark(folder, "stain", call)
+    record_action(folder, "stain", call)
     return "stained"
 
 
@@ -371,7 +371,7 @@ async def cancel_and_retry_undo(
 ) -> None:
     """Cancel, let the undo succeed, and retry it on the parent."""
     if not after_crash:
-        await becomes(lambda: any(deed.what == "hold" for deed in deeds(folder)))
+        await wait_until(lambda: any(deed.name == "hold" for deed in read_actions(folder)))
     await run.cancel(undo="all", request_id="cancel")
     await run.until("cancelled")
     (folder / CLEANABLE).touch()
@@ -384,9 +384,11 @@ async def cancel_and_retry_undo(
 
 async def check_retried_undo(_: Midrun, run: Run, folder: Path) -> None:
     """Check that every stain was undone under one key, and that the report is clean."""
-    done = deeds(folder)
-    cleaned = [deed for deed in done if deed.what == "cleaned"]
-    assert {deed.key for deed in done if deed.what == "stain"} <= {d.of for d in cleaned}, done
+    done = read_actions(folder)
+    cleaned = [deed for deed in done if deed.name == "cleaned"]
+    assert {deed.key for deed in done if deed.name == "stain"} <= {
+        d.original_key for d in cleaned
+    }, done
     assert len({deed.key for deed in cleaned}) <= 1, done
     report = await run.report()
     assert report.clean, str(report)
@@ -424,8 +426,8 @@ async def raise_cap(_: Midrun, run: Run, __: Path, *, after_crash: bool) -> None
 async def check_capped(_: Midrun, run: Run, folder: Path) -> None:
     """Check that the run paused once at its cap, and made each call once."""
     for kind in (AskAnswered, CapReached, CapRaised):
-        assert len(await entries(run, kind)) == 1, kind
-    assert len({deed.key for deed in deeds(folder)}) == 2, deeds(folder)
+        assert len(await read_entries(run, kind)) == 1, kind
+    assert len({deed.key for deed in read_actions(folder)}) == 2, read_actions(folder)
     assert (await run.view()).step == 4
 
 

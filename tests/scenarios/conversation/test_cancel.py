@@ -7,7 +7,7 @@ import pytest
 from midrun import Agent, Call, OutcomeUnknown, tool
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.runs.conftest import Opener
+from tests.unit.runs.conftest import OpenMidrun
 
 SHORT_TIMEOUT = timedelta(milliseconds=20)
 
@@ -40,7 +40,7 @@ def make_agent(toolkit: ControllableTools, call_end: str) -> Agent:
 
 @pytest.mark.parametrize("call_end", ["times out", "cannot say"])
 async def test_a_cancel_undoes_an_idempotent_call_that_may_have_taken_effect(
-    opened: Opener, call_end: str
+    opened: OpenMidrun, call_end: str
 ) -> None:
     """An effect may be left, also if the call is safe to repeat."""
     toolkit = ControllableTools()
@@ -52,7 +52,7 @@ async def test_a_cancel_undoes_an_idempotent_call_that_may_have_taken_effect(
     assert (toolkit.undone, toolkit.released) == (["x"], ["x"])
 
 
-async def test_a_cancel_does_not_undo_a_call_that_raised(opened: Opener) -> None:
+async def test_a_cancel_does_not_undo_a_call_that_raised(opened: OpenMidrun) -> None:
     """A tool that raises has cleaned up; otherwise it raises `OutcomeUnknown`.
 
     An undo without an effect would fail for most hooks, and fill reports with false residue.
@@ -66,7 +66,7 @@ async def test_a_cancel_does_not_undo_a_call_that_raised(opened: Opener) -> None
     assert [call.tool for call in (await run.report()).failed] == ["act"]
 
 
-async def test_a_cancel_of_a_halted_run_takes_effect_after_the_lift(opened: Opener) -> None:
+async def test_a_cancel_of_a_halted_run_takes_effect_after_the_lift(opened: OpenMidrun) -> None:
     """A second cancel returns the receipt of the first."""
     toolkit = ControllableTools()
     midrun = await opened(toolkit.agent(Use("slow_draft", name="x")))

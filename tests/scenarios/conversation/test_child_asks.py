@@ -26,14 +26,14 @@ from tests.scenarios.conversation.toolkit import (
     repeat_results,
     wait_for_child,
 )
-from tests.scenarios.promises.clocks import FAR, Hand
-from tests.scenarios.promises.seen import entries, recorded
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.clocks import YEAR_LEASE, ManualClock
+from tests.scenarios.promises.seen import read_entries, wait_for_entry
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 
 async def start_waiting_parent(
-    opened: Opener, toolkit: ApprovalToolkit, use: Use
+    opened: OpenMidrun, toolkit: ApprovalToolkit, use: Use
 ) -> tuple[Midrun, Run, Run]:
     """Return a parent that waits, because its child needs a person for the call `use`."""
     child_agent = toolkit.agent(use, repeat_results, name="aide")
@@ -46,7 +46,7 @@ async def start_waiting_parent(
 
 
 async def test_an_approval_on_the_parent_makes_the_call_of_the_child_once(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The journal of the child has the actor of the approval."""
     toolkit = ApprovalToolkit()
@@ -56,12 +56,12 @@ async def test_an_approval_on_the_parent_makes_the_call_of_the_child_once(
     assert isinstance(outcome, Completed)
     assert outcome.output == "aide: pay: x done"
     assert toolkit.completed == ["x"]
-    (answer,) = await entries(child, AskAnswered)
+    (answer,) = await read_entries(child, AskAnswered)
     assert (answer.by, answer.decision.choice) == ("bob", "approve")
 
 
 async def test_a_decline_on_the_parent_reaches_the_child_with_its_reason(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     _, run, _ = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
@@ -73,7 +73,7 @@ async def test_a_decline_on_the_parent_reaches_the_child_with_its_reason(
 
 
 async def test_the_ask_on_the_parent_has_tool_and_arguments_of_the_call_of_the_child(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
@@ -84,7 +84,7 @@ async def test_the_ask_on_the_parent_has_tool_and_arguments_of_the_call_of_the_c
 
 
 async def test_a_user_cannot_settle_an_operator_approval_of_the_child_on_the_parent(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The refused decisions leave the ask open."""
     toolkit = ApprovalToolkit()
@@ -101,7 +101,7 @@ async def test_a_user_cannot_settle_an_operator_approval_of_the_child_on_the_par
 
 
 async def test_four_eyes_of_a_child_exclude_the_actor_who_started_the_parent(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The actor who started the parent counts as the one who started the child."""
     toolkit = ApprovalToolkit()
@@ -114,7 +114,7 @@ async def test_four_eyes_of_a_child_exclude_the_actor_who_started_the_parent(
 
 
 async def test_an_actor_who_steered_the_parent_cannot_approve_on_the_child(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The instruction reaches the child in its task: four eyes exclude its author on both."""
     toolkit = ApprovalToolkit()
@@ -136,7 +136,7 @@ async def test_an_actor_who_steered_the_parent_cannot_approve_on_the_child(
 
 
 async def test_an_actor_who_steered_the_child_cannot_approve_later_calls_of_the_parent(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The parent uses the result of its child, which the words of the actor influenced."""
     toolkit = ApprovalToolkit()
@@ -147,7 +147,7 @@ async def test_an_actor_who_steered_the_child_cannot_approve_later_calls_of_the_
     await run.until("waiting")
     child = await wait_for_child(midrun, run)
     await child.decline("Sign y instead", actor="bob")
-    ask = await recorded(run, AskOpened, 2)
+    ask = await wait_for_entry(run, AskOpened, 2)
     assert (await expect_refusal(run.approve(ask=ask.ask, actor="bob"))).reason == "not_allowed"
     assert toolkit.completed == []
     await run.approve(ask=ask.ask, actor="cyd")
@@ -156,13 +156,13 @@ async def test_an_actor_who_steered_the_child_cannot_approve_later_calls_of_the_
 
 
 async def test_arguments_edited_under_four_eyes_need_the_approval_of_another_person(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The child asks again, and the ask on the parent excludes the editor."""
     toolkit = ApprovalToolkit()
     _, run, _ = await start_waiting_parent(opened, toolkit, Use("sign", name="x"))
     await run.approve(args={"name": "y"}, actor="bob")
-    second = await recorded(run, AskOpened, 2)
+    second = await wait_for_entry(run, AskOpened, 2)
     assert second.excluded == ("ada", "bob")
     assert (
         await expect_refusal(run.approve(ask=second.ask, actor="bob"))
@@ -172,19 +172,21 @@ async def test_arguments_edited_under_four_eyes_need_the_approval_of_another_per
     assert toolkit.completed == ["y"]
 
 
-async def test_an_approval_on_the_child_closes_the_ask_on_the_parent(opened: Opener) -> None:
+async def test_an_approval_on_the_child_closes_the_ask_on_the_parent(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     _, run, child = await start_waiting_parent(opened, toolkit, Use("wire", name="x"))
     (ask,) = (await run.view()).asks
     await child.approve(actor=OPERATOR)
     await run.until("completed")
-    assert [closed.why for closed in await entries(run, AskClosed)] == ["elsewhere"]
+    assert [closed.why for closed in await read_entries(run, AskClosed)] == ["elsewhere"]
     assert (
         await expect_refusal(run.approve(ask=ask.id, actor=OPERATOR))
     ).reason == "ask_closed"
 
 
-async def test_edited_arguments_reach_the_child_through_the_parent(opened: Opener) -> None:
+async def test_edited_arguments_reach_the_child_through_the_parent(opened: OpenMidrun) -> None:
     """They replace the arguments of the child's call, not of the call that is the child."""
     toolkit = ApprovalToolkit()
     _, run, _ = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
@@ -195,7 +197,7 @@ async def test_edited_arguments_reach_the_child_through_the_parent(opened: Opene
 
 
 async def test_edited_arguments_that_do_not_fit_the_childs_call_are_refused(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The ask stays open."""
     toolkit = ApprovalToolkit()
@@ -217,7 +219,7 @@ async def test_edited_arguments_that_do_not_fit_the_childs_call_are_refused(
     ],
 )
 async def test_a_decision_that_does_not_fit_the_childs_ask_is_refused_on_the_parent(
-    opened: Opener, use: Use, control: str, reason: str
+    opened: OpenMidrun, use: Use, control: str, reason: str
 ) -> None:
     toolkit = ApprovalToolkit()
     _, run, _ = await start_waiting_parent(opened, toolkit, use)
@@ -230,10 +232,12 @@ async def test_a_decision_that_does_not_fit_the_childs_ask_is_refused_on_the_par
         controls["decline"] = run.decline("no")
     assert (await expect_refusal(controls[control])).reason == reason
     assert len((await run.view()).asks) == 1
-    assert len(await entries(run, AskOpened)) == 1
+    assert len(await read_entries(run, AskOpened)) == 1
 
 
-async def test_of_two_decisions_on_parent_and_child_at_once_one_wins(opened: Opener) -> None:
+async def test_of_two_decisions_on_parent_and_child_at_once_one_wins(
+    opened: OpenMidrun,
+) -> None:
     """The call of the child is made at most once, and both asks are closed."""
     toolkit = ApprovalToolkit()
     _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
@@ -249,12 +253,12 @@ async def test_of_two_decisions_on_parent_and_child_at_once_one_wins(opened: Ope
         tasks.start_soon(try_to, run.approve(ask=outer.id, actor="ada"))
         tasks.start_soon(try_to, child.decline("no", ask=inner.id, actor="bob"))
     await run.until("completed")
-    (answer,) = await entries(child, AskAnswered)
+    (answer,) = await read_entries(child, AskAnswered)
     assert toolkit.completed == (["x"] if answer.by == "ada" else [])
 
 
 async def test_a_parent_with_a_running_child_does_not_wait_for_another_that_asks(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The parent waits only when no call of it is in flight."""
     toolkit = ApprovalToolkit()
@@ -264,7 +268,7 @@ async def test_a_parent_with_a_running_child_does_not_wait_for_another_that_asks
     midrun = await opened(make_parent(quiet, asker, turns=turns))
     run = await midrun.start("parent", "go")
     await toolkit.start("q").wait()
-    await recorded(run, AskOpened)
+    await wait_for_entry(run, AskOpened)
     view = await run.view()
     assert (view.phase, len(view.asks)) == ("running", 1)
     toolkit.gate("q").set()
@@ -276,7 +280,7 @@ async def test_a_parent_with_a_running_child_does_not_wait_for_another_that_asks
     assert toolkit.completed == ["q", "x"]
 
 
-async def test_each_answer_reaches_the_child_that_asked(opened: Opener) -> None:
+async def test_each_answer_reaches_the_child_that_asked(opened: OpenMidrun) -> None:
     """The order of the answers is not the order of the questions."""
     toolkit = ApprovalToolkit()
     names = ("a", "b", "c")
@@ -297,7 +301,7 @@ async def test_each_answer_reaches_the_child_that_asked(opened: Opener) -> None:
     assert outcome.output == "; ".join(f"{n}: ask_human: {n}!" for n in names)
 
 
-async def test_a_child_that_asks_twice_is_answered_twice(opened: Opener) -> None:
+async def test_a_child_that_asks_twice_is_answered_twice(opened: OpenMidrun) -> None:
     """The two questions may appear on the parent one after the other."""
     toolkit = ApprovalToolkit()
     both = [Use("ask_human", question="One?"), Use("ask_human", question="Two?")]
@@ -318,7 +322,7 @@ async def test_a_child_that_asks_twice_is_answered_twice(opened: Opener) -> None
     assert outcome.output == "aide: ask_human: 1; ask_human: 2"
 
 
-async def test_the_ask_of_a_grandchild_is_settled_on_the_top_run(opened: Opener) -> None:
+async def test_the_ask_of_a_grandchild_is_settled_on_the_top_run(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     inner = toolkit.agent(Use("wire", name="x"), repeat_results, name="inner")
     middle = Agent(
@@ -339,7 +343,9 @@ async def test_the_ask_of_a_grandchild_is_settled_on_the_top_run(opened: Opener)
     assert toolkit.completed == ["x"]
 
 
-async def test_the_queued_review_of_a_child_is_settled_on_the_parent(opened: Opener) -> None:
+async def test_the_queued_review_of_a_child_is_settled_on_the_parent(
+    opened: OpenMidrun,
+) -> None:
     """The child has given its answer and waits for the review; so does its parent."""
     toolkit = ApprovalToolkit()
     child_agent = toolkit.agent(Use("post", name="x"), "Hm.", "Posted.", name="aide")
@@ -356,21 +362,23 @@ async def test_the_queued_review_of_a_child_is_settled_on_the_parent(opened: Ope
 
 
 async def test_the_ask_of_a_child_expires_on_child_and_parent(path: Path) -> None:
-    toolkit, clock = ApprovalToolkit(), Hand()
+    toolkit, clock = ApprovalToolkit(), ManualClock()
     pay = tool(toolkit._quick, name="hasty", approve=True, expires=HOUR)
     model = ScriptedModel([Use("hasty", name="x"), repeat_results])
     child_agent = Agent("aide", model=model, tools=[pay])
     parent = make_parent(child_agent, turns=[Use("aide", task="Do"), repeat_results])
-    outside = Environment(clock=clock, lease=FAR)
+    outside = Environment(clock=clock, lease=YEAR_LEASE)
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=[parent], outside=outside) as midrun:
+        async with Midrun(get_store_url(path), agents=[parent], outside=outside) as midrun:
             run = await midrun.start("parent", "go")
             await run.until("waiting")
-            clock.move(timedelta(hours=2))
+            clock.advance(timedelta(hours=2))
             output = (await run.until("completed")).output
             assert output == "aide: hasty: not executed: nobody decided in time"
             assert (await (await wait_for_child(midrun, run)).view()).phase == "completed"
-            assert [closed.why for closed in await entries(run, AskClosed)] == ["elsewhere"]
+            assert [closed.why for closed in await read_entries(run, AskClosed)] == [
+                "elsewhere"
+            ]
             assert await midrun.verify(run.id)
     assert toolkit.called == []
 
@@ -378,7 +386,7 @@ async def test_the_ask_of_a_child_expires_on_child_and_parent(path: Path) -> Non
 # ── controls of the parent while its child asks ──────────────────────────────────────────
 
 
-async def test_a_redirect_of_the_parent_closes_the_ask_of_the_child(opened: Opener) -> None:
+async def test_a_redirect_of_the_parent_closes_the_ask_of_the_child(opened: OpenMidrun) -> None:
     """The child worked for the old instruction, so its call can no longer be approved."""
     toolkit = ApprovalToolkit()
     child_agent = toolkit.agent(Use("pay", name="x"), repeat_results, name="aide")
@@ -397,18 +405,18 @@ async def test_a_redirect_of_the_parent_closes_the_ask_of_the_child(opened: Open
     await child.until("cancelled")
 
 
-async def test_a_cancel_of_the_parent_cancels_a_child_that_waits(opened: Opener) -> None:
+async def test_a_cancel_of_the_parent_cancels_a_child_that_waits(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
     await run.cancel()
     await run.until("cancelled")
     assert (await child.view()).phase == "cancelled"
-    assert [closed.why for closed in await entries(child, AskClosed)] == ["cancelled"]
+    assert [closed.why for closed in await read_entries(child, AskClosed)] == ["cancelled"]
     assert toolkit.called == []
 
 
 async def test_a_side_question_to_the_parent_keeps_the_ask_of_its_child_open(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     child_agent = toolkit.agent(
@@ -431,26 +439,26 @@ async def test_a_side_question_to_the_parent_keeps_the_ask_of_its_child_open(
 
 
 async def test_a_child_that_is_cancelled_while_it_waits_is_a_failed_call_of_its_parent(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
     await child.cancel(actor="bob")
-    await recorded(child, RunCancelled)
+    await wait_for_entry(child, RunCancelled)
     assert "was cancelled" in (await run.until("completed")).output
 
 
 async def test_a_process_without_agents_approves_the_call_of_a_child(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
     """The first process asks, the second approves on the parent, the third makes the call."""
     toolkit = ApprovalToolkit()
     child_agent = toolkit.agent(Use("pay", name="x"), repeat_results, name="aide")
     parent = make_parent(child_agent, turns=[Use("aide", task="Do"), repeat_results])
-    async with Midrun(kept_at(path), agents=[parent]) as first:
+    async with Midrun(get_store_url(path), agents=[parent]) as first:
         run = await first.start("parent", "go")
         await run.until("waiting")
-    async with Midrun(kept_at(path)) as second:
+    async with Midrun(get_store_url(path)) as second:
         await (await second.get(run.id)).approve(actor="ada")
     assert toolkit.called == []
     third = await opened(parent)
@@ -466,7 +474,7 @@ CAPPED_TURNS = (Use("quick", name="x"), Use("quick", name="y"), "Found.")
 
 
 async def start_parent_and_child(
-    opened: Opener, toolkit: ApprovalToolkit, *turns: object, **options: object
+    opened: OpenMidrun, toolkit: ApprovalToolkit, *turns: object, **options: object
 ) -> tuple[Midrun, Run, Run]:
     """Start a parent whose child plays `turns`, and return both runs."""
     child_agent = toolkit.agent(*turns, name="aide", **options)
@@ -486,7 +494,7 @@ async def wait_for_ask(midrun: Midrun, run: Run) -> AskView:
     return ask
 
 
-async def test_a_child_at_its_cap_opens_an_ask_on_its_parent(opened: Opener) -> None:
+async def test_a_child_at_its_cap_opens_an_ask_on_its_parent(opened: OpenMidrun) -> None:
     """The ask names the child and its cap; no call is in flight meanwhile."""
     toolkit = ApprovalToolkit()
     midrun, run, child = await start_parent_and_child(
@@ -501,7 +509,7 @@ async def test_a_child_at_its_cap_opens_an_ask_on_its_parent(opened: Opener) -> 
 
 
 async def test_a_cap_that_is_raised_on_the_child_closes_the_ask_on_the_parent(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     midrun, run, child = await start_parent_and_child(
@@ -510,11 +518,11 @@ async def test_a_cap_that_is_raised_on_the_child_closes_the_ask_on_the_parent(
     await wait_for_ask(midrun, run)
     await child.resume(caps={"steps": 5}, actor="ada")
     assert (await run.until("completed")).output == "aide: Found."
-    assert [closed.why for closed in await entries(run, AskClosed)] == ["elsewhere"]
+    assert [closed.why for closed in await read_entries(run, AskClosed)] == ["elsewhere"]
     assert toolkit.completed == ["x", "y"]
 
 
-async def test_the_answer_on_the_parent_raises_the_cap_of_the_child(opened: Opener) -> None:
+async def test_the_answer_on_the_parent_raises_the_cap_of_the_child(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     midrun, run, child = await start_parent_and_child(
         opened, toolkit, *CAPPED_TURNS, stop=MaxSteps(1)
@@ -527,7 +535,7 @@ async def test_the_answer_on_the_parent_raises_the_cap_of_the_child(opened: Open
 
 
 async def test_an_answer_that_does_not_raise_the_cap_enough_opens_another_ask(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     midrun, run, _ = await start_parent_and_child(
@@ -546,7 +554,9 @@ async def test_an_answer_that_does_not_raise_the_cap_enough_opens_another_ask(
     assert toolkit.completed == ["x", "y"]
 
 
-async def test_only_an_operator_raises_the_cap_of_a_child_by_an_answer(opened: Opener) -> None:
+async def test_only_an_operator_raises_the_cap_of_a_child_by_an_answer(
+    opened: OpenMidrun,
+) -> None:
     """The HTTP API has the same rule for caps."""
     toolkit = ApprovalToolkit()
     midrun, run, child = await start_parent_and_child(
@@ -563,7 +573,7 @@ async def test_only_an_operator_raises_the_cap_of_a_child_by_an_answer(opened: O
 
 
 async def test_a_user_cannot_raise_the_cap_of_a_paused_child_by_an_answer(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """An answer lets a paused child continue; an answer with new caps is refused."""
     toolkit = ApprovalToolkit()
@@ -581,7 +591,7 @@ async def test_a_user_cannot_raise_the_cap_of_a_paused_child_by_an_answer(
     assert (await child.view()).caps[0].cap == 9
 
 
-async def test_a_parent_waits_for_a_child_that_a_person_paused(opened: Opener) -> None:
+async def test_a_parent_waits_for_a_child_that_a_person_paused(opened: OpenMidrun) -> None:
     """The ask names the person."""
     toolkit = ApprovalToolkit()
     midrun, run, child = await start_parent_and_child(
@@ -596,7 +606,7 @@ async def test_a_parent_waits_for_a_child_that_a_person_paused(opened: Opener) -
     assert (await run.until("completed")).output == "aide: Found."
 
 
-async def test_a_parent_waits_for_a_halted_child(opened: Opener) -> None:
+async def test_a_parent_waits_for_a_halted_child(opened: OpenMidrun) -> None:
     """An answer does not lift the halt."""
     toolkit = ApprovalToolkit()
     midrun, run, child = await start_parent_and_child(
@@ -613,7 +623,7 @@ async def test_a_parent_waits_for_a_halted_child(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("scope", ["all", "label:night"])
-async def test_a_halt_of_parent_and_child_opens_no_ask(opened: Opener, scope: str) -> None:
+async def test_a_halt_of_parent_and_child_opens_no_ask(opened: OpenMidrun, scope: str) -> None:
     """Both are halted, and continue together."""
     toolkit = ApprovalToolkit()
     child_agent = toolkit.agent(Use("read", name="x"), "Found.", name="aide")
@@ -627,10 +637,10 @@ async def test_a_halt_of_parent_and_child_opens_no_ask(opened: Opener, scope: st
     toolkit.gate("x").set()
     await midrun.lift(scope=scope, actor=OPERATOR)
     assert (await run.until("completed")).output == "aide: Found."
-    assert not await entries(run, RunWaiting)
+    assert not await read_entries(run, RunWaiting)
 
 
-async def test_a_parent_waits_until_its_child_is_handed_back(opened: Opener) -> None:
+async def test_a_parent_waits_until_its_child_is_handed_back(opened: OpenMidrun) -> None:
     """Calls that the person makes by hand do not wake the parent."""
     toolkit = ApprovalToolkit()
     midrun, run, child = await start_parent_and_child(
@@ -649,7 +659,7 @@ async def test_a_parent_waits_until_its_child_is_handed_back(opened: Opener) -> 
     assert toolkit.completed == ["x", "by hand"]
 
 
-async def test_a_parent_whose_child_rests_can_be_cancelled(opened: Opener) -> None:
+async def test_a_parent_whose_child_rests_can_be_cancelled(opened: OpenMidrun) -> None:
     """The child is cancelled and undone with it."""
     toolkit = ApprovalToolkit()
     turns = (Use("draft", name="x"), "Found.")
@@ -661,7 +671,7 @@ async def test_a_parent_whose_child_rests_can_be_cancelled(opened: Opener) -> No
     assert toolkit.undone == ["x"]
 
 
-async def test_a_grandchild_at_its_cap_opens_an_ask_on_the_top_run(opened: Opener) -> None:
+async def test_a_grandchild_at_its_cap_opens_an_ask_on_the_top_run(opened: OpenMidrun) -> None:
     """Each run asks its own parent; the answer is passed down."""
     toolkit = ApprovalToolkit()
     inner = toolkit.agent(Use("quick", name="x"), "Deep.", name="inner", stop=MaxSteps(1))

@@ -29,16 +29,16 @@ from tests.scenarios.conversation.toolkit import (
     repeat_results,
     wait_for_child,
 )
-from tests.scenarios.promises.drafts import ATTEMPTS, Drafts, hasty
-from tests.scenarios.promises.seen import entries, kinds, recorded
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener, verify_all
+from tests.scenarios.promises.drafts import UNDO_ATTEMPTS, UndoableDrafts, make_fast_environment
+from tests.scenarios.promises.seen import read_entries, read_kinds, wait_for_entry
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun, verify_journals
 
 SHORT_GRACE = timedelta(milliseconds=50)
 TIME_LIMIT_SECONDS = 120
 
 
-async def test_a_cancel_undoes_running_generations_in_reverse_order(opened: Opener) -> None:
+async def test_a_cancel_undoes_running_generations_in_reverse_order(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     inner = make_child(
         toolkit, Use("draft", name="i1"), Use("slow_draft", name="i2"), name="inner"
@@ -59,7 +59,7 @@ async def test_a_cancel_undoes_running_generations_in_reverse_order(opened: Open
     assert {row.phase for row in page.items} == {"cancelled"}
 
 
-async def test_a_dropped_frame_cancels_the_child_of_its_topic(opened: Opener) -> None:
+async def test_a_dropped_frame_cancels_the_child_of_its_topic(opened: OpenMidrun) -> None:
     """The ask of the child is closed, so an answer cannot start it again."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(
@@ -84,7 +84,7 @@ async def test_a_dropped_frame_cancels_the_child_of_its_topic(opened: Opener) ->
     assert toolkit.completed == []
 
 
-async def test_a_parent_is_cancelled_only_after_all_its_children(opened: Opener) -> None:
+async def test_a_parent_is_cancelled_only_after_all_its_children(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     child_agents = [
         make_child(toolkit, Use("slow_draft", name=n), name=n) for n in ("a", "b", "c")
@@ -102,7 +102,7 @@ async def test_a_parent_is_cancelled_only_after_all_its_children(opened: Opener)
 
 
 async def test_residue_of_a_child_is_residue_in_the_report_of_its_parent(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     dared = tool(toolkit._slow, name="dared", undo=toolkit._undo, undo_unknown=False)
@@ -119,7 +119,9 @@ async def test_residue_of_a_child_is_residue_in_the_report_of_its_parent(
     assert not report.clean, str(report)
 
 
-async def test_a_child_that_does_not_respond_does_not_block_the_cancel(opened: Opener) -> None:
+async def test_a_child_that_does_not_respond_does_not_block_the_cancel(
+    opened: OpenMidrun,
+) -> None:
     """Its tool blocks a thread; after the grace the call is unsure, and both are cancelled."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("grind", name="x"), "Never.", grace=SHORT_GRACE)
@@ -133,7 +135,7 @@ async def test_a_child_that_does_not_respond_does_not_block_the_cancel(opened: O
     toolkit.grind_gate.set()
 
 
-async def test_a_cancelled_child_is_a_failed_call_of_its_parent(opened: Opener) -> None:
+async def test_a_cancelled_child_is_a_failed_call_of_its_parent(opened: OpenMidrun) -> None:
     """The agent of the parent is told, and continues."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("slow_draft", name="x"), "Never.")
@@ -150,7 +152,7 @@ async def test_a_cancelled_child_is_a_failed_call_of_its_parent(opened: Opener) 
     assert toolkit.undone == ["x"]
 
 
-async def test_a_failed_child_is_a_failed_call_of_its_parent(opened: Opener) -> None:
+async def test_a_failed_child_is_a_failed_call_of_its_parent(opened: OpenMidrun) -> None:
     """The agent of the parent gets the error; the child is cancelled when its parent ends."""
     toolkit = ApprovalToolkit()
     # The script has no second turn, so the model fails.
@@ -166,7 +168,9 @@ async def test_a_failed_child_is_a_failed_call_of_its_parent(opened: Opener) -> 
     assert (await child.view()).phase == "cancelled"
 
 
-async def test_a_cancel_of_the_parent_cancels_and_undoes_a_failed_child(opened: Opener) -> None:
+async def test_a_cancel_of_the_parent_cancels_and_undoes_a_failed_child(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("draft", name="x"))
     turns = [Use("aide", task="Do"), Use("slow", name="y"), "Done."]
@@ -185,7 +189,7 @@ async def test_a_cancel_of_the_parent_cancels_and_undoes_a_failed_child(opened: 
 
 
 async def test_a_process_that_closes_with_running_children_loses_no_work(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
     """The runs stand down, and the next process continues the same children."""
     toolkit = ApprovalToolkit()
@@ -193,7 +197,7 @@ async def test_a_process_that_closes_with_running_children_loses_no_work(
     b = make_child(toolkit, Use("read", name="b1"), Use("quick", name="b2"), "b!", name="b")
     parent = make_parent(a, b, turns=[[Use("a", task=""), Use("b", task="")], repeat_results])
     with anyio.fail_after(TIME_LIMIT_SECONDS):
-        async with Midrun(kept_at(path), agents=[parent]) as first:
+        async with Midrun(get_store_url(path), agents=[parent]) as first:
             run = await first.start("parent", "go")
             await toolkit.start("a2").wait()
             await toolkit.start("b1").wait()
@@ -207,10 +211,12 @@ async def test_a_process_that_closes_with_running_children_loses_no_work(
     assert outcome.output == "a: a!; b: b!"
     assert sorted(toolkit.completed) == ["a1", "a2", "b1", "b2"]
     assert len((await second.runs()).items) == 3
-    assert "PauseRequested" not in await kinds(same_run)
+    assert "PauseRequested" not in await read_kinds(same_run)
 
 
-async def test_a_child_can_be_driven_by_another_process_than_its_parent(opened: Opener) -> None:
+async def test_a_child_can_be_driven_by_another_process_than_its_parent(
+    opened: OpenMidrun,
+) -> None:
     """Pause and cancel of the parent reach the child through the store."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(
@@ -223,7 +229,7 @@ async def test_a_child_can_be_driven_by_another_process_than_its_parent(opened: 
     midrun = await opened(parent)
     run = await midrun.start("parent", "go")
     child = await wait_for_child(midrun, run)
-    await recorded(child, CallStarted, count=2)  # one of the two processes drives it
+    await wait_for_entry(child, CallStarted, count=2)  # one of the two processes drives it
     await run.pause()
     await child.until("pausing")
     toolkit.gate("x").set()
@@ -232,7 +238,7 @@ async def test_a_child_can_be_driven_by_another_process_than_its_parent(opened: 
     await toolkit.start("y").wait()
     await run.cancel()
     await run.until("cancelled")
-    assert len(await entries(child, RunCancelled)) == 1
+    assert len(await read_entries(child, RunCancelled)) == 1
     await other_run.cancel()
     await other_run.until("cancelled")
 
@@ -240,7 +246,7 @@ async def test_a_child_can_be_driven_by_another_process_than_its_parent(opened: 
 # ── children that had ended before the cancel ─────────────────────────────────────────────
 
 
-async def test_a_cancel_of_the_parent_undoes_a_completed_child(opened: Opener) -> None:
+async def test_a_cancel_of_the_parent_undoes_a_completed_child(opened: OpenMidrun) -> None:
     """The undos of both are in reverse order; the journal of the child names its parent."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("draft", name="i1"), Use("draft", name="i2"), "Done.")
@@ -258,12 +264,12 @@ async def test_a_cancel_of_the_parent_undoes_a_completed_child(opened: Opener) -
     assert outcome.report.clean
     assert (await child.view()).phase == "cancelled"
     assert (await child.view()).output == "Done."
-    (request,) = await entries(child, CancelRequested)
+    (request,) = await read_entries(child, CancelRequested)
     assert (request.by, request.undo) == (f"run:{run.id}", "all")
 
 
 async def test_a_cancel_of_calls_in_flight_keeps_the_work_of_a_completed_child(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The report lists the child as done, with its run id."""
     toolkit = ApprovalToolkit()
@@ -281,7 +287,9 @@ async def test_a_cancel_of_calls_in_flight_keeps_the_work_of_a_completed_child(
     assert (done_call.tool, done_call.run) == ("aide", child.id)
 
 
-async def test_a_cancel_undoes_completed_generations_in_reverse_order(opened: Opener) -> None:
+async def test_a_cancel_undoes_completed_generations_in_reverse_order(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     inner = make_child(toolkit, Use("draft", name="i1"), "Inner.", name="inner")
     script = [Use("draft", name="m1"), Use("inner", task="deeper"), Use("draft", name="m2")]
@@ -300,7 +308,7 @@ async def test_a_cancel_undoes_completed_generations_in_reverse_order(opened: Op
     assert {row.phase for row in (await midrun.runs()).items} == {"cancelled"}
 
 
-async def test_a_child_without_anything_to_undo_stays_completed(opened: Opener) -> None:
+async def test_a_child_without_anything_to_undo_stays_completed(opened: OpenMidrun) -> None:
     """No entry is appended to its journal."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("quick", name="x"), "Done.")
@@ -311,12 +319,12 @@ async def test_a_child_without_anything_to_undo_stays_completed(opened: Opener) 
     await run.cancel(undo="all")
     await run.until("cancelled")
     child = await wait_for_child(midrun, run)
-    assert (await kinds(child))[-1] == "RunCompleted"
+    assert (await read_kinds(child))[-1] == "RunCompleted"
 
 
 @pytest.mark.parametrize("child_end", ["cancelled", "redirected"])
 async def test_undo_all_undoes_the_finished_calls_of_an_ended_child(
-    opened: Opener, child_end: str
+    opened: OpenMidrun, child_end: str
 ) -> None:
     """The end of the child had undone only its call in flight."""
     toolkit = ApprovalToolkit()
@@ -338,10 +346,12 @@ async def test_undo_all_undoes_the_finished_calls_of_an_ended_child(
     await run.cancel(undo="all")
     await run.until("cancelled")
     assert toolkit.undone == ["cut", "kept"]
-    assert len(await entries(child, UndoStarted)) == 2
+    assert len(await read_entries(child, UndoStarted)) == 2
 
 
-async def test_a_cancel_of_a_waiting_parent_undoes_its_completed_child(opened: Opener) -> None:
+async def test_a_cancel_of_a_waiting_parent_undoes_its_completed_child(
+    opened: OpenMidrun,
+) -> None:
     """No worker drives the parent while it waits; the cancel makes one take it."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("draft", name="inner"), "Done.")
@@ -351,7 +361,7 @@ async def test_a_cancel_of_a_waiting_parent_undoes_its_completed_child(opened: O
     run = await midrun.start("parent", "go")
     await run.until("waiting")
     child = await wait_for_child(midrun, run)
-    assert len(await entries(child, RunCompleted)) == 1
+    assert len(await read_entries(child, RunCompleted)) == 1
     await run.cancel(undo="all")
     await run.until("cancelled")
     assert toolkit.undone == ["inner"]
@@ -361,7 +371,7 @@ async def test_a_cancel_of_a_waiting_parent_undoes_its_completed_child(opened: O
 
 
 def make_parent_with_drafts(
-    drafts: Drafts, *children: Agent, before: tuple[Use, ...] = ()
+    drafts: UndoableDrafts, *children: Agent, before: tuple[Use, ...] = ()
 ) -> Agent:
     """Return an agent that calls each child once, and then a tool that waits."""
     turns = [
@@ -369,7 +379,11 @@ def make_parent_with_drafts(
         *(Use(child.name, task="Do") for child in children),
         Use("slow", name="x"),
     ]
-    tools = [*drafts.tools(), *drafts.stage.tools(), *(c.as_tool() for c in children)]
+    tools = [
+        *drafts.tools(),
+        *drafts.controllable_tools.tools(),
+        *(c.as_tool() for c in children),
+    ]
     return Agent("parent", model=ScriptedModel(turns), tools=tools)
 
 
@@ -377,20 +391,22 @@ def make_parent_with_drafts(
 async def start_parent(path: Path, agent: Agent) -> AsyncIterator[tuple[Midrun, Run]]:
     """Start a run of `agent` with a clock that ends every wait; verify it at the end."""
     with anyio.fail_after(TIME_LIMIT_SECONDS):
-        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(
+            get_store_url(path), agents=[agent], outside=make_fast_environment()
+        ) as midrun:
             yield midrun, await midrun.start("parent", "go")
-        await verify_all(path)
+        await verify_journals(path)
 
 
-def make_child_with_failing_undo(drafts: Drafts, times: int = ATTEMPTS) -> Agent:
+def make_child_with_failing_undo(drafts: UndoableDrafts, times: int = UNDO_ATTEMPTS) -> Agent:
     """Return a child whose first `times` attempts of an undo fail."""
-    drafts.fails["inner"] = times
+    drafts.failures_left["inner"] = times
     return drafts.agent(Use("write", name="inner"), "Done.", name="aide")
 
 
-async def cancel_run(run: Run, drafts: Drafts) -> None:
+async def cancel_run(run: Run, drafts: UndoableDrafts) -> None:
     """Cancel the run during its waiting call."""
-    await drafts.stage.start("x").wait()
+    await drafts.controllable_tools.start("x").wait()
     await run.cancel(undo="all")
     await run.until("cancelled")
 
@@ -403,7 +419,7 @@ async def retry_undo(run: Run) -> None:
 
 async def test_a_retry_on_the_parent_retries_the_failed_undo_of_its_child(path: Path) -> None:
     """The cause is gone by then: both reports are clean, and the undo has kept its key."""
-    drafts = Drafts()
+    drafts = UndoableDrafts()
     child_agent = make_child_with_failing_undo(drafts)
     agent = make_parent_with_drafts(drafts, child_agent, before=(Use("write", name="outer"),))
     async with start_parent(path, agent) as (midrun, run):
@@ -411,51 +427,51 @@ async def test_a_retry_on_the_parent_retries_the_failed_undo_of_its_child(path: 
         child = await wait_for_child(midrun, run, "c4")
         (left,) = (await run.report()).not_undone
         assert (left.tool, left.run) == ("aide", child.id)
-        assert drafts.stage.undone == ["outer"]
+        assert drafts.controllable_tools.undone == ["outer"]
         await retry_undo(run)
-        assert drafts.stage.undone == ["outer", "inner"]
+        assert drafts.controllable_tools.undone == ["outer", "inner"]
         assert (await run.report()).clean
         assert (await child.report()).clean
-        (retry,) = await entries(child, UndoRetried)
+        (retry,) = await read_entries(child, UndoRetried)
         assert retry.by == f"run:{run.id}"
-        assert len({key for name, key, _ in drafts.tries if name == "inner"}) == 1
+        assert len({key for name, key, _ in drafts.undo_calls if name == "inner"}) == 1
 
 
 async def test_a_retry_on_the_parent_retries_a_child_that_was_in_flight(path: Path) -> None:
     """On the parent the release of the child had failed, not an undo."""
-    drafts = Drafts()
-    drafts.fails["cut"] = ATTEMPTS
+    drafts = UndoableDrafts()
+    drafts.failures_left["cut"] = UNDO_ATTEMPTS
     child_agent = drafts.agent(Use("dictate", name="cut"), name="aide")
     async with start_parent(path, make_parent_with_drafts(drafts, child_agent)) as (_, run):
-        await drafts.stage.start("cut").wait()
+        await drafts.controllable_tools.start("cut").wait()
         await run.cancel()
         await run.until("cancelled")
         assert [call.tool for call in (await run.report()).still_held] == ["aide"]
         await retry_undo(run)
-        assert drafts.stage.undone == ["cut"]
+        assert drafts.controllable_tools.undone == ["cut"]
         assert (await run.report()).clean
 
 
 async def test_a_retry_on_the_top_run_retries_a_grandchild(path: Path) -> None:
     """Each run passes the retry on to its own children."""
-    drafts = Drafts()
-    drafts.fails["deep"] = ATTEMPTS
+    drafts = UndoableDrafts()
+    drafts.failures_left["deep"] = UNDO_ATTEMPTS
     inner = drafts.agent(Use("write", name="deep"), "Done.", name="inner")
     turns: list[Line] = [Use("inner", task="deeper"), "Done."]
     middle = Agent("middle", model=ScriptedModel(turns), tools=[inner.as_tool()])
     async with start_parent(path, make_parent_with_drafts(drafts, middle)) as (midrun, run):
         await cancel_run(run, drafts)
-        assert drafts.stage.undone == []
+        assert drafts.controllable_tools.undone == []
         await retry_undo(run)
-        assert drafts.stage.undone == ["deep"]
+        assert drafts.controllable_tools.undone == ["deep"]
         for view in (await midrun.runs()).items:
             assert (await (await midrun.get(view.run_id)).report()).clean
 
 
 async def test_each_retry_on_the_parent_retries_the_child_once(path: Path) -> None:
     """The child is not retried again for each attempt of its parent."""
-    drafts = Drafts()
-    child_agent = make_child_with_failing_undo(drafts, 3 * ATTEMPTS)
+    drafts = UndoableDrafts()
+    child_agent = make_child_with_failing_undo(drafts, 3 * UNDO_ATTEMPTS)
     async with start_parent(path, make_parent_with_drafts(drafts, child_agent)) as (
         midrun,
         run,
@@ -464,10 +480,10 @@ async def test_each_retry_on_the_parent_retries_the_child_once(path: Path) -> No
         child = await wait_for_child(midrun, run)
         for times in (1, 2):
             await retry_undo(run)
-            assert len(await entries(child, UndoRetried)) == times
-            assert len(await entries(child, UndoGaveUp)) == times + 1
-            assert len(await entries(child, UndoStarted)) == (times + 1) * ATTEMPTS
-        *_, ended = await entries(run, RunCancelled)
+            assert len(await read_entries(child, UndoRetried)) == times
+            assert len(await read_entries(child, UndoGaveUp)) == times + 1
+            assert len(await read_entries(child, UndoStarted)) == (times + 1) * UNDO_ATTEMPTS
+        *_, ended = await read_entries(run, RunCancelled)
         assert len(ended.residue) == 1
         await retry_undo(run)
         assert (await run.report()).clean
@@ -475,7 +491,7 @@ async def test_each_retry_on_the_parent_retries_the_child_once(path: Path) -> No
 
 async def test_a_retry_on_the_child_leaves_nothing_to_retry_for_its_parent(path: Path) -> None:
     """The report of the parent is clean after its own retry."""
-    drafts = Drafts()
+    drafts = UndoableDrafts()
     child_agent = make_child_with_failing_undo(drafts)
     async with start_parent(path, make_parent_with_drafts(drafts, child_agent)) as (
         midrun,
@@ -487,17 +503,17 @@ async def test_a_retry_on_the_child_leaves_nothing_to_retry_for_its_parent(path:
         await child.until("cancelled")
         await retry_undo(run)
         assert (await run.report()).clean
-        assert len(await entries(child, UndoRetried)) == 1
+        assert len(await read_entries(child, UndoRetried)) == 1
 
 
 async def test_a_parent_does_not_wait_between_attempts_after_its_child_gave_up(
     path: Path,
 ) -> None:
     """Nothing changes between these attempts."""
-    drafts = Drafts()
+    drafts = UndoableDrafts()
     async with start_parent(
         path, make_parent_with_drafts(drafts, make_child_with_failing_undo(drafts))
     ) as (_, run):
         await cancel_run(run, drafts)
-        failed = await entries(run, UndoFailed)
-        assert [one.retry_at for one in failed] == [None] * ATTEMPTS
+        failed = await read_entries(run, UndoFailed)
+        assert [one.retry_at for one in failed] == [None] * UNDO_ATTEMPTS

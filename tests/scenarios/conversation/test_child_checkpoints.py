@@ -28,8 +28,8 @@ from tests.scenarios.conversation.toolkit import (
     repeat_results,
     wait_for_child,
 )
-from tests.scenarios.promises.seen import entries
-from tests.unit.runs.conftest import Opener, verify_all
+from tests.scenarios.promises.seen import read_entries
+from tests.unit.runs.conftest import OpenMidrun, verify_journals
 
 KEY = b"a key of the deployment"
 TIME_LIMIT_SECONDS = 60
@@ -56,7 +56,7 @@ def open_other_store(path: Path, agent: Agent, *, key: bytes | None = None) -> M
 
 
 async def test_a_resume_on_another_store_repeats_no_call_of_the_child(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """The answer reaches the child, which continues from its question."""
     toolkit = ApprovalToolkit()
@@ -73,11 +73,11 @@ async def test_a_resume_on_another_store_repeats_no_call_of_the_child(
         assert isinstance(outcome, Completed)
         assert outcome.output == "aide: ask_human: yes"
         assert toolkit.completed == ["paid"]
-        (answered,) = await entries(
+        (answered,) = await read_entries(
             await wait_for_child(other_midrun, resumed_run), AskAnswered
         )
         assert answered.by == "ada"
-    await verify_all(tmp_path / "other.db")
+    await verify_journals(tmp_path / "other.db")
 
 
 async def test_a_checkpoint_without_a_store_contains_child_and_grandchild() -> None:
@@ -122,7 +122,7 @@ async def test_an_approval_of_a_child_is_given_with_the_checkpoint_of_its_parent
 
 
 async def test_a_completed_child_can_be_undone_on_another_store(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """The undo needs the journal of the child, which is part of the checkpoint."""
     toolkit = ApprovalToolkit()
@@ -142,7 +142,9 @@ async def test_a_completed_child_can_be_undone_on_another_store(
         assert toolkit.undone == ["inner"]
 
 
-async def test_a_checkpoint_with_missing_or_foreign_children_is_refused(opened: Opener) -> None:
+async def test_a_checkpoint_with_missing_or_foreign_children_is_refused(
+    opened: OpenMidrun,
+) -> None:
     """Without its child, the work of the child would be done again."""
     toolkit = ApprovalToolkit()
     midrun = await opened(
@@ -163,7 +165,7 @@ async def test_a_checkpoint_with_missing_or_foreign_children_is_refused(opened: 
             Checkpoint.from_json(changed_checkpoint.to_json())
 
 
-async def test_a_checkpoint_is_refused_while_a_child_is_running(opened: Opener) -> None:
+async def test_a_checkpoint_is_refused_while_a_child_is_running(opened: OpenMidrun) -> None:
     """The parent was forced to pause; the call of the child is still in flight."""
     toolkit = ApprovalToolkit()
     midrun = await opened(make_family(toolkit, Use("slow", name="x"), repeat_results))
@@ -186,7 +188,7 @@ async def test_a_checkpoint_is_refused_while_a_child_is_running(opened: Opener) 
 
 
 async def test_a_child_that_continued_makes_the_checkpoint_of_its_parent_stale(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """The store has the child, and never had the parent."""
     toolkit = ApprovalToolkit()
@@ -208,7 +210,7 @@ async def test_a_child_that_continued_makes_the_checkpoint_of_its_parent_stale(
 
 
 async def test_a_checkpoint_is_refused_if_the_agent_of_the_child_has_changed(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The agent of the parent is unchanged."""
     toolkit = ApprovalToolkit()
@@ -229,7 +231,7 @@ async def test_a_checkpoint_is_refused_if_the_agent_of_the_child_has_changed(
 
 
 async def test_a_partly_imported_checkpoint_is_completed_by_the_next_resume(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """The first process died after it had imported the child, and before the parent."""
     toolkit = ApprovalToolkit()

@@ -25,13 +25,13 @@ from tests.scenarios.conversation.toolkit import (
     repeat_results,
     wait_for_child,
 )
-from tests.scenarios.promises.seen import engine, entries, recorded, true
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import get_worker, read_entries, wait_for_entry, yield_until
+from tests.unit.runs.conftest import OpenMidrun
 
 TIME_LIMIT_SECONDS = 60
 
 
-async def test_a_parent_waits_until_its_paused_child_is_resumed(opened: Opener) -> None:
+async def test_a_parent_waits_until_its_paused_child_is_resumed(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("slow", name="x"), Use("quick", name="y"), "Found.")
     midrun = await opened(
@@ -50,7 +50,7 @@ async def test_a_parent_waits_until_its_paused_child_is_resumed(opened: Opener) 
     assert toolkit.completed == ["x", "y"]
 
 
-async def test_a_parent_can_be_paused_after_its_child(opened: Opener) -> None:
+async def test_a_parent_can_be_paused_after_its_child(opened: OpenMidrun) -> None:
     """No call of the parent is in flight, so its pause takes effect."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("slow", name="x"), Use("quick", name="y"), "Found.")
@@ -69,7 +69,7 @@ async def test_a_parent_can_be_paused_after_its_child(opened: Opener) -> None:
 
 
 async def test_a_resume_of_the_parent_does_not_resume_a_child_that_a_person_paused(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("slow", name="x"), Use("quick", name="y"), "Found.")
@@ -84,14 +84,14 @@ async def test_a_resume_of_the_parent_does_not_resume_a_child_that_a_person_paus
     toolkit.gate("x").set()
     await run.until("paused")
     await run.resume()
-    await recorded(run, CallStarted, count=3)  # the model, the child, and the child again
+    await wait_for_entry(run, CallStarted, count=3)  # the model, the child, and the child again
     assert (await child.view()).phase == "paused"
     assert toolkit.completed == ["x"]
     await child.resume(actor="ada")
     await run.until("completed")
 
 
-async def test_a_withdrawn_pause_lets_the_child_continue(opened: Opener) -> None:
+async def test_a_withdrawn_pause_lets_the_child_continue(opened: OpenMidrun) -> None:
     """No call is made again."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("slow", name="x"), Use("quick", name="y"), "Found.")
@@ -111,7 +111,7 @@ async def test_a_withdrawn_pause_lets_the_child_continue(opened: Opener) -> None
     assert toolkit.called == toolkit.completed == ["x", "y"]
 
 
-async def test_a_pause_now_aborts_the_calls_of_the_child(opened: Opener) -> None:
+async def test_a_pause_now_aborts_the_calls_of_the_child(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("read", name="x"), "Found.")
     midrun = await opened(
@@ -128,7 +128,9 @@ async def test_a_pause_now_aborts_the_calls_of_the_child(opened: Opener) -> None
     assert toolkit.called == ["x", "x"]  # `read` is read-only, so it may be repeated
 
 
-async def test_a_pause_now_after_a_pause_aborts_the_calls_of_the_child(opened: Opener) -> None:
+async def test_a_pause_now_after_a_pause_aborts_the_calls_of_the_child(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("read", name="x"), "Found.")
     midrun = await opened(
@@ -145,7 +147,9 @@ async def test_a_pause_now_after_a_pause_aborts_the_calls_of_the_child(opened: O
     assert toolkit.stopped == ["x"]
 
 
-async def test_all_descendants_are_paused_and_resumed_with_the_parent(opened: Opener) -> None:
+async def test_all_descendants_are_paused_and_resumed_with_the_parent(
+    opened: OpenMidrun,
+) -> None:
     """Three children side by side, one of them with a child of its own."""
     toolkit = ApprovalToolkit()
     inner = make_child(toolkit, Use("slow", name="i"), "inner!", name="inner")
@@ -178,7 +182,7 @@ async def test_all_descendants_are_paused_and_resumed_with_the_parent(opened: Op
 # ── redirect ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_redirect_now_cancels_the_child(opened: Opener) -> None:
+async def test_a_redirect_now_cancels_the_child(opened: OpenMidrun) -> None:
     """The call of the child in flight is undone, and the parent continues."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("slow_draft", name="x"), "Found.")
@@ -193,7 +197,7 @@ async def test_a_redirect_now_cancels_the_child(opened: Opener) -> None:
     assert (await (await wait_for_child(midrun, run)).view()).phase == "cancelled"
 
 
-async def test_a_redirect_at_the_next_step_lets_the_child_finish(opened: Opener) -> None:
+async def test_a_redirect_at_the_next_step_lets_the_child_finish(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("slow", name="x"), "Found.")
     midrun = await opened(
@@ -208,7 +212,7 @@ async def test_a_redirect_at_the_next_step_lets_the_child_finish(opened: Opener)
     assert outcome.output == "aide: Found."
 
 
-async def test_a_redirect_of_the_child_does_not_redirect_the_parent(opened: Opener) -> None:
+async def test_a_redirect_of_the_child_does_not_redirect_the_parent(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("slow", name="x"), lambda messages: messages[-1].text)
     midrun = await opened(
@@ -228,7 +232,7 @@ async def test_a_redirect_of_the_child_does_not_redirect_the_parent(opened: Open
 
 @pytest.mark.parametrize("scope", ["all", "run", "label:night"])
 async def test_a_halt_of_the_parent_stops_the_child_and_a_lift_continues_both(
-    opened: Opener, scope: str
+    opened: OpenMidrun, scope: str
 ) -> None:
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("read", name="x"), Use("quick", name="y"), "Found.")
@@ -252,7 +256,7 @@ async def test_a_halt_of_the_parent_stops_the_child_and_a_lift_continues_both(
 
 
 async def test_the_sweep_does_not_lift_a_child_that_is_halted_with_its_parent(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """No halt names the child, so the sweep could take it for a run whose halt is gone.
 
@@ -272,18 +276,20 @@ async def test_the_sweep_does_not_lift_a_child_that_is_halted_with_its_parent(
     await midrun.halt("stop", scope=f"run:{run.id}", actor=OPERATOR)
     await run.until("halted")
     child = await wait_for_child(midrun, run)
-    await recorded(child, RunHalted)
+    await wait_for_entry(child, RunHalted)
     # As by a process that died before it lifted the run.
     await midrun.store.remove_halt("label:decoy")
-    await recorded(decoy, RunLifted)
+    await wait_for_entry(decoy, RunLifted)
     assert (await child.view()).phase == "halted"
-    assert not await entries(child, RunLifted)
+    assert not await read_entries(child, RunLifted)
     await midrun.lift(scope=f"run:{run.id}", actor=OPERATOR)
     toolkit.gate("x").set()
     assert isinstance(await run.result(), Completed)
 
 
-async def test_a_halt_of_the_agent_of_the_child_makes_the_parent_wait(opened: Opener) -> None:
+async def test_a_halt_of_the_agent_of_the_child_makes_the_parent_wait(
+    opened: OpenMidrun,
+) -> None:
     """The halt does not cover the parent."""
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("read", name="x"), "Found.")
@@ -303,7 +309,7 @@ async def test_a_halt_of_the_agent_of_the_child_makes_the_parent_wait(opened: Op
 
 @pytest.mark.parametrize("control", ["pause", "cancel", "halt"])
 async def test_a_parent_can_be_stopped_while_its_child_is_halted(
-    opened: Opener, control: str
+    opened: OpenMidrun, control: str
 ) -> None:
     toolkit = ApprovalToolkit()
     child_agent = make_child(toolkit, Use("read", name="x"), "Found.")
@@ -327,7 +333,7 @@ async def test_a_parent_can_be_stopped_while_its_child_is_halted(
         else:
             # A halted child undoes nothing, so the parent waits for the lift.
             await run.cancel()
-            await recorded(child, RunHalted)
+            await wait_for_entry(child, RunHalted)
             await midrun.lift(scope="agent:aide", actor=OPERATOR)
             await run.until("cancelled")
     toolkit.gate("x").set()
@@ -368,7 +374,7 @@ async def test_a_store_error_during_the_read_of_a_child_does_not_fail_its_call(
             run = await midrun.start("parent", "go")
             outcome = await run.result()
             assert isinstance(outcome, Completed), str(outcome)
-            assert not await entries(run, CallFailed)
+            assert not await read_entries(run, CallFailed)
             assert toolkit.completed == ["x"]
             assert not store.errors
     await store.close()
@@ -389,13 +395,13 @@ async def test_a_process_can_close_while_a_pausing_parent_waits_for_its_child(
             await (await wait_for_child(midrun, run)).until("pausing")
         async with Midrun(f"sqlite:///{tmp_path}/runs.db") as midrun:
             run = await midrun.get(run.id)
-            assert len(await entries(run, StoodDown)) == 1, "the lease was not given back"
+            assert len(await read_entries(run, StoodDown)) == 1, "the lease was not given back"
         toolkit.open_all_gates()
         async with Midrun(f"sqlite:///{tmp_path}/runs.db", agents=[agent]) as midrun:
             await (await midrun.get(run.id)).until("paused")
 
 
-async def test_a_second_pause_reaches_a_child_that_was_resumed(opened: Opener) -> None:
+async def test_a_second_pause_reaches_a_child_that_was_resumed(opened: OpenMidrun) -> None:
     """The first pause was withdrawn, on both runs."""
     toolkit = ApprovalToolkit()
     child_agent = toolkit.agent(
@@ -481,7 +487,7 @@ async def test_a_pause_withdrawn_while_the_worker_reads_the_paused_child_resumes
             toolkit.gate("x").set()
             await child.until("paused")
             # The run loop of the child has ended: it sends no more notifications.
-            await true(lambda: child.id not in engine(midrun)._active_runs)
+            await yield_until(lambda: child.id not in get_worker(midrun)._active_runs)
             store.shows_paused = True
             midrun._service.change_notifier.notify(RunId(child.id))  # read the child again
             await store.snapshot_requested.wait()

@@ -12,8 +12,8 @@ from midrun.core.values import Use as ToolUse
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from tests.scenarios.conversation.toolkit import ApprovalToolkit
-from tests.scenarios.promises.seen import entries
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries
+from tests.unit.runs.conftest import OpenMidrun
 
 
 class ThinkingModel(Unpriced):
@@ -52,21 +52,23 @@ class ThinkingModel(Unpriced):
 
 
 async def test_thinking_text_and_reason_are_in_the_journal_with_the_call(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     run = await (
         await opened(Agent("actor", model=ThinkingModel(), tools=toolkit.tools()))
     ).start("actor", "go")
     await run.until("completed")
-    reply = next(e.reply for e in await entries(run, CallDone) if e.reply is not None)
+    reply = next(e.reply for e in await read_entries(run, CallDone) if e.reply is not None)
     assert (reply.thinking, reply.text) == ("It is still unread. ", "I will read it.")
     (use,) = reply.uses
     assert (use.why, use.args) == ("it is the newest", {"name": "x"})
     assert toolkit.completed == ["x"]
 
 
-async def test_the_journal_keeps_the_thinking_of_an_aborted_model_call(opened: Opener) -> None:
+async def test_the_journal_keeps_the_thinking_of_an_aborted_model_call(
+    opened: OpenMidrun,
+) -> None:
     """The model call was aborted before it had any text."""
     toolkit, model = ApprovalToolkit(), ThinkingModel()
     model.blocks = True
@@ -76,11 +78,11 @@ async def test_the_journal_keeps_the_thinking_of_an_aborted_model_call(opened: O
     await model.thinking.wait()
     await run.pause()
     await run.until("paused")
-    (aborted,) = await entries(run, CallAborted)
+    (aborted,) = await read_entries(run, CallAborted)
     assert aborted.thinking == "It is still unread. "
 
 
-async def test_the_report_has_the_reason_of_a_call(opened: Opener) -> None:
+async def test_the_report_has_the_reason_of_a_call(opened: OpenMidrun) -> None:
     """As a field, and in its text."""
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("quick", name="x", why="it is the newest"), "Done.")
@@ -91,7 +93,7 @@ async def test_the_report_has_the_reason_of_a_call(opened: Opener) -> None:
     assert "it is the newest" in str(report)
 
 
-async def test_the_view_has_the_reasons_of_asks_and_calls_in_flight(opened: Opener) -> None:
+async def test_the_view_has_the_reasons_of_asks_and_calls_in_flight(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
         Use("pay", name="x", why="the invoice is due"), Use("slow", name="y", why="to be sure")

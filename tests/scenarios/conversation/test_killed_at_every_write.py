@@ -14,11 +14,11 @@ import pytest
 from midrun import Midrun
 from midrun.core.ids import RunId
 from midrun.ports.environment import Environment
-from tests.crash.child import LONG
-from tests.crash.facts import at_once, later
+from tests.crash.child import LONG_LEASE
+from tests.crash.facts import draw_no_delay, make_clock_ahead
 from tests.scenarios.conversation.crash_scenarios import SCENARIOS, read_family_runs
 from tests.support.processes import ROOT
-from tests.support.store_choice import kept_at
+from tests.support.store_choice import get_store_url
 
 KILL_POINTS = ("insert", "commit", "reply")
 TIME_LIMIT_SECONDS = 240  # enough for a process at each write of a run
@@ -52,10 +52,12 @@ async def run_killed_processes(folder: Path, scenario: str, *kill_points: str) -
 async def finish_runs(cases: list[Case], folder: Path) -> None:
     """Take over all runs of the killed processes, finish and check them."""
     agents = [SCENARIOS[case.scenario].agent(case.case, folder / case.case) for case in cases]
-    outside = Environment(lease=LONG, clock=later(hours=9), random_unit=at_once)
+    outside = Environment(
+        lease=LONG_LEASE, clock=make_clock_ahead(hours=9), random_unit=draw_no_delay
+    )
     semaphore = anyio.Semaphore(MAX_PARALLEL_RUNS)
     async with (
-        Midrun(kept_at(f"{folder}/runs.db"), agents=agents, outside=outside) as midrun,
+        Midrun(get_store_url(f"{folder}/runs.db"), agents=agents, outside=outside) as midrun,
         anyio.create_task_group() as tasks,
     ):
         for case in cases:

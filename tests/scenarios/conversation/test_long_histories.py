@@ -26,9 +26,9 @@ from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from tests.scenarios.conversation.toolkit import ApprovalToolkit
-from tests.scenarios.promises.seen import entries, journal, recorded
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener, verify_all
+from tests.scenarios.promises.seen import read_entries, read_journal, wait_for_entry
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun, verify_journals
 
 WINDOW_WORDS = 400
 STEP_MAX_WORDS = 20  # one step adds at most so many words to a prompt
@@ -112,14 +112,16 @@ def make_agent(
 
 
 async def start_run(
-    opened: Opener, model: CountingModel, toolkit: ApprovalToolkit
+    opened: OpenMidrun, model: CountingModel, toolkit: ApprovalToolkit
 ) -> tuple[Midrun, Run]:
     """Start a run of `model` with a small window."""
     midrun = await opened(make_agent(model, toolkit))
     return midrun, await midrun.start("actor", "Count to the end of it all")
 
 
-async def test_prompts_stay_limited_and_the_journal_keeps_all_replies(opened: Opener) -> None:
+async def test_prompts_stay_limited_and_the_journal_keeps_all_replies(
+    opened: OpenMidrun,
+) -> None:
     model, toolkit = CountingModel(300), ApprovalToolkit()
     _, run = await start_run(opened, model, toolkit)
     outcome = await run.result()
@@ -127,11 +129,11 @@ async def test_prompts_stay_limited_and_the_journal_keeps_all_replies(opened: Op
     assert outcome.output == "The end."
     assert max(model.prompt_sizes) <= WINDOW_WORDS + STEP_MAX_WORDS
     assert max(model.summary_prompt_sizes) <= WINDOW_WORDS + 2 * STEP_MAX_WORDS
-    replies = [e.reply for e in await entries(run, CallDone) if e.reply is not None]
+    replies = [e.reply for e in await read_entries(run, CallDone) if e.reply is not None]
     texts = [reply.text for reply in replies if reply.text.startswith("Step")]
     assert texts == [f"Step {n} of many, which is work." for n in range(300)]
     assert toolkit.completed == [f"x{n}" for n in range(300)]
-    assert len(await entries(run, HistoryCondensed)) == len(model.summary_prompt_sizes) > 3
+    assert len(await read_entries(run, HistoryCondensed)) == len(model.summary_prompt_sizes) > 3
 
 
 @pytest.mark.slow
@@ -139,10 +141,10 @@ async def test_prompts_stay_limited_over_three_thousand_steps(path: Path) -> Non
     """The largest prompt of the last thousand steps is no larger than that of the first."""
     model, toolkit = CountingModel(3_000), ApprovalToolkit()
     with anyio.fail_after(240):
-        async with Midrun(kept_at(path), agents=[make_agent(model, toolkit)]) as midrun:
+        async with Midrun(get_store_url(path), agents=[make_agent(model, toolkit)]) as midrun:
             run = await midrun.start("actor", "Count to the end of it all")
             await run.until("completed")
-        await verify_all(path)
+        await verify_journals(path)
     assert len(toolkit.completed) == 3_000
     assert (
         max(model.prompt_sizes[-1_000:])
@@ -151,19 +153,19 @@ async def test_prompts_stay_limited_over_three_thousand_steps(path: Path) -> Non
     )
 
 
-async def test_a_summary_is_a_model_call_but_not_a_step(opened: Opener) -> None:
+async def test_a_summary_is_a_model_call_but_not_a_step(opened: OpenMidrun) -> None:
     """It is journaled as a model call with the purpose `condense`."""
     model, toolkit = CountingModel(60), ApprovalToolkit()
     _, run = await start_run(opened, model, toolkit)
     view = await run.until("completed")
     assert view.step == 61
-    starts = await entries(run, CallStarted)
+    starts = await read_entries(run, CallStarted)
     purposes = [start.purpose for start in starts if start.call_kind == "model"]
     assert purposes.count("condense") == len(model.summary_prompt_sizes) > 0
     assert purposes.count("step") == 61
 
 
-async def test_the_newest_turns_are_not_condensed(opened: Opener) -> None:
+async def test_the_newest_turns_are_not_condensed(opened: OpenMidrun) -> None:
     model, toolkit = CountingModel(60), ApprovalToolkit()
     _, run = await start_run(opened, model, toolkit)
     await run.until("completed")
@@ -173,7 +175,7 @@ async def test_the_newest_turns_are_not_condensed(opened: Opener) -> None:
     assert last.uses[0].result == "x59 done"
 
 
-async def test_a_pause_during_a_summary_aborts_it(opened: Opener) -> None:
+async def test_a_pause_during_a_summary_aborts_it(opened: OpenMidrun) -> None:
     """Nothing is condensed, and the resume makes the summary again."""
     model, toolkit = CountingModel(60), ApprovalToolkit()
     model.holds_summary = True
@@ -182,8 +184,8 @@ async def test_a_pause_during_a_summary_aborts_it(opened: Opener) -> None:
     await run.pause()
     await run.until("paused")
     assert model.closed_summaries == 1
-    assert not await entries(run, HistoryCondensed)
-    assert len(await entries(run, CallAborted)) == 1
+    assert not await read_entries(run, HistoryCondensed)
+    assert len(await read_entries(run, CallAborted)) == 1
     done = list(toolkit.completed)
     model.holds_summary = False
     await run.resume()
@@ -193,7 +195,7 @@ async def test_a_pause_during_a_summary_aborts_it(opened: Opener) -> None:
     assert max(model.prompt_sizes) <= WINDOW_WORDS + STEP_MAX_WORDS
 
 
-async def test_a_redirect_during_a_summary_reaches_the_next_step(opened: Opener) -> None:
+async def test_a_redirect_during_a_summary_reaches_the_next_step(opened: OpenMidrun) -> None:
     model, toolkit = CountingModel(60), ApprovalToolkit()
     model.holds_summary = True
     _, run = await start_run(opened, model, toolkit)
@@ -201,12 +203,12 @@ async def test_a_redirect_during_a_summary_reaches_the_next_step(opened: Opener)
     model.holds_summary = False
     model.steps = 0
     await run.redirect("Come to the end", actor="ada")
-    await recorded(run, RedirectApplied)
+    await wait_for_entry(run, RedirectApplied)
     await run.until("completed")
     assert "Come to the end" in [turn.text for turn in model.transcript]
 
 
-async def test_a_cancel_during_a_summary_aborts_it(opened: Opener) -> None:
+async def test_a_cancel_during_a_summary_aborts_it(opened: OpenMidrun) -> None:
     model, toolkit = CountingModel(60), ApprovalToolkit()
     model.holds_summary = True
     _, run = await start_run(opened, model, toolkit)
@@ -216,21 +218,21 @@ async def test_a_cancel_during_a_summary_aborts_it(opened: Opener) -> None:
     assert model.closed_summaries == 1
 
 
-async def test_a_failed_summary_fails_the_run_and_keeps_its_history(opened: Opener) -> None:
+async def test_a_failed_summary_fails_the_run_and_keeps_its_history(opened: OpenMidrun) -> None:
     """The run can be resumed."""
     model, toolkit = CountingModel(60), ApprovalToolkit()
     model.fails_summary = True
     _, run = await start_run(opened, model, toolkit)
     outcome = await run.result()
     assert isinstance(outcome, Failed)
-    assert not await entries(run, HistoryCondensed)
+    assert not await read_entries(run, HistoryCondensed)
     model.fails_summary = False
     await run.resume()
     await run.until("completed")
     assert len(set(toolkit.completed)) == len(toolkit.completed) == 60
 
 
-async def test_an_empty_summary_does_not_replace_the_history(opened: Opener) -> None:
+async def test_an_empty_summary_does_not_replace_the_history(opened: OpenMidrun) -> None:
     model, toolkit = CountingModel(60), ApprovalToolkit()
     model.summary = ""
     _, run = await start_run(opened, model, toolkit)
@@ -239,12 +241,12 @@ async def test_an_empty_summary_does_not_replace_the_history(opened: Opener) -> 
 
 
 async def test_the_task_and_the_instructions_stay_in_the_prompt_after_summaries(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The summary in this test does not mention them."""
     model, toolkit = CountingModel(120), ApprovalToolkit()
     _, run = await start_run(opened, model, toolkit)
-    await recorded(run, CallDone, count=5)
+    await wait_for_entry(run, CallDone, count=5)
     await run.redirect("Use the blue ones only")
     await run.until("completed")
     assert len(model.summary_prompt_sizes) > 1
@@ -253,7 +255,7 @@ async def test_the_task_and_the_instructions_stay_in_the_prompt_after_summaries(
     assert "Use the blue ones only" in texts
 
 
-async def test_a_frame_that_is_held_during_a_summary_is_resumed(opened: Opener) -> None:
+async def test_a_frame_that_is_held_during_a_summary_is_resumed(opened: OpenMidrun) -> None:
     """Frames are part of the state, not of the transcript."""
     model, toolkit = CountingModel(60), ApprovalToolkit()
     model.holds_summary = True
@@ -263,14 +265,14 @@ async def test_a_frame_that_is_held_during_a_summary_is_resumed(opened: Opener) 
     await run.say("How far are you?", actor="ada")
     model.summary_gate.set()
     await run.until("completed")
-    (resumed,) = await entries(run, FrameResumed)
+    (resumed,) = await read_entries(run, FrameResumed)
     assert "Back to *Count to the end of it all*" in resumed.words
-    kinds = [type(entry).__name__ for entry in await journal(run)]
+    kinds = [type(entry).__name__ for entry in await read_journal(run)]
     assert "HistoryCondensed" in kinds[kinds.index("FramePushed") : kinds.index("FrameResumed")]
     assert resumed.words in [turn.text for turn in model.transcript]
 
 
-async def test_a_window_of_0_turns_summaries_off(opened: Opener) -> None:
+async def test_a_window_of_0_turns_summaries_off(opened: OpenMidrun) -> None:
     model, toolkit = CountingModel(60), ApprovalToolkit()
     midrun = await opened(make_agent(model, toolkit, window=0))
     run = await midrun.start("actor", "go")
@@ -280,7 +282,7 @@ async def test_a_window_of_0_turns_summaries_off(opened: Opener) -> None:
 
 
 async def test_a_window_smaller_than_the_kept_turns_still_makes_progress(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """At most one summary comes before each step."""
     model, toolkit = CountingModel(30), ApprovalToolkit()
@@ -314,7 +316,7 @@ def make_reader(results: int, size: int) -> Agent:
 
 
 async def test_long_results_are_cut_in_the_history_of_a_thread_and_of_a_fork(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A long thread can always be continued."""
     midrun = await opened(make_reader(3, 3_000_000))
@@ -324,7 +326,7 @@ async def test_long_results_are_cut_in_the_history_of_a_thread_and_of_a_fork(
     forked = await first.fork(instruction="Again")
     for run in (second, forked):
         await run.until("completed")
-        (started,) = await entries(run, RunStarted)
+        (started,) = await read_entries(run, RunStarted)
         calls = [call for message in started.history for call in message.made]
         assert [str(call.result)[:2] for call in calls] == ["0 ", "1 ", "2 "]
         assert all(str(call.result).endswith("… (3000002 characters)") for call in calls)
@@ -333,18 +335,18 @@ async def test_long_results_are_cut_in_the_history_of_a_thread_and_of_a_fork(
 
 async def test_only_the_newest_runs_of_a_thread_are_in_the_history(path: Path) -> None:
     """`thread_runs` is the limit; the first message says that older ones are left out."""
-    async with Midrun(kept_at(path), agents=[make_reader(0, 0)], thread_runs=2) as midrun:
+    async with Midrun(get_store_url(path), agents=[make_reader(0, 0)], thread_runs=2) as midrun:
         for task in ("first", "second"):
             await (await midrun.start("actor", task, thread=THREAD)).until("completed")
         third = await midrun.start("actor", "third", thread=THREAD)
-        (started,) = await entries(third, RunStarted)
+        (started,) = await read_entries(third, RunStarted)
         assert [message.text for message in started.history] == [
             *("first", "Read."),
             *("second", "Read."),
         ]
         await third.until("completed")
         fourth = await midrun.start("actor", "fourth", thread=THREAD)
-        (started,) = await entries(fourth, RunStarted)
+        (started,) = await read_entries(fourth, RunStarted)
         note, *messages = started.history
         assert (note.role, messages[0].text) == ("runtime", "second")
         assert note.text == (
@@ -352,16 +354,18 @@ async def test_only_the_newest_runs_of_a_thread_are_in_the_history(path: Path) -
         )
         await fourth.until("completed")
     with pytest.raises(Misconfigured, match="thread_runs"):
-        Midrun(kept_at(path), thread_runs=0)
+        Midrun(get_store_url(path), thread_runs=0)
 
 
-async def test_the_oldest_messages_of_a_too_long_history_are_left_out(opened: Opener) -> None:
+async def test_the_oldest_messages_of_a_too_long_history_are_left_out(
+    opened: OpenMidrun,
+) -> None:
     """The first message says how many."""
     midrun = await opened(make_reader(300, 15_000))
     first = await midrun.start("actor", "first", thread=THREAD)
     await first.until("completed")
     second = await midrun.start("actor", "second", thread=THREAD)
-    (started,) = await entries(second, RunStarted)
+    (started,) = await read_entries(second, RunStarted)
     note, *messages = started.history
     assert note.text.startswith(f"{302 - len(messages)} earlier messages are left out")
     assert messages[-1].text == "Read."

@@ -22,13 +22,13 @@ from midrun.models import Use
 from midrun.runs.turns import SHOWN_MAX_CHARS, count_turns, list_turns, make_plan_rows
 from midrun.testing.scenario import Scenario, given
 from tests.scenarios.conversation.toolkit import ApprovalToolkit, repeat_results
-from tests.scenarios.promises.seen import entries, recorded, turns
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_turns, wait_for_entry
+from tests.unit.runs.conftest import OpenMidrun
 
 ITEMS = ["Find papers", "Read them", "Synthesise"]
 
 
-async def test_a_plan_is_set_marked_and_revised_in_the_journal(opened: Opener) -> None:
+async def test_a_plan_is_set_marked_and_revised_in_the_journal(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
         Use("plan", items=ITEMS, marks={"1": "running"}),
@@ -47,13 +47,13 @@ async def test_a_plan_is_set_marked_and_revised_in_the_journal(opened: Opener) -
         "Synthesise",
     ]
     assert view.place == "step 2 of 4"
-    marks = [[item.mark for item in made.items] for made in await entries(run, PlanMade)]
+    marks = [[item.mark for item in made.items] for made in await read_entries(run, PlanMade)]
     assert marks[:2] == [["running", "queued", "queued"], ["done", "running", "queued"]]
     toolkit.gate("x").set()
     await run.until("completed")
 
 
-async def test_a_mark_for_an_unknown_item_is_an_error_for_the_model(opened: Opener) -> None:
+async def test_a_mark_for_an_unknown_item_is_an_error_for_the_model(opened: OpenMidrun) -> None:
     """The plan does not change."""
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
@@ -65,10 +65,10 @@ async def test_a_mark_for_an_unknown_item_is_an_error_for_the_model(opened: Open
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert "9" in outcome.output
-    assert len(await entries(run, PlanMade)) == 1
+    assert len(await read_entries(run, PlanMade)) == 1
 
 
-async def test_a_dropped_item_is_not_counted(opened: Opener) -> None:
+async def test_a_dropped_item_is_not_counted(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
         Use("plan", items=ITEMS, marks={"1": "done", "2": "dropped"}),
@@ -82,7 +82,7 @@ async def test_a_dropped_item_is_not_counted(opened: Opener) -> None:
     await run.until("completed")
 
 
-async def test_a_redirect_records_the_plan_item_that_it_replaces(opened: Opener) -> None:
+async def test_a_redirect_records_the_plan_item_that_it_replaces(opened: OpenMidrun) -> None:
     """The instruction is recorded as one line."""
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
@@ -92,13 +92,13 @@ async def test_a_redirect_records_the_plan_item_that_it_replaces(opened: Opener)
     await toolkit.start("x").wait()
     await run.redirect("Only papers\nof this year")
     toolkit.gate("x").set()
-    applied = await recorded(run, RedirectApplied)
+    applied = await wait_for_entry(run, RedirectApplied)
     assert (applied.minus, applied.plus) == ("Read them", "Only papers of this year")
     await run.until("completed")
 
 
 async def test_a_resume_with_an_instruction_records_the_plan_item_that_it_replaces(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
@@ -110,12 +110,12 @@ async def test_a_resume_with_an_instruction_records_the_plan_item_that_it_replac
     toolkit.gate("x").set()
     await run.until("paused")
     await run.resume("Only papers of this year")
-    (resumed,) = await entries(run, RunResumed)
+    (resumed,) = await read_entries(run, RunResumed)
     assert (resumed.minus, resumed.plus) == ("Read them", "Only papers of this year")
     await run.until("completed")
 
 
-async def test_without_a_plan_the_status_line_has_only_the_step(opened: Opener) -> None:
+async def test_without_a_plan_the_status_line_has_only_the_step(opened: OpenMidrun) -> None:
     """The redirect has a replaced text all the same."""
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("slow", name="x"), "Done.")
@@ -124,13 +124,13 @@ async def test_without_a_plan_the_status_line_has_only_the_step(opened: Opener) 
     assert (await run.view()).place == "step 1"
     await run.redirect("Elsewhere")
     toolkit.gate("x").set()
-    applied = await recorded(run, RedirectApplied)
+    applied = await wait_for_entry(run, RedirectApplied)
     assert applied.minus
     assert applied.plus == "Elsewhere"
     await run.until("completed")
 
 
-async def test_another_process_reads_the_same_plan(opened: Opener) -> None:
+async def test_another_process_reads_the_same_plan(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
         Use("plan", items=ITEMS, marks={"1": "done"}), Use("slow", name="x"), repeat_results
@@ -141,11 +141,11 @@ async def test_another_process_reads_the_same_plan(opened: Opener) -> None:
     assert (await remote_run.view()).place == "step 2 of 3"
     toolkit.gate("x").set()
     await run.until("completed")
-    (made,) = [use for turn in await turns(run) for use in turn.uses if use.tool == "plan"]
+    (made,) = [use for turn in await read_turns(run) for use in turn.uses if use.tool == "plan"]
     assert "step 2 of 3" in str(made.result)
 
 
-async def test_two_revisions_in_one_reply_are_both_kept(opened: Opener) -> None:
+async def test_two_revisions_in_one_reply_are_both_kept(opened: OpenMidrun) -> None:
     """Both calls start from the same plan, and the second one keeps the change of the first."""
     marks = [Use("plan", marks={"1": "done"}), Use("plan", marks={"2": "done"})]
     agent = ApprovalToolkit().agent(Use("plan", items=ITEMS), marks, "Done.")

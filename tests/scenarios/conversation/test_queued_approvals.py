@@ -19,16 +19,16 @@ from tests.scenarios.conversation.toolkit import (
     repeat_last_message,
     repeat_results,
 )
-from tests.scenarios.promises.clocks import FAR, Hand
-from tests.scenarios.promises.seen import entries, journal, recorded, turns
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.clocks import YEAR_LEASE, ManualClock
+from tests.scenarios.promises.seen import read_entries, read_journal, read_turns, wait_for_entry
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 OUTCOME_PREFIX = "Outcome of post, which was awaiting review: "
 
 
 async def start_waiting_run(
-    opened: Opener, toolkit: ApprovalToolkit, *rest: object
+    opened: OpenMidrun, toolkit: ApprovalToolkit, *rest: object
 ) -> tuple[Midrun, Run]:
     """Return a run that has given its answer while a queued approval is still open."""
     midrun = await opened(toolkit.agent(Use("post", name="x"), "Posted, I hope.", *rest))
@@ -37,7 +37,7 @@ async def start_waiting_run(
     return midrun, run
 
 
-async def test_the_agent_continues_and_the_outcome_is_a_new_message(opened: Opener) -> None:
+async def test_the_agent_continues_and_the_outcome_is_a_new_message(opened: OpenMidrun) -> None:
     """The model first gets the interim result that the call is under review."""
     toolkit = ApprovalToolkit()
     results: list[str] = []
@@ -62,12 +62,12 @@ async def test_the_agent_continues_and_the_outcome_is_a_new_message(opened: Open
     assert toolkit.completed == ["x", "other"]
 
 
-async def test_the_interim_result_stays_in_later_prompts(opened: Opener) -> None:
+async def test_the_interim_result_stays_in_later_prompts(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, "Good.")
     await run.approve()
     await run.until("completed")
-    transcript = await turns(run)
+    transcript = await read_turns(run)
     (use,) = next(turn.uses for turn in transcript if turn.uses)
     assert use.problem.startswith(REVIEW_RESULT)
     assert [turn.text for turn in transcript if turn.kind == "outcome"] == [
@@ -75,7 +75,9 @@ async def test_the_interim_result_stays_in_later_prompts(opened: Opener) -> None
     ]
 
 
-async def test_a_run_with_an_open_review_waits_instead_of_completing(opened: Opener) -> None:
+async def test_a_run_with_an_open_review_waits_instead_of_completing(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, "Now it is.")
     outcome = await run.result()
@@ -88,7 +90,7 @@ async def test_a_run_with_an_open_review_waits_instead_of_completing(opened: Ope
     assert done.output == "Now it is."
 
 
-async def test_a_decline_reaches_the_model_with_its_reason(opened: Opener) -> None:
+async def test_a_decline_reaches_the_model_with_its_reason(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, repeat_last_message)
     await run.decline("too loud", actor="ada")
@@ -98,20 +100,22 @@ async def test_a_decline_reaches_the_model_with_its_reason(opened: Opener) -> No
     assert toolkit.called == []
 
 
-async def test_a_call_with_edited_arguments_refers_to_their_approval(opened: Opener) -> None:
+async def test_a_call_with_edited_arguments_refers_to_their_approval(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, repeat_last_message)
     await run.approve(args={"name": "y"}, actor="ada")
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert (toolkit.completed, outcome.output) == (["y"], f'{OUTCOME_PREFIX}"y done"')
-    (answer,) = await entries(run, AskAnswered)
-    (started,) = [e for e in await entries(run, CallStarted) if e.approval is not None]
+    (answer,) = await read_entries(run, AskAnswered)
+    (started,) = [e for e in await read_entries(run, CallStarted) if e.approval is not None]
     assert started.approval is not None
     assert started.approval.args_hash == answer.args_hash
 
 
-async def test_two_reviews_are_settled_separately_and_in_any_order(opened: Opener) -> None:
+async def test_two_reviews_are_settled_separately_and_in_any_order(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     both = [Use("post", name="x"), Use("post", name="y")]
     midrun = await opened(toolkit.agent(both, "Hm.", "One.", "Two.", "Three."))
@@ -124,11 +128,11 @@ async def test_two_reviews_are_settled_separately_and_in_any_order(opened: Opene
     assert toolkit.completed == ["y"]
     await run.decline("no", ask=first, actor="ada")
     await run.until("completed")
-    outcomes = [turn.text for turn in await turns(run) if turn.kind == "outcome"]
+    outcomes = [turn.text for turn in await read_turns(run) if turn.kind == "outcome"]
     assert outcomes == [f'{OUTCOME_PREFIX}"y done"', f"{OUTCOME_PREFIX}declined by ada: no"]
 
 
-async def test_a_call_beside_the_queued_one_is_made_at_once(opened: Opener) -> None:
+async def test_a_call_beside_the_queued_one_is_made_at_once(opened: OpenMidrun) -> None:
     """The step ends while one of its calls waits for its review."""
     toolkit = ApprovalToolkit()
     beside = [Use("post", name="x"), Use("quick", name="y")]
@@ -147,15 +151,15 @@ async def test_a_call_beside_the_queued_one_is_made_at_once(opened: Opener) -> N
 
 async def test_an_expired_review_counts_as_declined(path: Path) -> None:
     """A later approval is refused."""
-    toolkit, clock = ApprovalToolkit(), Hand()
+    toolkit, clock = ApprovalToolkit(), ManualClock()
     agent = toolkit.agent(Use("brief_post", name="x"), "Hm.", repeat_last_message)
-    outside = Environment(clock=clock, lease=FAR)
+    outside = Environment(clock=clock, lease=YEAR_LEASE)
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
+        async with Midrun(get_store_url(path), agents=[agent], outside=outside) as midrun:
             run = await midrun.start("actor", "go")
             (ask,) = (await run.until("waiting")).asks
             assert ask.expires_at == clock.now + 3_600_000_000
-            clock.move(timedelta(hours=2))
+            clock.advance(timedelta(hours=2))
             assert (await expect_refusal(run.approve(ask=ask.id))).reason == "ask_closed"
             view = await run.until("completed")
             assert "nobody decided in time" in view.output
@@ -166,7 +170,7 @@ async def test_an_expired_review_counts_as_declined(path: Path) -> None:
 # ── redirect and cancel ────────────────────────────────────────────────────────────────────
 
 
-async def test_a_redirect_of_a_waiting_run_closes_the_review(opened: Opener) -> None:
+async def test_a_redirect_of_a_waiting_run_closes_the_review(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, "Something else.")
     (ask,) = (await run.view()).asks
@@ -176,11 +180,13 @@ async def test_a_redirect_of_a_waiting_run_closes_the_review(opened: Opener) -> 
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert toolkit.called == []
-    (closed,) = await entries(run, AskClosed)
+    (closed,) = await read_entries(run, AskClosed)
     assert (closed.why, closed.by) == ("superseded", "bob")
 
 
-async def test_a_redirect_of_a_running_run_closes_the_review_at_once(opened: Opener) -> None:
+async def test_a_redirect_of_a_running_run_closes_the_review_at_once(
+    opened: OpenMidrun,
+) -> None:
     """No approval is possible between the request and the next boundary."""
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("post", name="x"), Use("slow", name="other"), "New.", "New.")
@@ -194,7 +200,9 @@ async def test_a_redirect_of_a_running_run_closes_the_review_at_once(opened: Ope
     assert toolkit.completed == ["other"]
 
 
-async def test_a_redirect_drops_an_approved_call_that_has_not_started(opened: Opener) -> None:
+async def test_a_redirect_drops_an_approved_call_that_has_not_started(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, "New.")
     await run.pause()
@@ -202,10 +210,10 @@ async def test_a_redirect_drops_an_approved_call_that_has_not_started(opened: Op
     await run.redirect("New")
     assert isinstance(await run.result(), Completed)
     assert toolkit.called == []
-    assert len(await entries(run, CallSealed)) == 1
+    assert len(await read_entries(run, CallSealed)) == 1
 
 
-async def test_a_cancel_closes_the_review(opened: Opener) -> None:
+async def test_a_cancel_closes_the_review(opened: OpenMidrun) -> None:
     """The report lists the call as never started."""
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit)
@@ -217,7 +225,7 @@ async def test_a_cancel_closes_the_review(opened: Opener) -> None:
     assert toolkit.called == []
 
 
-async def test_a_cancel_undoes_a_reviewed_call(opened: Opener) -> None:
+async def test_a_cancel_undoes_a_reviewed_call(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("post_draft", name="x"), "Hm.", Use("slow", name="y"))
     run = await (await opened(agent)).start("actor", "go")
@@ -232,7 +240,7 @@ async def test_a_cancel_undoes_a_reviewed_call(opened: Opener) -> None:
 # ── pause, side question, processes ──────────────────────────────────────────────────────
 
 
-async def test_an_approval_does_not_resume_a_paused_run(opened: Opener) -> None:
+async def test_an_approval_does_not_resume_a_paused_run(opened: OpenMidrun) -> None:
     """The call is made after the resume."""
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, "Good.")
@@ -245,12 +253,12 @@ async def test_an_approval_does_not_resume_a_paused_run(opened: Opener) -> None:
     assert toolkit.completed == ["x"]
 
 
-async def test_a_side_question_keeps_the_review_open(opened: Opener) -> None:
+async def test_a_side_question_keeps_the_review_open(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, "Tuesday.", "Good.")
     await run.say("What day is it?")
     with anyio.fail_after(60):
-        while (await turns(run))[-1].text != "Tuesday.":
+        while (await read_turns(run))[-1].text != "Tuesday.":
             await run.until("waiting")
     view = await run.until("waiting")
     assert [ask.tool for ask in view.asks] == ["post"]
@@ -260,14 +268,16 @@ async def test_a_side_question_keeps_the_review_open(opened: Opener) -> None:
     assert toolkit.completed == ["x"]
 
 
-async def test_a_process_without_agents_settles_a_review(opened: Opener, path: Path) -> None:
+async def test_a_process_without_agents_settles_a_review(
+    opened: OpenMidrun, path: Path
+) -> None:
     """The first process proposes the call, the second approves it, the third makes it."""
     toolkit = ApprovalToolkit()
     script = (Use("post", name="x"), "Hm.", repeat_last_message)
-    async with Midrun(kept_at(path), agents=[toolkit.agent(*script)]) as first:
+    async with Midrun(get_store_url(path), agents=[toolkit.agent(*script)]) as first:
         run = await first.start("actor", "go")
         await run.until("waiting")
-    async with Midrun(kept_at(path)) as second:
+    async with Midrun(get_store_url(path)) as second:
         await (await second.get(run.id)).approve(args={"name": "y"}, actor="ada")
     assert toolkit.called == []
     third = await opened(toolkit.agent(*script))
@@ -276,7 +286,7 @@ async def test_a_process_without_agents_settles_a_review(opened: Opener, path: P
 
 
 async def test_of_two_approvals_at_once_one_wins_and_the_other_is_refused(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """They come from two processes; the refusal names the first actor."""
     toolkit = ApprovalToolkit()
@@ -295,7 +305,7 @@ async def test_of_two_approvals_at_once_one_wins_and_the_other_is_refused(
         tasks.start_soon(decide, run, "ada", {"name": "by ada"})
         tasks.start_soon(decide, remote_run, "bob", {"name": "by bob"})
     await run.until("completed")
-    (answer,) = await entries(run, AskAnswered)
+    (answer,) = await read_entries(run, AskAnswered)
     assert toolkit.completed == [f"by {answer.by}"]
     (refusal,) = refusals  # the run may have ended by then
     assert refusal.reason in {"already_answered", "ask_closed"}
@@ -305,7 +315,7 @@ async def test_of_two_approvals_at_once_one_wins_and_the_other_is_refused(
 
 @pytest.mark.parametrize("first", ["approve", "redirect"])
 async def test_an_approval_and_a_redirect_at_once_make_the_call_at_most_once(
-    opened: Opener, first: str
+    opened: OpenMidrun, first: str
 ) -> None:
     """The call is made only if the approval came first."""
     toolkit = ApprovalToolkit()
@@ -330,7 +340,7 @@ async def test_an_approval_and_a_redirect_at_once_make_the_call_at_most_once(
         for send_control in (approve, redirect) if first == "approve" else (redirect, approve):
             tasks.start_soon(send_control)
     await run.until("completed")
-    journal_entries = await journal(run)
+    journal_entries = await read_journal(run)
     started = [
         e for e in journal_entries if isinstance(e, CallStarted) and e.approval is not None
     ]
@@ -338,7 +348,7 @@ async def test_an_approval_and_a_redirect_at_once_make_the_call_at_most_once(
     assert not (started and not applied)
 
 
-async def test_only_the_audience_can_settle_a_queued_review(opened: Opener) -> None:
+async def test_only_the_audience_can_settle_a_queued_review(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     midrun = await opened(toolkit.agent(Use("wire_post", name="x"), "Hm.", "Good."))
     run = await midrun.start("actor", "go")
@@ -349,9 +359,9 @@ async def test_only_the_audience_can_settle_a_queued_review(opened: Opener) -> N
     assert toolkit.completed == ["x"]
 
 
-async def test_the_last_entry_of_a_reviewed_run_is_its_end(opened: Opener) -> None:
+async def test_the_last_entry_of_a_reviewed_run_is_its_end(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     _, run = await start_waiting_run(opened, toolkit, "Good.")
     await run.approve()
-    await recorded(run, RunCompleted)
-    assert isinstance((await journal(run))[-1], RunCompleted)
+    await wait_for_entry(run, RunCompleted)
+    assert isinstance((await read_journal(run))[-1], RunCompleted)

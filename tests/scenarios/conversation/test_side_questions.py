@@ -10,15 +10,15 @@ from midrun.core.transcript import Transcript, Turn
 from midrun.models import Use
 from midrun.models.scripted import Line
 from tests.scenarios.conversation.toolkit import ApprovalToolkit, make_parent, wait_for_child
-from tests.scenarios.promises.seen import entries, recorded, turns
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_turns, wait_for_entry
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 HELD_TOPIC_MAX_CHARS = 200  # the text about a held topic in a prompt
 
 
 async def start_side_question(
-    opened: Opener, toolkit: ApprovalToolkit, *rest: object, frame_depth: int = 4
+    opened: OpenMidrun, toolkit: ApprovalToolkit, *rest: object, frame_depth: int = 4
 ) -> Run:
     """Return a run whose task is held, with a call of a side question in flight."""
     script = (Use("slow", name="main"), Use("slow", name="side"), *rest)
@@ -31,7 +31,7 @@ async def start_side_question(
     return run
 
 
-async def test_a_dropped_topic_is_named_in_the_next_reply(opened: Opener) -> None:
+async def test_a_dropped_topic_is_named_in_the_next_reply(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     run = await start_side_question(opened, toolkit, "Side answer.", "Main.")
     (frame,) = (await run.view()).frames
@@ -40,11 +40,11 @@ async def test_a_dropped_topic_is_named_in_the_next_reply(opened: Opener) -> Non
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output.startswith("Dropped *Main*")
-    (abandoned,) = await entries(run, FrameAbandoned)
+    (abandoned,) = await read_entries(run, FrameAbandoned)
     assert (abandoned.why, abandoned.by) == ("dropped", "ada")
 
 
-async def test_only_the_top_frame_can_be_dropped_or_resumed(opened: Opener) -> None:
+async def test_only_the_top_frame_can_be_dropped_or_resumed(opened: OpenMidrun) -> None:
     """The refusal names the top frame."""
     toolkit = ApprovalToolkit()
     run = await start_side_question(
@@ -66,7 +66,7 @@ async def test_only_the_top_frame_can_be_dropped_or_resumed(opened: Opener) -> N
 
 
 async def test_a_person_can_resume_a_frame_before_the_question_is_answered(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The journal has the person, and the reply names the topic."""
     toolkit = ApprovalToolkit()
@@ -77,11 +77,11 @@ async def test_a_person_can_resume_a_frame_before_the_question_is_answered(
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert "Back to *Main*" in outcome.output
-    (resumed,) = await entries(run, FrameResumed)
+    (resumed,) = await read_entries(run, FrameResumed)
     assert resumed.by == "ada"
 
 
-async def test_three_nested_side_questions_resume_three_topics(opened: Opener) -> None:
+async def test_three_nested_side_questions_resume_three_topics(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     run = await start_side_question(
         opened,
@@ -100,13 +100,15 @@ async def test_three_nested_side_questions_resume_three_topics(opened: Opener) -
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     resumed_topics = [
-        resumed.words.split("*")[1] for resumed in await entries(run, FrameResumed)
+        resumed.words.split("*")[1] for resumed in await read_entries(run, FrameResumed)
     ]
     assert resumed_topics == ["Inner?", "Side?", "Main"]
     assert outcome.output.endswith("Main.")
 
 
-async def test_the_plan_returns_after_a_side_question_with_its_own_plan(opened: Opener) -> None:
+async def test_the_plan_returns_after_a_side_question_with_its_own_plan(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
         Use("plan", items=["A", "B", "C"], marks={"1": "done"}),
@@ -127,7 +129,7 @@ async def test_the_plan_returns_after_a_side_question_with_its_own_plan(opened: 
     await run.until("completed")
 
 
-async def test_the_text_about_a_held_topic_is_limited(opened: Opener) -> None:
+async def test_the_text_about_a_held_topic_is_limited(opened: OpenMidrun) -> None:
     """A long task is not sent again for each side question."""
     toolkit = ApprovalToolkit()
     prompt: list[Turn] = []
@@ -143,17 +145,17 @@ async def test_the_text_about_a_held_topic_is_limited(opened: Opener) -> None:
     toolkit.gate("main").set()
     await run.until("completed")
     frame_turns = [
-        turn for turn in [*prompt, *await turns(run)] if turn.kind in {"held", "back"}
+        turn for turn in [*prompt, *await read_turns(run)] if turn.kind in {"held", "back"}
     ]
     assert len(frame_turns) >= 2
     assert max(len(turn.text) for turn in frame_turns) <= HELD_TOPIC_MAX_CHARS
 
 
-async def test_held_frames_survive_their_process(opened: Opener, path: Path) -> None:
+async def test_held_frames_survive_their_process(opened: OpenMidrun, path: Path) -> None:
     """The next process answers the question, and returns to the held topic."""
     toolkit = ApprovalToolkit()
     script = (Use("read", name="main"), Use("read", name="side"), "Side.", "Main.")
-    async with Midrun(kept_at(path), agents=[toolkit.agent(*script)]) as first:
+    async with Midrun(get_store_url(path), agents=[toolkit.agent(*script)]) as first:
         run = await first.start("actor", "Main")
         await toolkit.start("main").wait()
         await run.say("Side?")
@@ -166,7 +168,7 @@ async def test_held_frames_survive_their_process(opened: Opener, path: Path) -> 
     assert outcome.output == "Back to *Main* — step 1\n\nMain."
 
 
-async def test_a_side_question_before_a_cancel_is_returned(opened: Opener) -> None:
+async def test_a_side_question_before_a_cancel_is_returned(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("slow", name="main"), "x")
     run = await (await opened(agent)).start("actor", "Main")
@@ -174,12 +176,12 @@ async def test_a_side_question_before_a_cancel_is_returned(opened: Opener) -> No
     await run.say("Side?")
     await run.cancel()
     await run.until("cancelled")
-    (message,) = await entries(run, MessageClosed)
+    (message,) = await read_entries(run, MessageClosed)
     assert (message.why, message.text) == ("returned", "Side?")
 
 
 async def test_a_side_question_to_a_parent_waits_until_its_child_has_finished(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The child is a call in flight."""
     toolkit = ApprovalToolkit()
@@ -197,7 +199,9 @@ async def test_a_side_question_to_a_parent_waits_until_its_child_has_finished(
     assert toolkit.called == ["x"]
 
 
-async def test_a_side_question_to_the_child_is_answered_by_the_child(opened: Opener) -> None:
+async def test_a_side_question_to_the_child_is_answered_by_the_child(
+    opened: OpenMidrun,
+) -> None:
     """The parent gets the result of the child, not the side answer."""
     toolkit = ApprovalToolkit()
     child_agent = toolkit.agent(Use("slow", name="x"), "Tuesday.", "Found.", name="aide")
@@ -211,26 +215,26 @@ async def test_a_side_question_to_the_child_is_answered_by_the_child(opened: Ope
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output.endswith("Found.")
-    assert len(await entries(child, FramePushed)) == 1
+    assert len(await read_entries(child, FramePushed)) == 1
 
 
 async def test_a_redirect_during_a_side_question_resumes_or_abandons_the_held_frame(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     run = await start_side_question(opened, toolkit, "New.", "Main.", "Main.")
     await run.redirect("Look elsewhere")
     toolkit.gate("side").set()
     await run.until("completed")
-    pushed_count = len(await entries(run, FramePushed))
-    closed_count = len(await entries(run, FrameResumed)) + len(
-        await entries(run, FrameAbandoned)
+    pushed_count = len(await read_entries(run, FramePushed))
+    closed_count = len(await read_entries(run, FrameResumed)) + len(
+        await read_entries(run, FrameAbandoned)
     )
     assert pushed_count == closed_count == 1
 
 
 async def test_a_side_question_over_the_frame_depth_is_answered_before_the_run_ends(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
 
@@ -243,7 +247,7 @@ async def test_a_side_question_over_the_frame_depth_is_answered_before_the_run_e
     )
     await run.say("Second?")
     toolkit.gate("side").set()
-    await recorded(run, FrameResumed)
+    await wait_for_entry(run, FrameResumed)
     await run.until("completed")
-    replies = [t.text for t in await turns(run) if t.role == "assistant"]
+    replies = [t.text for t in await read_turns(run) if t.role == "assistant"]
     assert any("Re Second?" in text for text in replies)

@@ -13,12 +13,14 @@ from tests.scenarios.conversation.toolkit import (
     make_parent,
     wait_for_child,
 )
-from tests.scenarios.promises.seen import entries, recorded, turns
-from tests.scenarios.promises.speaker import Line, Speaker
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_turns, wait_for_entry
+from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.unit.runs.conftest import OpenMidrun
 
 
-async def start_taken_over_run(opened: Opener, toolkit: ApprovalToolkit, *rest: object) -> Run:
+async def start_taken_over_run(
+    opened: OpenMidrun, toolkit: ApprovalToolkit, *rest: object
+) -> Run:
     """Return a run that `ada` has taken over, after one call of its own."""
     agent = toolkit.agent(Use("slow", name="own"), *rest)
     run = await (await opened(agent)).start("actor", "go")
@@ -29,7 +31,9 @@ async def start_taken_over_run(opened: Opener, toolkit: ApprovalToolkit, *rest: 
     return run
 
 
-async def test_a_person_takes_over_writes_uses_a_tool_and_hands_back(opened: Opener) -> None:
+async def test_a_person_takes_over_writes_uses_a_tool_and_hands_back(
+    opened: OpenMidrun,
+) -> None:
     """The take-over takes effect when the call in flight has finished."""
     toolkit = ApprovalToolkit()
     prompt: list[Turn] = []
@@ -59,7 +63,9 @@ async def test_a_person_takes_over_writes_uses_a_tool_and_hands_back(opened: Ope
     ]
 
 
-async def test_the_model_gets_the_calls_of_the_person_and_their_results(opened: Opener) -> None:
+async def test_the_model_gets_the_calls_of_the_person_and_their_results(
+    opened: OpenMidrun,
+) -> None:
     """Otherwise it would make the same calls again."""
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Thanks.")
@@ -68,7 +74,7 @@ async def test_the_model_gets_the_calls_of_the_person_and_their_results(opened: 
     await run.until("paused")
     await run.hand_back(actor="ada")
     await run.until("completed")
-    uses = [use for turn in await turns(run) for use in turn.uses]
+    uses = [use for turn in await read_turns(run) for use in turn.uses]
     assert [(use.args, use.result) for use in uses] == [
         ({"name": "own"}, "own done"),
         ({"name": "by hand"}, "by hand done"),
@@ -76,7 +82,7 @@ async def test_the_model_gets_the_calls_of_the_person_and_their_results(opened: 
 
 
 async def test_an_instruction_of_the_hand_back_is_the_newest_message_to_the_model(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, lambda messages: messages[-1].text)
@@ -84,11 +90,11 @@ async def test_an_instruction_of_the_hand_back_is_the_newest_message_to_the_mode
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "Now the other half"
-    instructions = [t for t in await turns(run) if t.kind == "instruction"]
+    instructions = [t for t in await read_turns(run) if t.kind == "instruction"]
     assert [(t.role, t.by) for t in instructions] == [("user", "ada")]
 
 
-async def test_others_are_refused_by_name_until_it_is_handed_back(opened: Opener) -> None:
+async def test_others_are_refused_by_name_until_it_is_handed_back(opened: OpenMidrun) -> None:
     """The refusal names the person who has taken over."""
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Done.")
@@ -107,19 +113,19 @@ async def test_others_are_refused_by_name_until_it_is_handed_back(opened: Opener
         refusal = await expect_refusal(control)
         assert (refusal.reason, refusal.by) == ("not_taken_over", "ada")
     assert toolkit.called == ["own"]
-    assert not await entries(run, PersonWrote)
+    assert not await read_entries(run, PersonWrote)
 
 
-async def test_an_operator_can_hand_back_for_another_person(opened: Opener) -> None:
+async def test_an_operator_can_hand_back_for_another_person(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Done.")
     await run.hand_back(actor=OPERATOR)
     assert isinstance(await run.result(), Completed)
-    (hand_back,) = await entries(run, HandedBack)
+    (hand_back,) = await read_entries(run, HandedBack)
     assert (hand_back.by, hand_back.role) == ("olga", "operator")
 
 
-async def test_an_operator_can_take_over_from_another_person(opened: Opener) -> None:
+async def test_an_operator_can_take_over_from_another_person(opened: OpenMidrun) -> None:
     """The refusal of the first person names the operator."""
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Done.")
@@ -129,10 +135,12 @@ async def test_an_operator_can_take_over_from_another_person(opened: Opener) -> 
     await run.write("It is me.", actor=OPERATOR)
     await run.hand_back(actor=OPERATOR)
     await run.until("completed")
-    assert [take_over.by for take_over in await entries(run, TakenOver)] == ["ada", "olga"]
+    assert [take_over.by for take_over in await read_entries(run, TakenOver)] == ["ada", "olga"]
 
 
-async def test_writing_is_refused_until_the_take_over_has_taken_effect(opened: Opener) -> None:
+async def test_writing_is_refused_until_the_take_over_has_taken_effect(
+    opened: OpenMidrun,
+) -> None:
     """A call of the agent is still in flight."""
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("slow", name="own"), "Done.")
@@ -147,7 +155,9 @@ async def test_writing_is_refused_until_the_take_over_has_taken_effect(opened: O
     await run.until("completed")
 
 
-async def test_writing_into_a_paused_run_without_a_take_over_is_refused(opened: Opener) -> None:
+async def test_writing_into_a_paused_run_without_a_take_over_is_refused(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("slow", name="own"), "Done.")
     run = await (await opened(agent)).start("actor", "go")
@@ -163,7 +173,7 @@ async def test_writing_into_a_paused_run_without_a_take_over_is_refused(opened: 
     assert {refusal.reason for refusal in refusals} == {"not_taken_over"}
 
 
-async def test_a_tool_used_by_hand_needs_its_approval_too(opened: Opener) -> None:
+async def test_a_tool_used_by_hand_needs_its_approval_too(opened: OpenMidrun) -> None:
     """The person who has taken over cannot approve for another audience."""
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Done.")
@@ -180,7 +190,7 @@ async def test_a_tool_used_by_hand_needs_its_approval_too(opened: Opener) -> Non
     assert toolkit.completed == ["own", "x"]
 
 
-async def test_a_declined_call_by_hand_is_not_made(opened: Opener) -> None:
+async def test_a_declined_call_by_hand_is_not_made(opened: OpenMidrun) -> None:
     """The person still has the run."""
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Done.")
@@ -196,17 +206,17 @@ async def test_a_declined_call_by_hand_is_not_made(opened: Opener) -> None:
 
 @pytest.mark.parametrize(("tool", "args"), [("quick", {"nme": "x"}), ("quack", {"name": "x"})])
 async def test_a_call_by_hand_with_an_unknown_tool_or_argument_is_refused_at_once(
-    opened: Opener, tool: str, args: dict[str, str]
+    opened: OpenMidrun, tool: str, args: dict[str, str]
 ) -> None:
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Done.")
     refusal = await expect_refusal(run.use_tool(tool, args, actor="ada"))
     assert refusal.detail
-    assert not await entries(run, CallProposed)
+    assert not await read_entries(run, CallProposed)
     assert (await run.view()).phase == "paused"
 
 
-async def test_a_cancel_undoes_a_call_by_hand(opened: Opener) -> None:
+async def test_a_cancel_undoes_a_call_by_hand(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit)
     await run.use_tool("draft", {"name": "by hand"}, actor="ada")
@@ -217,7 +227,7 @@ async def test_a_cancel_undoes_a_call_by_hand(opened: Opener) -> None:
     assert toolkit.undone == ["by hand"]
 
 
-async def test_a_repeated_request_id_makes_a_call_by_hand_once(opened: Opener) -> None:
+async def test_a_repeated_request_id_makes_a_call_by_hand_once(opened: OpenMidrun) -> None:
     """A client repeats a request after a lost reply."""
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Done.")
@@ -228,25 +238,29 @@ async def test_a_repeated_request_id_makes_a_call_by_hand_once(opened: Opener) -
     assert toolkit.completed == ["own", "x"]
 
 
-async def test_a_take_over_closes_the_model_stream_and_keeps_its_text(opened: Opener) -> None:
-    model = Speaker(Line("Half a", " sentence.", gate="middle"), "Whole.")
+async def test_a_take_over_closes_the_model_stream_and_keeps_its_text(
+    opened: OpenMidrun,
+) -> None:
+    model = GatedModel(GatedReply("Half a", " sentence.", gate="middle"), "Whole.")
     toolkit = ApprovalToolkit()
     agent = Agent("actor", model=model, tools=toolkit.tools())
     run = await (await opened(agent)).start("actor", "go")
     await model.reached("middle").wait()
     await run.take_over(actor="ada")
     await run.until("paused")
-    assert model.closed == ["middle"]
-    assert [(t.text, t.interrupted) for t in await turns(run) if t.role == "assistant"] == [
-        ("Half a", True)
-    ]
+    assert model.closed_gates == ["middle"]
+    assert [
+        (t.text, t.interrupted) for t in await read_turns(run) if t.role == "assistant"
+    ] == [("Half a", True)]
     await run.write(" sentence, by me.", actor="ada")
     await run.hand_back(actor="ada")
     await run.until("completed")
-    assert [t.by for t in model.heard[1] if t.kind == "person"] == ["ada"]
+    assert [t.by for t in model.transcripts[1] if t.kind == "person"] == ["ada"]
 
 
-async def test_the_ask_of_a_waiting_run_stays_open_during_a_take_over(opened: Opener) -> None:
+async def test_the_ask_of_a_waiting_run_stays_open_during_a_take_over(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("ask_human", question="Which?"), "Done.")
     run = await (await opened(agent)).start("actor", "go")
@@ -262,7 +276,7 @@ async def test_the_ask_of_a_waiting_run_stays_open_during_a_take_over(opened: Op
     assert isinstance(await run.result(), Completed)
 
 
-async def test_a_failed_run_can_be_taken_over(opened: Opener) -> None:
+async def test_a_failed_run_can_be_taken_over(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("quick", name="own"))  # the script ends here, so the model fails
     run = await (await opened(agent)).start("actor", "go")
@@ -275,7 +289,7 @@ async def test_a_failed_run_can_be_taken_over(opened: Opener) -> None:
     assert toolkit.completed == ["own", "by hand"]
 
 
-async def test_a_person_can_start_a_child_run_by_hand(opened: Opener) -> None:
+async def test_a_person_can_start_a_child_run_by_hand(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     child_agent = toolkit.agent(Use("quick", name="inner"), "Found.", name="aide")
     script = [Use("slow", name="own"), "Done."]
@@ -294,17 +308,19 @@ async def test_a_person_can_start_a_child_run_by_hand(opened: Opener) -> None:
     assert toolkit.completed == ["own", "inner"]
 
 
-async def test_a_message_to_a_taken_over_run_waits_for_the_hand_back(opened: Opener) -> None:
+async def test_a_message_to_a_taken_over_run_waits_for_the_hand_back(
+    opened: OpenMidrun,
+) -> None:
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit, "Tuesday.", "Done.")
     await run.say("What day is it?", actor="bob")
     assert (await run.view()).pending[0].text == "What day is it?"
     await run.hand_back(actor="ada")
     await run.until("completed")
-    assert "What day is it?" in [t.text for t in await turns(run)]
+    assert "What day is it?" in [t.text for t in await read_turns(run)]
 
 
-async def test_a_taken_over_run_can_be_cancelled_by_another_person(opened: Opener) -> None:
+async def test_a_taken_over_run_can_be_cancelled_by_another_person(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     run = await start_taken_over_run(opened, toolkit)
     await run.use_tool("slow_draft", {"name": "by hand"}, actor="ada")
@@ -316,7 +332,7 @@ async def test_a_taken_over_run_can_be_cancelled_by_another_person(opened: Opene
 
 
 async def test_a_process_without_agents_can_take_over_write_and_hand_back(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(Use("slow", name="own"), "Done.")
@@ -328,13 +344,13 @@ async def test_a_process_without_agents_can_take_over_write_and_hand_back(
     await remote_run.until("paused")
     await remote_run.write("From afar.", actor="ada")
     await remote_run.hand_back(actor="ada")
-    await recorded(run, HandedBack)
+    await wait_for_entry(run, HandedBack)
     await run.until("completed")
-    assert [message.text for message in await entries(run, PersonWrote)] == ["From afar."]
+    assert [message.text for message in await read_entries(run, PersonWrote)] == ["From afar."]
 
 
 async def test_a_call_by_hand_from_a_process_without_the_agent_needs_its_approval(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A process that does not know the tools must not make the call look harmless."""
     toolkit = ApprovalToolkit()
@@ -351,7 +367,7 @@ async def test_a_call_by_hand_from_a_process_without_the_agent_needs_its_approva
 
 
 async def test_the_queued_review_of_a_call_by_hand_stays_open_after_the_hand_back(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The call is made once, after the approval."""
     toolkit = ApprovalToolkit()

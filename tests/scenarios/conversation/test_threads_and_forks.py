@@ -8,10 +8,10 @@ from midrun.core.transcript import Transcript, Turn
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line
 from tests.scenarios.conversation.toolkit import ApprovalToolkit, expect_refusal
-from tests.scenarios.promises.seen import entries, journal, kinds, turns
-from tests.scenarios.promises.speaker import Line as SpokenLine
-from tests.scenarios.promises.speaker import Speaker
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds, read_turns
+from tests.scenarios.promises.speaker import GatedModel
+from tests.scenarios.promises.speaker import GatedReply as SpokenLine
+from tests.unit.runs.conftest import OpenMidrun
 
 THREAD = "t1"
 
@@ -51,7 +51,7 @@ def make_agent(toolkit: ApprovalToolkit, next_turn: Cue) -> Agent:
 
 
 async def test_the_second_run_of_a_thread_sees_the_conversation_of_the_first(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """Task, results and answer are in order, before its own task."""
     toolkit, last_turn = ApprovalToolkit(), RecordingTurn()
@@ -71,7 +71,9 @@ async def test_the_second_run_of_a_thread_sees_the_conversation_of_the_first(
     assert toolkit.completed == ["x"]
 
 
-async def test_the_third_run_of_a_thread_sees_each_earlier_message_once(opened: Opener) -> None:
+async def test_the_third_run_of_a_thread_sees_each_earlier_message_once(
+    opened: OpenMidrun,
+) -> None:
     toolkit, last_turn = ApprovalToolkit(), RecordingTurn()
 
     def next_turn(messages: Transcript) -> str:
@@ -83,7 +85,7 @@ async def test_the_third_run_of_a_thread_sees_each_earlier_message_once(opened: 
     assert last_turn.texts == ["zero", "zero!", "first", "first!", "second"]
 
 
-async def test_runs_of_other_threads_or_of_no_thread_are_not_seen(opened: Opener) -> None:
+async def test_runs_of_other_threads_or_of_no_thread_are_not_seen(opened: OpenMidrun) -> None:
     toolkit, last_turn = ApprovalToolkit(), RecordingTurn()
     next_turn = play_then_record(last_turn, "First.")
     midrun = await opened(make_agent(toolkit, next_turn))
@@ -93,10 +95,12 @@ async def test_runs_of_other_threads_or_of_no_thread_are_not_seen(opened: Opener
     assert last_turn.texts == ["second"]
 
 
-async def test_the_partial_work_of_a_cancelled_run_is_seen_and_marked(opened: Opener) -> None:
+async def test_the_partial_work_of_a_cancelled_run_is_seen_and_marked(
+    opened: OpenMidrun,
+) -> None:
     """An aborted call and an undone call are marked as such."""
     toolkit = ApprovalToolkit()
-    model = Speaker(
+    model = GatedModel(
         SpokenLine("I begin. ", "", Use("draft", name="done"), Use("slow", name="cut")),
         "Second.",
     )
@@ -107,15 +111,17 @@ async def test_the_partial_work_of_a_cancelled_run_is_seen_and_marked(opened: Op
     await first_run.cancel(undo="all")
     await first_run.until("cancelled")
     await (await midrun.start("actor", "second", thread=THREAD)).until("completed")
-    prompt = model.heard[1]
+    prompt = model.transcripts[1]
     assert "That run was cancelled; its work is partial." in [turn.text for turn in prompt]
     problems = {use.tool: use.problem for turn in prompt for use in turn.uses}
     assert "undone" in problems["draft"]
     assert "stopped midway" in problems["slow"]
 
 
-async def test_a_partial_text_is_marked_as_interrupted_in_the_next_run(opened: Opener) -> None:
-    model = Speaker(SpokenLine("The answer is", " 42.", gate="middle"), "Second.")
+async def test_a_partial_text_is_marked_as_interrupted_in_the_next_run(
+    opened: OpenMidrun,
+) -> None:
+    model = GatedModel(SpokenLine("The answer is", " 42.", gate="middle"), "Second.")
     toolkit = ApprovalToolkit()
     midrun = await opened(Agent("actor", model=model, tools=toolkit.tools()))
     first_run = await midrun.start("actor", "first", thread=THREAD)
@@ -123,11 +129,13 @@ async def test_a_partial_text_is_marked_as_interrupted_in_the_next_run(opened: O
     await first_run.cancel()
     await first_run.until("cancelled")
     await (await midrun.start("actor", "second", thread=THREAD)).until("completed")
-    (partial,) = [turn for turn in model.heard[1] if turn.role == "assistant"]
+    (partial,) = [turn for turn in model.transcripts[1] if turn.role == "assistant"]
     assert (partial.text, partial.interrupted) == ("The answer is", True)
 
 
-async def test_overlapping_runs_of_a_thread_are_both_seen_by_the_next(opened: Opener) -> None:
+async def test_overlapping_runs_of_a_thread_are_both_seen_by_the_next(
+    opened: OpenMidrun,
+) -> None:
     toolkit, last_turn = ApprovalToolkit(), RecordingTurn()
 
     def next_turn(messages: Transcript) -> Line:
@@ -150,7 +158,7 @@ async def test_overlapping_runs_of_a_thread_are_both_seen_by_the_next(opened: Op
 
 
 async def test_a_start_with_the_same_request_id_in_a_thread_returns_the_first_run(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
     midrun = await opened(make_agent(toolkit, lambda _: "ok"))
@@ -166,7 +174,7 @@ async def test_a_start_with_the_same_request_id_in_a_thread_returns_the_first_ru
 async def find_boundaries(run: Run) -> list[int]:
     """Return the seqs at which `run` can be forked."""
     boundaries = []
-    for seq in range(1, len(await journal(run)) + 1):
+    for seq in range(1, len(await read_journal(run)) + 1):
         try:
             fork = await run.fork(seq)
         except ControlRefused as error:
@@ -177,7 +185,9 @@ async def find_boundaries(run: Run) -> list[int]:
     return boundaries
 
 
-async def complete_three_steps(opened: Opener, toolkit: ApprovalToolkit) -> tuple[Midrun, Run]:
+async def complete_three_steps(
+    opened: OpenMidrun, toolkit: ApprovalToolkit
+) -> tuple[Midrun, Run]:
     """Return a completed run that has made two calls, one after the other."""
     agent = toolkit.agent(
         ["A. ", Use("quick", name="a")], ["B. ", Use("quick", name="b")], "End."
@@ -188,25 +198,25 @@ async def complete_three_steps(opened: Opener, toolkit: ApprovalToolkit) -> tupl
     return midrun, run
 
 
-async def test_a_fork_continues_from_the_given_boundary(opened: Opener) -> None:
+async def test_a_fork_continues_from_the_given_boundary(opened: OpenMidrun) -> None:
     """The call before the boundary is not repeated; the call after it is."""
     toolkit = ApprovalToolkit()
     _, run = await complete_three_steps(opened, toolkit)
     boundary = next(
         n
-        for n, entry in enumerate(await journal(run), 1)
+        for n, entry in enumerate(await read_journal(run), 1)
         if isinstance(entry, CallDone) and entry.call == "c2"
     )
     fork = await run.fork(boundary)
     assert fork.id != run.id
     assert (await fork.until("completed")).output == "End."
     assert toolkit.completed == ["a", "b", "b"]
-    (started,) = await entries(fork, RunStarted)
+    (started,) = await read_entries(fork, RunStarted)
     assert started.forked is not None
     assert (started.forked.run, started.forked.seq) == (run.id, boundary)
 
 
-async def test_a_fork_does_not_change_the_original(opened: Opener) -> None:
+async def test_a_fork_does_not_change_the_original(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     midrun, run = await complete_three_steps(opened, toolkit)
     before = await midrun.store.read_lines(run.id)
@@ -215,7 +225,7 @@ async def test_a_fork_does_not_change_the_original(opened: Opener) -> None:
     assert await midrun.store.read_lines(run.id) == before
 
 
-async def test_a_fork_with_an_instruction_sees_it_and_the_history(opened: Opener) -> None:
+async def test_a_fork_with_an_instruction_sees_it_and_the_history(opened: OpenMidrun) -> None:
     toolkit, last_turn = ApprovalToolkit(), RecordingTurn("Forked.")
     agent = toolkit.agent(["A. ", Use("quick", name="a")], "End.", last_turn, last_turn)
     midrun = await opened(agent)
@@ -230,7 +240,9 @@ async def test_a_fork_with_an_instruction_sees_it_and_the_history(opened: Opener
 
 
 @pytest.mark.parametrize("seq", [0, -1, 10_000])
-async def test_a_fork_at_a_seq_that_does_not_exist_is_refused(opened: Opener, seq: int) -> None:
+async def test_a_fork_at_a_seq_that_does_not_exist_is_refused(
+    opened: OpenMidrun, seq: int
+) -> None:
     toolkit = ApprovalToolkit()
     midrun, run = await complete_three_steps(opened, toolkit)
     with pytest.raises(ControlRefused, match="not_a_boundary"):
@@ -238,16 +250,18 @@ async def test_a_fork_at_a_seq_that_does_not_exist_is_refused(opened: Opener, se
     assert len((await midrun.runs()).items) == 1
 
 
-async def test_a_fork_during_a_step_is_refused(opened: Opener) -> None:
+async def test_a_fork_during_a_step_is_refused(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     _, run = await complete_three_steps(opened, toolkit)
-    kinds_of_entries = [type(entry).__name__ for entry in await journal(run)]
+    kinds_of_entries = [type(entry).__name__ for entry in await read_journal(run)]
     boundaries = await find_boundaries(run)
     assert boundaries
     assert all(kinds_of_entries[seq - 1] != "CallStarted" for seq in boundaries)
 
 
-async def test_a_fork_of_a_running_run_starts_from_its_newest_boundary(opened: Opener) -> None:
+async def test_a_fork_of_a_running_run_starts_from_its_newest_boundary(
+    opened: OpenMidrun,
+) -> None:
     """The fork makes the call in flight again, as its own."""
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(
@@ -260,10 +274,14 @@ async def test_a_fork_of_a_running_run_starts_from_its_newest_boundary(opened: O
     await run.until("completed")
     await fork.until("completed")
     assert toolkit.called == ["a", "b", "b"]
-    assert "slow" not in [use.tool for turn in (await turns(fork))[:2] for use in turn.uses]
+    assert "slow" not in [
+        use.tool for turn in (await read_turns(fork))[:2] for use in turn.uses
+    ]
 
 
-async def test_a_fork_of_a_cancelled_run_says_that_its_work_is_partial(opened: Opener) -> None:
+async def test_a_fork_of_a_cancelled_run_says_that_its_work_is_partial(
+    opened: OpenMidrun,
+) -> None:
     """The fork undoes nothing of the first run."""
     toolkit, last_turn = ApprovalToolkit(), RecordingTurn("Forked.")
     agent = toolkit.agent(
@@ -280,7 +298,7 @@ async def test_a_fork_of_a_cancelled_run_says_that_its_work_is_partial(opened: O
     assert toolkit.undone == ["a"]
 
 
-async def test_a_fork_keeps_the_plan(opened: Opener) -> None:
+async def test_a_fork_keeps_the_plan(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     items = ["One", "Two", "Three"]
     agent = toolkit.agent(
@@ -297,7 +315,7 @@ async def test_a_fork_keeps_the_plan(opened: Opener) -> None:
     await run.until("completed")
 
 
-async def test_a_fork_does_not_copy_the_open_review(opened: Opener) -> None:
+async def test_a_fork_does_not_copy_the_open_review(opened: OpenMidrun) -> None:
     """The approval on the first run makes the call once."""
     toolkit = ApprovalToolkit()
     agent = toolkit.agent(["P. ", Use("post", name="x")], "Hm.", "Good.", "Good.", "Good.")
@@ -311,7 +329,7 @@ async def test_a_fork_does_not_copy_the_open_review(opened: Opener) -> None:
 
 
 async def test_the_messages_of_a_child_are_not_part_of_its_parents_thread(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The next run sees only the result of the child."""
     toolkit, last_turn = ApprovalToolkit(), RecordingTurn()
@@ -330,21 +348,23 @@ async def test_the_messages_of_a_child_are_not_part_of_its_parents_thread(
     assert [use.result for turn in last_turn.prompt for use in turn.uses] == ["Found."]
 
 
-async def test_a_fork_continues_after_turns_that_only_made_calls(opened: Opener) -> None:
+async def test_a_fork_continues_after_turns_that_only_made_calls(opened: OpenMidrun) -> None:
     toolkit = ApprovalToolkit()
     script = [Use("quick", name=name) for name in ("a", "b", "c")]
     run = await (await opened(toolkit.agent(*script, "End."))).start("actor", "go")
     await run.until("completed")
-    ends = [n for n, kind in enumerate(await kinds(run), 1) if kind == "CallDone"]
+    ends = [n for n, kind in enumerate(await read_kinds(run), 1) if kind == "CallDone"]
     fork = await run.fork(ends[3])  # after the model, `a`, the model and `b`
     assert (await fork.until("completed")).output == "End."
     assert toolkit.completed == ["a", "b", "c", "c"]
-    uses = [(use.tool, use.result) for turn in await turns(fork) for use in turn.uses]
+    uses = [(use.tool, use.result) for turn in await read_turns(fork) for use in turn.uses]
     assert uses == [("quick", f"{name} done") for name in ("a", "b", "c")]
-    assert len({use.call for turn in await turns(fork) for use in turn.uses}) == 3
+    assert len({use.call for turn in await read_turns(fork) for use in turn.uses}) == 3
 
 
-async def test_a_call_in_flight_in_an_earlier_run_is_shown_as_under_way(opened: Opener) -> None:
+async def test_a_call_in_flight_in_an_earlier_run_is_shown_as_under_way(
+    opened: OpenMidrun,
+) -> None:
     """Otherwise the next run could make it again."""
     toolkit, last_turn = ApprovalToolkit(), RecordingTurn()
     midrun = await opened(
@@ -360,7 +380,7 @@ async def test_a_call_in_flight_in_an_earlier_run_is_shown_as_under_way(opened: 
 
 @pytest.mark.parametrize("continuation", ["thread", "fork"])
 async def test_an_actor_who_answered_in_an_earlier_run_cannot_approve_in_a_later_run(
-    opened: Opener, continuation: str
+    opened: OpenMidrun, continuation: str
 ) -> None:
     """The history has the answer without its author; four eyes know the author."""
     toolkit = ApprovalToolkit()

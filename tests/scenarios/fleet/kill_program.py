@@ -22,7 +22,7 @@ from midrun.driver.journal_writer import load_run_state
 from midrun.ports.environment import Environment
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import PostgresConnection, Rows, Values
-from tests.crash.facts import later
+from tests.crash.facts import make_clock_ahead
 from tests.scenarios.fleet.external_service import ExternalService
 from tests.scenarios.fleet.worker_program import make_agents
 
@@ -60,7 +60,7 @@ def kill_at_write(point: str, number: int) -> None:
 
 async def complete_runs(store: str, folder: Path, *cases: str, hours: int = 0) -> None:
     """Start or find the runs of `cases`, and answer their asks until they are completed."""
-    environment = Environment(lease=LONG_LEASE, clock=later(hours=hours))
+    environment = Environment(lease=LONG_LEASE, clock=make_clock_ahead(hours=hours))
     service = ExternalService(folder)
     async with (
         Midrun(store, agents=make_agents(folder), outside=environment) as midrun,

@@ -41,7 +41,7 @@ from midrun.testing.postgres import Postgres, running
 from tests.scenarios.fleet.external_service import ExternalService
 from tests.scenarios.fleet.worker_processes import Worker, start_workers
 from tests.scenarios.fleet.worker_program import STEPS, make_agents
-from tests.unit.stores.postgres.cutting import Cut, Cutter, cutting
+from tests.unit.stores.postgres.cutting import Fault, FaultyProxy, run_proxy
 
 SECONDS = float(os.environ.get("MIDRUN_CHAOS_S", "15"))
 SEED = int(os.environ.get("MIDRUN_CHAOS_SEED", "5")) or secrets.randbelow(10**6) + 1
@@ -104,13 +104,13 @@ class Chaos:
             await anyio.sleep(self.random.uniform(0.5, 2 * LEASE_S))
             workers[n].send(signal.SIGCONT)
 
-    async def cut_connections(self, cutter: Cutter) -> None:
+    async def cut_connections(self, cutter: FaultyProxy) -> None:
         """Cut a connection before or after a commit now and then."""
         while not self.is_over:
             await anyio.sleep(self.random.uniform(0.05, 0.4))
-            cutter.next = self.random.choice([Cut.AFTER, Cut.BEFORE])
-        cutter.next = Cut.NONE
-        self.counts["cut"] = cutter.cuts
+            cutter.next_fault = self.random.choice([Fault.LOSE_REPLY, Fault.DROP_WRITE])
+        cutter.next_fault = Fault.NONE
+        self.counts["cut"] = cutter.fault_count
 
     # ── controls ──────────────────────────────────────────────────────────────────────────
 
@@ -205,7 +205,7 @@ async def test_journals_effects_and_receipts_agree_after_many_failures(tmp_path:
     """Every payment is made once, every effect is journaled, every receipt is true."""
     print(f"MIDRUN_CHAOS_SEED={SEED}")  # noqa: T201 - to repeat it
     with running() as server, TemporaryDirectory(prefix="cut-", dir="/tmp") as folder:
-        async with cutting(Path(folder), server.folder) as cutter:
+        async with run_proxy(Path(folder), server.folder) as cutter:
             url = server.url()
             there, here = quote(str(server.folder), safe=""), quote(folder, safe="")
             through = url.replace(there, here)
@@ -214,7 +214,7 @@ async def test_journals_effects_and_receipts_agree_after_many_failures(tmp_path:
 
 
 async def _play(
-    server: Postgres, through: str, url: str, cutter: Cutter, folder: Path
+    server: Postgres, through: str, url: str, cutter: FaultyProxy, folder: Path
 ) -> Chaos:
     with start_workers(through, folder, WORKERS, lease_s=LEASE_S) as workers:
         async with Midrun(through, agents=make_agents(folder), engine=None) as controller:

@@ -13,8 +13,8 @@ from midrun.testing.controllable_tools import ControllableTools
 from midrun.workers import local
 from midrun.workers.concurrency_limits import PROBES_PER_SWEEP, Fleet
 from tests.scenarios.fleet.slow_agent import make_slow_agent
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import verify_all
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import verify_journals
 
 PATIENCE = 60
 
@@ -28,7 +28,7 @@ async def path(kept: Path) -> AsyncIterator[Path]:
     """Return the path of the store; verify every journal afterwards."""
     with anyio.fail_after(PATIENCE):
         yield kept
-        await verify_all(kept)
+        await verify_journals(kept)
 
 
 async def open_processes(
@@ -37,7 +37,7 @@ async def open_processes(
     """Open `count` `Midrun`s on one store; each stands for a process."""
     return [
         await stack.enter_async_context(
-            Midrun(kept_at(path), agents=[make_slow_agent(tools)], fleet=fleet)
+            Midrun(get_store_url(path), agents=[make_slow_agent(tools)], fleet=fleet)
         )
         for _ in range(count)
     ]

@@ -20,9 +20,9 @@ from midrun.ports.store import Snapshot
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.workers import concurrency_limits, local
 from midrun.workers.concurrency_limits import Fleet
-from tests.crash.facts import becomes
+from tests.crash.facts import wait_until
 from tests.scenarios.fleet.slow_agent import make_slow_agent
-from tests.unit.runs.conftest import verify_all
+from tests.unit.runs.conftest import verify_journals
 
 PATIENCE = 60
 
@@ -32,7 +32,7 @@ async def path(kept: Path) -> AsyncIterator[Path]:
     """Return the path of the store; verify every journal afterwards."""
     with anyio.fail_after(PATIENCE):
         yield kept
-        await verify_all(kept)
+        await verify_journals(kept)
 
 
 async def sweep(midrun: Midrun) -> None:
@@ -154,7 +154,7 @@ async def test_each_version_of_an_agent_drives_its_own_runs(
     with caplog.at_level(logging.WARNING, logger="midrun"):
         async with Midrun(address, agents=[new], fleet=same) as newer:
             await sweep(newer)
-            await becomes(lambda: "agent_mismatch" in caplog.text)
+            await wait_until(lambda: "agent_mismatch" in caplog.text)
             assert (await (await newer.get(run.id)).view()).phase == "queued"
             async with Midrun(address, agents=[old], fleet=same) as older:
                 tools.gate("a").set()
@@ -173,7 +173,7 @@ async def test_the_list_of_logged_version_mismatches_is_bounded(
         runs = [await creating.start("actor", f"t{n}") for n in range(5)]
     same = Fleet(versions="same")
     async with Midrun(f"sqlite:///{path}", agents=[new], fleet=same) as newer:
-        await becomes(lambda: all(f"drive run {run.id} here" in caplog.text for run in runs))
+        await wait_until(lambda: all(f"drive run {run.id} here" in caplog.text for run in runs))
         assert newer._worker
         assert len(newer._worker._limiter._logged_mismatches) == 2
 
@@ -199,7 +199,7 @@ async def test_the_journal_records_that_another_version_took_the_run(
     async with Midrun(address, agents=[old], engine=None) as creating:
         run = await creating.start("actor", "go")
     async with Midrun(address, agents=[new], fleet=same) as strict:
-        await becomes(lambda: "agent_mismatch" in caplog.text)
+        await wait_until(lambda: "agent_mismatch" in caplog.text)
         async with Midrun(address, agents=[new], fleet=Fleet(versions="any")) as lenient:
             await tools.start("a").wait()
             await (await lenient.get(run.id)).pause(now=True)

@@ -33,8 +33,8 @@ from midrun.runs.values import FeedItem
 from midrun.server import app
 from tests.browser.stage import Hold, Stage
 from tests.scenarios.live.child_process import start_child
-from tests.unit.server.conftest import listening
-from tests.unit.server.listening import Heard, heard
+from tests.unit.server.conftest import serve_on_loopback
+from tests.unit.server.listening import SseEvent, open_event_stream
 
 HTTP_TIMEOUT_SECONDS = 60
 RUN, CALL = RunId("run_1"), CallId("c1")
@@ -126,7 +126,7 @@ async def test_every_event_stream_of_a_server_starts_with_an_opening(stage: Stag
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (
         midrun,
-        listening(app(midrun, token=TOKEN)) as port,
+        serve_on_loopback(app(midrun, token=TOKEN)) as port,
         httpx2.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=HTTP_TIMEOUT_SECONDS
         ) as client,
@@ -135,9 +135,9 @@ async def test_every_event_stream_of_a_server_starts_with_an_opening(stage: Stag
         run = await midrun.start("actor", "Go.")
         await stage.start("mid").wait()
         path = f"/v1/runs/{run.id}/events"
-        async with heard(client, path) as first:
+        async with open_event_stream(client, path) as first:
             await FeedReader(_deltas(first)).read_until("One two  ")
-            second = await stack.enter_async_context(heard(client, path))
+            second = await stack.enter_async_context(open_event_stream(client, path))
             reader = FeedReader(_deltas(second))
             await reader.read_until("One two  ")
         stage.gate("mid").set()
@@ -147,7 +147,7 @@ async def test_every_event_stream_of_a_server_starts_with_an_opening(stage: Stag
         await run.until("completed")
 
 
-async def _deltas(events: AsyncIterator[Heard]) -> AsyncGenerator[FeedItem, None]:
+async def _deltas(events: AsyncIterator[SseEvent]) -> AsyncGenerator[FeedItem, None]:
     async for event in events:
         if event.event == "model.delta":
             assert isinstance(event.data, dict)

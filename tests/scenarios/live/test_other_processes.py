@@ -14,8 +14,8 @@ from midrun.runs.run import Run
 from midrun.server import app
 from midrun.stores.sqlite.relay import get_relay_folder
 from tests.scenarios.live.child_process import ChildProcess, start_child
-from tests.unit.server.conftest import listening
-from tests.unit.server.listening import heard
+from tests.unit.server.conftest import serve_on_loopback
+from tests.unit.server.listening import open_event_stream
 
 HTTP_TIMEOUT_SECONDS = 60
 
@@ -91,13 +91,13 @@ async def test_the_event_stream_of_a_server_that_does_not_drive_has_live_output(
         headers = {"Authorization": f"Bearer {token}"}
         async with (
             midrun,
-            listening(app(midrun, token=token)) as port,
+            serve_on_loopback(app(midrun, token=token)) as port,
             httpx2.AsyncClient(
                 base_url=f"http://127.0.0.1:{port}",
                 headers=headers,
                 timeout=HTTP_TIMEOUT_SECONDS,
             ) as client,
-            heard(client, f"/v1/runs/{run_id}/events") as events,
+            open_event_stream(client, f"/v1/runs/{run_id}/events") as events,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(_send_repeatedly, driver, "hello")

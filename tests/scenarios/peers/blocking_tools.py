@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from midrun import tool
-from tests.unit.driver.subprocess.deeds import begin_and_wait
+from tests.unit.driver.subprocess.deeds import wait_at_gate
 
 STARTED = threading.Event()
 GATE = threading.Event()
@@ -14,7 +14,7 @@ GATE = threading.Event()
 @tool
 def stamp(begun: str, gate: str, effect: str) -> str:
     """Take effect after the gate opens."""
-    begin_and_wait(begun, gate)
+    wait_at_gate(begun, gate)
     Path(effect).touch()
     return "stamped"
 
@@ -27,7 +27,7 @@ def warm_up() -> None:
 @tool(timeout=timedelta(milliseconds=300))
 def stamp_soon(begun: str, gate: str, effect: str) -> str:
     """Take effect after a gate that opens too late."""
-    begin_and_wait(begun, gate)
+    wait_at_gate(begun, gate)
     Path(effect).touch()
     return "stamped"
 

@@ -24,14 +24,14 @@ from tests.scenarios.peers.blocking_tools import (
 )
 from tests.scenarios.peers.toolkit import PeerToolkit, read_entry_kinds, wait_for_entries
 from tests.unit.driver.subprocess.deeds import hold_with_family
-from tests.unit.driver.subprocess.scene import Middle, Watch, is_there
-from tests.unit.runs.conftest import Opener
+from tests.unit.driver.subprocess.scene import GatedCall, ProcessEnd, process_exists
+from tests.unit.runs.conftest import OpenMidrun
 
 
 @pytest.fixture
-def blocked_call(tmp_path: Path) -> Iterator[Middle]:
+def blocked_call(tmp_path: Path) -> Iterator[GatedCall]:
     """Return the pipes of a blocking tool: it reports its start, waits, and creates a file."""
-    call = Middle(tmp_path)
+    call = GatedCall(tmp_path)
     yield call
     call.fifo.close()
     call.gate.close()
@@ -47,44 +47,44 @@ def thread_gate() -> Iterator[None]:
 
 
 async def test_a_blocking_tool_has_no_effect_after_the_cancel(
-    opened: Opener, blocked_call: Middle
+    opened: OpenMidrun, blocked_call: GatedCall
 ) -> None:
     """LangGraph, OpenAI, Pydantic AI: the cancel returns, and the effect happens later."""
     use = Use("stamp", **blocked_call.args)
     agent = Agent("stamper", model=ScriptedModel([use, "never"]), tools=[stamp])
     midrun = await opened(agent)
     run = await midrun.start(agent, "go")
-    (pid,) = await blocked_call.fifo.hear()
-    process = Watch(pid)
+    (pid,) = await blocked_call.fifo.read_numbers()
+    process = ProcessEnd(pid)
     await run.cancel()
     await run.until("cancelled")
-    blocked_call.gate.open()
-    await process.end()
+    blocked_call.gate.let_one_through()
+    await process.wait_for_end()
     assert not blocked_call.effect.exists()
     assert [call.tool for call in (await run.report()).stopped] == ["stamp"]
 
 
 async def test_processes_that_a_tool_started_are_stopped_with_it(
-    opened: Opener, blocked_call: Middle
+    opened: OpenMidrun, blocked_call: GatedCall
 ) -> None:
     """Codex: Stop ends the turn, and the command that the tool had started keeps running."""
     use = Use("hold_with_family", **blocked_call.args)
     agent = Agent("parent", model=ScriptedModel([use, "never"]), tools=[hold_with_family])
     midrun = await opened(agent)
     run = await midrun.start(agent, "go")
-    processes = [Watch(pid) for pid in await blocked_call.fifo.hear()]
+    processes = [ProcessEnd(pid) for pid in await blocked_call.fifo.read_numbers()]
     assert len(processes) == 3
     await run.cancel()
     await run.until("cancelled")
     for _ in processes:
-        blocked_call.gate.open()
+        blocked_call.gate.let_one_through()
     for process in processes:
-        await process.end()
+        await process.wait_for_end()
     assert not blocked_call.effect.exists()
 
 
 async def test_a_blocking_tool_is_stopped_at_its_timeout(
-    opened: Opener, blocked_call: Middle
+    opened: OpenMidrun, blocked_call: GatedCall
 ) -> None:
     """Pydantic AI: a blocking tool is abandoned at its timeout, and keeps running."""
     use = Use("stamp_soon", **blocked_call.args)
@@ -96,16 +96,16 @@ async def test_a_blocking_tool_is_stopped_at_its_timeout(
     await run.until("completed")
     # The fifo is empty if the timeout ended before the tool had started.
     if select([blocked_call.fifo._fd], [], [], 0)[0]:
-        (pid,) = await blocked_call.fifo.hear()
-        assert not is_there(pid)
-    blocked_call.gate.open()
+        (pid,) = await blocked_call.fifo.read_numbers()
+        assert not process_exists(pid)
+    blocked_call.gate.let_one_through()
     assert toolkit.prompts[-1][-1].uses[0].problem.startswith("stopped midway")
     assert not blocked_call.effect.exists()
 
 
 @pytest.mark.usefixtures("thread_gate")
 async def test_a_tool_that_cannot_be_stopped_is_reported_as_unsure(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """Pydantic AI: the history says "interrupted" of a call that later takes effect."""
     effect = tmp_path / "effect"
@@ -127,7 +127,7 @@ async def test_a_tool_that_cannot_be_stopped_is_reported_as_unsure(
 
 @pytest.mark.usefixtures("thread_gate")
 async def test_a_cancel_is_accepted_while_a_blocking_tool_runs(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """ADK: a blocking tool blocks the event loop, and the abort is seen after its end."""
     effect = tmp_path / "effect"
@@ -146,7 +146,7 @@ async def test_a_cancel_is_accepted_while_a_blocking_tool_runs(
     assert [call.tool for call in (await run.report()).done] == ["carve"]
 
 
-async def test_an_async_tool_is_stopped_without_polling_a_flag(opened: Opener) -> None:
+async def test_an_async_tool_is_stopped_without_polling_a_flag(opened: OpenMidrun) -> None:
     """Strands: tools in flight run to their end unless they poll a flag."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("slow", name="a"), "never"))
@@ -157,7 +157,7 @@ async def test_an_async_tool_is_stopped_without_polling_a_flag(opened: Opener) -
     assert (toolkit.stopped, toolkit.completed) == (["a"], [])
 
 
-async def test_a_child_run_is_stopped_with_its_parent(opened: Opener) -> None:
+async def test_a_child_run_is_stopped_with_its_parent(opened: OpenMidrun) -> None:
     """ADK: the signal does not reach an agent that is used as a tool."""
     toolkit = PeerToolkit()
     child_agent = toolkit.agent(Use("slow", name="a"), "never", name="aide")
@@ -173,7 +173,7 @@ async def test_a_child_run_is_stopped_with_its_parent(opened: Opener) -> None:
     assert {view.phase for view in (await midrun.runs()).items} == {"cancelled"}
 
 
-async def test_a_run_is_not_cancelled_before_its_tool_has_stopped(opened: Opener) -> None:
+async def test_a_run_is_not_cancelled_before_its_tool_has_stopped(opened: OpenMidrun) -> None:
     """LangGraph Server: the status changes first, and the worker stops some time later."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("tidy", name="a"), "never"))
@@ -189,7 +189,7 @@ async def test_a_run_is_not_cancelled_before_its_tool_has_stopped(opened: Opener
     assert toolkit.stopped == ["a"]
 
 
-async def test_no_model_call_starts_after_a_cancel(opened: Opener) -> None:
+async def test_no_model_call_starts_after_a_cancel(opened: OpenMidrun) -> None:
     """Claude Code: "interrupted" is shown, and the agent continues."""
     toolkit = PeerToolkit()
     turns = (
@@ -207,7 +207,7 @@ async def test_no_model_call_starts_after_a_cancel(opened: Opener) -> None:
     assert len(toolkit.prompts) == 1
 
 
-async def test_a_cancel_directly_after_the_start_is_not_lost(opened: Opener) -> None:
+async def test_a_cancel_directly_after_the_start_is_not_lost(opened: OpenMidrun) -> None:
     """AG-UI: Stop pressed before the first token is lost, and the run ends in success."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("slow", name="a"), "never"))
@@ -217,7 +217,7 @@ async def test_a_cancel_directly_after_the_start_is_not_lost(opened: Opener) -> 
     assert toolkit.completed == []
 
 
-async def test_a_run_that_waits_for_a_person_can_be_cancelled(opened: Opener) -> None:
+async def test_a_run_that_waits_for_a_person_can_be_cancelled(opened: OpenMidrun) -> None:
     """Mastra: a suspended run cannot be aborted."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("ask", name="a"), "never"))
@@ -229,7 +229,7 @@ async def test_a_run_that_waits_for_a_person_can_be_cancelled(opened: Opener) ->
         await run.answer("yes", ask=ask.id)
 
 
-async def test_a_cancelled_run_cannot_be_resumed(opened: Opener) -> None:
+async def test_a_cancelled_run_cannot_be_resumed(opened: OpenMidrun) -> None:
     """Claude Code: killed background agents come back and deliver their output."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("slow", name="a"), "never"))
@@ -244,7 +244,7 @@ async def test_a_cancelled_run_cannot_be_resumed(opened: Opener) -> None:
     assert toolkit.called == ["a"]
 
 
-async def test_a_cancel_during_an_approved_call_does_not_repeat_it(opened: Opener) -> None:
+async def test_a_cancel_during_an_approved_call_does_not_repeat_it(opened: OpenMidrun) -> None:
     """Strands: an approved tool runs twice if the cancel comes while it is running."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("pay", amount=5, to="bob"), "never"))
@@ -257,7 +257,7 @@ async def test_a_cancel_during_an_approved_call_does_not_repeat_it(opened: Opene
     assert (toolkit.called, toolkit.completed) == (["bob"], [])
 
 
-async def test_the_report_has_finished_and_stopped_calls(opened: Opener) -> None:
+async def test_the_report_has_finished_and_stopped_calls(opened: OpenMidrun) -> None:
     """OpenAI: an immediate cancel drops the turn; the effect has happened, without a record."""
     toolkit = PeerToolkit()
     turn = [Use("quick", name="a"), Use("slow", name="b")]
@@ -271,7 +271,7 @@ async def test_the_report_has_finished_and_stopped_calls(opened: Opener) -> None
     assert [call.args for call in report.stopped] == ['{"name":"b"}']
 
 
-async def test_undo_reverses_the_effects_and_keeps_the_journal(opened: Opener) -> None:
+async def test_undo_reverses_the_effects_and_keeps_the_journal(opened: OpenMidrun) -> None:
     """LangGraph Server: a rollback deletes the run and its checkpoints; the effects stay."""
     toolkit = PeerToolkit()
     turns = Use("draft", name="1"), Use("draft", name="2"), Use("slow", name="x"), "never"
@@ -285,7 +285,7 @@ async def test_undo_reverses_the_effects_and_keeps_the_journal(opened: Opener) -
     assert (await read_entry_kinds(run))[: len(before)] == before
 
 
-async def test_cancelled_waiting_and_paused_are_different_phases(opened: Opener) -> None:
+async def test_cancelled_waiting_and_paused_are_different_phases(opened: OpenMidrun) -> None:
     """LangGraph: a cancelled run and a run that waits for a person look the same."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("ask", name="a"), "Done."))

@@ -13,7 +13,7 @@ from midrun import Agent, Checkpoint, CheckpointRefused, Midrun, Paused, tool
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line
 from tests.scenarios.peers.toolkit import PeerToolkit
-from tests.unit.runs.conftest import Opener
+from tests.unit.runs.conftest import OpenMidrun
 
 KEY = b"k" * 32
 OTHER_KEY = b"o" * 32
@@ -25,7 +25,7 @@ LARGE_RESULT_BYTES = 200_000
 PAY = Use("pay", amount=5, to="bob")
 
 
-async def make_waiting_checkpoint(opened: Opener, key: bytes | None = None) -> str:
+async def make_waiting_checkpoint(opened: OpenMidrun, key: bytes | None = None) -> str:
     """Return the checkpoint of a run that waits for an approval, as JSON."""
     midrun = await opened(PeerToolkit().agent(PAY, "Done."), key=key)
     run = await midrun.start("actor", "go")
@@ -73,7 +73,7 @@ async def test_a_checkpoint_is_plain_json() -> None:
     assert Checkpoint.from_json(json.dumps(json.loads(text))) == outcome.checkpoint
 
 
-async def test_a_value_that_is_not_json_fails_the_call_and_is_named(opened: Opener) -> None:
+async def test_a_value_that_is_not_json_fails_the_call_and_is_named(opened: OpenMidrun) -> None:
     """LangGraph, OpenAI: a TypeError when the state is written; it does not name the field."""
     toolkit = PeerToolkit()
     midrun = await opened(
@@ -87,7 +87,7 @@ async def test_a_value_that_is_not_json_fails_the_call_and_is_named(opened: Open
     assert "NotJson" in problem
 
 
-async def test_a_client_cannot_change_the_arguments_of_an_approval(opened: Opener) -> None:
+async def test_a_client_cannot_change_the_arguments_of_an_approval(opened: OpenMidrun) -> None:
     """If the client holds the history, it can get one call approved and another one made."""
     text = await make_waiting_checkpoint(opened, KEY)
     forged = text.replace(r"\"amount\":5,", r"\"amount\":5000,")
@@ -96,7 +96,7 @@ async def test_a_client_cannot_change_the_arguments_of_an_approval(opened: Opene
         Checkpoint.from_json(forged, key=KEY)
 
 
-async def test_a_changed_entry_is_detected_without_a_key(opened: Opener) -> None:
+async def test_a_changed_entry_is_detected_without_a_key(opened: OpenMidrun) -> None:
     """Other frameworks accept a stored history that was edited by accident."""
     text = await make_waiting_checkpoint(opened)
     forged = text.replace(r"\"amount\":5,", r"\"amount\":5000,")
@@ -105,7 +105,7 @@ async def test_a_changed_entry_is_detected_without_a_key(opened: Opener) -> None
         Checkpoint.from_json(forged)
 
 
-async def test_a_checkpoint_with_a_forged_approval_is_refused(opened: Opener) -> None:
+async def test_a_checkpoint_with_a_forged_approval_is_refused(opened: OpenMidrun) -> None:
     """If the client holds the history, it can add the approval of a person to it."""
     other_toolkit = PeerToolkit()
     other_midrun = await opened(other_toolkit.agent(PAY, "Done."), key=OTHER_KEY)
@@ -127,7 +127,7 @@ def _remove_signature(text: str) -> str:
 
 
 async def test_a_midrun_with_a_key_refuses_a_checkpoint_without_a_signature(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """In other frameworks it is enough to remove the signature."""
     text = _remove_signature(await make_waiting_checkpoint(opened, OTHER_KEY))
@@ -139,7 +139,7 @@ async def test_a_midrun_with_a_key_refuses_a_checkpoint_without_a_signature(
     assert toolkit.called == []
 
 
-async def test_a_store_that_has_the_run_refuses_an_older_checkpoint(opened: Opener) -> None:
+async def test_a_store_that_has_the_run_refuses_an_older_checkpoint(opened: OpenMidrun) -> None:
     """If the history of the client is the only one, it is accepted in any state."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("ask", name="a"), Use("quick", name="b"), "Done."))

@@ -16,7 +16,7 @@ from tests.scenarios.peers.toolkit import (
     wait_for_entries,
     wait_for_text,
 )
-from tests.unit.runs.conftest import Opener
+from tests.unit.runs.conftest import OpenMidrun
 
 BATCH = [Use("quick", name="a"), Use("ask", name="b"), Use("quick", name="c")]
 
@@ -27,7 +27,7 @@ def read_last_results(toolkit: PeerToolkit) -> list[tuple[str, object]]:
     return [(call.tool, call.problem or call.result) for call in calls]
 
 
-async def test_calls_beside_a_question_are_made_once(opened: Opener) -> None:
+async def test_calls_beside_a_question_are_made_once(opened: OpenMidrun) -> None:
     """LangGraph: the calls beside a question are made again after the answer."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(BATCH, toolkit.record_then_say("Done.")))
@@ -39,7 +39,7 @@ async def test_calls_beside_a_question_are_made_once(opened: Opener) -> None:
     assert sorted(toolkit.called) == ["a", "b", "c"]
 
 
-async def test_a_call_after_a_question_is_made_and_has_its_result(opened: Opener) -> None:
+async def test_a_call_after_a_question_is_made_and_has_its_result(opened: OpenMidrun) -> None:
     """Agentfootprint: later calls of the batch are dropped; the history lacks their results."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(BATCH, toolkit.record_then_say("Done.")))
@@ -73,7 +73,7 @@ async def test_a_batch_is_complete_after_a_resume_from_the_checkpoint_elsewhere(
     ]
 
 
-async def test_two_questions_of_one_batch_are_open_together(opened: Opener) -> None:
+async def test_two_questions_of_one_batch_are_open_together(opened: OpenMidrun) -> None:
     """Agentfootprint: one question for each resume; a second one is an error."""
     toolkit = PeerToolkit()
     batch = [Use("ask", name="a"), Use("quick", name="b"), Use("ask", name="c")]
@@ -94,7 +94,7 @@ async def test_two_questions_of_one_batch_are_open_together(opened: Opener) -> N
     ]
 
 
-async def test_an_answer_goes_to_the_call_that_asked(opened: Opener) -> None:
+async def test_an_answer_goes_to_the_call_that_asked(opened: OpenMidrun) -> None:
     """Mastra: resume data reaches the wrong one of two suspended calls of the same tool."""
     toolkit = PeerToolkit()
     batch = [Use("ask", name=name) for name in "abc"]
@@ -107,7 +107,7 @@ async def test_an_answer_goes_to_the_call_that_asked(opened: Opener) -> None:
     assert read_last_results(toolkit) == [("ask", f"to What about {name}?") for name in "abc"]
 
 
-async def test_a_pause_in_the_middle_of_a_batch_keeps_every_call(opened: Opener) -> None:
+async def test_a_pause_in_the_middle_of_a_batch_keeps_every_call(opened: OpenMidrun) -> None:
     """Other frameworks repeat finished calls of the batch, or drop others."""
     toolkit = PeerToolkit()
     batch = [Use("quick", name="a"), Use("slow", name="b"), Use("ask", name="c")]
@@ -130,7 +130,7 @@ async def test_a_pause_in_the_middle_of_a_batch_keeps_every_call(opened: Opener)
 
 
 async def test_after_a_pause_now_the_model_gets_the_outcome_of_every_call(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """Agent Framework: after an interrupt the history has to be repaired by hand."""
     toolkit = PeerToolkit()
@@ -152,7 +152,7 @@ async def test_after_a_pause_now_the_model_gets_the_outcome_of_every_call(
 # ── partial output ────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_partial_text_of_the_model_survives_a_cancel(opened: Opener) -> None:
+async def test_the_partial_text_of_the_model_survives_a_cancel(opened: OpenMidrun) -> None:
     """LangGraph, OpenAI, ADK: the streamed text is lost; Strands: a notice replaces it."""
     agent = Agent("writer", model=SlowModel(["Half a sentence, cut."]))
     midrun = await opened(agent)
@@ -167,7 +167,7 @@ async def test_the_partial_text_of_the_model_survives_a_cancel(opened: Opener) -
 
 
 async def test_the_partial_text_of_the_model_survives_a_pause_and_is_marked_as_interrupted(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """Strands drops it; other frameworks repeat the model call without it."""
     model = SlowModel(["Half a sentence, cut.", "And the rest."])
@@ -181,7 +181,7 @@ async def test_the_partial_text_of_the_model_survives_a_pause_and_is_marked_as_i
     assert (cut.role, cut.text, cut.interrupted) == ("assistant", text, True)
 
 
-async def test_the_model_stream_is_closed_before_the_run_is_paused(opened: Opener) -> None:
+async def test_the_model_stream_is_closed_before_the_run_is_paused(opened: OpenMidrun) -> None:
     """Strands: the provider's stream is left to the garbage collector, and is billed."""
     model = SlowModel(["Half a sentence, cut."])
     agent = Agent("writer", model=model)
@@ -194,7 +194,7 @@ async def test_the_model_stream_is_closed_before_the_run_is_paused(opened: Opene
     assert model.streams == ["closed"]
 
 
-async def test_a_run_without_watchers_can_be_paused_and_resumed(opened: Opener) -> None:
+async def test_a_run_without_watchers_can_be_paused_and_resumed(opened: OpenMidrun) -> None:
     """OpenAI: only a streamed run can be stopped; Pydantic AI: a stopped run is over."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("slow", name="a"), "Done."))
@@ -209,7 +209,7 @@ async def test_a_run_without_watchers_can_be_paused_and_resumed(opened: Opener) 
     assert toolkit.completed == ["a"]
 
 
-async def test_a_run_is_not_paused_while_a_tool_is_running(opened: Opener) -> None:
+async def test_a_run_is_not_paused_while_a_tool_is_running(opened: OpenMidrun) -> None:
     """OpenHands: PAUSED is reported while tools are running."""
     toolkit = PeerToolkit()
     midrun = await opened(
@@ -229,7 +229,7 @@ async def test_a_run_is_not_paused_while_a_tool_is_running(opened: Opener) -> No
 
 
 async def test_the_feed_of_an_ended_run_returns_the_missed_entries_and_ends(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """In other frameworks the stream of an ended run cannot be opened again."""
     toolkit = PeerToolkit()

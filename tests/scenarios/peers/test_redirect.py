@@ -8,11 +8,11 @@ import pytest
 from midrun import Completed, ControlRefused
 from midrun.models import Use
 from tests.scenarios.peers.toolkit import PeerToolkit, read_entry_kinds
-from tests.unit.runs.conftest import Opener
+from tests.unit.runs.conftest import OpenMidrun
 
 
 async def test_a_redirect_during_a_tool_call_reaches_the_next_model_call(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """LangGraph: an update of an active run is overwritten without an error."""
     toolkit = PeerToolkit()
@@ -30,7 +30,7 @@ async def test_a_redirect_during_a_tool_call_reaches_the_next_model_call(
     assert toolkit.completed == ["a"]
 
 
-async def test_a_redirect_of_a_completed_run_is_refused(opened: Opener) -> None:
+async def test_a_redirect_of_a_completed_run_is_refused(opened: OpenMidrun) -> None:
     """LangGraph: the update is accepted and never used."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent("Done."))
@@ -40,7 +40,7 @@ async def test_a_redirect_of_a_completed_run_is_refused(opened: Opener) -> None:
         await run.redirect("Use the 2026 figures")
 
 
-async def test_a_redirect_before_a_cancel_is_returned(opened: Opener) -> None:
+async def test_a_redirect_before_a_cancel_is_returned(opened: OpenMidrun) -> None:
     """Claude Code: messages sent around an interrupt are lost."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("slow", name="a"), "never"))
@@ -54,7 +54,7 @@ async def test_a_redirect_before_a_cancel_is_returned(opened: Opener) -> None:
     assert [item.entry.text for item in returned] == ["Use the 2026 figures"]  # type: ignore[union-attr]  # by its kind
 
 
-async def test_a_run_that_waits_for_an_answer_can_be_redirected(opened: Opener) -> None:
+async def test_a_run_that_waits_for_an_answer_can_be_redirected(opened: OpenMidrun) -> None:
     """Strands: while a question is open, any other input raises a TypeError."""
     toolkit = PeerToolkit()
     midrun = await opened(
@@ -70,7 +70,9 @@ async def test_a_run_that_waits_for_an_answer_can_be_redirected(opened: Opener) 
         await run.answer("blue", ask=ask.id)
 
 
-async def test_after_a_redirect_no_remaining_call_of_the_batch_starts(opened: Opener) -> None:
+async def test_after_a_redirect_no_remaining_call_of_the_batch_starts(
+    opened: OpenMidrun,
+) -> None:
     """In other frameworks the message waits behind the calls that it was meant to prevent."""
     toolkit = PeerToolkit()
     turn = [Use("slow", name="a"), Use("pay", amount=500, to="bob")]
@@ -85,7 +87,7 @@ async def test_after_a_redirect_no_remaining_call_of_the_batch_starts(opened: Op
     assert toolkit.prompts[-1][-2].uses[1].problem.startswith("not executed")
 
 
-async def test_a_pause_can_be_withdrawn_before_it_takes_effect(opened: Opener) -> None:
+async def test_a_pause_can_be_withdrawn_before_it_takes_effect(opened: OpenMidrun) -> None:
     """In other frameworks a requested stop cannot be withdrawn."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("slow", name="a"), "Done."))
@@ -100,7 +102,7 @@ async def test_a_pause_can_be_withdrawn_before_it_takes_effect(opened: Opener) -
 
 
 async def test_an_instruction_in_a_resume_is_the_next_message_to_the_model(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """Strands: resume takes answers only; Agentfootprint: a resume takes no message."""
     toolkit = PeerToolkit()

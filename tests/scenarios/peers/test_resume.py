@@ -17,13 +17,13 @@ from midrun.models import Use
 from midrun.models.scripted import Line
 from midrun.stops import MaxSteps
 from tests.scenarios.peers.toolkit import PeerToolkit
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 REMOTE_CONTROL = Path(__file__).with_name("remote_control.py")
 
 
-async def test_a_tool_that_asks_is_called_once(opened: Opener) -> None:
+async def test_a_tool_that_asks_is_called_once(opened: OpenMidrun) -> None:
     """LangGraph, Strands: after the answer the tool runs again from its first line."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("ask", name="a"), toolkit.record_then_say("Done.")))
@@ -35,7 +35,7 @@ async def test_a_tool_that_asks_is_called_once(opened: Opener) -> None:
     assert toolkit.prompts[-1][-1].uses[0].result == {"colour": "blue"}
 
 
-async def test_a_tool_that_needs_approval_is_called_once_after_it(opened: Opener) -> None:
+async def test_a_tool_that_needs_approval_is_called_once_after_it(opened: OpenMidrun) -> None:
     """Pydantic AI: the tool runs up to its question, and again after the approval."""
     toolkit = PeerToolkit()
     toolkit.gate("bob").set()
@@ -48,7 +48,7 @@ async def test_a_tool_that_needs_approval_is_called_once_after_it(opened: Opener
     assert (toolkit.called, toolkit.completed) == (["bob"], ["5 to bob"])
 
 
-async def test_an_aborted_call_is_not_repeated_by_a_resume(opened: Opener) -> None:
+async def test_an_aborted_call_is_not_repeated_by_a_resume(opened: OpenMidrun) -> None:
     """LangGraph: resumed after a stop, the tool's effect happens a second time."""
     toolkit = PeerToolkit()
     midrun = await opened(
@@ -65,7 +65,7 @@ async def test_an_aborted_call_is_not_repeated_by_a_resume(opened: Opener) -> No
     assert "may have taken effect" in toolkit.prompts[-1][-1].uses[0].problem
 
 
-async def test_a_finished_model_call_is_not_repeated_after_a_pause(opened: Opener) -> None:
+async def test_a_finished_model_call_is_not_repeated_after_a_pause(opened: OpenMidrun) -> None:
     """OpenAI: the model is called again after a stop, and may ask for the same effect again."""
     toolkit = PeerToolkit()
     turns = (
@@ -105,7 +105,7 @@ async def test_a_failed_run_keeps_its_id_and_its_step_count_on_resume() -> None:
     assert toolkit.completed == ["a", "b", "c"]
 
 
-async def test_a_cap_pauses_the_run_and_a_raised_cap_continues_it(opened: Opener) -> None:
+async def test_a_cap_pauses_the_run_and_a_raised_cap_continues_it(opened: OpenMidrun) -> None:
     """Pydantic AI, ADK: a limit raises, and the messages so far are lost."""
     toolkit = PeerToolkit()
     turns = (
@@ -128,7 +128,7 @@ async def test_a_cap_pauses_the_run_and_a_raised_cap_continues_it(opened: Opener
     assert toolkit.prompts[0][-1].uses[0].result == "a done"
 
 
-async def test_the_second_of_two_resumes_is_told_of_the_first(opened: Opener) -> None:
+async def test_the_second_of_two_resumes_is_told_of_the_first(opened: OpenMidrun) -> None:
     """In other frameworks both resume, and the rest of the run happens twice."""
     toolkit = PeerToolkit()
     midrun = await opened(toolkit.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
@@ -149,7 +149,7 @@ async def test_the_second_of_two_resumes_is_told_of_the_first(opened: Opener) ->
     assert toolkit.called == ["a", "b"]
 
 
-async def test_a_checkpoint_is_resumed_only_once_with_a_store(opened: Opener) -> None:
+async def test_a_checkpoint_is_resumed_only_once_with_a_store(opened: OpenMidrun) -> None:
     """In other frameworks the owner of an old snapshot can repeat its next steps."""
     toolkit = PeerToolkit()
     turns = Use("ask", name="a"), Use("quick", name="b"), "Done."
@@ -166,7 +166,7 @@ async def test_a_checkpoint_is_resumed_only_once_with_a_store(opened: Opener) ->
 
 
 async def test_a_second_answer_is_refused_with_the_name_of_the_first_actor(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """In other frameworks the last answer wins, or the second one starts the tool again."""
     toolkit = PeerToolkit()
@@ -182,7 +182,7 @@ async def test_a_second_answer_is_refused_with_the_name_of_the_first_actor(
 
 
 async def test_a_process_without_agents_can_pause_and_resume_a_run(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
     """LangGraph, Pydantic AI, Strands, ADK: the stop signal is an object of one process."""
     toolkit = PeerToolkit()
@@ -192,7 +192,7 @@ async def test_a_process_without_agents_can_pause_and_resume_a_run(
     run = await midrun.start("actor", "go")
     await toolkit.start("a").wait()
     async with await anyio.open_process(
-        [sys.executable, REMOTE_CONTROL, kept_at(path), run.id]
+        [sys.executable, REMOTE_CONTROL, get_store_url(path), run.id]
     ) as child:
         assert child.stdout
         output = TextReceiveStream(child.stdout)
@@ -219,7 +219,7 @@ async def test_a_resume_without_the_answer_is_refused_and_can_be_repeated() -> N
     assert toolkit.called == ["a"]
 
 
-async def test_a_long_tool_continues_from_its_saved_progress(opened: Opener) -> None:
+async def test_a_long_tool_continues_from_its_saved_progress(opened: OpenMidrun) -> None:
     """In other frameworks a pause waits for a long tool, or the tool starts again."""
     toolkit = PeerToolkit()
     midrun = await opened(
@@ -242,13 +242,13 @@ async def test_a_paused_run_survives_its_process(path: Path) -> None:
     """Pydantic AI: histories are kept in memory; the application must store them."""
     first, second = PeerToolkit(), PeerToolkit()
     turns = Use("slow", name="a"), Use("quick", name="b"), "Done."
-    async with Midrun(kept_at(path), agents=[first.agent(*turns)]) as midrun:
+    async with Midrun(get_store_url(path), agents=[first.agent(*turns)]) as midrun:
         run = await midrun.start("actor", "go")
         await first.start("a").wait()
         await run.pause()
         first.gate("a").set()
         await run.until("paused")
-    async with Midrun(kept_at(path), agents=[second.agent(*turns)]) as midrun:
+    async with Midrun(get_store_url(path), agents=[second.agent(*turns)]) as midrun:
         same_run = await midrun.get(run.id)
         assert (await same_run.view()).phase == "paused"
         await same_run.resume()
@@ -261,10 +261,10 @@ async def test_a_process_that_closes_during_a_call_causes_no_repeated_call(path:
     first, second = PeerToolkit(), PeerToolkit()
     turns = Use("quick", name="a"), Use("slow", name="b"), second.record_then_say("Done.")
     grace = timedelta(milliseconds=20)
-    async with Midrun(kept_at(path), agents=[first.agent(*turns, grace=grace)]) as midrun:
+    async with Midrun(get_store_url(path), agents=[first.agent(*turns, grace=grace)]) as midrun:
         run = await midrun.start("actor", "go")
         await first.start("b").wait()
-    async with Midrun(kept_at(path), agents=[second.agent(*turns)]) as midrun:
+    async with Midrun(get_store_url(path), agents=[second.agent(*turns)]) as midrun:
         same_run = await midrun.get(run.id)
         await same_run.until("completed")
     assert (first.called, second.called) == (["a", "b"], [])

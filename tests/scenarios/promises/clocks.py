@@ -5,11 +5,11 @@ from datetime import timedelta
 from midrun.core.ids import Micros
 from midrun.ports.environment import read_wall_clock
 
-FAR = timedelta(days=365)
+YEAR_LEASE = timedelta(days=365)
 """A lease that does not end when a test moves the clock."""
 
 
-class Hand:
+class ManualClock:
     """A clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Hand:
         """Return the time."""
         return self.now
 
-    def move(self, by: timedelta) -> None:
+    def advance(self, by: timedelta) -> None:
         """Move the time forward."""
         self.now = Micros(self.now + by // timedelta(microseconds=1))
 

@@ -10,11 +10,11 @@ from midrun.ports.environment import Environment, read_wall_clock
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.text.report import ReportedCall
 
-ATTEMPTS = 5
+UNDO_ATTEMPTS = 5
 """The number of attempts of an undo before it is given up."""
 
 
-def hasty() -> Environment:
+def make_fast_environment() -> Environment:
     """Return an environment whose clock jumps by minutes, so that each wait is over at once."""
     jumps = [0]
 
@@ -25,7 +25,7 @@ def hasty() -> Environment:
     return Environment(clock=clock, lease=timedelta(days=10_000))
 
 
-class Drafts:
+class UndoableDrafts:
     """Tools that write drafts, with an undo that fails `fails[name]` times.
 
     `tries` has the name, key and result that each undo was called with, `call_keys` the key of
@@ -33,19 +33,19 @@ class Drafts:
     """
 
     def __init__(self) -> None:
-        self.stage = ControllableTools()
-        self.fails: dict[str, int] = {}
-        self.tries: list[tuple[str, str, object]] = []
+        self.controllable_tools = ControllableTools()
+        self.failures_left: dict[str, int] = {}
+        self.undo_calls: list[tuple[str, str, object]] = []
         self.call_keys: dict[str, str] = {}
 
     async def discard(self, call: Call, args: dict[str, str], result: object) -> None:
         """Undo a draft, or raise."""
         name = args["name"]
-        self.tries.append((name, call.key, result))
-        if self.fails.get(name, 0):
-            self.fails[name] -= 1
+        self.undo_calls.append((name, call.key, result))
+        if self.failures_left.get(name, 0):
+            self.failures_left[name] -= 1
             raise OSError(f"cannot reach {name}")
-        self.stage.undone.append(name)
+        self.controllable_tools.undone.append(name)
 
     def tools(self) -> list[Tool]:
         """Return the tools."""
@@ -54,23 +54,23 @@ class Drafts:
         async def write(call: Call, name: str) -> str:
             """Write a draft."""
             self.call_keys[name] = call.key
-            self.stage.completed.append(name)
+            self.controllable_tools.completed.append(name)
             return f"{name} written"
 
         @tool(undo=self.discard)
         async def dictate(call: Call, name: str) -> str:
             """Write a draft when the test opens the gate."""
             self.call_keys[name] = call.key
-            self.stage.start(name).set()
-            await self.stage.gate(name).wait()
-            self.stage.completed.append(name)
+            self.controllable_tools.start(name).set()
+            await self.controllable_tools.gate(name).wait()
+            self.controllable_tools.completed.append(name)
             return f"{name} dictated"
 
         return [write, dictate]
 
     def agent(self, *turns: Use | list[str | Use] | str, name: str = "actor") -> Agent:
         """Return an agent that plays `turns`."""
-        tools = [*self.stage.tools(), *self.tools()]
+        tools = [*self.controllable_tools.tools(), *self.tools()]
         return Agent(name, model=ScriptedModel(list(turns)), tools=tools)
 
 

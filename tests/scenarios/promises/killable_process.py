@@ -20,9 +20,9 @@ from midrun import NOT_DONE, Agent, Call, Midrun, Tool, tool
 from midrun.core.ids import Micros
 from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment, read_wall_clock
-from tests.scenarios.promises.seen import engine, true
+from tests.scenarios.promises.seen import get_worker, yield_until
 from tests.support.processes import ROOT
-from tests.support.store_choice import kept_at
+from tests.support.store_choice import get_store_url
 
 HOUR_MICROS = 3_600_000_000
 
@@ -197,7 +197,7 @@ def print_line(line: str) -> None:
 async def pause(path: str, folder: str) -> None:
     """Pause the run during the first of three notes, and exit."""
     effects = EffectsFile(Path(folder), stop_at="note:before")
-    async with Midrun(kept_at(path), agents=[effects.agent("notes")]) as midrun:
+    async with Midrun(get_store_url(path), agents=[effects.agent("notes")]) as midrun:
         run = await midrun.start("actor", "go")
         await effects.reached.wait()
         await run.pause()
@@ -210,7 +210,7 @@ async def drive(path: str, folder: str, script: str, stop_at: str) -> None:
     """Drive a run to `stop_at`, and wait to be killed."""
     effects = EffectsFile(Path(folder), stop_at=stop_at)
     outside = Environment(lease=timedelta(seconds=60))
-    address = kept_at(path)
+    address = get_store_url(path)
     async with Midrun(address, agents=[effects.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         await effects.reached.wait()
@@ -222,12 +222,12 @@ async def drive_until_released(path: str, folder: str, script: str, stop_at: str
     """Drive a run to `stop_at`; print a second line when the worker has dropped the run."""
     effects = EffectsFile(Path(folder), stop_at=stop_at)
     outside = Environment(lease=timedelta(seconds=60))
-    address = kept_at(path)
+    address = get_store_url(path)
     async with Midrun(address, agents=[effects.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         await effects.reached.wait()
         print_line(run.id)
-        await true(lambda: run.id not in engine(midrun)._active_runs)
+        await yield_until(lambda: run.id not in get_worker(midrun)._active_runs)
         print_line("released")
 
 
@@ -236,7 +236,7 @@ async def cancel(path: str, folder: str, script: str, stop_at: str) -> None:
     paused = EffectsFile(Path(folder), "look:before")
     effects = EffectsFile(Path(folder), stop_at)
     outside = Environment(lease=timedelta(seconds=60))
-    address = kept_at(path)
+    address = get_store_url(path)
     async with Midrun(address, agents=[paused.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         await paused.reached.wait()

@@ -12,7 +12,7 @@ import anyio
 from midrun import Checkpoint, Failed, Midrun, MidrunError, Outcome, Paused
 from tests.scenarios.promises.log_agent import get_script, log_agent
 from tests.support.processes import ROOT
-from tests.support.store_choice import kept_at
+from tests.support.store_choice import get_store_url
 
 
 async def run_in_other_process(*arguments: object) -> dict[str, str]:
@@ -53,7 +53,9 @@ async def resume(name: str, log: str, saved: str, answer: str, key: str) -> dict
 
 async def answer(name: str, log: str, path: str, run_id: str, value: str) -> dict[str, str]:
     """Answer a run in the shared store, and drive it to its end."""
-    async with Midrun(kept_at(path), agents=[log_agent(*get_script(name, log))]) as midrun:
+    async with Midrun(
+        get_store_url(path), agents=[log_agent(*get_script(name, log))]
+    ) as midrun:
         run = await midrun.get(run_id)
         await run.answer(json.loads(value), actor="bob")
         await run.until("terminal")
@@ -62,7 +64,9 @@ async def answer(name: str, log: str, path: str, run_id: str, value: str) -> dic
 
 async def drive(name: str, log: str, path: str, *phases: str) -> dict[str, str]:
     """Drive the only run of the shared store until it is in one of the phases."""
-    async with Midrun(kept_at(path), agents=[log_agent(*get_script(name, log))]) as midrun:
+    async with Midrun(
+        get_store_url(path), agents=[log_agent(*get_script(name, log))]
+    ) as midrun:
         (row,) = (await midrun.runs()).items
         run = await midrun.get(row.run_id)
         return {"phase": (await run.until(*phases)).phase}
@@ -70,7 +74,7 @@ async def drive(name: str, log: str, path: str, *phases: str) -> dict[str, str]:
 
 async def halt(path: str, scope: str, reason: str) -> dict[str, str]:
     """Set a halt, from a process without agents."""
-    async with Midrun(kept_at(path)) as midrun:
+    async with Midrun(get_store_url(path)) as midrun:
         await midrun.halt(reason, scope=scope, actor="operator:olga")
         return {"phase": "halted"}
 

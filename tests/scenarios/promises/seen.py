@@ -15,29 +15,29 @@ from midrun.workers.local import LocalWorker
 
 E = TypeVar("E", bound=Entry)
 
-PATIENCE = 60
+TIMEOUT_S = 60
 """Seconds before a wait fails."""
 
 
-async def journal(run: Run) -> list[Entry]:
+async def read_journal(run: Run) -> list[Entry]:
     """Return the entries of a run."""
     return [record.entry for record in await run._service.store.read(run.id)]
 
 
-async def entries(run: Run, kind: type[E]) -> list[E]:
+async def read_entries(run: Run, kind: type[E]) -> list[E]:
     """Return the entries of one kind."""
-    return [entry for entry in await journal(run) if isinstance(entry, kind)]
+    return [entry for entry in await read_journal(run) if isinstance(entry, kind)]
 
 
-async def kinds(run: Run) -> list[str]:
+async def read_kinds(run: Run) -> list[str]:
     """Return the names of the kinds of all entries."""
-    return [type(entry).__name__ for entry in await journal(run)]
+    return [type(entry).__name__ for entry in await read_journal(run)]
 
 
-async def recorded(run: Run, kind: type[E], count: int = 1) -> E:
+async def wait_for_entry(run: Run, kind: type[E], count: int = 1) -> E:
     """Wait until the journal has `count` entries of one kind; return the last of them."""
     found: list[E] = []
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async for item in run.feed():
             if isinstance(item, FeedEntry) and isinstance(item.entry, kind):
                 found.append(item.entry)
@@ -46,21 +46,21 @@ async def recorded(run: Run, kind: type[E], count: int = 1) -> E:
     raise AssertionError(f"the run ended with {len(found)} {kind.__name__}")
 
 
-async def turns(run: Run) -> list[Turn]:
+async def read_turns(run: Run) -> list[Turn]:
     """Return the transcript that the model would get now."""
     return list(Transcript(await load_run_state(run._service.store, run.id)))
 
 
-def engine(midrun: Midrun) -> LocalWorker:
+def get_worker(midrun: Midrun) -> LocalWorker:
     """Return the worker of `midrun`, to check its private state."""
     assert midrun._worker is not None
     return midrun._worker
 
 
-async def true(fact: Callable[[], bool]) -> None:
+async def yield_until(condition: Callable[[], bool]) -> None:
     """Wait for a condition in this process that no event announces."""
-    with anyio.fail_after(PATIENCE):
-        while not fact():
+    with anyio.fail_after(TIMEOUT_S):
+        while not condition():
             await checkpoint()
 
 

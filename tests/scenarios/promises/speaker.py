@@ -15,29 +15,34 @@ RESERVATION = Spend(tokens=100)
 """The reservation of the model for each reply."""
 
 
-class Line:
+class GatedReply:
     """One reply: the text `said`, the gate, the text `then`, and the calls `uses`.
 
     With `at="end"` the gate is at the end: the reply is complete, but its stream is open.
     """
 
     def __init__(
-        self, said: str = "", then: str = "", *uses: Use, gate: str = "", at: str = "middle"
+        self,
+        text: str = "",
+        text_after_gate: str = "",
+        *uses: Use,
+        gate: str = "",
+        gate_at: str = "middle",
     ) -> None:
-        self.said = said
-        self.then = then
+        self.text = text
+        self.text_after_gate = text_after_gate
         self.uses = uses
         self.gate = gate
-        self.at = at
+        self.gate_at = gate_at
 
     @property
     def reply(self) -> Reply:
         """The complete reply."""
         uses = tuple(Wanted(tool=use.tool, args=use.args) for use in self.uses)
-        return Reply(text=self.said + self.then, uses=uses)
+        return Reply(text=self.text + self.text_after_gate, uses=uses)
 
 
-class Speaker:
+class GatedModel:
     """Plays `lines`, one for each call.
 
     `heard` has the transcript of each call, `closed` the gates at which its stream was closed.
@@ -46,10 +51,10 @@ class Speaker:
     name = "speaker"
     priced = False
 
-    def __init__(self, *lines: Line | str) -> None:
-        self.heard: list[list[Turn]] = []
-        self.closed: list[str] = []
-        self._lines = [Line(line) if isinstance(line, str) else line for line in lines]
+    def __init__(self, *lines: GatedReply | str) -> None:
+        self.transcripts: list[list[Turn]] = []
+        self.closed_gates: list[str] = []
+        self._lines = [GatedReply(line) if isinstance(line, str) else line for line in lines]
         self._gates: dict[str, anyio.Event] = {}
         self._reached: dict[str, anyio.Event] = {}
 
@@ -69,25 +74,25 @@ class Speaker:
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
         """Play the next line."""
-        line = self._lines[len(self.heard)]
-        self.heard.append(list(prompt.transcript))
+        line = self._lines[len(self.transcripts)]
+        self.transcripts.append(list(prompt.transcript))
         pieces = self._pieces(line)
         try:
             yield pieces
         finally:
             await pieces.aclose()  # type: ignore[attr-defined]  # an async generator
 
-    async def _pieces(self, line: Line) -> AsyncIterator[Piece | Finished]:
-        if line.said:
-            yield Piece(kind="text", text=line.said)
+    async def _pieces(self, line: GatedReply) -> AsyncIterator[Piece | Finished]:
+        if line.text:
+            yield Piece(kind="text", text=line.text)
         for number, use in enumerate(line.uses):
             yield Piece(kind="args", text="{", tool=use.tool, call=number)
-        if line.at == "middle":
+        if line.gate_at == "middle":
             await self._wait(line.gate)
-        if line.then:
-            yield Piece(kind="text", text=line.then)
+        if line.text_after_gate:
+            yield Piece(kind="text", text=line.text_after_gate)
         yield Finished(reply=line.reply, spent=Spend(tokens=7))
-        if line.at == "end":
+        if line.gate_at == "end":
             await self._wait(line.gate)
 
     async def _wait(self, gate: str) -> None:
@@ -97,5 +102,5 @@ class Speaker:
         try:
             await self.gate(gate).wait()
         except BaseException:
-            self.closed.append(gate)
+            self.closed_gates.append(gate)
             raise

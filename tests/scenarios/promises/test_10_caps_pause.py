@@ -43,12 +43,12 @@ from midrun.stops import (
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.text.entries import JournalDescriber
 from tests.scenarios.promises import stop_conditions
-from tests.scenarios.promises.clocks import FAR, Hand, StartableClock
+from tests.scenarios.promises.clocks import YEAR_LEASE, ManualClock, StartableClock
 from tests.scenarios.promises.log_agent import get_script, log_agent
 from tests.scenarios.promises.models import PricedModel
-from tests.scenarios.promises.seen import entries, journal, kinds
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 
 def call_quick(*names: str) -> list[Use]:
@@ -85,7 +85,7 @@ CAPS: dict[str, tuple[Stop, tuple[float, float], float]] = {
 
 @pytest.mark.parametrize("name", CAPS)
 async def test_a_run_pauses_at_a_cap_and_continues_only_when_it_is_raised(
-    name: str, opened: Opener
+    name: str, opened: OpenMidrun
 ) -> None:
     """A plain resume would reach the cap again, so it is refused; the refusal names the cap."""
     stop, used, more = CAPS[name]
@@ -110,7 +110,7 @@ async def test_a_run_pauses_at_a_cap_and_continues_only_when_it_is_raised(
 
 
 @pytest.mark.parametrize("name", CAPS)
-async def test_resume_can_raise_the_cap(name: str, opened: Opener) -> None:
+async def test_resume_can_raise_the_cap(name: str, opened: OpenMidrun) -> None:
     """Both are applied, or neither: a cap that is too low changes nothing."""
     stop, _, more = CAPS[name]
     tools = ControllableTools()
@@ -130,7 +130,7 @@ async def test_resume_can_raise_the_cap(name: str, opened: Opener) -> None:
     assert tools.completed == ["a", "b", "c"]
 
 
-async def test_a_cap_can_be_raised_before_it_is_reached(opened: Opener) -> None:
+async def test_a_cap_can_be_raised_before_it_is_reached(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     agent = tools.agent(Use("slow", name="a"), *call_quick("b"), "Done.", stop=MaxSteps(1))
     midrun = await opened(agent)
@@ -142,7 +142,7 @@ async def test_a_cap_can_be_raised_before_it_is_reached(opened: Opener) -> None:
     await run.until("completed")
 
 
-async def test_a_raised_cap_pauses_the_run_when_it_is_reached_again(opened: Opener) -> None:
+async def test_a_raised_cap_pauses_the_run_when_it_is_reached_again(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(*call_quick("a", "b", "c"), "Done.", stop=MaxSteps(1)))
     run = await midrun.start("actor", "go")
@@ -156,7 +156,7 @@ async def test_a_raised_cap_pauses_the_run_when_it_is_reached_again(opened: Open
     assert (await run.until("cancelled")).phase == "cancelled"
 
 
-async def test_a_run_that_completes_at_its_cap_does_not_pause(opened: Opener) -> None:
+async def test_a_run_that_completes_at_its_cap_does_not_pause(opened: OpenMidrun) -> None:
     """A cap is checked before the next step, and there is none."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(*call_quick("a"), "Done.", stop=MaxSteps(2)))
@@ -164,7 +164,7 @@ async def test_a_run_that_completes_at_its_cap_does_not_pause(opened: Opener) ->
     assert (await run.until("completed", "paused")).phase == "completed"
 
 
-async def test_a_cap_of_the_run_replaces_that_of_the_agent(opened: Opener) -> None:
+async def test_a_cap_of_the_run_replaces_that_of_the_agent(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(*call_quick("a", "b"), "Done.", stop=MaxSteps(40)))
     run = await midrun.start("actor", "go", stop=MaxSteps(1))
@@ -174,12 +174,14 @@ async def test_a_cap_of_the_run_replaces_that_of_the_agent(opened: Opener) -> No
 
 
 async def test_usage_and_raised_cap_are_kept_for_another_process(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
     """Both are in the journal."""
     tools = ControllableTools()
     turns = (*call_quick("a", "b", "c"), "Done.")
-    async with Midrun(kept_at(path), agents=[tools.agent(*turns, stop=MaxSteps(1))]) as midrun:
+    async with Midrun(
+        get_store_url(path), agents=[tools.agent(*turns, stop=MaxSteps(1))]
+    ) as midrun:
         run = await midrun.start("actor", "go")
         await wait_for_cap(run)
         await run.raise_cap(steps=2)
@@ -204,7 +206,7 @@ async def test_usage_and_raised_cap_are_kept_for_another_process(
     ],
 )
 async def test_a_cap_on_calls_holds_within_one_reply(
-    stop: Stop, names: str, made: str, caps: dict[str, float] | None, opened: Opener
+    stop: Stop, names: str, made: str, caps: dict[str, float] | None, opened: OpenMidrun
 ) -> None:
     """A reply may ask for any number of calls; those beyond the cap wait for the resume."""
     tools = ControllableTools()
@@ -218,7 +220,7 @@ async def test_a_cap_on_calls_holds_within_one_reply(
     assert await midrun.verify(run.id)
 
 
-async def test_sixty_calls_of_one_reply_stop_at_ten(opened: Opener) -> None:
+async def test_sixty_calls_of_one_reply_stop_at_ten(opened: OpenMidrun) -> None:
     """The status, the button and the sentence of the entry name the calls that are not made."""
     tools = ControllableTools()
     names = [f"n{number}" for number in range(60)]
@@ -232,14 +234,14 @@ async def test_sixty_calls_of_one_reply_stop_at_ten(opened: Opener) -> None:
     assert view.sign.note.startswith(unmade)
     assert unmade in view.controls["pause"].consequence
     reader = JournalDescriber(run.id)
-    sentences = [str(reader.describe_next(e, Micros(0))) for e in await journal(run)]
+    sentences = [str(reader.describe_next(e, Micros(0))) for e in await read_journal(run)]
     (reached,) = [sentence for sentence in sentences if "reached a cap" in sentence]
     assert "50 calls are not made yet: quick #11, quick #12, " in reached
     assert reached.endswith(" and 40 more")
 
 
 async def test_an_instruction_with_the_raised_cap_drops_the_calls_beyond_it(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     tools = ControllableTools()
     agent = tools.agent(call_quick("a", "b", "c"), "Fine.", stop=MaxToolCalls(1))
@@ -249,7 +251,7 @@ async def test_an_instruction_with_the_raised_cap_drops_the_calls_beyond_it(
     await run.resume("Leave the others", caps={"tool_calls": 9})
     await run.until("completed")
     assert tools.completed == ["a"]
-    sealed = await entries(run, CallSealed)
+    sealed = await read_entries(run, CallSealed)
     assert [entry.call for entry in sealed] == [CallId("c3"), CallId("c4")]
     assert all("the run was redirected" in entry.why for entry in sealed)
     assert await midrun.verify(run.id)
@@ -258,7 +260,9 @@ async def test_an_instruction_with_the_raised_cap_drops_the_calls_beyond_it(
 # ── cost ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_possible_cost_of_a_call_is_reserved_while_it_runs(opened: Opener) -> None:
+async def test_the_possible_cost_of_a_call_is_reserved_while_it_runs(
+    opened: OpenMidrun,
+) -> None:
     """Otherwise calls in flight could exceed a cap together. Later the real cost counts."""
     tools, gate = ControllableTools(), anyio.Event()
     model = PricedModel(["Done."], gate)
@@ -274,7 +278,7 @@ async def test_the_possible_cost_of_a_call_is_reserved_while_it_runs(opened: Ope
     assert (usage.reserved_usd, usage.reserved_tokens) == (0, 0)
 
 
-async def test_a_call_that_could_exceed_the_cap_is_not_made(opened: Opener) -> None:
+async def test_a_call_that_could_exceed_the_cap_is_not_made(opened: OpenMidrun) -> None:
     """The reservation decides, also for the first call."""
     tools = ControllableTools()
     model = PricedModel(["Done."])
@@ -288,7 +292,7 @@ async def test_a_call_that_could_exceed_the_cap_is_not_made(opened: Opener) -> N
 
 @pytest.mark.parametrize("stop", [MaxCost(usd=1), MaxSteps(5) | MaxCost(usd=1)])
 async def test_max_cost_is_refused_for_a_model_without_a_price(
-    stop: Stop, opened: Opener
+    stop: Stop, opened: OpenMidrun
 ) -> None:
     """The cap could not be enforced."""
     agent = ControllableTools().agent("Done.")
@@ -303,21 +307,21 @@ async def test_max_cost_is_refused_for_a_model_without_a_price(
 # ── time ──────────────────────────────────────────────────────────────────────────────────
 
 
-def open_with_clock(path: Path, clock: Hand | StartableClock, *agents: Agent) -> Midrun:
+def open_with_clock(path: Path, clock: ManualClock | StartableClock, *agents: Agent) -> Midrun:
     """Return a `Midrun` that uses `clock`."""
-    outside = Environment(clock=clock, lease=FAR)
-    return Midrun(kept_at(path), agents=agents, outside=outside)
+    outside = Environment(clock=clock, lease=YEAR_LEASE)
+    return Midrun(get_store_url(path), agents=agents, outside=outside)
 
 
 async def test_working_time_is_capped(path: Path) -> None:
     """The view shows it in seconds. Time at rest does not count."""
-    tools, clock = ControllableTools(), Hand()
+    tools, clock = ControllableTools(), ManualClock()
 
     @tool
     async def think(call: Call, seconds: int) -> str:
         """Move the clock."""
         del call
-        clock.move(timedelta(seconds=seconds))
+        clock.advance(timedelta(seconds=seconds))
         return "thought"
 
     turns = [Use("think", seconds=40), Use("think", seconds=30), "Done."]
@@ -330,7 +334,7 @@ async def test_working_time_is_capped(path: Path) -> None:
         with pytest.raises(ControlRefused) as refused:
             await run.resume()
         assert refused.value.reason == "cap_reached"
-        clock.move(timedelta(days=3))  # the run is paused
+        clock.advance(timedelta(days=3))  # the run is paused
         assert await read_caps(run) == {"time": (70, 60)}
         await run.resume(caps={"time": 100})
         view = await run.until("completed")
@@ -353,7 +357,7 @@ async def test_a_time_cap_can_be_reached_during_a_call(path: Path) -> None:
         tools.gate("a").set()
         await wait_for_cap(run)
         assert tools.completed == ["a"]
-        assert (await entries(run, CapReached))[0].cap == "time"
+        assert (await read_entries(run, CapReached))[0].cap == "time"
         await run.resume(caps={"time": 10**9})
         await run.until("completed")
         assert tools.called == ["a", "b"]
@@ -363,12 +367,12 @@ async def test_a_time_cap_can_be_reached_during_a_call(path: Path) -> None:
 async def test_time_spent_waiting_for_a_person_does_not_count(
     path: Path, tmp_path: Path
 ) -> None:
-    clock, log = Hand(), str(tmp_path / "log.txt")
+    clock, log = ManualClock(), str(tmp_path / "log.txt")
     agent = log_agent(*get_script("ask_async", log), stop=MaxTime(minutes=1))
     async with open_with_clock(path, clock, agent) as midrun:
         run = await midrun.start("logger", "go")
         await run.until("waiting")
-        clock.move(timedelta(days=30))
+        clock.advance(timedelta(days=30))
         await run.answer("at last")
         view = await run.until("completed", "paused")
         assert (view.phase, view.output) == ("completed", "ask_async: at last")
@@ -381,7 +385,7 @@ async def test_time_spent_waiting_for_a_person_does_not_count(
     ("n", "names"),
     [(3, "aaa"), (2, "abab"), (3, "ababab"), (2, "abcabc"), (2, "abcdabcd"), (2, "xyabab")],
 )
-async def test_repeated_calls_pause_the_run(n: int, names: str, opened: Opener) -> None:
+async def test_repeated_calls_pause_the_run(n: int, names: str, opened: OpenMidrun) -> None:
     """A repetition is the same call, or a cycle of up to four; the next call is not made."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(*call_quick(*names, "z"), "Done.", stop=Repeats(n)))
@@ -394,7 +398,9 @@ async def test_repeated_calls_pause_the_run(n: int, names: str, opened: Opener) 
 
 
 @pytest.mark.parametrize("names", ["aabbaa", "abcba", "abcdeabcde"])
-async def test_calls_that_are_no_repetition_do_not_pause(names: str, opened: Opener) -> None:
+async def test_calls_that_are_no_repetition_do_not_pause(
+    names: str, opened: OpenMidrun
+) -> None:
     """A call with other arguments is another call."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(*call_quick(*names), "Done.", stop=Repeats(3)))
@@ -402,7 +408,7 @@ async def test_calls_that_are_no_repetition_do_not_pause(names: str, opened: Ope
     assert (await run.until("completed", "paused")).phase == "completed"
 
 
-async def test_the_view_shows_the_number_of_repetitions(opened: Opener) -> None:
+async def test_the_view_shows_the_number_of_repetitions(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(
         tools.agent(*call_quick("x", "a", "a", "a"), "Done.", stop=Repeats(3))
@@ -417,7 +423,7 @@ async def test_the_view_shows_the_number_of_repetitions(opened: Opener) -> None:
 
 @pytest.mark.parametrize("stop", [TextMention("READY"), Custom(stop_conditions.two_calls)])
 async def test_a_condition_without_a_bound_pauses_and_a_resume_continues(
-    stop: Stop, opened: Opener
+    stop: Stop, opened: OpenMidrun
 ) -> None:
     """There is no bound to raise. After the resume at least one more step is made."""
     tools = ControllableTools()
@@ -449,7 +455,7 @@ async def test_a_condition_without_a_bound_pauses_and_a_resume_continues(
     ],
 )
 async def test_a_condition_with_then_complete_completes_the_run(
-    stop: Stop, opened: Opener
+    stop: Stop, opened: OpenMidrun
 ) -> None:
     """The last text of the agent is the output; the calls of that step are made."""
     tools = ControllableTools()
@@ -466,7 +472,7 @@ async def test_a_condition_with_then_complete_completes_the_run(
     assert tools.completed == ["a", "b"]
 
 
-async def test_the_verdicts_of_a_custom_condition_are_journaled(opened: Opener) -> None:
+async def test_the_verdicts_of_a_custom_condition_are_journaled(opened: OpenMidrun) -> None:
     """The function is called once per boundary; a replay does not call it again."""
     tools = ControllableTools()
     midrun = await opened(
@@ -474,7 +480,7 @@ async def test_the_verdicts_of_a_custom_condition_are_journaled(opened: Opener) 
     )
     run = await midrun.start("actor", "go")
     await wait_for_cap(run)
-    verdicts = [entry.met for entry in await entries(run, VerdictGiven)]
+    verdicts = [entry.met for entry in await read_entries(run, VerdictGiven)]
     assert verdicts == [False, False, True]
 
 
@@ -508,7 +514,7 @@ READY_SCRIPT: Sequence[Line | Cue] = (
     ],
 )
 async def test_conditions_compose_in_any_order(
-    stop: Stop, completed: str, opened: Opener
+    stop: Stop, completed: str, opened: OpenMidrun
 ) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(*READY_SCRIPT, stop=stop))
@@ -518,7 +524,9 @@ async def test_conditions_compose_in_any_order(
     assert (await run.view()).stop == str(stop)
 
 
-async def test_a_cap_within_a_composed_condition_is_raised_by_its_name(opened: Opener) -> None:
+async def test_a_cap_within_a_composed_condition_is_raised_by_its_name(
+    opened: OpenMidrun,
+) -> None:
     """The view lists all caps of the condition."""
     tools = ControllableTools()
     stop = (MaxSteps(3) & TextMention("ready")) | MaxToolCalls(40)
@@ -546,11 +554,11 @@ async def test_a_cap_pauses_a_run_without_a_store_too() -> None:
     assert tools.completed == ["a"]
 
 
-async def test_the_reached_cap_and_the_pause_are_two_entries(opened: Opener) -> None:
+async def test_the_reached_cap_and_the_pause_are_two_entries(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(*call_quick("a", "b"), "Done.", stop=MaxSteps(1)))
     run = await midrun.start("actor", "go")
     await wait_for_cap(run)
-    (reached,) = await entries(run, CapReached)
+    (reached,) = await read_entries(run, CapReached)
     assert (reached.stop, reached.cap) == ("at most 1 steps", "steps")
-    assert (await kinds(run))[-2:] == ["CapReached", "RunPaused"]
+    assert (await read_kinds(run))[-2:] == ["CapReached", "RunPaused"]

@@ -19,7 +19,7 @@ from midrun.ports.environment import Environment
 from midrun.stops import Custom, MaxTokens
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises import stop_conditions
-from tests.scenarios.promises.clocks import FAR, Hand
+from tests.scenarios.promises.clocks import YEAR_LEASE, ManualClock
 from tests.scenarios.promises.log_agent import repeat_results
 from tests.scenarios.promises.models import (
     BAD_REQUEST,
@@ -28,10 +28,10 @@ from tests.scenarios.promises.models import (
     FailingReserveModel,
     rate_limited,
 )
-from tests.scenarios.promises.seen import entries, kinds, recorded
+from tests.scenarios.promises.seen import read_entries, read_kinds, wait_for_entry
 from tests.scenarios.promises.tools import fails_async, fails_blocking, fails_thread
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 
 def build_agent(
@@ -66,7 +66,7 @@ async def read_records(run: Run) -> Sequence[Record]:
     ],
 )
 async def test_a_resume_after_a_model_failure_repeats_only_the_failed_step(
-    error: Exception, code: str, opened: Opener
+    error: Exception, code: str, opened: OpenMidrun
 ) -> None:
     tools = ControllableTools()
     model = FailingModel(Use("quick", name="a"), error, Use("quick", name="b"), "Done.")
@@ -83,7 +83,7 @@ async def test_a_resume_after_a_model_failure_repeats_only_the_failed_step(
     assert model.calls == 4
 
 
-async def test_a_run_can_be_resumed_after_each_of_several_failures(opened: Opener) -> None:
+async def test_a_run_can_be_resumed_after_each_of_several_failures(opened: OpenMidrun) -> None:
     """A resume may have an instruction."""
     tools = ControllableTools()
     prompt: list[str] = []
@@ -105,10 +105,10 @@ async def test_a_run_can_be_resumed_after_each_of_several_failures(opened: Opene
     assert prompt == ["go", "Use the other one"]
 
 
-async def test_another_process_can_resume_a_failed_run(opened: Opener, path: Path) -> None:
+async def test_another_process_can_resume_a_failed_run(opened: OpenMidrun, path: Path) -> None:
     tools = ControllableTools()
     first = build_agent(tools, FailingModel(Use("quick", name="a"), BAD_REQUEST))
-    async with Midrun(kept_at(path), agents=[first]) as midrun:
+    async with Midrun(get_store_url(path), agents=[first]) as midrun:
         run = await midrun.start("actor", "go")
         await wait_for_failure(run)
     again = await opened(build_agent(tools, FailingModel("Done.")))
@@ -131,7 +131,7 @@ async def test_the_checkpoint_of_a_failed_run_can_be_resumed_without_a_store() -
     assert tools.completed == ["a"]
 
 
-async def test_a_failed_run_can_be_cancelled_and_cleans_up(opened: Opener) -> None:
+async def test_a_failed_run_can_be_cancelled_and_cleans_up(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     model = FailingModel([Use("draft", name="d"), Use("lock", name="table")], BAD_REQUEST)
     midrun = await opened(build_agent(tools, model))
@@ -143,7 +143,7 @@ async def test_a_failed_run_can_be_cancelled_and_cleans_up(opened: Opener) -> No
 
 
 async def test_a_model_whose_reserve_raises_fails_only_its_own_run(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     tools = ControllableTools()
     model = FailingReserveModel("Done.")
@@ -162,7 +162,7 @@ async def test_a_model_whose_reserve_raises_fails_only_its_own_run(
     await run.until("completed")
 
 
-async def test_a_stop_condition_that_raises_fails_the_run_resumably(opened: Opener) -> None:
+async def test_a_stop_condition_that_raises_fails_the_run_resumably(opened: OpenMidrun) -> None:
     """After the repair it is called again."""
     tools = ControllableTools()
     stop = Custom(stop_conditions.broken)
@@ -196,7 +196,7 @@ async def test_a_stop_condition_that_raises_fails_the_run_resumably(opened: Open
     ids=lambda value: getattr(value, "name", value),
 )
 async def test_the_agent_is_told_the_exception_of_a_tool(
-    tool: object, how: str, output: str, opened: Opener
+    tool: object, how: str, output: str, opened: OpenMidrun
 ) -> None:
     """The run neither fails nor hangs, and the worker survives."""
     name = tool.name  # type: ignore[attr-defined]  # it is a tool
@@ -218,7 +218,7 @@ async def test_the_agent_is_told_the_exception_of_a_tool(
 # ── retries ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_transient_model_failure_is_retried(opened: Opener) -> None:
+async def test_a_transient_model_failure_is_retried(opened: OpenMidrun) -> None:
     """The waits grow. The text of failed attempts is not in the transcript."""
     tools = ControllableTools()
     model = FailingModel(OVERLOADED, OVERLOADED, "Done.")
@@ -226,7 +226,7 @@ async def test_a_transient_model_failure_is_retried(opened: Opener) -> None:
     run = await midrun.start("actor", "go")
     view = await run.until("completed", "failed")
     assert (view.output, view.step) == ("Done.", 1)
-    starts = await entries(run, CallStarted)
+    starts = await read_entries(run, CallStarted)
     assert [(start.call, start.attempt) for start in starts] == [
         ("c1", 1),
         ("c1", 2),
@@ -256,7 +256,7 @@ def _compute_retry_waits(journal: Sequence[Record]) -> list[float]:
     return waits
 
 
-async def test_a_retry_waits_for_the_retry_after_of_the_provider(opened: Opener) -> None:
+async def test_a_retry_waits_for_the_retry_after_of_the_provider(opened: OpenMidrun) -> None:
     midrun = await opened(
         build_agent(ControllableTools(), FailingModel(rate_limited(0.8), "Done."))
     )
@@ -268,16 +268,16 @@ async def test_a_retry_waits_for_the_retry_after_of_the_provider(opened: Opener)
 
 async def test_the_run_fails_after_its_last_attempt(path: Path) -> None:
     """A resume grants all attempts again."""
-    clock = Hand()
+    clock = ManualClock()
     model = FailingModel(*[OVERLOADED] * 6, BAD_REQUEST, "Done.")
-    outside = Environment(clock=clock, lease=FAR)
+    outside = Environment(clock=clock, lease=YEAR_LEASE)
     agent = build_agent(ControllableTools(), model)
-    async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
+    async with Midrun(get_store_url(path), agents=[agent], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         for n in range(1, 6):
-            failure = await recorded(run, CallFailed, n)
+            failure = await wait_for_entry(run, CallFailed, n)
             assert failure.retry_at is not None
-            clock.move(timedelta(minutes=2))
+            clock.advance(timedelta(minutes=2))
             with pytest.raises(ControlRefused):  # the entry wakes the run loop
                 await run.approve(ask="a1", request_id=f"look {n}")
         outcome = await wait_for_failure(run)
@@ -287,50 +287,51 @@ async def test_the_run_fails_after_its_last_attempt(path: Path) -> None:
         assert await midrun.verify(run.id)
 
 
-async def test_a_pause_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
+async def test_a_pause_does_not_wait_for_the_next_attempt(opened: OpenMidrun) -> None:
     """No call is in flight while the run waits for a retry."""
     model = FailingModel(rate_limited(600))
     midrun = await opened(build_agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
-    await recorded(run, CallFailed)
+    await wait_for_entry(run, CallFailed)
     with anyio.fail_after(60):
         await run.pause()
         await run.until("paused")
     assert model.calls == 1
 
 
-async def test_a_cancel_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
+async def test_a_cancel_does_not_wait_for_the_next_attempt(opened: OpenMidrun) -> None:
     model = FailingModel(rate_limited(600))
     midrun = await opened(build_agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
-    await recorded(run, CallFailed)
+    await wait_for_entry(run, CallFailed)
     with anyio.fail_after(60):
         await run.cancel()
         await run.until("cancelled")
     assert model.calls == 1
     assert (
-        "CallStarted" not in (await kinds(run))[(await kinds(run)).index("CancelRequested") :]
+        "CallStarted"
+        not in (await read_kinds(run))[(await read_kinds(run)).index("CancelRequested") :]
     )
 
 
-async def test_a_redirect_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
+async def test_a_redirect_does_not_wait_for_the_next_attempt(opened: OpenMidrun) -> None:
     """The failed call belonged to the old instruction."""
     model = FailingModel(rate_limited(600), "Done.")
     midrun = await opened(build_agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
-    await recorded(run, CallFailed)
+    await wait_for_entry(run, CallFailed)
     with anyio.fail_after(60):
         await run.redirect("Use the other one")
         await run.until("completed")
 
 
 async def test_a_resume_does_not_shorten_the_retry_after_of_the_provider(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     model = FailingModel(rate_limited(0.8), "Done.")
     midrun = await opened(build_agent(ControllableTools(), model))
     run = await midrun.start("actor", "go")
-    await recorded(run, CallFailed)
+    await wait_for_entry(run, CallFailed)
     await run.pause()
     await run.until("paused")
     await run.resume()

@@ -16,9 +16,9 @@ from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.log_agent import get_script, log_agent, read_log
 from tests.scenarios.promises.other_process import run_in_other_process
-from tests.scenarios.promises.seen import entries, journal, recorded
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_journal, wait_for_entry
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 SCOPES = ("all", "agent:actor", "label:risky", "run")
 """Scopes that contain a run of `actor` with the label `risky`."""
@@ -28,7 +28,7 @@ OPERATOR = "operator:olga"
 
 async def read_starts(run: Run) -> list[Entry]:
     """Return the starts of all calls and undos."""
-    return [e for e in await journal(run) if isinstance(e, CallStarted | UndoStarted)]
+    return [e for e in await read_journal(run) if isinstance(e, CallStarted | UndoStarted)]
 
 
 async def check_nothing_starts(midrun: Midrun, run: Run) -> None:
@@ -49,7 +49,7 @@ async def check_nothing_starts(midrun: Midrun, run: Run) -> None:
 
 @pytest.mark.parametrize("scope", SCOPES)
 async def test_a_halted_run_is_stopped_and_continues_when_lifted(
-    scope: str, opened: Opener
+    scope: str, opened: OpenMidrun
 ) -> None:
     """The call in flight is aborted. It may have taken effect, so it is not repeated."""
     tools = ControllableTools()
@@ -63,14 +63,14 @@ async def test_a_halted_run_is_stopped_and_continues_when_lifted(
     outcome = await run.result()
     assert isinstance(outcome, Paused)
     assert outcome.reason == "halted"
-    await recorded(run, StoodDown)
+    await wait_for_entry(run, StoodDown)
     assert (tools.stopped, tools.completed) == (["a"], [])
     assert await midrun.lift(scope=halt_scope, actor=OPERATOR)
     await run.until("completed")
     assert tools.called == ["a", "b"]
 
 
-async def test_a_halt_stops_only_the_runs_in_its_scope(opened: Opener) -> None:
+async def test_a_halt_stops_only_the_runs_in_its_scope(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     agents = [tools.agent(Use("slow", name=n), "Done.", name=n) for n in ("actor", "other")]
     midrun = await opened(*agents)
@@ -87,7 +87,7 @@ async def test_a_halt_stops_only_the_runs_in_its_scope(opened: Opener) -> None:
     await risky.until("completed")
 
 
-async def test_a_run_under_two_halts_continues_when_both_are_lifted(opened: Opener) -> None:
+async def test_a_run_under_two_halts_continues_when_both_are_lifted(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -142,7 +142,7 @@ REACH_PHASE: dict[str, Callable[[Midrun, Run, ControllableTools], Awaitable[Run]
 
 @pytest.mark.parametrize("phase", REACH_PHASE)
 async def test_a_run_at_rest_starts_nothing_under_a_halt_and_keeps_its_phase(
-    phase: str, opened: Opener
+    phase: str, opened: OpenMidrun
 ) -> None:
     tools = ControllableTools()
     turns = ["Done."] if phase != "failed" else []
@@ -160,7 +160,7 @@ async def test_a_run_at_rest_starts_nothing_under_a_halt_and_keeps_its_phase(
 
 
 async def test_a_paused_run_that_is_resumed_under_a_halt_starts_nothing_until_it_is_lifted(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The resume is journaled and takes effect after the lift."""
     tools = ControllableTools()
@@ -179,7 +179,7 @@ async def test_a_paused_run_that_is_resumed_under_a_halt_starts_nothing_until_it
 
 
 async def test_a_waiting_run_that_is_answered_under_a_halt_starts_nothing_until_it_is_lifted(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """The decision is kept."""
     log = str(tmp_path / "log.txt")
@@ -200,7 +200,7 @@ async def test_a_waiting_run_that_is_answered_under_a_halt_starts_nothing_until_
 
 @pytest.mark.parametrize("scope", ["all", "agent:actor", "label:risky"])
 async def test_a_run_started_under_a_halt_makes_no_call_until_it_is_lifted(
-    scope: str, opened: Opener
+    scope: str, opened: OpenMidrun
 ) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("quick", name="a"), "Done."))
@@ -213,7 +213,7 @@ async def test_a_run_started_under_a_halt_makes_no_call_until_it_is_lifted(
     assert tools.completed == ["a"]
 
 
-async def test_a_halted_run_that_was_pausing_is_paused_when_lifted(opened: Opener) -> None:
+async def test_a_halted_run_that_was_pausing_is_paused_when_lifted(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -229,7 +229,7 @@ async def test_a_halted_run_that_was_pausing_is_paused_when_lifted(opened: Opene
 
 
 async def test_a_run_cancelled_under_a_halt_is_undone_when_lifted(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The cancel is journaled at once; its undos wait for the lift."""
     tools = ControllableTools()
@@ -250,7 +250,9 @@ async def test_a_run_cancelled_under_a_halt_is_undone_when_lifted(
     assert "never" not in tools.called
 
 
-async def test_a_halt_during_the_undos_stops_them_until_it_is_lifted(opened: Opener) -> None:
+async def test_a_halt_during_the_undos_stops_them_until_it_is_lifted(
+    opened: OpenMidrun,
+) -> None:
     tools = ControllableTools()
     gate, reached = anyio.Event(), anyio.Event()
     undone: list[str] = []
@@ -289,12 +291,12 @@ async def test_a_halt_during_the_undos_stops_them_until_it_is_lifted(opened: Ope
 
 
 async def test_a_halt_set_without_a_worker_holds_a_queued_run(
-    opened: Opener, path: Path, tmp_path: Path
+    opened: OpenMidrun, path: Path, tmp_path: Path
 ) -> None:
     """The next worker finds the halt before it starts a call."""
     log = str(tmp_path / "log.txt")
     without_worker = Midrun(
-        kept_at(path), agents=[log_agent(*get_script("act", log))], engine=None
+        get_store_url(path), agents=[log_agent(*get_script("act", log))], engine=None
     )
     async with without_worker as midrun:
         run = await midrun.start("logger", "go")
@@ -311,7 +313,9 @@ async def test_a_halt_set_without_a_worker_holds_a_queued_run(
 # ── other processes ───────────────────────────────────────────────────────────────────────
 
 
-async def test_a_halt_set_in_another_process_stops_the_call(opened: Opener, path: Path) -> None:
+async def test_a_halt_set_in_another_process_stops_the_call(
+    opened: OpenMidrun, path: Path
+) -> None:
     """That process has no agents."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
@@ -319,7 +323,7 @@ async def test_a_halt_set_in_another_process_stops_the_call(opened: Opener, path
     await tools.start("a").wait()
     assert await run_in_other_process("halt", path, "all", "smoke in the server room")
     await run.until("halted")
-    (halted,) = await entries(run, RunHalted)
+    (halted,) = await read_entries(run, RunHalted)
     assert (halted.by, halted.reason) == ("olga", "smoke in the server room")
     assert tools.completed == []
     await midrun.lift(actor=OPERATOR)
@@ -327,7 +331,7 @@ async def test_a_halt_set_in_another_process_stops_the_call(opened: Opener, path
 
 
 async def test_a_halt_holds_in_every_process_and_any_process_can_lift_it(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """It holds also in a process that was opened later."""
     first, second = ControllableTools(), ControllableTools()
@@ -351,7 +355,7 @@ async def test_a_halt_holds_in_every_process_and_any_process_can_lift_it(
 # ── the journal, and the end of a halt ────────────────────────────────────────────────────
 
 
-async def test_the_journal_has_actor_and_reason_of_halt_and_lift(opened: Opener) -> None:
+async def test_the_journal_has_actor_and_reason_of_halt_and_lift(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -360,14 +364,16 @@ async def test_the_journal_has_actor_and_reason_of_halt_and_lift(opened: Opener)
     await run.until("halted")
     await midrun.lift(scope="agent:actor", actor="operator:omar")
     await run.until("completed")
-    (halted,) = await entries(run, RunHalted)
+    (halted,) = await read_entries(run, RunHalted)
     assert (halted.by, halted.role) == ("olga", "operator")
     assert (halted.reason, halted.scope) == ("too hot", "agent:actor")
-    (lifted,) = await entries(run, RunLifted)
+    (lifted,) = await read_entries(run, RunLifted)
     assert (lifted.by, lifted.role) == ("omar", "operator")
 
 
-async def test_a_halted_run_refuses_pause_and_resume_and_allows_cancel(opened: Opener) -> None:
+async def test_a_halted_run_refuses_pause_and_resume_and_allows_cancel(
+    opened: OpenMidrun,
+) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -384,7 +390,7 @@ async def test_a_halted_run_refuses_pause_and_resume_and_allows_cancel(opened: O
     await run.until("cancelled")
 
 
-async def test_a_halt_that_is_lifted_at_once_leaves_no_run_halted(opened: Opener) -> None:
+async def test_a_halt_that_is_lifted_at_once_leaves_no_run_halted(opened: OpenMidrun) -> None:
     """A worker that learns of the halt late must not halt a run that no lift reaches."""
     tools = ControllableTools()
     names = [f"r{n}" for n in range(8)]
@@ -404,7 +410,7 @@ async def test_a_halt_that_is_lifted_at_once_leaves_no_run_halted(opened: Opener
 
 
 async def test_a_halt_that_is_lifted_before_the_worker_applies_it_halts_no_run(
-    opened: Opener, monkeypatch: pytest.MonkeyPatch
+    opened: OpenMidrun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker has read the halts, and applies them after the lift."""
     tools = ControllableTools()
@@ -431,7 +437,9 @@ async def test_a_halt_that_is_lifted_before_the_worker_applies_it_halts_no_run(
         await run.until("completed")
 
 
-async def test_a_lift_interrupted_by_a_crash_is_finished_by_the_worker(opened: Opener) -> None:
+async def test_a_lift_interrupted_by_a_crash_is_finished_by_the_worker(
+    opened: OpenMidrun,
+) -> None:
     """The store has no halt any more, but the run was not lifted."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
@@ -444,6 +452,6 @@ async def test_a_lift_interrupted_by_a_crash_is_finished_by_the_worker(opened: O
         await run.until("completed")
 
 
-async def test_a_lift_without_a_halt_returns_false(opened: Opener) -> None:
+async def test_a_lift_without_a_halt_returns_false(opened: OpenMidrun) -> None:
     midrun = await opened(ControllableTools().agent("Done."))
     assert not await midrun.lift(scope="agent:actor", actor=OPERATOR)

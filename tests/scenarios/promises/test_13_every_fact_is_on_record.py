@@ -31,15 +31,17 @@ from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import MaxSteps
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.log_agent import get_script, log_agent
-from tests.scenarios.promises.seen import entries, journal, kinds
-from tests.support.hands import UNDONE, by_hand, replaced
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds
+from tests.support.hands import TRIGGER_ERRORS, execute_sql, make_replace_sql
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 # ── controls and calls ────────────────────────────────────────────────────────────────────
 
 
-async def test_the_journal_has_actor_role_and_reason_of_each_control(opened: Opener) -> None:
+async def test_the_journal_has_actor_role_and_reason_of_each_control(
+    opened: OpenMidrun,
+) -> None:
     tools = ControllableTools()
     agent = tools.agent(Use("slow", name="a"), Use("slow", name="b"), "Done.", stop=MaxSteps(9))
     midrun = await opened(agent)
@@ -54,13 +56,13 @@ async def test_the_journal_has_actor_role_and_reason_of_each_control(opened: Ope
     await run.redirect("Use French", actor="bob", reason="the client asked")
     await run.cancel(actor="operator:olga", reason="enough")
     await run.until("cancelled")
-    (started,) = await entries(run, RunStarted)
+    (started,) = await read_entries(run, RunStarted)
     assert (started.task, started.by, started.agent) == ("Sort it", "ada", "actor")
     assert (started.labels, started.thread) == (("mail",), "t1")
     assert started.agent_print == agent.fingerprint
     controls = [
         (type(entry).__name__, entry.by, entry.role, entry.reason)
-        for entry in await journal(run)
+        for entry in await read_journal(run)
         if isinstance(
             entry, CapRaised | PauseRequested | RunResumed | RedirectRequested | CancelRequested
         )
@@ -72,13 +74,13 @@ async def test_the_journal_has_actor_role_and_reason_of_each_control(opened: Ope
         ("RedirectRequested", "bob", "user", "the client asked"),
         ("CancelRequested", "olga", "operator", "enough"),
     ]
-    assert (await entries(run, RunResumed))[0].instruction == "Be quick"
-    assert (await entries(run, RedirectRequested))[0].text == "Use French"
+    assert (await read_entries(run, RunResumed))[0].instruction == "Be quick"
+    assert (await read_entries(run, RedirectRequested))[0].text == "Use French"
 
 
 @pytest.mark.parametrize("answer", ["approve", "decline"])
 async def test_the_journal_has_actor_and_reason_of_a_decision(
-    answer: str, opened: Opener, tmp_path: Path
+    answer: str, opened: OpenMidrun, tmp_path: Path
 ) -> None:
     midrun = await opened(log_agent(*get_script("pay", str(tmp_path / "log.txt"))))
     run = await midrun.start("logger", "go")
@@ -88,13 +90,13 @@ async def test_the_journal_has_actor_and_reason_of_a_decision(
     else:
         await run.decline("small sum", actor="ada")
     await run.until("completed")
-    (decided,) = await entries(run, AskAnswered)
+    (decided,) = await read_entries(run, AskAnswered)
     assert (decided.by, decided.decision.choice) == ("ada", answer)
     assert decided.reason == "small sum"
 
 
 async def test_the_reason_for_a_call_is_journaled_and_not_passed_to_the_tool(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The schema of each tool has a property `why` for the model."""
     tools = ControllableTools()
@@ -103,7 +105,7 @@ async def test_the_reason_for_a_call_is_journaled_and_not_passed_to_the_tool(
     )
     run = await midrun.start("actor", "go")
     await run.until("completed")
-    model_call, tool_call, _ = await entries(run, CallDone)
+    model_call, tool_call, _ = await read_entries(run, CallDone)
     assert model_call.reply is not None
     (use,) = model_call.reply.uses
     assert (use.why, use.args) == ("the bill is due", {"name": "a"})
@@ -131,16 +133,16 @@ class ThinkingModel(Unpriced):
         yield Finished(reply=Reply(text="42", thinking="Six times seven."))
 
 
-async def test_the_thinking_of_the_model_is_journaled_with_its_text(opened: Opener) -> None:
+async def test_the_thinking_of_the_model_is_journaled_with_its_text(opened: OpenMidrun) -> None:
     midrun = await opened(Agent("actor", model=ThinkingModel()))
     run = await midrun.start("actor", "go")
     await run.until("completed")
-    (done,) = await entries(run, CallDone)
+    (done,) = await read_entries(run, CallDone)
     assert done.reply is not None
     assert (done.reply.thinking, done.reply.text) == ("Six times seven.", "42")
 
 
-async def test_no_ops_and_refusals_are_journaled_too(opened: Opener) -> None:
+async def test_no_ops_and_refusals_are_journaled_too(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -148,21 +150,21 @@ async def test_no_ops_and_refusals_are_journaled_too(opened: Opener) -> None:
     await run.resume(actor="ada", request_id="r1")
     with pytest.raises(ControlRefused):
         await run.resume("hurry", actor="bob", request_id="r2")
-    noted = [(n.by, n.verdict, n.refused) for n in await entries(run, RequestNoted)]
+    noted = [(n.by, n.verdict, n.refused) for n in await read_entries(run, RequestNoted)]
     assert noted == [("ada", "already_running", False), ("bob", "not_paused", True)]
     tools.gate("a").set()
     await run.until("completed")
 
 
-async def test_the_feed_yields_the_journal_in_order(opened: Opener) -> None:
+async def test_the_feed_yields_the_journal_in_order(opened: OpenMidrun) -> None:
     """It can start at the first entry or after any seq."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("quick", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     items = [item async for item in run.feed() if not isinstance(item, Delta)]
-    assert [item.entry for item in items] == await journal(run)
-    assert [item.kind for item in items] == await kinds(run)
+    assert [item.entry for item in items] == await read_journal(run)
+    assert [item.kind for item in items] == await read_kinds(run)
     later = [item async for item in run.feed(after=4)]
     assert [item.seq for item in later] == [item.seq for item in items][4:]
     assert all(one.at <= other.at for one, other in pairwise(items))
@@ -176,7 +178,7 @@ async def stored_run(path: Path) -> tuple[Path, str, int]:
     """Return a store with two runs, the id of the first one, and its last seq."""
     tools = ControllableTools()
     agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    async with Midrun(kept_at(path), agents=[agent]) as midrun:
+    async with Midrun(get_store_url(path), agents=[agent]) as midrun:
         run = await midrun.start("actor", "Pay 100 to ada")
         await tools.start("a").wait()
         await run.pause(actor="bob", reason="lunch")
@@ -193,14 +195,14 @@ async def stored_run(path: Path) -> tuple[Path, str, int]:
 def read_line(path: Path, seq: int) -> bytes:
     """Return the line of an entry of the first run."""
     wanted = f"SELECT line FROM midrun_entries WHERE no = 1 AND seq = {seq}"  # noqa: S608 - a number
-    ((line,),) = by_hand(path, wanted)
+    ((line,),) = execute_sql(path, wanted)
     assert isinstance(line, bytes)
     return line
 
 
 async def verify_run(path: Path, run_id: str) -> tuple[bool, list[int]]:
     """Return whether a run is valid, and the seqs of its problems."""
-    async with Midrun(kept_at(path)) as midrun:
+    async with Midrun(get_store_url(path)) as midrun:
         verdict = await midrun.verify(run_id)
         return bool(verdict), [problem.seq for problem in verdict.problems]
 
@@ -211,8 +213,8 @@ async def test_the_store_refuses_to_change_or_delete_an_entry(
     """Its triggers refuse that also for a database tool."""
     path, run_id, _ = stored_run
     for statement in ("UPDATE midrun_entries SET line = line", "DELETE FROM midrun_entries"):
-        with pytest.raises(UNDONE, match="never"):
-            by_hand(path, statement, guarded=True)
+        with pytest.raises(TRIGGER_ERRORS, match="never"):
+            execute_sql(path, statement, guarded=True)
     assert await verify_run(path, run_id) == (True, [])
 
 
@@ -221,7 +223,7 @@ async def test_one_changed_byte_is_found_wherever_it_is(
 ) -> None:
     """Verify names the changed entry; the other run of the store is valid."""
     path, run_id, last = stored_run
-    async with Midrun(kept_at(path)) as midrun:
+    async with Midrun(get_store_url(path)) as midrun:
         (other_run,) = [
             row.run_id for row in (await midrun.runs()).items if row.run_id != run_id
         ]
@@ -230,9 +232,9 @@ async def test_one_changed_byte_is_found_wherever_it_is(
         at = len(line) // 2
         byte = b"7" if line[at : at + 1] != b"7" else b"8"
         changed = line[:at] + byte + line[at + 1 :]
-        by_hand(path, _build_update(seq, changed))
+        execute_sql(path, _build_update(seq, changed))
         assert await verify_run(path, run_id) == (False, [seq])
-        by_hand(path, _build_update(seq, line))
+        execute_sql(path, _build_update(seq, line))
     assert await verify_run(path, run_id) == (True, [])
     assert await verify_run(path, other_run) == (True, [])
 
@@ -261,8 +263,8 @@ async def test_a_row_that_differs_from_its_journal_is_found(
 ) -> None:
     """Lists, leases and timers use the columns: a change could hide a run or keep it idle."""
     path, run_id, last = stored_run
-    by_hand(path, f"UPDATE midrun_runs SET {column} = {value} WHERE no = 1")  # noqa: S608 - a column and a value of the list above
-    async with Midrun(kept_at(path)) as midrun:
+    execute_sql(path, f"UPDATE midrun_runs SET {column} = {value} WHERE no = 1")  # noqa: S608 - a column and a value of the list above
+    async with Midrun(get_store_url(path)) as midrun:
         (problem,) = (await midrun.verify(run_id)).problems
     assert (problem.invariant, problem.seq) == ("I2", last)
     assert f"The row has {column} " in problem.text
@@ -273,12 +275,12 @@ async def test_a_label_that_was_added_by_hand_is_found(
 ) -> None:
     """Halts and limits apply to labels."""
     path, run_id, last = stored_run
-    by_hand(path, "INSERT INTO midrun_labels (label, no) VALUES ('paid', 1)")
+    execute_sql(path, "INSERT INTO midrun_labels (label, no) VALUES ('paid', 1)")
     assert await verify_run(path, run_id) == (False, [last])
 
 
-CHANGE_AMOUNT = replaced("100", "900", where="no = 1")
-CHANGE_NAME = replaced("bob", "eve", where="no = 1")
+CHANGE_AMOUNT = make_replace_sql("100", "900", where="no = 1")
+CHANGE_NAME = make_replace_sql("bob", "eve", where="no = 1")
 CHANGES = {
     "an amount": CHANGE_AMOUNT,
     "a name": CHANGE_NAME,
@@ -293,7 +295,7 @@ async def test_a_changed_journal_is_found_at_its_first_bad_entry(
 ) -> None:
     path, run_id, last = stored_run
     pause_seq = next(n for n in range(1, last + 1) if b"bob" in read_line(path, n))
-    by_hand(path, CHANGES[how])
+    execute_sql(path, CHANGES[how])
     first = {
         "an amount": 1,
         "a name": pause_seq,
@@ -306,7 +308,7 @@ async def test_a_changed_journal_is_found_at_its_first_bad_entry(
 async def test_swapped_entries_are_found(stored_run: tuple[Path, str, int]) -> None:
     """They keep their hashes; the chain covers the order."""
     path, run_id, _ = stored_run
-    by_hand(
+    execute_sql(
         path,
         "UPDATE midrun_entries SET seq = -4 WHERE no = 1 AND seq = 4",
         "UPDATE midrun_entries SET seq = 4 WHERE no = 1 AND seq = 5",
@@ -318,7 +320,7 @@ async def test_swapped_entries_are_found(stored_run: tuple[Path, str, int]) -> N
 async def test_an_entry_of_another_run_is_found(stored_run: tuple[Path, str, int]) -> None:
     """A chain belongs to its run."""
     path, run_id, _ = stored_run
-    by_hand(
+    execute_sql(
         path,
         "DELETE FROM midrun_entries WHERE no = 1 AND seq = 1",
         "INSERT INTO midrun_entries (no, seq, line, hash) "
@@ -331,14 +333,14 @@ async def test_a_run_with_a_changed_journal_is_not_driven(path: Path) -> None:
     """The worker still drives the other runs of the store."""
     tools = ControllableTools()
     agent = tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    async with Midrun(kept_at(path), agents=[agent]) as midrun:
+    async with Midrun(get_store_url(path), agents=[agent]) as midrun:
         run = await midrun.start("actor", "Pay 100")
         await tools.start("a").wait()
         await run.pause()
         tools.gate("a").set()
         await run.until("paused")
-    by_hand(path, CHANGE_AMOUNT)
-    async with Midrun(kept_at(path), agents=[agent]) as midrun:
+    execute_sql(path, CHANGE_AMOUNT)
+    async with Midrun(get_store_url(path), agents=[agent]) as midrun:
         changed_run: Run = await midrun.get(run.id)
         with pytest.raises(JournalCorrupt) as refused:
             await changed_run.resume()

@@ -22,8 +22,8 @@ from midrun.core.entries import (
 from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.log_agent import get_script, log_agent, read_log
-from tests.scenarios.promises.seen import entries, journal, kinds, true
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds, yield_until
+from tests.unit.runs.conftest import OpenMidrun
 
 ACTOR_COUNT = 20
 
@@ -63,7 +63,7 @@ def assign_actors(one: Run, two: Run) -> list[tuple[Run, str]]:
     return [((one, two)[n % 2], f"person{n}") for n in range(ACTOR_COUNT)]
 
 
-async def start_paused_run(opened: Opener, tools: ControllableTools) -> tuple[Run, Run]:
+async def start_paused_run(opened: OpenMidrun, tools: ControllableTools) -> tuple[Run, Run]:
     """Return two handles of a paused run, each of its own `Midrun`."""
     midrun = await opened(tools.agent(Use("slow", name="a"), Use("quick", name="b"), "Done."))
     other_midrun = await opened()
@@ -79,7 +79,7 @@ async def start_paused_run(opened: Opener, tools: ControllableTools) -> tuple[Ru
 
 
 async def test_of_twenty_cancels_one_counts_and_the_others_name_its_actor(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The others are no-ops, not refusals."""
     tools = ControllableTools()
@@ -93,7 +93,7 @@ async def test_of_twenty_cancels_one_counts_and_the_others_name_its_actor(
         *(lambda h=handle, a=actor: h.cancel(actor=a) for handle, actor in actors)
     )
     (winner,) = find_winners(replies)
-    (counted,) = await entries(run, CancelRequested)
+    (counted,) = await read_entries(run, CancelRequested)
     assert counted.by == actors[winner][1]
     for index, reply in enumerate(replies):
         assert isinstance(reply, Receipt)
@@ -104,7 +104,7 @@ async def test_of_twenty_cancels_one_counts_and_the_others_name_its_actor(
     assert tools.undone == ["a"]
 
 
-async def test_of_twenty_resumes_one_counts(opened: Opener) -> None:
+async def test_of_twenty_resumes_one_counts(opened: OpenMidrun) -> None:
     """The others are no-ops, or refused if the run has completed by then."""
     tools = ControllableTools()
     run, other = await start_paused_run(opened, tools)
@@ -113,7 +113,7 @@ async def test_of_twenty_resumes_one_counts(opened: Opener) -> None:
         *(lambda h=handle, a=actor: h.resume(actor=a) for handle, actor in actors)
     )
     (winner,) = find_winners(replies)
-    (counted,) = await entries(run, RunResumed)
+    (counted,) = await read_entries(run, RunResumed)
     assert counted.by == actors[winner][1]
     for index, reply in enumerate(replies):
         if index == winner:
@@ -126,7 +126,7 @@ async def test_of_twenty_resumes_one_counts(opened: Opener) -> None:
     assert tools.completed == ["a", "b"]
 
 
-async def test_a_second_resume_names_the_actor_of_the_first(opened: Opener) -> None:
+async def test_a_second_resume_names_the_actor_of_the_first(opened: OpenMidrun) -> None:
     """A plain one is a no-op. One with an instruction is refused: its text would be lost."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
@@ -149,7 +149,7 @@ async def test_a_second_resume_names_the_actor_of_the_first(opened: Opener) -> N
     await run.until("completed")
 
 
-async def test_of_twenty_answers_one_is_the_result(opened: Opener, tmp_path: Path) -> None:
+async def test_of_twenty_answers_one_is_the_result(opened: OpenMidrun, tmp_path: Path) -> None:
     """The others are refused, and name the first actor and the answer."""
     log = str(tmp_path / "log.txt")
     asks = [Use("ask_async", log=log, question=q) for q in ("One?", "Two?")]
@@ -165,7 +165,7 @@ async def test_of_twenty_answers_one_is_the_result(opened: Opener, tmp_path: Pat
         )
     )
     (winner,) = find_winners(replies)
-    (counted,) = await entries(run, AskAnswered)
+    (counted,) = await read_entries(run, AskAnswered)
     assert (counted.by, counted.decision.value) == (actors[winner][1],) * 2
     for index, reply in enumerate(replies):
         if index != winner:
@@ -174,7 +174,9 @@ async def test_of_twenty_answers_one_is_the_result(opened: Opener, tmp_path: Pat
             assert reply.detail == f"answered “{counted.by}”"
 
 
-async def test_of_an_approval_and_a_decline_one_counts(opened: Opener, tmp_path: Path) -> None:
+async def test_of_an_approval_and_a_decline_one_counts(
+    opened: OpenMidrun, tmp_path: Path
+) -> None:
     log = tmp_path / "log.txt"
     midrun = await opened(log_agent(*get_script("pay", str(log))))
     other_midrun = await opened()
@@ -187,7 +189,7 @@ async def test_of_an_approval_and_a_decline_one_counts(opened: Opener, tmp_path:
     )
     (winner,) = find_winners(replies)
     await run.until("completed")
-    (counted,) = await entries(run, AskAnswered)
+    (counted,) = await read_entries(run, AskAnswered)
     assert counted.by == ("ada", "bob")[winner]
     assert ("paid 100 to ada" in read_log(log)) == (counted.by == "ada")
     loser = replies[1 - winner]
@@ -195,7 +197,7 @@ async def test_of_an_approval_and_a_decline_one_counts(opened: Opener, tmp_path:
 
 
 async def test_the_receipts_of_concurrent_controls_agree_with_the_journal(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """No call starts after the cancel."""
     tools = ControllableTools()
@@ -217,7 +219,7 @@ async def test_the_receipts_of_concurrent_controls_agree_with_the_journal(
     kinds_by_control = {
         0: "PauseRequested", 1: "PauseWithdrawn", 2: "RedirectRequested", 3: "CancelRequested",
     }  # fmt: skip
-    journaled = await kinds(run)
+    journaled = await read_kinds(run)
     for index in find_winners(replies):
         receipt = replies[index]
         assert isinstance(receipt, Receipt)
@@ -232,7 +234,7 @@ async def test_the_receipts_of_concurrent_controls_agree_with_the_journal(
 
 @pytest.mark.parametrize("control", ["pause", "cancel"])
 async def test_a_control_at_the_moment_of_completion_has_one_winner(
-    control: str, opened: Opener
+    control: str, opened: OpenMidrun
 ) -> None:
     """If it is accepted, the run does not complete; if it is refused, the run has completed."""
     tools = ControllableTools()
@@ -240,15 +242,15 @@ async def test_a_control_at_the_moment_of_completion_has_one_winner(
     other_midrun = await opened()
     runs = [await midrun.start("actor", f"go {n}") for n in range(10)]
     handles = [await other_midrun.get(run.id) for run in runs]
-    await true(lambda: len(tools.called) == len(runs))
+    await yield_until(lambda: len(tools.called) == len(runs))
     tools.gate("a").set()  # all runs are about to complete
     replies = await send_together(*(getattr(handle, control) for handle in handles))
     for run, reply in zip(runs, replies, strict=True):
         view = await run.until("paused", "cancelled", "completed")
-        ended = await entries(run, RunCompleted)
+        ended = await read_entries(run, RunCompleted)
         if isinstance(reply, Receipt):
             request_kind = PauseRequested if control == "pause" else CancelRequested
-            assert (len(await entries(run, request_kind)), ended) == (1, [])
+            assert (len(await read_entries(run, request_kind)), ended) == (1, [])
             assert view.phase == ("paused" if control == "pause" else "cancelled")
         else:
             assert reply.reason in {"is_completed", "already_completed"}
@@ -259,7 +261,7 @@ async def test_a_control_at_the_moment_of_completion_has_one_winner(
 
 
 async def test_an_answer_against_a_cancel_has_one_winner(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     log = str(tmp_path / "log.txt")
     midrun = await opened(log_agent(*get_script("ask_async", log)))
@@ -273,7 +275,7 @@ async def test_an_answer_against_a_cancel_has_one_winner(
             lambda r=other: r.cancel(actor="bob"),  # type: ignore[misc]  # as above
         )
         view = await run.until("terminal")
-        journaled = await kinds(run)
+        journaled = await read_kinds(run)
         if isinstance(answered, ControlRefused):
             assert (answered.reason, view.phase) == ("ask_closed", "cancelled")
             assert "AskAnswered" not in journaled
@@ -285,7 +287,7 @@ async def test_an_answer_against_a_cancel_has_one_winner(
 
 
 async def test_a_repeated_request_is_applied_once_and_gets_the_same_receipt(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A client repeats it after a lost reply: from another process, and later."""
     tools = ControllableTools()
@@ -302,14 +304,14 @@ async def test_a_repeated_request_is_applied_once_and_gets_the_same_receipt(
     second = await other.pause(actor="ada", request_id="r1")
     assert (second.seq, second.by) == (first.seq, first.by)
     assert (await run.view()).phase == "running"
-    assert len(await entries(run, PauseRequested)) == 1
+    assert len(await read_entries(run, PauseRequested)) == 1
     tools.gate("b").set()
     await run.until("completed")
     third = await other.pause(actor="ada", request_id="r1")
     assert third.seq == first.seq
 
 
-async def test_twenty_concurrent_repeats_are_one_request(opened: Opener) -> None:
+async def test_twenty_concurrent_repeats_are_one_request(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     other_midrun = await opened()
@@ -320,11 +322,11 @@ async def test_twenty_concurrent_repeats_are_one_request(opened: Opener) -> None
         *(lambda h=h: h.redirect("left", actor="ada", request_id="r1") for h in handles)
     )
     assert len({reply.seq for reply in replies if isinstance(reply, Receipt)}) == 1
-    assert (await kinds(run)).count("RedirectRequested") == 1
+    assert (await read_kinds(run)).count("RedirectRequested") == 1
     tools.gate("a").set()
 
 
-async def test_a_refusal_is_repeated_as_it_was_told(opened: Opener) -> None:
+async def test_a_refusal_is_repeated_as_it_was_told(opened: OpenMidrun) -> None:
     """The run would accept the control by now; the reply stays the same."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
@@ -338,13 +340,13 @@ async def test_a_refusal_is_repeated_as_it_was_told(opened: Opener) -> None:
         await run.pause()
     assert reasons[0] == reasons[1]
     assert reasons[0][0] == "not_paused"
-    assert len(await entries(run, RequestNoted)) == 1
+    assert len(await read_entries(run, RequestNoted)) == 1
     tools.gate("a").set()
 
 
 @pytest.mark.parametrize("other", ["words", "actor", "control"])
 async def test_an_id_that_is_reused_for_something_else_is_refused(
-    other: str, opened: Opener
+    other: str, opened: OpenMidrun
 ) -> None:
     """It is not a repeat if the text, the actor or the control differs."""
     tools = ControllableTools()
@@ -360,12 +362,12 @@ async def test_an_id_that_is_reused_for_something_else_is_refused(
     with pytest.raises(ControlRefused) as refused:
         await again[other]()
     assert refused.value.reason == "request_id_reused"
-    assert (await kinds(run)).count("RedirectRequested") == 1
-    assert "CancelRequested" not in await kinds(run)
+    assert (await read_kinds(run)).count("RedirectRequested") == 1
+    assert "CancelRequested" not in await read_kinds(run)
     tools.gate("a").set()
 
 
-async def test_a_run_is_started_once_however_often_it_is_asked_for(opened: Opener) -> None:
+async def test_a_run_is_started_once_however_often_it_is_asked_for(opened: OpenMidrun) -> None:
     """The request id identifies the start; with other arguments it is refused."""
     tools = ControllableTools()
     one = await opened(tools.agent(Use("quick", name="a"), "Done."))
@@ -391,4 +393,4 @@ async def test_a_run_is_started_once_however_often_it_is_asked_for(opened: Opene
         with pytest.raises(ControlRefused) as refused:
             await start_again
         assert refused.value.reason == "request_id_reused"
-    assert len(await journal(run)) == len(await journal(await two.get(run.id)))
+    assert len(await read_journal(run)) == len(await read_journal(await two.get(run.id)))

@@ -15,16 +15,16 @@ from midrun.models import Use
 from midrun.ports.store import RunQuery
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.killable_process import EffectsFile, start_process
-from tests.scenarios.promises.seen import engine, entries, kinds, true
-from tests.scenarios.promises.speaker import Line, Speaker
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import get_worker, read_entries, read_kinds, yield_until
+from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 
-async def test_nothing_runs_and_nothing_is_spent_after_paused(opened: Opener) -> None:
+async def test_nothing_runs_and_nothing_is_spent_after_paused(opened: OpenMidrun) -> None:
     """A second run starts and completes meanwhile, so the worker had a chance to continue."""
     tools = ControllableTools()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("slow", name="a")), "Done.")
     other = tools.agent("Bye.", name="other")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()), other)
     run = await midrun.start("actor", "go")
@@ -35,38 +35,38 @@ async def test_nothing_runs_and_nothing_is_spent_after_paused(opened: Opener) ->
     await (await midrun.start("other", "live")).until("completed")
     later = await run.view()
     assert (later.seq, later.usage) == (paused.seq, paused.usage)
-    assert (await kinds(run))[-1] == "RunPaused"
-    assert len(model.heard) == 1
+    assert (await read_kinds(run))[-1] == "RunPaused"
+    assert len(model.transcripts) == 1
     assert not await midrun.store.list_drivable(limit=10, agents=["actor"])
 
 
-async def test_nothing_of_a_paused_run_is_left_in_memory(opened: Opener) -> None:
+async def test_nothing_of_a_paused_run_is_left_in_memory(opened: OpenMidrun) -> None:
     """The worker has dropped the run loop, its tasks and the lease."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     before = asyncio.all_tasks()
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
-    run_loop = weakref.ref(engine(midrun)._run_loops[run.id])
+    run_loop = weakref.ref(get_worker(midrun)._run_loops[run.id])
     await run.pause()
     tools.gate("a").set()
     await run.until("paused")
-    await true(lambda: run.id not in engine(midrun)._active_runs)
-    await true(lambda: asyncio.all_tasks() <= before)
+    await yield_until(lambda: run.id not in get_worker(midrun)._active_runs)
+    await yield_until(lambda: asyncio.all_tasks() <= before)
     gc.collect()
     assert run_loop() is None
-    assert run.id not in engine(midrun)._run_loops
+    assert run.id not in get_worker(midrun)._run_loops
     row = await midrun.store.get_row(run.id)
     assert row.holder == ""
 
 
 async def test_another_worker_continues_at_the_next_step_and_repeats_nothing(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
     """The worker that paused the run is closed by then."""
     tools = ControllableTools()
     script = (Use("quick", name="a"), Use("slow", name="b"), Use("quick", name="c"), "Done.")
-    async with Midrun(kept_at(path), agents=[tools.agent(*script)]) as first:
+    async with Midrun(get_store_url(path), agents=[tools.agent(*script)]) as first:
         run = await first.start("actor", "go")
         await tools.start("b").wait()
         await run.pause()
@@ -77,14 +77,14 @@ async def test_another_worker_continues_at_the_next_step_and_repeats_nothing(
     await found.resume()
     await found.until("completed")
     assert tools.completed == ["a", "b", "c"]
-    leases = await entries(found, LeaseTaken)
+    leases = await read_entries(found, LeaseTaken)
     assert [lease.epoch for lease in leases] == [1, 2]
     assert leases[0].holder != leases[1].holder
-    assert [start.attempt for start in await entries(found, CallStarted)] == [1] * 7
+    assert [start.attempt for start in await read_entries(found, CallStarted)] == [1] * 7
 
 
 async def test_a_run_paused_in_a_process_that_has_exited_continues_in_this_one(
-    opened: Opener, path: Path, tmp_path: Path
+    opened: OpenMidrun, path: Path, tmp_path: Path
 ) -> None:
     effects = EffectsFile(tmp_path)
     with start_process("pause", path, tmp_path) as process:
@@ -100,12 +100,12 @@ async def test_a_run_paused_in_a_process_that_has_exited_continues_in_this_one(
 
 
 async def test_a_queued_run_without_a_worker_is_paused_at_once(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
     """There is no boundary to wait for, so the receipt says `applied`."""
     tools = ControllableTools()
     agent = tools.agent(Use("quick", name="a"), "Done.")
-    async with Midrun(kept_at(path), agents=[agent], engine=None) as without_worker:
+    async with Midrun(get_store_url(path), agents=[agent], engine=None) as without_worker:
         run = await without_worker.start("actor", "go")
         receipt = await run.pause()
         assert (receipt.phase, receipt.applied) == ("paused", True)
@@ -121,7 +121,7 @@ async def test_a_queued_run_without_a_worker_is_paused_at_once(
 
 
 async def test_parallel_calls_finish_before_paused_and_are_not_repeated(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     tools = ControllableTools()
     step = [Use("slow", name="a"), Use("slow", name="b"), Use("quick", name="c")]
@@ -129,10 +129,10 @@ async def test_parallel_calls_finish_before_paused_and_are_not_repeated(
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
     await tools.start("b").wait()
-    await true(lambda: tools.completed == ["c"])
+    await yield_until(lambda: tools.completed == ["c"])
     await run.pause()
     tools.gate("b").set()
-    await true(lambda: "b" in tools.completed)
+    await yield_until(lambda: "b" in tools.completed)
     assert (await run.view()).phase == "pausing"
     tools.gate("a").set()
     await run.until("paused")
@@ -142,9 +142,11 @@ async def test_parallel_calls_finish_before_paused_and_are_not_repeated(
     assert len(tools.called) == 3
 
 
-async def test_a_question_stays_open_through_a_pause(opened: Opener) -> None:
+async def test_a_question_stays_open_through_a_pause(opened: OpenMidrun) -> None:
     """An answer during the pause is stored; the run stays paused until it is resumed."""
-    model = Speaker(Line("", "", Use("ask_human", question="Which?")), "Then the red one.")
+    model = GatedModel(
+        GatedReply("", "", Use("ask_human", question="Which?")), "Then the red one."
+    )
     midrun = await opened(Agent("actor", model=model, tools=[ask_human]))
     run = await midrun.start("actor", "go")
     await run.until("waiting")
@@ -154,14 +156,14 @@ async def test_a_question_stays_open_through_a_pause(opened: Opener) -> None:
     assert (outcome.reason, [ask.question for ask in outcome.asks]) == ("user", ["Which?"])
     await run.answer("red", actor="ada")
     assert (await run.view()).phase == "paused"
-    assert len(model.heard) == 1
+    assert len(model.transcripts) == 1
     await run.resume()
     await run.until("completed")
-    (made,) = model.heard[1][-1].uses
+    (made,) = model.transcripts[1][-1].uses
     assert made.result == "red"
 
 
-async def test_a_run_paused_at_every_step_makes_the_same_calls(opened: Opener) -> None:
+async def test_a_run_paused_at_every_step_makes_the_same_calls(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     names = [str(number) for number in range(5)]
     midrun = await opened(tools.agent(*(Use("slow", name=name) for name in names), "Done."))
@@ -174,4 +176,4 @@ async def test_a_run_paused_at_every_step_makes_the_same_calls(opened: Opener) -
         await run.resume()
     await run.until("completed")
     assert tools.called == tools.completed == names
-    assert len(await entries(run, CallStarted)) == 2 * len(names) + 1
+    assert len(await read_entries(run, CallStarted)) == 2 * len(names) + 1

@@ -14,29 +14,29 @@ from midrun.models import Use
 from midrun.stops import MaxTokens
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.agent_framework import AgentFramework, StreamingProvider
-from tests.scenarios.promises.seen import entries, kinds, turns
-from tests.scenarios.promises.speaker import RESERVATION, Line, Speaker
+from tests.scenarios.promises.seen import read_entries, read_kinds, read_turns
+from tests.scenarios.promises.speaker import RESERVATION, GatedModel, GatedReply
 from tests.scenarios.promises.tools import crawl_pages, hold
-from tests.unit.driver.subprocess.scene import Middle, Watch
-from tests.unit.runs.conftest import Opener
+from tests.unit.driver.subprocess.scene import GatedCall, ProcessEnd
+from tests.unit.runs.conftest import OpenMidrun
 
 
-async def test_a_pause_closes_the_model_stream_and_keeps_its_text(opened: Opener) -> None:
+async def test_a_pause_closes_the_model_stream_and_keeps_its_text(opened: OpenMidrun) -> None:
     """The test never opens the gate in the reply, so the model cannot finish."""
-    model = Speaker(Line("The first half", " and the second.", gate="half"), "Done.")
+    model = GatedModel(GatedReply("The first half", " and the second.", gate="half"), "Done.")
     midrun = await opened(Agent("actor", model=model))
     run = await midrun.start("actor", "go")
     await model.reached("half").wait()
     await run.pause()
     await run.until("paused")
-    assert model.closed == ["half"]
-    (aborted,) = await entries(run, CallAborted)
+    assert model.closed_gates == ["half"]
+    (aborted,) = await read_entries(run, CallAborted)
     assert aborted.text == "The first half"
 
 
-async def test_the_model_gets_its_interrupted_text_on_resume(opened: Opener) -> None:
+async def test_the_model_gets_its_interrupted_text_on_resume(opened: OpenMidrun) -> None:
     """It can continue the reply instead of starting again."""
-    model = Speaker(Line("The first half", " and the second.", gate="half"), "Done.")
+    model = GatedModel(GatedReply("The first half", " and the second.", gate="half"), "Done.")
     midrun = await opened(Agent("actor", model=model))
     run = await midrun.start("actor", "go")
     await model.reached("half").wait()
@@ -44,14 +44,14 @@ async def test_the_model_gets_its_interrupted_text_on_resume(opened: Opener) -> 
     await run.until("paused")
     await run.resume()
     await run.until("completed")
-    task, reply = model.heard[1]
+    task, reply = model.transcripts[1]
     assert (task.role, task.text) == ("user", "go")
     assert (reply.role, reply.text, reply.interrupted) == ("assistant", "The first half", True)
 
 
-async def test_the_reservation_of_a_closed_stream_counts_as_spent(opened: Opener) -> None:
+async def test_the_reservation_of_a_closed_stream_counts_as_spent(opened: OpenMidrun) -> None:
     """The provider may bill a closed stream, so the reserved tokens are not given back."""
-    model = Speaker(Line("The first half", gate="half"), "Done.")
+    model = GatedModel(GatedReply("The first half", gate="half"), "Done.")
     midrun = await opened(Agent("actor", model=model, stop=MaxTokens(10_000)))
     run = await midrun.start("actor", "go")
     await model.reached("half").wait()
@@ -64,12 +64,12 @@ async def test_the_reservation_of_a_closed_stream_counts_as_spent(opened: Opener
     assert usage.tokens == RESERVATION.tokens + 7
 
 
-async def test_the_calls_of_an_unfinished_message_are_never_made(opened: Opener) -> None:
+async def test_the_calls_of_an_unfinished_message_are_never_made(opened: OpenMidrun) -> None:
     """The arguments of such a call may be incomplete."""
     tools = ControllableTools()
-    model = Speaker(
-        Line("Let me act. ", "", Use("quick", name="half"), gate="half"),
-        Line("", "", Use("quick", name="whole")),
+    model = GatedModel(
+        GatedReply("Let me act. ", "", Use("quick", name="half"), gate="half"),
+        GatedReply("", "", Use("quick", name="whole")),
         "Done.",
     )
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
@@ -81,16 +81,16 @@ async def test_the_calls_of_an_unfinished_message_are_never_made(opened: Opener)
     await run.until("completed")
     assert tools.called == ["whole"]
     assert all(
-        made.args == {"name": "whole"} for turn in await turns(run) for made in turn.uses
+        made.args == {"name": "whole"} for turn in await read_turns(run) for made in turn.uses
     )
 
 
 async def test_a_running_tool_finishes_and_the_model_gets_its_result_on_resume(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The result is journaled before `RunPaused`."""
     tools = ControllableTools()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
@@ -98,10 +98,10 @@ async def test_a_running_tool_finishes_and_the_model_gets_its_result_on_resume(
     tools.gate("a").set()
     await run.until("paused")
     assert (tools.completed, tools.stopped) == (["a"], [])
-    assert (await kinds(run))[-2:] == ["CallDone", "RunPaused"]
+    assert (await read_kinds(run))[-2:] == ["CallDone", "RunPaused"]
     await run.resume()
     await run.until("completed")
-    (made,) = model.heard[1][-1].uses
+    (made,) = model.transcripts[1][-1].uses
     assert made.result == "a done"
     assert tools.called == ["a"]
 
@@ -131,12 +131,12 @@ class Crawler:
                 await self.tools.gate(f"page {page}").wait()
             return "3 pages"
 
-        model = Speaker(Line("", "", Use("crawl")), "Done.")
+        model = GatedModel(GatedReply("", "", Use("crawl")), "Done.")
         return Agent("actor", model=model, tools=[crawl])
 
 
 async def test_a_tool_with_saved_progress_is_stopped_and_continues_from_there(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The run is paused twice: the second attempt has the progress of the first."""
     crawler = Crawler()
@@ -153,14 +153,16 @@ async def test_a_tool_with_saved_progress_is_stopped_and_continues_from_there(
     assert crawler.pages == [1, 2, 3]
     assert crawler.received_progress == [None, 1, 2]
     assert len(set(crawler.keys)) == 1
-    starts = [s for s in await entries(run, CallStarted) if s.call_kind == "tool"]
+    starts = [s for s in await read_entries(run, CallStarted) if s.call_kind == "tool"]
     assert [start.attempt for start in starts] == [1, 2, 3]
-    assert [saved.progress for saved in await entries(run, ProgressSaved)] == [1, 2, 3]
-    assert [d.result for d in await entries(run, CallDone) if d.reply is None] == ["3 pages"]
+    assert [saved.progress for saved in await read_entries(run, ProgressSaved)] == [1, 2, 3]
+    assert [d.result for d in await read_entries(run, CallDone) if d.reply is None] == [
+        "3 pages"
+    ]
 
 
 async def test_progress_saved_after_the_pause_request_also_stops_the_tool(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     tools = ControllableTools()
 
@@ -175,7 +177,7 @@ async def test_progress_saved_after_the_pause_request_also_stops_the_tool(
         await tools.gate("never").wait()
         return "never"
 
-    model = Speaker(Line("", "", Use("work")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("work")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[work]))
     run = await midrun.start("actor", "go")
     await tools.start("work").wait()
@@ -184,35 +186,35 @@ async def test_progress_saved_after_the_pause_request_also_stops_the_tool(
     await run.until("paused")
     await run.resume()
     await run.until("completed")
-    assert model.heard[1][-1].uses[0].result == "from the middle"
+    assert model.transcripts[1][-1].uses[0].result == "from the middle"
 
 
 async def test_a_blocking_tool_with_saved_progress_is_killed_and_continues(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """Its process has ended when the run is paused; the next process gets the progress."""
-    middle = Middle(tmp_path)
-    model = Speaker(Line("", "", Use("crawl_pages", **middle.args)), "Done.")
+    middle = GatedCall(tmp_path)
+    model = GatedModel(GatedReply("", "", Use("crawl_pages", **middle.args)), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[crawl_pages]))
     run = await midrun.start("actor", "go")
-    (pid,) = await middle.fifo.hear()
-    watch = Watch(pid)
+    (pid,) = await middle.fifo.read_numbers()
+    watch = ProcessEnd(pid)
     await run.pause()
     await run.until("paused")
-    await watch.end()
+    await watch.wait_for_end()
     await run.resume()
     await run.until("completed")
-    assert model.heard[1][-1].uses[0].result == "went on from page 2"
+    assert model.transcripts[1][-1].uses[0].result == "went on from page 2"
     assert not middle.effect.exists()
 
 
 @pytest.mark.parametrize("after_pause", [False, True])
 async def test_pause_now_stops_a_tool_that_has_saved_nothing(
-    opened: Opener, after_pause: bool
+    opened: OpenMidrun, after_pause: bool
 ) -> None:
     """An earlier pause does not matter. The model is told; the call is not repeated."""
     tools = ControllableTools()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
@@ -226,12 +228,12 @@ async def test_pause_now_stops_a_tool_that_has_saved_nothing(
     await run.resume()
     await run.until("completed")
     assert tools.called == ["a"]
-    (made,) = model.heard[1][-1].uses
+    (made,) = model.transcripts[1][-1].uses
     assert made.problem.startswith("stopped midway")
 
 
 async def test_a_read_only_call_stopped_by_pause_now_is_repeated_on_resume(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """It is another attempt of the same call, with the same key."""
     tools = ControllableTools()
@@ -249,26 +251,26 @@ async def test_a_read_only_call_stopped_by_pause_now_is_repeated_on_resume(
 
 
 async def test_pause_now_kills_a_blocking_tool_before_its_effect(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """The tool waits at a gate before its effect; the gate is opened after the kill."""
-    middle = Middle(tmp_path)
-    model = Speaker(Line("", "", Use("hold", **middle.args)), "Done.")
+    middle = GatedCall(tmp_path)
+    model = GatedModel(GatedReply("", "", Use("hold", **middle.args)), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[hold]))
     run = await midrun.start("actor", "go")
-    (pid,) = await middle.fifo.hear()
-    watch = Watch(pid)
+    (pid,) = await middle.fifo.read_numbers()
+    watch = ProcessEnd(pid)
     await run.pause(now=True)
     await run.until("paused")
-    await watch.end()
-    middle.gate.open()
+    await watch.wait_for_end()
+    middle.gate.let_one_through()
     await run.resume()
     await run.until("completed")
     assert not middle.effect.exists()
 
 
 async def test_pause_now_closes_the_model_call_of_a_framework_inside_a_tool(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The framework's task has ended when the run is paused."""
     async with StreamingProvider().listen() as provider:
@@ -279,7 +281,7 @@ async def test_pause_now_closes_the_model_call_of_a_framework_inside_a_tool(
             """Run an agent of another framework."""
             await framework.run()
 
-        model = Speaker(Line("", "", Use("delegate")), "Done.")
+        model = GatedModel(GatedReply("", "", Use("delegate")), "Done.")
         midrun = await opened(Agent("actor", model=model, tools=[delegate]))
         run = await midrun.start("actor", "go")
         await provider.streaming.wait()

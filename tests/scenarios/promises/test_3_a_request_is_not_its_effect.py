@@ -27,14 +27,14 @@ from midrun.models import Use
 from midrun.ports.environment import Environment, read_wall_clock
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.killable_process import ONE_HOUR_AHEAD, EffectsFile, start_process
-from tests.scenarios.promises.seen import entries, kinds, recorded, true
-from tests.scenarios.promises.speaker import Line, Speaker
+from tests.scenarios.promises.seen import read_entries, read_kinds, wait_for_entry, yield_until
+from tests.scenarios.promises.speaker import GatedModel, GatedReply
 from tests.scenarios.promises.tools import SlowStopTool, UnstoppableTool
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import LEASE, Opener
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import LONG_LEASE, OpenMidrun
 
 
-async def test_a_pausing_run_lists_the_calls_it_waits_for(opened: Opener) -> None:
+async def test_a_pausing_run_lists_the_calls_it_waits_for(opened: OpenMidrun) -> None:
     """The run is not paused when only one of its two calls has ended."""
     tools = ControllableTools()
     step = [Use("slow", name="a"), Use("read", name="b")]
@@ -49,17 +49,17 @@ async def test_a_pausing_run_lists_the_calls_it_waits_for(opened: Opener) -> Non
     assert [call.tool for call in view.in_flight] == ["slow", "read"]
     assert "slow" in view.controls["pause"].consequence
     tools.gate("b").set()
-    await true(lambda: "b" in tools.completed)
+    await yield_until(lambda: "b" in tools.completed)
     await run.view()
-    assert not await entries(run, RunPaused)
+    assert not await read_entries(run, RunPaused)
     tools.gate("a").set()
     assert not (await run.until("paused")).in_flight
 
 
-async def test_a_cancelling_run_lists_the_calls_it_waits_for(opened: Opener) -> None:
+async def test_a_cancelling_run_lists_the_calls_it_waits_for(opened: OpenMidrun) -> None:
     """The tool cleans up when it is stopped; the run is not cancelled before it has ended."""
     slow_stop = SlowStopTool()
-    model = Speaker(Line("", "", Use("slow_stop")))
+    model = GatedModel(GatedReply("", "", Use("slow_stop")))
     midrun = await opened(Agent("actor", model=model, tools=[slow_stop.build()]))
     run = await midrun.start("actor", "go")
     await slow_stop.started.wait()
@@ -73,7 +73,7 @@ async def test_a_cancelling_run_lists_the_calls_it_waits_for(opened: Opener) -> 
     assert not (await run.until("cancelled")).in_flight
 
 
-async def test_resume_withdraws_a_pending_pause(opened: Opener) -> None:
+async def test_resume_withdraws_a_pending_pause(opened: OpenMidrun) -> None:
     """The tool is not stopped, and the run was never paused."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
@@ -85,15 +85,15 @@ async def test_resume_withdraws_a_pending_pause(opened: Opener) -> None:
     tools.gate("a").set()
     await run.until("completed")
     assert (tools.called, tools.stopped) == (["a"], [])
-    assert [withdrawn.by for withdrawn in await entries(run, PauseWithdrawn)] == ["bob"]
-    assert not await entries(run, RunPaused)
+    assert [withdrawn.by for withdrawn in await read_entries(run, PauseWithdrawn)] == ["bob"]
+    assert not await read_entries(run, RunPaused)
 
 
 async def test_resume_with_an_instruction_withdraws_a_pending_pause_and_redirects(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     tools = ControllableTools()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
@@ -102,11 +102,15 @@ async def test_resume_with_an_instruction_withdraws_a_pending_pause_and_redirect
     assert not receipt.applied
     tools.gate("a").set()
     await run.until("completed")
-    assert [applied.plus for applied in await entries(run, RedirectApplied)] == ["Be brief"]
-    assert model.heard[1][-1].text == "Be brief"
+    assert [applied.plus for applied in await read_entries(run, RedirectApplied)] == [
+        "Be brief"
+    ]
+    assert model.transcripts[1][-1].text == "Be brief"
 
 
-async def test_a_pause_is_withdrawn_by_its_seq_only_while_it_is_pending(opened: Opener) -> None:
+async def test_a_pause_is_withdrawn_by_its_seq_only_while_it_is_pending(
+    opened: OpenMidrun,
+) -> None:
     """A paused run is continued with a resume."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
@@ -124,13 +128,15 @@ async def test_a_pause_is_withdrawn_by_its_seq_only_while_it_is_pending(opened: 
     assert (await run.view()).phase == "paused"
 
 
-async def test_a_pause_with_hold_is_withdrawn_if_the_call_outlasts_it(opened: Opener) -> None:
+async def test_a_pause_with_hold_is_withdrawn_if_the_call_outlasts_it(
+    opened: OpenMidrun,
+) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
     await run.pause(hold=timedelta(milliseconds=1))
-    withdrawn = await recorded(run, PauseWithdrawn)
+    withdrawn = await wait_for_entry(run, PauseWithdrawn)
     assert withdrawn.by == "system:clock"
     assert (await run.view()).phase == "running"
     tools.gate("a").set()
@@ -146,9 +152,9 @@ async def test_a_pause_with_hold_ends_when_its_time_is_over(path: Path) -> None:
         return Micros(read_wall_clock() + ahead_micros[0])
 
     agent = tools.agent(Use("slow", name="a"), "Done.")
-    outside = Environment(clock=clock, lease=LEASE)
+    outside = Environment(clock=clock, lease=LONG_LEASE)
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
+        async with Midrun(get_store_url(path), agents=[agent], outside=outside) as midrun:
             run = await midrun.start("actor", "go")
             await tools.start("a").wait()
             await run.pause(hold=timedelta(hours=1))
@@ -156,12 +162,12 @@ async def test_a_pause_with_hold_ends_when_its_time_is_over(path: Path) -> None:
             await run.until("paused")
             ahead_micros[0] = 3_601_000_000
             await run.until("completed")
-            (resumed,) = await entries(run, RunResumed)
+            (resumed,) = await read_entries(run, RunResumed)
             assert resumed.by == "system:clock"
             assert await midrun.verify(run.id)
 
 
-async def test_a_pause_without_hold_replaces_one_with_hold(opened: Opener) -> None:
+async def test_a_pause_without_hold_replaces_one_with_hold(opened: OpenMidrun) -> None:
     """The second request asks for more than the first, so it is not a no-op."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
@@ -174,9 +180,11 @@ async def test_a_pause_without_hold_replaces_one_with_hold(opened: Opener) -> No
     assert (await midrun.store.get_row(run.id)).head.wake_at is None
 
 
-async def test_a_pause_beats_a_completion_that_is_not_in_the_journal(opened: Opener) -> None:
+async def test_a_pause_beats_a_completion_that_is_not_in_the_journal(
+    opened: OpenMidrun,
+) -> None:
     """The reply is complete but not journaled. It is kept, and completes the run later."""
-    model = Speaker(Line("All is ", "done.", gate="end", at="end"))
+    model = GatedModel(GatedReply("All is ", "done.", gate="end", gate_at="end"))
     midrun = await opened(Agent("actor", model=model))
     run = await midrun.start("actor", "go")
     await model.reached("end").wait()
@@ -186,12 +194,12 @@ async def test_a_pause_beats_a_completion_that_is_not_in_the_journal(opened: Ope
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "All is done."
-    assert len(model.heard) == 1
-    journaled = await kinds(run)
+    assert len(model.transcripts) == 1
+    journaled = await read_kinds(run)
     assert journaled.index("RunPaused") < journaled.index("RunCompleted")
 
 
-async def test_a_completion_in_the_journal_beats_a_pause(opened: Opener) -> None:
+async def test_a_completion_in_the_journal_beats_a_pause(opened: OpenMidrun) -> None:
     midrun = await opened(ControllableTools().agent("Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
@@ -200,7 +208,9 @@ async def test_a_completion_in_the_journal_beats_a_pause(opened: Opener) -> None
     assert (refused.value.reason, refused.value.phase) == ("is_completed", "completed")
 
 
-async def test_a_repeated_control_is_a_no_op_that_names_the_first_actor(opened: Opener) -> None:
+async def test_a_repeated_control_is_a_no_op_that_names_the_first_actor(
+    opened: OpenMidrun,
+) -> None:
     """A resume with an instruction is refused instead, so that its text is not lost."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
@@ -227,11 +237,11 @@ async def test_a_repeated_control_is_a_no_op_that_names_the_first_actor(opened: 
 
 
 async def test_a_call_that_ignores_its_pause_keeps_the_run_pausing_and_is_named(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A thread cannot be stopped. The run stays pausing until a person forces the pause."""
     unstoppable = UnstoppableTool()
-    model = Speaker(Line("", "", Use("unstoppable")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("unstoppable")), "Done.")
     agent = Agent(
         "actor", model=model, tools=[unstoppable.build()], grace=timedelta(milliseconds=20)
     )
@@ -250,22 +260,22 @@ async def test_a_call_that_ignores_its_pause_keeps_the_run_pausing_and_is_named(
         assert [call.id for call in view.in_flight] == [deltas[0].call]
         assert view.in_flight[0].not_responding
         assert (await run.force_pause(actor="ada")).phase == "paused"
-        assert [unknown.why for unknown in await entries(run, CallUnknown)] == ["forced"]
+        assert [unknown.why for unknown in await read_entries(run, CallUnknown)] == ["forced"]
     finally:
         unstoppable.gate.set()
-    late = await recorded(run, LateResult)
+    late = await wait_for_entry(run, LateResult)
     assert late.result == "done after all"
     await run.resume()
     await run.until("completed")
-    assert model.heard[1][-1].uses[0].result == "done after all"
+    assert model.transcripts[1][-1].uses[0].result == "done after all"
 
 
 async def test_after_a_forced_pause_a_person_is_asked_for_the_outcome_of_the_call(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The driver did not wait for the call, so its outcome is unknown."""
     unstoppable = UnstoppableTool(ValueError("it did not work"))
-    model = Speaker(Line("", "", Use("unstoppable")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("unstoppable")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[unstoppable.build()]))
     run = await midrun.start("actor", "go")
     await unstoppable.started.wait()
@@ -282,7 +292,7 @@ async def test_after_a_forced_pause_a_person_is_asked_for_the_outcome_of_the_cal
 
 
 async def test_a_pending_pause_survives_the_kill_of_its_worker(
-    path: Path, tmp_path: Path, opened: Opener
+    path: Path, tmp_path: Path, opened: OpenMidrun
 ) -> None:
     """The next worker pauses the run, and journals the outcome of the call as unknown."""
     with start_process("drive", path, tmp_path, "charge", "charge:after") as process:
@@ -295,16 +305,20 @@ async def test_a_pending_pause_survives_the_kill_of_its_worker(
         process.kill()
     effects = EffectsFile(tmp_path)
     agents = [effects.agent("charge")]
-    async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as next_worker:
+    async with Midrun(
+        get_store_url(path), agents=agents, outside=ONE_HOUR_AHEAD
+    ) as next_worker:
         found = await next_worker.get(run_id)
         await found.until("paused")
-        assert [unknown.why for unknown in await entries(found, CallUnknown)] == ["orphaned"]
-        assert len(await entries(found, CallStarted)) == 2
+        assert [unknown.why for unknown in await read_entries(found, CallUnknown)] == [
+            "orphaned"
+        ]
+        assert len(await read_entries(found, CallStarted)) == 2
     assert effects.read_effects() == ["charge a"]
 
 
 async def test_a_question_asked_while_pausing_stays_open_in_the_paused_run(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The run is paused, not waiting; after the resume it waits for the answer."""
     tools = ControllableTools()
@@ -316,7 +330,7 @@ async def test_a_question_asked_while_pausing_stays_open_in_the_paused_run(
         await tools.gate("curious").wait()
         pause_here("Which?")
 
-    model = Speaker(Line("", "", Use("curious")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("curious")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[curious]))
     run = await midrun.start("actor", "go")
     await tools.start("curious").wait()
@@ -327,4 +341,4 @@ async def test_a_question_asked_while_pausing_stays_open_in_the_paused_run(
     assert (await run.resume()).phase == "waiting"
     await run.answer("this")
     await run.until("completed")
-    assert model.heard[1][-1].uses[0].result == "this"
+    assert model.transcripts[1][-1].uses[0].result == "this"

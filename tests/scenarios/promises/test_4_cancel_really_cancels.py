@@ -29,20 +29,20 @@ from midrun.runs.values import FeedEntry
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.agent_framework import AgentFramework, StreamingProvider
 from tests.scenarios.promises.killable_process import ONE_HOUR_AHEAD, EffectsFile, start_process
-from tests.scenarios.promises.seen import entries, journal, kinds, recorded
-from tests.scenarios.promises.speaker import Line, Speaker
+from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds, wait_for_entry
+from tests.scenarios.promises.speaker import GatedModel, GatedReply
 from tests.scenarios.promises.tools import SlowStopTool, UnstoppableTool, hold
-from tests.support.store_choice import kept_at
+from tests.support.store_choice import get_store_url
 from tests.unit.driver.subprocess.deeds import hold_with_family, ignore_requests_to_stop
-from tests.unit.driver.subprocess.scene import Middle, Watch
-from tests.unit.runs.conftest import Opener
+from tests.unit.driver.subprocess.scene import GatedCall, ProcessEnd
+from tests.unit.runs.conftest import OpenMidrun
 
 ReachPhase = Callable[[Midrun, ControllableTools], Awaitable[Run]]
 
 
 async def read_starts_after_cancel(run: Run) -> list[CallStarted]:
     """Return the starts that the journal has after the cancel."""
-    entries_ = await journal(run)
+    entries_ = await read_journal(run)
     at = next(n for n, entry in enumerate(entries_) if isinstance(entry, CancelRequested))
     return [entry for entry in entries_[at:] if isinstance(entry, CallStarted)]
 
@@ -98,7 +98,7 @@ async def reach_halted(midrun: Midrun, tools: ControllableTools) -> Run:
     [reach_running, reach_pausing, reach_paused, reach_waiting, reach_failed, reach_halted],
 )
 async def test_nothing_starts_after_a_cancel_in_any_phase(
-    opened: Opener, reach_phase: ReachPhase
+    opened: OpenMidrun, reach_phase: ReachPhase
 ) -> None:
     """A call in flight is stopped. A halted run is undone only after the lift."""
     tools = ControllableTools()
@@ -132,20 +132,22 @@ async def test_nothing_starts_after_a_cancel_in_any_phase(
 
 
 async def test_a_queued_run_without_a_worker_is_cancelled_at_once(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
     tools = ControllableTools()
     agent = tools.agent(Use("quick", name="a"), "Done.")
-    async with Midrun(kept_at(path), agents=[agent], engine=None) as without_worker:
+    async with Midrun(get_store_url(path), agents=[agent], engine=None) as without_worker:
         run = await without_worker.start("actor", "go")
         assert (await run.cancel()).phase == "cancelled"
     midrun = await opened(agent)
-    journaled = await kinds(await midrun.get(run.id))
+    journaled = await read_kinds(await midrun.get(run.id))
     assert journaled == ["RunStarted", "CancelRequested", "RunCancelled"]
     assert tools.called == []
 
 
-async def test_a_second_cancel_is_a_no_op_that_names_the_first_actor(opened: Opener) -> None:
+async def test_a_second_cancel_is_a_no_op_that_names_the_first_actor(
+    opened: OpenMidrun,
+) -> None:
     """Pause, resume and redirect are refused while the run is cancelling."""
     slow_stop = SlowStopTool()
     model = ScriptedModel([Use("slow_stop")])
@@ -164,10 +166,10 @@ async def test_a_second_cancel_is_a_no_op_that_names_the_first_actor(opened: Ope
     await run.until("cancelled")
     third = await run.cancel(actor="bob")
     assert (third.already, third.by) == ("already_cancelled", "ada")
-    assert (await kinds(run)).count("CancelRequested") == 1
+    assert (await read_kinds(run)).count("CancelRequested") == 1
 
 
-async def test_a_completed_run_cannot_be_cancelled(opened: Opener) -> None:
+async def test_a_completed_run_cannot_be_cancelled(opened: OpenMidrun) -> None:
     midrun = await opened(ControllableTools().agent("Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
@@ -180,7 +182,7 @@ async def test_a_completed_run_cannot_be_cancelled(opened: Opener) -> None:
 
 
 async def test_a_cancel_from_another_process_reaches_the_call(
-    opened: Opener, path: Path, tmp_path: Path
+    opened: OpenMidrun, path: Path, tmp_path: Path
 ) -> None:
     """The worker is in the other process and stops its call."""
     with start_process("drive", path, tmp_path, "notes", "note:before") as process:
@@ -194,7 +196,7 @@ async def test_a_cancel_from_another_process_reaches_the_call(
 
 
 async def test_a_frozen_worker_starts_nothing_when_it_wakes_up(
-    path: Path, tmp_path: Path, opened: Opener
+    path: Path, tmp_path: Path, opened: OpenMidrun
 ) -> None:
     """Meanwhile another worker has taken over the run, and it was cancelled."""
     effects = EffectsFile(tmp_path)
@@ -204,9 +206,9 @@ async def test_a_frozen_worker_starts_nothing_when_it_wakes_up(
         run_id = process.read_line()
         process.freeze()
         agents = [effects.agent("notes")]
-        async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
+        async with Midrun(get_store_url(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
             run = await midrun.get(run_id)
-            await recorded(run, CallUnknown)
+            await wait_for_entry(run, CallUnknown)
             await run.cancel()
             await run.until("cancelled")
             end = (await run.view()).seq
@@ -215,11 +217,11 @@ async def test_a_frozen_worker_starts_nothing_when_it_wakes_up(
     after = await (await opened()).get(run_id)
     assert await read_starts_after_cancel(after) == []
     assert effects.read_effects() in ([], ["note 1"])  # only a remote service can refuse it
-    assert set((await kinds(after))[end:]) <= {"LateResult"}
+    assert set((await read_kinds(after))[end:]) <= {"LateResult"}
 
 
 async def test_the_next_worker_finishes_a_cancel_after_a_crash(
-    path: Path, tmp_path: Path, opened: Opener
+    path: Path, tmp_path: Path, opened: OpenMidrun
 ) -> None:
     """The call that was in flight at the crash is reported as unsure."""
     with start_process("drive", path, tmp_path, "charge", "charge:after") as process:
@@ -229,7 +231,9 @@ async def test_the_next_worker_finishes_a_cancel_after_a_crash(
     run = await midrun.get(run_id)
     assert (await run.cancel()).phase == "cancelling"
     agents = [EffectsFile(tmp_path).agent("charge")]
-    async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as next_worker:
+    async with Midrun(
+        get_store_url(path), agents=agents, outside=ONE_HOUR_AHEAD
+    ) as next_worker:
         found = await next_worker.get(run_id)
         await found.until("cancelled")
         assert await read_starts_after_cancel(found) == []
@@ -238,7 +242,7 @@ async def test_the_next_worker_finishes_a_cancel_after_a_crash(
 
 
 @pytest.mark.parametrize("seq", range(1, 12))
-async def test_no_call_starts_after_a_cancel_at_any_entry(opened: Opener, seq: int) -> None:
+async def test_no_call_starts_after_a_cancel_at_any_entry(opened: OpenMidrun, seq: int) -> None:
     """A cancel after the completion is refused."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("draft", name="a"), Use("draft", name="b"), "Done."))
@@ -261,24 +265,24 @@ GRACE = timedelta(milliseconds=50)
 
 
 async def test_a_cancel_closes_the_model_stream_and_makes_none_of_its_calls(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     tools = ControllableTools()
-    model = Speaker(Line("So far. ", "", Use("quick", name="a"), gate="half"))
+    model = GatedModel(GatedReply("So far. ", "", Use("quick", name="a"), gate="half"))
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await model.reached("half").wait()
     await run.cancel()
     await run.until("cancelled")
-    assert model.closed == ["half"]
+    assert model.closed_gates == ["half"]
     assert tools.called == []
     assert (await run.report()).partial == "So far. "
 
 
 async def test_a_reply_that_was_not_journaled_before_the_cancel_is_partial_work(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
-    model = Speaker(Line("All is ", "done.", gate="end", at="end"))
+    model = GatedModel(GatedReply("All is ", "done.", gate="end", gate_at="end"))
     midrun = await opened(Agent("actor", model=model))
     run = await midrun.start("actor", "go")
     await model.reached("end").wait()
@@ -288,7 +292,9 @@ async def test_a_reply_that_was_not_journaled_before_the_cancel_is_partial_work(
     assert outcome.report.partial == "All is done."
 
 
-async def test_a_tool_that_swallows_its_cancellation_is_cancelled_again(opened: Opener) -> None:
+async def test_a_tool_that_swallows_its_cancellation_is_cancelled_again(
+    opened: OpenMidrun,
+) -> None:
     """The usual cause is `except BaseException` in user code."""
     tools = ControllableTools()
 
@@ -311,12 +317,12 @@ async def test_a_tool_that_swallows_its_cancellation_is_cancelled_again(opened: 
     await run.cancel()
     await run.until("cancelled")
     assert tools.start("swallowed").is_set()
-    assert len(await entries(run, CallAborted)) == 1
+    assert len(await read_entries(run, CallAborted)) == 1
     assert [call.tool for call in (await run.report()).stopped] == ["swallowing"]
 
 
 async def test_a_framework_inside_a_tool_closes_its_model_call_before_the_run_is_cancelled(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The tool is cancelled once; cancelled more often, the framework cannot end its node."""
     async with StreamingProvider().listen() as provider:
@@ -340,7 +346,7 @@ async def test_a_framework_inside_a_tool_closes_its_model_call_before_the_run_is
 
 
 async def test_a_tool_that_swallows_every_cancellation_is_cancelled_a_few_times_only(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """All tools share the event loop; repeated cancellations must not keep it busy."""
     tools = ControllableTools()
@@ -373,7 +379,7 @@ async def test_a_tool_that_swallows_every_cancellation_is_cancelled_a_few_times_
 
 
 async def test_an_async_tool_that_ignores_its_cancellation_is_reported_as_unsure(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """It still runs inside its shielded scope."""
     tools = ControllableTools()
@@ -400,7 +406,7 @@ async def test_an_async_tool_that_ignores_its_cancellation_is_reported_as_unsure
 
 
 async def test_a_thread_that_ignores_its_cancellation_has_an_unknown_outcome(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A thread cannot be stopped. Its result is journaled as a late one."""
     unstoppable = UnstoppableTool()
@@ -420,63 +426,63 @@ async def test_a_thread_that_ignores_its_cancellation_has_an_unknown_outcome(
     finally:
         unstoppable.gate.set()
     with anyio.fail_after(60):
-        while not (late := await entries(run, LateResult)):
+        while not (late := await read_entries(run, LateResult)):
             await anyio.lowlevel.checkpoint()
     assert late[0].result == "done after all"
     assert (await run.view()).phase == "cancelled"
 
 
 async def test_a_blocking_tool_is_killed_before_its_effect(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """The tool waits at a gate before its effect; the gate is opened after the kill."""
-    middle = Middle(tmp_path)
+    middle = GatedCall(tmp_path)
     model = ScriptedModel([Use("hold", **middle.args)])
     midrun = await opened(Agent("actor", model=model, tools=[hold]))
     run = await midrun.start("actor", "go")
-    (pid,) = await middle.fifo.hear()
-    watch = Watch(pid)
+    (pid,) = await middle.fifo.read_numbers()
+    watch = ProcessEnd(pid)
     await run.cancel()
     await run.until("cancelled")
-    await watch.end()
-    middle.gate.open()
+    await watch.wait_for_end()
+    middle.gate.let_one_through()
     assert not middle.effect.exists()
     assert [call.tool for call in (await run.report()).stopped] == ["hold"]
 
 
 async def test_a_blocking_tool_is_killed_with_its_children(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """A shell and a child of the shell wait at the same gate."""
-    middle = Middle(tmp_path)
+    middle = GatedCall(tmp_path)
     model = ScriptedModel([Use("hold_with_family", **middle.args)])
     midrun = await opened(Agent("actor", model=model, tools=[hold_with_family], grace=GRACE))
     run = await midrun.start("actor", "go")
-    pids = await middle.fifo.hear()
+    pids = await middle.fifo.read_numbers()
     assert len(pids) == 3
-    watches = [Watch(pid) for pid in pids]
+    watches = [ProcessEnd(pid) for pid in pids]
     await run.cancel()
     await run.until("cancelled")
     for watch in watches:
-        await watch.end()
-    middle.gate.open()
+        await watch.wait_for_end()
+    middle.gate.let_one_through()
     assert not middle.effect.exists()
 
 
 async def test_a_blocking_tool_that_ignores_sigterm_is_killed_after_its_grace(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
-    middle = Middle(tmp_path)
+    middle = GatedCall(tmp_path)
     model = ScriptedModel([Use("ignore_requests_to_stop", **middle.args)])
     agent = Agent("actor", model=model, tools=[ignore_requests_to_stop], grace=GRACE)
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
-    (pid,) = await middle.fifo.hear()
-    watch = Watch(pid)
+    (pid,) = await middle.fifo.read_numbers()
+    watch = ProcessEnd(pid)
     await run.cancel()
     await run.until("cancelled")
-    await watch.end()
-    middle.gate.open()
+    await watch.wait_for_end()
+    middle.gate.let_one_through()
     assert not middle.effect.exists()
     report = await run.report()
     assert [call.tool for call in (*report.stopped, *report.unsure)] == [
@@ -485,7 +491,7 @@ async def test_a_blocking_tool_that_ignores_sigterm_is_killed_after_its_grace(
 
 
 async def test_a_question_asked_after_the_cancel_is_dropped(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The tool asks while it is being stopped."""
     tools = ControllableTools()

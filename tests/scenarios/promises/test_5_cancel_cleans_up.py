@@ -27,59 +27,66 @@ from midrun.core.entries import (
 )
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.drafts import ATTEMPTS, Drafts, get_names, hasty
+from tests.scenarios.promises.drafts import (
+    UNDO_ATTEMPTS,
+    UndoableDrafts,
+    get_names,
+    make_fast_environment,
+)
 from tests.scenarios.promises.killable_process import ONE_HOUR_AHEAD, EffectsFile, start_process
-from tests.scenarios.promises.seen import entries, true
-from tests.scenarios.promises.speaker import Line, Speaker
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, yield_until
+from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 # ── the undo set, and its order ───────────────────────────────────────────────────────────
 
 
 async def test_calls_are_undone_in_the_reverse_order_of_their_ends(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The order in which they were requested or started does not matter."""
-    drafts = Drafts()
+    drafts = UndoableDrafts()
     step: list[str | Use] = [Use("dictate", name=name) for name in "abc"]
     midrun = await opened(drafts.agent(step, Use("slow", name="x")))
     run = await midrun.start("actor", "go")
     for name in "abc":
-        await drafts.stage.start(name).wait()
+        await drafts.controllable_tools.start(name).wait()
     for name in ("b", "c", "a"):
-        drafts.stage.gate(name).set()
-        await true(partial(drafts.stage.completed.__contains__, name))
-    await drafts.stage.start("x").wait()
+        drafts.controllable_tools.gate(name).set()
+        await yield_until(partial(drafts.controllable_tools.completed.__contains__, name))
+    await drafts.controllable_tools.start("x").wait()
     await run.cancel(undo="all")
     await run.until("cancelled")
-    assert drafts.stage.undone == ["a", "c", "b"]
+    assert drafts.controllable_tools.undone == ["a", "c", "b"]
 
 
 async def test_by_default_a_cancel_undoes_calls_in_flight_and_keeps_finished_ones(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The undo of a call in flight gets no result."""
-    drafts = Drafts()
+    drafts = UndoableDrafts()
     midrun = await opened(drafts.agent(Use("write", name="done"), Use("dictate", name="half")))
     run = await midrun.start("actor", "go")
-    await drafts.stage.start("half").wait()
+    await drafts.controllable_tools.start("half").wait()
     await run.cancel()
     await run.until("cancelled")
-    assert [(name, result) for name, _, result in drafts.tries] == [("half", None)]
+    assert [(name, result) for name, _, result in drafts.undo_calls] == [("half", None)]
     report = await run.report()
     assert get_names(report.done) == ["done"]
     assert get_names(report.undone) == ["half"]
 
 
-async def test_an_undo_gets_the_arguments_and_the_result_of_its_call(opened: Opener) -> None:
-    drafts = Drafts()
+async def test_an_undo_gets_the_arguments_and_the_result_of_its_call(
+    opened: OpenMidrun,
+) -> None:
+    drafts = UndoableDrafts()
     midrun = await opened(drafts.agent(Use("write", name="a"), Use("slow", name="x")))
     run = await midrun.start("actor", "go")
-    await drafts.stage.start("x").wait()
+    await drafts.controllable_tools.start("x").wait()
     await run.cancel(undo="all")
     await run.until("cancelled")
-    assert [(name, result) for name, _, result in drafts.tries] == [("a", "a written")]
+    assert [(name, result) for name, _, result in drafts.undo_calls] == [("a", "a written")]
 
 
 # ── release ───────────────────────────────────────────────────────────────────────────────
@@ -107,7 +114,7 @@ async def cancel_paused_run(run: Run, _: ControllableTools) -> None:
 
 @pytest.mark.parametrize("end_run", [complete_run, cancel_run, cancel_paused_run])
 async def test_held_resources_are_released_at_each_end_of_a_run(
-    opened: Opener, end_run: Callable[[Run, ControllableTools], Awaitable[None]]
+    opened: OpenMidrun, end_run: Callable[[Run, ControllableTools], Awaitable[None]]
 ) -> None:
     """They are released in reverse order, each once."""
     tools = ControllableTools()
@@ -121,7 +128,9 @@ async def test_held_resources_are_released_at_each_end_of_a_run(
     assert not (await run.report()).still_held
 
 
-async def test_a_failed_run_keeps_its_resources_until_it_is_cancelled(opened: Opener) -> None:
+async def test_a_failed_run_keeps_its_resources_until_it_is_cancelled(
+    opened: OpenMidrun,
+) -> None:
     """A failed run can be resumed, so it has not ended."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("lock", name="1")))
@@ -151,10 +160,12 @@ async def test_a_release_that_always_fails_does_not_block_the_completion(
 
     agent = Agent("actor", model=ScriptedModel([Use("lock", name="t"), "Done."]), tools=[lock])
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(
+            get_store_url(path), agents=[agent], outside=make_fast_environment()
+        ) as midrun:
             run = await midrun.start("actor", "go")
             await run.until("completed")
-            assert len(tries) == ATTEMPTS
+            assert len(tries) == UNDO_ATTEMPTS
             assert len(set(tries)) == 1
             report = await run.report()
             assert get_names(report.still_held) == ["t"]
@@ -167,48 +178,50 @@ async def test_a_release_that_always_fails_does_not_block_the_completion(
 
 async def test_a_failed_undo_is_retried_with_the_same_key(path: Path) -> None:
     """Each attempt is an entry of its own."""
-    drafts = Drafts()
-    drafts.fails["a"] = 2
+    drafts = UndoableDrafts()
+    drafts.failures_left["a"] = 2
     agent = drafts.agent(Use("write", name="a"), Use("write", name="b"), Use("slow", name="x"))
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(
+            get_store_url(path), agents=[agent], outside=make_fast_environment()
+        ) as midrun:
             run = await midrun.start("actor", "go")
-            await drafts.stage.start("x").wait()
+            await drafts.controllable_tools.start("x").wait()
             await run.cancel(undo="all")
             await run.until("cancelled")
-            assert [name for name, _, _ in drafts.tries] == ["b", "a", "a", "a"]
-            keys = {name: key for name, key, _ in drafts.tries}
-            assert {key for name, key, _ in drafts.tries if name == "a"} == {keys["a"]}
+            assert [name for name, _, _ in drafts.undo_calls] == ["b", "a", "a", "a"]
+            keys = {name: key for name, key, _ in drafts.undo_calls}
+            assert {key for name, key, _ in drafts.undo_calls if name == "a"} == {keys["a"]}
             assert keys["a"] != keys["b"]
-            starts = [s.attempt for s in await entries(run, UndoStarted)]
+            starts = [s.attempt for s in await read_entries(run, UndoStarted)]
             assert starts == [1, 1, 2, 3]
-            assert drafts.stage.undone == ["b", "a"]
+            assert drafts.controllable_tools.undone == ["b", "a"]
             assert (await run.report()).clean
             assert await midrun.verify(run.id)
 
 
-async def test_an_undo_has_a_key_of_its_own(opened: Opener) -> None:
+async def test_an_undo_has_a_key_of_its_own(opened: OpenMidrun) -> None:
     """With the key of the call, a remote service would take the undo for a repetition."""
-    drafts = Drafts()
+    drafts = UndoableDrafts()
     midrun = await opened(drafts.agent(Use("write", name="a"), Use("slow", name="x")))
     run = await midrun.start("actor", "go")
-    await drafts.stage.start("x").wait()
+    await drafts.controllable_tools.start("x").wait()
     await run.cancel(undo="all")
     await run.until("cancelled")
-    ((_, key, _),) = drafts.tries
+    ((_, key, _),) = drafts.undo_calls
     assert key != drafts.call_keys["a"]
 
 
-async def test_a_failed_undo_waits_before_its_retry(opened: Opener) -> None:
+async def test_a_failed_undo_waits_before_its_retry(opened: OpenMidrun) -> None:
     """This test uses the real clock; the other tests of retries use a fast one."""
-    drafts = Drafts()
-    drafts.fails["a"] = 1
+    drafts = UndoableDrafts()
+    drafts.failures_left["a"] = 1
     midrun = await opened(drafts.agent(Use("write", name="a"), Use("slow", name="x")))
     run = await midrun.start("actor", "go")
-    await drafts.stage.start("x").wait()
+    await drafts.controllable_tools.start("x").wait()
     await run.cancel(undo="all")
     await run.until("cancelled")
-    (failed,) = await entries(run, UndoFailed)
+    (failed,) = await read_entries(run, UndoFailed)
     at = [r.at for r in await midrun.store.read(run.id) if isinstance(r.entry, UndoStarted)]
     assert failed.retry_at is not None
     assert at[0] < failed.retry_at <= at[1]
@@ -218,19 +231,25 @@ async def test_an_undo_that_always_fails_is_reported_and_the_others_still_run(
     path: Path,
 ) -> None:
     """After a repair, an operator retries it."""
-    drafts = Drafts()
-    drafts.fails["b"] = ATTEMPTS
+    drafts = UndoableDrafts()
+    drafts.failures_left["b"] = UNDO_ATTEMPTS
     turns = [Use("write", name=name) for name in "abc"]
     agent = drafts.agent(*turns, Use("slow", name="x"))
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(
+            get_store_url(path), agents=[agent], outside=make_fast_environment()
+        ) as midrun:
             run = await midrun.start("actor", "go")
-            await drafts.stage.start("x").wait()
+            await drafts.controllable_tools.start("x").wait()
             await run.cancel(undo="all")
             await run.until("cancelled")
-            assert [name for name, _, _ in drafts.tries] == ["c", *"b" * ATTEMPTS, "a"]
-            (given_up,) = await entries(run, UndoGaveUp)
-            (ended,) = await entries(run, RunCancelled)
+            assert [name for name, _, _ in drafts.undo_calls] == [
+                "c",
+                *"b" * UNDO_ATTEMPTS,
+                "a",
+            ]
+            (given_up,) = await read_entries(run, UndoGaveUp)
+            (ended,) = await read_entries(run, RunCancelled)
             assert [left.call for left in ended.residue] == [given_up.call]
             report = await run.report()
             assert get_names(report.undone) == ["c", "a"]  # in the order of their undos
@@ -240,9 +259,9 @@ async def test_an_undo_that_always_fails_is_reported_and_the_others_still_run(
             receipt = await run.retry_undo(actor="operator:olga")
             assert receipt.phase == "cancelling"
             await run.until("cancelled")
-            assert drafts.stage.undone == ["c", "a", "b"]
+            assert drafts.controllable_tools.undone == ["c", "a", "b"]
             assert (await run.report()).clean
-            assert len({key for name, key, _ in drafts.tries if name == "b"}) == 1
+            assert len({key for name, key, _ in drafts.undo_calls if name == "b"}) == 1
             with pytest.raises(ControlRefused, match="no_residue"):
                 await run.retry_undo(actor="operator:olga")
             assert await midrun.verify(run.id)
@@ -250,20 +269,22 @@ async def test_an_undo_that_always_fails_is_reported_and_the_others_still_run(
 
 async def test_an_operator_can_accept_the_residue(path: Path) -> None:
     """The acceptance is journaled; the report still lists the call as not undone."""
-    drafts = Drafts()
-    drafts.fails["a"] = ATTEMPTS
+    drafts = UndoableDrafts()
+    drafts.failures_left["a"] = UNDO_ATTEMPTS
     agent = drafts.agent(Use("write", name="a"), Use("slow", name="x"))
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(
+            get_store_url(path), agents=[agent], outside=make_fast_environment()
+        ) as midrun:
             run = await midrun.start("actor", "go")
-            await drafts.stage.start("x").wait()
+            await drafts.controllable_tools.start("x").wait()
             with pytest.raises(ControlRefused, match="no_residue"):
                 await run.accept_residue(actor="operator:olga")
             await run.cancel(undo="all")
             await run.until("cancelled")
             assert (await midrun.store.get_row(run.id)).head.attention
             await run.accept_residue(actor="operator:olga", reason="it is a draft")
-            (accepted,) = await entries(run, ResidueAccepted)
+            (accepted,) = await read_entries(run, ResidueAccepted)
             assert (accepted.by, accepted.reason) == ("olga", "it is a draft")
             assert not (await midrun.store.get_row(run.id)).head.attention
             assert get_names((await run.report()).not_undone) == ["a"]
@@ -276,7 +297,7 @@ async def test_an_operator_can_accept_the_residue(path: Path) -> None:
 
 @pytest.mark.parametrize("point", ["discard:before", "discard:after"])
 async def test_an_undo_interrupted_by_a_crash_is_repeated_with_the_same_key(
-    path: Path, tmp_path: Path, opened: Opener, point: str
+    path: Path, tmp_path: Path, opened: OpenMidrun, point: str
 ) -> None:
     """Undos run at least once; a remote service recognises a repetition by the key."""
     effects = EffectsFile(tmp_path)
@@ -285,11 +306,11 @@ async def test_an_undo_interrupted_by_a_crash_is_repeated_with_the_same_key(
         process.kill()
     assert (await (await opened()).get(run_id)).id == run_id
     agents = [effects.agent("drafts")]
-    async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
+    async with Midrun(get_store_url(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
         run = await midrun.get(run_id)
         await run.until("cancelled")
-        assert len(await entries(run, UndoUnknown)) == 1
-        assert [start.attempt for start in await entries(run, UndoStarted)] == [1, 2, 1]
+        assert len(await read_entries(run, UndoUnknown)) == 1
+        assert [start.attempt for start in await read_entries(run, UndoStarted)] == [1, 2, 1]
         assert (await run.report()).clean
     twice = point == "discard:after"
     discarded = [line for line in effects.read_effects() if line.startswith("discard")]
@@ -307,12 +328,12 @@ async def test_an_undo_interrupted_by_a_crash_is_repeated_with_the_same_key(
 
 
 async def test_a_cancel_without_a_worker_is_cleaned_up_by_the_next_one(
-    path: Path, opened: Opener
+    path: Path, opened: OpenMidrun
 ) -> None:
     """The process that cancels the paused run has no agents."""
     tools = ControllableTools()
     agent = tools.agent(Use("draft", name="a"), Use("lock", name="t"), Use("slow", name="x"))
-    async with Midrun(kept_at(path), agents=[agent]) as first:
+    async with Midrun(get_store_url(path), agents=[agent]) as first:
         run = await first.start("actor", "go")
         await tools.start("x").wait()
         await run.pause(now=True)
@@ -330,28 +351,30 @@ async def test_a_cancel_without_a_worker_is_cleaned_up_by_the_next_one(
 
 
 async def test_a_call_that_ends_after_the_cancel_is_undone_with_its_result(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """It was in flight when the cancel came, so its success does not exempt it."""
-    drafts = Drafts()
+    drafts = UndoableDrafts()
 
     @tool(undo=drafts.discard)
     async def insist(name: str) -> str:
         """Wait for the gate in a shielded scope, and finish."""
-        drafts.stage.start(name).set()
+        drafts.controllable_tools.start(name).set()
         with anyio.CancelScope(shield=True):
-            await drafts.stage.gate(name).wait()
+            await drafts.controllable_tools.gate(name).wait()
         return f"{name} insisted"
 
     model = ScriptedModel([Use("insist", name="a")])
     midrun = await opened(Agent("actor", model=model, tools=[insist]))
     run = await midrun.start("actor", "go")
-    await drafts.stage.start("a").wait()
+    await drafts.controllable_tools.start("a").wait()
     await run.cancel()
-    drafts.stage.gate("a").set()
+    drafts.controllable_tools.gate("a").set()
     await run.until("cancelled")
-    assert [d.result for d in await entries(run, CallDone) if not d.reply] == ["a insisted"]
-    assert [(name, result) for name, _, result in drafts.tries] == [("a", "a insisted")]
+    assert [d.result for d in await read_entries(run, CallDone) if not d.reply] == [
+        "a insisted"
+    ]
+    assert [(name, result) for name, _, result in drafts.undo_calls] == [("a", "a insisted")]
     assert get_names((await run.report()).undone) == ["a"]
 
 
@@ -366,13 +389,13 @@ async def test_an_unknown_first_attempt_counts_when_the_second_one_is_stopped(
     effects = EffectsFile(tmp_path, stop_at=f"{script}:before")
     agents = [effects.agent(script)]
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
+        async with Midrun(get_store_url(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
             run = await midrun.get(run_id)
             await effects.reached.wait()
             await run.cancel()
             await run.until("cancelled")
             report = await run.report()
-            assert len(await entries(run, CallAborted)) == 1
+            assert len(await read_entries(run, CallAborted)) == 1
             assert await midrun.verify(run_id)
     if script == "book":
         assert effects.read_effects() == ["book a", "discard a"]
@@ -385,7 +408,7 @@ async def test_an_unknown_first_attempt_counts_when_the_second_one_is_stopped(
 
 
 async def test_undo_unknown_false_skips_a_call_that_may_not_have_happened(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The report lists it as not undone, so that a person can look at it."""
     tools = ControllableTools()
@@ -438,13 +461,17 @@ async def test_an_undo_that_hangs_times_out_and_is_retried(path: Path) -> None:
     script = [Use("write", name="a"), Use("slow", name="x")]
     agent = Agent("actor", model=ScriptedModel(script), tools=[*tools.tools(), write])
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(
+            get_store_url(path), agents=[agent], outside=make_fast_environment()
+        ) as midrun:
             run = await midrun.start("actor", "go")
             await tools.start("x").wait()
             await run.cancel(undo="all")
             await run.until("cancelled")
-            assert [f.error for f in await entries(run, UndoFailed)] == ["it took too long"]
-            assert [s.attempt for s in await entries(run, UndoStarted)] == [1, 2]
+            assert [f.error for f in await read_entries(run, UndoFailed)] == [
+                "it took too long"
+            ]
+            assert [s.attempt for s in await read_entries(run, UndoStarted)] == [1, 2]
             assert len(tries) == 2
             assert len(set(tries)) == 1
             assert (await run.report()).clean
@@ -469,14 +496,16 @@ async def test_an_undo_that_asks_a_person_fails_and_is_retried(path: Path) -> No
     script = [Use("write", name="a"), Use("slow", name="x")]
     agent = Agent("actor", model=ScriptedModel(script), tools=[*tools.tools(), write])
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(
+            get_store_url(path), agents=[agent], outside=make_fast_environment()
+        ) as midrun:
             run = await midrun.start("actor", "go")
             await tools.start("x").wait()
             await run.cancel(undo="all")
             view = await run.until("cancelled")
             assert view.asks == ()
             assert len(tries) == 2
-            assert len(await entries(run, UndoFailed)) == 1
+            assert len(await read_entries(run, UndoFailed)) == 1
 
 
 # ── the report ────────────────────────────────────────────────────────────────────────────
@@ -489,12 +518,12 @@ class EveryOutcome:
     """An agent whose calls have each outcome that a report lists."""
 
     def __init__(self) -> None:
-        self.drafts = Drafts()
+        self.drafts = UndoableDrafts()
         self.thread_gate = threading.Event()
 
     def agent(self) -> Agent:
         """Return the agent."""
-        tools, thread_gate = self.drafts.stage, self.thread_gate
+        tools, thread_gate = self.drafts.controllable_tools, self.thread_gate
 
         @tool
         async def boom(name: str) -> str:
@@ -532,11 +561,11 @@ class EveryOutcome:
 
 async def test_the_report_lists_each_call_under_its_outcome(path: Path) -> None:
     agent_calls = EveryOutcome()
-    tools = agent_calls.drafts.stage
-    agent_calls.drafts.fails["not_undone"] = ATTEMPTS
+    tools = agent_calls.drafts.controllable_tools
+    agent_calls.drafts.failures_left["not_undone"] = UNDO_ATTEMPTS
     with anyio.fail_after(60):
         async with Midrun(
-            kept_at(path), agents=[agent_calls.agent()], outside=hasty()
+            get_store_url(path), agents=[agent_calls.agent()], outside=make_fast_environment()
         ) as midrun:
             run = await midrun.start("actor", "the whole lot")
             for name in ("undone", "not_undone", "stopped", "unsure", "table"):
@@ -578,9 +607,9 @@ def check_markdown(report: Report) -> None:
         assert f'"{name}"' in section
 
 
-async def test_the_text_of_an_interrupted_model_is_kept(opened: Opener) -> None:
+async def test_the_text_of_an_interrupted_model_is_kept(opened: OpenMidrun) -> None:
     """It is in the outcome, the report and the view."""
-    model = Speaker(Line("Chapter one. ", "Chapter two.", gate="half"))
+    model = GatedModel(GatedReply("Chapter one. ", "Chapter two.", gate="half"))
     midrun = await opened(Agent("writer", model=model))
     run = await midrun.start("writer", "write a book")
     await model.reached("half").wait()
@@ -592,7 +621,9 @@ async def test_the_text_of_an_interrupted_model_is_kept(opened: Opener) -> None:
     assert outcome.report.clean
 
 
-async def test_a_cancelled_run_that_changed_nothing_has_a_clean_report(opened: Opener) -> None:
+async def test_a_cancelled_run_that_changed_nothing_has_a_clean_report(
+    opened: OpenMidrun,
+) -> None:
     """Its only call was read-only."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("read", name="a")))

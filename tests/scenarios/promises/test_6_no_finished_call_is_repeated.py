@@ -37,11 +37,17 @@ from tests.scenarios.promises.killable_process import (
     read_clock_one_hour_ahead,
     start_process,
 )
-from tests.scenarios.promises.seen import engine, entries, recorded, true, turns
-from tests.scenarios.promises.speaker import RESERVATION, Line, Speaker
+from tests.scenarios.promises.seen import (
+    get_worker,
+    read_entries,
+    read_turns,
+    wait_for_entry,
+    yield_until,
+)
+from tests.scenarios.promises.speaker import RESERVATION, GatedModel, GatedReply
 from tests.scenarios.promises.tools import charge_and_die, fetch_and_die
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import LEASE, Opener
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import LONG_LEASE, OpenMidrun
 
 
 @asynccontextmanager
@@ -55,19 +61,19 @@ async def kill_during_call(
     effects = EffectsFile(folder)
     agents = [effects.agent(script)]
     with anyio.fail_after(60):
-        async with Midrun(kept_at(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
+        async with Midrun(get_store_url(path), agents=agents, outside=ONE_HOUR_AHEAD) as midrun:
             yield await midrun.get(run_id), effects
             assert await midrun.verify(run_id)
 
 
 async def read_uses(run: Run) -> list[Made]:
     """Return the tool calls of the run as the model sees them."""
-    return [use for turn in await turns(run) for use in turn.uses]
+    return [use for turn in await read_turns(run) for use in turn.uses]
 
 
 async def read_attempts(run: Run) -> list[int]:
     """Return the attempt numbers of all starts of tool calls."""
-    started = await entries(run, CallStarted)
+    started = await read_entries(run, CallStarted)
     return [start.attempt for start in started if start.call_kind == "tool"]
 
 
@@ -80,7 +86,7 @@ async def test_a_finished_call_is_not_repeated_after_a_crash(
         assert effects.read_effects() == ["charge a", "look b", "look b"]
         assert len(set(effects.read_keys())) == 2
         assert await read_attempts(run) == [1, 1, 2]
-        (unknown,) = await entries(run, CallUnknown)
+        (unknown,) = await read_entries(run, CallUnknown)
         assert unknown.why == "orphaned"
 
 
@@ -105,7 +111,7 @@ async def test_a_check_that_finds_the_effect_settles_the_call(
         await run.until("completed")
         assert effects.read_effects() == ["checked a"]
         assert await read_attempts(run) == [1]
-        (settled,) = await entries(run, CallSettled)
+        (settled,) = await read_entries(run, CallSettled)
         assert (settled.happened, settled.by) == (True, "check:checked")
         assert [one.result for one in await read_uses(run)] == ["found a"]
 
@@ -118,7 +124,7 @@ async def test_a_check_that_finds_no_effect_has_the_call_repeated(
         await run.until("completed")
         assert effects.read_effects() == ["checked a"]
         assert await read_attempts(run) == [1, 2]
-        (settled,) = await entries(run, CallSettled)
+        (settled,) = await read_entries(run, CallSettled)
         assert settled.happened is False
         assert [one.result for one in await read_uses(run)] == ["did a"]
 
@@ -161,7 +167,7 @@ async def test_the_answer_of_a_person_settles_an_unknown_call(
         await run.until("completed")
         assert effects.read_effects() == expected
         assert await read_attempts(run) == ([1, 2] if answer == "no" else [1])
-        (settled,) = await entries(run, CallSettled)
+        (settled,) = await read_entries(run, CallSettled)
         assert settled.by == "ada"
         assert settled.happened is {"yes": True, "no": False, "unknown": None}[answer]
         (one,) = await read_uses(run)
@@ -187,7 +193,7 @@ async def test_a_resume_does_not_repeat_an_unknown_call(path: Path, tmp_path: Pa
 
 
 async def test_the_late_result_of_the_old_worker_closes_the_question(
-    path: Path, opened: Opener
+    path: Path, opened: OpenMidrun
 ) -> None:
     """A worker without its lease decides nothing, but the store accepts its late results."""
     gate, tools, calls = threading.Event(), ControllableTools(), []
@@ -206,18 +212,20 @@ async def test_the_late_result_of_the_old_worker_closes_the_question(
     slow = await opened(agent())
     run_id = (await slow.start("actor", "go")).id
     await tools.start("charge").wait()
-    outside = Environment(clock=read_clock_one_hour_ahead, lease=LEASE)
+    outside = Environment(clock=read_clock_one_hour_ahead, lease=LONG_LEASE)
     try:
-        async with Midrun(kept_at(path), agents=[agent()], outside=outside) as other:
+        async with Midrun(get_store_url(path), agents=[agent()], outside=outside) as other:
             run = await other.get(run_id)
             view = await run.until("waiting")
             assert [ask.kind for ask in view.asks] == ["unsure"]
             gate.set()
             await run.until("completed")
-            (late,) = await entries(run, LateResult)
+            (late,) = await read_entries(run, LateResult)
             assert (late.result, late.epoch) == ("charged", 1)
-            assert [closed.why for closed in await entries(run, AskClosed)] == ["evidence"]
-            assert [one.result for turn in await turns(run) for one in turn.uses] == ["charged"]
+            assert [closed.why for closed in await read_entries(run, AskClosed)] == ["evidence"]
+            assert [one.result for turn in await read_turns(run) for one in turn.uses] == [
+                "charged"
+            ]
     finally:
         gate.set()
     assert calls == [1]
@@ -227,7 +235,7 @@ async def test_the_late_result_of_the_old_worker_closes_the_question(
     "value", [object(), float("nan"), {"when": {1, 2}}, "\ud800", lambda: None, b"bytes"]
 )
 async def test_a_call_whose_result_is_not_json_still_counts_as_done(
-    opened: Opener, value: object
+    opened: OpenMidrun, value: object
 ) -> None:
     """Its effect has happened and must not be repeated because the result cannot be stored."""
     calls: list[int] = []
@@ -238,20 +246,20 @@ async def test_a_call_whose_result_is_not_json_still_counts_as_done(
         calls.append(call.attempt)
         return value
 
-    model = Speaker(Line("", "", Use("act")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("act")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[act]))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     assert calls == [1]
-    done = next(end for end in await entries(run, CallDone) if end.reply is None)
+    done = next(end for end in await read_entries(run, CallDone) if end.reply is None)
     assert done.encoding_error
-    (one,) = model.heard[1][-1].uses
+    (one,) = model.transcripts[1][-1].uses
     assert "not JSON" in str(one.result)
     assert not one.problem
     assert [call.tool for call in (await run.report()).done] == ["act"]
 
 
-async def test_a_tool_that_raised_is_not_retried(opened: Opener) -> None:
+async def test_a_tool_that_raised_is_not_retried(opened: OpenMidrun) -> None:
     """The model is told and decides, also if the `__str__` of the exception raises."""
     calls: list[int] = []
 
@@ -265,21 +273,21 @@ async def test_a_tool_that_raised_is_not_retried(opened: Opener) -> None:
         calls.append(call.attempt)
         raise Unprintable
 
-    model = Speaker(Line("", "", Use("act")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("act")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[act]))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     assert calls == [1]
-    assert "Unprintable" in model.heard[1][-1].uses[0].problem
+    assert "Unprintable" in model.transcripts[1][-1].uses[0].problem
 
 
 async def test_an_aborted_call_is_not_repeated_after_a_restart(
-    path: Path, opened: Opener
+    path: Path, opened: OpenMidrun
 ) -> None:
     """Aborted is not unknown, so no person is asked."""
     tools = ControllableTools()
     script = (Use("slow", name="a"), "Done.")
-    async with Midrun(kept_at(path), agents=[tools.agent(*script)]) as first:
+    async with Midrun(get_store_url(path), agents=[tools.agent(*script)]) as first:
         run = await first.start("actor", "go")
         await tools.start("a").wait()
         await run.pause(now=True)
@@ -289,17 +297,17 @@ async def test_an_aborted_call_is_not_repeated_after_a_restart(
     await found.resume()
     await found.until("completed")
     assert tools.called == ["a"]
-    (problem,) = [one.problem for turn in await turns(found) for one in turn.uses]
+    (problem,) = [one.problem for turn in await read_turns(found) for one in turn.uses]
     assert "stopped midway" in problem
 
 
 async def test_a_worker_that_shuts_down_lets_its_call_finish(
-    path: Path, opened: Opener
+    path: Path, opened: OpenMidrun
 ) -> None:
     """The next worker continues after that call."""
     tools = ControllableTools()
     script = (Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    address = kept_at(path)
+    address = get_store_url(path)
     async with (
         anyio.create_task_group() as group,
         Midrun(address, agents=[tools.agent(*script)]) as first,
@@ -312,16 +320,16 @@ async def test_a_worker_that_shuts_down_lets_its_call_finish(
     await found.until("completed")
     assert tools.completed == ["a", "b"]
     assert tools.called == ["a", "b"]
-    assert not await entries(found, CallUnknown)
+    assert not await read_entries(found, CallUnknown)
 
 
 async def _open_gate_during_shutdown(midrun: Midrun, gate: anyio.Event) -> None:
-    await true(lambda: engine(midrun)._shutting_down)
+    await yield_until(lambda: get_worker(midrun)._shutting_down)
     gate.set()
 
 
 async def test_a_check_that_raises_fails_the_run_and_is_repeated_on_resume(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     tools = ControllableTools()
     broken, checks = [True], []
@@ -363,7 +371,7 @@ async def test_a_check_that_raises_fails_the_run_and_is_repeated_on_resume(
     await run.resume()
     await run.until("completed")
     assert tools.completed == ["a"]
-    await recorded(run, CallSettled)
+    await wait_for_entry(run, CallSettled)
 
 
 @pytest.fixture
@@ -387,7 +395,7 @@ async def find_nothing(call: Call, args: dict[str, str]) -> object:
 
 
 async def test_a_call_whose_check_finds_nothing_is_retried_after_a_wait(
-    opened: Opener, retry_waits: list[int]
+    opened: OpenMidrun, retry_waits: list[int]
 ) -> None:
     """Only the first retry is made at once; else a service that is down is called in a loop."""
 
@@ -402,7 +410,9 @@ async def test_a_call_whose_check_finds_nothing_is_retried_after_a_wait(
     midrun = await opened(Agent("actor", model=model, tools=[charge]))
     run = await midrun.start("actor", "go")
     await run.until("completed")
-    assert [one.attempt for one in await entries(run, CallStarted) if one.call == "c2"] == [
+    assert [
+        one.attempt for one in await read_entries(run, CallStarted) if one.call == "c2"
+    ] == [
         1,
         2,
         3,
@@ -412,7 +422,7 @@ async def test_a_call_whose_check_finds_nothing_is_retried_after_a_wait(
 
 
 async def test_a_call_whose_check_never_finds_an_effect_is_given_up(
-    opened: Opener, retry_waits: list[int]
+    opened: OpenMidrun, retry_waits: list[int]
 ) -> None:
     """Its outcome is known, so the agent is told and no person is asked."""
 
@@ -425,7 +435,7 @@ async def test_a_call_whose_check_never_finds_an_effect_is_given_up(
     agent = Agent("actor", model=ScriptedModel(turns), tools=[charge])  # type: ignore[arg-type]  # a list of turns and cues
     run = await (await opened(agent)).start("actor", "go")
     view = await run.until("completed")
-    made = [one for one in await entries(run, CallStarted) if one.call == "c2"]
+    made = [one for one in await read_entries(run, CallStarted) if one.call == "c2"]
     assert len(made) == CHECK_DENIALS_MAX
     assert retry_waits == [*range(1, CHECK_DENIALS_MAX)]
     assert view.output == (
@@ -434,26 +444,26 @@ async def test_a_call_whose_check_never_finds_an_effect_is_given_up(
 
 
 async def test_the_model_call_of_a_lost_lease_is_closed_and_its_reservation_is_kept(
-    path: Path, opened: Opener
+    path: Path, opened: OpenMidrun
 ) -> None:
     """The next worker makes another attempt; the provider may bill the first as well."""
-    first = Speaker(Line("The first half", gate="half"))
-    second = Speaker("Done.")
+    first = GatedModel(GatedReply("The first half", gate="half"))
+    second = GatedModel("Done.")
     slow = await opened(Agent("actor", model=first, stop=MaxTokens(10_000)))
     run_id = (await slow.start("actor", "go")).id
     await first.reached("half").wait()
     agents = [Agent("actor", model=second, stop=MaxTokens(10_000))]
-    outside = Environment(clock=read_clock_one_hour_ahead, lease=LEASE)
-    async with Midrun(kept_at(path), agents=agents, outside=outside) as other:
+    outside = Environment(clock=read_clock_one_hour_ahead, lease=LONG_LEASE)
+    async with Midrun(get_store_url(path), agents=agents, outside=outside) as other:
         run = await other.get(run_id)
         usage = (await run.until("completed")).usage
-        assert [start.attempt for start in await entries(run, CallStarted)] == [1, 2]
+        assert [start.attempt for start in await read_entries(run, CallStarted)] == [1, 2]
         assert (usage.tokens, usage.reserved_tokens) == (7, RESERVATION.tokens)
-    await true(lambda: first.closed == ["half"])
+    await yield_until(lambda: first.closed_gates == ["half"])
 
 
 async def test_a_person_is_asked_about_a_blocking_tool_that_was_killed_after_its_effect(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """The tool's own process was killed, as by the operating system; the worker lives."""
     effect = tmp_path / "effect"
@@ -468,23 +478,23 @@ async def test_a_person_is_asked_about_a_blocking_tool_that_was_killed_after_its
 
 
 async def test_the_model_is_told_when_an_idempotent_blocking_tool_was_killed(
-    opened: Opener, tmp_path: Path
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
     """An automatic retry would be killed again, without end."""
     effect = tmp_path / "effect"
-    model = Speaker(Line("", "", Use("fetch_and_die", effect=str(effect))), "Done.")
+    model = GatedModel(GatedReply("", "", Use("fetch_and_die", effect=str(effect))), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[fetch_and_die]))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     assert effect.read_text() == "done\n"
-    assert "SIGKILL" in model.heard[1][-1].uses[0].problem
+    assert "SIGKILL" in model.transcripts[1][-1].uses[0].problem
 
 
 @pytest.mark.parametrize(
     ("read_only", "problem"), [(False, "stopped midway"), (True, "timed out after 0.02 s")]
 )
 async def test_a_tool_that_timed_out_is_not_repeated(
-    opened: Opener, read_only: bool, problem: str
+    opened: OpenMidrun, read_only: bool, problem: str
 ) -> None:
     """A read-only one would time out again, without end. The model is told."""
     calls: list[int] = []
@@ -496,9 +506,9 @@ async def test_a_tool_that_timed_out_is_not_repeated(
         await anyio.sleep_forever()
         return "never"
 
-    model = Speaker(Line("", "", Use("hang")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("hang")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[hang]))
     run = await midrun.start("actor", "go")
     await run.until("completed")
     assert calls == [1]
-    assert problem in model.heard[1][-1].uses[0].problem
+    assert problem in model.transcripts[1][-1].uses[0].problem

@@ -13,10 +13,10 @@ from midrun.core.entries import CallSealed, CallStarted, RedirectApplied, RunPau
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import entries, is_instruction, kinds
-from tests.scenarios.promises.speaker import Line, Speaker
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import is_instruction, read_entries, read_kinds
+from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 NEW_INSTRUCTION = "Use the 2026 figures"
 
@@ -32,9 +32,9 @@ def build_send_tool(sent: list[str]) -> Tool:
     return send
 
 
-async def test_a_redirect_continues_a_paused_run(opened: Opener) -> None:
+async def test_a_redirect_continues_a_paused_run(opened: OpenMidrun) -> None:
     tools = ControllableTools()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
@@ -43,15 +43,17 @@ async def test_a_redirect_continues_a_paused_run(opened: Opener) -> None:
     await run.until("paused")
     await run.redirect(NEW_INSTRUCTION, actor="ada")
     await run.until("completed")
-    assert is_instruction(model.heard[1][-1], NEW_INSTRUCTION)
-    assert [applied.plus for applied in await entries(run, RedirectApplied)] == [
+    assert is_instruction(model.transcripts[1][-1], NEW_INSTRUCTION)
+    assert [applied.plus for applied in await read_entries(run, RedirectApplied)] == [
         NEW_INSTRUCTION
     ]
 
 
-async def test_resume_with_an_instruction_journals_the_difference_too(opened: Opener) -> None:
+async def test_resume_with_an_instruction_journals_the_difference_too(
+    opened: OpenMidrun,
+) -> None:
     tools = ControllableTools()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
@@ -60,15 +62,17 @@ async def test_resume_with_an_instruction_journals_the_difference_too(opened: Op
     await run.until("paused")
     await run.resume(NEW_INSTRUCTION, actor="ada")
     await run.until("completed")
-    (resumed,) = await entries(run, RunResumed)
+    (resumed,) = await read_entries(run, RunResumed)
     assert (resumed.minus, resumed.plus) == ("the next step as planned", NEW_INSTRUCTION)
-    assert is_instruction(model.heard[1][-1], NEW_INSTRUCTION)
+    assert is_instruction(model.transcripts[1][-1], NEW_INSTRUCTION)
 
 
-async def test_a_redirect_of_a_pausing_run_is_applied_after_the_pause(opened: Opener) -> None:
+async def test_a_redirect_of_a_pausing_run_is_applied_after_the_pause(
+    opened: OpenMidrun,
+) -> None:
     """The tool in flight finishes, and `RunPaused` is journaled first."""
     tools = ControllableTools()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
@@ -77,16 +81,16 @@ async def test_a_redirect_of_a_pausing_run_is_applied_after_the_pause(opened: Op
     assert (receipt.phase, receipt.applied) == ("pausing", False)
     tools.gate("a").set()
     await run.until("completed")
-    journaled = await kinds(run)
+    journaled = await read_kinds(run)
     assert journaled.index("RunPaused") < journaled.index("RedirectApplied")
-    assert len(await entries(run, RunPaused)) == 1
-    assert is_instruction(model.heard[1][-1], NEW_INSTRUCTION)
+    assert len(await read_entries(run, RunPaused)) == 1
+    assert is_instruction(model.transcripts[1][-1], NEW_INSTRUCTION)
 
 
-async def test_a_redirect_closes_the_questions_of_a_waiting_run(opened: Opener) -> None:
+async def test_a_redirect_closes_the_questions_of_a_waiting_run(opened: OpenMidrun) -> None:
     """A later answer is refused; the refusal names the actor of the redirect."""
     question = Use("ask_human", question="Which year?")
-    model = Speaker(Line("", "", question), Line("Done.", gate="on"))
+    model = GatedModel(GatedReply("", "", question), GatedReply("Done.", gate="on"))
     midrun = await opened(Agent("actor", model=model, tools=[ask_human]))
     run = await midrun.start("actor", "go")
     (ask,) = (await run.until("waiting")).asks
@@ -96,12 +100,12 @@ async def test_a_redirect_closes_the_questions_of_a_waiting_run(opened: Opener) 
     assert (refused.value.reason, refused.value.by) == ("ask_closed", "ada")
     model.gate("on").set()
     await run.until("completed")
-    *_, question_turn, instruction = model.heard[1]
+    *_, question_turn, instruction = model.transcripts[1]
     assert "the run was redirected" in question_turn.uses[0].problem
     assert is_instruction(instruction, NEW_INSTRUCTION)
 
 
-async def test_a_redirect_continues_a_failed_run(opened: Opener) -> None:
+async def test_a_redirect_continues_a_failed_run(opened: OpenMidrun) -> None:
     """It continues from its last boundary; the finished call is kept."""
     tools = ControllableTools()
 
@@ -124,23 +128,25 @@ async def test_a_redirect_continues_a_failed_run(opened: Opener) -> None:
 
 
 async def test_a_redirect_of_a_queued_run_is_in_its_first_prompt(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
-    model = Speaker("Done.")
+    model = GatedModel("Done.")
     agent = Agent("actor", model=model)
-    async with Midrun(kept_at(path), agents=[agent], engine=None) as without_worker:
+    async with Midrun(get_store_url(path), agents=[agent], engine=None) as without_worker:
         run = await without_worker.start("actor", "go")
         assert (await run.redirect(NEW_INSTRUCTION, actor="ada")).phase == "queued"
     midrun = await opened(agent)
     await (await midrun.get(run.id)).until("completed")
-    ((task, instruction),) = model.heard
+    ((task, instruction),) = model.transcripts
     assert task.text == "go"
     assert is_instruction(instruction, NEW_INSTRUCTION)
 
 
-async def test_a_redirect_voids_an_approval_whose_call_has_not_started(opened: Opener) -> None:
+async def test_a_redirect_voids_an_approval_whose_call_has_not_started(
+    opened: OpenMidrun,
+) -> None:
     sent: list[str] = []
-    model = Speaker(Line("", "", Use("send", name="mail")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("send", name="mail")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[build_send_tool(sent)]))
     run = await midrun.start("actor", "go")
     await run.until("waiting")
@@ -150,15 +156,18 @@ async def test_a_redirect_voids_an_approval_whose_call_has_not_started(opened: O
     await run.redirect(NEW_INSTRUCTION, actor="ada")
     await run.until("completed")
     assert sent == []
-    (sealed,) = await entries(run, CallSealed)
+    (sealed,) = await read_entries(run, CallSealed)
     assert "the run was redirected" in sealed.why
-    (applied,) = await entries(run, RedirectApplied)
+    (applied,) = await read_entries(run, RedirectApplied)
     assert (applied.minus, applied.plus) == ("send", NEW_INSTRUCTION)
-    assert [start.call_kind for start in await entries(run, CallStarted)] == ["model", "model"]
+    assert [start.call_kind for start in await read_entries(run, CallStarted)] == [
+        "model",
+        "model",
+    ]
 
 
 async def test_an_approval_stays_void_when_the_redirect_is_withdrawn(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
     """The call needs a new approval."""
     sent: list[str] = []
@@ -167,7 +176,7 @@ async def test_an_approval_stays_void_when_the_redirect_is_withdrawn(
         model = ScriptedModel([Use("send", name="mail"), "Done."])
         return Agent("actor", model=model, tools=[build_send_tool(sent)])
 
-    address = kept_at(path)
+    address = get_store_url(path)
     async with Midrun(address, agents=[agent()]) as first:
         run_id = (await first.start("actor", "go")).id
         await (await first.get(run_id)).until("waiting")

@@ -13,9 +13,14 @@ from midrun.core.entries import AskClosed, RedirectApplied, RedirectClosed, Redi
 from midrun.core.values import RedirectTiming
 from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import entries, is_instruction, recorded, turns
-from tests.scenarios.promises.speaker import Line, Speaker
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import (
+    is_instruction,
+    read_entries,
+    read_turns,
+    wait_for_entry,
+)
+from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.unit.runs.conftest import OpenMidrun
 
 NEW_INSTRUCTION = "Use the 2026 figures"
 
@@ -25,30 +30,32 @@ NEW_INSTRUCTION = "Use the 2026 figures"
 
 @pytest.mark.parametrize("when", ["next_step", "now"])
 async def test_a_redirect_closes_the_model_stream_and_calls_the_model_again(
-    opened: Opener, when: RedirectTiming
+    opened: OpenMidrun, when: RedirectTiming
 ) -> None:
     """The text so far is kept; the call in the unfinished reply is not made."""
     tools = ControllableTools()
-    model = Speaker(Line("As planned, ", "", Use("quick", name="old"), gate="half"), "Done.")
+    model = GatedModel(
+        GatedReply("As planned, ", "", Use("quick", name="old"), gate="half"), "Done."
+    )
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await model.reached("half").wait()
     receipt = await run.redirect(NEW_INSTRUCTION, when=when, actor="ada")
     assert not receipt.applied
     await run.until("completed")
-    assert model.closed == ["half"]
-    _, reply, instruction = model.heard[1]
+    assert model.closed_gates == ["half"]
+    _, reply, instruction = model.transcripts[1]
     assert (reply.text, reply.interrupted) == ("As planned, ", True)
     assert is_instruction(instruction, NEW_INSTRUCTION)
     assert tools.called == []
 
 
 async def test_a_redirect_at_the_next_step_lets_the_running_tool_finish(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """Until then the view lists the redirect as pending."""
     tools = ControllableTools()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
@@ -59,19 +66,19 @@ async def test_a_redirect_at_the_next_step_lets_the_running_tool_finish(
     tools.gate("a").set()
     await run.until("completed")
     assert (tools.completed, tools.stopped) == (["a"], [])
-    *_, step_turn, instruction = model.heard[1]
+    *_, step_turn, instruction = model.transcripts[1]
     assert step_turn.uses[0].result == "a done"
     assert is_instruction(instruction, NEW_INSTRUCTION)
     assert not (await run.view()).pending
 
 
 async def test_a_redirect_now_stops_the_running_tools_and_does_not_repeat_them(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A read-only tool is stopped as well: it belonged to the old instruction."""
     tools = ControllableTools()
     step = (Use("slow", name="a"), Use("read", name="b"))
-    model = Speaker(Line("", "", *step), "Done.")
+    model = GatedModel(GatedReply("", "", *step), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
@@ -80,18 +87,18 @@ async def test_a_redirect_now_stops_the_running_tools_and_does_not_repeat_them(
     await run.until("completed")
     assert sorted(tools.stopped) == ["a", "b"]
     assert sorted(tools.called) == ["a", "b"]
-    *_, step_turn, instruction = model.heard[1]
+    *_, step_turn, instruction = model.transcripts[1]
     assert all("stopped midway" in made.problem for made in step_turn.uses)
     assert is_instruction(instruction, NEW_INSTRUCTION)
 
 
-async def test_a_redirect_neither_undoes_nor_repeats_finished_calls(opened: Opener) -> None:
+async def test_a_redirect_neither_undoes_nor_repeats_finished_calls(opened: OpenMidrun) -> None:
     """The model still has all their results."""
     tools = ControllableTools()
-    model = Speaker(
-        Line("", "", Use("draft", name="1")),
-        Line("", "", Use("draft", name="2"), Use("slow", name="x")),
-        Line("", "", Use("quick", name="new")),
+    model = GatedModel(
+        GatedReply("", "", Use("draft", name="1")),
+        GatedReply("", "", Use("draft", name="2"), Use("slow", name="x")),
+        GatedReply("", "", Use("quick", name="new")),
         "Done.",
     )
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
@@ -101,12 +108,14 @@ async def test_a_redirect_neither_undoes_nor_repeats_finished_calls(opened: Open
     await run.until("completed")
     assert tools.completed == ["1", "2", "new"]
     assert tools.undone == []
-    results = [made.result for turn in model.heard[-1] for made in turn.uses if made.result]
+    results = [
+        made.result for turn in model.transcripts[-1] for made in turn.uses if made.result
+    ]
     assert results == ["1 done", "2 done", "new done"]
 
 
 async def test_calls_of_the_step_that_have_not_started_are_not_made(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """One of them waits for an approval: its ask is closed, and the agent is told."""
     tools = ControllableTools()
@@ -117,13 +126,15 @@ async def test_calls_of_the_step_that_have_not_started_are_not_made(
         tools.completed.append(name)
         return "sent"
 
-    model = Speaker(Line("", "", Use("slow", name="a"), Use("send", name="mail")), "Done.")
+    model = GatedModel(
+        GatedReply("", "", Use("slow", name="a"), Use("send", name="mail")), "Done."
+    )
     midrun = await opened(Agent("actor", model=model, tools=[*tools.tools(), send]))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
     (ask,) = (await run.view()).asks
     await run.redirect(NEW_INSTRUCTION, actor="ada")
-    (closed,) = await entries(run, AskClosed)
+    (closed,) = await read_entries(run, AskClosed)
     assert (closed.ask, closed.why, closed.by) == (ask.id, "superseded", "ada")
     with pytest.raises(ControlRefused) as refused:
         await run.approve(ask=ask.id, actor="bob")
@@ -131,12 +142,12 @@ async def test_calls_of_the_step_that_have_not_started_are_not_made(
     tools.gate("a").set()
     await run.until("completed")
     assert tools.completed == ["a"]
-    slow, sealed = model.heard[1][-2].uses
+    slow, sealed = model.transcripts[1][-2].uses
     assert slow.result == "a done"
     assert sealed.problem == "not executed: the run was redirected"
 
 
-async def test_a_redirect_journals_a_one_line_difference(opened: Opener) -> None:
+async def test_a_redirect_journals_a_one_line_difference(opened: OpenMidrun) -> None:
     """The whole text is in `RedirectRequested`."""
     tools = ControllableTools()
     long = "Use the\n2026 figures, " + "and mind the footnotes, " * 10
@@ -146,20 +157,20 @@ async def test_a_redirect_journals_a_one_line_difference(opened: Opener) -> None
     receipt = await run.redirect(long)
     tools.gate("a").set()
     await run.until("completed")
-    (applied,) = await entries(run, RedirectApplied)
+    (applied,) = await read_entries(run, RedirectApplied)
     assert applied.redirect == receipt.seq
     assert applied.minus == "the next step as planned"
     assert applied.plus.startswith("Use the 2026 figures, and mind")
     assert "\n" not in applied.plus
     assert len(applied.plus) <= 80
-    (request,) = await entries(run, RedirectRequested)
+    (request,) = await read_entries(run, RedirectRequested)
     assert request.text == long
-    assert (await turns(run))[-2].text == long
+    assert (await read_turns(run))[-2].text == long
 
 
-async def test_two_pending_redirects_are_both_applied_in_order(opened: Opener) -> None:
+async def test_two_pending_redirects_are_both_applied_in_order(opened: OpenMidrun) -> None:
     tools = ControllableTools()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
@@ -167,46 +178,52 @@ async def test_two_pending_redirects_are_both_applied_in_order(opened: Opener) -
     await run.redirect("Then that")
     tools.gate("a").set()
     await run.until("completed")
-    assert [turn.text for turn in model.heard[1][-2:]] == ["First this", "Then that"]
-    assert len(await entries(run, RedirectApplied)) == 2
+    assert [turn.text for turn in model.transcripts[1][-2:]] == ["First this", "Then that"]
+    assert len(await read_entries(run, RedirectApplied)) == 2
 
 
-async def test_a_redirect_beats_an_answer_that_is_not_in_the_journal(opened: Opener) -> None:
+async def test_a_redirect_beats_an_answer_that_is_not_in_the_journal(
+    opened: OpenMidrun,
+) -> None:
     """The reply answered the old instruction, so it does not complete the run."""
-    model = Speaker(Line("The old ", "answer.", gate="end", at="end"), "The new answer.")
+    model = GatedModel(
+        GatedReply("The old ", "answer.", gate="end", gate_at="end"), "The new answer."
+    )
     midrun = await opened(Agent("actor", model=model))
     run = await midrun.start("actor", "go")
     await model.reached("end").wait()
     await run.redirect(NEW_INSTRUCTION, actor="ada")
     view = await run.until("completed")
     assert view.output == "The new answer."
-    assert model.heard[1][-2].text == "The old answer."
-    assert is_instruction(model.heard[1][-1], NEW_INSTRUCTION)
+    assert model.transcripts[1][-2].text == "The old answer."
+    assert is_instruction(model.transcripts[1][-1], NEW_INSTRUCTION)
 
 
 # ── text that is not applied ──────────────────────────────────────────────────────────────
 
 
-async def test_a_cancel_returns_the_text_of_a_pending_redirect(opened: Opener) -> None:
+async def test_a_cancel_returns_the_text_of_a_pending_redirect(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
     receipt = await run.redirect(NEW_INSTRUCTION, actor="ada")
     await run.cancel(actor="bob")
-    (closed,) = await entries(run, RedirectClosed)
+    (closed,) = await read_entries(run, RedirectClosed)
     assert (closed.redirect, closed.why, closed.text) == (
         receipt.seq,
         "returned",
         NEW_INSTRUCTION,
     )
     await run.until("cancelled")
-    assert not await entries(run, RedirectApplied)
+    assert not await read_entries(run, RedirectApplied)
     assert not (await run.view()).pending
 
 
 @pytest.mark.parametrize("end", ["completed", "cancelled"])
-async def test_a_redirect_of_a_run_that_has_ended_is_refused(opened: Opener, end: str) -> None:
+async def test_a_redirect_of_a_run_that_has_ended_is_refused(
+    opened: OpenMidrun, end: str
+) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -220,7 +237,7 @@ async def test_a_redirect_of_a_run_that_has_ended_is_refused(opened: Opener, end
     assert refused.value.reason == f"is_{end}"
 
 
-async def test_a_redirect_without_text_is_refused(opened: Opener) -> None:
+async def test_a_redirect_without_text_is_refused(opened: OpenMidrun) -> None:
     """It would stop the model for no reason."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Done."))
@@ -232,32 +249,32 @@ async def test_a_redirect_without_text_is_refused(opened: Opener) -> None:
     await run.until("completed")
 
 
-async def test_a_redirect_can_be_withdrawn_until_it_is_applied(opened: Opener) -> None:
+async def test_a_redirect_can_be_withdrawn_until_it_is_applied(opened: OpenMidrun) -> None:
     """A withdrawn text does not reach the model."""
     tools = ControllableTools()
-    step = Line("", "", Use("slow", name="a"))
-    model = Speaker(step, Line("", "", Use("slow", name="b")), "Done.")
+    step = GatedReply("", "", Use("slow", name="a"))
+    model = GatedModel(step, GatedReply("", "", Use("slow", name="b")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=tools.tools()))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
     receipt = await run.redirect(NEW_INSTRUCTION)
     await run.withdraw(receipt.seq, actor="ada")
-    (closed,) = await entries(run, RedirectClosed)
+    (closed,) = await read_entries(run, RedirectClosed)
     assert (closed.why, closed.text, closed.by) == ("withdrawn", NEW_INSTRUCTION, "ada")
     with pytest.raises(ControlRefused, match="not_pending"):
         await run.withdraw(receipt.seq)
     tools.gate("a").set()
     await tools.start("b").wait()
-    assert not any(turn.text == NEW_INSTRUCTION for turn in model.heard[1])
+    assert not any(turn.text == NEW_INSTRUCTION for turn in model.transcripts[1])
     late = await run.redirect("Be brief")
     tools.gate("b").set()
-    await recorded(run, RedirectApplied)
+    await wait_for_entry(run, RedirectApplied)
     with pytest.raises(ControlRefused):
         await run.withdraw(late.seq)
     await run.until("completed")
 
 
-async def test_after_a_withdrawn_redirect_now_the_step_continues(opened: Opener) -> None:
+async def test_after_a_withdrawn_redirect_now_the_step_continues(opened: OpenMidrun) -> None:
     """The read-only tool that was being stopped is called again."""
     tools, looks = ControllableTools(), []
 
@@ -276,7 +293,7 @@ async def test_after_a_withdrawn_redirect_now_the_step_continues(opened: Opener)
                 await tools.gate("stopped").wait()
         return "never"
 
-    model = Speaker(Line("", "", Use("look")), "Done.")
+    model = GatedModel(GatedReply("", "", Use("look")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[look]))
     run = await midrun.start("actor", "go")
     await tools.start("look").wait()
@@ -286,5 +303,5 @@ async def test_after_a_withdrawn_redirect_now_the_step_continues(opened: Opener)
     tools.gate("stopped").set()
     await run.until("completed")
     assert len(looks) == 2
-    assert model.heard[1][-1].uses[0].result == "seen"
-    assert not await entries(run, RedirectApplied)
+    assert model.transcripts[1][-1].uses[0].result == "seen"
+    assert not await read_entries(run, RedirectApplied)

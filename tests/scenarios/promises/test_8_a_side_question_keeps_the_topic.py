@@ -21,14 +21,14 @@ from midrun.core.entries import (
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import entries, turns
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_turns
+from tests.unit.runs.conftest import OpenMidrun
 
 PLAN = ["Find papers", "Read them", "Synthesise"]
 
 
 async def test_a_side_question_is_answered_and_the_run_says_where_it_continues(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """With a plan, the sentence counts the plan items."""
     tools = ControllableTools()
@@ -56,15 +56,15 @@ async def test_a_side_question_is_answered_and_the_run_says_where_it_continues(
     back = "Back to *Literature synthesis* — step 2 of 3"
     assert outcome.output == f"{back}\n\nThe synthesis."
     assert back in prompt
-    (pushed,) = await entries(run, FramePushed)
+    (pushed,) = await read_entries(run, FramePushed)
     assert (pushed.goal, pushed.done, pushed.total) == ("Literature synthesis", 1, 3)
-    (resumed,) = await entries(run, FrameResumed)
+    (resumed,) = await read_entries(run, FrameResumed)
     assert resumed.words == back
     assert tools.called == ["reading"]
 
 
 async def test_a_side_question_with_urgency_now_closes_the_model_stream(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     tools = ControllableTools()
     model = ScriptedModel(
@@ -82,7 +82,7 @@ async def test_a_side_question_with_urgency_now_closes_the_model_stream(
     assert "Back to *Write*" in outcome.output
 
 
-async def test_a_message_with_urgency_later_holds_no_topic(opened: Opener) -> None:
+async def test_a_message_with_urgency_later_holds_no_topic(opened: OpenMidrun) -> None:
     """It is handled after the task, as a part of the task."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "First.", "And that."))
@@ -93,10 +93,12 @@ async def test_a_message_with_urgency_later_holds_no_topic(opened: Opener) -> No
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "And that."
-    assert not await entries(run, FramePushed)
+    assert not await read_entries(run, FramePushed)
 
 
-async def test_a_nested_side_question_returns_to_both_topics_by_name(opened: Opener) -> None:
+async def test_a_nested_side_question_returns_to_both_topics_by_name(
+    opened: OpenMidrun,
+) -> None:
     """The topic that was held last is resumed first."""
     tools = ControllableTools()
     agent = tools.agent(
@@ -117,9 +119,9 @@ async def test_a_nested_side_question_returns_to_both_topics_by_name(opened: Ope
     tools.gate("side").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
-    goals = [frame.goal for frame in await entries(run, FramePushed)]
+    goals = [frame.goal for frame in await read_entries(run, FramePushed)]
     assert goals == ["Main", "Outer?"]
-    words = [frame.words for frame in await entries(run, FrameResumed)]
+    words = [frame.words for frame in await read_entries(run, FrameResumed)]
     assert [word.partition(" — ")[0] for word in words] == [
         "Back to *Outer?*",
         "Back to *Main*",
@@ -127,7 +129,7 @@ async def test_a_nested_side_question_returns_to_both_topics_by_name(opened: Ope
 
 
 async def test_a_message_is_queued_while_the_run_holds_its_maximum_of_topics(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     tools = ControllableTools()
     agent = tools.agent(
@@ -148,13 +150,13 @@ async def test_a_message_is_queued_while_the_run_holds_its_maximum_of_topics(
     assert (receipt.applied, receipt.said[:5]) == (False, "Noted")
     tools.gate("side").set()
     assert isinstance(await run.result(), Completed)
-    received = await entries(run, MessageReceived)
+    received = await read_entries(run, MessageReceived)
     assert [message.queued for message in received] == [False, True]
-    assert len(await entries(run, FramePushed)) >= 1
+    assert len(await read_entries(run, FramePushed)) >= 1
 
 
 async def test_a_topic_held_longer_than_its_ttl_is_reconstructed(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The output says that it is a reconstruction."""
     tools = ControllableTools()
@@ -172,11 +174,11 @@ async def test_a_topic_held_longer_than_its_ttl_is_reconstructed(
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert "reconstruction, not a continuation" in outcome.output
-    assert len(await entries(run, FrameReconstructed)) == 1
-    assert not await entries(run, FrameResumed)
+    assert len(await read_entries(run, FrameReconstructed)) == 1
+    assert not await read_entries(run, FrameResumed)
 
 
-async def test_a_cancel_journals_the_held_topic_as_abandoned(opened: Opener) -> None:
+async def test_a_cancel_journals_the_held_topic_as_abandoned(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="main"), Use("slow", name="side"), "x"))
     run = await midrun.start("actor", "Main")
@@ -186,11 +188,11 @@ async def test_a_cancel_journals_the_held_topic_as_abandoned(opened: Opener) -> 
     await tools.start("side").wait()
     await run.cancel()
     await run.until("cancelled")
-    (gone,) = await entries(run, FrameAbandoned)
+    (gone,) = await read_entries(run, FrameAbandoned)
     assert gone.why == "cancelled"
 
 
-async def test_a_side_question_to_a_paused_run_waits_for_the_resume(opened: Opener) -> None:
+async def test_a_side_question_to_a_paused_run_waits_for_the_resume(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="main"), "Side.", "Main."))
     run = await midrun.start("actor", "Main")
@@ -207,7 +209,7 @@ async def test_a_side_question_to_a_paused_run_waits_for_the_resume(opened: Open
 
 
 async def test_a_waiting_run_answers_a_side_question_and_keeps_its_ask_open(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A worker drives the run to answer it; then the run waits again."""
     tools = ControllableTools()
@@ -217,7 +219,7 @@ async def test_a_waiting_run_answers_a_side_question_and_keeps_its_ask_open(
     await run.until("waiting")
     await run.say("What day is it?")
     with anyio.fail_after(60):
-        while not await entries(run, FrameResumed):
+        while not await read_entries(run, FrameResumed):
             await run.until("waiting")
     await run.answer("red")
     outcome = await run.result()
@@ -227,7 +229,7 @@ async def test_a_waiting_run_answers_a_side_question_and_keeps_its_ask_open(
 
 @pytest.mark.parametrize("urgency", ["now", "next"])
 async def test_a_side_question_at_the_moment_of_completion_is_answered_or_refused(
-    opened: Opener, urgency: str
+    opened: OpenMidrun, urgency: str
 ) -> None:
     """It is answered if it is journaled before the completion."""
     tools = ControllableTools()
@@ -239,8 +241,8 @@ async def test_a_side_question_at_the_moment_of_completion_is_answered_or_refuse
         await run.say("Side?", urgency=urgency)  # type: ignore[arg-type]  # one of three
     except ControlRefused as refused:
         assert refused.reason == "is_completed"  # noqa: PT017 - if not refused, it is answered
-        assert not await entries(run, MessageReceived)
+        assert not await read_entries(run, MessageReceived)
         return
     assert isinstance(await run.result(), Completed)
-    after = itertools.dropwhile(lambda turn: turn.text != "Side?", await turns(run))
+    after = itertools.dropwhile(lambda turn: turn.text != "Side?", await read_turns(run))
     assert [turn for turn in after if turn.role == "assistant"]

@@ -16,7 +16,7 @@ from midrun.core.entries import AskOpened, CallDone, CallStarted
 from midrun.models import Use
 from midrun.ports.environment import Environment
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.clocks import FAR, Hand
+from tests.scenarios.promises.clocks import YEAR_LEASE, ManualClock
 from tests.scenarios.promises.log_agent import (
     get_script,
     log_agent,
@@ -25,14 +25,16 @@ from tests.scenarios.promises.log_agent import (
     repeat_results,
 )
 from tests.scenarios.promises.other_process import run_in_other_process
-from tests.scenarios.promises.seen import entries, kinds, recorded
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, read_kinds, wait_for_entry
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 # ── approvals ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_call_starts_after_its_approval_and_cites_it(opened: Opener, log: str) -> None:
+async def test_a_call_starts_after_its_approval_and_cites_it(
+    opened: OpenMidrun, log: str
+) -> None:
     """The approval is for this call with these arguments, by their hash."""
     midrun = await opened(log_agent(*get_script("pay", log)))
     run = await midrun.start("logger", "go")
@@ -44,15 +46,15 @@ async def test_a_call_starts_after_its_approval_and_cites_it(opened: Opener, log
     await run.approve(actor="ada")
     assert (await run.until("completed")).output == "pay: paid 100"
     assert read_log(log) == ["did first", "paid 100 to ada"]
-    (opened_ask,) = await entries(run, AskOpened)
-    start = (await entries(run, CallStarted))[-2]
+    (opened_ask,) = await read_entries(run, AskOpened)
+    start = (await read_entries(run, CallStarted))[-2]
     assert start.approval is not None
     assert start.approval.ask == ask.id
     assert start.approval.args_hash == opened_ask.args_hash
 
 
 async def test_a_declined_call_is_never_made_and_the_agent_is_told_why(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     """The agent gets the actor and the reason."""
     midrun = await opened(log_agent(*get_script("pay", log)))
@@ -65,7 +67,7 @@ async def test_a_declined_call_is_never_made_and_the_agent_is_told_why(
     assert read_log(log) == ["did first"]
 
 
-async def test_a_call_is_made_with_the_edited_arguments(opened: Opener, log: str) -> None:
+async def test_a_call_is_made_with_the_edited_arguments(opened: OpenMidrun, log: str) -> None:
     """They replace all original arguments; the two sets are not merged."""
     midrun = await opened(log_agent(*get_script("pay", log)))
     run = await midrun.start("logger", "go")
@@ -73,15 +75,15 @@ async def test_a_call_is_made_with_the_edited_arguments(opened: Opener, log: str
     await run.approve(args={"log": log, "amount": 5, "to": "bob"}, actor="ada")
     assert (await run.until("completed")).output == "pay: paid 5"
     assert read_log(log) == ["did first", "paid 5 to bob"]
-    (opened_ask,) = await entries(run, AskOpened)
-    start = (await entries(run, CallStarted))[-2]
+    (opened_ask,) = await read_entries(run, AskOpened)
+    start = (await read_entries(run, CallStarted))[-2]
     assert start.approval is not None
     assert start.approval.args_hash != opened_ask.args_hash
 
 
 @pytest.mark.parametrize("amount", ["a lot", None, [1]])
 async def test_edited_arguments_that_do_not_fit_are_refused_and_the_ask_stays_open(
-    amount: object, opened: Opener, log: str
+    amount: object, opened: OpenMidrun, log: str
 ) -> None:
     midrun = await opened(log_agent(*get_script("pay", log)))
     run = await midrun.start("logger", "go")
@@ -95,7 +97,7 @@ async def test_edited_arguments_that_do_not_fit_are_refused_and_the_ask_stays_op
     assert read_log(log) == ["did first", "paid 7 to ada"]
 
 
-async def test_only_the_audience_may_decide(opened: Opener, log: str) -> None:
+async def test_only_the_audience_may_decide(opened: OpenMidrun, log: str) -> None:
     midrun = await opened(log_agent(Use("wire", log=log, amount=9), repeat_results))
     run = await midrun.start("logger", "go")
     (ask,) = (await run.until("waiting")).asks
@@ -110,7 +112,7 @@ async def test_only_the_audience_may_decide(opened: Opener, log: str) -> None:
 
 
 async def test_four_eyes_exclude_the_person_who_started_the_run(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     """The person is excluded in each role."""
     midrun = await opened(log_agent(Use("sign", log=log, name="lease"), repeat_results))
@@ -127,7 +129,7 @@ async def test_four_eyes_exclude_the_person_who_started_the_run(
 
 
 async def test_four_eyes_exclude_the_operator_who_makes_the_call_by_hand(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     """An operator who takes over proposes the call, so another person approves it."""
     midrun = await opened(log_agent(*get_script("ask_async", log)))
@@ -136,24 +138,24 @@ async def test_four_eyes_exclude_the_operator_who_makes_the_call_by_hand(
     await run.take_over(actor="operator:olga")
     await run.until("paused")
     await run.use_tool("sign", {"log": log, "name": "lease"}, actor="operator:olga")
-    ask = await recorded(run, AskOpened, 2)
+    ask = await wait_for_entry(run, AskOpened, 2)
     with pytest.raises(ControlRefused, match="only another person may decide") as refused:
         await run.approve(ask=ask.ask, actor="operator:olga")
     assert refused.value.reason == "not_allowed"
     assert read_log(log) == ["asked Refund?"]
     await run.approve(ask=ask.ask, actor="operator:omar")
-    await recorded(run, CallDone, 2)
+    await wait_for_entry(run, CallDone, 2)
     assert read_log(log) == ["asked Refund?", "signed lease"]
     assert await midrun.verify(run.id)
 
 
-async def test_four_eyes_need_a_third_person_for_an_edit(opened: Opener, log: str) -> None:
+async def test_four_eyes_need_a_third_person_for_an_edit(opened: OpenMidrun, log: str) -> None:
     """The person who edits the arguments has proposed them."""
     midrun = await opened(log_agent(Use("sign", log=log, name="lease"), repeat_results))
     run = await midrun.start("logger", "go", actor="ada")
     await run.until("waiting")
     await run.approve(args={"log": log, "name": "deed"}, actor="bob")
-    second = await recorded(run, AskOpened, 2)
+    second = await wait_for_entry(run, AskOpened, 2)
     for excluded in ("ada", "bob"):
         with pytest.raises(ControlRefused):
             await run.approve(ask=second.ask, actor=excluded)
@@ -164,7 +166,7 @@ async def test_four_eyes_need_a_third_person_for_an_edit(opened: Opener, log: st
     assert await midrun.verify(run.id)
 
 
-async def test_an_answer_does_not_decide_an_approval(opened: Opener, log: str) -> None:
+async def test_an_answer_does_not_decide_an_approval(opened: OpenMidrun, log: str) -> None:
     midrun = await opened(log_agent(*get_script("pay", log)))
     run = await midrun.start("logger", "go")
     await run.until("waiting")
@@ -173,7 +175,9 @@ async def test_an_answer_does_not_decide_an_approval(opened: Opener, log: str) -
     assert refused.value.reason == "not_a_question"
 
 
-async def test_approve_and_decline_do_not_answer_a_question(opened: Opener, log: str) -> None:
+async def test_approve_and_decline_do_not_answer_a_question(
+    opened: OpenMidrun, log: str
+) -> None:
     midrun = await opened(log_agent(*get_script("ask_async", log)))
     run = await midrun.start("logger", "go")
     await run.until("waiting")
@@ -184,11 +188,11 @@ async def test_approve_and_decline_do_not_answer_a_question(opened: Opener, log:
 
 
 async def test_an_approval_given_without_a_worker_stays_valid(
-    opened: Opener, path: Path, log: str
+    opened: OpenMidrun, path: Path, log: str
 ) -> None:
     """The next worker makes the call without a second ask."""
     agent = log_agent(*get_script("pay", log))
-    async with Midrun(kept_at(path), agents=[agent]) as midrun:
+    async with Midrun(get_store_url(path), agents=[agent]) as midrun:
         run = await midrun.start("logger", "go")
         await run.until("waiting")
     without_agents = await opened()
@@ -196,7 +200,7 @@ async def test_an_approval_given_without_a_worker_stays_valid(
     driven = await run_in_other_process("drive", "pay", log, path, "terminal", "waiting")
     assert driven == {"phase": "completed"}
     assert read_log(log) == ["did first", "paid 100 to ada"]
-    assert (await kinds(await without_agents.get(run.id))).count("AskOpened") == 1
+    assert (await read_kinds(await without_agents.get(run.id))).count("AskOpened") == 1
 
 
 @pytest.mark.parametrize(
@@ -248,15 +252,15 @@ def build_agent_with_ask_ttl(log: str) -> Agent:
 
 async def test_an_approval_that_expires_counts_as_declined(path: Path, log: str) -> None:
     """The agent is told; a later decision is refused."""
-    clock = Hand()
-    outside = Environment(clock=clock, lease=FAR)
+    clock = ManualClock()
+    outside = Environment(clock=clock, lease=YEAR_LEASE)
     async with Midrun(
-        kept_at(path), agents=[build_agent_with_ask_ttl(log)], outside=outside
+        get_store_url(path), agents=[build_agent_with_ask_ttl(log)], outside=outside
     ) as midrun:
         run = await midrun.start("logger", "go")
         (ask,) = (await run.until("waiting")).asks
         assert ask.expires_at == clock.now + 3_600_000_000
-        clock.move(timedelta(hours=2))
+        clock.advance(timedelta(hours=2))
         with pytest.raises(ControlRefused) as refused:
             await run.approve(ask=ask.id, actor="ada")  # no worker has closed it yet
         assert refused.value.reason == "ask_closed"
@@ -269,9 +273,9 @@ async def test_an_approval_that_expires_before_its_call_starts_is_asked_for_agai
     path: Path, log: str
 ) -> None:
     """It was given in time, but no worker drove the run before it expired."""
-    clock = Hand()
-    outside = Environment(clock=clock, lease=FAR)
-    address = kept_at(path)
+    clock = ManualClock()
+    outside = Environment(clock=clock, lease=YEAR_LEASE)
+    address = get_store_url(path)
     async with Midrun(
         address, agents=[build_agent_with_ask_ttl(log)], outside=outside
     ) as midrun:
@@ -279,7 +283,7 @@ async def test_an_approval_that_expires_before_its_call_starts_is_asked_for_agai
         await run.until("waiting")
     async with Midrun(address, outside=outside) as without_agents:
         await (await without_agents.get(run.id)).approve(actor="ada")
-    clock.move(timedelta(hours=2))
+    clock.advance(timedelta(hours=2))
     async with Midrun(
         address, agents=[build_agent_with_ask_ttl(log)], outside=outside
     ) as midrun:
@@ -295,7 +299,7 @@ async def test_an_approval_that_expires_before_its_call_starts_is_asked_for_agai
 # ── unknown outcomes ──────────────────────────────────────────────────────────────────────
 
 
-async def reach_unsure_ask(opened: Opener, tools: ControllableTools) -> tuple[Midrun, str]:
+async def reach_unsure_ask(opened: OpenMidrun, tools: ControllableTools) -> tuple[Midrun, str]:
     """Start a run, and bring it to the question about a call with an unknown outcome."""
     midrun = await opened(tools.agent(Use("slow", name="a"), repeat_results))
     run = await midrun.start("actor", "go")
@@ -316,7 +320,7 @@ async def reach_unsure_ask(opened: Opener, tools: ControllableTools) -> tuple[Mi
     ],
 )
 async def test_a_person_settles_a_call_with_an_unknown_outcome(
-    answer: str, called: list[str], output: str, opened: Opener
+    answer: str, called: list[str], output: str, opened: OpenMidrun
 ) -> None:
     """The call is repeated only if the person says that it did not happen."""
     tools = ControllableTools()
@@ -334,7 +338,9 @@ async def test_a_person_settles_a_call_with_an_unknown_outcome(
     assert tools.called == called
 
 
-async def test_a_checkpoint_keeps_the_question_about_an_unknown_call(opened: Opener) -> None:
+async def test_a_checkpoint_keeps_the_question_about_an_unknown_call(
+    opened: OpenMidrun,
+) -> None:
     tools = ControllableTools()
     midrun, run_id = await reach_unsure_ask(opened, tools)
     checkpoint = await (await midrun.get(run_id)).checkpoint()

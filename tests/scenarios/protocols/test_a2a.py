@@ -34,8 +34,8 @@ from tests.scenarios.protocols.conftest import (
     open_http_client,
 )
 from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.calling import expect
-from tests.unit.server.conftest import PATIENCE, token_of
+from tests.unit.server.calling import expect_status
+from tests.unit.server.conftest import TIMEOUT_S, make_token
 
 pytestmark = pytest.mark.once
 
@@ -47,8 +47,8 @@ async def open_a2a_client(
     server: ProtocolServer, binding: str = "JSONRPC", user: str = "olga"
 ) -> AsyncIterator[Client]:
     """Open the client of the SDK, which reads the agent card, with the token of `user`."""
-    headers = {"Authorization": f"Bearer {token_of(user)}"}
-    async with httpx.AsyncClient(headers=headers, timeout=PATIENCE) as http:
+    headers = {"Authorization": f"Bearer {make_token(user)}"}
+    async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http:
         config = ClientConfig(
             streaming=True, httpx_client=http, supported_protocol_bindings=[binding]
         )
@@ -174,7 +174,7 @@ async def test_a_paused_task_is_input_required_and_a_message_resumes_it(
     agent = stage.agent(Use("read", name="x"), "Done.")
     async with serve_agent(agent) as server, open_a2a_client(server) as client:
         async with httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token_of('olga')}"}, timeout=PATIENCE
+            headers={"Authorization": f"Bearer {make_token('olga')}"}, timeout=TIMEOUT_S
         ) as http:
             run = await server.mid.start("actor", "Go.", actor="olga")
             await stage.start("x").wait()
@@ -310,7 +310,7 @@ async def test_the_agent_card_is_public_and_requires_a_token_for_calls(
 ) -> None:
     """The instructions are only in the extended card, which needs a token."""
     agent = stage.agent("So.", instructions="Handle the secret project.")
-    async with serve_agent(agent) as server, httpx.AsyncClient(timeout=PATIENCE) as http:
+    async with serve_agent(agent) as server, httpx.AsyncClient(timeout=TIMEOUT_S) as http:
         for under in ("", "/a2a/actor"):
             reply = await http.get(f"{server.url}{under}/.well-known/agent-card.json")
             card = reply.json()
@@ -335,13 +335,13 @@ async def test_json_rpc_errors_have_their_standard_codes(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
     headers = {
-        "Authorization": f"Bearer {token_of('olga')}",
+        "Authorization": f"Bearer {make_token('olga')}",
         "Content-Type": "application/json",
     }
     pause = b'{"jsonrpc":"2.0","id":7,"method":"midrun/PauseTask","params":{"id":"run_0"}}'
     async with (
         serve_agent(stage.agent("So.")) as server,
-        httpx.AsyncClient(timeout=PATIENCE, headers=headers) as http,
+        httpx.AsyncClient(timeout=TIMEOUT_S, headers=headers) as http,
     ):
         for text, request_id, code in ((b"{nonsense", None, -32700), (pause, 7, -32001)):
             reply = await http.post(f"{server.url}/a2a/actor", content=text)
@@ -401,7 +401,7 @@ async def test_a_stream_works_after_a_signal_to_another_server_of_the_process(
                 await serve(
                     other,
                     port=0,
-                    token=token_of("olga"),
+                    token=make_token("olga"),
                     say=lambda _: signal.raise_signal(signal.SIGTERM),
                 )
         second = [
@@ -421,7 +421,7 @@ async def test_a_client_of_a2a_0_3_is_answered_in_its_version(
         parts = [{"kind": "text", "text": "Go."}]
         message = {"role": "user", "messageId": "1", "kind": "message", "parts": parts}
         call = make_rpc_call("message/send", message=message)
-        task = expect(await client.post("/a2a/actor", json=call), 200).json()["result"]
+        task = expect_status(await client.post("/a2a/actor", json=call), 200).json()["result"]
         assert (task["kind"], task["status"]["state"]) == ("task", "completed")
         assert task["artifacts"][0]["parts"][0]["text"] == "It is a."
 

@@ -18,12 +18,12 @@ from midrun.driver.live import Delta
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
 from midrun.server.agui.translate import AguiSegment
-from tests.scenarios.promises.seen import entries
+from tests.scenarios.promises.seen import read_entries
 from tests.scenarios.protocols.conftest import ProtocolServer, ServeAgent, open_http_client
 from tests.scenarios.protocols.node_clients import CLIENT_BEFORE_1_0, CURRENT_CLIENT, run_client
 from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.calling import expect
-from tests.unit.server.listening import heard
+from tests.unit.server.calling import expect_status
+from tests.unit.server.listening import open_event_stream
 
 pytestmark = pytest.mark.once
 
@@ -256,7 +256,7 @@ async def test_a_request_without_a_new_message_ends_with_the_pending_interrupt(
             outcome = reopened.events[-1]["outcome"]
             assert isinstance(outcome, dict)
             assert outcome["type"] == "interrupt"
-        assert not await entries(await server.get_only_run(), AskAnswered)
+        assert not await read_entries(await server.get_only_run(), AskAnswered)
 
 
 @BOTH_CLIENTS
@@ -381,7 +381,7 @@ def make_request(text: str = "", *, version: str = "1.0", **more: object) -> Eve
 
 async def read_segment(client: httpx2.AsyncClient, body: Event) -> list[Event]:
     """Return all events of a segment."""
-    reply = expect(await client.post("/agui/actor", json=body), 200)
+    reply = expect_status(await client.post("/agui/actor", json=body), 200)
     assert "\r" not in reply.text, "lines end in LF alone"
     lines = [line for line in reply.text.split("\n\n") if line and not line.startswith(":")]
     return [msgspec.json.decode(line.removeprefix("data: ")) for line in lines]
@@ -557,7 +557,7 @@ async def test_on_disconnect_cancel_does_not_cancel_while_another_client_follows
                 await stage.start("x").wait()
                 run = await server.get_only_run()
                 if watched:
-                    events = heard(client, f"/v1/runs/{run.id}/events")
+                    events = open_event_stream(client, f"/v1/runs/{run.id}/events")
                     await anext(await looking.enter_async_context(events))
             if watched:
                 while server.app.streams > 1:  # until the server has noticed the disconnect

@@ -10,7 +10,7 @@ from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
 from tests.scenarios.protocols.node_clients import run_client
 from tests.scenarios.protocols.test_agui import get_texts
 from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.calling import expect
+from tests.unit.server.calling import expect_status
 
 pytestmark = pytest.mark.once
 
@@ -74,7 +74,7 @@ async def test_the_runtime_info_has_the_capabilities_and_caps_of_an_agent(
     stop = (MaxSteps(9) | MaxSteps(7)) | (MaxTime(minutes=1) & MaxSteps(2))
     agent = Agent("actor", model=ScriptedModel(["Hm."]), stop=stop | MaxTime(seconds=90))
     async with serve_agent(agent) as server, open_http_client(server) as client:
-        info = expect(await client.get("/copilotkit/info"), 200).json()
+        info = expect_status(await client.get("/copilotkit/info"), 200).json()
         capabilities = info["agents"]["actor"]["capabilities"]
         assert capabilities["execution"] == {"maxIterations": 7, "maxExecutionTime": 90_000}
         assert capabilities["humanInTheLoop"]["approveWithEdits"] is True

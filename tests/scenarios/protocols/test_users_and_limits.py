@@ -13,8 +13,8 @@ from midrun.server import Limits
 from midrun.server.admin import PROOF_HEADER
 from tests.scenarios.protocols.conftest import make_rpc_call
 from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.calling import expect
-from tests.unit.server.conftest import PEOPLE, Serve, serve, stage
+from tests.unit.server.calling import expect_status
+from tests.unit.server.conftest import ACTORS, StartServer, serve, stage
 
 __all__ = ["serve", "stage"]
 
@@ -28,7 +28,7 @@ async def send_a2a_message(
     message = {"messageId": name, "role": "ROLE_USER", "parts": [{"text": text}], **more}
     call = make_rpc_call("SendMessage", message=message)
     reply = await client.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"})
-    body = expect(reply, 200).json()
+    body = expect_status(reply, 200).json()
     return str(body["error"]["message"] if "error" in body else body["result"]["task"]["id"])
 
 
@@ -40,7 +40,7 @@ def make_agui_request(thread: str, text: str) -> dict[str, object]:
 
 
 async def test_the_a2a_contexts_of_two_users_with_the_same_name_are_separate(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A run gets the history of its thread, and its starter can read it."""
     served = await serve(stage.agent("The password is swordfish.", "Yes.", "No."))
@@ -59,7 +59,7 @@ async def test_the_a2a_contexts_of_two_users_with_the_same_name_are_separate(
 
 
 async def test_the_ag_ui_threads_of_two_users_with_the_same_name_are_separate(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Also for another agent than the one in the other user's thread."""
     other = Agent("other", model=ScriptedModel(["Hm."]))
@@ -77,20 +77,20 @@ async def test_the_ag_ui_threads_of_two_users_with_the_same_name_are_separate(
 
 
 async def test_a_user_cannot_stop_or_message_the_run_of_an_operator_in_the_same_thread(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The message of the user starts a new run in the user's own thread."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
-    run_of_ann = await served.mid.start("actor", "Tell.", thread="t", actor=PEOPLE["ann"])
+    run_of_ann = await served.mid.start("actor", "Tell.", thread="t", actor=ACTORS["ann"])
     await run_of_ann.cancel(actor="ann")
     await run_of_ann.until("cancelled")
-    run_of_olga = await served.mid.start("actor", "Help.", thread="t", actor=PEOPLE["olga"])
+    run_of_olga = await served.mid.start("actor", "Help.", thread="t", actor=ACTORS["olga"])
     await stage.start("a").wait()
     ann = await served.client("ann")
-    stopped = expect(await ann.post("/copilotkit/agent/actor/stop/t", json={}), 200)
+    stopped = expect_status(await ann.post("/copilotkit/agent/actor/stop/t", json={}), 200)
     assert stopped.json()["stopped"] is False
     stage.gate("a").set()
-    expect(await ann.post("/agui/actor", json=make_agui_request("t", "Go on.")), 200)
+    expect_status(await ann.post("/agui/actor", json=make_agui_request("t", "Go on.")), 200)
     await run_of_olga.until("completed")
     records = await served.mid.store.read(run_of_olga.id)
     assert "ann" not in {getattr(record.entry, "by", "") for record in records}
@@ -99,7 +99,7 @@ async def test_a_user_cannot_stop_or_message_the_run_of_an_operator_in_the_same_
 
 
 async def test_two_users_can_send_messages_with_the_same_id(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A message id belongs to its sender: a repeat finds the run of the same user only."""
     served = await serve(stage.agent("Hers.", "His."))
@@ -112,7 +112,7 @@ async def test_two_users_can_send_messages_with_the_same_id(
 
 
 async def test_ids_of_more_than_200_characters_are_refused_by_a2a_and_ag_ui(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Each row of a list shows its thread, so a long id would slow every list."""
     served = await serve(stage.agent("Done."))
@@ -125,7 +125,7 @@ async def test_ids_of_more_than_200_characters_are_refused_by_a2a_and_ag_ui(
 
 
 async def test_a2a_answers_429_to_a_user_with_too_many_streams(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     served = await serve(stage.agent("Done."), limits=Limits(streams=0))
     reply = await (await served.client("ann")).get("/a2a/actor/v1/tasks")
@@ -133,7 +133,7 @@ async def test_a2a_answers_429_to_a_user_with_too_many_streams(
 
 
 async def test_a2a_and_ag_ui_enforce_the_limit_of_pending_messages(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The limit counts the messages of a run over all interfaces."""
     agent = stage.agent(Use("slow", name="x"), "Done.")
@@ -151,7 +151,7 @@ async def test_a2a_and_ag_ui_enforce_the_limit_of_pending_messages(
 
 
 async def test_an_a2a_request_that_waits_is_answered_when_the_server_closes(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The answer may be a 503, but the connection must not end without one."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -172,13 +172,13 @@ async def test_an_a2a_request_that_waits_is_answered_when_the_server_closes(
 
 
 async def test_an_a2a_stream_ends_when_its_session_is_signed_out(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     run = await served.mid.start("actor", "Go.", actor="ann")
     await stage.start("x").wait()
     ann = await served.client("ann")
-    signed = expect(await ann.post("/v1/session", json={}), 200)
+    signed = expect_status(await ann.post("/v1/session", json={}), 200)
     ann.headers[PROOF_HEADER] = signed.json()["proof"]
     del ann.headers["Authorization"]
     own = {"Origin": served.url, "A2A-Version": "1.0"}
@@ -186,19 +186,21 @@ async def test_an_a2a_stream_ends_when_its_session_is_signed_out(
     async with ann.stream("POST", "/a2a/actor", json=call, headers=own) as stream:
         lines = stream.aiter_lines()
         assert "working" in (await anext(lines)).lower()
-        expect(await ann.delete("/v1/session", headers=own), 204)
+        expect_status(await ann.delete("/v1/session", headers=own), 204)
         with anyio.fail_after(60):
             assert not [line async for line in lines if line.startswith("data:")]
 
 
 async def test_an_invalid_page_token_is_a_client_error(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """In JSON-RPC and in REST; an internal error would point to a fault of the server."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
     version = {"A2A-Version": "1.0"}
     call = make_rpc_call("ListTasks", pageToken="mine")
-    body = expect(await client.post("/a2a/actor", json=call, headers=version), 200).json()
+    body = expect_status(
+        await client.post("/a2a/actor", json=call, headers=version), 200
+    ).json()
     assert body["error"]["code"] == -32602
-    expect(await client.get("/a2a/actor/tasks?pageToken=mine", headers=version), 400)
+    expect_status(await client.get("/a2a/actor/tasks?pageToken=mine", headers=version), 400)

@@ -6,13 +6,13 @@ import anyio
 
 from midrun import Midrun
 from midrun.models import Use
-from tests.scenarios.redaction.office import PASSWORD, Office
+from tests.scenarios.redaction.office import PASSWORD, SecretTools
 
 
 async def _main(path: str, run_id: str) -> None:
-    secret_tools = Office()
+    secret_tools = SecretTools()
     turns = (Use("gated_login", user="ann", password=PASSWORD), "Told of it.")
-    async with Midrun(f"sqlite:///{path}", agents=[secret_tools.agent(*turns)]) as midrun:
+    async with Midrun(f"sqlite:///{path}", agents=[secret_tools.make_agent(*turns)]) as midrun:
         run = await midrun.get(run_id)
         await run.approve(actor="bob")
         await run.until("completed")

@@ -29,18 +29,18 @@ def use_last_result(tool_: str, name: str, **args: str) -> Cue:
     return cue
 
 
-class Office:
+class SecretTools:
     """The tools, and the arguments that they received."""
 
     def __init__(self) -> None:
         self.received_args: list[tuple[str, ...]] = []
         self.undone_calls: list[tuple[object, object]] = []
 
-    def agent(self, *turns: Line | Cue, name: str = "clerk") -> Agent:
+    def make_agent(self, *turns: Line | Cue, name: str = "clerk") -> Agent:
         """Return an agent with these tools and a scripted model."""
-        return Agent(name, model=ScriptedModel(turns), tools=self.tools())
+        return Agent(name, model=ScriptedModel(turns), tools=self.make_tools())
 
-    def tools(self) -> list[Tool]:
+    def make_tools(self) -> list[Tool]:
         """Return all tools."""
         return [
             tool(self._login, name="login", undo=self._undo),

@@ -23,11 +23,11 @@ from tests.scenarios.redaction.office import (
     PASSWORD,
     SECRETS,
     SESSION,
-    Office,
+    SecretTools,
     use_last_result,
 )
 from tests.support.processes import ROOT
-from tests.unit.server.conftest import PATIENCE, listening
+from tests.unit.server.conftest import TIMEOUT_S, serve_on_loopback
 
 pytestmark = pytest.mark.usefixtures("time_limit")
 
@@ -59,9 +59,9 @@ async def read_all_views(run: Run, midrun: Midrun) -> list[object]:
     token = "t" * 43
     headers = {"Authorization": f"Bearer {token}"}
     async with (
-        listening(app(midrun, token=token)) as port,
+        serve_on_loopback(app(midrun, token=token)) as port,
         httpx2.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE
+            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=TIMEOUT_S
         ) as client,
     ):
         for route in ("", "/events?limit=256", "/effects", "/commands"):
@@ -85,8 +85,8 @@ async def test_a_whole_run_leaves_no_secret_anywhere(
     open_midrun: OpenMidrun, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Arguments, results, errors, notes, progress, messages, and all views of them."""
-    secret_tools = Office()
-    agent = secret_tools.agent(
+    secret_tools = SecretTools()
+    agent = secret_tools.make_agent(
         [f"I log in with {PASSWORD}.", Use("login", user="ann", password=PASSWORD)],
         use_last_result("fetch", "session_token", url="https://host"),
         Use("fail", password=PASSWORD),
@@ -122,7 +122,9 @@ async def test_a_tool_in_a_subprocess_gets_the_secret(
     open_midrun: OpenMidrun, path: Path
 ) -> None:
     """The secret is sent through a pipe, not in the command line or the environment."""
-    agent = Office().agent(Use("blocking_login", user="ann", password=PASSWORD), "Done.")
+    agent = SecretTools().make_agent(
+        Use("blocking_login", user="ann", password=PASSWORD), "Done."
+    )
     async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("completed")
@@ -133,8 +135,8 @@ async def test_a_tool_in_a_subprocess_gets_the_secret(
 
 async def test_an_undo_gets_the_secret(open_midrun: OpenMidrun, path: Path) -> None:
     """The undo runs in the process that knows the secret; another has the placeholder."""
-    secret_tools = Office()
-    agent = secret_tools.agent(
+    secret_tools = SecretTools()
+    agent = secret_tools.make_agent(
         Use("login", user="ann", password=PASSWORD), Use("ask"), "Never said."
     )
     async with open_midrun(agent) as midrun:
@@ -152,9 +154,9 @@ async def test_a_call_whose_secret_is_lost_fails_without_being_made(
     open_midrun: OpenMidrun, path: Path
 ) -> None:
     """Another process has only the placeholder, and must not send that as a password."""
-    secret_tools = Office()
+    secret_tools = SecretTools()
     turns = (Use("gated_login", user="ann", password=PASSWORD), "Told of it.")
-    async with open_midrun(secret_tools.agent(*turns)) as midrun:
+    async with open_midrun(secret_tools.make_agent(*turns)) as midrun:
         run = await midrun.start("clerk", "Log in.")
         view = await run.until("waiting")
         assert not find_secrets(*view.asks)
@@ -180,8 +182,8 @@ async def test_an_approved_call_gets_the_secret_that_the_approver_wrote(
     open_midrun: OpenMidrun, path: Path
 ) -> None:
     """The journal has the placeholder of the edited argument."""
-    secret_tools = Office()
-    agent = secret_tools.agent(Use("gated_login", user="ann", password=PASSWORD), "Done.")
+    secret_tools = SecretTools()
+    agent = secret_tools.make_agent(Use("gated_login", user="ann", password=PASSWORD), "Done.")
     async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("waiting")
@@ -199,8 +201,8 @@ async def test_messages_of_people_are_searched_by_the_redact_function(path: Path
         del name
         return [word for word in text.split() if word.startswith("sk-")]
 
-    secret_tools = Office()
-    agent = secret_tools.agent(
+    secret_tools = SecretTools()
+    agent = secret_tools.make_agent(
         Use("plan", items=["use sk-012 first", "then rest"]),
         Use("ask"),
         Use("send", body="Use sk-789 today"),
@@ -221,11 +223,11 @@ async def test_messages_of_people_are_searched_by_the_redact_function(path: Path
 
 async def test_a_child_run_gets_placeholders_in_its_task(path: Path) -> None:
     """The task of a child run is journaled."""
-    secret_tools = Office()
-    inner = secret_tools.agent("Done.", name="inner")
+    secret_tools = SecretTools()
+    inner = secret_tools.make_agent("Done.", name="inner")
     outer = Agent(
         "outer",
-        model=secret_tools.agent(
+        model=secret_tools.make_agent(
             Use("inner", task='{"password": "' + PASSWORD + '"}'), "Done."
         ).model,
         tools=[inner.as_tool()],
@@ -239,9 +241,9 @@ async def test_a_child_run_gets_placeholders_in_its_task(path: Path) -> None:
 async def test_the_snapshot_of_a_long_run_has_no_secret(
     open_midrun: OpenMidrun, path: Path
 ) -> None:
-    secret_tools = Office()
+    secret_tools = SecretTools()
     turns = [Use("login", user=str(n), password=PASSWORD) for n in range(60)]
-    agent = secret_tools.agent(*turns, "Done.")
+    agent = secret_tools.make_agent(*turns, "Done.")
     async with open_midrun(agent) as midrun:
         run = await midrun.start(agent, "Log in, often.")
         await run.until("completed")
@@ -260,7 +262,7 @@ async def test_the_snapshot_of_a_long_run_has_no_secret(
 
 async def test_with_redact_false_the_journal_has_the_secrets(path: Path) -> None:
     """Then any process can continue the run."""
-    agent = Office().agent(Use("login", user="ann", password=PASSWORD), "Done.")
+    agent = SecretTools().make_agent(Use("login", user="ann", password=PASSWORD), "Done.")
     async with Midrun(f"sqlite:///{path}", agents=[agent], redact=False) as midrun:
         run = await midrun.start(agent, "Log in.")
         await run.until("completed")

@@ -38,11 +38,11 @@ from midrun.core.values import Decision, Reply, Traits
 from midrun.errors import CheckpointRefused
 from midrun.models import ScriptedModel, Use
 from midrun.server import Tokens, app
-from tests.unit.server.calling import expect
-from tests.unit.server.conftest import PATIENCE, PEOPLE, listening, token_of
+from tests.unit.server.calling import expect_status
+from tests.unit.server.conftest import ACTORS, TIMEOUT_S, make_token, serve_on_loopback
 
 FORGED: Final = RunId("run_forged")
-ALL_PEOPLE: Final = PEOPLE | {"otto": replace(PEOPLE["olga"], name="otto")}
+ALL_PEOPLE: Final = ACTORS | {"otto": replace(ACTORS["olga"], name="otto")}
 
 
 class Bank:
@@ -55,14 +55,14 @@ class Bank:
 
     def client(self, name: str = "olga") -> httpx2.AsyncClient:
         """Return a client with the token of one of the people."""
-        headers = {"Authorization": f"Bearer {token_of(name)}"}
+        headers = {"Authorization": f"Bearer {make_token(name)}"}
         return httpx2.AsyncClient(
-            base_url=self.url, headers=headers, timeout=PATIENCE, verify=NO_TLS_CONTEXT
+            base_url=self.url, headers=headers, timeout=TIMEOUT_S, verify=NO_TLS_CONTEXT
         )
 
     async def make_waiting_checkpoint(self) -> Checkpoint:
         """Return the checkpoint of a run of olga that waits for another operator."""
-        run = await self.mid.start("teller", "Pay", actor=PEOPLE["olga"])
+        run = await self.mid.start("teller", "Pay", actor=ACTORS["olga"])
         await run.until("waiting")
         async with self.client() as olga:
             text = (await olga.get(f"/v1/runs/{run.id}/checkpoint")).text
@@ -97,11 +97,11 @@ async def serve_bank(
     )
     address = f"sqlite:///{tmp_path / 'bank.db'}"
     opened = Midrun(address, agents=[teller], key=key, chain_key=chain_key)
-    auth = Tokens({token_of(name): actor for name, actor in ALL_PEOPLE.items()})
-    with anyio.fail_after(PATIENCE):
+    auth = Tokens({make_token(name): actor for name, actor in ALL_PEOPLE.items()})
+    with anyio.fail_after(TIMEOUT_S):
         async with opened as mid:
             made = app(mid, auth=auth, unsigned_checkpoints=unsigned)
-            async with listening(made) as port:
+            async with serve_on_loopback(made) as port:
                 yield Bank(mid, f"http://127.0.0.1:{port}", wired)
 
 
@@ -158,7 +158,7 @@ async def test_an_unsigned_checkpoint_is_refused_over_http(tmp_path: Path) -> No
     """The refusal names the option that allows it, and no run is created."""
     async with serve_bank(tmp_path, unsigned=False) as bank:
         reply = await bank.resume(forge_approval_of_otto(await bank.make_waiting_checkpoint()))
-        problem = expect(reply, 409).json()
+        problem = expect_status(reply, 409).json()
         assert problem["args"][0] == "checkpoint_unsigned"
         assert "unsigned_checkpoints=True" in problem["detail"]
         assert "--unsigned-checkpoints" in problem["detail"]
@@ -169,7 +169,7 @@ async def test_a_server_with_a_key_refuses_unsigned_checkpoints(tmp_path: Path) 
     """Also if the app allows unsigned checkpoints."""
     async with serve_bank(tmp_path, key=b"the key of this deployment") as bank:
         reply = await bank.resume(forge_approval_of_otto(await bank.make_waiting_checkpoint()))
-        assert expect(reply, 409).json()["args"][0] == "checkpoint_invalid"
+        assert expect_status(reply, 409).json()["args"][0] == "checkpoint_invalid"
 
 
 # ── a forged approval ─────────────────────────────────────────────────────────────────────
@@ -179,16 +179,16 @@ async def test_a_forged_approval_does_not_start_the_call(tmp_path: Path) -> None
     """The call asks again, and the operator who resumed the run cannot approve it."""
     async with serve_bank(tmp_path) as bank:
         made = await bank.resume(forge_approval_of_otto(await bank.make_waiting_checkpoint()))
-        expect(made, 201)
+        expect_status(made, 201)
         run = await bank.mid.get(FORGED)
         view = await run.until("waiting", "terminal")
         assert (view.phase, bank.wired) == ("waiting", [])
         async with bank.client() as olga, bank.client("otto") as otto:
             said = {"decision": "approve"}
             reply = await olga.post(f"/v1/asks/{FORGED}-a2", json=said)
-            expect(reply, 403)
+            expect_status(reply, 403)
             assert bank.wired == []
-            expect(await otto.post(f"/v1/asks/{FORGED}-a2", json=said), 202)
+            expect_status(await otto.post(f"/v1/asks/{FORGED}-a2", json=said), 202)
         await run.until("completed")
         assert bank.wired == ["eve"]
         assert await bank.mid.verify(FORGED)
@@ -204,7 +204,7 @@ async def test_the_operator_who_resumed_a_forged_run_cannot_approve_its_calls(
         assert isinstance(first, RunStarted)
         forged = forge(real, changed=[(RunStarted, replace(first, by="otto"))])
         reply = await bank.resume(forged, answer=True)
-        assert expect(reply, 403).json()["reason"] == "not_allowed"
+        assert expect_status(reply, 403).json()["reason"] == "not_allowed"
         assert bank.wired == []
 
 
@@ -223,7 +223,7 @@ async def test_a_checkpoint_without_the_approval_that_the_tool_requires_is_refus
         open_to_all = replace(ask, audience="", four_eyes=False)
         for changed in ([(CallDone, free)], [(AskOpened, open_to_all)]):
             reply = await bank.resume(forge(real, changed=changed), answer=True)
-            assert expect(reply, 409).json()["args"][0] == "agent_mismatch"
+            assert expect_status(reply, 409).json()["args"][0] == "agent_mismatch"
         assert bank.wired == []
 
 
@@ -236,7 +236,7 @@ async def test_verify_names_the_imported_entries_that_no_signature_covers(
     """A keyed chain says nothing about entries from before the import."""
     async with serve_bank(tmp_path, chain_key=b"kept where the database is not") as bank:
         forged = forge_approval_of_otto(await bank.make_waiting_checkpoint())
-        expect(await bank.resume(forged), 201)
+        expect_status(await bank.resume(forged), 201)
         await (await bank.mid.get(FORGED)).until("waiting")
         async with bank.client() as olga:
             found = (await olga.get(f"/v1/runs/{FORGED}/verify")).json()
@@ -254,7 +254,7 @@ async def test_verify_names_the_key_of_a_signed_checkpoint(tmp_path: Path) -> No
         signed = await bank.make_waiting_checkpoint()
     (tmp_path / "elsewhere").mkdir()
     async with serve_bank(tmp_path / "elsewhere", key=key, unsigned=False) as bank:
-        expect(await bank.resume(signed, instruction="Go on"), 201)
+        expect_status(await bank.resume(signed, instruction="Go on"), 201)
         verdict = await bank.mid.verify(signed.run)
         assert verdict.imported is not None
         assert verdict.imported.kid == signed.kid != ""
@@ -269,7 +269,7 @@ async def test_a_checkpoint_with_a_forged_import_entry_is_refused(
         real = await bank.make_waiting_checkpoint()
         nested = forge(real, RunImported(checkpoint=real.run, head="00" * 32, by="otto"))
         reply = await bank.resume(nested, instruction="Go on")
-        assert expect(reply, 409).json()["args"][0] == "checkpoint_invalid"
+        assert expect_status(reply, 409).json()["args"][0] == "checkpoint_invalid"
 
 
 # ── a function named in a journal ─────────────────────────────────────────────────────────
@@ -291,7 +291,7 @@ async def test_a_stop_condition_of_a_checkpoint_imports_no_module(
         changed = replace(first, stop=Custom("evil_module:judge"))
         evil = forge(real, changed=[(RunStarted, changed)])
         reply = await bank.resume(evil, instruction="Go on")
-        assert expect(reply, 409).json()["args"][0] == "agent_mismatch"
+        assert expect_status(reply, 409).json()["args"][0] == "agent_mismatch"
         with pytest.raises(CheckpointRefused, match="evil_module:judge"):
             await bank.mid.resume(evil, instruction="Go on")
         assert not marker.exists()

@@ -13,8 +13,8 @@ from midrun.models import ScriptedModel, Use
 from midrun.server.routes import ENDPOINTS
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.redaction.office import blocking_login
-from tests.unit.server.conftest import Serve, serve, stage, token_of
-from tests.unit.server.defences import entries_of
+from tests.unit.server.conftest import StartServer, make_token, serve, stage
+from tests.unit.server.defences import count_entries
 
 __all__ = ["serve", "stage"]  # fixtures
 
@@ -31,18 +31,20 @@ def _fill_parameter(run: str, name: re.Match[str]) -> str:
     return {"run": run, "agent": "actor", "ask": f"{run}-a1"}.get(name[1], "x")
 
 
-async def test_no_get_request_changes_anything(serve: Serve, stage: ControllableTools) -> None:
+async def test_no_get_request_changes_anything(
+    serve: StartServer, stage: ControllableTools
+) -> None:
     """A page of another site can make a browser request any address."""
     served = await serve(stage.agent(Use("slow", name="a"), "Done."))
     run = await served.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     client = await served.client()
-    before = await entries_of(served)
+    before = await count_entries(served)
     for endpoint in GET_ENDPOINTS:
         where = re.sub(r"{(\w+)[^}]*}", partial(_fill_parameter, run.id), endpoint.path)
         async with client.stream("GET", where) as reply:  # some replies are endless streams
             assert reply.status_code < 500, where
-        assert await entries_of(served) == before, where
+        assert await count_entries(served) == before, where
         assert not await served.mid.store.list_halts()
     stage.gate("a").set()
     await run.until("completed")
@@ -50,18 +52,20 @@ async def test_no_get_request_changes_anything(serve: Serve, stage: Controllable
 
 @pytest.mark.parametrize("name", ["token", "access_token", "auth", "authorization", "key"])
 async def test_a_credential_in_the_url_is_not_accepted(
-    name: str, serve: Serve, stage: ControllableTools
+    name: str, serve: StartServer, stage: ControllableTools
 ) -> None:
     """URLs are logged, and sent to other sites as the referrer."""
     served = await serve(stage.agent("Done."))
     client = await served.client(None)
     for path in ("/v1/runs", "/v1/events", "/v1/openapi.json"):
-        reply = await client.get(f"{path}?{name}={token_of('olga')}")
+        reply = await client.get(f"{path}?{name}={make_token('olga')}")
         assert reply.status_code == 401
 
 
 @pytest.mark.parametrize("size", [100_000, 2_000_000])
-async def test_headers_are_bounded(size: int, serve: Serve, stage: ControllableTools) -> None:
+async def test_headers_are_bounded(
+    size: int, serve: StartServer, stage: ControllableTools
+) -> None:
     """A client without a credential must not use up the memory of the server."""
     served = await serve(stage.agent("Done."))
     async with await anyio.connect_tcp("127.0.0.1", served.port) as raw:
@@ -80,7 +84,7 @@ async def test_headers_are_bounded(size: int, serve: Serve, stage: ControllableT
 
 
 async def test_a_tools_process_is_started_with_no_credential_of_the_server(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Neither in its arguments nor in its environment, where other users could read them."""
     del stage

@@ -133,15 +133,15 @@ def _keep_child_parked(before: State, after: State, entry: Entry) -> State:
 
 
 def _end_take_over(before: State, after: State, _: Entry) -> State:
-    return replace(after, operator_name="", pause=None) if before.operator_name else after
+    return replace(after, taken_over_by="", pause=None) if before.taken_over_by else after
 
 
 def _hand_back_by_any_actor(old: DecideFunction) -> DecideFunction:
     def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
         assert isinstance(run_input, HandBack)
-        if not state.operator_name:
+        if not state.taken_over_by:
             return old(state, run_input, now)
-        by, holder = run_input.by, state.operator_name
+        by, holder = run_input.by, state.taken_over_by
         verdict = old(state, replace(run_input, by=replace(by, name=holder)), now)
         named = (replace(e, by=by.name) if hasattr(e, "by") else e for e in verdict.entries)
         return replace(verdict, entries=tuple(named))

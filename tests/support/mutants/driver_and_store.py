@@ -52,10 +52,10 @@ def _follow_feed_with_gap(env: Environment) -> Steps:
     seen = 0
     while True:
         yield env.make_growth_condition(seen)
-        found = env.desk.read_records(after=seen)
+        found = env.journal.read_records(after=seen)
         env.feed_records += found
         yield None
-        seen = env.desk.state.seq
+        seen = env.journal.state.seq
 
 
 def _start_before_commit(self: Dispatcher, batch: Batch) -> bool:

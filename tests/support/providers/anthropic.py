@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.support.providers.script import Answer, Call, Denied, Part, Text, Thinking
+from tests.support.providers.script import Answer, Call, HttpError, Part, Text, Thinking
 from tests.support.providers.wire import Fields, Frame, IdSource, Protocol, encode_json
 
 FINISHES = {"stop": "end_turn", "length": "max_tokens", "filtered": "refusal"}
@@ -22,7 +22,7 @@ def make_frames(answer: Answer, model: str, ids: IdSource) -> Iterator[Frame]:
         yield _make_frame("content_block_stop", index=index)
     stopped_for_calls = answer.calls and answer.finish == "stop"
     reason = "tool_use" if stopped_for_calls else FINISHES[answer.finish]
-    given = answer.usage.given if answer.usage else 0
+    given = answer.usage.output_tokens if answer.usage else 0
     yield _make_frame(
         "message_delta",
         delta={"stop_reason": reason, "stop_sequence": None},
@@ -51,7 +51,7 @@ def _make_message(answer: Answer, model: str, ids: IdSource) -> Fields:
         "stop_reason": None,
         "stop_sequence": None,
         "usage": {
-            "input_tokens": answer.usage.taken if answer.usage else 0,
+            "input_tokens": answer.usage.input_tokens if answer.usage else 0,
             "output_tokens": 1 if answer.usage else 0,
         },
     }
@@ -82,7 +82,7 @@ def _make_change(part: Part, piece: str) -> Fields:
             return {"type": "input_json_delta", "partial_json": piece}
 
 
-def make_error_body(denied: Denied) -> Fields:
+def make_error_body(denied: HttpError) -> Fields:
     """Return the error body of the Anthropic API."""
     return {"type": "error", "error": {"type": denied.kind, "message": denied.message}}
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import count
 
-from tests.support.providers.script import Answer, Call, Denied, Part, Text, Thinking
+from tests.support.providers.script import Answer, Call, HttpError, Part, Text, Thinking
 from tests.support.providers.wire import Fields, Frame, IdSource, Protocol, encode_json
 
 CHAT_FINISHES = {"stop": "stop", "length": "length", "filtered": "content_filter"}
@@ -38,9 +38,9 @@ def make_chat_frames(answer: Answer, model: str, ids: IdSource) -> Iterator[Fram
     yield make_chunk({}, "tool_calls" if stopped_for_calls else CHAT_FINISHES[answer.finish])
     if answer.usage is not None:
         usage: Fields = {
-            "prompt_tokens": answer.usage.taken,
-            "completion_tokens": answer.usage.given,
-            "total_tokens": answer.usage.taken + answer.usage.given,
+            "prompt_tokens": answer.usage.input_tokens,
+            "completion_tokens": answer.usage.output_tokens,
+            "total_tokens": answer.usage.input_tokens + answer.usage.output_tokens,
         }
         yield Frame(encode_json({**whole, "choices": [], "usage": usage}))
     yield Frame("[DONE]")
@@ -62,7 +62,7 @@ def _make_chat_change(part: Part, piece: str, index: int) -> Fields:
             return {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def make_error_body(denied: Denied) -> Fields:
+def make_error_body(denied: HttpError) -> Fields:
     """Return the error body of an OpenAI API."""
     return {
         "error": {
@@ -204,9 +204,9 @@ def _make_usage(answer: Answer) -> Fields | None:
     if answer.usage is None:
         return None
     return {
-        "input_tokens": answer.usage.taken,
-        "output_tokens": answer.usage.given,
-        "total_tokens": answer.usage.taken + answer.usage.given,
+        "input_tokens": answer.usage.input_tokens,
+        "output_tokens": answer.usage.output_tokens,
+        "total_tokens": answer.usage.input_tokens + answer.usage.output_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens_details": {"reasoning_tokens": 0},
     }

@@ -41,29 +41,29 @@ Part: TypeAlias = Text | Thinking | Call
 class Usage(Struct, frozen=True, kw_only=True):
     """The token counts that the provider reports."""
 
-    taken: int = 11
-    given: int = 7
+    input_tokens: int = 11
+    output_tokens: int = 7
 
 
-class Cut(Struct, frozen=True, kw_only=True):
+class ConnectionCut(Struct, frozen=True, kw_only=True):
     """Close the connection after this number of deltas."""
 
     after: int
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class EarlyEnd(Struct, frozen=True, kw_only=True):
     """End the response properly after this number of deltas, with an incomplete message."""
 
     after: int
 
 
-class Garbled(Struct, frozen=True, kw_only=True):
+class MalformedChunk(Struct, frozen=True, kw_only=True):
     """Send half a chunk, which is not valid JSON, after this number of deltas."""
 
     after: int
 
 
-class Endless(Struct, frozen=True):
+class EndlessText(Struct, frozen=True):
     """Repeat the last piece of the last text part without end."""
 
 
@@ -78,7 +78,7 @@ class Gate:
         self._reached = anyio.Event()
         self._opened = anyio.Event()
 
-    async def reached(self) -> None:
+    async def wait_until_reached(self) -> None:
         """Wait until the answer has reached the gate."""
         await self._reached.wait()
 
@@ -92,7 +92,7 @@ class Gate:
         await self._opened.wait()
 
 
-Fault: TypeAlias = Cut | Ended | Garbled | Endless | Gate
+Fault: TypeAlias = ConnectionCut | EarlyEnd | MalformedChunk | EndlessText | Gate
 
 
 class Answer:
@@ -120,18 +120,18 @@ class Answer:
         return any(isinstance(part, Call) for part in self.parts)
 
 
-class Denied:
+class HttpError:
     """An HTTP error instead of an answer, with the error body of the protocol."""
 
     def __init__(
         self,
-        code: int,
+        status: int,
         *,
         kind: str = "some_error",
         message: str = "no",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.code = code
+        self.status = status
         self.kind = kind
         self.message = message
         self.headers = dict(headers or {})

@@ -16,7 +16,15 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.support.providers.anthropic import MESSAGES
 from tests.support.providers.openai import CHAT, RESPONSES
-from tests.support.providers.script import Answer, Cut, Denied, Ended, Endless, Garbled, Gate
+from tests.support.providers.script import (
+    Answer,
+    ConnectionCut,
+    EarlyEnd,
+    EndlessText,
+    Gate,
+    HttpError,
+    MalformedChunk,
+)
 from tests.support.providers.wire import Frame, IdSource, Protocol
 
 T = TypeVar("T")
@@ -39,10 +47,10 @@ class Exchange:
         self.path = path
         self.headers = headers
         self.body = body
-        self.sent = 0
+        self.sent_deltas = 0
         """The number of deltas that were sent."""
-        self.ended = False
-        self.closed_midway = False
+        self.has_ended = False
+        self.client_disconnected = False
         """Whether the client closed the connection before the end of the answer."""
 
 
@@ -52,7 +60,7 @@ class Provider:
     `url` is for Anthropic clients; OpenAI clients need `/v1` after it.
     """
 
-    def __init__(self, *answers: Answer | Denied) -> None:
+    def __init__(self, *answers: Answer | HttpError) -> None:
         self.url = ""
         self.exchanges: list[Exchange] = []
         self._answers = answers
@@ -79,19 +87,21 @@ class Provider:
     ) -> None:
         await self._stack.aclose()  # without the test's error: a task group would wrap it
 
-    async def request(self, n: int = 0) -> Exchange:
+    async def wait_for_request(self, n: int = 0) -> Exchange:
         """Wait for the n-th request, and return it."""
         return await self._wait_for(lambda: next(iter(self.exchanges[n : n + 1]), None))
 
-    async def ended(self, n: int = 0) -> Exchange:
+    async def wait_for_end(self, n: int = 0) -> Exchange:
         """Wait until the answer to the n-th request has ended, also by a fault."""
-        exchange = await self.request(n)
-        return await self._wait_for(lambda: exchange if exchange.ended else None)
+        exchange = await self.wait_for_request(n)
+        return await self._wait_for(lambda: exchange if exchange.has_ended else None)
 
-    async def closed_midway(self, n: int = 0) -> int:
+    async def wait_for_disconnect(self, n: int = 0) -> int:
         """Wait until the client gave up the n-th request; return the number of sent deltas."""
-        exchange = await self.request(n)
-        return await self._wait_for(lambda: exchange.sent if exchange.closed_midway else None)
+        exchange = await self.wait_for_request(n)
+        return await self._wait_for(
+            lambda: exchange.sent_deltas if exchange.client_disconnected else None
+        )
 
     async def _wait_for(self, find: Callable[[], T | None]) -> T:
         while (found := find()) is None:
@@ -113,18 +123,18 @@ class Provider:
             try:
                 await self._answer(stream, exchange, len(self.exchanges) - 1)
             except CLIENT_GONE_ERRORS:
-                exchange.closed_midway = True
+                exchange.client_disconnected = True
             finally:
-                exchange.ended = True
+                exchange.has_ended = True
                 self._notify()
 
     async def _answer(self, stream: ByteStream, exchange: Exchange, n: int) -> None:
         protocol = next((p for p in PROTOCOLS if exchange.path.endswith(p.path)), CHAT)
         answer = self._answers[n] if n < len(self._answers) else _make_script_error(n)
-        if isinstance(answer, Denied):
+        if isinstance(answer, HttpError):
             body = msgspec.json.encode(protocol.refusal(answer))
             length = {"content-type": "application/json", "content-length": str(len(body))}
-            await stream.send(_encode_head(answer.code, {**length, **answer.headers}) + body)
+            await stream.send(_encode_head(answer.status, {**length, **answer.headers}) + body)
             return
         frames = protocol.frames(answer, str(exchange.body.get("model")), self._ids)
         async with anyio.create_task_group() as tasks:
@@ -132,7 +142,7 @@ class Provider:
             try:
                 await _send_frames(stream, exchange, answer, frames)
             except CLIENT_GONE_ERRORS:
-                exchange.closed_midway = True
+                exchange.client_disconnected = True
             tasks.cancel_scope.cancel()
 
 
@@ -153,7 +163,7 @@ async def _watch_for_disconnect(
     try:
         await stream.receive()
     except CLIENT_GONE_ERRORS:
-        exchange.closed_midway = True
+        exchange.client_disconnected = True
         scope.cancel()
 
 
@@ -165,27 +175,30 @@ async def _send_frames(
         await fault.pass_through()
     await stream.send(_encode_head(200, STREAM_HEADERS))
     for frame in frames:
-        if isinstance(fault, Cut | Ended | Garbled | Gate) and fault.after == exchange.sent:
+        if (
+            isinstance(fault, ConnectionCut | EarlyEnd | MalformedChunk | Gate)
+            and fault.after == exchange.sent_deltas
+        ):
             if await _inject_fault(stream, fault, frame):
                 return
             fault = None
         await _send_frame(stream, exchange, frame)
-        while isinstance(fault, Endless) and frame.delta:
+        while isinstance(fault, EndlessText) and frame.delta:
             await _send_frame(stream, exchange, frame)
     await stream.send(b"0\r\n\r\n")
 
 
 async def _inject_fault(
-    stream: ByteStream, fault: Cut | Ended | Garbled | Gate, frame: Frame
+    stream: ByteStream, fault: ConnectionCut | EarlyEnd | MalformedChunk | Gate, frame: Frame
 ) -> bool:
     """Inject the fault before `frame`; return whether it ends the answer."""
     match fault:
-        case Cut():
+        case ConnectionCut():
             return True
-        case Ended():
+        case EarlyEnd():
             await stream.send(b"0\r\n\r\n")
             return True
-        case Garbled():
+        case MalformedChunk():
             await stream.send(
                 _encode_chunk(Frame(frame.data[: len(frame.data) // 2], frame.name))
             )
@@ -197,7 +210,7 @@ async def _inject_fault(
 
 async def _send_frame(stream: ByteStream, exchange: Exchange, frame: Frame) -> None:
     await stream.send(_encode_chunk(frame))
-    exchange.sent += frame.delta
+    exchange.sent_deltas += frame.delta
 
 
 def _encode_chunk(frame: Frame) -> bytes:
@@ -211,5 +224,5 @@ def _encode_head(code: int, headers: dict[str, str]) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def _make_script_error(n: int) -> Denied:
-    return Denied(400, kind="script_ended", message=f"no answer is scripted for request {n}")
+def _make_script_error(n: int) -> HttpError:
+    return HttpError(400, kind="script_ended", message=f"no answer is scripted for request {n}")

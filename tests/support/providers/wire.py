@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from tests.support.providers.script import Answer, Denied
+from tests.support.providers.script import Answer, HttpError
 
 Fields: TypeAlias = dict[str, object]
 
@@ -41,7 +41,7 @@ class Protocol(Struct, frozen=True):
 
     path: str
     frames: Callable[[Answer, str, IdSource], Iterator[Frame]]
-    refusal: Callable[[Denied], Fields]
+    refusal: Callable[[HttpError], Fields]
 
 
 def encode_json(fields: Fields) -> str:

@@ -13,7 +13,7 @@ from tests.support.simulate.sweep import (
     run_in_processes,
     run_simulation,
 )
-from tests.support.simulate.universe import Universe
+from tests.support.simulate.universe import Simulation
 
 FULL_FAILURES_MAX = 3
 PROGRESS_INTERVAL_S = 5.0
@@ -60,12 +60,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run_one(seed: int, strategy: str) -> int:
     """Run one schedule and print its journal, also if it passes."""
-    universe = Universe(seed, strategy)  # type: ignore[arg-type]  # one of the choices
+    universe = Simulation(seed, strategy)  # type: ignore[arg-type]  # one of the choices
     failure = run_simulation(universe)
     if failure is not None:
         print(failure.text)
         return 1
-    print(format_failure(universe.scene, "").replace("FAILED", "passed", 1))
+    print(format_failure(universe.env, "").replace("FAILED", "passed", 1))
     return 0
 
 

@@ -72,7 +72,7 @@ class Client:
 
     def __init__(self, env: Environment, name: str, process: Process) -> None:
         self.env = env
-        self.journal = env.desk
+        self.journal = env.journal
         self.process = process
         self.name = name
         self.request_count = 0
@@ -271,7 +271,7 @@ def follow_feed(env: Environment) -> Steps:
     seen = 0
     while True:
         yield env.make_growth_condition(seen)
-        env.feed_records += env.desk.read_records(after=seen, limit=env.rng.randint(1, 5))
+        env.feed_records += env.journal.read_records(after=seen, limit=env.rng.randint(1, 5))
         seen = env.feed_records[-1].seq
 
 

@@ -68,7 +68,7 @@ class Dispatcher:
 
     def __init__(self, env: Environment, process: Process, lease: Lease) -> None:
         self.env = env
-        self.journal = env.desk
+        self.journal = env.journal
         self.process = process
         self.lease = lease
         self.calls: dict[CallId, InFlightCall] = {}
@@ -456,7 +456,9 @@ def run_or_kill_process(
     """
     name = running.call.use.tool or "model"
     if name == env.program.killer and env.worker_kills_left:
-        env.worker_deaths.append(WorkerDeath(call=running.call.id, seq=Seq(env.desk.state.seq)))
+        env.worker_deaths.append(
+            WorkerDeath(call=running.call.id, seq=Seq(env.journal.state.seq))
+        )
         kill_process(env, process)
     elif name == env.program.unsure_tool and env.unknown_outcomes_left:
         env.unknown_outcomes_left -= 1

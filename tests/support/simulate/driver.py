@@ -26,7 +26,7 @@ from midrun.core.effects import (
     ControlChild,
     DriverEffect,
     EvaluateStopCondition,
-    Park,
+    GiveBackLease,
     Release,
     RunHost,
     Settle,
@@ -49,7 +49,7 @@ class Driver:
 
     def __init__(self, env: Environment, process: Process) -> None:
         self.env = env
-        self.journal = env.desk
+        self.journal = env.journal
         self.process = process
         self.is_shutting_down = False
         self.wake_at: Micros | None = None  # when the loop must run again
@@ -219,7 +219,7 @@ class Driver:
                 self._run_hosted_agent(dispatcher, state)
             case Settle():
                 self._append_input(dispatcher, state, SettlePhase(epoch=epoch))
-            case Park():
+            case GiveBackLease():
                 self._append_input(dispatcher, state, StandDown(epoch=epoch, why="halted"))
             case WakeAt():
                 self._wake_run()

@@ -116,7 +116,7 @@ PRECONDITIONS: Final[Mapping[str, StatePredicate]] = {
     **dict.fromkeys(("answer_on_child", "cancel_child"), _has_open_asks),
     **dict.fromkeys(("resume", "resume_with", "resume_caps"), _is_at_rest),
     **dict.fromkeys(
-        ("write", "use_tool", "hand_back"), lambda s: bool(s.operator_name) and _is_at_rest(s)
+        ("write", "use_tool", "hand_back"), lambda s: bool(s.taken_over_by) and _is_at_rest(s)
     ),
     **dict.fromkeys(("resume_frame", "drop_frame"), lambda s: bool(s.frames)),
     "drop_at_rest": lambda s: bool(s.frames) and s.phase is Phase.WAITING,
@@ -169,7 +169,7 @@ class Environment:
         )
         self.program = get_program(self.setup.program, self.rng)
         self.now = START_TIME
-        self.desk = SimulatedJournal(RunId("run_1"), self.clock)
+        self.journal = SimulatedJournal(RunId("run_1"), self.clock)
         self.world = World(self.setup.undo_failures)
         self.model_failures_left = self.setup.model_failures
         self.agent_failures_left = self.rng.choice((0, 0, 0, 1))
@@ -190,7 +190,7 @@ class Environment:
             else make_random_picker(picker_rng)
         )
         self.scheduler = Scheduler(picker)
-        self.desk.create(self.desk.make_batch(), make_run_started(self.program))
+        self.journal.create(self.journal.make_batch(), make_run_started(self.program))
 
     def clock(self) -> Micros:
         """Return the simulated time."""
@@ -202,7 +202,7 @@ class Environment:
 
     def make_key(self, call: str) -> str:
         """Return the idempotency key of a call."""
-        return make_call_key(self.desk.run, call)  # type: ignore[arg-type]  # ids are text
+        return make_call_key(self.journal.run, call)  # type: ignore[arg-type]  # ids are text
 
     def spawn(self, steps: Steps, process: Process) -> None:
         """Add a thread to a process."""
@@ -215,7 +215,7 @@ class Environment:
         """
         is_useful = PRECONDITIONS.get(op)
         if is_useful is not None and self.setup.is_targeted and self.chance(0.6):
-            yield lambda: is_useful(self.desk.state)
+            yield lambda: is_useful(self.journal.state)
             for _ in range(self.rng.randint(0, 3)):
                 yield None
             return
@@ -235,12 +235,12 @@ class Environment:
         kind, count = self.rng.choice(TARGET_ENTRIES), self.rng.choice((1, 1, 2, 3))
         if theme is not None and theme.trigger_entries and self.chance(0.7):
             kind, count = ENTRY_TYPE_BY_NAME[self.rng.choice(theme.trigger_entries)], 1
-        yield lambda: self.desk.entry_counts[kind] >= count
+        yield lambda: self.journal.entry_counts[kind] >= count
 
     def make_seq_condition(self, seq: int) -> Ready:
         """Return the condition that the journal has reached `seq`."""
-        return lambda: self.desk.state.seq >= seq
+        return lambda: self.journal.state.seq >= seq
 
     def make_growth_condition(self, seq: int) -> Ready:
         """Return the condition that the journal has grown past `seq`."""
-        return lambda: self.desk.state.seq > seq
+        return lambda: self.journal.state.seq > seq

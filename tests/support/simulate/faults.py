@@ -39,7 +39,7 @@ class Faults:
 
     def __init__(self, env: Environment, start_driver: Callable[[], None]) -> None:
         self.env = env
-        self.journal = env.desk
+        self.journal = env.journal
         self.drivers: list[Driver] = []
         self.start_driver = start_driver
 
@@ -147,7 +147,7 @@ def list_activities(state: State) -> set[str]:
         "child": any(call.call_kind == "child" for call in flying),
         "child asks": any(ask.ask_kind == "child" for ask in asks),
         "queued approval": any(not ask.blocking for ask in asks),
-        "take-over": bool(state.operator_name),
+        "take-over": bool(state.taken_over_by),
         "condensing": any(call.purpose == "condense" for call in flying),
         "side question waits": any(p.kind == "message" for p in state.pending),
     }
@@ -159,21 +159,21 @@ def wake_due_run(env: Environment) -> Steps:
     while True:
         yield (
             lambda: (
-                env.desk.wake_at is not None
-                and env.desk.wake_at <= env.now
-                and env.desk.state.phase is not Phase.HALTED
+                env.journal.wake_at is not None
+                and env.journal.wake_at <= env.now
+                and env.journal.state.phase is not Phase.HALTED
             )
         )
-        batch = env.desk.make_batch()
+        batch = env.journal.make_batch()
         if not isinstance(batch.add(Wake()), Accepted):
             raise Violation("L5", f"the wake-up at {env.now} was not accepted and would repeat")
-        env.desk.commit(batch)
+        env.journal.commit(batch)
 
 
 def lift_uncovered_run(env: Environment) -> Steps:
     """Lift a run that is halted although no halt covers it any more."""
     while True:
-        yield lambda: env.desk.state.phase is Phase.HALTED and not env.desk.halt_scopes
-        batch = env.desk.make_batch()
+        yield lambda: env.journal.state.phase is Phase.HALTED and not env.journal.halt_scopes
+        batch = env.journal.make_batch()
         batch.add(Lift(by=Actor(name="system:latch", role="system")))
-        env.desk.commit(batch)
+        env.journal.commit(batch)

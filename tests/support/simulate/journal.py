@@ -93,7 +93,7 @@ class SimulatedJournal:
         self.store = ImmediateStore(clock=clock)
         self.state = State(run=run)
         self.entry_counts: Counter[type[Entry]] = Counter()
-        self.written: list[tuple[Entry, Epoch | None]] = []
+        self.entries_with_epochs: list[tuple[Entry, Epoch | None]] = []
         self.hash = b""
         self.conflict_count = 0
         self.refusal_counts: Counter[str] = Counter()
@@ -254,7 +254,7 @@ class SimulatedJournal:
             raise Violation("I1", f"the store is at {appended}, the fold at {self.state.seq}")
         for entry in batch.entries:
             self.entry_counts[type(entry)] += 1
-            self.written.append((entry, epoch))
+            self.entries_with_epochs.append((entry, epoch))
         row = run_now(self.store.get_row(self.run))
         head, self.holder, self.wake_at = row.head, row.holder, row.head.wake_at
         if (head.phase, head.leased) != (self.state.phase, self.state.is_leased):

@@ -15,7 +15,7 @@ from midrun.core.transitions import Accepted, NoChange
 from tests.support.simulate.checks import Violation
 from tests.support.simulate.environment import ControlReply, Environment
 from tests.support.simulate.setup import Setup, Strategy
-from tests.support.simulate.universe import Universe
+from tests.support.simulate.universe import Simulation
 
 CHUNK_SCHEDULES: Final = 100
 
@@ -49,12 +49,12 @@ class SweepResult(Struct, kw_only=True):
 
 def run_schedule(seed: int, strategy: Strategy) -> Failure | None:
     """Run the schedule of a seed; return its failure, or None."""
-    return run_simulation(Universe(seed, strategy))
+    return run_simulation(Simulation(seed, strategy))
 
 
-def run_simulation(universe: Universe) -> Failure | None:
+def run_simulation(universe: Simulation) -> Failure | None:
     """Run a schedule; return its failure, or None."""
-    env = universe.scene
+    env = universe.env
     try:
         universe.run()
     except Violation as violation:
@@ -72,12 +72,12 @@ def run_schedules(seeds: Iterable[int], strategy: Strategy) -> SweepResult:
     sweep = SweepResult()
     outcomes: Counter[str] = Counter()
     for seed in seeds:
-        universe = Universe(seed, strategy)
+        universe = Simulation(seed, strategy)
         failure = run_simulation(universe)
-        state = universe.scene.desk.state
+        state = universe.env.journal.state
         sweep.schedules += 1
         sweep.entries += state.seq
-        sweep.steps += universe.scene.scheduler.step_count
+        sweep.steps += universe.env.scheduler.step_count
         if failure is None:
             outcomes[f"{state.phase} with residue" if state.residue else str(state.phase)] += 1
         else:
@@ -129,7 +129,7 @@ def format_journal(env: Environment) -> str:
     """Return the journal, one entry per line."""
     return "\n".join(
         f"  {seq:3} {_format_entry(entry, epoch)}"
-        for seq, (entry, epoch) in enumerate(env.desk.written, 1)
+        for seq, (entry, epoch) in enumerate(env.journal.entries_with_epochs, 1)
     )
 
 

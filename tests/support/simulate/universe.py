@@ -21,18 +21,18 @@ DRAIN_STEPS_MAX: Final = 1500
 OPERATOR_ACTIONS_MAX: Final = 60
 
 
-class Universe:
+class Simulation:
     """One schedule of a seed."""
 
     def __init__(self, seed: int, strategy: Strategy) -> None:
-        self.scene = Environment(seed, strategy)
-        self.faults = Faults(self.scene, self._start_driver)
-        self.operator = Client(self.scene, "otto", Process("otto", "client"))
-        self.undo_retries_left = self.scene.rng.randint(0, 2)
+        self.env = Environment(seed, strategy)
+        self.faults = Faults(self.env, self._start_driver)
+        self.operator = Client(self.env, "otto", Process("otto", "client"))
+        self.undo_retries_left = self.env.rng.randint(0, 2)
         self._spawn_threads()
 
     def _spawn_threads(self) -> None:
-        env, setup = self.scene, self.scene.setup
+        env, setup = self.env, self.env.setup
         for _ in range(setup.drivers):
             self._start_driver()
         for number, ops in enumerate(setup.client_sequences):
@@ -59,9 +59,9 @@ class Universe:
 
     def _start_driver(self) -> None:
         process = Process(f"w{len(self.faults.drivers) + 1}", "driver")
-        driver = Driver(self.scene, process)
+        driver = Driver(self.env, process)
         self.faults.drivers.append(driver)
-        self.scene.spawn(driver.steps(), process)
+        self.env.spawn(driver.steps(), process)
 
     def run(self) -> None:
         """Run the schedule, let an operator bring the run to its end, and check everything.
@@ -69,7 +69,7 @@ class Universe:
         Raises:
             Violation: a rule is broken.
         """
-        env, scheduler = self.scene, self.scene.scheduler
+        env, scheduler = self.env, self.env.scheduler
         while scheduler.step_count < STEPS_MAX:
             enabled = scheduler.list_enabled()
             if not enabled:
@@ -87,8 +87,8 @@ class Universe:
 
     def _advance_clock(self) -> bool:
         """Set the clock to the next timer; False if there is none."""
-        env = self.scene
-        times = [env.desk.wake_at] if env.desk.state.phase is not Phase.HALTED else []
+        env = self.env
+        times = [env.journal.wake_at] if env.journal.state.phase is not Phase.HALTED else []
         times += [driver.wake_at for driver in self.faults.drivers if not driver.process.dead]
         ahead = [time for time in times if time is not None and time > env.now]
         if not ahead:
@@ -100,7 +100,7 @@ class Universe:
 
     def _drain(self) -> None:
         """Stop faults and clients; only drivers and one operator continue."""
-        env, scheduler = self.scene, self.scene.scheduler
+        env, scheduler = self.env, self.env.scheduler
         env.is_draining = True
         for thread in scheduler.threads:
             thread.process.frozen = False
@@ -110,14 +110,14 @@ class Universe:
         for driver in self.faults.drivers:
             driver.is_shutting_down = driver.is_shutting_down and not driver.process.dead
             if driver.process.dead:
-                env.desk.expire_lease(driver.process.name)
+                env.journal.expire_lease(driver.process.name)
         if not any(self._is_available(driver) for driver in self.faults.drivers):
             self._start_driver()
         self._run_to_end()
 
     def _run_to_end(self) -> None:
         """Run all threads in turn until the run has ended; let the operator unblock it."""
-        env, scheduler = self.scene, self.scene.scheduler
+        env, scheduler = self.env, self.env.scheduler
         steps = operator_actions = 0
         while steps < DRAIN_STEPS_MAX and operator_actions < OPERATOR_ACTIONS_MAX:
             steps += 1
@@ -127,11 +127,11 @@ class Universe:
                     if thread in scheduler.threads and scheduler.is_ready(thread):
                         scheduler.step(thread)
             elif not self._advance_clock():
-                if is_ended(env.desk.state) and not self._wants_undo_retry():
+                if is_ended(env.journal.state) and not self._wants_undo_retry():
                     return
                 operator_actions += 1
-                self._unblock(env.desk.state)
-        raise Violation("L1", f"the run does not end: {env.desk.state.phase}")
+                self._unblock(env.journal.state)
+        raise Violation("L1", f"the run does not end: {env.journal.state.phase}")
 
     @staticmethod
     def _is_available(driver: Driver) -> bool:
@@ -139,7 +139,7 @@ class Universe:
 
     def _wants_undo_retry(self) -> bool:
         """Return whether the operator retries a failed undo."""
-        state, accepted = self.scene.desk.state, self.scene.desk.entry_counts[ResidueAccepted]
+        state, accepted = self.env.journal.state, self.env.journal.entry_counts[ResidueAccepted]
         if not state.residue or accepted or not self.undo_retries_left:
             return False
         self.undo_retries_left -= 1
@@ -151,29 +151,29 @@ class Universe:
         match state.phase:
             case Phase.HALTED:
                 self._operate("lift")
-            case Phase.PAUSED | Phase.FAILED if state.operator_name:
-                self.operator.name = state.operator_name
+            case Phase.PAUSED | Phase.FAILED if state.taken_over_by:
+                self.operator.name = state.taken_over_by
                 self._operate("hand_back")
             case Phase.PAUSED | Phase.FAILED if state.pause and state.pause.cap_name:
                 self._operate("resume_caps")
             case Phase.PAUSED | Phase.FAILED:
                 self._operate("resume")
             case Phase.WAITING:
-                check_for_orphaned_children(self.scene, state)
+                check_for_orphaned_children(self.env, state)
                 kinds = [ask.ask_kind for ask in list_open_asks(state)]
                 kind = kinds[0] if kinds else "question"
-                on_child = kind == "child" and self.scene.chance(0.5)
+                on_child = kind == "child" and self.env.chance(0.5)
                 answer = "answer_on_child" if on_child else "answer"
                 self._operate("approve" if kind == "approval" else answer)
             case Phase.CANCELLED | Phase.COMPLETED:
-                again = state.phase is Phase.CANCELLED and self.scene.chance(0.7)
+                again = state.phase is Phase.CANCELLED and self.env.chance(0.7)
                 self._operate("retry_undo" if again else "accept_residue")
             case phase if phase in DRIVABLE_PHASES:
                 raise Violation("L1", f"stuck in {phase}: no thread can continue")
             case phase:
                 raise Violation("L1", f"stuck in {phase}")
-        if self.scene.desk.state.seq == before:
-            last = self.scene.replies[-1] if self.scene.replies else None
+        if self.env.journal.state.seq == before:
+            last = self.env.replies[-1] if self.env.replies else None
             raise Violation("L1", f"stuck in {state.phase}: the operator got {last}")
 
     def _operate(self, op: str) -> None:

@@ -7,7 +7,7 @@ from midrun.codec.journal import format_record, hash_line, hash_run_id
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.values import Phase
 from midrun.testing.scenario import RUN, START_TIME, Scenario
-from tests.unit.core.phases import paused
+from tests.unit.core.phases import paused_run
 
 KEY: Final = b"a key of the deployment"
 FINGERPRINT: Final = "5f2c"
@@ -32,7 +32,7 @@ def add_hashes(lines: tuple[bytes, ...], run: RunId = RUN) -> list[tuple[bytes, 
 
 
 def make_checkpoint(
-    run: Scenario = paused, *, key: bytes | None = None, expires: Micros | None = None
+    run: Scenario = paused_run, *, key: bytes | None = None, expires: Micros | None = None
 ) -> Checkpoint:
     """Return the checkpoint of `run` as Midrun issues it."""
     return forge_checkpoint(format_journal(run), run.state.phase, key=key, expires=expires)

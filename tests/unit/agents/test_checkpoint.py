@@ -27,9 +27,9 @@ from tests.unit.agents.checkpoints import (
     format_journal,
     make_checkpoint,
 )
-from tests.unit.core.phases import RUNS, begun, paused, waiting
+from tests.unit.core.phases import RUNS_BY_PHASE, idle_run, paused_run, waiting_run
 
-PARKED_RUNS = [run for phase in sorted(PARKED_PHASES) for run in RUNS[phase]]
+PARKED_RUNS = [run for phase in sorted(PARKED_PHASES) for run in RUNS_BY_PHASE[phase]]
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -50,8 +50,8 @@ def test_the_parked_phases_are_the_phases_at_rest_that_can_be_resumed() -> None:
 
 
 def test_the_state_of_a_checkpoint_accepts_the_pending_answer() -> None:
-    restored = Checkpoint.from_json(make_checkpoint(waiting).to_json())
-    answer = c.Answer(ask=waiting.state.asks[0].id, value="yes")
+    restored = Checkpoint.from_json(make_checkpoint(waiting_run).to_json())
+    answer = c.Answer(ask=waiting_run.state.asks[0].id, value="yes")
     assert isinstance(decide(restored.state(), answer, ISSUED_AT), Accepted)
 
 
@@ -137,13 +137,13 @@ def test_a_checkpoint_contains_the_key_id_and_not_the_key() -> None:
 def test_only_a_parked_run_has_a_checkpoint(phase: Phase) -> None:
     """Runs in other phases are driven by a worker or have ended."""
     with pytest.raises(CheckpointRefused, match="parked") as refusal:
-        make_checkpoint(RUNS[phase][0])
+        make_checkpoint(RUNS_BY_PHASE[phase][0])
     assert refusal.value.reason == "checkpoint_invalid"
 
 
 def test_no_checkpoint_is_issued_of_a_journal_that_was_changed_in_the_store() -> None:
     """A signature would make the change look valid."""
-    pairs = add_hashes(format_journal(paused))
+    pairs = add_hashes(format_journal(paused_run))
     pairs[2] = (pairs[2][0].replace(b"c1", b"c7"), pairs[2][1])
     with pytest.raises(JournalCorrupt, match="seq 3"):
         Checkpoint.of(
@@ -179,7 +179,7 @@ def test_a_checkpoint_above_the_size_limit_is_neither_written_nor_read(
 
 def test_a_checkpoint_of_a_long_run_can_be_read_back() -> None:
     """500 messages, with characters outside of ASCII."""
-    run = begun
+    run = idle_run
     for number in range(500):
         run = run.when(c.Say(text=f"Größe {number} 漢字 🐦 " + "x" * 500, urgency="later"))
     run = run.when(c.Pause()).advances()
@@ -222,7 +222,7 @@ def test_the_same_agent_may_resume_until_the_checkpoint_expires() -> None:
         ("clerk", "other", LAST_VALID_MOMENT, "agent_mismatch", "changed since"),
     ],
 )
-def test_too_late_or_another_agent_is_refused_by_name(
+def test_an_expired_checkpoint_or_another_agent_is_refused(
     agent: str, agent_print: str, now: Micros, reason: str, detail: str
 ) -> None:
     """The expiry is checked first: an expired checkpoint stays useless with the right agent."""

@@ -22,11 +22,11 @@ from tests.unit.agents.checkpoints import (
     format_journal,
     make_checkpoint,
 )
-from tests.unit.core.phases import begun, paused
+from tests.unit.core.phases import idle_run, paused_run
 
 SIGNED = make_checkpoint(key=KEY, expires=ISSUED_AT).to_json()
 UNSIGNED = make_checkpoint(expires=ISSUED_AT).to_json()
-LINES = format_journal(paused)
+LINES = format_journal(paused_run)
 BITS = [1 << bit for bit in range(8)]
 
 
@@ -244,7 +244,7 @@ def test_lines_that_cannot_be_folded_are_refused_and_do_not_crash(
 
 def test_a_journal_of_a_run_that_is_not_parked_is_refused() -> None:
     """The phase is computed from the lines, not taken from the envelope."""
-    assert "running run" in expect_refusal(forge_checkpoint(format_journal(begun)).to_json())
+    assert "running run" in expect_refusal(forge_checkpoint(format_journal(idle_run)).to_json())
     assert "queued run" in expect_refusal(
         forge_checkpoint(format_journal(journal(LEASED_RUN[0]))).to_json()
     )
@@ -309,7 +309,7 @@ def test_random_values_in_fields_are_refused_or_do_not_change_the_state(
     """F18, with random changes to a valid checkpoint."""
     text = json.dumps(json.loads(UNSIGNED) | fields)
     read = read_unless_refused(text)
-    assert read is None or read.state() == paused.state
+    assert read is None or read.state() == paused_run.state
 
 
 @given(st.text() | st.binary())

@@ -13,7 +13,7 @@ from midrun.cli.command_specs import COMMAND_GROUPS
 from midrun.models import Use
 from midrun.runs.protocols import AnyRun
 from midrun.runs.values import Receipt
-from tests.scenarios.promises.drafts import ATTEMPTS, Drafts, hasty
+from tests.scenarios.promises.drafts import UNDO_ATTEMPTS, UndoableDrafts, make_fast_environment
 from tests.unit.cli.typist import (
     APP,
     TOKEN,
@@ -462,13 +462,15 @@ def test_feed_follow_ends_with_the_exit_code_of_the_run(
 
 
 async def _leave_residue(store: str) -> str:
-    drafts = Drafts()
-    drafts.fails["a"] = 2 * ATTEMPTS  # an undo of an earlier test may be retried here, too
+    drafts = UndoableDrafts()
+    drafts.failures_left["a"] = (
+        2 * UNDO_ATTEMPTS
+    )  # an undo of an earlier test may be retried here, too
     agent = drafts.agent(Use("write", name="a"), Use("slow", name="x"))
     with anyio.fail_after(60):
-        async with Midrun(store, agents=[agent], outside=hasty()) as local:
+        async with Midrun(store, agents=[agent], outside=make_fast_environment()) as local:
             run = await local.start("actor", "go")
-            await drafts.stage.start("x").wait()
+            await drafts.controllable_tools.start("x").wait()
             await run.cancel(undo="all")
             await run.until("cancelled")
             return run.id

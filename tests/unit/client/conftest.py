@@ -11,7 +11,12 @@ import pytest
 from midrun import connect
 from midrun.runs.protocols import AnyMidrun
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.conftest import RunningServer, Serve, make_server_starter, token_of
+from tests.unit.server.conftest import (
+    RunningServer,
+    StartServer,
+    make_server_starter,
+    make_token,
+)
 
 TIMEOUT_S = 120
 
@@ -25,7 +30,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture
-def serve(stack: AsyncExitStack, tmp_path: Path) -> Serve:
+def serve(stack: AsyncExitStack, tmp_path: Path) -> StartServer:
     """Return a function that starts a server; all its journals are verified at the end."""
     any_port = ["127.0.0.1"]  # a proxy in front of the server has another port
     return make_server_starter(stack, f"sqlite:///{tmp_path / 'runs.db'}", any_port)
@@ -56,10 +61,10 @@ def connect_client(stack: AsyncExitStack) -> ConnectClient:
         server: RunningServer, *, name: str = "olga", port: int = 0, patience: float = 30.0
     ) -> AnyMidrun:
         url = f"http://127.0.0.1:{port or server.port}"
-        mid = connect(url, token=token_of(name), patience=patience)
+        mid = connect(url, token=make_token(name), patience=patience)
         return await stack.enter_async_context(mid)
 
     return connect_as
 
 
-__all__ = ["ConnectClient", "RunningServer", "Serve"]
+__all__ = ["ConnectClient", "RunningServer", "StartServer"]

@@ -20,7 +20,12 @@ from midrun.stops import MaxSteps
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.run_suite import OpenHandle, RunSuite
 from tests.unit.client.conftest import ConnectClient
-from tests.unit.server.conftest import KEY, Serve, make_server_starter, verify_all_journals
+from tests.unit.server.conftest import (
+    KEY,
+    StartServer,
+    make_server_starter,
+    verify_all_journals,
+)
 
 CONNECT_WITHOUT_HTTPX = """
 import sys
@@ -44,7 +49,7 @@ def test_connect_without_httpx_names_the_extra() -> None:
     assert "midrun[client]" in result.stdout
 
 
-async def test_an_unknown_token_is_refused_when_connecting(serve: Serve) -> None:
+async def test_an_unknown_token_is_refused_when_connecting(serve: StartServer) -> None:
     server = await serve()
     for token in (None, "an-unknown-token-0123456789"):
         with pytest.raises(ServerRefused) as refused:
@@ -63,7 +68,7 @@ async def test_an_invalid_url_is_refused() -> None:
 
 
 async def test_a_handle_must_be_opened_and_can_be_opened_once(
-    serve: Serve, connect_client: ConnectClient
+    serve: StartServer, connect_client: ConnectClient
 ) -> None:
     """`Midrun` itself behaves in the same way."""
     server = await serve()
@@ -77,7 +82,7 @@ async def test_a_handle_must_be_opened_and_can_be_opened_once(
 
 
 async def test_an_empty_task_is_refused_by_every_way_to_start_a_run(
-    serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    serve: StartServer, connect_client: ConnectClient, stage: ControllableTools
 ) -> None:
     """It is refused before anything is sent or stored."""
     agent = stage.agent("Done.")
@@ -93,7 +98,7 @@ async def test_an_empty_task_is_refused_by_every_way_to_start_a_run(
 
 
 async def test_a_client_cannot_act_as_another_actor(
-    serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    serve: StartServer, connect_client: ConnectClient, stage: ControllableTools
 ) -> None:
     """The journal names the actor, and over HTTP the token decides who that is."""
     server = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -110,7 +115,7 @@ async def test_a_client_cannot_act_as_another_actor(
 
 
 async def test_the_server_enforces_the_role_of_the_client(
-    serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    serve: StartServer, connect_client: ConnectClient, stage: ControllableTools
 ) -> None:
     """For a user, runs of others do not exist; a viewer can only read."""
     server = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -133,7 +138,7 @@ async def test_the_server_enforces_the_role_of_the_client(
 
 
 async def test_a_stop_condition_that_names_code_is_refused(
-    serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    serve: StartServer, connect_client: ConnectClient, stage: ControllableTools
 ) -> None:
     """A condition that is data is sent to the server; one that would import code is not."""
     server = await serve(stage.agent("Done."))
@@ -145,7 +150,7 @@ async def test_a_stop_condition_that_names_code_is_refused(
 
 
 async def test_a_client_passes_a_signed_checkpoint_to_another_server(
-    serve: Serve, connect_client: ConnectClient
+    serve: StartServer, connect_client: ConnectClient
 ) -> None:
     """The client needs no key; the server that resumes the checkpoint checks the signature."""
 
@@ -169,7 +174,7 @@ async def test_a_client_passes_a_signed_checkpoint_to_another_server(
 
 async def test_a_checkpoint_with_a_child_run_continues_on_another_server(
     stack: AsyncExitStack,
-    serve: Serve,
+    serve: StartServer,
     connect_client: ConnectClient,
     stage: ControllableTools,
     tmp_path: Path,
@@ -220,7 +225,7 @@ class TestOverHttp(RunSuite):
     checkpoint_key: ClassVar[bytes | None] = KEY
 
     @pytest.fixture
-    def opened(self, serve: Serve, connect_client: ConnectClient) -> OpenHandle:
+    def opened(self, serve: StartServer, connect_client: ConnectClient) -> OpenHandle:
         """Return a function that serves agents and connects to the server as Olga."""
 
         async def open_midrun(*agents: Agent) -> AnyMidrun:

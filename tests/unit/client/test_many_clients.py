@@ -15,9 +15,9 @@ from midrun.models import Use
 from midrun.server import Limits
 from midrun.testing.controllable_tools import ControllableTools
 from tests.support.processes import ROOT
-from tests.unit.client.conftest import ConnectClient, Serve
-from tests.unit.server.conftest import listening, token_of
-from tests.unit.server.listening import heard
+from tests.unit.client.conftest import ConnectClient, StartServer
+from tests.unit.server.conftest import make_token, serve_on_loopback
+from tests.unit.server.listening import open_event_stream
 
 SLOW_CLIENTS = 200
 
@@ -27,7 +27,7 @@ SOCKET_BUFFER_BYTES = 4096
 
 @pytest.mark.slow
 async def test_requests_from_several_processes_in_any_order_are_each_applied_once(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Two servers share the store. All requests under one id get the outcome of the first."""
     limits = Limits(pending=100, rate=1e6, burst=10**6)
@@ -39,7 +39,7 @@ async def test_requests_from_several_processes_in_any_order_are_each_applied_onc
 
     async def send_controls(url: str, seed: int) -> None:
         module = [sys.executable, "-m", "tests.unit.client.control_sender"]
-        command = [*module, url, token_of("olga"), run.id, str(seed)]
+        command = [*module, url, make_token("olga"), run.id, str(seed)]
         process = await anyio.run_process(command, cwd=ROOT, stderr=subprocess.STDOUT)
         for line in process.stdout.splitlines():
             number, kind, name, seq = msgspec.json.decode(
@@ -71,7 +71,7 @@ async def test_requests_from_several_processes_in_any_order_are_each_applied_onc
 
 @pytest.mark.slow
 async def test_two_hundred_slow_streams_do_not_delay_a_quick_one(
-    serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    serve: StartServer, connect_client: ConnectClient, stage: ControllableTools
 ) -> None:
     """They read nothing until the run has ended, and then all of it.
 
@@ -92,7 +92,7 @@ async def test_two_hundred_slow_streams_do_not_delay_a_quick_one(
 
     async def read_slowly(client: httpx2.AsyncClient) -> None:
         nonlocal started
-        async with heard(client, path) as events:
+        async with open_event_stream(client, path) as events:
             event_ids = [(await anext(events)).id]
             started += 1
             if started == SLOW_CLIENTS:
@@ -102,7 +102,7 @@ async def test_two_hundred_slow_streams_do_not_delay_a_quick_one(
         slow_streams.append(event_ids)
 
     async with (
-        listening(server.app, send_buffer_bytes=SOCKET_BUFFER_BYTES) as port,
+        serve_on_loopback(server.app, send_buffer_bytes=SOCKET_BUFFER_BYTES) as port,
         _make_client_with_small_buffers(port) as client,
         anyio.create_task_group() as tasks,
     ):
@@ -121,6 +121,6 @@ def _make_client_with_small_buffers(port: int) -> httpx2.AsyncClient:
         limits=httpx2.Limits(max_connections=None),
         socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)],
     )
-    headers = {"Authorization": f"Bearer {token_of('olga')}"}
+    headers = {"Authorization": f"Bearer {make_token('olga')}"}
     url = f"http://127.0.0.1:{port}"
     return httpx2.AsyncClient(base_url=url, headers=headers, transport=transport, timeout=120)

@@ -25,8 +25,8 @@ from tests.scenarios.promises.conftest import log
 from tests.unit.client.actor_clients import ActorMidrun, authenticate
 from tests.unit.client.conftest import TIMEOUT_S
 from tests.unit.runs import test_controls
-from tests.unit.runs.conftest import LEASE, Opener, verify_all
-from tests.unit.server.conftest import listening
+from tests.unit.runs.conftest import LONG_LEASE, OpenMidrun, verify_journals
+from tests.unit.server.conftest import serve_on_loopback
 
 __all__ = ["log"]  # a fixture of these tests
 
@@ -64,24 +64,24 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def opened(path: Path) -> AsyncIterator[Opener]:
+async def opened(path: Path) -> AsyncIterator[OpenMidrun]:
     """Give a function that serves agents and connects; journals are verified at the end."""
     with anyio.fail_after(TIMEOUT_S):
         async with AsyncExitStack() as stack:
             yield _make_opener(stack, path)  # type: ignore[misc]  # same methods, another class
-        await verify_all(path)
+        await verify_journals(path)
 
 
 def _make_opener(stack: AsyncExitStack, path: Path) -> object:
     async def serve_and_connect(
-        *agents: Agent, lease: timedelta = LEASE, key: bytes | None = None
+        *agents: Agent, lease: timedelta = LONG_LEASE, key: bytes | None = None
     ) -> ActorMidrun:
         outside = Environment(lease=lease)
         mid = Midrun(f"sqlite:///{path}", agents=agents, key=key, outside=outside)
         await stack.enter_async_context(mid)
         limits = Limits(rate=1e6, burst=10**6, pending=10**3)
         port = await stack.enter_async_context(
-            listening(app(mid, auth=authenticate, limits=limits))
+            serve_on_loopback(app(mid, auth=authenticate, limits=limits))
         )
         return ActorMidrun(mid, f"http://127.0.0.1:{port}", stack)
 

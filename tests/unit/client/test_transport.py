@@ -22,7 +22,7 @@ from midrun.runs.values import FeedEntry, Receipt
 from midrun.server import Limits
 from midrun.stops import MaxSteps
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.client.conftest import ConnectClient, RunningServer, Serve
+from tests.unit.client.conftest import ConnectClient, RunningServer, StartServer
 from tests.unit.client.proxy import Proxy, run_proxy
 
 Control = Callable[[AnyRun], Awaitable[Receipt]]
@@ -55,7 +55,7 @@ async def _read_entry_kinds(server: RunningServer, run: AnyRun) -> list[str]:
 )
 async def test_a_control_whose_reply_is_lost_is_applied_once(
     stack: AsyncExitStack,
-    serve: Serve,
+    serve: StartServer,
     connect_client: ConnectClient,
     stage: ControllableTools,
     control: Control,
@@ -77,7 +77,10 @@ async def test_a_control_whose_reply_is_lost_is_applied_once(
 
 
 async def test_a_start_and_a_fork_whose_reply_is_lost_create_one_run_each(
-    stack: AsyncExitStack, serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    stack: AsyncExitStack,
+    serve: StartServer,
+    connect_client: ConnectClient,
+    stage: ControllableTools,
 ) -> None:
     server = await serve(stage.agent("Done.", "Done again."))
     proxy, mid = await _connect_through_proxy(stack, server, connect_client)
@@ -93,7 +96,7 @@ async def test_a_start_and_a_fork_whose_reply_is_lost_create_one_run_each(
 
 
 async def test_an_answer_and_a_resume_whose_reply_is_lost_are_applied_once(
-    stack: AsyncExitStack, serve: Serve, connect_client: ConnectClient
+    stack: AsyncExitStack, serve: StartServer, connect_client: ConnectClient
 ) -> None:
     """The repeated answer would be refused, the repeated resume stale; neither is seen."""
     model = ScriptedModel([Use("ask_human", question="?"), "Done."])
@@ -114,7 +117,10 @@ async def test_an_answer_and_a_resume_whose_reply_is_lost_are_applied_once(
 
 
 async def test_a_refusal_whose_reply_is_lost_is_repeated(
-    stack: AsyncExitStack, serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    stack: AsyncExitStack,
+    serve: StartServer,
+    connect_client: ConnectClient,
+    stage: ControllableTools,
 ) -> None:
     """The refusal of the first attempt is on record."""
     server = await serve(stage.agent("Done."))
@@ -127,7 +133,10 @@ async def test_a_refusal_whose_reply_is_lost_is_repeated(
 
 
 async def test_a_feed_over_a_breaking_connection_has_every_entry_once(
-    stack: AsyncExitStack, serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    stack: AsyncExitStack,
+    serve: StartServer,
+    connect_client: ConnectClient,
+    stage: ControllableTools,
 ) -> None:
     """An event that is cut in the middle is sent again as a whole."""
     turns = [Use("slow", name="a"), *(Use("quick", name=str(n)) for n in range(12)), "Done."]
@@ -148,7 +157,7 @@ async def test_a_feed_over_a_breaking_connection_has_every_entry_once(
 
 
 async def test_a_feed_from_beyond_the_journal_starts_from_the_beginning(
-    serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    serve: StartServer, connect_client: ConnectClient, stage: ControllableTools
 ) -> None:
     """The store was restored from a backup, for example."""
     server = await serve(stage.agent("Done."))
@@ -159,7 +168,10 @@ async def test_a_feed_from_beyond_the_journal_starts_from_the_beginning(
 
 
 async def test_feed_and_until_survive_an_outage_of_the_server(
-    stack: AsyncExitStack, serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    stack: AsyncExitStack,
+    serve: StartServer,
+    connect_client: ConnectClient,
+    stage: ControllableTools,
 ) -> None:
     server = await serve(stage.agent(Use("slow", name="a"), "Done."))
     proxy, mid = await _connect_through_proxy(stack, server, connect_client)
@@ -203,7 +215,10 @@ async def test_the_patience_of_a_client_starts_when_the_server_becomes_unreachab
 
 
 async def test_an_unreachable_server_is_reported_and_the_request_can_be_repeated(
-    stack: AsyncExitStack, serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    stack: AsyncExitStack,
+    serve: StartServer,
+    connect_client: ConnectClient,
+    stage: ControllableTools,
 ) -> None:
     """The client does not know whether it arrived; under its request id it is applied once."""
     server = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -237,7 +252,7 @@ async def test_connecting_fails_if_no_server_listens(connect_client: ConnectClie
 
 
 async def test_a_client_over_the_rate_limit_waits_and_repeats_its_request(
-    serve: Serve, connect_client: ConnectClient, stage: ControllableTools
+    serve: StartServer, connect_client: ConnectClient, stage: ControllableTools
 ) -> None:
     """The server says when to repeat it."""
     server = await serve(stage.agent("Done."), limits=Limits(rate=100.0, burst=2))
@@ -372,7 +387,7 @@ def retry_undo_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("scenario", [steer_run, decide_asks, cancel_and_retry_undo])
 async def test_a_scenario_with_every_first_reply_lost_has_the_same_entries(
     stack: AsyncExitStack,
-    serve: Serve,
+    serve: StartServer,
     connect_client: ConnectClient,
     stage: ControllableTools,
     scenario: Scenario,

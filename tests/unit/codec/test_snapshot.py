@@ -23,7 +23,7 @@ from midrun.core.evolve import apply_entries, fold
 from midrun.core.ids import Epoch, Micros, RunId
 from midrun.core.state import State
 from midrun.testing.scenario import RUN
-from tests.unit.core.phases import RUNS
+from tests.unit.core.phases import RUNS_BY_PHASE
 from tests.unit.core.scenario_steps import leased_run
 
 
@@ -57,14 +57,14 @@ def test_a_truncated_snapshot_is_ignored(state: State, length: int) -> None:
 
 
 def test_a_snapshot_of_any_phase_decodes_to_the_same_state() -> None:
-    for runs in RUNS.values():
+    for runs in RUNS_BY_PHASE.values():
         for run in runs:
             assert decode_snapshot(encode_snapshot(run.state)) == run.state
 
 
 def test_a_fold_from_a_snapshot_equals_a_fold_from_the_start() -> None:
     """This holds for a snapshot at every seq."""
-    for runs in RUNS.values():
+    for runs in RUNS_BY_PHASE.values():
         for run in runs:
             for seq in range(1, len(run.records)):
                 snapshot = decode_snapshot(encode_snapshot(fold(RUN, run.records[:seq])))

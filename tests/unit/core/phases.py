@@ -15,12 +15,12 @@ ANN: Final = Actor(name="ann")
 MAIL: Final = Use(tool="mail", args={"to": "bo"}, traits=Traits(undo=True))
 ASK: Final = Use(tool="ask_human", args={})
 
-begun: Final = given(*LEASED_RUN)
-mailing_run: Final = begun.replies(MAIL).starts("c2")
+idle_run: Final = given(*LEASED_RUN)
+mailing_run: Final = idle_run.replies(MAIL).starts("c2")
 ASK_INPUT: Final = v.AskPerson(epoch=Epoch(1), call=CallId("c2"))
-asking_run: Final = begun.replies(ASK).starts("c2").after(ASK_INPUT)
-waiting: Final = asking_run.advances()
-paused: Final = (
+asking_run: Final = idle_run.replies(ASK).starts("c2").after(ASK_INPUT)
+waiting_run: Final = asking_run.advances()
+paused_run: Final = (
     mailing_run.after(v.CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
     .when(c.Pause())
     .advances()
@@ -37,30 +37,39 @@ child_run: Final = (
 )
 """A child run with a finished call that can be undone."""
 
-RUNS: Final[Mapping[Phase, tuple[Scenario, ...]]] = {
+RUNS_BY_PHASE: Final[Mapping[Phase, tuple[Scenario, ...]]] = {
     Phase.QUEUED: (
         given(LEASED_RUN[0]),
-        paused.when(c.Resume()),
-        waiting.when(c.Redirect(text="no")),
+        paused_run.when(c.Resume()),
+        waiting_run.when(c.Redirect(text="no")),
     ),
-    Phase.RUNNING: (begun, mailing_run, asking_run, begun.when(c.Say(text="hm?")).advances()),
+    Phase.RUNNING: (
+        idle_run,
+        mailing_run,
+        asking_run,
+        idle_run.when(c.Say(text="hm?")).advances(),
+    ),
     Phase.PAUSING: (mailing_run.when(c.Pause()), asking_run.when(c.TakeOver(by=ANN))),
-    Phase.PAUSED: (paused, paused.when(c.TakeOver(by=ANN)), waiting.when(c.Pause())),
-    Phase.WAITING: (waiting, waiting.when(c.Say(text="x", urgency="later"))),
-    Phase.CANCELLING: (cancelling_run, paused.when(c.Cancel(undo="all"))),
+    Phase.PAUSED: (
+        paused_run,
+        paused_run.when(c.TakeOver(by=ANN)),
+        waiting_run.when(c.Pause()),
+    ),
+    Phase.WAITING: (waiting_run, waiting_run.when(c.Say(text="x", urgency="later"))),
+    Phase.CANCELLING: (cancelling_run, paused_run.when(c.Cancel(undo="all"))),
     Phase.CANCELLED: (
-        waiting.when(c.Cancel()),
+        waiting_run.when(c.Cancel()),
         given(LEASED_RUN[0]).when(c.Cancel()),
         child_run.when(c.Cancel()).advances(),
     ),
     Phase.COMPLETED: (
-        begun.replies(text="done").advances(),
+        idle_run.replies(text="done").advances(),
         child_run.replies(text="done").advances(),
     ),
-    Phase.FAILED: (begun.after(v.FailRun(epoch=Epoch(1), error="boom")),),
+    Phase.FAILED: (idle_run.after(v.FailRun(epoch=Epoch(1), error="boom")),),
     Phase.HALTED: (
         mailing_run.when(c.Halt()),
-        waiting.when(c.Halt()),
+        waiting_run.when(c.Halt()),
         cancelling_run.when(c.Halt()),
     ),
 }

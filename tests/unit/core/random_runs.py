@@ -194,8 +194,8 @@ def make_continuing_control(choose: Choose, state: State) -> Control | None:
     """Return a control that continues a run at rest; None if the run is not at rest."""
     if state.phase is Phase.HALTED:
         return c.Lift(by=BOB)
-    if state.phase is Phase.PAUSED and state.operator_name:
-        return c.HandBack(by=ANN if state.operator_name == "ann" else BOB)
+    if state.phase is Phase.PAUSED and state.taken_over_by:
+        return c.HandBack(by=ANN if state.taken_over_by == "ann" else BOB)
     if state.phase in {Phase.PAUSED, Phase.FAILED}:
         cap_name = state.pause.cap_name if state.pause is not None else ""
         bounds = measure_caps(state.stop, state.meter)
@@ -308,7 +308,7 @@ def make_effect_input(  # noqa: C901 - one arm per effect
             return make_host_input(choose, epoch)
         case o.Settle():
             return v.SettlePhase(epoch=epoch)
-        case o.Park():
+        case o.GiveBackLease():
             return v.StandDown(epoch=epoch, why="parked")
         case o.WakeAt():
             return None

@@ -9,7 +9,7 @@ from midrun.core.effects import (
     AbortCall,
     CallModel,
     CallTool,
-    Park,
+    GiveBackLease,
 )
 from midrun.core.entries import (
     CallAborted,
@@ -114,7 +114,9 @@ def test_a_halt_aborts_calls_in_flight_and_a_lift_queues_the_run() -> None:
     run = run.then(phase=Phase.HALTED, plans=(AbortCall(call=C2, reason="halted"),))
     start = v.StartCall(epoch=E1, call=C3, seen_seq=run.state.seq)
     run.when(start).then(refused="is_halted")
-    run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).then(plans=(Park(),))
+    run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).then(
+        plans=(GiveBackLease(),)
+    )
     run = run.after(v.StandDown(epoch=E1)).then(phase=Phase.HALTED)
     run.when(c.Lift()).then(phase=Phase.QUEUED)
 

@@ -32,7 +32,7 @@ from midrun.core.transitions import (
 from midrun.core.values import Actor, Phase, Use
 from midrun.testing.scenario import Scenario
 from tests.support.processes import JOURNALS
-from tests.unit.core.phases import INPUTS, RUNS
+from tests.unit.core.phases import INPUTS, RUNS_BY_PHASE
 from tools.golden.facts import RUN
 
 COMMON_REFUSALS = {"fenced", "lease_lost", "request_id_reused"}
@@ -42,7 +42,7 @@ JOURNAL_FILES = sorted(JOURNALS.glob("*.jsonl"))
 @pytest.mark.parametrize("phase", Phase)
 def test_every_input_in_every_phase_gets_the_answer_of_the_table(phase: Phase) -> None:
     """The answer is an acceptance, a no-op or a refusal, and never an exception."""
-    for run, run_input in product(RUNS[phase], INPUTS):
+    for run, run_input in product(RUNS_BY_PHASE[phase], INPUTS):
         check_answer(run, run_input)
 
 
@@ -66,9 +66,9 @@ def check_answer(run: Scenario, run_input: Input) -> None:
 
 def test_every_phase_has_a_run_to_test_the_table_with() -> None:
     """A phase without a run would let the test above pass without a check."""
-    assert set(RUNS) == set(Phase)
-    assert {run.state.phase for runs in RUNS.values() for run in runs} == set(Phase)
-    for phase, runs in RUNS.items():
+    assert set(RUNS_BY_PHASE) == set(Phase)
+    assert {run.state.phase for runs in RUNS_BY_PHASE.values() for run in runs} == set(Phase)
+    for phase, runs in RUNS_BY_PHASE.items():
         assert {run.state.phase for run in runs} == {phase}
 
 
@@ -127,7 +127,7 @@ def test_every_phase_of_an_active_run_accepts_a_cancel() -> None:
 
 def make_valid_controls(state: State) -> list[c.Control]:
     """Return controls with arguments that fit the asks, frames and caps in `state`."""
-    operator = Actor(name=state.operator_name or "ann", role="operator")
+    operator = Actor(name=state.taken_over_by or "ann", role="operator")
     raised = {
         name: bound + 1
         for name, (_, bound) in measure_caps(state.stop, state.meter_with_time).items()

@@ -32,8 +32,8 @@ from midrun.ports.model import Finished, Piece, Prompt
 from midrun.runs.values import FeedEntry
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import engine, true
-from tests.unit.runs.conftest import LEASE, PATIENCE
+from tests.scenarios.promises.seen import get_worker, yield_until
+from tests.unit.runs.conftest import LONG_LEASE, TIMEOUT_S
 
 
 async def check_payment(call: Call, args: Json) -> Json:
@@ -105,12 +105,14 @@ async def drive_two_suspects(tools: ControllableTools) -> AsyncIterator[tuple[Ru
     agents = [tools.agent(Use("read", name=name), "Done.", name=name) for name in "ab"]
     for agent in agents:
         await create_run_with_suspect_tool_call(store, agent)
-    with anyio.fail_after(PATIENCE):
-        async with Midrun(store, agents=agents, outside=Environment(lease=LEASE)) as midrun:
+    with anyio.fail_after(TIMEOUT_S):
+        async with Midrun(
+            store, agents=agents, outside=Environment(lease=LONG_LEASE)
+        ) as midrun:
             runs = {name: await midrun.get(f"run_{name}") for name in "ab"}
             for run in runs.values():
                 await wait_for_live_lease(run)
-            await true(lambda: bool(tools.called))
+            await yield_until(lambda: bool(tools.called))
             first, other = (runs["a"], runs["b"])[:: 1 if tools.called[0] == "a" else -1]
             yield first, other
             tools.open_all_gates()
@@ -184,7 +186,7 @@ async def test_the_gate_admits_one_run_and_wakes_the_next_when_it_is_released() 
     gate.release(b)
     assert gate.try_acquire(b, wakeup) > 0
     gate.release(a)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         await wakeup.wait()
     assert gate.try_acquire(b, wakeup) == 0
 
@@ -223,14 +225,16 @@ async def test_the_loop_does_not_spin_while_a_due_suspect_call_waits_for_the_gat
     store, model = MemoryStore(), RateLimitedModel()
     agent = Agent("a", model=model)
     run = await create_run_with_suspect_model_call(store, agent)
-    with anyio.fail_after(PATIENCE):
-        async with Midrun(store, agents=[agent], outside=Environment(lease=LEASE)) as midrun:
-            gate = engine(midrun)._context.suspect_gate
-            await true(
+    with anyio.fail_after(TIMEOUT_S):
+        async with Midrun(
+            store, agents=[agent], outside=Environment(lease=LONG_LEASE)
+        ) as midrun:
+            gate = get_worker(midrun)._context.suspect_gate
+            await yield_until(
                 lambda: model.calls > 0 and not gate.try_acquire(RunId("run_b"), Wakeup())
             )
-            await true(
-                lambda: engine(midrun)._run_loops[run]._suspects.is_waiting(CallId("c1"))
+            await yield_until(
+                lambda: get_worker(midrun)._run_loops[run]._suspects.is_waiting(CallId("c1"))
             )
             before = iterations[0]
             for _ in range(300):
@@ -257,7 +261,7 @@ async def test_the_check_of_a_suspect_call_waits_for_the_gate() -> None:
     assert CheckCall(call=CallId("c2")) not in suspects.runnable(effects, batch.state)
     assert suspects.wait_s is not None
     gate.release(other)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         await wakeup.wait()
     suspects.reset()
     assert suspects.runnable(effects, batch.state) == [*effects]

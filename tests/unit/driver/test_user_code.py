@@ -7,7 +7,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from midrun.driver.user_code import CANCELLATIONS_MAX, UserTask
-from tests.scenarios.promises.seen import PATIENCE, true
+from tests.scenarios.promises.seen import TIMEOUT_S, yield_until
 
 
 async def test_a_new_reason_to_stop_cancels_again_after_the_last_cancellation() -> None:
@@ -25,9 +25,9 @@ async def test_a_new_reason_to_stop_cancels_again_after_the_last_cancellation() 
     task = UserTask(swallow, "swallow", timedelta())
     await checkpoint()
     task.stop()
-    await true(lambda: swallowed == CANCELLATIONS_MAX)
+    await yield_until(lambda: swallowed == CANCELLATIONS_MAX)
     task.stop()
-    await true(lambda: swallowed > CANCELLATIONS_MAX)
+    await yield_until(lambda: swallowed > CANCELLATIONS_MAX)
     gate.set()
     await task.wait()
     assert task.has_outcome
@@ -44,7 +44,7 @@ async def test_a_cancellation_waits_for_the_end_of_a_shield() -> None:
             done.append("committed")
         await anyio.sleep_forever()
 
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         task = UserTask(commit, "commit", timedelta(hours=1))
         await started.wait()
         task.stop()

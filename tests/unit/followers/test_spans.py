@@ -21,8 +21,8 @@ from midrun.followers.spans import Spans
 from midrun.models import Use
 from midrun.ports.follower_cursors import HasFollowerCursors
 from midrun.runs.run import Run
-from tests.scenarios.promises.speaker import Line, Speaker
-from tests.scenarios.redaction.office import PASSWORD, Office
+from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.scenarios.redaction.office import PASSWORD, SecretTools
 from tests.support.processes import JOURNALS
 from tests.unit.runs.stage import ControllableTools
 from tools.golden.facts import RUN
@@ -165,7 +165,7 @@ async def test_the_link_between_segments_survives_a_restart(
     path: Path, recorder: SpanRecorder
 ) -> None:
     """The store keeps the context of the newest segment with the cursor."""
-    agent = Office().agent(Use("ask"), "Thanks.")
+    agent = SecretTools().make_agent(Use("ask"), "Thanks.")
     async with open_midrun(path, recorder, agent) as midrun:
         run = await midrun.start(agent, "Ask.")
         await run.until("waiting")
@@ -206,7 +206,7 @@ async def test_the_span_of_a_failure_has_an_error_status_without_secrets(
     path: Path, recorder: SpanRecorder
 ) -> None:
     """The run's span has it only because the run failed, too."""
-    agent = Office().agent(Use("fail", password=PASSWORD))  # then its script ends
+    agent = SecretTools().make_agent(Use("fail", password=PASSWORD))  # then its script ends
     async with open_midrun(path, recorder, agent) as midrun:
         run = await midrun.start(agent, "Fail.")
         await run.until("failed")
@@ -223,7 +223,7 @@ async def test_the_span_of_a_failure_has_an_error_status_without_secrets(
 async def test_token_usage_is_on_the_span_of_its_model_call(
     path: Path, recorder: SpanRecorder
 ) -> None:
-    agent = Agent("actor", model=Speaker(Line("Done.")))
+    agent = Agent("actor", model=GatedModel(GatedReply("Done.")))
     async with open_midrun(path, recorder, agent) as midrun:
         run = await midrun.start(agent, "Go.")
         await run.until("completed")

@@ -17,7 +17,7 @@ from midrun.followers.webhooks import Webhook
 from midrun.models import Use
 from midrun.ports.follower_cursors import HasFollowerCursors
 from midrun.stops import MaxSteps
-from tests.scenarios.redaction.office import PASSWORD, Office
+from tests.scenarios.redaction.office import PASSWORD, SecretTools
 from tests.support.processes import ROOT
 from tests.unit.followers.child import make_command
 from tests.unit.followers.receiver import SECRET, Delivery, Receiver
@@ -83,9 +83,7 @@ async def test_the_end_of_a_run_is_posted_as_a_signed_cloudevent(
         }
 
 
-async def test_a_signature_is_no_longer_good_when_anything_is_changed(
-    path: Path, receiver: Receiver
-) -> None:
+async def test_a_signature_is_invalid_after_any_change(path: Path, receiver: Receiver) -> None:
     """The signature covers the id, the time and each byte of the body."""
     agent = ControllableTools().agent("Done.")
     async with (
@@ -110,7 +108,7 @@ async def test_a_webhook_is_sent_when_a_run_waits_hits_a_cap_fails_or_is_cancell
 ) -> None:
     """A pause by a person is not sent; that person knows of it."""
     tools = ControllableTools()
-    asks = Office().agent(Use("ask"), "Thanks.", name="asks")
+    asks = SecretTools().make_agent(Use("ask"), "Thanks.", name="asks")
     capped = tools.agent(
         Use("quick", name="a"), Use("quick", name="b"), name="capped", stop=MaxSteps(1)
     )
@@ -202,7 +200,7 @@ async def test_deliveries_of_one_run_arrive_in_order_if_the_first_fails(
 ) -> None:
     """The receiver gets *waiting* before *completed*."""
     receiver.answer = fail_first(5)
-    agent = Office().agent(Use("ask"), "Thanks.")
+    agent = SecretTools().make_agent(Use("ask"), "Thanks.")
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
         following(midrun, make_webhook(receiver)),
@@ -221,7 +219,7 @@ async def test_a_delivery_that_is_always_refused_is_skipped_and_logged(
 ) -> None:
     """The next delivery of the same run is sent."""
     receiver.answer = fail_first(3, 400)
-    agent = Office().agent(Use("ask"), "Thanks.")
+    agent = SecretTools().make_agent(Use("ask"), "Thanks.")
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
         following(midrun, make_webhook(receiver, attempts=3)),
@@ -319,7 +317,7 @@ async def test_a_redirect_is_not_followed(path: Path, receiver: Receiver) -> Non
         )
 
 
-async def test_nothing_that_a_run_says_decides_where_it_is_sent(
+async def test_a_url_in_the_text_of_a_run_does_not_change_the_receiver(
     path: Path, receiver: Receiver
 ) -> None:
     """Tasks, labels and outputs are data, even if they contain a URL."""
@@ -363,7 +361,7 @@ async def test_neither_secrets_nor_addresses_are_logged(
     """A URL often contains a token. Redacted values stay redacted."""
     caplog.set_level(logging.DEBUG, logger="midrun")
     receiver.answer = fail_first(2)
-    agent = Office().agent(
+    agent = SecretTools().make_agent(
         Use("login", user="ann", password=PASSWORD), f"The password is {PASSWORD}."
     )
     url = f"{receiver.url}/T0K3N?key=s3cr3t"

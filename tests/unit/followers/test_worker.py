@@ -25,7 +25,7 @@ from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite.cursors import COMPLETED_HEAD, LEASE_TTL, append_in_phase
 from midrun.testing.store_suite.fixtures import OTHER_RUN, RUN, create_run
-from tests.scenarios.redaction.office import Office
+from tests.scenarios.redaction.office import SecretTools
 from tests.support.processes import ROOT
 from tests.unit.followers.child import make_command
 from tests.unit.followers.receiver import SECRET, Receiver
@@ -150,7 +150,7 @@ async def test_a_follower_that_is_killed_after_its_registration_misses_nothing(
 ) -> None:
     """Its successor delivers changes since the registration, and no older ones."""
     monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.05)
-    agent = Office().agent(Use("ask"), "Thanks.", name="asks")
+    agent = SecretTools().make_agent(Use("ask"), "Thanks.", name="asks")
     async with Midrun(url, agents=[agent]) as midrun:
         run = await midrun.start(agent, "Ask.")
         await run.until("waiting")

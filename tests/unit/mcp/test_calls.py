@@ -24,7 +24,7 @@ from midrun.driver.live import Delta
 from midrun.mcp import mcp_tools
 from midrun.mcp.results import RESOURCE_TEXT_MAX_CHARS, ToolFailed, convert_result
 from midrun.models import Use
-from tests.scenarios.promises.seen import entries
+from tests.scenarios.promises.seen import read_entries
 from tests.unit.mcp.tool_servers import (
     LinePipe,
     ServerVariant,
@@ -62,7 +62,8 @@ async def test_the_server_gets_the_key_of_the_call(url: str) -> None:
         run = await midrun.start("clerk", "go")
         await run.until("completed")
         keys = [
-            make_call_key(run.id, started.call) for started in await entries(run, CallStarted)
+            make_call_key(run.id, started.call)
+            for started in await read_entries(run, CallStarted)
         ]
         (received_key,) = await read_results(run)
     assert received_key in keys
@@ -73,7 +74,9 @@ async def test_an_error_of_the_tool_or_of_its_arguments_fails_the_call(url: str)
     async with mcp_tools(url=url) as tools, open_midrun(tools, *turns) as midrun:
         run = await midrun.start("clerk", "go")
         await run.until("completed")
-        tool_error, argument_error = [failed.error for failed in await entries(run, CallFailed)]
+        tool_error, argument_error = [
+            failed.error for failed in await read_entries(run, CallFailed)
+        ]
     assert tool_error == "ToolFailed: Error executing tool fail: the drawer is locked"
     assert argument_error.startswith("ToolFailed: ")
     assert "valid integer" in argument_error
@@ -86,7 +89,7 @@ async def test_a_call_is_aborted_after_the_timeout_of_its_server(url: str) -> No
     async with options as tools, open_midrun(tools, *turns) as midrun:
         run = await midrun.start("clerk", "go")
         await run.until("completed")
-        assert len(await entries(run, CallAborted)) == 1
+        assert len(await read_entries(run, CallAborted)) == 1
 
 
 async def test_a_server_gets_its_environment_variables_or_headers(
@@ -170,7 +173,7 @@ async def test_pause_now_reaches_the_server(pipe: LinePipe, variant: ServerVaria
         if variant != ServerVariant(is_http=True, is_old=False):
             await pipe.wait_for_line("told to cancel")
         await run.until("paused")
-        assert len(await entries(run, CallAborted)) == 1
+        assert len(await read_entries(run, CallAborted)) == 1
         await run.resume()
         assert isinstance(await run.result(), Completed)
         assert await read_results(run) == [{"sum": 2}]
@@ -213,7 +216,7 @@ async def test_a_server_that_ignores_a_cancellation_is_not_waited_for(
         await pipe.wait_for_line("began x")
         await run.pause(now=True)
         await run.until("paused")
-        assert len(await entries(run, CallAborted)) == 1
+        assert len(await read_entries(run, CallAborted)) == 1
         assert "finished x" not in pipe.lines
         await run.resume()
         await pipe.wait_for_line("finished x")

@@ -11,8 +11,8 @@ from midrun.core.entries import CallFailed
 from midrun.errors import OutcomeUnknown, ToolsUnreachable
 from midrun.mcp import mcp_tools
 from midrun.models import Use
-from tests.scenarios.promises.seen import entries
-from tests.unit.driver.subprocess.scene import Watch
+from tests.scenarios.promises.seen import read_entries
+from tests.unit.driver.subprocess.scene import ProcessEnd
 from tests.unit.mcp.tool_servers import (
     HttpServerProcess,
     LinePipe,
@@ -47,7 +47,7 @@ async def test_the_outcome_of_a_call_whose_server_died_is_asked_for(
         while not isinstance(outcome, Completed):  # over HTTP the next call may be lost, too
             await run.answer("yes")
             outcome = await run.result()
-        failed = await entries(run, CallFailed)
+        failed = await read_entries(run, CallFailed)
     assert all(
         failure.error.startswith("ToolsUnreachable: Cannot reach ") for failure in failed
     )
@@ -83,14 +83,14 @@ async def test_a_stdio_server_ends_with_its_context(pipe: LinePipe, end: str) ->
     with anyio.CancelScope() as scope, suppress(LookupError):
         async with mcp_tools(command=make_stdio_command(pipe)) as listed:
             tools += listed
-            watch = Watch(int(await pipe.wait_for_line("pid")))
+            watch = ProcessEnd(int(await pipe.wait_for_line("pid")))
             if end == "raised":
                 raise LookupError
             if end == "cancelled":
                 scope.cancel()
                 await anyio.sleep_forever()
     assert scope.cancelled_caught == (end == "cancelled")
-    await watch.end()
+    await watch.wait_for_end()
     with pytest.raises(ToolsUnreachable, match="was not made"):
         await call_tool(tools, "add", a=1)
 

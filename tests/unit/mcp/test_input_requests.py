@@ -15,7 +15,7 @@ from midrun.mcp import mcp_tools
 from midrun.mcp.results import ask_for_input, read_responses
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunQuery
-from tests.scenarios.promises.seen import entries
+from tests.scenarios.promises.seen import read_entries
 from tests.unit.mcp.tool_servers import (
     TIMEOUT_S,
     LinePipe,
@@ -60,7 +60,7 @@ async def test_input_requests_of_a_server_become_asks(
         await run.answer({"count": 4, "vegan": True})
         assert isinstance(await run.result(), Completed)
         assert await read_results(run) == [BOOKED]
-        assert not await entries(run, CallUnknown)
+        assert not await read_entries(run, CallUnknown)
 
 
 @current_variants
@@ -131,11 +131,11 @@ async def test_an_approved_call_is_not_approved_again_after_its_input_request(
         await run.answer("done")
         assert isinstance(await run.result(), Completed)
         assert await read_results(run) == ["{'action': 'accept'}"]
-        assert [opened.ask_kind for opened in await entries(run, AskOpened)] == [
+        assert [opened.ask_kind for opened in await read_entries(run, AskOpened)] == [
             "approval",
             "question",
         ]
-        attempts = [started.attempt for started in await entries(run, CallStarted)]
+        attempts = [started.attempt for started in await read_entries(run, CallStarted)]
         assert 2 in attempts
 
 
@@ -178,7 +178,7 @@ async def test_a_request_that_is_not_for_a_person_fails_the_call(url: str) -> No
     async with mcp_tools(url=url) as tools, open_midrun(tools, Use("sample"), "Oh.") as midrun:
         run = await midrun.start("clerk", "go")
         await run.until("completed")
-        (failed,) = await entries(run, CallFailed)
+        (failed,) = await read_entries(run, CallFailed)
     assert failed.error == (
         "ToolFailed: Cannot complete the call: the server asks for sampling/createMessage, "
         "which midrun does not offer."

@@ -17,8 +17,8 @@ from midrun.mcp import mcp_tools
 from midrun.models import ScriptedModel
 from midrun.models.scripted import Cue, Line
 from midrun.ports.environment import Environment
-from tests.scenarios.promises.seen import turns
-from tests.unit.runs.conftest import LEASE
+from tests.scenarios.promises.seen import read_turns
+from tests.unit.runs.conftest import LONG_LEASE
 from tests.unit.server.conftest import verify_all_journals
 
 SERVER = Path(__file__).with_name("server.py")
@@ -121,7 +121,7 @@ async def open_midrun(tools: Sequence[Tool], *lines: Line | Cue) -> AsyncIterato
     agent = Agent("clerk", model=ScriptedModel(lines), tools=tools)
     with anyio.fail_after(TIMEOUT_S):
         async with Midrun(
-            "memory://", agents=[agent], outside=Environment(lease=LEASE)
+            "memory://", agents=[agent], outside=Environment(lease=LONG_LEASE)
         ) as midrun:
             yield midrun
             await verify_all_journals(midrun)
@@ -129,4 +129,4 @@ async def open_midrun(tools: Sequence[Tool], *lines: Line | Cue) -> AsyncIterato
 
 async def read_results(run: Run) -> list[Json]:
     """Return the results of the tool calls of `run`, in order."""
-    return [call.result for turn in await turns(run) for call in turn.uses if call.result]
+    return [call.result for turn in await read_turns(run) for call in turn.uses if call.result]

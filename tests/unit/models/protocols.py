@@ -90,12 +90,12 @@ def has_closed_connections(model: ProviderModel) -> bool:
     )
 
 
-class Speaks(Struct, frozen=True, kw_only=True):
+class WireProtocol(Struct, frozen=True, kw_only=True):
     """A wire protocol: how to make a model that uses it, and its properties."""
 
     name: str
-    provided: Callable[[Provider], PydanticModel]
-    signs: bool  # its thinking has a signature that must be sent back
+    make_model: Callable[[Provider], PydanticModel]
+    has_signed_thinking: bool  # its thinking has a signature that must be sent back
 
 
 def _chat(provider: Provider) -> PydanticModel:
@@ -113,7 +113,11 @@ def _anthropic(provider: Provider) -> PydanticModel:
     return AnthropicModel("claude-opus-4-6", provider=provider_client)
 
 
-CHAT: Final = Speaks(name="chat", provided=_chat, signs=False)
-RESPONSES: Final = Speaks(name="responses", provided=_responses, signs=True)
-ANTHROPIC: Final = Speaks(name="anthropic", provided=_anthropic, signs=True)
-ALL: Final = (CHAT, RESPONSES, ANTHROPIC)
+CHAT: Final = WireProtocol(name="chat", make_model=_chat, has_signed_thinking=False)
+RESPONSES: Final = WireProtocol(
+    name="responses", make_model=_responses, has_signed_thinking=True
+)
+ANTHROPIC: Final = WireProtocol(
+    name="anthropic", make_model=_anthropic, has_signed_thinking=True
+)
+ALL_PROTOCOLS: Final = (CHAT, RESPONSES, ANTHROPIC)

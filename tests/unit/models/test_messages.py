@@ -16,7 +16,13 @@ from midrun.models.messages import (
 )
 from midrun.models.provider import ProviderModel
 from tests.support.providers import Answer, Provider, Text
-from tests.unit.models.protocols import ALL, TASK, Speaks, make_prompt, read_stream
+from tests.unit.models.protocols import (
+    ALL_PROTOCOLS,
+    TASK,
+    WireProtocol,
+    make_prompt,
+    read_stream,
+)
 
 CATS = Made(call=CallId("c1"), tool="search", args={"q": "cats"}, result={"found": ["Tom"]})
 DOGS = Made(call=CallId("c2"), tool="search", args={"q": "dogs"}, problem="declined by ada")
@@ -165,14 +171,14 @@ def test_an_opaque_message_without_the_journaled_calls_is_rebuilt_from_its_text(
     ]
 
 
-@pytest.mark.parametrize("protocol", ALL, ids=lambda protocol: str(protocol.name))
+@pytest.mark.parametrize("protocol", ALL_PROTOCOLS, ids=lambda protocol: str(protocol.name))
 async def test_an_interrupted_reply_reaches_the_provider_in_the_assistants_role(
-    protocol: Speaks,
+    protocol: WireProtocol,
 ) -> None:
     """In each protocol the partial text is followed by the note, which comes last."""
     async with Provider(Answer(Text("Done."))) as provider:
         await read_stream(
-            ProviderModel(protocol.provided(provider)), make_prompt(TASK, INTERRUPTED)
+            ProviderModel(protocol.make_model(provider)), make_prompt(TASK, INTERRUPTED)
         )
         body = provider.exchanges[0].body
     messages = msgspec.convert(body.get("messages") or body["input"], list[dict[str, object]])

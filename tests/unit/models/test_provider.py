@@ -27,24 +27,24 @@ from midrun.ports.model import Finished, Piece, Prompt
 from tests.support.providers import (
     Answer,
     Call,
-    Cut,
-    Denied,
-    Ended,
-    Endless,
-    Garbled,
+    ConnectionCut,
+    EarlyEnd,
+    EndlessText,
     Gate,
+    HttpError,
+    MalformedChunk,
     Provider,
     Text,
     Thinking,
     Usage,
 )
 from tests.unit.models.protocols import (
-    ALL,
+    ALL_PROTOCOLS,
     ANTHROPIC,
     CHAT,
     TASK,
     FixedTranscript,
-    Speaks,
+    WireProtocol,
     has_closed_connections,
     join_pieces,
     make_prompt,
@@ -52,7 +52,7 @@ from tests.unit.models.protocols import (
 )
 
 each_protocol = pytest.mark.parametrize(
-    "protocol", ALL, ids=lambda protocol: str(protocol.name)
+    "protocol", ALL_PROTOCOLS, ids=lambda protocol: str(protocol.name)
 )
 
 DONE = Answer(Text("Done."))
@@ -71,12 +71,12 @@ def make_turn(reply: Reply, *uses: Made) -> Turn:
 
 
 @each_protocol
-async def test_text_and_thinking_are_streamed_in_pieces(protocol: Speaks) -> None:
+async def test_text_and_thinking_are_streamed_in_pieces(protocol: WireProtocol) -> None:
     """The pieces make up the text of the final reply."""
     answer = Answer(Thinking("cats ", "are"), Text("Hello ", "world ü."))
     async with Provider(answer) as provider:
         pieces, finished = await read_stream(
-            ProviderModel(protocol.provided(provider)), make_prompt()
+            ProviderModel(protocol.make_model(provider)), make_prompt()
         )
     assert [(piece.kind, piece.text) for piece in pieces] == [
         ("thinking", "cats "),
@@ -90,7 +90,9 @@ async def test_text_and_thinking_are_streamed_in_pieces(protocol: Speaks) -> Non
 
 
 @each_protocol
-async def test_parallel_calls_come_in_order_with_their_arguments(protocol: Speaks) -> None:
+async def test_parallel_calls_come_in_order_with_their_arguments(
+    protocol: WireProtocol,
+) -> None:
     """Each piece has the index of its call."""
     answer = Answer(
         Text("Let me see."),
@@ -100,7 +102,7 @@ async def test_parallel_calls_come_in_order_with_their_arguments(protocol: Speak
     )
     async with Provider(answer) as provider:
         pieces, finished = await read_stream(
-            ProviderModel(protocol.provided(provider)), make_prompt()
+            ProviderModel(protocol.make_model(provider)), make_prompt()
         )
     assert join_pieces(pieces, "args", call=0) == '{"q": "cats"}'
     assert join_pieces(pieces, "args", call=1) == '{"q": "dogs"}'
@@ -115,11 +117,11 @@ async def test_parallel_calls_come_in_order_with_their_arguments(protocol: Speak
     ['{"q": "ca', "cats", '["cats"]', '{"q": 1, "q": 2}', '{"q": 9007199254740993}', "null"],
 )
 async def test_arguments_that_are_not_a_json_object_are_refused(
-    protocol: Speaks, text: str
+    protocol: WireProtocol, text: str
 ) -> None:
     """Such a call is never made; the model reads the reason, and the next request is valid."""
     async with Provider(Answer(Call("search", text)), DONE) as provider:
-        model = ProviderModel(protocol.provided(provider))
+        model = ProviderModel(protocol.make_model(provider))
         _, finished = await read_stream(model, make_prompt())
         (use,) = finished.reply.uses
         assert (use.tool, use.args) == ("search", None)
@@ -130,12 +132,12 @@ async def test_arguments_that_are_not_a_json_object_are_refused(
 
 
 @each_protocol
-async def test_a_call_that_the_length_limit_cut_is_refused(protocol: Speaks) -> None:
+async def test_a_call_that_the_length_limit_cut_is_refused(protocol: WireProtocol) -> None:
     """Truncated arguments may be valid JSON by chance, for example if they are empty."""
     answer = Answer(Call("search", '{"q": "cats"}'), Call("delete"), finish="length")
     async with Provider(answer) as provider:
         _, finished = await read_stream(
-            ProviderModel(protocol.provided(provider)), make_prompt()
+            ProviderModel(protocol.make_model(provider)), make_prompt()
         )
     whole, cut = finished.reply.uses
     assert not whole.refused
@@ -143,11 +145,11 @@ async def test_a_call_that_the_length_limit_cut_is_refused(protocol: Speaks) -> 
 
 
 @each_protocol
-async def test_the_spend_is_the_usage_that_the_provider_reports(protocol: Speaks) -> None:
+async def test_the_spend_is_the_usage_that_the_provider_reports(protocol: WireProtocol) -> None:
     """Caps use these numbers."""
-    answer = Answer(Text("Hi."), usage=Usage(taken=1_000, given=500))
+    answer = Answer(Text("Hi."), usage=Usage(input_tokens=1_000, output_tokens=500))
     async with Provider(answer) as provider:
-        model = ProviderModel(protocol.provided(provider))
+        model = ProviderModel(protocol.make_model(provider))
         _, finished = await read_stream(model, make_prompt())
     assert model.priced
     assert finished.reply.window == 1_000
@@ -157,20 +159,22 @@ async def test_the_spend_is_the_usage_that_the_provider_reports(protocol: Speaks
 
 
 @each_protocol
-async def test_the_spend_is_none_if_the_provider_reports_no_usage(protocol: Speaks) -> None:
+async def test_the_spend_is_none_if_the_provider_reports_no_usage(
+    protocol: WireProtocol,
+) -> None:
     """None is not zero: the driver then keeps the reserved amount."""
     async with Provider(Answer(Text("Hi."), usage=None)) as provider:
         _, finished = await read_stream(
-            ProviderModel(protocol.provided(provider)), make_prompt()
+            ProviderModel(protocol.make_model(provider)), make_prompt()
         )
     assert finished.spent is None
 
 
 @each_protocol
-async def test_the_reservation_grows_with_the_prompt(protocol: Speaks) -> None:
+async def test_the_reservation_grows_with_the_prompt(protocol: WireProtocol) -> None:
     """A cap on cost must hold before the reply is known."""
     async with Provider() as provider:
-        model = ProviderModel(protocol.provided(provider))
+        model = ProviderModel(protocol.make_model(provider))
         short = model.reserve(make_prompt())
         long = model.reserve(make_prompt(Turn(role="user", text="x" * 40_000)))
     assert short.tokens > 4096
@@ -179,7 +183,7 @@ async def test_the_reservation_grows_with_the_prompt(protocol: Speaks) -> None:
 
 
 @each_protocol
-async def test_a_reply_is_sent_back_as_the_provider_made_it(protocol: Speaks) -> None:
+async def test_a_reply_is_sent_back_as_the_provider_made_it(protocol: WireProtocol) -> None:
     """Signed thinking is unchanged, and each call is answered under its own id."""
     first = Answer(
         Thinking("hm", signature="s1gned"),
@@ -188,13 +192,13 @@ async def test_a_reply_is_sent_back_as_the_provider_made_it(protocol: Speaks) ->
         Call("search", '{"q": "dogs"}', id="call_b"),
     )
     async with Provider(first, DONE) as provider:
-        model = ProviderModel(protocol.provided(provider))
+        model = ProviderModel(protocol.make_model(provider))
         _, finished = await read_stream(model, make_prompt())
         cats = Made(call=CallId("c1"), tool="search", args={"q": "cats"}, result=["Tom"])
         dogs = Made(call=CallId("c2"), tool="search", args={"q": "dogs"}, problem="declined")
         await read_stream(model, make_prompt(TASK, make_turn(finished.reply, cats, dogs)))
         body = msgspec.json.encode(provider.exchanges[1].body).decode()
-    assert ("s1gned" in body) == protocol.signs
+    assert ("s1gned" in body) == protocol.has_signed_thinking
     assert body.count('"call_a"') == body.count('"call_b"') == 2  # asked, and answered
     requests, answered = body.index('"call_a"'), body.rindex('"call_a"')
     assert requests < answered
@@ -203,11 +207,11 @@ async def test_a_reply_is_sent_back_as_the_provider_made_it(protocol: Speaks) ->
 
 
 @each_protocol
-async def test_the_model_is_sent_the_edited_arguments(protocol: Speaks) -> None:
+async def test_the_model_is_sent_the_edited_arguments(protocol: WireProtocol) -> None:
     """A person changed them before the call was made."""
     first = Answer(Thinking("hm", signature="s1gned"), Call("search", '{"q": "cats"}'))
     async with Provider(first, DONE) as provider:
-        model = ProviderModel(protocol.provided(provider))
+        model = ProviderModel(protocol.make_model(provider))
         _, finished = await read_stream(model, make_prompt())
         made = Made(call=CallId("c1"), tool="search", args={"q": "lions"}, result="Leo")
         await read_stream(model, make_prompt(TASK, make_turn(finished.reply, made)))
@@ -215,11 +219,11 @@ async def test_the_model_is_sent_the_edited_arguments(protocol: Speaks) -> None:
     assert "lions" in body
     assert '\\"cats\\"' not in body
     assert '"cats"' not in body
-    assert ("s1gned" in body) == protocol.signs
+    assert ("s1gned" in body) == protocol.has_signed_thinking
 
 
 @each_protocol
-async def test_equal_call_ids_are_made_unique(protocol: Speaks) -> None:
+async def test_equal_call_ids_are_made_unique(protocol: WireProtocol) -> None:
     """Some servers number the calls of each reply from zero."""
     first = Answer(
         Call("search", '{"q": "cats"}', id="call_0"),
@@ -227,7 +231,7 @@ async def test_equal_call_ids_are_made_unique(protocol: Speaks) -> None:
     )
     second = Answer(Call("search", '{"q": "cows"}', id="call_0"))
     async with Provider(first, second, DONE) as provider:
-        model = ProviderModel(protocol.provided(provider))
+        model = ProviderModel(protocol.make_model(provider))
         turns = [TASK]
         for n, animals in enumerate((("cats", "dogs"), ("cows",))):
             _, finished = await read_stream(model, make_prompt(*turns))
@@ -244,10 +248,10 @@ async def test_equal_call_ids_are_made_unique(protocol: Speaks) -> None:
 
 
 @each_protocol
-async def test_instructions_and_tools_reach_the_provider_once(protocol: Speaks) -> None:
+async def test_instructions_and_tools_reach_the_provider_once(protocol: WireProtocol) -> None:
     """They are separate fields of the request, not messages."""
     async with Provider(DONE) as provider:
-        await read_stream(ProviderModel(protocol.provided(provider)), make_prompt())
+        await read_stream(ProviderModel(protocol.make_model(provider)), make_prompt())
         body = msgspec.json.encode(provider.exchanges[0].body).decode()
     assert body.count("Be brief.") == 1
     assert body.count("Look something up.") == 1
@@ -258,7 +262,7 @@ async def test_half_a_surrogate_pair_is_replaced() -> None:
     """The journal would refuse the reply otherwise."""
     async with Provider(Answer(Text("cat \ud83d"))) as provider:
         pieces, finished = await read_stream(
-            ProviderModel(ANTHROPIC.provided(provider)), make_prompt()
+            ProviderModel(ANTHROPIC.make_model(provider)), make_prompt()
         )
     assert join_pieces(pieces, "text") == finished.reply.text == "cat ?"
     assert msgspec.json.encode(finished.reply)
@@ -266,10 +270,10 @@ async def test_half_a_surrogate_pair_is_replaced() -> None:
 
 async def test_the_cost_of_a_reply_comes_from_the_price_list() -> None:
     """In millionths of a dollar, rounded up."""
-    answer = Answer(Text("Hi."), usage=Usage(taken=1_000_000, given=0))
+    answer = Answer(Text("Hi."), usage=Usage(input_tokens=1_000_000, output_tokens=0))
     async with Provider(answer) as provider:
         _, finished = await read_stream(
-            ProviderModel(ANTHROPIC.provided(provider)), make_prompt()
+            ProviderModel(ANTHROPIC.make_model(provider)), make_prompt()
         )
     assert finished.spent == Spend(tokens=1_000_000, cost=5_000_000)
 
@@ -280,16 +284,16 @@ async def test_a_reply_under_an_unknown_model_name_has_the_price_of_the_requeste
     """Providers answer under dated names that the price list may not have yet."""
     usage = RequestUsage(input_tokens=1_000_000)
     async with Provider() as provider:
-        prices = Prices(ANTHROPIC.provided(provider))
+        prices = Prices(ANTHROPIC.make_model(provider))
     response = ModelResponse(parts=[], usage=usage, model_name="unheard-of")
     assert prices.compute_spend(response) == Spend(tokens=1_000_000, cost=5_000_000)
 
 
 @each_protocol
-async def test_a_prompt_may_have_neither_instructions_nor_tools(protocol: Speaks) -> None:
+async def test_a_prompt_may_have_neither_instructions_nor_tools(protocol: WireProtocol) -> None:
     bare = Prompt(instructions="", transcript=FixedTranscript(TASK))
     async with Provider(DONE) as provider:
-        await read_stream(ProviderModel(protocol.provided(provider)), bare)
+        await read_stream(ProviderModel(protocol.make_model(provider)), bare)
         body = provider.exchanges[0].body
     assert not {"system", "instructions", "tools"} & {
         name for name, value in body.items() if value
@@ -298,10 +302,10 @@ async def test_a_prompt_may_have_neither_instructions_nor_tools(protocol: Speaks
 
 
 @each_protocol
-async def test_connections_stay_open_while_the_model_is_entered(protocol: Speaks) -> None:
+async def test_connections_stay_open_while_the_model_is_entered(protocol: WireProtocol) -> None:
     """Otherwise each reply closes the connection that it opened."""
     async with Provider(DONE, DONE, DONE) as provider:
-        model = ProviderModel(protocol.provided(provider))
+        model = ProviderModel(protocol.make_model(provider))
         await read_stream(model, make_prompt())
         assert has_closed_connections(model)
         async with model:
@@ -314,7 +318,7 @@ async def test_connections_stay_open_while_the_model_is_entered(protocol: Speaks
 # ── failures ─────────────────────────────────────────────────────────────────
 
 
-TOO_LONG = Denied(
+TOO_LONG = HttpError(
     400,
     kind="invalid_request_error",
     message="prompt is too long; the maximum context length is 7 tokens",
@@ -340,29 +344,29 @@ async def read_failure(model: ProviderModel) -> tuple[list[Piece | Finished], Mo
 @pytest.mark.parametrize(
     ("denial", "reason", "transient"),
     [
-        (Denied(429, kind="rate_limit_error"), "rate_limited", True),
-        (Denied(408), "timeout", True),
-        (Denied(409), "server_error", True),
-        (Denied(500), "server_error", True),
-        (Denied(502), "server_error", True),
-        (Denied(503), "overloaded", True),
-        (Denied(529, kind="overloaded_error"), "overloaded", True),
-        (Denied(400), "bad_request", False),
-        (Denied(401, kind="authentication_error"), "unauthorized", False),
-        (Denied(402, kind="billing_error"), "refused", False),
-        (Denied(403, kind="permission_error"), "unauthorized", False),
-        (Denied(404, kind="not_found_error"), "bad_request", False),
-        (Denied(422), "bad_request", False),
+        (HttpError(429, kind="rate_limit_error"), "rate_limited", True),
+        (HttpError(408), "timeout", True),
+        (HttpError(409), "server_error", True),
+        (HttpError(500), "server_error", True),
+        (HttpError(502), "server_error", True),
+        (HttpError(503), "overloaded", True),
+        (HttpError(529, kind="overloaded_error"), "overloaded", True),
+        (HttpError(400), "bad_request", False),
+        (HttpError(401, kind="authentication_error"), "unauthorized", False),
+        (HttpError(402, kind="billing_error"), "refused", False),
+        (HttpError(403, kind="permission_error"), "unauthorized", False),
+        (HttpError(404, kind="not_found_error"), "bad_request", False),
+        (HttpError(422), "bad_request", False),
         (TOO_LONG, "context_too_long", False),
     ],
-    ids=lambda value: str(value.code) if isinstance(value, Denied) else "",
+    ids=lambda value: str(value.status) if isinstance(value, HttpError) else "",
 )
 async def test_an_http_error_has_a_reason_and_is_not_retried_by_the_model(
-    protocol: Speaks, denial: Denied, reason: str, transient: bool
+    protocol: WireProtocol, denial: HttpError, reason: str, transient: bool
 ) -> None:
     """Retries belong to the driver: it journals them and can be paused between them."""
     async with Provider(denial, denial, denial) as provider:
-        received, failure = await read_failure(ProviderModel(protocol.provided(provider)))
+        received, failure = await read_failure(ProviderModel(protocol.make_model(provider)))
         assert (failure.reason, failure.transient) == (reason, transient)
         assert failure.retry_after is None
         assert received == []
@@ -370,35 +374,37 @@ async def test_an_http_error_has_a_reason_and_is_not_retried_by_the_model(
 
 
 @each_protocol
-async def test_retry_after_in_seconds_is_passed_on(protocol: Speaks) -> None:
-    denial = Denied(429, kind="rate_limit_error", headers={"retry-after": "7"})
+async def test_retry_after_in_seconds_is_passed_on(protocol: WireProtocol) -> None:
+    denial = HttpError(429, kind="rate_limit_error", headers={"retry-after": "7"})
     async with Provider(denial) as provider:
-        _, failure = await read_failure(ProviderModel(protocol.provided(provider)))
+        _, failure = await read_failure(ProviderModel(protocol.make_model(provider)))
     assert failure.retry_after == 7.0
 
 
 @each_protocol
-async def test_retry_after_as_a_date_is_passed_on_in_seconds(protocol: Speaks) -> None:
+async def test_retry_after_as_a_date_is_passed_on_in_seconds(protocol: WireProtocol) -> None:
     """HTTP allows both forms."""
     then = datetime.fromtimestamp(read_wall_clock() / 1e6, UTC) + timedelta(hours=1)
     date = format_datetime(then, usegmt=True)
-    denial = Denied(503, headers={"retry-after": date})
+    denial = HttpError(503, headers={"retry-after": date})
     async with Provider(denial) as provider:
-        _, failure = await read_failure(ProviderModel(protocol.provided(provider)))
+        _, failure = await read_failure(ProviderModel(protocol.make_model(provider)))
     assert failure.retry_after is not None
     assert 3_000 < failure.retry_after <= 3_600
 
 
 @each_protocol
 @pytest.mark.parametrize(
-    "fault", [Cut(after=2), Ended(after=2), Garbled(after=2)], ids=lambda f: type(f).__name__
+    "fault",
+    [ConnectionCut(after=2), EarlyEnd(after=2), MalformedChunk(after=2)],
+    ids=lambda f: type(f).__name__,
 )
 async def test_a_broken_stream_fails_after_the_pieces_that_arrived(
-    protocol: Speaks, fault: Cut | Ended | Garbled
+    protocol: WireProtocol, fault: ConnectionCut | EarlyEnd | MalformedChunk
 ) -> None:
     """The driver keeps the partial text; the failure is transient."""
     async with Provider(Answer(Text("one ", "two ", "three"), fault=fault)) as provider:
-        received, failure = await read_failure(ProviderModel(protocol.provided(provider)))
+        received, failure = await read_failure(ProviderModel(protocol.make_model(provider)))
         assert len(provider.exchanges) == 1
     assert [piece.text for piece in received if isinstance(piece, Piece)] == ["one ", "two "]
     assert len(received) == 2
@@ -406,14 +412,14 @@ async def test_a_broken_stream_fails_after_the_pieces_that_arrived(
 
 
 @each_protocol
-@pytest.mark.parametrize("fault", [Cut(after=1), Ended(after=1)])
+@pytest.mark.parametrize("fault", [ConnectionCut(after=1), EarlyEnd(after=1)])
 async def test_a_call_in_an_unfinished_stream_is_never_returned(
-    protocol: Speaks, fault: Cut | Ended
+    protocol: WireProtocol, fault: ConnectionCut | EarlyEnd
 ) -> None:
     """Its arguments are valid JSON already, but the stream may have contained more."""
     answer = Answer(Call("delete", "{}", " "), fault=fault)
     async with Provider(answer) as provider:
-        received, failure = await read_failure(ProviderModel(protocol.provided(provider)))
+        received, failure = await read_failure(ProviderModel(protocol.make_model(provider)))
     assert not any(isinstance(make_turn, Finished) for make_turn in received)
     assert failure.reason == "broken_stream"
 
@@ -421,23 +427,23 @@ async def test_a_call_in_an_unfinished_stream_is_never_returned(
 @each_protocol
 @pytest.mark.parametrize("after", [None, 0], ids=["headers", "first"])
 async def test_a_provider_that_sends_nothing_times_out(
-    protocol: Speaks, after: int | None
+    protocol: WireProtocol, after: int | None
 ) -> None:
     answer = Answer(Text("one ", "two"), fault=Gate(after=after))
     async with Provider(answer) as provider:
         received, failure = await read_failure(
-            ProviderModel(protocol.provided(provider), idle_s=0.1)
+            ProviderModel(protocol.make_model(provider), idle_s=0.1)
         )
     assert received == []
     assert (failure.reason, failure.transient) == ("timeout", True)
 
 
 @each_protocol
-async def test_a_provider_that_stops_sending_times_out(protocol: Speaks) -> None:
+async def test_a_provider_that_stops_sending_times_out(protocol: WireProtocol) -> None:
     """The received pieces are kept, and the connection is closed."""
     answer = Answer(Text("one ", "two ", "three"), fault=Gate(after=2))
     async with Provider(answer) as provider:
-        model = ProviderModel(protocol.provided(provider))
+        model = ProviderModel(protocol.make_model(provider))
 
         async def read() -> None:
             async with model.stream(make_prompt()) as stream:
@@ -448,31 +454,31 @@ async def test_a_provider_that_stops_sending_times_out(protocol: Speaks) -> None
 
         with pytest.raises(ModelFailed, match="timeout"):
             await read()
-        await provider.closed_midway()
+        await provider.wait_for_disconnect()
 
 
 @each_protocol
-async def test_a_reply_above_the_size_limit_is_aborted(protocol: Speaks) -> None:
+async def test_a_reply_above_the_size_limit_is_aborted(protocol: WireProtocol) -> None:
     """It is not transient: a retry would give the same and cost the same."""
-    async with Provider(Answer(Text("for ever "), fault=Endless())) as provider:
-        model = ProviderModel(protocol.provided(provider), size_max=10_000)
+    async with Provider(Answer(Text("for ever "), fault=EndlessText())) as provider:
+        model = ProviderModel(protocol.make_model(provider), size_max=10_000)
         received, failure = await read_failure(model)
-        await provider.closed_midway()
+        await provider.wait_for_disconnect()
     assert sum(len(piece.text) for piece in received if isinstance(piece, Piece)) <= 10_000
     assert (failure.reason, failure.transient) == ("broken_stream", False)
 
 
 @each_protocol
-async def test_a_filtered_reply_is_refused_and_not_transient(protocol: Speaks) -> None:
+async def test_a_filtered_reply_is_refused_and_not_transient(protocol: WireProtocol) -> None:
     async with Provider(Answer(Text("I "), finish="filtered")) as provider:
-        _, failure = await read_failure(ProviderModel(protocol.provided(provider)))
+        _, failure = await read_failure(ProviderModel(protocol.make_model(provider)))
     assert (failure.reason, failure.transient) == ("refused", False)
 
 
 @each_protocol
-async def test_a_refused_connection_is_transient(protocol: Speaks) -> None:
+async def test_a_refused_connection_is_transient(protocol: WireProtocol) -> None:
     async with Provider() as provider:
-        pydantic_model = protocol.provided(provider)
+        pydantic_model = protocol.make_model(provider)
     _, failure = await read_failure(ProviderModel(pydantic_model))
     assert (failure.reason, failure.transient) == ("connection", True)
 
@@ -492,8 +498,8 @@ def test_a_response_that_ends_in_an_error_is_transient() -> None:
 
 async def test_the_detail_of_a_failure_is_truncated() -> None:
     """Some gateways answer with a page of HTML."""
-    async with Provider(Denied(500, message="<p>" * 10_000)) as provider:
-        _, failure = await read_failure(ProviderModel(CHAT.provided(provider)))
+    async with Provider(HttpError(500, message="<p>" * 10_000)) as provider:
+        _, failure = await read_failure(ProviderModel(CHAT.make_model(provider)))
     assert len(failure.detail) <= 500
 
 
@@ -507,14 +513,14 @@ WORDS = [f"word{n} " for n in range(10)]
 @each_protocol
 @pytest.mark.parametrize("after", [None, 0, 3], ids=["headers", "first", "middle"])
 async def test_a_reader_cancelled_while_it_waits_for_a_piece_closes_the_connection(
-    protocol: Speaks, after: int | None
+    protocol: WireProtocol, after: int | None
 ) -> None:
     """The reader is cancelled in an await of the model."""
     gate = Gate(after=after)
     texts: list[str] = []
     with anyio.fail_after(TIMEOUT_S):
         async with Provider(Answer(Text(*WORDS), fault=gate)) as provider:
-            model = ProviderModel(protocol.provided(provider))
+            model = ProviderModel(protocol.make_model(provider))
             async with anyio.create_task_group() as tasks:
 
                 async def read() -> None:
@@ -524,23 +530,23 @@ async def test_a_reader_cancelled_while_it_waits_for_a_piece_closes_the_connecti
                             texts.append(piece.text)
 
                 tasks.start_soon(read)
-                await gate.reached()
+                await gate.wait_until_reached()
                 while len(texts) < (after or 0):
                     await checkpoint()
                 tasks.cancel_scope.cancel()
             assert has_closed_connections(model)
-            assert await provider.closed_midway() == (after or 0)
+            assert await provider.wait_for_disconnect() == (after or 0)
     assert texts == WORDS[: after or 0]
 
 
 @each_protocol
 async def test_a_reader_cancelled_in_its_own_work_closes_the_connection(
-    protocol: Speaks,
+    protocol: WireProtocol,
 ) -> None:
     """Most cancellations arrive in the body of the loop, where a bare `async for` leaks."""
     with anyio.fail_after(TIMEOUT_S):
-        async with Provider(Answer(Text("on "), fault=Endless())) as provider:
-            model = ProviderModel(protocol.provided(provider))
+        async with Provider(Answer(Text("on "), fault=EndlessText())) as provider:
+            model = ProviderModel(protocol.make_model(provider))
             with anyio.CancelScope() as scope:
                 async with model.stream(make_prompt()) as stream:
                     async for _ in stream:
@@ -548,29 +554,29 @@ async def test_a_reader_cancelled_in_its_own_work_closes_the_connection(
                         await anyio.sleep_forever()
             assert scope.cancelled_caught
             assert has_closed_connections(model)
-            await provider.closed_midway()
+            await provider.wait_for_disconnect()
 
 
 @each_protocol
-async def test_leaving_the_stream_context_closes_the_connection(protocol: Speaks) -> None:
+async def test_leaving_the_stream_context_closes_the_connection(protocol: WireProtocol) -> None:
     """A pause needs nothing else."""
     with anyio.fail_after(TIMEOUT_S):
-        async with Provider(Answer(Text("on "), fault=Endless())) as provider:
-            model = ProviderModel(protocol.provided(provider))
+        async with Provider(Answer(Text("on "), fault=EndlessText())) as provider:
+            model = ProviderModel(protocol.make_model(provider))
             async with model.stream(make_prompt()) as stream:
                 assert await anext(stream) == Piece(kind="text", text="on ")
             assert has_closed_connections(model)
-            await provider.closed_midway()
+            await provider.wait_for_disconnect()
 
 
 @each_protocol
 async def test_an_error_of_the_reader_closes_the_connection_and_is_not_wrapped(
-    protocol: Speaks,
+    protocol: WireProtocol,
 ) -> None:
     """It is not a failure of the model."""
     with anyio.fail_after(TIMEOUT_S):
-        async with Provider(Answer(Text("on "), fault=Endless())) as provider:
-            model = ProviderModel(protocol.provided(provider))
+        async with Provider(Answer(Text("on "), fault=EndlessText())) as provider:
+            model = ProviderModel(protocol.make_model(provider))
 
             async def fail() -> None:
                 async with model.stream(make_prompt()) as stream:
@@ -580,13 +586,13 @@ async def test_an_error_of_the_reader_closes_the_connection_and_is_not_wrapped(
             with pytest.raises(ZeroDivisionError):
                 await fail()
             assert has_closed_connections(model)
-            await provider.closed_midway()
+            await provider.wait_for_disconnect()
 
 
 @each_protocol
 @pytest.mark.parametrize("after", [1, 3])
 async def test_a_cancelled_reply_closes_its_connection_while_the_model_is_entered(
-    protocol: Speaks, after: int, monkeypatch: pytest.MonkeyPatch
+    protocol: WireProtocol, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An entered model keeps idle connections, but none that still carries a reply."""
     gate = Gate(after=after)
@@ -594,7 +600,7 @@ async def test_a_cancelled_reply_closes_its_connection_while_the_model_is_entere
     with anyio.fail_after(TIMEOUT_S):
         answers = (Answer(Text(*WORDS), fault=gate), Answer(Text("Done.")))
         async with Provider(*answers) as provider:
-            pydantic_model = protocol.provided(provider)
+            pydantic_model = protocol.make_model(provider)
             request_stream = pydantic_model.request_stream
 
             def keep_request(
@@ -613,7 +619,7 @@ async def test_a_cancelled_reply_closes_its_connection_while_the_model_is_entere
                         await anext(stream)
                         scope.cancel()
                         await anyio.sleep_forever()
-                assert await provider.closed_midway() == after
+                assert await provider.wait_for_disconnect() == after
                 _, finished = await read_stream(model, make_prompt())
             assert has_closed_connections(model)
     assert finished.reply.text == "Done."
@@ -621,34 +627,34 @@ async def test_a_cancelled_reply_closes_its_connection_while_the_model_is_entere
 
 @each_protocol
 async def test_a_cancelled_reply_does_not_affect_other_replies_of_the_model(
-    protocol: Speaks,
+    protocol: WireProtocol,
 ) -> None:
     """Runs share a model."""
     gate = Gate(after=1)
     with anyio.fail_after(TIMEOUT_S):
         answers = (
             Answer(Text("one ", "two"), fault=gate),
-            Answer(Text("on "), fault=Endless()),
+            Answer(Text("on "), fault=EndlessText()),
         )
         async with Provider(*answers) as provider:
-            model = ProviderModel(protocol.provided(provider))
+            model = ProviderModel(protocol.make_model(provider))
             async with model.stream(make_prompt()) as first_stream:
                 assert await anext(first_stream) == Piece(kind="text", text="one ")
                 async with model.stream(make_prompt()) as second_stream:
                     await anext(second_stream)
-                await provider.closed_midway(1)
+                await provider.wait_for_disconnect(1)
                 gate.open()
                 assert await anext(first_stream) == Piece(kind="text", text="two")
             assert has_closed_connections(model)
 
 
 @each_protocol
-async def test_a_cancellation_at_any_moment_leaves_nothing_open(protocol: Speaks) -> None:
+async def test_a_cancellation_at_any_moment_leaves_nothing_open(protocol: WireProtocol) -> None:
     """Also while connecting, sending and closing."""
     for ticks in range(0, 60, 3):
         with anyio.fail_after(TIMEOUT_S):
             async with Provider(Answer(Text(*WORDS), fault=Gate(after=2))) as provider:
-                model = ProviderModel(protocol.provided(provider))
+                model = ProviderModel(protocol.make_model(provider))
                 with anyio.CancelScope() as scope:
                     async with anyio.create_task_group() as tasks:
 
@@ -666,4 +672,4 @@ async def test_a_cancellation_at_any_moment_leaves_nothing_open(protocol: Speaks
                 assert provider_client is not None
                 assert provider_client._entered_count == 0, ticks
                 if provider.exchanges:
-                    await provider.closed_midway()
+                    await provider.wait_for_disconnect()

@@ -12,16 +12,16 @@ import pytest
 from midrun import Agent, Midrun
 from midrun.ports.environment import Environment
 from midrun.ports.store import RunQuery
-from tests.support.store_choice import kept_at
+from tests.support.store_choice import get_store_url
 
-PATIENCE = 60
+TIMEOUT_S = 60
 """Seconds after which a fact that a test waits for counts as one that never comes true."""
 
-LEASE = timedelta(seconds=30)
+LONG_LEASE = timedelta(seconds=30)
 """Long enough that no test loses a lease because the machine is slow."""
 
 
-class Opener(Protocol):
+class OpenMidrun(Protocol):
     """Opens a `Midrun` on the test's own store; each stands for another process."""
 
     async def __call__(
@@ -36,28 +36,28 @@ def path(kept: Path) -> Path:
 
 
 @pytest.fixture
-async def opened(path: Path) -> AsyncIterator[Opener]:
+async def opened(path: Path) -> AsyncIterator[OpenMidrun]:
     """Return a function that opens a `Midrun`; verify every journal in the store afterwards."""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async with AsyncExitStack() as stack:
             yield _make_opener(stack, path)
-        await verify_all(path)
+        await verify_journals(path)
 
 
-def _make_opener(stack: AsyncExitStack, path: Path) -> Opener:
+def _make_opener(stack: AsyncExitStack, path: Path) -> OpenMidrun:
     async def open_one(
-        *agents: Agent, lease: timedelta = LEASE, key: bytes | None = None
+        *agents: Agent, lease: timedelta = LONG_LEASE, key: bytes | None = None
     ) -> Midrun:
-        address, environment = kept_at(path), Environment(lease=lease)
+        address, environment = get_store_url(path), Environment(lease=lease)
         midrun = Midrun(address, agents=agents, key=key, outside=environment)
         return await stack.enter_async_context(midrun)
 
     return open_one
 
 
-async def verify_all(path: Path) -> None:
+async def verify_journals(path: Path) -> None:
     """Verify every journal of a store."""
-    async with Midrun(kept_at(path)) as midrun:
+    async with Midrun(get_store_url(path)) as midrun:
         for row in (await midrun.store.list_runs(RunQuery(limit=500))).items:
             verdict = await midrun.verify(row.run)
             assert verdict, str(verdict)

@@ -18,8 +18,8 @@ from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import MaxTokens
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import entries, recorded
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import read_entries, wait_for_entry
+from tests.unit.runs.conftest import OpenMidrun
 
 
 class PieceModel(Unpriced):
@@ -46,7 +46,7 @@ class PieceModel(Unpriced):
 
 
 async def test_a_call_whose_result_is_too_large_is_done_with_a_description(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The call took effect. The run continues."""
 
@@ -59,11 +59,11 @@ async def test_a_call_whose_result_is_too_large_is_done_with_a_description(
     midrun = await opened(Agent("actor", model=model, tools=[read_log]))
     run = await midrun.start("actor", "go")
     assert isinstance(await run.result(), Completed)
-    done = [entry for entry in await entries(run, CallDone) if entry.encoding_error]
+    done = [entry for entry in await read_entries(run, CallDone) if entry.encoding_error]
     assert len(done) == 1
 
 
-async def test_the_result_of_a_check_that_is_too_large_is_shortened(opened: Opener) -> None:
+async def test_the_result_of_a_check_that_is_too_large_is_shortened(opened: OpenMidrun) -> None:
     """The call counts as done. The run continues."""
 
     async def check(_: Call, __: object) -> str:
@@ -77,13 +77,13 @@ async def test_the_result_of_a_check_that_is_too_large_is_shortened(opened: Open
     midrun = await opened(Agent("a", model=ScriptedModel([Use("act"), "Done."]), tools=[act]))
     run = await midrun.start("a", "go")
     assert isinstance(await run.result(), Completed)
-    (settled,) = await entries(run, CallSettled)
+    (settled,) = await read_entries(run, CallSettled)
     assert settled.happened
     assert len(str(settled.result)) < 10_000
 
 
 async def test_a_reply_that_cannot_be_stored_fails_the_run(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The reply has an unpaired surrogate. The failed run can still be cancelled."""
     model = PieceModel(Finished(reply=Reply(text="\ud83d")))
@@ -94,7 +94,7 @@ async def test_a_reply_that_cannot_be_stored_fails_the_run(
     await run.until("cancelled")
 
 
-async def test_a_stream_without_an_end_is_retried_with_a_backoff(opened: Opener) -> None:
+async def test_a_stream_without_an_end_is_retried_with_a_backoff(opened: OpenMidrun) -> None:
     """Each attempt costs money, so the retries must not follow each other at once."""
     model = PieceModel(Piece(kind="text", text="Hm"))
     midrun = await opened(Agent("actor", model=model))
@@ -105,7 +105,7 @@ async def test_a_stream_without_an_end_is_retried_with_a_backoff(opened: Opener)
     assert model.calls < 10
 
 
-async def test_a_negative_usage_report_is_ignored(opened: Opener) -> None:
+async def test_a_negative_usage_report_is_ignored(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     spent = Spend(tokens=-50)
     model = PieceModel(Finished(reply=Reply(text="Hm", uses=()), spent=spent))
@@ -116,7 +116,7 @@ async def test_a_negative_usage_report_is_ignored(opened: Opener) -> None:
 
 
 async def test_a_reply_with_too_many_calls_is_cut_to_the_limit(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The model is told how many calls were left out."""
     made: list[int] = []
@@ -132,7 +132,7 @@ async def test_a_reply_with_too_many_calls_is_cut_to_the_limit(
     run = await (await opened(Agent("actor", model=model, tools=[count]))).start("actor", "go")
     assert isinstance(await run.result(), Completed)
     assert sorted(made) == list(range(REPLY_MAX_CALLS))
-    asked = (await entries(run, CallDone))[0].reply
+    asked = (await read_entries(run, CallDone))[0].reply
     assert asked is not None
     assert "nor were 49 more" in asked.uses[-1].refused
 
@@ -168,7 +168,9 @@ async def save_progress(call: Call, _: object, __: object) -> None:
     await call.save({"half": True})
 
 
-async def _cancel_midway(opened: Opener, undo: Function, limit: timedelta | None = None) -> Run:
+async def _cancel_midway(
+    opened: OpenMidrun, undo: Function, limit: timedelta | None = None
+) -> Run:
     """Cancel a run in the middle of a call that is undone with `undo`, and return the run."""
     called = anyio.Event()
 
@@ -186,7 +188,7 @@ async def _cancel_midway(opened: Opener, undo: Function, limit: timedelta | None
     return run
 
 
-async def test_an_undo_that_is_an_object_is_awaited(opened: Opener) -> None:
+async def test_an_undo_that_is_an_object_is_awaited(opened: OpenMidrun) -> None:
     undo = CallableUndo()
     run = await _cancel_midway(opened, undo)
     await run.until("cancelled")
@@ -203,16 +205,16 @@ async def test_an_undo_that_is_an_object_is_awaited(opened: Opener) -> None:
     ids=["async", "blocking", "saves"],
 )
 async def test_an_undo_that_has_not_run_to_its_end_is_not_reported_as_undone(
-    opened: Opener, undo: Function, error: str
+    opened: OpenMidrun, undo: Function, error: str
 ) -> None:
     """A generator that was only returned has undone nothing."""
     run = await _cancel_midway(opened, undo)
-    assert error in (await recorded(run, UndoFailed)).error
+    assert error in (await wait_for_entry(run, UndoFailed)).error
     assert not (await run.report()).undone
 
 
 async def test_an_undo_that_swallows_its_cancellation_is_abandoned_and_listed_as_residue(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """It may still run, so it is not retried, and the report is not clean."""
     began, gate = anyio.Event(), anyio.Event()
@@ -232,15 +234,15 @@ async def test_an_undo_that_swallows_its_cancellation_is_abandoned_and_listed_as
         assert [call.tool for call in report.not_undone] == ["act"]
         assert "did not stop" in report.not_undone[0].note
         assert not report.clean
-        assert len(await entries(run, UndoStarted)) == 1
-        (cancelled,) = await entries(run, RunCancelled)
+        assert len(await read_entries(run, UndoStarted)) == 1
+        (cancelled,) = await read_entries(run, RunCancelled)
         assert [left.action for left in cancelled.residue] == ["undo"]
     finally:
         gate.set()
 
 
 async def test_a_coroutine_that_an_undo_only_returns_is_not_reported_as_undone(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A blocking hook returned it, and it was never awaited."""
     tools = ControllableTools()

@@ -7,7 +7,7 @@ from midrun import Agent, Completed, Midrun, Run, ask_human
 from midrun.core.ids import CallId, RunId, make_child_id
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.runs.conftest import Opener
+from tests.unit.runs.conftest import OpenMidrun
 
 
 def make_parent(*children: Agent, turns: object) -> Agent:
@@ -26,7 +26,7 @@ async def wait_for_child(midrun: Midrun, run: Run, call: str = "c2") -> Run:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_the_answer_of_the_child_is_the_result_of_the_call(opened: Opener) -> None:
+async def test_the_answer_of_the_child_is_the_result_of_the_call(opened: OpenMidrun) -> None:
     """The child has its own journal and row, which names its parent."""
     tools = ControllableTools()
     aide = tools.agent(Use("quick", name="x"), "Found it.", name="aide")
@@ -47,7 +47,7 @@ async def test_the_answer_of_the_child_is_the_result_of_the_call(opened: Opener)
 
 
 async def test_a_pause_of_the_parent_pauses_the_child_and_a_resume_continues_both(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The parent becomes *paused* only after its child."""
     tools = ControllableTools()
@@ -69,7 +69,7 @@ async def test_a_pause_of_the_parent_pauses_the_child_and_a_resume_continues_bot
 
 
 async def test_a_cancel_undoes_the_calls_of_the_child_before_those_of_the_parent(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The order is the reverse of the order in which the calls were made, over both runs."""
     tools = ControllableTools()
@@ -89,7 +89,7 @@ async def test_a_cancel_undoes_the_calls_of_the_child_before_those_of_the_parent
 
 
 async def test_the_question_of_a_child_can_be_answered_on_its_parent(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The parent opens an ask of kind *child*, and passes the answer on."""
     aide = Agent(
@@ -114,7 +114,7 @@ async def test_the_question_of_a_child_can_be_answered_on_its_parent(
     assert outcome.output == "They said red."
 
 
-async def test_the_question_of_a_child_can_be_answered_on_the_child(opened: Opener) -> None:
+async def test_the_question_of_a_child_can_be_answered_on_the_child(opened: OpenMidrun) -> None:
     """The ask of the parent is then closed, and the parent continues by itself."""
     aide = Agent(
         "aide",
@@ -129,7 +129,7 @@ async def test_the_question_of_a_child_can_be_answered_on_the_child(opened: Open
     assert (await run.until("completed")).output == "Done."
 
 
-async def test_children_of_one_step_run_in_parallel(opened: Opener) -> None:
+async def test_children_of_one_step_run_in_parallel(opened: OpenMidrun) -> None:
     """The parent waits for all of them."""
     tools = ControllableTools()
     aides = [tools.agent(Use("slow", name=n), f"{n}!", name=n) for n in ("a", "b", "c")]
@@ -148,7 +148,7 @@ async def test_children_of_one_step_run_in_parallel(opened: Opener) -> None:
     assert outcome.output == "a! b! c!"
 
 
-async def test_a_cancel_of_the_parent_cancels_its_grandchild(opened: Opener) -> None:
+async def test_a_cancel_of_the_parent_cancels_its_grandchild(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     inner = tools.agent(Use("slow_draft", name="deep"), name="inner")
     middle = Agent(
@@ -163,7 +163,7 @@ async def test_a_cancel_of_the_parent_cancels_its_grandchild(opened: Opener) -> 
 
 
 async def test_a_child_of_a_paused_parent_stays_paused_when_its_question_is_answered(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The child starts no call until the parent is resumed."""
     tools = ControllableTools()

@@ -7,10 +7,10 @@ from midrun import Agent, Call, Completed, ControlRefused, Paused, tool
 from midrun.driver.live import Delta
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.runs.conftest import Opener
+from tests.unit.runs.conftest import OpenMidrun
 
 
-async def test_a_run_calls_its_tools_and_completes(opened: Opener) -> None:
+async def test_a_run_calls_its_tools_and_completes(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     agent = tools.agent(["One. ", Use("quick", name="a")], "Done.")
     midrun = await opened(agent)
@@ -22,7 +22,7 @@ async def test_a_run_calls_its_tools_and_completes(opened: Opener) -> None:
 
 
 async def test_a_pause_lets_the_tool_finish_and_resume_does_not_make_it_again(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """While *pausing*, the view names the call in flight; *paused* comes after its end."""
     tools = ControllableTools()
@@ -45,7 +45,9 @@ async def test_a_pause_lets_the_tool_finish_and_resume_does_not_make_it_again(
     assert tools.completed == ["a", "b"]
 
 
-async def test_pause_now_aborts_the_tool_and_resume_does_not_repeat_it(opened: Opener) -> None:
+async def test_pause_now_aborts_the_tool_and_resume_does_not_repeat_it(
+    opened: OpenMidrun,
+) -> None:
     """The call may have taken effect."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(Use("slow", name="a"), "Told so."))
@@ -59,7 +61,9 @@ async def test_pause_now_aborts_the_tool_and_resume_does_not_repeat_it(opened: O
     assert tools.called == ["a"]  # a call that may have taken effect is not repeated
 
 
-async def test_cancel_undoes_the_call_in_flight_and_releases_resources(opened: Opener) -> None:
+async def test_cancel_undoes_the_call_in_flight_and_releases_resources(
+    opened: OpenMidrun,
+) -> None:
     """Calls that were done before are kept."""
     tools = ControllableTools()
     agent = tools.agent(
@@ -80,7 +84,7 @@ async def test_cancel_undoes_the_call_in_flight_and_releases_resources(opened: O
     assert [call.args for call in report.undone] == ['{"name":"midway"}']
 
 
-async def test_cancel_all_undoes_finished_calls_in_reverse_order(opened: Opener) -> None:
+async def test_cancel_all_undoes_finished_calls_in_reverse_order(opened: OpenMidrun) -> None:
     tools = ControllableTools()
     agent = tools.agent(
         Use("draft", name="1"), Use("draft", name="2"), Use("slow", name="x"), "never"
@@ -93,7 +97,7 @@ async def test_cancel_all_undoes_finished_calls_in_reverse_order(opened: Opener)
     assert tools.undone == ["2", "1"]
 
 
-async def test_redirect_now_aborts_the_tool_and_instructs_the_model(opened: Opener) -> None:
+async def test_redirect_now_aborts_the_tool_and_instructs_the_model(opened: OpenMidrun) -> None:
     """The instruction is the last message of the next prompt."""
     tools = ControllableTools()
     prompts: list[str] = []
@@ -115,7 +119,7 @@ async def test_redirect_now_aborts_the_tool_and_instructs_the_model(opened: Open
     assert tools.stopped == ["a"]
 
 
-async def test_a_refusal_has_a_reason_and_the_phase(opened: Opener) -> None:
+async def test_a_refusal_has_a_reason_and_the_phase(opened: OpenMidrun) -> None:
     """An interface can show it as a sentence."""
     tools = ControllableTools()
     midrun = await opened(tools.agent("Done."))
@@ -126,7 +130,9 @@ async def test_a_refusal_has_a_reason_and_the_phase(opened: Opener) -> None:
     assert (refused.value.reason, refused.value.phase) == ("is_completed", "completed")
 
 
-async def test_the_feed_has_every_entry_once_and_live_text_in_between(opened: Opener) -> None:
+async def test_the_feed_has_every_entry_once_and_live_text_in_between(
+    opened: OpenMidrun,
+) -> None:
     """Entries come in order and without a gap."""
     tools = ControllableTools()
     midrun = await opened(tools.agent(["Let me see. ", Use("slow", name="a")], "Done now."))
@@ -144,7 +150,7 @@ async def test_the_feed_has_every_entry_once_and_live_text_in_between(opened: Op
     assert all(isinstance(text, str) for text in texts)
 
 
-async def test_a_process_without_agents_controls_a_run_of_another(opened: Opener) -> None:
+async def test_a_process_without_agents_controls_a_run_of_another(opened: OpenMidrun) -> None:
     """The two `Midrun`s share the file of the store and nothing else."""
     tools = ControllableTools()
     worker = await opened(tools.agent(Use("slow", name="a"), "Done."))
@@ -160,7 +166,7 @@ async def test_a_process_without_agents_controls_a_run_of_another(opened: Opener
         await run.until("completed")
 
 
-async def test_a_blocking_tool_in_a_thread_saves_its_progress(opened: Opener) -> None:
+async def test_a_blocking_tool_in_a_thread_saves_its_progress(opened: OpenMidrun) -> None:
     """`save` cannot be awaited in a thread: the progress is stored when it returns."""
 
     @tool(in_process=True)

@@ -11,7 +11,7 @@ from midrun.errors import CheckpointRefused
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxCost, MaxSteps, MaxTime, MaxTokens, Repeats
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.runs.conftest import Opener
+from tests.unit.runs.conftest import OpenMidrun
 
 InvalidCall = Callable[[Run], Awaitable[object]]
 
@@ -180,7 +180,7 @@ def test_an_invalid_stop_condition_is_refused_when_it_is_created(
         make()
 
 
-async def test_an_unknown_option_of_a_control_is_an_error(opened: Opener) -> None:
+async def test_an_unknown_option_of_a_control_is_an_error(opened: OpenMidrun) -> None:
     """`undoo="all"` must not silently undo less than the caller asked for."""
     tools = ControllableTools()
     midrun = await opened(tools.agent("Done."))
@@ -203,7 +203,7 @@ def test_a_timeout_of_a_tool_in_a_thread_is_refused() -> None:
 
 
 async def test_a_resume_with_an_invalid_instruction_does_not_apply_the_answer(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The checkpoint is resumed as a whole, or not at all."""
     model = ScriptedModel([Use("ask_human", question="Which?"), "Done."])

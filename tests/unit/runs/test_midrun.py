@@ -17,10 +17,10 @@ from midrun.core.entries import RunStarted
 from midrun.errors import StoreClosed
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import PATIENCE, entries
-from tests.support.hands import by_hand, replaced
-from tests.support.store_choice import kept_at
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import TIMEOUT_S, read_entries
+from tests.support.hands import execute_sql, make_replace_sql
+from tests.support.store_choice import get_store_url
+from tests.unit.runs.conftest import OpenMidrun
 
 FORK_TIMEOUT_S = 300
 FORK_PROGRAM = Path(__file__).with_name("fork_program.py")
@@ -36,7 +36,7 @@ REQUESTS: dict[str, Callable[[Midrun, Run], Awaitable[object]]] = {
 async def test_a_request_from_another_event_loop_is_refused(request_name: str) -> None:
     """A web framework may give each request an event loop of its own, in a thread."""
     agent = Agent("actor", model=ScriptedModel(["Done."]))
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async with Midrun("memory://", agents=[agent]) as midrun:
             run = await midrun.start("actor", "go", request_id="first")
             with pytest.raises(Misconfigured, match="open in another event loop"):
@@ -49,7 +49,7 @@ async def test_a_request_from_another_event_loop_is_refused(request_name: str) -
 async def test_a_thread_can_call_the_event_loop_that_midrun_is_open_in() -> None:
     """The refusal recommends `anyio.from_thread.run`."""
     agent = Agent("actor", model=ScriptedModel(["Done."]))
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async with Midrun("memory://", agents=[agent]) as midrun:
             run = await midrun.start("actor", "go")
             outcome = await anyio.to_thread.run_sync(from_thread.run, run.result)
@@ -115,7 +115,7 @@ async def test_a_waiter_gets_an_error_when_the_store_is_closed() -> None:
 
 
 async def test_an_unreadable_journal_does_not_stop_other_runs(
-    opened: Opener, path: Path
+    opened: OpenMidrun, path: Path
 ) -> None:
     """The worker skips its run and drives the others."""
     tools = ControllableTools()
@@ -123,11 +123,11 @@ async def test_an_unreadable_journal_does_not_stop_other_runs(
     bad = await midrun.start("actor", "bad")
     await tools.start("a").wait()
     await bad.pause(now=True, hold=timedelta(milliseconds=1))
-    by_hand(path, replaced("bad", "sad", where="seq = 1"))
+    execute_sql(path, make_replace_sql("bad", "sad", where="seq = 1"))
     other = await opened(ControllableTools().agent("Fine.", name="other"))
     run = await other.start("other", "go")
     assert isinstance(await run.result(), Completed)
-    by_hand(path, replaced("sad", "bad", where="seq = 1"))
+    execute_sql(path, make_replace_sql("sad", "bad", where="seq = 1"))
 
 
 async def test_an_unreadable_run_is_listed_with_its_error_among_the_others(
@@ -135,14 +135,14 @@ async def test_an_unreadable_run_is_listed_with_its_error_among_the_others(
 ) -> None:
     """Listing runs, listing asks, lifting a halt and continuing its thread still work."""
     agent = Agent("a", model=ScriptedModel([Use("ask_human", question="?")]), tools=[ask_human])
-    async with Midrun(kept_at(path), agents=[agent]) as midrun:
+    async with Midrun(get_store_url(path), agents=[agent]) as midrun:
         broken = await midrun.start(agent, "first", thread="t")
         await broken.until("waiting")
         sound = await midrun.start(agent, "second")
         await sound.until("waiting")
         await midrun.halt("a look", actor="olga")
-    by_hand(path, replaced("first", "wurst", where="seq = 1"))
-    async with Midrun(kept_at(path), agents=[agent]) as midrun:
+    execute_sql(path, make_replace_sql("first", "wurst", where="seq = 1"))
+    async with Midrun(get_store_url(path), agents=[agent]) as midrun:
         views = {view.run_id: view for view in (await midrun.runs()).items}
         assert views.keys() == {broken.id, sound.id}
         assert (views[broken.id].sign.word, views[sound.id].error) == ("Cannot be read", "")
@@ -151,6 +151,6 @@ async def test_an_unreadable_run_is_listed_with_its_error_among_the_others(
         assert await midrun.lift(actor="olga")
         assert (await (await midrun.get(sound.id)).view()).phase == "waiting"
         third = await midrun.start(agent, "third", thread="t")
-        (started,) = await entries(third, RunStarted)
+        (started,) = await read_entries(third, RunStarted)
         assert broken.id in started.history[0].text
-    by_hand(path, replaced("wurst", "first", where="seq = 1"))
+    execute_sql(path, make_replace_sql("wurst", "first", where="seq = 1"))

@@ -10,11 +10,13 @@ from midrun import Agent, Completed, Midrun, Run, tool
 from midrun.core.entries import CallAborted, CallFailed
 from midrun.driver.live import Delta
 from midrun.models.provider import ProviderModel
-from tests.support.providers import Answer, Call, Denied, Gate, Provider, Text, Thinking
-from tests.support.store_choice import kept_at
-from tests.unit.models.protocols import ALL, Speaks
+from tests.support.providers import Answer, Call, Gate, HttpError, Provider, Text, Thinking
+from tests.support.store_choice import get_store_url
+from tests.unit.models.protocols import ALL_PROTOCOLS, WireProtocol
 
-protocols = pytest.mark.parametrize("speaks", ALL, ids=lambda speaks: str(speaks.name))
+protocols = pytest.mark.parametrize(
+    "speaks", ALL_PROTOCOLS, ids=lambda speaks: str(speaks.name)
+)
 WORDS = ("The ", "first ", "half, ", "and ", "the ", "rest.")
 
 
@@ -24,15 +26,15 @@ async def search(q: str) -> str:
     return f"all about {q}"
 
 
-def make_agent(speaks: Speaks, provider: Provider) -> Agent:
+def make_agent(speaks: WireProtocol, provider: Provider) -> Agent:
     """Return an agent whose model speaks to `provider`."""
-    model = ProviderModel(speaks.provided(provider))
+    model = ProviderModel(speaks.make_model(provider))
     return Agent("clerk", model=model, instructions="Be brief.", tools=[search])
 
 
 def open_midrun(path: Path, clerk: Agent) -> Midrun:
     """Return a `Midrun` on the test's own store."""
-    return Midrun(kept_at(path), agents=[clerk])
+    return Midrun(get_store_url(path), agents=[clerk])
 
 
 async def wait_for_text(run: Run, text: str) -> None:
@@ -53,7 +55,7 @@ async def find_aborted(run: Run) -> CallAborted:
 
 @protocols
 async def test_a_pause_closes_the_stream_and_a_resume_sends_the_partial_reply(
-    path: Path, speaks: Speaks
+    path: Path, speaks: WireProtocol
 ) -> None:
     """The provider sees the closed connection, and then its own partial text."""
     gate = Gate(after=3)
@@ -68,7 +70,7 @@ async def test_a_pause_closes_the_stream_and_a_resume_sends_the_partial_reply(
         await wait_for_text(run, "The first half, ")
         await run.pause()
         await run.until("paused")
-        assert await provider.closed_midway() == 3
+        assert await provider.wait_for_disconnect() == 3
         assert len(provider.exchanges) == 1
         await run.resume("Keep it short")
         outcome = await run.result()
@@ -81,7 +83,7 @@ async def test_a_pause_closes_the_stream_and_a_resume_sends_the_partial_reply(
 
 @protocols
 async def test_a_cancel_closes_the_stream_and_reports_the_partial_text(
-    path: Path, speaks: Speaks
+    path: Path, speaks: WireProtocol
 ) -> None:
     gate = Gate(after=2)
     async with (
@@ -95,13 +97,13 @@ async def test_a_cancel_closes_the_stream_and_reports_the_partial_text(
         await wait_for_text(run, "The ")
         await run.cancel()
         await run.until("cancelled")
-        assert await provider.closed_midway() == 2
+        assert await provider.wait_for_disconnect() == 2
         assert (await run.report()).partial == "The "
 
 
 @protocols
 async def test_the_tool_calls_of_an_unfinished_reply_are_not_made(
-    path: Path, speaks: Speaks
+    path: Path, speaks: WireProtocol
 ) -> None:
     """Their arguments may be incomplete. The model is called again."""
     gate = Gate(after=2)
@@ -126,7 +128,7 @@ async def test_the_tool_calls_of_an_unfinished_reply_are_not_made(
 
 @protocols
 async def test_a_tool_call_goes_to_the_tool_and_its_result_to_the_provider(
-    path: Path, speaks: Speaks
+    path: Path, speaks: WireProtocol
 ) -> None:
     """The argument `why` is removed before the tool is called."""
     async with (
@@ -149,11 +151,11 @@ async def test_a_tool_call_goes_to_the_tool_and_its_result_to_the_provider(
 
 @protocols
 async def test_an_overloaded_provider_is_retried_by_the_driver(
-    path: Path, speaks: Speaks
+    path: Path, speaks: WireProtocol
 ) -> None:
     """Each attempt is in the journal; the SDK makes no retry of its own."""
     async with (
-        Provider(Denied(529), Answer(Text("Here."))) as provider,
+        Provider(HttpError(529), Answer(Text("Here."))) as provider,
         AsyncExitStack() as stack,
     ):
         midrun = await stack.enter_async_context(

@@ -23,8 +23,8 @@ from midrun.ports.model import Finished, Piece, Prompt
 from midrun.stops import Custom, MaxSteps
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import PATIENCE, entries, journal
-from tests.unit.runs.conftest import Opener
+from tests.scenarios.promises.seen import TIMEOUT_S, read_entries, read_journal
+from tests.unit.runs.conftest import OpenMidrun
 
 
 def cancel_current_task() -> None:
@@ -92,7 +92,7 @@ CALLS = [
 
 @pytest.mark.parametrize(("call", "text"), CALLS, ids=lambda call: getattr(call, "name", None))
 async def test_a_cancellation_that_a_tool_leaves_behind_ends_nothing_else(
-    opened: Opener, call: Tool, text: str
+    opened: OpenMidrun, call: Tool, text: str
 ) -> None:
     """The outcome of the call counts; its run and the other run continue."""
     midrun = await opened(
@@ -101,13 +101,13 @@ async def test_a_cancellation_that_a_tool_leaves_behind_ends_nothing_else(
     )
     run = await midrun.start("actor", "go")
     assert isinstance(await run.result(), Completed)
-    outcomes = [e for e in await journal(run) if isinstance(e, CallDone | CallFailed)]
+    outcomes = [e for e in await read_journal(run) if isinstance(e, CallDone | CallFailed)]
     assert text in str(outcomes[1])
     assert isinstance(await (await midrun.start("other", "go")).result(), Completed)
 
 
 async def test_a_cancellation_that_a_model_leaves_behind_ends_nothing_else(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A provider's library may cancel the task that it runs in."""
     midrun = await opened(
@@ -122,7 +122,7 @@ async def test_a_cancellation_that_a_model_leaves_behind_ends_nothing_else(
 
 
 async def test_a_cancellation_that_an_undo_leaves_behind_ends_nothing_else(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """The call is reported as undone."""
     model = ScriptedModel([Use("publish"), Use("wait"), "Done."])
@@ -144,7 +144,7 @@ async def test_a_cancellation_that_an_undo_leaves_behind_ends_nothing_else(
 
 
 async def test_a_cancellation_that_a_stop_condition_leaves_behind_ends_nothing_else(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """Its verdict counts."""
     stop = Custom(stop_and_cancel, then="complete")
@@ -169,7 +169,7 @@ async def test_a_call_with_a_stray_cancellation_on_its_task_can_be_stopped() -> 
         await anyio.sleep_forever()
 
     model = ScriptedModel([Use("stubborn"), "Done."])
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async with Midrun(
             "memory://", agents=[Agent("a", model=model, tools=[stubborn])]
         ) as mid:
@@ -186,7 +186,7 @@ async def test_a_cancelled_worker_task_ends_midrun_with_an_error() -> None:
     """The body of `async with` does not wait for a worker that is gone; a new one continues."""
     store = MemoryStore()
     agent = Agent("actor", model=ScriptedModel(["Done."]))
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         with pytest.raises(EngineLost, match="Open the store again"):
             await _cancel_sweep(Midrun(store, agents=[agent]))
         async with Midrun(store, agents=[agent]) as again:
@@ -203,7 +203,7 @@ async def _cancel_sweep(midrun: Midrun) -> None:
 
 
 async def test_a_tool_that_does_not_stop_after_its_timeout_is_abandoned(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """Its outcome is unknown until its late result settles the ask."""
     gate = anyio.Event()
@@ -221,17 +221,17 @@ async def test_a_tool_that_does_not_stop_after_its_timeout_is_abandoned(
     run = await midrun.start("actor", "go")
     try:
         await run.until("waiting")
-        assert [unknown.why for unknown in await entries(run, CallUnknown)] == [
+        assert [unknown.why for unknown in await read_entries(run, CallUnknown)] == [
             "not_responding"
         ]
     finally:
         gate.set()
     await run.until("completed")
-    assert [late.result for late in await entries(run, LateResult)] == ["sent"]
+    assert [late.result for late in await read_entries(run, LateResult)] == ["sent"]
 
 
 async def test_a_tool_that_raises_another_error_when_stopped_is_aborted(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """It may have taken effect, so a later cancel undoes it."""
     posted, undone = anyio.Event(), anyio.Event()
@@ -253,7 +253,7 @@ async def test_a_tool_that_raises_another_error_when_stopped_is_aborted(
     await posted.wait()
     await run.pause(now=True)
     await run.until("paused")
-    assert len(await entries(run, CallAborted)) == 1
+    assert len(await read_entries(run, CallAborted)) == 1
     await run.cancel(undo="all")
     ended = await run.result()
     assert isinstance(ended, Cancelled)
@@ -262,7 +262,7 @@ async def test_a_tool_that_raises_another_error_when_stopped_is_aborted(
 
 
 async def test_a_large_result_that_a_stopped_tool_returns_within_its_grace_is_stored(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """A large result is encoded in many turns of the event loop; the stop must not end that."""
     started = anyio.Event()
@@ -281,12 +281,12 @@ async def test_a_large_result_that_a_stopped_tool_returns_within_its_grace_is_st
     await started.wait()
     await run.pause(now=True)
     await run.until("paused")
-    done = (await entries(run, CallDone))[-1]  # the first one is the model's
+    done = (await read_entries(run, CallDone))[-1]  # the first one is the model's
     assert done.result == list(range(100_000))
 
 
 async def test_a_tool_that_raises_another_error_at_its_timeout_is_aborted(
-    opened: Opener,
+    opened: OpenMidrun,
 ) -> None:
     """*Failed* would mean that the call had no effect, which is not known."""
 
@@ -302,7 +302,7 @@ async def test_a_tool_that_raises_another_error_at_its_timeout_is_aborted(
     midrun = await opened(Agent("actor", model=model, tools=[post]))
     run = await midrun.start("actor", "go")
     assert isinstance(await run.result(), Completed)
-    assert [end.final for end in await entries(run, CallAborted)] == [True]
+    assert [end.final for end in await read_entries(run, CallAborted)] == [True]
 
 
 @tool
@@ -341,7 +341,7 @@ def test_ctrl_c_in_the_middle_of_a_tool_ends_the_process() -> None:
         signal.signal(signal.SIGINT, inherited)
     remaining = [thread for thread in threading.enumerate() if thread not in before]
     for thread in remaining:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_S)
     assert not any(
         thread.is_alive() for thread in remaining
     )  # they would keep the process alive
@@ -366,7 +366,7 @@ async def raise_cancelled(_: object) -> bool:
 
 @pytest.mark.parametrize("stop", [ask_person, raise_cancelled])
 async def test_a_stop_condition_that_raises_fails_only_its_run(
-    opened: Opener, stop: object
+    opened: OpenMidrun, stop: object
 ) -> None:
     tools = ControllableTools()
     condition = Custom(stop)  # type: ignore[arg-type]  # it is a condition
@@ -380,7 +380,7 @@ async def test_a_stop_condition_that_raises_fails_only_its_run(
     assert isinstance(await other.result(), Completed)
 
 
-async def test_an_unusual_error_of_a_tool_ends_only_its_call(opened: Opener) -> None:
+async def test_an_unusual_error_of_a_tool_ends_only_its_call(opened: OpenMidrun) -> None:
     """A `BaseException`, a `KeyboardInterrupt` in a thread, and a question in `approve`."""
 
     @tool
@@ -403,7 +403,7 @@ async def test_an_unusual_error_of_a_tool_ends_only_its_call(opened: Opener) -> 
     assert isinstance(await run.result(), Completed)
 
 
-async def test_many_blocked_threads_do_not_delay_other_runs(opened: Opener) -> None:
+async def test_many_blocked_threads_do_not_delay_other_runs(opened: OpenMidrun) -> None:
     """Neither the store nor another run uses the same pool of threads."""
     gate, tools = threading.Event(), ControllableTools()
 

@@ -6,7 +6,7 @@ import httpx2
 from starlette.types import ASGIApp
 
 
-def expect(reply: httpx2.Response, status: int) -> httpx2.Response:
+def expect_status(reply: httpx2.Response, status: int) -> httpx2.Response:
     """Assert the status of a response, and return the response."""
     assert reply.status_code == status, reply.text
     return reply
@@ -15,7 +15,7 @@ def expect(reply: httpx2.Response, status: int) -> httpx2.Response:
 async def start_run(client: httpx2.AsyncClient, agent: str = "actor") -> str:
     """Start a run, and return its path."""
     created = await client.post("/v1/runs", json={"agent": agent, "input": "Go."})
-    return str(expect(created, 201).headers["location"])
+    return str(expect_status(created, 201).headers["location"])
 
 
 async def wait_for_phase(

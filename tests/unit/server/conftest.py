@@ -19,14 +19,14 @@ from midrun.server import App, Limits, Tokens, app
 from midrun.server.serve import UvicornServer, open_listener
 from midrun.testing.controllable_tools import ControllableTools
 
-PATIENCE = 90
+TIMEOUT_S = 90
 """Timeout in seconds; a test that needs longer fails."""
 
 LIMITS = Limits()
 
 KEY = b"signs the checkpoints of all servers in tests"
 
-PEOPLE = {
+ACTORS = {
     "olga": Actor(name="olga", role="operator"),
     "ann": Actor(name="ann", role="user"),
     "bob": Actor(name="bob", role="user"),
@@ -34,14 +34,14 @@ PEOPLE = {
 }
 
 
-def token_of(name: str) -> str:
+def make_token(name: str) -> str:
     """Return the token of the actor with this name."""
     return f"token-of-{name}-0123456789"
 
 
 def make_tokens() -> Tokens:
     """Return the authentication that accepts the token of every actor."""
-    return Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
+    return Tokens({make_token(name): actor for name, actor in ACTORS.items()})
 
 
 class RunningServer:
@@ -56,21 +56,21 @@ class RunningServer:
 
     async def client(self, name: str | None = "olga") -> httpx2.AsyncClient:
         """Return a client with the token of the actor, or without a token."""
-        headers = {} if name is None else {"Authorization": f"Bearer {token_of(name)}"}
+        headers = {} if name is None else {"Authorization": f"Bearer {make_token(name)}"}
         client = httpx2.AsyncClient(
-            base_url=self.url, headers=headers, timeout=PATIENCE, verify=NO_TLS_CONTEXT
+            base_url=self.url, headers=headers, timeout=TIMEOUT_S, verify=NO_TLS_CONTEXT
         )
         return await self._stack.enter_async_context(client)
 
 
-class Serve(Protocol):
+class StartServer(Protocol):
     """Starts a server with these agents on the store of the test."""
 
     async def __call__(self, *agents: Agent, limits: Limits = ...) -> RunningServer: ...
 
 
 @asynccontextmanager
-async def listening(asgi_app: App, *, send_buffer_bytes: int = 0) -> AsyncIterator[int]:
+async def serve_on_loopback(asgi_app: App, *, send_buffer_bytes: int = 0) -> AsyncIterator[int]:
     """Serve an app on a free port of loopback, and give the port.
 
     `send_buffer_bytes` limits the bytes that the system buffers for a client that does not
@@ -89,15 +89,15 @@ async def listening(asgi_app: App, *, send_buffer_bytes: int = 0) -> AsyncIterat
 
 
 @pytest.fixture
-async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+async def serve(tmp_path: Path) -> AsyncIterator[StartServer]:
     """Give a function that starts a server; all its journals are verified at the end."""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async with AsyncExitStack() as stack:
             yield make_server_starter(stack, f"sqlite:///{tmp_path / 'runs.db'}")
 
 
 @pytest.fixture
-async def stage(serve: Serve) -> AsyncIterator[ControllableTools]:
+async def stage(serve: StartServer) -> AsyncIterator[ControllableTools]:
     """Give controllable tools; their gates are opened before the servers are closed."""
     del serve  # so that this fixture is torn down first
     tools = ControllableTools()
@@ -107,7 +107,7 @@ async def stage(serve: Serve) -> AsyncIterator[ControllableTools]:
 
 def make_server_starter(
     stack: AsyncExitStack, store_url: str, hosts: Collection[str] = ()
-) -> Serve:
+) -> StartServer:
     """Return a function that starts servers on a store; they end with the stack."""
 
     async def serve(*agents: Agent, limits: Limits = LIMITS) -> RunningServer:
@@ -116,7 +116,7 @@ def make_server_starter(
         await stack.enter_async_context(mid)
         stack.push_async_callback(verify_all_journals, mid)
         asgi_app = app(mid, auth=make_tokens(), limits=limits, allow_hosts=hosts)
-        port = await stack.enter_async_context(listening(asgi_app))
+        port = await stack.enter_async_context(serve_on_loopback(asgi_app))
         return RunningServer(mid, asgi_app, port, stack)
 
     return serve

@@ -20,7 +20,7 @@ def format_endpoint(endpoint: Endpoint) -> str:
     return f"{endpoint.method} {endpoint.path}"
 
 
-def is_guarded(reply: httpx2.Response) -> bool:
+def has_security_headers(reply: httpx2.Response) -> bool:
     """Tell whether a response has the security headers that every response must have."""
     return (
         "default-src 'none'" in reply.headers.get("content-security-policy", "")
@@ -31,7 +31,7 @@ def is_guarded(reply: httpx2.Response) -> bool:
     )
 
 
-async def entries_of(server: RunningServer) -> int:
+async def count_entries(server: RunningServer) -> int:
     """Count the entries of all journals; a refused request must not change the number."""
     page = await server.mid.runs(limit=500)
     return sum(row.seq for row in page.items)

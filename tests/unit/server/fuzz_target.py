@@ -12,7 +12,7 @@ from midrun import Agent, Midrun, ask_human
 from midrun.models import ScriptedModel, Use
 from midrun.server import Limits, app
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.conftest import listening, token_of
+from tests.unit.server.conftest import make_token, serve_on_loopback
 
 LIMITS = Limits(rate=1e6, burst=10**6, wait=0.2, streams=10**4, failures=10**6)
 
@@ -26,11 +26,11 @@ async def _main(folder: Path) -> None:
         Agent("asks", model=model, tools=[ask_human]),
     ]
     async with Midrun(f"sqlite:///{folder / 'runs.db'}", agents=agents) as mid:
-        asgi_app = app(mid, token=token_of("olga"), limits=LIMITS)
+        asgi_app = app(mid, token=make_token("olga"), limits=LIMITS)
         runs = [await mid.start(agent, "Go.", actor="olga") for agent in agents]
         await runs[0].until("completed")
         await runs[2].until("waiting")
-        async with listening(asgi_app) as port:
+        async with serve_on_loopback(asgi_app) as port:
             sys.stdout.write(f"{port} {' '.join(run.id for run in runs)}\n")
             sys.stdout.flush()
             await anyio.sleep_forever()

@@ -7,7 +7,7 @@ import httpx2
 import msgspec
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class SseEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One event with its raw bytes."""
 
     id: str | None
@@ -17,9 +17,9 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def heard(
+async def open_event_stream(
     client: httpx2.AsyncClient, path: str, *, last: int | None = None
-) -> AsyncIterator[AsyncGenerator[Heard]]:
+) -> AsyncIterator[AsyncGenerator[SseEvent]]:
     """Open a stream, and give its events; comments and `retry` are skipped."""
     headers = {"Accept": "text/event-stream"}
     if last is not None:
@@ -31,7 +31,7 @@ async def heard(
             yield events
 
 
-async def _read_events(reply: httpx2.Response) -> AsyncGenerator[Heard]:
+async def _read_events(reply: httpx2.Response) -> AsyncGenerator[SseEvent]:
     buffer = b""
     # Closed in this task; the garbage collector would close it in another one.
     async with aclosing(reply.aiter_raw()) as pieces:
@@ -44,12 +44,12 @@ async def _read_events(reply: httpx2.Response) -> AsyncGenerator[Heard]:
     assert not buffer, "the stream ended within an event"
 
 
-def _parse_event(block: bytes) -> Heard | None:
+def _parse_event(block: bytes) -> SseEvent | None:
     assert b"\r" not in block, "a line must end in LF"
     fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))
     if b"data" not in fields:
         return None
-    return Heard(
+    return SseEvent(
         id=fields[b"id"].decode() if b"id" in fields else None,
         event=fields[b"event"].decode(),
         data=msgspec.json.decode(fields[b"data"]),

@@ -20,7 +20,7 @@ from midrun.models import Use
 from midrun.server import Limits, Network, serve
 from midrun.testing.controllable_tools import ControllableTools
 from tests.support.processes import ROOT
-from tests.unit.server.conftest import PATIENCE
+from tests.unit.server.conftest import TIMEOUT_S
 
 
 @asynccontextmanager
@@ -34,7 +34,7 @@ async def start_server_process(
     """Give a server process and the link that it prints; `wrapper` starts its command."""
     module = [sys.executable, "-m", "tests.unit.server.server_process"]
     command = [*wrapper, *module, str(folder), msgspec.json.encode(network or {}).decode()]
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         process = await anyio.open_process(command, cwd=ROOT, stderr=stderr)
         async with process:
             assert process.stdout is not None

@@ -16,19 +16,25 @@ from midrun.server import Limits, Tokens, app
 from midrun.server.app import _ROUTE_TABLE
 from midrun.server.routes import ENDPOINTS, Endpoint
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect
-from tests.unit.server.conftest import PEOPLE, RunningServer, Serve, listening, token_of
+from tests.unit.server.calling import expect_status
+from tests.unit.server.conftest import (
+    ACTORS,
+    RunningServer,
+    StartServer,
+    make_token,
+    serve_on_loopback,
+)
 from tests.unit.server.defences import (
     JSON_HEADERS,
-    entries_of,
+    count_entries,
     format_endpoint,
-    is_guarded,
+    has_security_headers,
     make_path,
 )
 
 
 async def test_no_route_answers_without_a_credential(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Unknown paths answer 401, too: the response does not reveal which routes exist."""
     server = await serve(stage.agent("Done."), limits=Limits(failures=1000))
@@ -39,14 +45,14 @@ async def test_no_route_answers_without_a_credential(
                 endpoint.method, make_path(endpoint), headers=JSON_HEADERS
             )
             assert reply.status_code == 401, format_endpoint(endpoint)
-            assert is_guarded(reply)
+            assert has_security_headers(reply)
         for path in ("/v1/openapi.json", "/nowhere", "/v1/"):
             assert (await client.get(path)).status_code == 401
-    assert await entries_of(server) == 0
+    assert await count_entries(server) == 0
 
 
 async def test_probes_need_no_credential_and_have_an_empty_body(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A load balancer has no token, and only needs to know whether the server is ready."""
     server = await serve(stage.agent("Done."))
@@ -63,16 +69,16 @@ async def test_probes_need_no_credential_and_have_an_empty_body(
     "header",
     [
         "Bearer",
-        f"Basic {token_of('olga')}",
-        f"Bearer {token_of('olga')}x",
-        f"Bearer {token_of('olga')[:-1]}",
-        f"Bearer {token_of('olga')},",
-        f"Code {token_of('olga')}",
+        f"Basic {make_token('olga')}",
+        f"Bearer {make_token('olga')}x",
+        f"Bearer {make_token('olga')[:-1]}",
+        f"Bearer {make_token('olga')},",
+        f"Code {make_token('olga')}",
         "Bearer \udcff".encode(errors="surrogateescape").decode("latin-1"),
     ],
 )
 async def test_a_credential_that_is_almost_right_is_refused(
-    serve: Serve, stage: ControllableTools, header: str
+    serve: StartServer, stage: ControllableTools, header: str
 ) -> None:
     """The header is not trimmed, and a token is compared as a whole."""
     server = await serve(stage.agent("Done."))
@@ -81,7 +87,9 @@ async def test_a_credential_that_is_almost_right_is_refused(
     assert (await client.get("/v1/runs", headers=headers)).status_code == 401  # type: ignore[arg-type]
 
 
-async def test_a_role_comes_from_the_credential(serve: Serve, stage: ControllableTools) -> None:
+async def test_a_role_comes_from_the_credential(
+    serve: StartServer, stage: ControllableTools
+) -> None:
     """Headers and fields that claim another actor or role are ignored or refused."""
     server = await serve(stage.agent("Done."))
     ann = await server.client("ann")
@@ -98,7 +106,7 @@ async def test_a_role_comes_from_the_credential(serve: Serve, stage: Controllabl
 
 
 async def test_users_see_their_own_runs_in_every_list(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Runs of other users are neither in the pages nor in the counts."""
     server = await serve(stage.agent("Done."))
@@ -122,7 +130,7 @@ async def test_users_see_their_own_runs_in_every_list(
 
 
 async def test_newer_runs_of_others_do_not_push_a_run_out_of_a_users_lists(
-    serve: Serve,
+    serve: StartServer,
 ) -> None:
     script = [Use("ask_human", question="Which?")] * 99
     server = await serve(Agent("actor", model=ScriptedModel(script), tools=[ask_human]))
@@ -133,13 +141,13 @@ async def test_newer_runs_of_others_do_not_push_a_run_out_of_a_users_lists(
         await (await server.mid.get(row.run_id)).until("waiting")
     ann = await server.client("ann")
     for path in ("/v1/runs", "/v1/asks"):
-        page = expect(await ann.get(path, params={"limit": 1}), 200).json()
+        page = expect_status(await ann.get(path, params={"limit": 1}), 200).json()
         assert [item["run_id"] for item in page["items"]] == [own_run.id]
         assert page["next_cursor"] == ""
 
 
 async def test_a_cursor_does_not_reveal_how_many_runs_others_have(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent("Done."))
     *_, newest = [
@@ -152,7 +160,7 @@ async def test_a_cursor_does_not_reveal_how_many_runs_others_have(
 
 @pytest.mark.parametrize("path", ["/v1/runs", "/v1/asks", "/a2a/actor/tasks"])
 async def test_a_cursor_does_not_reveal_that_a_run_of_another_user_exists(
-    serve: Serve, stage: ControllableTools, path: str
+    serve: StartServer, stage: ControllableTools, path: str
 ) -> None:
     """The id of a run follows from its `Idempotency-Key`, which others may guess."""
     server = await serve(stage.agent("Done."))
@@ -168,19 +176,19 @@ async def test_a_cursor_does_not_reveal_that_a_run_of_another_user_exists(
 
 
 async def test_runs_of_different_users_do_not_share_history_under_one_thread_id(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A user does not even learn that others have runs under the same thread id."""
     server = await serve(stage.agent(*["The password is swordfish."] * 9))
     for name in ("olga", "ann", "olga"):
-        run = await server.mid.start("actor", "Tell.", thread="t", actor=PEOPLE[name])
+        run = await server.mid.start("actor", "Tell.", thread="t", actor=ACTORS[name])
         await run.until("terminal")
     body = {"agent": "actor", "input": "What was said?", "thread_id": "t"}
     histories: dict[str, list[str]] = {}
     replies = []
     for name in ("bob", "ann", "olga", "bob"):
         client = await server.client(name)
-        replies.append(expect(await client.post("/v1/runs", json=body), 201).json())
+        replies.append(expect_status(await client.post("/v1/runs", json=body), 201).json())
         await (await server.mid.get(replies[-1]["run_id"])).until("terminal")
         (record,) = await server.mid.store.read(replies[-1]["run_id"], limit=1)
         assert isinstance(record.entry, RunStarted)
@@ -191,29 +199,33 @@ async def test_runs_of_different_users_do_not_share_history_under_one_thread_id(
     all_texts = ["Tell."] * 3 + ["What was said?"] * 2
     assert histories["olga"] == [", ".join(all_texts)], "operators see the whole thread"
     new_thread = body | {"thread_id": "a new thread"}
-    reply = expect(
+    reply = expect_status(
         await (await server.client("bob")).post("/v1/runs", json=new_thread), 201
     ).json()
     assert reply.keys() == replies[0].keys(), "does not reveal which threads exist"
 
 
 async def test_the_history_of_a_thread_counts_the_newest_runs_per_owner(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """51 newer runs of another user do not push out the user's own run."""
     server = await serve(stage.agent(*["Done."] * 60))
-    own_run = await server.mid.start("actor", "Hers.", thread="t", actor=PEOPLE["ann"])
+    own_run = await server.mid.start("actor", "Hers.", thread="t", actor=ACTORS["ann"])
     await own_run.until("terminal")
     for _ in range(51):
-        await server.mid.start("actor", "His.", thread="t", actor=PEOPLE["bob"])
+        await server.mid.start("actor", "His.", thread="t", actor=ACTORS["bob"])
     body = {"agent": "actor", "input": "Go on.", "thread_id": "t"}
-    created = expect(await (await server.client("ann")).post("/v1/runs", json=body), 201).json()
+    created = expect_status(
+        await (await server.client("ann")).post("/v1/runs", json=body), 201
+    ).json()
     (record,) = await server.mid.store.read(created["run_id"], limit=1)
     assert isinstance(record.entry, RunStarted)
     assert [message.text for message in record.entry.history] == ["Hers.", "Done."]
 
 
-async def test_the_audience_of_an_ask_may_answer_it_but_not_read_the_run(serve: Serve) -> None:
+async def test_the_audience_of_an_ask_may_answer_it_but_not_read_the_run(
+    serve: StartServer,
+) -> None:
     """The ask is addressed to a user who does not own the run."""
 
     @tool(approve=True, audience="user:bob")
@@ -239,11 +251,11 @@ async def test_the_audience_of_an_ask_may_answer_it_but_not_read_the_run(serve: 
     assert (response.status_code, set(response.json())) == (202, {"receipt"})
     assert (await run.until("terminal")).phase == "completed"
     # Bob got this cursor from a list while the ask was open, and may still use it.
-    expect(await bob.get("/v1/asks", params={"cursor": run.id}), 200)
+    expect_status(await bob.get("/v1/asks", params={"cursor": run.id}), 200)
 
 
 async def test_a_user_sees_only_the_halts_that_cover_their_runs(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The scope of a halt names runs of others, and its reason may describe them."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."), stage.agent(name="other"))
@@ -263,42 +275,44 @@ async def test_a_user_sees_only_the_halts_that_cover_their_runs(
 
 
 async def test_an_account_cannot_have_the_name_of_the_default_actor(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Runs without an actor have the owner `user`; such an account would own them."""
     namesake = Actor(name="user", role="user")
     with pytest.raises(Misconfigured, match="another name"):
-        Tokens({token_of("user"): namesake})
+        Tokens({make_token("user"): namesake})
     server = await serve(stage.agent("Done."))
     await server.mid.start("actor", "A run without an owner.")
     with pytest.raises(Misconfigured, match="another name"):
         server.app.code(namesake)
 
     async def auth(token: str) -> Actor | None:
-        return namesake if token == token_of("user") else None
+        return namesake if token == make_token("user") else None
 
-    async with listening(app(server.mid, auth=auth)) as port:
+    async with serve_on_loopback(app(server.mid, auth=auth)) as port:
         client = await server.client("user")
         reply = await client.get(f"http://127.0.0.1:{port}/v1/runs")
-        assert "another name" in expect(reply, 403).json()["detail"]
+        assert "another name" in expect_status(reply, 403).json()["detail"]
 
 
-async def test_a_user_without_a_name_is_refused(serve: Serve, stage: ControllableTools) -> None:
+async def test_a_user_without_a_name_is_refused(
+    serve: StartServer, stage: ControllableTools
+) -> None:
     """In a query of the store, an empty owner means the runs of all owners."""
     nameless = Actor(name="", role="user")
     with pytest.raises(Misconfigured, match="has no name"):
-        Tokens({token_of("nameless"): nameless})
+        Tokens({make_token("nameless"): nameless})
     server = await serve(stage.agent("Done."))
     await server.mid.start("actor", "Ann's.", actor="ann")
 
     async def auth(token: str) -> Actor | None:
-        return nameless if token == token_of("nameless") else None
+        return nameless if token == make_token("nameless") else None
 
-    async with listening(app(server.mid, auth=auth)) as port:
+    async with serve_on_loopback(app(server.mid, auth=auth)) as port:
         client = await server.client("nameless")
         for path in ("/v1/runs", "/v1/asks", "/v1/events"):
             reply = await client.get(f"http://127.0.0.1:{port}{path}")
-            assert "has no name" in expect(reply, 403).json()["detail"]
+            assert "has no name" in expect_status(reply, 403).json()["detail"]
 
 
 # ── routes and roles ───────────────────────────────────────────────────────────
@@ -378,7 +392,7 @@ def test_every_route_has_a_rule_and_no_rule_is_left_over() -> None:
     assert {format_endpoint(endpoint): endpoint.role for endpoint in ALL_ROUTES} == LEAST_ROLES
 
 
-async def test_every_route_admits_exactly_the_callers_with_its_role(serve: Serve) -> None:
+async def test_every_route_admits_exactly_the_callers_with_its_role(serve: StartServer) -> None:
     """The run of another user looks like a run that does not exist.
 
     A refused request changes nothing.

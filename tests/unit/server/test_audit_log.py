@@ -12,8 +12,8 @@ from midrun.server.admin import PROOF_HEADER
 from midrun.server.limits import CALLERS_MAX, AddressLimit, FailedSignIns
 from midrun.server.problem_details import HttpProblem
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect, start_run, wait_for_phase
-from tests.unit.server.conftest import Serve
+from tests.unit.server.calling import expect_status, start_run, wait_for_phase
+from tests.unit.server.conftest import StartServer
 
 FORGED_LINE = "\nforged line \x1b[31m\u202e"
 
@@ -39,7 +39,7 @@ def read_fields(record: dict[str, str]) -> tuple[str, str, str, str]:
 
 
 async def test_sign_in_sign_out_and_failed_sign_ins_are_recorded(
-    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture
+    serve: StartServer, stage: ControllableTools, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A record does not contain the credential that was refused."""
     server = await serve(stage.agent("Done."))
@@ -47,13 +47,15 @@ async def test_sign_in_sign_out_and_failed_sign_ins_are_recorded(
     session = await browser.post("/v1/session", json={})
     del browser.headers["authorization"]
     browser.headers[PROOF_HEADER] = session.json()["proof"]
-    expect(await browser.delete("/v1/session"), 204)
+    expect_status(await browser.delete("/v1/session"), 204)
     for wrong in ("Code nonsense", "Bearer not-a-token"):
         headers = {"Authorization": wrong}
-        expect(await anonymous.post("/v1/session", json={}, headers=headers), 401)
-    expect(await anonymous.get("/v1/runs", headers={"Authorization": "Bearer guess"}), 401)
+        expect_status(await anonymous.post("/v1/session", json={}, headers=headers), 401)
+    expect_status(
+        await anonymous.get("/v1/runs", headers={"Authorization": "Bearer guess"}), 401
+    )
     # Without a credential, a request is not an attempt to sign in.
-    expect(await anonymous.get("/v1/runs"), 401)
+    expect_status(await anonymous.get("/v1/runs"), 401)
     assert list(map(read_fields, take_audit_records(caplog))) == [
         ("sign_in", "ann", "", "done"),
         ("sign_out", "ann", "", "done"),
@@ -65,23 +67,25 @@ async def test_sign_in_sign_out_and_failed_sign_ins_are_recorded(
 
 
 async def test_exports_imports_halts_and_refusals_are_recorded(
-    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture
+    serve: StartServer, stage: ControllableTools, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await serve(stage.agent("Done."))
     olga, vera = await server.client("olga"), await server.client("vera")
     run_path = await start_run(olga)
-    expect(await wait_for_phase(olga, run_path, "completed"), 200)
+    expect_status(await wait_for_phase(olga, run_path, "completed"), 200)
     run = run_path.rpartition("/")[2]
-    expect(await olga.get(f"{run_path}/export"), 200)
-    expect(await olga.get(f"{run_path}/checkpoint"), 409)
-    expect(await olga.post("/v1/resume", json={"checkpoint": {}}), 409)
-    expect(await olga.post("/v1/halt", json={"scope": "agent:actor", "reason": "x"}), 202)
-    expect(await olga.post("/v1/lift", json={"scope": "agent:actor"}), 200)
-    expect(await vera.post("/v1/halt", json={"scope": "all"}), 403)
-    expect(await vera.post(f"{run_path}/cancel", json={}), 403)
+    expect_status(await olga.get(f"{run_path}/export"), 200)
+    expect_status(await olga.get(f"{run_path}/checkpoint"), 409)
+    expect_status(await olga.post("/v1/resume", json={"checkpoint": {}}), 409)
+    expect_status(
+        await olga.post("/v1/halt", json={"scope": "agent:actor", "reason": "x"}), 202
+    )
+    expect_status(await olga.post("/v1/lift", json={"scope": "agent:actor"}), 200)
+    expect_status(await vera.post("/v1/halt", json={"scope": "all"}), 403)
+    expect_status(await vera.post(f"{run_path}/cancel", json={}), 403)
     other_origin = {"Origin": "http://evil.example"}
-    expect(await olga.post(f"{run_path}/cancel", json={}, headers=other_origin), 403)
-    expect(await olga.get(run_path), 200)  # a read is not recorded
+    expect_status(await olga.post(f"{run_path}/cancel", json={}, headers=other_origin), 403)
+    expect_status(await olga.get(run_path), 200)  # a read is not recorded
     assert list(map(read_fields, take_audit_records(caplog))) == [
         ("export", "olga", run, "done"),
         ("export", "olga", run, "checkpoint_refused"),
@@ -95,34 +99,36 @@ async def test_exports_imports_halts_and_refusals_are_recorded(
 
 
 async def test_an_address_that_guesses_tokens_is_limited_but_known_tokens_still_work(
-    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture
+    serve: StartServer, stage: ControllableTools, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After three wrong tokens, the address gets 429 for every token that is new."""
     server = await serve(stage.agent("Done."), limits=Limits(failures=3, failure_rate=0.001))
     olga, newcomer = await server.client("olga"), await server.client("ann")
     guesser = await server.client(None)
-    expect(await olga.get("/v1/runs"), 200)
+    expect_status(await olga.get("/v1/runs"), 200)
     codes = []
     for number in range(5):
         headers = {"Authorization": f"Bearer guess-{number}"}
         codes.append((await guesser.get("/v1/runs", headers=headers)).status_code)
     assert codes == [401, 401, 401, 429, 429]
     assert len(take_audit_records(caplog)) == 3  # refused guesses write no records
-    refused = expect(await newcomer.get("/v1/runs"), 429)
+    refused = expect_status(await newcomer.get("/v1/runs"), 429)
     assert int(refused.headers["retry-after"]) > 0
-    expect(await olga.get("/v1/runs"), 200)
+    expect_status(await olga.get("/v1/runs"), 200)
 
 
 async def test_pages_of_other_origins_do_not_fill_the_log(
-    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture
+    serve: StartServer, stage: ControllableTools, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A page can send any number of requests; only the first ones are recorded."""
     server = await serve(stage.agent("Done."), limits=Limits(failures=2, failure_rate=0.001))
     client = await server.client("olga")
     for _ in range(5):
-        expect(await client.get("/v1/runs", headers={"Origin": "http://evil.example"}), 403)
+        expect_status(
+            await client.get("/v1/runs", headers={"Origin": "http://evil.example"}), 403
+        )
     assert len(take_audit_records(caplog)) == 2
-    expect(await client.get("/v1/runs"), 200)
+    expect_status(await client.get("/v1/runs"), 200)
 
 
 def test_an_address_limit_recovers_with_time_and_is_bounded() -> None:
@@ -151,7 +157,7 @@ def test_an_address_limit_recovers_with_time_and_is_bounded() -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("version", ["1.0", "9.9" + "x"])
 async def test_client_text_is_escaped_in_the_log(
-    serve: Serve, stage: ControllableTools, caplog: pytest.LogCaptureFixture, version: str
+    serve: StartServer, stage: ControllableTools, caplog: pytest.LogCaptureFixture, version: str
 ) -> None:
     """The A2A SDK logs ids, methods and names of a request, and tracebacks."""
     caplog.set_level(logging.DEBUG)
@@ -199,7 +205,7 @@ async def test_the_traceback_of_an_internal_error_is_indented_in_the_log(
     transport = httpx2.ASGITransport(app=app(mid, auth=auth))
     url, headers = "http://127.0.0.1", {"Authorization": "Bearer guess"}
     async with mid, httpx2.AsyncClient(transport=transport, base_url=url) as client:
-        expect(await client.get("/v1/runs", headers=headers), 500)
+        expect_status(await client.get("/v1/runs", headers=headers), 500)
     (record,) = [each for each in caplog.records if each.name == "midrun.server"]
     assert record.exc_text is not None
     assert "Traceback" in record.exc_text

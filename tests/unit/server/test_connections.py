@@ -13,8 +13,8 @@ from midrun.models import Use
 from midrun.server import Limits
 from midrun.server.connections import Connections
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.conftest import PATIENCE, RunningServer, Serve
-from tests.unit.server.listening import heard
+from tests.unit.server.conftest import TIMEOUT_S, RunningServer, StartServer
+from tests.unit.server.listening import open_event_stream
 from tests.unit.server.server_process import start_server_process
 
 OPEN_FILES_MAX, CONNECTIONS = 200, 260
@@ -35,14 +35,14 @@ async def test_idle_connections_beyond_the_descriptor_limit_do_not_block_request
                 stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             for address in ("127.0.0.1", "127.0.0.2"):
                 transport = httpx2.AsyncHTTPTransport(local_address=address)
-                async with httpx2.AsyncClient(transport=transport, timeout=PATIENCE) as client:
+                async with httpx2.AsyncClient(transport=transport, timeout=TIMEOUT_S) as client:
                     assert (await client.get(f"{url}/healthz")).status_code == 204
             assert log.stat().st_size < LOG_MAX_BYTES
             assert b"Traceback" not in log.read_bytes()
 
 
 async def test_a_request_that_comes_with_a_burst_of_idle_connections_is_answered(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """All of them wait in the backlog when the server accepts, as it shares this event loop."""
     limits = Limits(connections=64, connections_per_address=16, headers=3600)
@@ -59,7 +59,7 @@ async def test_a_request_that_comes_with_a_burst_of_idle_connections_is_answered
 
 
 async def test_an_open_stream_is_not_closed_for_a_new_connection(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """If all connections are busy, the new one is closed."""
     limits = Limits(connections=2, connections_per_address=2, headers=3600)
@@ -71,7 +71,7 @@ async def test_an_open_stream_is_not_closed_for_a_new_connection(
     async with client.stream(*stream) as first, client.stream(*stream) as second:
         assert (first.status_code, second.status_code) == (200, 200)
         with pytest.raises(httpx2.TransportError):
-            async with httpx2.AsyncClient(timeout=PATIENCE) as other:
+            async with httpx2.AsyncClient(timeout=TIMEOUT_S) as other:
                 await other.get(f"http://127.0.0.1:{server.port}/healthz")
 
 
@@ -132,7 +132,7 @@ def make_unfinished_request(server: RunningServer) -> bytes:
 
 @pytest.mark.parametrize("part", [0, 1, 40, 1000])
 async def test_a_connection_without_complete_headers_is_closed(
-    serve: Serve, stage: ControllableTools, part: int
+    serve: StartServer, stage: ControllableTools, part: int
 ) -> None:
     """The client has sent nothing, or some part of the headers."""
     server = await serve(stage.agent("Done."), limits=SHORT_HEADER_LIMIT)
@@ -143,7 +143,7 @@ async def test_a_connection_without_complete_headers_is_closed(
 
 
 async def test_sending_headers_slowly_does_not_extend_the_time_limit(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The limit is for the headers as a whole, not for the time between two bytes."""
     server = await serve(stage.agent("Done."), limits=SHORT_HEADER_LIMIT)
@@ -161,7 +161,7 @@ async def test_sending_headers_slowly_does_not_extend_the_time_limit(
 
 
 async def test_the_header_limit_applies_to_the_second_request_of_a_connection(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent("Done."), limits=SHORT_HEADER_LIMIT)
     first_reply = b""
@@ -176,7 +176,7 @@ async def test_the_header_limit_applies_to_the_second_request_of_a_connection(
 
 
 async def test_an_open_stream_outlives_the_header_limit(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=SHORT_HEADER_LIMIT)
     client = await server.client()
@@ -186,7 +186,7 @@ async def test_an_open_stream_outlives_the_header_limit(
         events = None
         while events is None:  # on a slow machine the request may time out, too
             with suppress(httpx2.TransportError):
-                stream = heard(client, f"/v1/runs/{run.id}/events")
+                stream = open_event_stream(client, f"/v1/runs/{run.id}/events")
                 events = await stack.enter_async_context(stream)
         while (await anext(events)).event != "call.started":
             pass

@@ -16,64 +16,66 @@ from midrun.server.commands import read_commands
 from midrun.server.problem_details import to_problem
 from midrun.stops import MaxSteps
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect, start_run, wait_for_phase
-from tests.unit.server.conftest import Serve
+from tests.unit.server.calling import expect_status, start_run, wait_for_phase
+from tests.unit.server.conftest import StartServer
 
 
 async def test_a_control_is_accepted_first_and_applied_later(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """202 means that the journal has it; run and command show whether it was applied."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await server.client()
     run_path = await start_run(client)
     await stage.start("x").wait()
-    reply = expect(await client.post(f"{run_path}/pause", json={"reason": "lunch"}), 202).json()
+    reply = expect_status(
+        await client.post(f"{run_path}/pause", json={"reason": "lunch"}), 202
+    ).json()
     assert reply["run"]["phase"] == "pausing"
     command = reply["command"]
     assert isinstance(command, dict)
     assert command["receipt"]["applied"] is False
     command_path = f"{run_path}/commands/{command['id']}"
-    pending = expect(await client.get(command_path), 200).json()
+    pending = expect_status(await client.get(command_path), 200).json()
     assert (pending["status"], pending["reason"]) == ("accepted", "lunch")
     stage.gate("x").set()
     await wait_for_phase(client, run_path, "paused")
-    assert expect(await client.get(command_path), 200).json()["status"] == "applied"
-    repeated = expect(await client.post(f"{run_path}/pause", json={}), 200).json()
+    assert expect_status(await client.get(command_path), 200).json()["status"] == "applied"
+    repeated = expect_status(await client.post(f"{run_path}/pause", json={}), 200).json()
     assert repeated["command"]["receipt"]["already"] == "already_paused"
 
 
-async def test_a_control_needs_no_body(serve: Serve, stage: ControllableTools) -> None:
+async def test_a_control_needs_no_body(serve: StartServer, stage: ControllableTools) -> None:
     """`curl -X POST …/pause` has to work."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await server.client("olga")
     run_path = await start_run(client)
     await stage.start("x").wait()
-    expect(await client.post(f"{run_path}/pause"), 202)
-    expect(await client.post(f"{run_path}/cancel", headers={"Content-Length": "0"}), 202)
+    expect_status(await client.post(f"{run_path}/pause"), 202)
+    expect_status(await client.post(f"{run_path}/cancel", headers={"Content-Length": "0"}), 202)
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    expect(await client.post(f"{run_path}/cancel", headers=form), 415)
+    expect_status(await client.post(f"{run_path}/cancel", headers=form), 415)
     openapi_paths = (await client.get("/v1/openapi.json")).json()["paths"]
     for path, needed in (("/v1/runs/{run}/pause", False), ("/v1/runs", True)):
         assert openapi_paths[path]["post"]["requestBody"]["required"] is needed
 
 
 async def test_a_pending_redirect_is_withdrawn_or_returned_by_a_cancel(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await server.client()
     run_path = await start_run(client)
     await stage.start("x").wait()
     body = {"instruction": "Only the first page."}
-    reply = expect(await client.post(f"{run_path}/redirect", json=body), 202).json()
+    reply = expect_status(await client.post(f"{run_path}/redirect", json=body), 202).json()
     command_id = reply["command"]["id"]
-    expect(await client.delete(f"{run_path}/commands/{command_id}"), 202)
-    second = expect(
+    expect_status(await client.delete(f"{run_path}/commands/{command_id}"), 202)
+    second = expect_status(
         await client.post(f"{run_path}/redirect", json={"instruction": "Stop here."}), 202
     ).json()
-    expect(await client.post(f"{run_path}/cancel", json={}), 202)
-    listed = expect(await client.get(f"{run_path}/commands"), 200).json()["items"]
+    expect_status(await client.post(f"{run_path}/cancel", json={}), 202)
+    listed = expect_status(await client.get(f"{run_path}/commands"), 200).json()["items"]
     statuses = {c["text"]: c["status"] for c in listed if c["kind"] == "redirect"}
     assert statuses == {"Only the first page.": "withdrawn", "Stop here.": "returned"}
     late = await client.delete(f"{run_path}/commands/{second['command']['id']}")
@@ -82,25 +84,29 @@ async def test_a_pending_redirect_is_withdrawn_or_returned_by_a_cancel(
 
 
 async def test_a_person_takes_over_and_hands_back(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await server.client()
     run_path = await start_run(client)
     await stage.start("x").wait()
-    expect(await client.post(f"{run_path}/take_over", json={}), 202)
+    expect_status(await client.post(f"{run_path}/take_over", json={}), 202)
     stage.gate("x").set()
     await wait_for_phase(client, run_path, "paused")
-    expect(await client.post(f"{run_path}/write", json={"text": "Hello, a person."}), 202)
+    expect_status(
+        await client.post(f"{run_path}/write", json={"text": "Hello, a person."}), 202
+    )
     body = {"tool": "quick", "args": {"name": "by hand"}}
-    expect(await client.post(f"{run_path}/use_tool", json=body), 202)
+    expect_status(await client.post(f"{run_path}/use_tool", json=body), 202)
     await wait_for_phase(client, run_path, "paused")
-    expect(await client.post(f"{run_path}/hand_back", json={}), 202)
+    expect_status(await client.post(f"{run_path}/hand_back", json={}), 202)
     await wait_for_phase(client, run_path, "terminal")
     assert stage.completed == ["x", "by hand"]
 
 
-async def test_only_an_operator_raises_a_cap(serve: Serve, stage: ControllableTools) -> None:
+async def test_only_an_operator_raises_a_cap(
+    serve: StartServer, stage: ControllableTools
+) -> None:
     """The run at its cap continues after that."""
     turns = [Use("quick", name="a"), Use("quick", name="b"), "Done."]
     server = await serve(stage.agent(*turns, stop=MaxSteps(1)))
@@ -108,42 +114,44 @@ async def test_only_an_operator_raises_a_cap(serve: Serve, stage: ControllableTo
     run_path = await start_run(ann)
     capped = await wait_for_phase(client, run_path, "paused")
     assert capped.json()["reason"] == "cap"
-    expect(await client.post(f"{run_path}/resume", json={}), 409)
-    expect(await ann.post(f"{run_path}/resume", json={"caps": {"steps": 9}}), 403)
+    expect_status(await client.post(f"{run_path}/resume", json={}), 409)
+    expect_status(await ann.post(f"{run_path}/resume", json={"caps": {"steps": 9}}), 403)
     headers = {"If-Match": capped.headers["etag"]}
-    expect(await ann.patch(run_path, json={"caps": {"steps": 9}}, headers=headers), 403)
-    expect(await client.patch(run_path, json={"caps": {"steps": 9}}, headers=headers), 202)
-    expect(await client.post(f"{run_path}/resume", json={}), 202)
+    expect_status(await ann.patch(run_path, json={"caps": {"steps": 9}}, headers=headers), 403)
+    expect_status(
+        await client.patch(run_path, json={"caps": {"steps": 9}}, headers=headers), 202
+    )
+    expect_status(await client.post(f"{run_path}/resume", json={}), 202)
     final = await wait_for_phase(client, run_path, "terminal")
     assert final.json()["phase"] == "completed"
 
 
 async def test_an_operator_halts_an_agent_and_lifts_the_halt(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """No call starts while the halt is set; after that the run continues."""
     server = await serve(stage.agent(Use("quick", name="a"), "Done."))
     client = await server.client()
     response = await client.post("/v1/halt", json={"scope": "agent:actor", "reason": "fire"})
-    assert [h["by"] for h in expect(response, 202).json()["items"]] == ["olga"]
+    assert [h["by"] for h in expect_status(response, 202).json()["items"]] == ["olga"]
     run_path = await start_run(client)
     await wait_for_phase(client, run_path, "halted")
     assert stage.called == []
-    assert expect(await client.post("/v1/lift", json={"scope": "agent:actor"}), 200).json()[
-        "lifted"
-    ]
+    assert expect_status(
+        await client.post("/v1/lift", json={"scope": "agent:actor"}), 200
+    ).json()["lifted"]
     final = await wait_for_phase(client, run_path, "terminal")
     assert final.json()["phase"] == "completed"
 
 
 async def test_a_control_response_has_the_run_and_its_revision(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The next control can use the ETag without another read."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await server.client()
     created = await client.post("/v1/runs", json={"agent": "actor", "input": "Go."})
-    run_path, etag = created.headers["location"], expect(created, 201).headers["etag"]
+    run_path, etag = created.headers["location"], expect_status(created, 201).headers["etag"]
     await stage.start("x").wait()
     for name, body in (
         ("messages", {"text": "Hello?", "urgency": "later"}),
@@ -153,7 +161,9 @@ async def test_a_control_response_has_the_run_and_its_revision(
         ("cancel", {}),
     ):
         match = {"If-Match": etag}
-        reply = expect(await client.post(f"{run_path}/{name}", json=body, headers=match), 202)
+        reply = expect_status(
+            await client.post(f"{run_path}/{name}", json=body, headers=match), 202
+        )
         etag, run = reply.headers["etag"], reply.json()["run"]
         assert etag.startswith(f'"{run["control_rev"]}.')
         assert run["seq"] >= reply.json()["command"]["receipt"]["seq"]
@@ -161,15 +171,15 @@ async def test_a_control_response_has_the_run_and_its_revision(
 
 
 async def test_a_pause_with_a_hold_time_ends_by_itself(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await server.client()
     run_path = await start_run(client)
     await stage.start("x").wait()
     for invalid in (0, -1, 1e9, "soon"):
-        expect(await client.post(f"{run_path}/pause", json={"hold_s": invalid}), 422)
-    expect(await client.post(f"{run_path}/pause", json={"hold_s": 0.01}), 202)
+        expect_status(await client.post(f"{run_path}/pause", json={"hold_s": invalid}), 422)
+    expect_status(await client.post(f"{run_path}/pause", json={"hold_s": 0.01}), 202)
     stage.gate("x").set()
     assert (await wait_for_phase(client, run_path, "terminal")).json()["phase"] == "completed"
     commands = (await client.get(f"{run_path}/commands")).json()["items"]
@@ -180,40 +190,40 @@ async def test_a_pause_with_a_hold_time_ends_by_itself(
 
 
 async def test_a_resume_withdraws_a_pending_pause(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """In a running run, a bare resume is a no-op, and one with an instruction is refused."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await server.client()
     run_path = await start_run(client)
     await stage.start("x").wait()
-    pause_id = expect(await client.post(f"{run_path}/pause", json={}), 202).json()["command"][
-        "id"
-    ]
-    reply = expect(await client.post(f"{run_path}/resume", json={}), 202).json()
+    pause_id = expect_status(await client.post(f"{run_path}/pause", json={}), 202).json()[
+        "command"
+    ]["id"]
+    reply = expect_status(await client.post(f"{run_path}/resume", json={}), 202).json()
     assert reply["run"]["phase"] == "running"
-    command = expect(await client.get(f"{run_path}/commands/{pause_id}"), 200).json()
+    command = expect_status(await client.get(f"{run_path}/commands/{pause_id}"), 200).json()
     assert command["status"] == "withdrawn"
-    repeated = expect(await client.post(f"{run_path}/resume", json={}), 200).json()
+    repeated = expect_status(await client.post(f"{run_path}/resume", json={}), 200).json()
     assert repeated["command"]["receipt"]["already"] == "already_running"
     refused = await client.post(f"{run_path}/resume", json={"instruction": "Be brief."})
-    problem = expect(refused, 409).json()
+    problem = expect_status(refused, 409).json()
     assert (problem["reason"], problem["phase"]) == ("not_paused", "running")
     assert problem["control"] == "resume"
     assert "redirect" in problem["allowed"], "the instruction can be sent as a redirect"
 
 
 async def test_a_redirect_of_a_paused_run_is_one_command(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """It resumes the run with the instruction in one append."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await server.client()
     run_path = await start_run(client)
     await stage.start("x").wait()
-    expect(await client.post(f"{run_path}/pause", json={"mode": "now"}), 202)
+    expect_status(await client.post(f"{run_path}/pause", json={"mode": "now"}), 202)
     await wait_for_phase(client, run_path, "paused")
-    expect(await client.post(f"{run_path}/redirect", json={"instruction": "Left."}), 202)
+    expect_status(await client.post(f"{run_path}/redirect", json={"instruction": "Left."}), 202)
     await wait_for_phase(client, run_path, "terminal")
     commands = (await client.get(f"{run_path}/commands")).json()["items"]
     assert [(c["kind"], c["status"]) for c in commands] == [
@@ -223,7 +233,7 @@ async def test_a_redirect_of_a_paused_run_is_one_command(
 
 
 async def test_the_reason_and_the_due_time_of_a_control_are_stored(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A withdrawal has no body; its reason is a query parameter."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -232,11 +242,11 @@ async def test_the_reason_and_the_due_time_of_a_control_are_stored(
     await stage.start("x").wait()
     at = datetime(2099, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
     body = {"text": "Happy new year.", "at": at.isoformat(), "reason": "a custom"}
-    expect(await client.post(f"{run_path}/messages", json=body), 202)
-    reply = expect(await client.post(f"{run_path}/pause", json={}), 202).json()
+    expect_status(await client.post(f"{run_path}/messages", json=body), 202)
+    reply = expect_status(await client.post(f"{run_path}/pause", json={}), 202).json()
     command_path = f"{run_path}/commands/{reply['command']['id']}"
-    expect(await client.delete(command_path, params={"reason": "x" * 1001}), 400)
-    expect(await client.delete(command_path, params={"reason": "no need"}), 202)
+    expect_status(await client.delete(command_path, params={"reason": "x" * 1001}), 400)
+    expect_status(await client.delete(command_path, params={"reason": "no need"}), 202)
     records = await server.mid.store.read(run_path.rpartition("/")[2])  # type: ignore[arg-type]  # an id
     message = next(r.entry for r in records if isinstance(r.entry, MessageReceived))
     assert (message.reason, message.due) == ("a custom", round(at.timestamp() * 1e6))
@@ -246,7 +256,7 @@ async def test_the_reason_and_the_due_time_of_a_control_are_stored(
 
 @pytest.mark.parametrize("completes_at", [0, 25, 50])
 async def test_fifty_cancels_and_a_completion_have_one_winner(
-    serve: Serve, stage: ControllableTools, completes_at: int
+    serve: StartServer, stage: ControllableTools, completes_at: int
 ) -> None:
     """Every reply agrees with the journal.
 
@@ -299,7 +309,7 @@ async def test_fifty_cancels_and_a_completion_have_one_winner(
 
 
 async def test_a_refusal_has_the_reason_and_the_run(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The client can show the run without another request."""
     server = await serve(stage.agent("Done."))
@@ -307,7 +317,7 @@ async def test_a_refusal_has_the_reason_and_the_run(
     run_path = await start_run(client)
     await wait_for_phase(client, run_path, "terminal")
     refused = await client.post(f"{run_path}/pause", json={})
-    problem = expect(refused, 409).json()
+    problem = expect_status(refused, 409).json()
     assert refused.headers["content-type"] == "application/problem+json"
     assert problem["type"] == "urn:midrun:problem:control-refused"
     assert problem["reason"] == "is_completed"
@@ -315,34 +325,34 @@ async def test_a_refusal_has_the_reason_and_the_run(
 
 
 async def test_a_refusal_has_the_allowed_controls_in_its_text_and_in_a_field(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent("Done."))
     client = await server.client("olga")
     run_path = await start_run(client)
-    expect(await wait_for_phase(client, run_path, "completed"), 200)
-    refused = expect(await client.post(f"{run_path}/pause", json={}), 409).json()
+    expect_status(await wait_for_phase(client, run_path, "completed"), 200)
+    refused = expect_status(await client.post(f"{run_path}/pause", json={}), 409).json()
     assert refused["detail"].endswith(f"Allowed now: {', '.join(refused['allowed'])}.")
     assert refused["allowed"] == ["fork"]
 
 
 async def test_an_unknown_run_command_frame_or_ask_is_refused(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent("Done."))
     client = await server.client()
     run_path = await start_run(client)
     await wait_for_phase(client, run_path, "terminal")
-    expect(await client.get("/v1/runs/run_none"), 404)
-    expect(await client.get(f"{run_path}/commands/cmd_99"), 404)
-    expect(await client.delete(f"{run_path}/commands/nonsense"), 404)
-    expect(await client.delete(f"{run_path}/frames/f1"), 409)
-    expect(await client.post(f"{run_path}/frames/f1/resume", json={}), 409)
-    expect(await client.post(f"{run_path}/retry_undo", json={}), 409)
+    expect_status(await client.get("/v1/runs/run_none"), 404)
+    expect_status(await client.get(f"{run_path}/commands/cmd_99"), 404)
+    expect_status(await client.delete(f"{run_path}/commands/nonsense"), 404)
+    expect_status(await client.delete(f"{run_path}/frames/f1"), 409)
+    expect_status(await client.post(f"{run_path}/frames/f1/resume", json={}), 409)
+    expect_status(await client.post(f"{run_path}/retry_undo", json={}), 409)
     answer = await client.post(
         f"/v1/asks/{run_path.rpartition('/')[2]}-a1", json={"decision": "decline"}
     )
-    assert expect(answer, 409).json()["run"]["phase"] == "completed"
+    assert expect_status(answer, 409).json()["run"]["phase"] == "completed"
 
 
 @pytest.mark.parametrize("error", [StoreBusy("runs.db", 5.0), StoreUnreachable("db", "gone")])

@@ -16,9 +16,9 @@ from midrun.server import Limits
 from midrun.server.events import EVENT_TYPES
 from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.server.calling import start_run, wait_for_phase
-from tests.unit.server.conftest import RunningServer, Serve, token_of
-from tests.unit.server.defences import is_guarded
-from tests.unit.server.listening import Heard, heard
+from tests.unit.server.conftest import RunningServer, StartServer, make_token
+from tests.unit.server.defences import has_security_headers
+from tests.unit.server.listening import SseEvent, open_event_stream
 
 
 async def _read_hash_chain(server: RunningServer, run: Run) -> list[tuple[str, str]]:
@@ -27,7 +27,7 @@ async def _read_hash_chain(server: RunningServer, run: Run) -> list[tuple[str, s
     return [(str(seq), link.hex()) for seq, (_, link) in enumerate(pairs, 1)]
 
 
-def _list_seq_and_hash(events: list[Heard]) -> list[tuple[str, str]]:
+def _list_seq_and_hash(events: list[SseEvent]) -> list[tuple[str, str]]:
     pairs = []
     for event in events:
         if event.id is not None:
@@ -44,13 +44,13 @@ def test_every_entry_type_has_its_own_event_type() -> None:
 
 
 async def test_a_stream_is_the_journal_with_its_hashes(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A client that kept one event can prove that the journal was cut or changed."""
     server = await serve(stage.agent(Use("quick", name="a"), "Some words to stream."))
     client = await server.client()
     run = await server.mid.start("actor", "Go.", actor="olga")
-    async with heard(client, f"/v1/runs/{run.id}/events") as events:
+    async with open_event_stream(client, f"/v1/runs/{run.id}/events") as events:
         received = [event async for event in events]
     assert _list_seq_and_hash(received) == await _read_hash_chain(server, run)
     assert received[-1].event == "stream.end"
@@ -60,13 +60,15 @@ async def test_a_stream_is_the_journal_with_its_hashes(
     }
 
 
-async def test_live_output_has_no_event_id(serve: Serve, stage: ControllableTools) -> None:
+async def test_live_output_has_no_event_id(
+    serve: StartServer, stage: ControllableTools
+) -> None:
     """`Last-Event-ID` moves over entries only, so a reconnect loses and repeats none."""
     server = await serve(stage.agent(Use("slow", name="a"), "one two three"))
     client = await server.client()
     run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
-    async with heard(client, f"/v1/runs/{run.id}/events") as events:
+    async with open_event_stream(client, f"/v1/runs/{run.id}/events") as events:
         received = [await anext(events)]
         stage.gate("a").set()
         received += [event async for event in events]
@@ -76,7 +78,7 @@ async def test_live_output_has_no_event_id(serve: Serve, stage: ControllableTool
 
 
 async def test_reconnecting_after_every_event_loses_and_repeats_no_entry(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """I38: the events of any number of connections together are the journal."""
     turns = [Use("slow", name="a"), *(Use("quick", name=str(n)) for n in range(12)), "Done."]
@@ -85,10 +87,10 @@ async def test_reconnecting_after_every_event_loses_and_repeats_no_entry(
     run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     stage.gate("a").set()
-    collected: list[Heard] = []
+    collected: list[SseEvent] = []
     last: int | None = None
     while True:
-        async with heard(client, f"/v1/runs/{run.id}/events", last=last) as events:
+        async with open_event_stream(client, f"/v1/runs/{run.id}/events", last=last) as events:
             event = await anext(events)
             while event.id is None and event.event != "stream.end":
                 event = await anext(events)
@@ -106,14 +108,14 @@ async def test_reconnecting_after_every_event_loses_and_repeats_no_entry(
 
 
 async def test_a_last_event_id_beyond_the_journal_resets_the_stream(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The store was restored from a backup, for example."""
     server = await serve(stage.agent("Done."))
     client = await server.client()
     run = await server.mid.start("actor", "Go.", actor="olga")
     await run.until("terminal")
-    async with heard(client, f"/v1/runs/{run.id}/events", last=999) as events:
+    async with open_event_stream(client, f"/v1/runs/{run.id}/events", last=999) as events:
         received = [event async for event in events]
     assert [event.event for event in received].count("stream.reset") == 1
     assert received[0].event == "stream.reset"
@@ -121,7 +123,7 @@ async def test_a_last_event_id_beyond_the_journal_resets_the_stream(
 
 
 async def test_a_client_ahead_of_the_shared_channel_is_not_reset(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """It read from another server, and this server has not read the newest entries yet."""
     server = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -129,10 +131,10 @@ async def test_a_client_ahead_of_the_shared_channel_is_not_reset(
     run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     path, head = f"/v1/runs/{run.id}/events", (await run.view()).seq
-    async with heard(client, path) as first:
+    async with open_event_stream(client, path) as first:
         await anext(first)
         server.app._server.channels._channels[run.id].last_seq = 1
-        async with heard(client, path, last=head) as events:
+        async with open_event_stream(client, path, last=head) as events:
             stage.gate("a").set()
             received = [event async for event in events]
     assert _list_seq_and_hash(received) == (await _read_hash_chain(server, run))[head:]
@@ -140,7 +142,7 @@ async def test_a_client_ahead_of_the_shared_channel_is_not_reset(
 
 
 async def test_a_page_of_events_reports_whether_more_follow(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Events that are cached from an earlier request are not all events."""
     server = await serve(stage.agent(Use("quick", name="a"), "Done."))
@@ -154,14 +156,14 @@ async def test_a_page_of_events_reports_whether_more_follow(
 
 
 async def test_pages_and_ndjson_have_the_same_events_as_the_stream(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent(Use("quick", name="a"), "Done."))
     client = await server.client()
     run = await server.mid.start("actor", "Go.", actor="olga")
     await run.until("terminal")
     path = f"/v1/runs/{run.id}/events"
-    async with heard(client, path) as events:
+    async with open_event_stream(client, path) as events:
         streamed = [event.data async for event in events if event.id is not None]
     lines = (await client.get(path, headers={"Accept": "application/x-ndjson"})).text
     assert [httpx2.Response(200, text=line).json() for line in lines.splitlines()] == streamed
@@ -178,7 +180,9 @@ async def test_pages_and_ndjson_have_the_same_events_as_the_stream(
     assert [event["type"] for event in filtered] == ["run.created", "run.completed"]
 
 
-async def test_a_stream_that_is_not_read_is_closed_and_others_continue(serve: Serve) -> None:
+async def test_a_stream_that_is_not_read_is_closed_and_others_continue(
+    serve: StartServer,
+) -> None:
     """It costs the server one page of memory; the run and the other streams continue."""
 
     @tool
@@ -198,7 +202,7 @@ async def test_a_stream_that_is_not_read_is_closed_and_others_continue(serve: Se
             await checkpoint()
         # From here on, a stream that is read stays open on a slow machine.
         server.app._server.limits = Limits()
-        async with heard(client, f"/v1/runs/{run.id}/events") as events:
+        async with open_event_stream(client, f"/v1/runs/{run.id}/events") as events:
             received = [event async for event in events]
         assert _list_seq_and_hash(received) == await _read_hash_chain(server, run)
         while server.app.streams:
@@ -212,7 +216,7 @@ async def _request_stream(sock: socket.socket, port: int, path: str) -> None:
     await loop.sock_connect(sock, ("127.0.0.1", port))
     head = (
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: text/event-stream\r\n"
-        f"Authorization: Bearer {token_of('olga')}\r\n\r\n"
+        f"Authorization: Bearer {make_token('olga')}\r\n\r\n"
     )
     await loop.sock_sendall(sock, head.encode())
 
@@ -225,7 +229,7 @@ async def _read_rest(sock: socket.socket) -> bytes:
     return received
 
 
-async def test_a_quiet_stream_sends_pings(serve: Serve, stage: ControllableTools) -> None:
+async def test_a_quiet_stream_sends_pings(serve: StartServer, stage: ControllableTools) -> None:
     """Proxies close connections that are silent for a minute."""
     server = await serve(stage.agent(Use("slow", name="a"), "."), limits=Limits(ping=0.05))
     client = await server.client()
@@ -234,7 +238,7 @@ async def test_a_quiet_stream_sends_pings(serve: Serve, stage: ControllableTools
     headers = {"Accept": "text/event-stream"}
     path = f"/v1/runs/{run.id}/events"
     async with client.stream("GET", path, headers=headers) as reply:
-        assert is_guarded(reply)
+        assert has_security_headers(reply)
         received = b""
         async with aclosing(reply.aiter_raw()) as pieces:
             async for data in pieces:
@@ -245,14 +249,14 @@ async def test_a_quiet_stream_sends_pings(serve: Serve, stage: ControllableTools
 
 
 async def test_streams_end_when_the_server_stops(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """An open stream must not keep a process from exiting; the client reconnects."""
     server = await serve(stage.agent(Use("slow", name="a"), "."))
     client = await server.client()
     run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
-    async with heard(client, f"/v1/runs/{run.id}/events") as events:
+    async with open_event_stream(client, f"/v1/runs/{run.id}/events") as events:
         await anext(events)
         server.app.close()
         rest = [event async for event in events]
@@ -261,13 +265,13 @@ async def test_streams_end_when_the_server_stops(
 
 
 async def test_closing_a_stream_does_not_stop_the_run(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent(Use("slow", name="a"), "."))
     client = await server.client()
     run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
-    async with heard(client, f"/v1/runs/{run.id}/events") as events:
+    async with open_event_stream(client, f"/v1/runs/{run.id}/events") as events:
         await anext(events)
     while server.app.streams:
         await checkpoint()
@@ -275,7 +279,7 @@ async def test_closing_a_stream_does_not_stop_the_run(
 
 
 async def test_the_streams_of_one_caller_are_limited(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A page that reconnects without closing its streams must not use all of them."""
     server = await serve(stage.agent(Use("slow", name="a"), "."), limits=Limits(streams=1))
@@ -283,33 +287,33 @@ async def test_the_streams_of_one_caller_are_limited(
     run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     path, headers = f"/v1/runs/{run.id}/events", {"Accept": "text/event-stream"}
-    async with heard(client, path) as events:
+    async with open_event_stream(client, path) as events:
         await anext(events)
         refused = await client.get(path, headers=headers)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
 
 
 async def test_the_list_stream_begins_with_own_runs_although_others_have_newer_ones(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent("Done."))
     own_run = await server.mid.start("actor", "Mine.", actor="ann")
     for _ in range(51):
         await server.mid.start("actor", "Other.", actor="bob")
-    async with heard(await server.client("ann"), "/v1/events") as events:
+    async with open_event_stream(await server.client("ann"), "/v1/events") as events:
         snapshot = await anext(events)
     assert isinstance(snapshot.data, list)
     assert [row["run_id"] for row in snapshot.data] == [own_run.id]
 
 
 async def test_the_list_stream_reports_every_change_of_own_runs_and_no_other(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """I40: a list never contains a run that its reader may not see."""
     server = await serve(stage.agent("Done."))
     ann, bob = await server.client("ann"), await server.client("bob")
     own_run = await server.mid.start("actor", "Mine.", actor="ann")
-    async with heard(ann, "/v1/events") as events:
+    async with open_event_stream(ann, "/v1/events") as events:
         snapshot = await anext(events)
         assert isinstance(snapshot.data, list)
         assert [row["run_id"] for row in snapshot.data] == [own_run.id]
@@ -332,7 +336,7 @@ async def test_the_list_stream_reports_every_change_of_own_runs_and_no_other(
 
 
 async def test_many_streams_of_one_run_each_get_every_entry(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Events are encoded once and shared; each stream has its own position."""
     turns = [Use("slow", name="a"), *(Use("quick", name=str(n)) for n in range(20)), "Done."]
@@ -340,11 +344,11 @@ async def test_many_streams_of_one_run_each_get_every_entry(
     client = await server.client()
     run = await server.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
-    received: dict[int, list[Heard]] = {}
+    received: dict[int, list[SseEvent]] = {}
 
     async def watch(number: int) -> None:
         path = f"/v1/runs/{run.id}/events"
-        async with heard(client, path, last=number % 4 or None) as events:
+        async with open_event_stream(client, path, last=number % 4 or None) as events:
             received[number] = [event async for event in events]
 
     async with anyio.create_task_group() as tasks:
@@ -357,7 +361,7 @@ async def test_many_streams_of_one_run_each_get_every_entry(
 
 
 async def test_streams_continue_when_the_stream_that_reads_for_them_closes(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """One stream reads the journal for all; when it closes, another one takes over."""
     turns = [Use("slow", name="a"), Use("slow", name="b"), "Some words."]
@@ -367,9 +371,9 @@ async def test_streams_continue_when_the_stream_that_reads_for_them_closes(
     await stage.start("a").wait()
     path = f"/v1/runs/{run.id}/events"
     async with AsyncExitStack() as first_stream:
-        first = await first_stream.enter_async_context(heard(client, path))
+        first = await first_stream.enter_async_context(open_event_stream(client, path))
         await anext(first)
-        async with heard(client, path) as second:
+        async with open_event_stream(client, path) as second:
             received = [await anext(second)]
             assert server.app.streams == 2
             await first_stream.aclose()
@@ -384,7 +388,7 @@ async def test_streams_continue_when_the_stream_that_reads_for_them_closes(
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 30])
 async def test_a_last_event_id_that_is_not_a_seq_is_refused(
-    serve: Serve, stage: ControllableTools, last: str
+    serve: StartServer, stage: ControllableTools, last: str
 ) -> None:
     """A guess at its meaning could lose entries."""
     server = await serve(stage.agent("Done."))
@@ -395,25 +399,31 @@ async def test_a_last_event_id_that_is_not_a_seq_is_refused(
 
 
 async def test_last_event_id_overrides_the_query_and_types_filter_a_stream(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """On a reconnect, a browser sends the header with the query of its first request."""
     server = await serve(stage.agent(Use("quick", name="a"), "Some words."))
     client = await server.client()
     run_path = await start_run(client)
     last_seq = (await wait_for_phase(client, run_path, "terminal")).json()["seq"]
-    async with heard(client, f"{run_path}/events?after=1", last=last_seq - 1) as events:
+    async with open_event_stream(
+        client, f"{run_path}/events?after=1", last=last_seq - 1
+    ) as events:
         assert [event.id async for event in events] == [str(last_seq), None]
-    async with heard(client, f"{run_path}/events?types=run.created,run.completed") as events:
+    async with open_event_stream(
+        client, f"{run_path}/events?types=run.created,run.completed"
+    ) as events:
         kinds = [event.event async for event in events]
     assert kinds == ["run.created", "run.completed", "stream.end"]
 
 
-async def test_the_list_stream_can_be_filtered(serve: Serve, stage: ControllableTools) -> None:
+async def test_the_list_stream_can_be_filtered(
+    serve: StartServer, stage: ControllableTools
+) -> None:
     server = await serve(stage.agent("Done."), stage.agent("Done.", name="other"))
     client = await server.client()
     await wait_for_phase(client, await start_run(client), "terminal")
-    async with heard(client, "/v1/events?agent=other") as events:
+    async with open_event_stream(client, "/v1/events?agent=other") as events:
         assert (await anext(events)).data == []
         await wait_for_phase(client, await start_run(client), "terminal")
         run_path = await start_run(client, "other")
@@ -423,7 +433,7 @@ async def test_the_list_stream_can_be_filtered(serve: Serve, stage: Controllable
 
 
 async def test_two_servers_on_one_store_show_and_control_the_same_run(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A control through one server reaches the worker of the other; both streams show it."""
     first = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -434,8 +444,8 @@ async def test_two_servers_on_one_store_show_and_control_the_same_run(
     ]
     await stage.start("x").wait()
     async with (
-        heard(here, f"/v1/runs/{run}/events") as first_events,
-        heard(there, f"/v1/runs/{run}/events") as second_events,
+        open_event_stream(here, f"/v1/runs/{run}/events") as first_events,
+        open_event_stream(there, f"/v1/runs/{run}/events") as second_events,
     ):
         response = await there.post(f"/v1/runs/{run}/cancel", json={"reason": "enough"})
         assert response.status_code == 202

@@ -17,20 +17,20 @@ from midrun.server.request_context import HEAVY_READS_MAX_CONCURRENT
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.verify.journal import check_journal
-from tests.crash.facts import becomes
-from tests.unit.server.calling import expect, start_run
+from tests.crash.facts import wait_until
+from tests.unit.server.calling import expect_status, start_run
 from tests.unit.server.conftest import (
-    PATIENCE,
-    PEOPLE,
+    ACTORS,
+    TIMEOUT_S,
     RunningServer,
-    Serve,
-    listening,
+    StartServer,
     make_tokens,
+    serve_on_loopback,
 )
 
 
 async def test_the_rate_of_changes_is_limited_per_caller(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     limits = Limits(rate=0.001, burst=2)
     server = await serve(stage.agent("Done."), limits=limits)
@@ -42,19 +42,23 @@ async def test_the_rate_of_changes_is_limited_per_caller(
     assert (await ann.get("/v1/runs")).status_code == 200
 
 
-async def test_pending_redirects_are_limited(serve: Serve, stage: ControllableTools) -> None:
+async def test_pending_redirects_are_limited(
+    serve: StartServer, stage: ControllableTools
+) -> None:
     server = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(pending=2))
     client = await server.client()
     run_path = await start_run(client)
     await stage.start("x").wait()
     for text in ("one", "two"):
-        expect(await client.post(f"{run_path}/redirect", json={"instruction": text}), 202)
+        expect_status(
+            await client.post(f"{run_path}/redirect", json={"instruction": text}), 202
+        )
     third = await client.post(f"{run_path}/redirect", json={"instruction": "three"})
-    assert expect(third, 429).json()["type"] == "urn:midrun:problem:too-many-pending"
+    assert expect_status(third, 429).json()["type"] == "urn:midrun:problem:too-many-pending"
 
 
 async def test_concurrent_messages_do_not_exceed_the_limit_of_pending_ones(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A repeat of an accepted message is answered with 200, although the limit is reached."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(pending=3))
@@ -77,7 +81,7 @@ async def test_concurrent_messages_do_not_exceed_the_limit_of_pending_ones(
 
 
 async def test_two_servers_share_the_limit_of_pending_messages(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A server learns only from the journal which messages the other has accepted."""
     first = await serve(stage.agent(Use("slow", name="x"), "Done."))
@@ -115,7 +119,7 @@ async def test_two_servers_share_the_limit_of_pending_messages(
     ],
 )
 async def test_a_user_whose_quota_is_used_up_starts_nothing(
-    serve: Serve, stage: ControllableTools, quota: Quota, excess: str
+    serve: StartServer, stage: ControllableTools, quota: Quota, excess: str
 ) -> None:
     held = stage.agent(Use("slow", name="held"), "Done.")
     server = await serve(held, limits=Limits(quota=quota))
@@ -123,28 +127,28 @@ async def test_a_user_whose_quota_is_used_up_starts_nothing(
     await stage.start("held").wait()
     ann = await server.client("ann")
     body = {"agent": "actor", "input": "Go."}
-    problem = expect(await ann.post("/v1/runs", json=body), 429).json()
+    problem = expect_status(await ann.post("/v1/runs", json=body), 429).json()
     assert problem["type"] == "urn:midrun:problem:quota-used-up"
     assert excess in problem["detail"]
-    expect(await ann.post(f"/v1/runs/{first.id}/fork", json={}), 429)
-    expect(await (await server.client("olga")).post("/v1/runs", json=body), 201)
+    expect_status(await ann.post(f"/v1/runs/{first.id}/fork", json={}), 429)
+    expect_status(await (await server.client("olga")).post("/v1/runs", json=body), 201)
 
 
 async def test_a_repeated_request_finds_its_run_although_the_quota_is_used_up(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     quota = Quota(runs_per_day=1)
     server = await serve(stage.agent("Done."), limits=Limits(quota=quota))
     ann = await server.client("ann")
     body, key = {"agent": "actor", "input": "Go."}, {"Idempotency-Key": "k"}
-    first = expect(await ann.post("/v1/runs", json=body, headers=key), 201)
-    again = expect(await ann.post("/v1/runs", json=body, headers=key), 201)
+    first = expect_status(await ann.post("/v1/runs", json=body, headers=key), 201)
+    again = expect_status(await ann.post("/v1/runs", json=body, headers=key), 201)
     assert again.json()["run_id"] == first.json()["run_id"]
-    expect(await ann.post("/v1/runs", json=body), 429)
+    expect_status(await ann.post("/v1/runs", json=body), 429)
 
 
 async def test_the_key_of_another_run_lets_no_message_of_a_bridge_past_the_quota(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The bridges have request ids of their own; only repeats of these are let through."""
     limits = Limits(quota=Quota(runs_per_day=1))
@@ -152,7 +156,7 @@ async def test_the_key_of_another_run_lets_no_message_of_a_bridge_past_the_quota
     ann = await server.client("ann")
     key = {"Idempotency-Key": "k", "A2A-Version": "1.0"}
     body = {"agent": "actor", "input": "Go."}
-    expect(await ann.post("/v1/runs", json=body, headers=key), 201)
+    expect_status(await ann.post("/v1/runs", json=body, headers=key), 201)
 
     a2a_message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Go."}]}
     call = {
@@ -161,15 +165,15 @@ async def test_the_key_of_another_run_lets_no_message_of_a_bridge_past_the_quota
         "method": "SendMessage",
         "params": {"message": a2a_message},
     }
-    refused = expect(await ann.post("/a2a/actor", json=call, headers=key), 200).json()
+    refused = expect_status(await ann.post("/a2a/actor", json=call, headers=key), 200).json()
     assert "quota of user ann is used up" in refused["error"]["message"]
     message = {"id": "m", "role": "user", "content": "Go."}
     segment = {"threadId": "t", "runId": "r", "messages": [message]}
-    expect(await ann.post("/agui/actor", json=segment, headers=key), 429)
+    expect_status(await ann.post("/agui/actor", json=segment, headers=key), 429)
 
 
 async def test_a_repeated_message_of_a_bridge_finds_its_run_although_the_quota_is_used_up(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     limits = Limits(quota=Quota(runs_per_day=1))
     server = await serve(stage.agent("Done."), limits=limits)
@@ -182,7 +186,9 @@ async def test_a_repeated_message_of_a_bridge_finds_its_run_although_the_quota_i
         "params": {"message": a2a_message},
     }
     first, again = [
-        expect(await ann.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"}), 200)
+        expect_status(
+            await ann.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"}), 200
+        )
         for _ in range(2)
     ]
     assert again.json()["result"]["task"]["id"] == first.json()["result"]["task"]["id"]
@@ -221,7 +227,7 @@ async def serve_store(store: Store, stage: ControllableTools) -> AsyncIterator[R
         agent = stage.agent("Done.")
         mid = await stack.enter_async_context(Midrun(store, agents=[agent]))
         asgi_app = app(mid, auth=make_tokens(), limits=LOW_LIMITS)
-        port = await stack.enter_async_context(listening(asgi_app))
+        port = await stack.enter_async_context(serve_on_loopback(asgi_app))
         yield RunningServer(mid, asgi_app, port, stack)
 
 
@@ -231,10 +237,10 @@ async def test_heavy_reads_of_one_caller_are_limited_and_others_are_answered(
 ) -> None:
     """While three reads of Ann wait, her fourth is refused, and Bob gets his list."""
     store, stage = GatedStore(), ControllableTools()
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async with serve_store(store, stage) as server, anyio.create_task_group() as tasks:
             ann, bob = await server.client("ann"), await server.client("bob")
-            run = await server.mid.start("actor", "Go.", actor=PEOPLE["ann"])
+            run = await server.mid.start("actor", "Go.", actor=ACTORS["ann"])
             await run.until("completed")
             path = f"/v1/runs/{run.id}/{route}"
             replies: list[httpx2.Response] = []
@@ -246,22 +252,22 @@ async def test_heavy_reads_of_one_caller_are_limited_and_others_are_answered(
             store.gate = anyio.Event()
             for _ in range(LOW_LIMITS.heavy_reads):
                 tasks.start_soon(read)
-            await becomes(lambda: server.app.heavy_reads == LOW_LIMITS.heavy_reads)
+            await wait_until(lambda: server.app.heavy_reads == LOW_LIMITS.heavy_reads)
             refused = await ann.get(path)
             assert refused.status_code == 429
             assert refused.headers["Retry-After"]
             assert refused.json()["title"] == "too many heavy reads"
             assert (await bob.get("/v1/runs")).status_code == 200
             assert (await ann.get("/v1/runs")).status_code == 200
-            await becomes(lambda: store.blocked_reads == HEAVY_READS_MAX_CONCURRENT)
+            await wait_until(lambda: store.blocked_reads == HEAVY_READS_MAX_CONCURRENT)
             store.gate.set()
-            await becomes(lambda: len(replies) == LOW_LIMITS.heavy_reads)
+            await wait_until(lambda: len(replies) == LOW_LIMITS.heavy_reads)
             assert {reply.status_code for reply in replies} == {200}
             assert (await ann.get(path)).status_code == 200
 
 
 async def test_a_journal_is_verified_off_the_event_loop(
-    serve: Serve, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
+    serve: StartServer, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checks of a long journal take long, and the event loop serves other callers."""
     server = await serve(stage.agent("Done."))
@@ -280,21 +286,21 @@ async def test_a_journal_is_verified_off_the_event_loop(
 
 
 async def test_long_polls_of_one_caller_count_as_streams(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Each holds a connection and a subscription to the run's feed, as a stream does."""
     server = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(streams=2))
     ann, bob = await server.client("ann"), await server.client("bob")
-    run = await server.mid.start("actor", "Go.", actor=PEOPLE["ann"])
+    run = await server.mid.start("actor", "Go.", actor=ACTORS["ann"])
     await stage.start("x").wait()
     path, wait = f"/v1/runs/{run.id}?until=completed", {"Prefer": "wait=60"}
     async with anyio.create_task_group() as tasks:
         for _ in range(2):
             tasks.start_soon(lambda: ann.get(path, headers=wait))
-        await becomes(lambda: server.app.streams == 2)
+        await wait_until(lambda: server.app.streams == 2)
         refused = await ann.get(path, headers=wait)
         assert (refused.status_code, refused.json()["title"]) == (429, "too many streams")
         assert (await ann.get(f"/v1/runs/{run.id}")).status_code == 200
         assert (await bob.get("/v1/runs")).status_code == 200
         stage.gate("x").set()
-    await becomes(lambda: server.app.streams == 0)
+    await wait_until(lambda: server.app.streams == 0)

@@ -21,8 +21,8 @@ from midrun.server.admin import PROOF_HEADER
 from midrun.server.pages import read_static_files
 from midrun.server.request_checks import mount_path, path_below_mount, restore_mount_path
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect, make_in_process_client, start_run
-from tests.unit.server.conftest import PATIENCE, listening, token_of
+from tests.unit.server.calling import expect_status, make_in_process_client, start_run
+from tests.unit.server.conftest import TIMEOUT_S, make_token, serve_on_loopback
 from tests.unit.server.host_apps import (
     HOST_APPS,
     HOST_HEADER,
@@ -31,7 +31,7 @@ from tests.unit.server.host_apps import (
     serve_host,
 )
 
-TOKEN = token_of("me")
+TOKEN = make_token("me")
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -52,11 +52,11 @@ async def host(request: pytest.FixtureRequest) -> AsyncIterator[MountedApp]:
     stage = ControllableTools()
     mid = Midrun("memory://", agents=[stage.agent(Use("slow", name="a"), "Done.")])
     asgi_app = app(mid, token=TOKEN)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async with serve_host(HOST_APPS[request.param](mid, asgi_app)) as (server, url):
             # Paths of requests are appended to the base URL.
             async with httpx2.AsyncClient(
-                base_url=url + MOUNT_PATH, headers=BEARER, timeout=PATIENCE
+                base_url=url + MOUNT_PATH, headers=BEARER, timeout=TIMEOUT_S
             ) as client:
                 yield MountedApp(
                     mid=mid,
@@ -74,68 +74,68 @@ async def host(request: pytest.FixtureRequest) -> AsyncIterator[MountedApp]:
 async def test_the_page_and_its_files_are_served_below_the_mount_path(host: MountedApp) -> None:
     """Without the last slash there is a redirect: the page names its files relative to it."""
     async with httpx2.AsyncClient(
-        base_url=host.url, follow_redirects=True, timeout=PATIENCE
+        base_url=host.url, follow_redirects=True, timeout=TIMEOUT_S
     ) as browser:
-        page = expect(await browser.get(MOUNT_PATH), 200)
+        page = expect_status(await browser.get(MOUNT_PATH), 200)
         assert page.url.path == f"{MOUNT_PATH}/"
         assert page.content == read_static_files()["index.html"].body
-        assert expect(await browser.get(f"{MOUNT_PATH}/runs/x"), 200).text.startswith(
+        assert expect_status(await browser.get(f"{MOUNT_PATH}/runs/x"), 200).text.startswith(
             "<!doctype"
         )
         for name, file in read_static_files().items():
             reply = await browser.get(f"{MOUNT_PATH}/static/{name}")
             assert (reply.status_code, reply.content) == (200, file.body), name
         cached = {"If-None-Match": page.headers["etag"]}
-        expect(await browser.get(f"{MOUNT_PATH}/", headers=cached), 304)
-        expect(await browser.get(f"{MOUNT_PATH}/static/nothing.js"), 404)
+        expect_status(await browser.get(f"{MOUNT_PATH}/", headers=cached), 304)
+        expect_status(await browser.get(f"{MOUNT_PATH}/static/nothing.js"), 404)
 
 
 async def test_paths_and_urls_in_responses_contain_the_mount_path(host: MountedApp) -> None:
     client, path_prefix = host.client, f"{MOUNT_PATH}/v1/runs/run_"
-    expect(await client.get("/readyz"), 204)
-    created = expect(
+    expect_status(await client.get("/readyz"), 204)
+    created = expect_status(
         await client.post("/v1/runs", json={"agent": "actor", "input": "Go."}), 201
     )
     run_path = created.headers["location"]
     assert run_path.startswith(path_prefix)
     assert (await client.get(host.url + run_path)).json()["run_id"] == created.json()["run_id"]
-    expect(await client.get("/v1/runs/"), 404)  # paths end without a slash
-    expect(await client.get("/v1/runs/x/cancel"), 405)
-    expect(await client.delete("/v1/runs"), 405)
-    openapi = expect(await client.get("/v1/openapi.json"), 200).json()
+    expect_status(await client.get("/v1/runs/"), 404)  # paths end without a slash
+    expect_status(await client.get("/v1/runs/x/cancel"), 405)
+    expect_status(await client.delete("/v1/runs"), 405)
+    openapi = expect_status(await client.get("/v1/openapi.json"), 200).json()
     assert openapi["servers"] == [{"url": MOUNT_PATH}]
-    card = expect(await client.get("/.well-known/agent-card.json"), 200).json()
+    card = expect_status(await client.get("/.well-known/agent-card.json"), 200).json()
     urls = {interface["url"] for interface in card["supportedInterfaces"]}
     assert urls == {f"{host.url}{MOUNT_PATH}/a2a/actor"}
-    expect(await client.post(f"{host.url}{run_path}/cancel", json={}), 202)
+    expect_status(await client.post(f"{host.url}{run_path}/cancel", json={}), 202)
 
 
 async def test_a_mounted_app_checks_credential_host_and_origin(host: MountedApp) -> None:
     runs = f"{host.url}{MOUNT_PATH}/v1/runs"
-    async with httpx2.AsyncClient(timeout=PATIENCE) as client:
-        expect(await client.get(runs), 401)
+    async with httpx2.AsyncClient(timeout=TIMEOUT_S) as client:
+        expect_status(await client.get(runs), 401)
         rebound = {**BEARER, "Host": "evil.example:80"}
         assert (await client.get(runs, headers=rebound)).status_code in {400, 421}
         other_origin = {**BEARER, "Origin": "http://evil.example"}
-        expect(await client.post(runs, json={}, headers=other_origin), 403)
+        expect_status(await client.post(runs, json={}, headers=other_origin), 403)
         form = await client.post(runs, data={"agent": "actor"}, headers=BEARER)
-        expect(form, 415)
+        expect_status(form, 415)
         same_origin = {**BEARER, "Origin": host.url}
         start_body = {"agent": "actor", "input": "Go."}
-        expect(await client.post(runs, json=start_body, headers=same_origin), 201)
+        expect_status(await client.post(runs, json=start_body, headers=same_origin), 201)
 
 
 async def test_the_session_cookie_is_limited_to_the_mount_path(host: MountedApp) -> None:
     """The routes of the host never see it."""
     session = f"{host.url}{MOUNT_PATH}/v1/session"
-    async with httpx2.AsyncClient(timeout=PATIENCE) as browser:
+    async with httpx2.AsyncClient(timeout=TIMEOUT_S) as browser:
         code = {"Authorization": f"Code {host.asgi_app.code()}"}
-        response = expect(await browser.post(session, json={}, headers=code), 200)
+        response = expect_status(await browser.post(session, json={}, headers=code), 200)
         assert f"path={MOUNT_PATH}/;" in response.headers["set-cookie"].lower()
         browser.headers[PROOF_HEADER] = response.json()["proof"]
-        assert expect(await browser.get(session), 200).json()["role"] == "operator"
+        assert expect_status(await browser.get(session), 200).json()["role"] == "operator"
         assert "cookie" not in (await browser.get(host.url + HOST_ROUTE)).request.headers
-        expect(await browser.delete(session), 204)
+        expect_status(await browser.delete(session), 204)
         assert not browser.cookies
 
 
@@ -145,11 +145,11 @@ async def test_routes_and_middleware_of_the_host_still_work(host: MountedApp) ->
     Our security headers do not apply to its responses.
     """
     name, value = HOST_HEADER
-    host_reply = expect(await host.client.get(host.url + HOST_ROUTE), 200)
+    host_reply = expect_status(await host.client.get(host.url + HOST_ROUTE), 200)
     assert (host_reply.text, host_reply.headers[name]) == ("Hello.", value)
     assert "content-security-policy" not in host_reply.headers
-    expect(await host.client.get(f"{host.url}/elsewhere"), 404)
-    app_reply = expect(await host.client.get("/v1/agents"), 200)
+    expect_status(await host.client.get(f"{host.url}/elsewhere"), 404)
+    app_reply = expect_status(await host.client.get("/v1/agents"), 200)
     assert app_reply.headers[name] == value
     assert app_reply.headers["content-security-policy"].startswith("default-src 'none'")
 
@@ -210,9 +210,9 @@ async def test_streams_continue_when_another_server_in_the_process_stops(
         other_host = HOST_APPS["starlette"](mid, app(mid, token=TOKEN))
         async with (
             serve_host(other_host) as (_, url),
-            httpx2.AsyncClient(timeout=PATIENCE) as client,
+            httpx2.AsyncClient(timeout=TIMEOUT_S) as client,
         ):
-            expect(await client.get(f"{url}{MOUNT_PATH}/healthz"), 204)
+            expect_status(await client.get(f"{url}{MOUNT_PATH}/healthz"), 204)
         host.stage.gate("a").set()
         assert [event async for event in events][-1] == "stream.end"
 
@@ -246,7 +246,7 @@ async def test_the_app_opens_and_closes_its_midrun() -> None:
     mid = Midrun("memory://", agents=[ControllableTools().agent("Done.")])
     with anyio.fail_after(60):
         async with (
-            listening(app(mid, token=token_of("me"))) as port,
+            serve_on_loopback(app(mid, token=make_token("me"))) as port,
             httpx2.AsyncClient(
                 base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=60
             ) as client,
@@ -258,7 +258,7 @@ async def test_the_app_opens_and_closes_its_midrun() -> None:
 async def test_a_mounted_app_works_in_process() -> None:
     """Its paths and its cookie are below the mount path here, too."""
     mid = Midrun("memory://", agents=[ControllableTools().agent("Done.")])
-    asgi_app = app(mid, token=token_of("me"), allow_hosts=["testserver"])
+    asgi_app = app(mid, token=make_token("me"), allow_hosts=["testserver"])
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -283,7 +283,7 @@ async def test_a_mounted_app_works_in_process() -> None:
 
 async def test_a_mounted_app_whose_midrun_is_not_open_answers_503() -> None:
     """The lifespan of a mounted app does not run."""
-    asgi_app = app(Midrun("memory://"), token=token_of("me"), allow_hosts=["testserver"])
+    asgi_app = app(Midrun("memory://"), token=make_token("me"), allow_hosts=["testserver"])
     async with make_in_process_client(asgi_app, BEARER) as client:
         reply = await client.get("/v1/runs")
         assert (reply.status_code, reply.json()["type"]) == (503, "urn:midrun:problem:not-open")

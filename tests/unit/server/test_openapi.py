@@ -22,11 +22,11 @@ from midrun.server.openapi import make_openapi
 from midrun.server.routes import ENDPOINTS, Endpoint
 from midrun.testing.controllable_tools import ControllableTools
 from tests.support.processes import ROOT
-from tests.unit.server.calling import expect, make_in_process_client
-from tests.unit.server.conftest import PATIENCE, Serve, token_of
+from tests.unit.server.calling import expect_status, make_in_process_client
+from tests.unit.server.conftest import TIMEOUT_S, StartServer, make_token
 
 HEADERS = {
-    "Authorization": f"Bearer {token_of('me')}",
+    "Authorization": f"Bearer {make_token('me')}",
     "Content-Type": "application/json",
 }
 
@@ -78,7 +78,9 @@ def test_an_arbitrary_body_is_refused_and_changes_nothing(
         stage = ControllableTools()
         async with Midrun("memory://", agents=[stage.agent("Done.")], engine=None) as mid:
             limits = Limits(burst=10**6)
-            asgi_app = app(mid, token=token_of("me"), allow_hosts=["testserver"], limits=limits)
+            asgi_app = app(
+                mid, token=make_token("me"), allow_hosts=["testserver"], limits=limits
+            )
             run = await mid.start("actor", "Go.")
             path = endpoint.path.format(**(path_parameters | {"run": run.id}))
             async with make_in_process_client(asgi_app) as client:
@@ -101,7 +103,7 @@ async def test_every_get_response_matches_its_openapi_schema() -> None:
     async with Midrun(
         "memory://", agents=[stage.agent(Use("draft", name="x"), "Done.")]
     ) as mid:
-        asgi_app = app(mid, token=token_of("me"), allow_hosts=["testserver"])
+        asgi_app = app(mid, token=make_token("me"), allow_hosts=["testserver"])
         run = await mid.start("actor", "Go.")
         await run.until("terminal")
         async with make_in_process_client(asgi_app) as client:
@@ -128,20 +130,20 @@ def test_every_route_has_a_docstring(endpoint: Endpoint) -> None:
 
 
 async def test_the_openapi_document_has_two_paths(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent("Done."))
     client = await server.client()
     short, versioned = [
         await client.get(path) for path in ("/openapi.json", "/v1/openapi.json")
     ]
-    assert expect(short, 200).json() == expect(versioned, 200).json()
+    assert expect_status(short, 200).json() == expect_status(versioned, 200).json()
 
 
 # ── generated requests ───────────────────────────────────────────────────────
 
 
-OPERATOR_HEADERS = {"Authorization": f"Bearer {token_of('olga')}"}
+OPERATOR_HEADERS = {"Authorization": f"Bearer {make_token('olga')}"}
 
 POSITIVE_DATA_CHECK = "positive_data_acceptance"
 """Excluded: a valid request may still be refused because of the state of the run."""
@@ -169,7 +171,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
 def _write_openapi(url: str, runs: list[str], path: Path) -> Path:
     """Write the OpenAPI document of the server, with ids that exist."""
     openapi = httpx2.get(
-        f"{url}/v1/openapi.json", headers=OPERATOR_HEADERS, timeout=PATIENCE
+        f"{url}/v1/openapi.json", headers=OPERATOR_HEADERS, timeout=TIMEOUT_S
     ).json()
     del openapi["paths"]["/v1/events"]  # never ends
     known_ids = {

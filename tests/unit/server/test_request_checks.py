@@ -12,13 +12,13 @@ from midrun.server import Limits, app
 from midrun.server.admin import PROOF_HEADER
 from midrun.server.routes import ENDPOINTS, Endpoint
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect, start_run, wait_for_phase
-from tests.unit.server.conftest import PATIENCE, Serve, listening, token_of
+from tests.unit.server.calling import expect_status, start_run, wait_for_phase
+from tests.unit.server.conftest import TIMEOUT_S, StartServer, make_token, serve_on_loopback
 from tests.unit.server.defences import (
     JSON_HEADERS,
-    entries_of,
+    count_entries,
     format_endpoint,
-    is_guarded,
+    has_security_headers,
     make_path,
 )
 
@@ -30,7 +30,7 @@ from tests.unit.server.defences import (
     ["evil.example", "127.0.0.1", "localhost:1", "127.0.0.1.evil.example", "[::1]", "", "x:y"],
 )
 async def test_a_request_for_an_unknown_host_is_misdirected(
-    serve: Serve, stage: ControllableTools, host: str
+    serve: StartServer, stage: ControllableTools, host: str
 ) -> None:
     """DNS rebinding: a page has its host name point to this server."""
     server = await serve(stage.agent("Done."))
@@ -39,13 +39,13 @@ async def test_a_request_for_an_unknown_host_is_misdirected(
         reply = await client.get(path, headers={"Host": host})
         assert reply.status_code == 421
         assert "--allow-host" in reply.json()["detail"]
-        assert is_guarded(reply)
+        assert has_security_headers(reply)
     for path in ("/healthz", "/readyz"):  # they reveal only *ready* or *not ready*
         assert (await client.get(path, headers={"Host": host})).status_code == 204
 
 
 async def test_loopback_and_allowed_hosts_are_accepted(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """An allowed name without a port matches any port, as behind a proxy."""
     server = await serve(stage.agent("Done."))
@@ -54,8 +54,11 @@ async def test_loopback_and_allowed_hosts_are_accepted(
         headers = {"Host": f"{name}:{server.port}"}
         assert (await client.get("/v1/runs", headers=headers)).status_code == 200
     hosts = ["runs.example", "other.example:444"]
-    asgi_app = app(server.mid, token=token_of("me"), allow_hosts=hosts)
-    async with listening(asgi_app) as port, httpx2.AsyncClient(timeout=PATIENCE) as outside:
+    asgi_app = app(server.mid, token=make_token("me"), allow_hosts=hosts)
+    async with (
+        serve_on_loopback(asgi_app) as port,
+        httpx2.AsyncClient(timeout=TIMEOUT_S) as outside,
+    ):
         for host, status in (
             ("runs.example", 200),
             ("RUNS.example:8443", 200),
@@ -81,7 +84,7 @@ async def test_loopback_and_allowed_hosts_are_accepted(
     ],
 )
 async def test_a_page_of_another_origin_changes_nothing(
-    serve: Serve, stage: ControllableTools, headers: dict[str, str]
+    serve: StartServer, stage: ControllableTools, headers: dict[str, str]
 ) -> None:
     """Only our own page may, and clients that are no pages; a valid token does not help."""
     server = await serve(stage.agent("Done."))
@@ -90,18 +93,18 @@ async def test_a_page_of_another_origin_changes_nothing(
     body = {"agent": "actor", "input": "Go."}
     reply = await client.post("/v1/runs", json=body, headers=headers)
     assert reply.status_code == 403
-    assert is_guarded(reply)
+    assert has_security_headers(reply)
     refused = await client.options("/v1/runs", headers=headers)
     assert refused.status_code in {204, 403}  # following a link is no preflight
-    assert is_guarded(refused)
-    assert await entries_of(server) == 0
+    assert has_security_headers(refused)
+    assert await count_entries(server) == 0
     own = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
     assert (await client.post("/v1/runs", json=body, headers=own)).status_code == 201
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 async def test_a_page_of_another_origin_opens_no_stream(
-    serve: Serve, stage: ControllableTools, site: str
+    serve: StartServer, stage: ControllableTools, site: str
 ) -> None:
     """An image or an EventSource of another port is same-site: it would send our cookie."""
     server = await serve(stage.agent("Done."))
@@ -117,11 +120,14 @@ async def test_a_browser_behind_a_proxy_needs_the_public_url(
     """The proxy speaks https, says so in no header, and may not pass the host name on."""
     mid = Midrun("memory://", agents=[stage.agent("Done.")])
     page = {"Host": host, "Origin": "https://runs.example", "Sec-Fetch-Site": "same-origin"}
-    bearer = {"Authorization": f"Bearer {token_of('me')}"}
+    bearer = {"Authorization": f"Bearer {make_token('me')}"}
     for public_url, status in ((None, 403), ("https://runs.example/", 201)):
         hosts = ["runs.example", "midrun:8700"]
-        asgi_app = app(mid, token=token_of("me"), allow_hosts=hosts, public_url=public_url)
-        async with listening(asgi_app) as port, httpx2.AsyncClient(timeout=PATIENCE) as client:
+        asgi_app = app(mid, token=make_token("me"), allow_hosts=hosts, public_url=public_url)
+        async with (
+            serve_on_loopback(asgi_app) as port,
+            httpx2.AsyncClient(timeout=TIMEOUT_S) as client,
+        ):
             url = f"http://127.0.0.1:{port}/v1"
             body = {"agent": "actor", "input": "Go."}
             reply = await client.post(f"{url}/runs", json=body, headers=page | bearer)
@@ -137,7 +143,7 @@ async def test_a_browser_behind_a_proxy_needs_the_public_url(
 def test_a_public_url_with_a_path_is_refused() -> None:
     """A prefix is declared with `root_path`."""
     with pytest.raises(Misconfigured, match="public_url"):
-        app(Midrun("memory://"), token=token_of("me"), public_url="https://a.example/midrun")
+        app(Midrun("memory://"), token=make_token("me"), public_url="https://a.example/midrun")
 
 
 OTHER_ORIGIN = "http://localhost:3000"
@@ -149,10 +155,10 @@ async def serve_with_origins(
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """Give a client of a server that pages of `origins` may call."""
     mid = Midrun("memory://", agents=[stage.agent("Done.")])
-    asgi_app = app(mid, token=token_of("me"), allow_origins=origins)
-    async with mid, listening(asgi_app) as port:
+    asgi_app = app(mid, token=make_token("me"), allow_origins=origins)
+    async with mid, serve_on_loopback(asgi_app) as port:
         url = f"http://127.0.0.1:{port}"
-        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+        async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
             yield client
 
 
@@ -160,7 +166,7 @@ async def test_a_page_of_an_allowed_origin_calls_with_a_bearer_token(
     stage: ControllableTools,
 ) -> None:
     """The preflight names the headers, and only that origin may read the reply."""
-    bearer = {"Authorization": f"Bearer {token_of('me')}"}
+    bearer = {"Authorization": f"Bearer {make_token('me')}"}
     page = {"Origin": OTHER_ORIGIN, "Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}
     async with serve_with_origins(stage, "http://LocalHost:3000/") as client:
         preflight_headers = {
@@ -197,7 +203,7 @@ async def test_a_cookie_is_ignored_for_a_page_of_another_origin(
 ) -> None:
     """Such a page cannot open or end a session, either."""
     page = {"Origin": OTHER_ORIGIN, "Sec-Fetch-Site": "same-site"}
-    bearer = {"Authorization": f"Bearer {token_of('me')}"}
+    bearer = {"Authorization": f"Bearer {make_token('me')}"}
     async with serve_with_origins(stage, OTHER_ORIGIN) as client:
         session = await client.post("/v1/session", json={}, headers=bearer)
         client.headers[PROOF_HEADER] = session.json()["proof"]
@@ -216,13 +222,13 @@ async def test_a_cookie_is_ignored_for_a_page_of_another_origin(
 def test_an_allowed_origin_must_be_exact(origin: str) -> None:
     """A wildcard would admit every page that has a token to try."""
     with pytest.raises(Misconfigured, match="allow_origins"):
-        app(Midrun("memory://"), token=token_of("me"), allow_origins=[origin])
+        app(Midrun("memory://"), token=make_token("me"), allow_origins=[origin])
     with pytest.raises(Misconfigured, match="allow_origins"):
-        app(Midrun("memory://"), token=token_of("me"), allow_origins="http://a.example")
+        app(Midrun("memory://"), token=make_token("me"), allow_origins="http://a.example")
 
 
 async def test_options_lists_the_methods_without_cors_headers(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     client = await (await serve(stage.agent("Done."))).client(None)
     for path, allow in (
@@ -232,7 +238,7 @@ async def test_options_lists_the_methods_without_cors_headers(
     ):
         reply = await client.options(path)
         assert (reply.status_code, reply.headers["allow"]) == (204, allow)
-        assert is_guarded(reply)
+        assert has_security_headers(reply)
     assert (await client.options("/nowhere")).status_code == 404
 
 
@@ -250,7 +256,7 @@ async def test_options_lists_the_methods_without_cors_headers(
     ],
 )
 async def test_a_body_that_a_form_could_send_is_refused(
-    serve: Serve, stage: ControllableTools, media: str, body: bytes
+    serve: StartServer, stage: ControllableTools, media: str, body: bytes
 ) -> None:
     """A page cannot send JSON to another origin without a preflight."""
     server = await serve(stage.agent("Done."))
@@ -258,11 +264,11 @@ async def test_a_body_that_a_form_could_send_is_refused(
     headers = {"Content-Type": media} if media else {}
     reply = await client.post("/v1/runs", content=body, headers=headers)
     assert reply.status_code == 415
-    assert await entries_of(server) == 0
+    assert await count_entries(server) == 0
 
 
 async def test_the_size_of_a_body_is_limited_with_and_without_a_declared_length(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Bytes are counted as they arrive, before they are parsed."""
     server = await serve(stage.agent("Done."), limits=Limits(body=1000))
@@ -276,7 +282,7 @@ async def test_the_size_of_a_body_is_limited_with_and_without_a_declared_length(
     declared = await client.post("/v1/runs", content=body, headers=JSON_HEADERS)
     undeclared = await client.post("/v1/runs", content=pieces(), headers=JSON_HEADERS)
     assert (declared.status_code, undeclared.status_code) == (413, 413)
-    assert await entries_of(server) == 0
+    assert await count_entries(server) == 0
 
 
 @pytest.mark.parametrize(
@@ -299,7 +305,7 @@ async def test_the_size_of_a_body_is_limited_with_and_without_a_declared_length(
     ],
 )
 async def test_an_invalid_or_ambiguous_body_is_refused(
-    serve: Serve, stage: ControllableTools, body: bytes
+    serve: StartServer, stage: ControllableTools, body: bytes
 ) -> None:
     """Nothing is applied, and the response is a problem document."""
     server = await serve(stage.agent("Done."))
@@ -307,14 +313,14 @@ async def test_an_invalid_or_ambiguous_body_is_refused(
     reply = await client.post("/v1/runs", content=body, headers=JSON_HEADERS)
     assert 400 <= reply.status_code < 500
     assert reply.headers["content-type"] == "application/problem+json"
-    assert await entries_of(server) == 0
+    assert await count_entries(server) == 0
 
 
 @pytest.mark.parametrize(
     "name", ["a" * 65, "..%2f..%2fetc", "run.1", "run%00", "run%0a", "ü", "%20", "a;b", "a'--"]
 )
 async def test_an_id_with_other_characters_is_not_found(
-    serve: Serve, stage: ControllableTools, name: str
+    serve: StartServer, stage: ControllableTools, name: str
 ) -> None:
     """An id has letters, digits, dashes and underscores; nothing else reaches a store."""
     server = await serve(stage.agent("Done."))
@@ -323,7 +329,7 @@ async def test_an_id_with_other_characters_is_not_found(
 
 
 async def test_a_get_on_a_control_is_refused_with_the_allowed_methods(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent("Done."))
     client = await server.client("olga")
@@ -333,7 +339,7 @@ async def test_a_get_on_a_control_is_refused_with_the_allowed_methods(
     assert (await client.get("/nowhere")).status_code == 404
 
 
-async def test_web_sockets_are_refused(serve: Serve, stage: ControllableTools) -> None:
+async def test_web_sockets_are_refused(serve: StartServer, stage: ControllableTools) -> None:
     """They are not bound by the same-origin rule, and no route needs them."""
     server = await serve(stage.agent("Done."))
     sent: list[object] = []
@@ -349,7 +355,7 @@ async def test_web_sockets_are_refused(serve: Serve, stage: ControllableTools) -
 
 
 async def test_a_preflight_gets_no_cors_headers_without_allow_origins(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent("Done."))
     for client in (await server.client(None), await server.client("olga")):
@@ -365,16 +371,18 @@ async def test_a_preflight_gets_no_cors_headers_without_allow_origins(
 
 
 async def test_the_nul_character_is_refused_in_queries_and_bodies(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Postgres cannot store it, and would answer with an internal error."""
     server = await serve(stage.agent("Done."))
     client = await server.client()
     for parameter in ("agent", "label", "thread", "parent", "cursor", "phase"):
-        problem = expect(await client.get("/v1/runs", params={parameter: "a\0b"}), 400).json()
+        problem = expect_status(
+            await client.get("/v1/runs", params={parameter: "a\0b"}), 400
+        ).json()
         assert problem["type"] == "urn:midrun:problem:bad-query"
     # These are three ordinary characters.
-    expect(await client.get("/v1/runs", params={"label": "%00"}), 200)
+    expect_status(await client.get("/v1/runs", params={"label": "%00"}), 200)
     start = {"agent": "actor", "input": "Go."}
     for path, body in (
         ("/v1/runs", start | {"thread_id": "a\0b"}),
@@ -384,7 +392,7 @@ async def test_the_nul_character_is_refused_in_queries_and_bodies(
         ("/v1/lift", {"scope": "label:a\0b"}),
         ("/agui/actor", {"threadId": "a\0b", "runId": "r", "messages": []}),
     ):
-        problem = expect(await client.post(path, json=body), 422).json()
+        problem = expect_status(await client.post(path, json=body), 422).json()
         assert "the character NUL" in problem["detail"], path
     assert (await client.get("/v1/runs")).json()["items"] == []
     assert await server.mid.store.list_halts() == ()
@@ -407,7 +415,7 @@ def list_get_endpoints() -> Iterator[Endpoint]:
 
 
 async def test_head_has_the_status_and_headers_of_get_without_its_body(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """This holds for every GET route, also for refusals."""
     server = await serve(stage.agent("Done."))
@@ -421,14 +429,14 @@ async def test_head_has_the_status_and_headers_of_get_without_its_body(
         assert head.status_code == full.status_code, format_endpoint(endpoint)
         names = head.headers.keys() - VOLATILE_HEADERS
         assert {n: head.headers[n] for n in names} == {n: full.headers[n] for n in names}
-        assert is_guarded(head)
-        expect(await anonymous.head(path), 401)
+        assert has_security_headers(head)
+        expect_status(await anonymous.head(path), 401)
     cached = {"If-None-Match": (await client.get(run_path)).headers["etag"]}
-    expect(await client.head(run_path, headers=cached), 304)
+    expect_status(await client.head(run_path, headers=cached), 304)
 
 
 async def test_a_method_that_a_path_does_not_have_is_refused_with_the_allowed_ones(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent("Done."))
     client = await server.client()
@@ -443,7 +451,9 @@ async def test_a_method_that_a_path_does_not_have_is_refused_with_the_allowed_on
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "{run_path}/events"])
-async def test_head_opens_no_stream(serve: Serve, stage: ControllableTools, path: str) -> None:
+async def test_head_opens_no_stream(
+    serve: StartServer, stage: ControllableTools, path: str
+) -> None:
     """The stream would stay open as long as the run."""
     server = await serve(stage.agent(Use("slow", name="x"), "."), limits=Limits(streams=1))
     client = await server.client()

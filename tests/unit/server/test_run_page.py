@@ -21,28 +21,33 @@ from midrun.server.request_context import HOLDERS_MAX, HolderLastSeen
 from midrun.server.run_views import RunLineBuilder, RunViews
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect, make_in_process_client, start_run, wait_for_phase
-from tests.unit.server.conftest import PEOPLE, Serve, make_tokens, token_of
+from tests.unit.server.calling import (
+    expect_status,
+    make_in_process_client,
+    start_run,
+    wait_for_phase,
+)
+from tests.unit.server.conftest import ACTORS, StartServer, make_token, make_tokens
 
 
 async def test_all_buttons_are_disabled_for_a_viewer(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent(Use("slow", name="work"), "Done."))
     ann, vera = await server.client("ann"), await server.client("vera")
     run_path = await start_run(ann)
     await stage.start("work").wait()
-    owner_page = expect(await ann.get(f"{run_path}/seen"), 200).json()
+    owner_page = expect_status(await ann.get(f"{run_path}/seen"), 200).json()
     assert (owner_page["you"], owner_page["role"]) == ("ann", "user")
     assert all(button["enabled"] for button in owner_page["controls"].values())
-    viewer_page = expect(await vera.get(f"{run_path}/seen"), 200).json()
+    viewer_page = expect_status(await vera.get(f"{run_path}/seen"), 200).json()
     assert not any(button["enabled"] for button in viewer_page["controls"].values())
     assert viewer_page["controls"]["pause"]["consequence"].startswith("You may only view")
     stage.gate("work").set()
 
 
 async def test_the_elapsed_time_grows_between_entries_and_stops_in_a_pause(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The journal has the elapsed time up to its last entry only."""
     server = await serve(stage.agent(Use("slow", name="work"), "Done."))
@@ -63,7 +68,7 @@ async def test_the_elapsed_time_grows_between_entries_and_stops_in_a_pause(
 
 
 async def test_with_four_eyes_a_run_does_not_wait_for_the_user_who_started_it(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     guarded = tool(stage._quick, name="guarded", approve=True, four_eyes=True)
     model = ScriptedModel([Use("guarded", name="x"), "Done."])
@@ -77,19 +82,19 @@ async def test_with_four_eyes_a_run_does_not_wait_for_the_user_who_started_it(
     assert operator_page["sign"]["word"].endswith("you")
     assert operator_page["asks"][0]["may_decide"]
     ask = operator_page["asks"][0]["ref"]
-    expect(await olga.post(f"/v1/asks/{ask}", json={"decision": "approve"}), 202)
+    expect_status(await olga.post(f"/v1/asks/{ask}", json={"decision": "approve"}), 202)
     await wait_for_phase(ann, run_path, "completed")
 
 
 async def test_turns_are_paged_from_the_newest_or_after_a_number(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     turns = [Use("quick", name=f"n{n}") for n in range(50)]
     server = await serve(stage.agent(*turns, "Done."))
     client = await server.client()
     run_path = await start_run(client)
     await wait_for_phase(client, run_path, "completed")
-    page = expect(await client.get(f"{run_path}/turns"), 200).json()
+    page = expect_status(await client.get(f"{run_path}/turns"), 200).json()
     numbers = [turn["number"] for turn in page["items"]]
     assert numbers == list(range(page["total"] - 39, page["total"] + 1))
     assert page["items"][0]["calls"][0]["result"].endswith("done")
@@ -98,7 +103,10 @@ async def test_turns_are_paged_from_the_newest_or_after_a_number(
         "task",
         "assistant",
     ]
-    assert expect(await client.get(f"{run_path}/turns?after=9999"), 200).json()["items"] == []
+    assert (
+        expect_status(await client.get(f"{run_path}/turns?after=9999"), 200).json()["items"]
+        == []
+    )
 
 
 async def test_cached_states_are_limited_by_their_bytes() -> None:
@@ -118,7 +126,7 @@ async def test_cached_states_are_limited_by_their_bytes() -> None:
         assert 1_400_000 < views._states.weight < 2_500_000
 
 
-async def test_a_run_waits_for_you_or_for_another_person(serve: Serve) -> None:
+async def test_a_run_waits_for_you_or_for_another_person(serve: StartServer) -> None:
     """The list, which is cached, and the page of the run agree."""
 
     @tool(approve=True, audience="operator")
@@ -164,10 +172,10 @@ async def test_an_unreadable_journal_does_not_hide_other_runs(
         lines[:] = [(line.replace(*change), link) for line, link in lines]
         asgi_app = app(mid, auth=make_tokens(), allow_hosts=["testserver"])
         for name in ("olga", "vera", "ann", "bob"):
-            headers = {"Authorization": f"Bearer {token_of(name)}"}
+            headers = {"Authorization": f"Bearer {make_token(name)}"}
             async with make_in_process_client(asgi_app, headers) as client:
-                listed = expect(await client.get("/v1/runs"), 200).json()["items"]
-                asks = expect(await client.get("/v1/asks"), 200).json()["items"]
+                listed = expect_status(await client.get("/v1/runs"), 200).json()["items"]
+                asks = expect_status(await client.get("/v1/asks"), 200).json()["items"]
                 reply = await client.get(f"/v1/runs/{bad.id}")
                 if name == "bob":
                     body = {"decision": "answer", "value": "?"}
@@ -183,7 +191,7 @@ async def test_an_unreadable_journal_does_not_hide_other_runs(
 # ── halts and silent workers ─────────────────────────────────────────────────
 
 
-OPERATOR = PEOPLE["olga"]
+OPERATOR = ACTORS["olga"]
 
 
 async def take_run(mid: Midrun, run: RunId, holder: str = "elsewhere") -> None:
@@ -196,17 +204,17 @@ async def take_run(mid: Midrun, run: RunId, holder: str = "elsewhere") -> None:
 
 
 async def test_a_run_is_shown_as_halting_until_its_worker_has_recorded_the_halt(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve()  # it has no agent, so it drives no run
     async with Midrun(server.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
         run = await idle.start("actor", "Go.", actor=OPERATOR)
     await take_run(server.mid, run.id)
     client = await server.client()
-    before = expect(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
+    before = expect_status(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
     assert (before["sign"]["word"], before["halt"]) == ("Running", None)
     await server.mid.halt("the far end is on fire", actor=OPERATOR)
-    after = expect(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
+    after = expect_status(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
     assert after["phase"] == "running", "the journal has no halt yet"
     assert (after["sign"]["word"], after["sign"]["by"]) == ("Halting", "olga")
     assert after["sign"]["note"].startswith("it was Running")
@@ -214,7 +222,7 @@ async def test_a_run_is_shown_as_halting_until_its_worker_has_recorded_the_halt(
 
 
 async def test_the_list_and_the_page_show_the_same_status(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Both know facts outside of the journal: a halt not recorded yet, a missing worker."""
     server = await serve()  # it has no agent, so it drives no run
@@ -224,10 +232,10 @@ async def test_the_list_and_the_page_show_the_same_status(
     client = await server.client()
 
     async def read_statuses() -> list[str]:
-        lines = expect(await client.get("/v1/runs"), 200).json()["items"]
+        lines = expect_status(await client.get("/v1/runs"), 200).json()["items"]
         signs = {line["run_id"]: line["work"]["sign"] for line in lines}
         for run in (queued, driven):
-            page = expect(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
+            page = expect_status(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
             assert signs[run.id] == page["sign"]
         return [signs[queued.id]["note"], signs[driven.id]["word"]]
 
@@ -240,7 +248,7 @@ async def test_the_list_and_the_page_show_the_same_status(
 
 
 async def test_a_halt_is_shown_on_a_queued_run_and_not_on_a_completed_one(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent(Use("quick", name="a"), "Done."))
     completed = await server.mid.start("actor", "Go.", actor=OPERATOR)
@@ -248,15 +256,18 @@ async def test_a_halt_is_shown_on_a_queued_run_and_not_on_a_completed_one(
     await server.mid.halt("enough", scope="agent:actor", actor=OPERATOR)
     queued = await server.mid.start("actor", "Go on.", actor=OPERATOR)
     client = await server.client()
-    page = expect(await client.get(f"/v1/runs/{queued.id}/seen"), 200).json()
+    page = expect_status(await client.get(f"/v1/runs/{queued.id}/seen"), 200).json()
     assert page["halt"]["scope"] == "agent:actor"
     if page["phase"] == "queued":  # its worker may have recorded the halt by now
         assert "until the halt is lifted" in page["sign"]["note"]
-    assert expect(await client.get(f"/v1/runs/{completed.id}/seen"), 200).json()["halt"] is None
+    assert (
+        expect_status(await client.get(f"/v1/runs/{completed.id}/seen"), 200).json()["halt"]
+        is None
+    )
 
 
 async def test_a_worker_is_not_shown_as_lost_if_an_entry_came_between_the_reads(
-    serve: Serve, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
+    serve: StartServer, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state and the row are two reads; the run may be taken or released between them."""
     server = await serve()  # it has no agent, so it drives no run
@@ -277,12 +288,14 @@ async def test_a_worker_is_not_shown_as_lost_if_an_entry_came_between_the_reads(
         return driven
 
     monkeypatch.setattr(RunViews, "read_state", read_earlier_state)
-    page = expect(await (await server.client()).get(f"/v1/runs/{run.id}/seen"), 200).json()
+    page = expect_status(
+        await (await server.client()).get(f"/v1/runs/{run.id}/seen"), 200
+    ).json()
     assert (page["lost"], page["sign"]["word"]) == (False, "Running")
 
 
 async def test_the_etag_changes_when_the_worker_falls_silent(
-    serve: Serve, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
+    serve: StartServer, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No entry is appended, so the ETag cannot depend on the seq alone."""
     monkeypatch.setattr(runs, "SILENCE_POLL_S", 0.01)
@@ -291,9 +304,9 @@ async def test_the_etag_changes_when_the_worker_falls_silent(
         run = await idle.start("actor", "Go.", actor=OPERATOR)
     await take_run(server.mid, run.id)
     client, run_path = await server.client(), f"/v1/runs/{run.id}"
-    alive = expect(await client.get(run_path), 200)
+    alive = expect_status(await client.get(run_path), 200)
     cached = {"If-None-Match": alive.headers["etag"]}
-    expect(await client.get(run_path, headers=cached), 304)
+    expect_status(await client.get(run_path, headers=cached), 304)
     replies: list[httpx2.Response] = []
 
     async def wait() -> None:
@@ -306,10 +319,10 @@ async def test_the_etag_changes_when_the_worker_falls_silent(
     assert (lost.status_code, lost.json()["sign"]["look"]) == (200, "lost")
     assert lost.json()["seq"] == alive.json()["seq"]
     both = {"If-None-Match": f"W/{lost.headers['etag']}, {alive.headers['etag']}"}
-    expect(await client.get(run_path, headers=both), 304)
+    expect_status(await client.get(run_path, headers=both), 304)
     match = {"If-Match": f"W/{lost.headers['etag']}"}  # a proxy may weaken an ETag
     body = {"instruction": "Be brief."}
-    expect(await client.post(f"{run_path}/redirect", json=body, headers=match), 202)
+    expect_status(await client.post(f"{run_path}/redirect", json=body, headers=match), 202)
 
 
 def test_silence_is_counted_from_the_last_heartbeat_that_the_server_saw() -> None:

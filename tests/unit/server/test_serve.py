@@ -20,8 +20,8 @@ from midrun.server import Network, Tokens, app, token_in
 from midrun.server import serve as serve_forever
 from midrun.server.admin import PROOF_HEADER
 from midrun.server.serve import UvicornServer
-from tests.unit.server.conftest import PATIENCE, token_of
-from tests.unit.server.listening import heard
+from tests.unit.server.conftest import TIMEOUT_S, make_token
+from tests.unit.server.listening import open_event_stream
 from tests.unit.server.server_process import start_server_process
 
 
@@ -84,7 +84,7 @@ def test_an_app_needs_one_strong_credential() -> None:
     with pytest.raises(Misconfigured, match="token"):
         app(mid)
     with pytest.raises(Misconfigured, match="token"):
-        app(mid, token=token_of("me"), auth=Tokens({token_of("me"): Actor(name="ann")}))
+        app(mid, token=make_token("me"), auth=Tokens({make_token("me"): Actor(name="ann")}))
     for weak in ("", "short"):
         with pytest.raises(Misconfigured, match="characters"):
             app(mid, token=weak)
@@ -99,7 +99,7 @@ async def test_no_bind_beyond_loopback_without_configured_auth(
     with pytest.raises(Misconfigured, match="other machines can reach it"):
         await serve_forever(mid, host=host, folder=tmp_path)
     with pytest.raises(Misconfigured, match="allow_hosts"):
-        await serve_forever(mid, host=host, token=token_of("me"))
+        await serve_forever(mid, host=host, token=make_token("me"))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_plain_http_beyond_loopback_logs_a_warning(
         await serve_forever(
             Midrun("memory://"),
             host="192.0.2.1",  # no address of this machine: it cannot be bound
-            token=token_of("me"),
+            token=make_token("me"),
             allow_hosts=["runs.example"],
             public_url=public_url,
             network=network,
@@ -147,7 +147,7 @@ def test_an_environment_variable_of_uvicorn_declares_no_proxy(
 ) -> None:
     """Container images set it; every client could then claim any address."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
-    asgi_app = app(Midrun("memory://"), token=token_of("me"))
+    asgi_app = app(Midrun("memory://"), token=make_token("me"))
     assert UvicornServer(asgi_app).config.forwarded_allow_ips == "127.0.0.1,::1"
     declared = Network(forwarded_allow_ips="10.0.0.1")
     assert UvicornServer(asgi_app, declared).config.forwarded_allow_ips == "10.0.0.1"
@@ -162,14 +162,14 @@ async def test_a_server_prints_its_sign_in_link_and_exits_with_streams_open(
     """Uvicorn alone would wait for an open stream until its timeout."""
     async with start_server_process(tmp_path) as (process, link):
         url, _, code = link.partition("/#code=")
-        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as browser:
+        async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as browser:
             headers = {"Authorization": f"Code {code}"}
             session = await browser.post("/v1/session", json={}, headers=headers)
             assert session.json()["role"] == "operator"
             browser.headers[PROOF_HEADER] = session.json()["proof"]
             body = {"agent": "actor", "input": "Go."}
             run = (await browser.post("/v1/runs", json=body)).json()["run_id"]
-            async with heard(browser, f"/v1/runs/{run}/events") as events:
+            async with open_event_stream(browser, f"/v1/runs/{run}/events") as events:
                 while (await anext(events)).event != "call.started":
                     pass
                 process.send_signal(signal.SIGTERM)
@@ -182,7 +182,10 @@ async def test_a_server_prints_its_sign_in_link_and_exits_with_streams_open(
 
 async def test_a_draining_server_is_not_ready_and_still_answers(tmp_path: Path) -> None:
     """A load balancer sees 503 on /readyz; requests that it still sends are answered."""
-    async with start_server_process(tmp_path, network={"drain_s": PATIENCE}) as (process, link):
+    async with start_server_process(tmp_path, network={"drain_s": TIMEOUT_S}) as (
+        process,
+        link,
+    ):
         async with httpx2.AsyncClient(base_url=link.partition("/#")[0]) as probe:
             assert (await probe.get("/readyz")).status_code == 204
             process.send_signal(signal.SIGTERM)

@@ -30,13 +30,13 @@ from midrun.server.auth import (
     derive_key,
 )
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.conftest import PATIENCE, Serve, listening, token_of
-from tests.unit.server.listening import heard
+from tests.unit.server.conftest import TIMEOUT_S, StartServer, make_token, serve_on_loopback
+from tests.unit.server.listening import open_event_stream
 
-TOKEN = token_of("me")
+TOKEN = make_token("me")
 
 
-async def test_a_sign_in_code_works_once(serve: Serve, stage: ControllableTools) -> None:
+async def test_a_sign_in_code_works_once(serve: StartServer, stage: ControllableTools) -> None:
     """A code that is left in a terminal or a browser history is worthless."""
     server = await serve(stage.agent("Done."))
     code = server.app.code(Actor(name="ann", role="user"))
@@ -56,7 +56,7 @@ async def test_a_sign_in_code_works_once(serve: Serve, stage: ControllableTools)
 
 
 async def test_a_session_cannot_open_another_session(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """The other one would last 12 more hours, and outlive the end of the first."""
     server = await serve(stage.agent("Done."))
@@ -74,7 +74,7 @@ async def sign_in(client: httpx2.AsyncClient) -> None:
 
 
 async def test_a_cookie_without_its_proof_is_no_session(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A server on another port of the host gets the cookie, but never the proof."""
     server = await serve(stage.agent("Done."))
@@ -91,7 +91,9 @@ async def test_a_cookie_without_its_proof_is_no_session(
     assert (await browser.get("/v1/runs", headers={PROOF_HEADER: proof})).status_code == 200
 
 
-async def test_a_duplicate_cookie_is_refused(serve: Serve, stage: ControllableTools) -> None:
+async def test_a_duplicate_cookie_is_refused(
+    serve: StartServer, stage: ControllableTools
+) -> None:
     """Another server of the host can set one for a longer path, which would come first."""
     server = await serve(stage.agent("Done."))
     browser = await server.client("olga")
@@ -194,7 +196,7 @@ async def test_an_unused_code_is_dropped_when_it_has_expired() -> None:
 
 
 async def test_signing_out_ends_the_streams_of_the_session(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     server = await serve(stage.agent(Use("slow", name="x"), "."))
     run = await server.mid.start("actor", "Go.", actor="olga")
@@ -202,7 +204,7 @@ async def test_signing_out_ends_the_streams_of_the_session(
     browser = await server.client("olga")
     await sign_in(browser)
     del browser.headers["authorization"]
-    async with heard(browser, f"/v1/runs/{run.id}/events") as events:
+    async with open_event_stream(browser, f"/v1/runs/{run.id}/events") as events:
         await anext(events)
         assert (await browser.delete("/v1/session")).status_code == 204
         rest = [event async for event in events]
@@ -211,7 +213,7 @@ async def test_signing_out_ends_the_streams_of_the_session(
 
 
 async def test_end_sessions_ends_the_sessions_streams_and_codes_of_one_user(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """This is for a user who leaves the company. Other users stay signed in."""
     server = await serve(stage.agent(Use("slow", name="x"), "."))
@@ -222,7 +224,7 @@ async def test_end_sessions_ends_the_sessions_streams_and_codes_of_one_user(
     for browser, actor in zip(browsers, actors, strict=True):
         await get_cookie(browser, f"Code {server.app.code(actor)}")
     unused = server.app.code("ann")
-    async with heard(browsers[0], f"/v1/runs/{run.id}/events") as events:
+    async with open_event_stream(browsers[0], f"/v1/runs/{run.id}/events") as events:
         await anext(events)
         server.app.end_sessions("ann")
         rest = [event async for event in events]
@@ -262,17 +264,21 @@ async def test_a_revoked_token_ends_its_sessions_and_streams(
         return actors.get(token)
 
     agent = stage.agent(Use("slow", name="x"), ".")
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         async with (
             Midrun("memory://", agents=[agent]) as mid,
-            listening(asgi_app := app(mid, auth=auth, limits=Limits(ping=0.02))) as port,
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client,
+            serve_on_loopback(
+                asgi_app := app(mid, auth=auth, limits=Limits(ping=0.02))
+            ) as port,
+            httpx2.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", timeout=TIMEOUT_S
+            ) as client,
         ):
             client.headers["authorization"] = "Bearer a-token-that-is-long"
             run = await mid.start("actor", "Go.", actor="ann")
             await stage.start("x").wait()
             await sign_in(client)
-            async with heard(client, f"/v1/runs/{run.id}/events") as events:
+            async with open_event_stream(client, f"/v1/runs/{run.id}/events") as events:
                 await anext(events)
                 actors.clear()
                 async for _ in events:
@@ -285,7 +291,7 @@ async def test_a_revoked_token_ends_its_sessions_and_streams(
 
 
 async def test_a_long_poll_ends_with_its_session(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """A browser that has signed out must not see the run when it changes."""
     server = await serve(stage.agent(Use("slow", name="x"), "."))
@@ -311,7 +317,7 @@ async def test_a_long_poll_ends_with_its_session(
 
 
 async def test_a_cookie_of_another_port_is_ignored(
-    serve: Serve, stage: ControllableTools
+    serve: StartServer, stage: ControllableTools
 ) -> None:
     """Browsers send cookies to every port of a host, so the name contains the port."""
     server = await serve(stage.agent("Done."))
@@ -385,7 +391,7 @@ async def test_a_new_token_ends_every_session() -> None:
             await get_cookie(browser, f"Code {asgi_app.code('ann')}"),
         ]
     for cookie in cookies:
-        async with start_app(token_of("another"), cookie) as (_, browser):
+        async with start_app(make_token("another"), cookie) as (_, browser):
             assert (await browser.get("/v1/session")).status_code == 401
 
 

@@ -27,7 +27,7 @@ from midrun.testing.store_suite.fixtures import (
     take_lease,
 )
 from midrun.workers import local
-from tests.crash.facts import becomes
+from tests.crash.facts import wait_until
 from tests.unit.runs.stage import ControllableTools, Use
 
 TIMEOUT_S = 60
@@ -178,7 +178,7 @@ async def test_an_older_worker_leaves_a_run_to_a_newer_midrun_after_a_breaking_m
             await tools.start("a").wait()
             migrate_postgres(url, RENAME_PROCEDURE)
             tools.gate("a").set()
-            await becomes(lambda: caplog.text.count(f"drive run {run.id} for now") > 3)
+            await wait_until(lambda: caplog.text.count(f"drive run {run.id} for now") > 3)
             warnings = [
                 record for record in caplog.records if record.levelno == logging.WARNING
             ]

@@ -57,7 +57,7 @@ async def create_small_store(path: Path) -> dict[RunId, list[bytes]]:
     ("mode", "wanted"),
     [(0o644, 0o600), (0o640, 0o600), (0o666, 0o660), (0o664, 0o660), (0o660, 0o660)],
 )
-async def test_a_file_that_other_accounts_can_read_is_taken_away_from_them(
+async def test_opening_a_file_removes_the_access_of_other_accounts(
     mode: int, wanted: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A copy from a backup has the mode of the umask.
@@ -94,7 +94,7 @@ def open_and_close(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account, too")
-def test_a_file_of_another_account_that_all_can_read_is_refused_by_name() -> None:
+def test_a_file_of_another_account_that_all_can_read_is_refused() -> None:
     """This account cannot change the mode. The error says that the owner can, and how."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "runs.db"
@@ -162,7 +162,7 @@ def test_another_process_may_open_the_file_with_sqlite3(tmp_path: Path) -> None:
     subprocess.run(command, check=True)  # noqa: S603 - our own script
 
 
-async def test_a_new_file_is_ours_alone_and_says_what_it_is(tmp_path: Path) -> None:
+async def test_a_new_file_is_private_and_has_the_application_id(tmp_path: Path) -> None:
     """Other users of the machine must not read the journals."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)

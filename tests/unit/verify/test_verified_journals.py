@@ -12,7 +12,7 @@ from midrun.ports.store import Store
 from midrun.runs.values import Verdict
 from midrun.stores.memory import MemoryStore
 from midrun.verify.checks import Problem
-from tests.support.verified_journals import PROBLEMS
+from tests.support.verified_journals import VIOLATIONS
 
 PROBLEM = Problem(invariant="I5", seq=3, text="An entry follows the end.")
 AGENT = Agent("says", model=ScriptedModel(["Done."]))
@@ -38,7 +38,7 @@ async def test_a_problem_in_a_journal_is_recorded_for_every_kind_of_store(
     async with Midrun(stores[kind], agents=[AGENT]) as midrun:
         run = await midrun.start("says", "Say it")
         await run.until("completed")
-    (problem,) = PROBLEMS
+    (problem,) = VIOLATIONS
     assert run.id in problem
     assert "I5" in problem
 
@@ -46,4 +46,4 @@ async def test_a_problem_in_a_journal_is_recorded_for_every_kind_of_store(
 async def test_a_sound_journal_is_not_reported() -> None:
     async with Midrun("memory://", agents=[AGENT]) as midrun:
         await (await midrun.start("says", "Say it")).until("completed")
-    assert PROBLEMS == []
+    assert VIOLATIONS == []

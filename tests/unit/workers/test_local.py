@@ -21,7 +21,7 @@ from midrun.testing.store_suite.fixtures import create_run
 from midrun.testing.worker_suite import EngineSuite, OpenMidrun
 from midrun.workers import local
 from midrun.workers.concurrency_limits import ConcurrencyLimiter, Fleet
-from tests.crash.facts import becomes
+from tests.crash.facts import wait_until
 from tests.unit.runs.stage import ControllableTools
 
 
@@ -68,7 +68,7 @@ async def test_a_run_whose_row_is_unreadable_does_not_stop_the_sweep(
     with anyio.fail_after(60):
         async with Midrun("memory://", agents=[agent]) as midrun:
             await create_run(midrun.store, damaged_run)
-            await becomes(lambda: sweeps > 5)
+            await wait_until(lambda: sweeps > 5)
             run = await midrun.start(agent, "go")
             await run.until("completed")
 

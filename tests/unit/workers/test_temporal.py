@@ -24,7 +24,7 @@ from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
 from midrun.testing.worker_suite import EngineSuite, GatedTool, OpenMidrun
 from midrun.workers.temporal import Temporal
-from tests.crash.facts import becomes
+from tests.crash.facts import wait_until
 from tests.support.processes import ROOT
 from tests.unit.cli.app import searcher
 from tests.unit.workers.worker import RECONNECT_S, make_agents, read_book
@@ -75,7 +75,7 @@ async def test_an_outage_of_temporal_does_not_affect_running_runs(
     gate = GatedTool()
     async with opened(gate.make_agent(Use("wait", name="x"), "Done.")) as midrun:
         run, busy = await midrun.start("waiter", "Go."), await midrun.start("waiter", "Go on.")
-        await becomes(lambda: len(gate.called) == 2)
+        await wait_until(lambda: len(gate.called) == 2)
         server.kill()
         try:
             await run.pause(now=True)

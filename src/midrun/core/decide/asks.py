@@ -96,7 +96,7 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
     why = "edited" if is_edit_under_four_eyes(ask, decision) else "approved"
     # A person has taken over and requested this call. A paused run has no worker, so wake it
     # for the one call; it pauses again afterwards.
-    if state.phase is Phase.PAUSED and state.operator_name:
+    if state.phase is Phase.PAUSED and state.taken_over_by:
         return accept(*entries, RunWoken(why=why))
     return accept(*add_wakeup(state, entries, why))
 

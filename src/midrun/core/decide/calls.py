@@ -187,8 +187,8 @@ def save_progress(state: State, driver_input: SaveProgress, _: Micros) -> Verdic
 
 def propose_call(state: State, driver_input: ProposeCall, _: Micros) -> Verdict:
     """Propose a call of a hosted agent; `start_call` checks it like any call."""
-    if state.operator_name:
-        return Refused(reason="taken_over", by=state.operator_name)
+    if state.taken_over_by:
+        return Refused(reason="taken_over", by=state.taken_over_by)
     return accept(CallProposed(use=driver_input.use))
 
 

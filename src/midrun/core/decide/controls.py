@@ -61,7 +61,7 @@ from midrun.core.values import PauseReason, Phase
 def pause(state: State, control: Pause, _: Micros) -> Verdict:
     """Request a pause; pause at once if no worker drives the run."""
     hold = state.pause or PauseState()
-    why: PauseReason = "taken_over" if state.operator_name else "user"
+    why: PauseReason = "taken_over" if state.taken_over_by else "user"
     request = PauseRequested(
         now=control.now, until=control.until, why=why, **make_request_fields(control)
     )
@@ -120,8 +120,8 @@ def make_run_resumed(state: State, instruction: str, control: Resume) -> RunResu
 def _find_resume_refusal(state: State) -> Refused | None:
     """Return a refusal if a cap holds the run, or a person has taken over."""
     hold = state.pause or PauseState()
-    if state.operator_name:
-        return Refused(reason="taken_over", seq=hold.seq, by=state.operator_name)
+    if state.taken_over_by:
+        return Refused(reason="taken_over", seq=hold.seq, by=state.taken_over_by)
     if hold.reason == "cap" and hold.cap_name:
         return Refused(reason="cap_reached", seq=hold.seq, by=hold.cap_name)
     return None
@@ -131,8 +131,8 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
     """Give the run a new instruction; close its open asks as superseded."""
     if not control.text.strip():
         return Refused(reason="empty_text")
-    if state.operator_name:
-        return Refused(reason="taken_over", by=state.operator_name)
+    if state.taken_over_by:
+        return Refused(reason="taken_over", by=state.taken_over_by)
     request = RedirectRequested(
         text=control.text, when=control.when, **make_request_fields(control)
     )

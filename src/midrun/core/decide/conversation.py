@@ -113,8 +113,8 @@ def take_over(state: State, control: TakeOver, _: Micros) -> Verdict:
 
     Only an operator may take over from a person who has taken over already.
     """
-    if state.operator_name and control.by.role != "operator":
-        return Refused(reason="taken_over", by=state.operator_name)
+    if state.taken_over_by and control.by.role != "operator":
+        return Refused(reason="taken_over", by=state.taken_over_by)
     # As with a pause: a run that a worker drives has to stop first. In the other phases no
     # worker has the run, so the pause is recorded at once.
     taken = TakenOver(**make_request_fields(control))
@@ -130,8 +130,8 @@ def take_over(state: State, control: TakeOver, _: Micros) -> Verdict:
 
 def write(state: State, control: Write, _: Micros) -> Verdict:
     """Add a message of the assistant that the person who took over wrote."""
-    if state.operator_name != control.by.name:
-        return Refused(reason="not_taken_over", by=state.operator_name)
+    if state.taken_over_by != control.by.name:
+        return Refused(reason="not_taken_over", by=state.taken_over_by)
     if not control.text.strip():
         return Refused(reason="empty_text")
     return accept(PersonWrote(text=control.text, **make_request_fields(control)))
@@ -139,8 +139,8 @@ def write(state: State, control: Write, _: Micros) -> Verdict:
 
 def use_tool(state: State, control: UseTool, _: Micros) -> Verdict:
     """Request one tool call by hand; a worker makes it, then the run pauses again."""
-    if state.operator_name != control.by.name:
-        return Refused(reason="not_taken_over", by=state.operator_name)
+    if state.taken_over_by != control.by.name:
+        return Refused(reason="not_taken_over", by=state.taken_over_by)
     # A paused run has no worker. `RunWoken` queues it for the one call; the scheduler makes
     # only calls of the person while `operator_name` is set, and then settles in a pause.
     used = ToolUsed(tool=control.use.tool, **make_request_fields(control))
@@ -149,10 +149,10 @@ def use_tool(state: State, control: UseTool, _: Micros) -> Verdict:
 
 def hand_back(state: State, control: HandBack, _: Micros) -> Verdict:
     """Return the run to its agent; an operator may do so for the person."""
-    if state.operator_name != control.by.name and not (
-        state.operator_name and control.by.role == "operator"
+    if state.taken_over_by != control.by.name and not (
+        state.taken_over_by and control.by.role == "operator"
     ):
-        return Refused(reason="not_taken_over", by=state.operator_name)
+        return Refused(reason="not_taken_over", by=state.taken_over_by)
     plus = journaled_text.shorten_to_line(control.instruction)
     minus = journaled_text.format_upcoming(state, state.plan) if plus else ""
     resumed = RunResumed(

@@ -158,7 +158,7 @@ def settle_phase(state: State, _: SettlePhase, __: Micros) -> Verdict:
         return accept(*_make_pause_entries(state))
     if (error := find_failure(state)) is not None:
         return accept(error)
-    if state.operator_name:
+    if state.taken_over_by:
         return accept(RunPaused(why="taken_over"))
     # Nothing can start, but calls or asks are open: all of them wait for a person.
     if state.open_calls or state.open_asks:

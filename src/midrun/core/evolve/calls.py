@@ -54,16 +54,16 @@ def hash_args(args: Json) -> str:
 def call_proposed(state: State, entry: CallProposed) -> State:
     """Add one call wanted by a hosted agent, or by a person who took over."""
     calls, opened = _add_calls(
-        state, (entry.use,), requested_by_operator=bool(state.operator_name)
+        state, (entry.use,), requested_by_operator=bool(state.taken_over_by)
     )
     after = replace(state, calls=calls, open_calls=opened)
-    if not state.operator_name:
+    if not state.taken_over_by:
         return after
     # The person acts as the assistant, so the call becomes part of the conversation that the
     # agent reads after the hand-back.
     made = make_call_id(len(calls))
     return after.with_messages(
-        Message(role="assistant", text="", by=state.operator_name, kind="person", calls=(made,))
+        Message(role="assistant", text="", by=state.taken_over_by, kind="person", calls=(made,))
     )
 
 
@@ -81,7 +81,7 @@ def _add_calls(
             use=use,
             requested_by_operator=requested_by_operator,
             steered_by=add_name(
-                state.steered_by, state.operator_name if requested_by_operator else ""
+                state.steered_by, state.taken_over_by if requested_by_operator else ""
             ),
         )
         if use.refused:
@@ -214,7 +214,7 @@ def call_failed(state: State, entry: CallFailed) -> State:
     retried = is_model_call and entry.transient and may_retry
     fails = entry.code == TOOL_NOT_IMPORTABLE_CODE or (is_model_call and not retried)
     # After a take-over the person sees the error and decides; the run does not fail.
-    if fails and not state.operator_name:
+    if fails and not state.taken_over_by:
         state = replace(state, error=RunFailed(error=entry.error, code=entry.code))
     call = replace(
         call,

@@ -79,7 +79,7 @@ def run_resumed(state: State, entry: RunResumed) -> State:
     # calls that started before this entry as outdated.
     waiting = PendingText(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
     return _void_approvals(
-        replace(state, pending=(*state.pending, waiting), redirected_at=state.seq)
+        replace(state, pending=(*state.pending, waiting), prompt_outdated_seq=state.seq)
     )
 
 
@@ -125,7 +125,7 @@ def redirect_requested(state: State, entry: RedirectRequested) -> State:
         seq=state.seq, kind="redirect", text=entry.text, by=entry.by, timing=entry.when
     )
     return _void_approvals(
-        replace(state, pending=(*state.pending, waiting), redirected_at=state.seq)
+        replace(state, pending=(*state.pending, waiting), prompt_outdated_seq=state.seq)
     )
 
 

@@ -41,8 +41,10 @@ def message_received(state: State, entry: MessageReceived) -> State:
         urgency=entry.urgency,
         due_at=entry.due,
     )
-    cut = state.seq if entry.urgency == "now" and entry.due is None else state.redirected_at
-    return replace(state, pending=(*state.pending, waiting), redirected_at=cut)
+    cut = (
+        state.seq if entry.urgency == "now" and entry.due is None else state.prompt_outdated_seq
+    )
+    return replace(state, pending=(*state.pending, waiting), prompt_outdated_seq=cut)
 
 
 def message_due(state: State, entry: MessageDue) -> State:
@@ -52,7 +54,9 @@ def message_due(state: State, entry: MessageDue) -> State:
     )
     now = any(p.seq == entry.message and p.urgency == "now" for p in pending)
     return replace(
-        state, pending=pending, redirected_at=state.seq if now else state.redirected_at
+        state,
+        pending=pending,
+        prompt_outdated_seq=state.seq if now else state.prompt_outdated_seq,
     )
 
 
@@ -118,7 +122,7 @@ def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> Sta
         answer=None,
         reply_prefix=entry.words,
         reply_prefix_seq=state.seq,
-        redirected_at=state.seq,
+        prompt_outdated_seq=state.seq,
     )
     return state.with_messages(Message(role="runtime", text=entry.words, kind="back"))
 
@@ -173,7 +177,7 @@ def taken_over(state: State, entry: TakenOver) -> State:
         hold = replace(
             hold or PauseState(seq=state.seq, by=entry.by), reason="taken_over", ends_at=None
         )
-    return reset_deaths(replace(state, operator_name=entry.by, pause=hold, error=None))
+    return reset_deaths(replace(state, taken_over_by=entry.by, pause=hold, error=None))
 
 
 def person_wrote(state: State, entry: PersonWrote) -> State:
@@ -190,7 +194,7 @@ def tool_used(state: State, _: ToolUsed) -> State:
 
 def handed_back(state: State, _: HandedBack) -> State:
     """Return control to the agent."""
-    return replace(state, operator_name="", answer=None)
+    return replace(state, taken_over_by="", answer=None)
 
 
 def _make_message(waiting: PendingText) -> Message:

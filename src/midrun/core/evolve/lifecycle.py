@@ -84,7 +84,7 @@ def run_waiting(state: State, _: RunWaiting) -> State:
 
 def run_woken(state: State, _: RunWoken) -> State:
     """Make the run drivable; keep the pause of a person who has taken over."""
-    return state if state.operator_name else replace(state, pause=None)
+    return state if state.taken_over_by else replace(state, pause=None)
 
 
 def run_completed(state: State, entry: RunCompleted) -> State:

@@ -50,9 +50,9 @@ def audit(env: Environment) -> None:
     check_worker_deaths(env, records)
     check_check_denials(records)
     check_conversation(env, records)
-    refused = env.desk.refusal_counts.total() + env.desk.conflict_count
+    refused = env.journal.refusal_counts.total() + env.journal.conflict_count
     if refused > REFUSALS_MAX + len(records):
-        raise Violation("L5", f"{refused} refused inputs: {env.desk.refusal_counts}")
+        raise Violation("L5", f"{refused} refused inputs: {env.journal.refusal_counts}")
 
 
 def audit_running(env: Environment) -> list[Record]:
@@ -61,10 +61,10 @@ def audit_running(env: Environment) -> list[Record]:
     Raises:
         Violation: the first rule that is broken.
     """
-    records = env.desk.read_records()
-    if fold(env.desk.run, records) != env.desk.state:
+    records = env.journal.read_records()
+    if fold(env.journal.run, records) != env.journal.state:
         raise Violation("I2", "the fold of the stored journal differs from the state")
-    for problem in check_journal(records, run=env.desk.run, head=env.desk.read_head()):
+    for problem in check_journal(records, run=env.journal.run, head=env.journal.read_head()):
         raise Violation(problem.invariant, f"at {problem.seq}: {problem.text}")
     if env.feed_records != records[: len(env.feed_records)]:
         raise Violation("I38", "the feed has a gap or a duplicate entry")

@@ -39,7 +39,7 @@ def check_conversation(env: Environment, records: list[Record]) -> None:
     Raises:
         Violation: the first rule that is broken.
     """
-    state, resumed = State(run=env.desk.run), _ResumedTopic()
+    state, resumed = State(run=env.journal.run), _ResumedTopic()
     for record, following in _iter_pairs(records):
         entry, before = record.entry, state
         state = evolve(before, entry, record.at)
@@ -170,9 +170,9 @@ def _check_child_asks(state: State) -> None:
 
 def _check_hand_back(state: State, entry: HandedBack) -> None:
     """Check that the person who took over, or an operator, hands back (decision 23)."""
-    if entry.by != state.operator_name and entry.role != "operator":
+    if entry.by != state.taken_over_by and entry.role != "operator":
         raise Violation(
-            "TAKEOVER", f"{entry.by} handed back the take-over of {state.operator_name}"
+            "TAKEOVER", f"{entry.by} handed back the take-over of {state.taken_over_by}"
         )
 
 

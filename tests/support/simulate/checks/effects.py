@@ -52,7 +52,7 @@ def check_effects(env: Environment, records: list[Record]) -> None:
     Raises:
         Violation: they differ.
     """
-    for call in env.desk.state.calls:
+    for call in env.journal.state.calls:
         if call.is_open:
             raise Violation("W4", f"{call.id} ({call.use.tool}) is still open at the end")
     for call in _iter_effect_calls(env):
@@ -98,13 +98,14 @@ def _check_approved_arguments(env: Environment, records: list[Record]) -> None:
 
 def _name_call(env: Environment, key: str) -> str:
     calls = {
-        env.make_key(call.id): f"{call.id} ({call.use.tool})" for call in env.desk.state.calls
+        env.make_key(call.id): f"{call.id} ({call.use.tool})"
+        for call in env.journal.state.calls
     }
     return calls.get(key[:32], key)
 
 
 def _iter_tool_calls(env: Environment) -> Iterator[Call]:
-    return (call for call in env.desk.state.calls if call.call_kind == "tool")
+    return (call for call in env.journal.state.calls if call.call_kind == "tool")
 
 
 def _iter_effect_calls(env: Environment) -> Iterator[Call]:
@@ -135,7 +136,7 @@ def _has_effect(env: Environment, call: Call) -> bool:
 
 def _check_undo(env: Environment, records: list[Record]) -> None:
     """Check that each effect in the undo set is undone or listed as residue."""
-    state = env.desk.state
+    state = env.journal.state
     if state.phase is not Phase.CANCELLED:
         return
     kept = _list_kept_calls(records)
@@ -189,16 +190,16 @@ def _apply_answer(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> 
 
 def _check_releases(env: Environment) -> None:
     """Check that every held resource is released or listed as residue."""
-    listed = {env.make_key(r.call) for r in env.desk.state.residue if r.action == "release"}
+    listed = {env.make_key(r.call) for r in env.journal.state.residue if r.action == "release"}
     alive = {key for key, child in env.world.children.items() if not child.outcome}
     if left := (env.world.held_keys | alive) - listed:
         name = _name_call(env, min(left))
-        raise Violation("W3", f"{env.desk.state.phase}, but {name} still holds something")
+        raise Violation("W3", f"{env.journal.state.phase}, but {name} still holds something")
 
 
 def _check_child_effects(env: Environment) -> None:
     """Check that a cancel with undo="all" undid the effects of children, or lists them."""
-    state = env.desk.state
+    state = env.journal.state
     if (
         state.phase is not Phase.CANCELLED
         or state.cancel_request is None
@@ -214,7 +215,7 @@ def _check_child_effects(env: Environment) -> None:
 
 def _check_report(env: Environment) -> None:
     """Check that the report agrees with the world."""
-    report = build_report(env.desk.state)
+    report = build_report(env.journal.state)
     sets = {
         name: {reported.call for reported in getattr(report, name)}
         for name in (

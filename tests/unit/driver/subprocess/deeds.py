@@ -20,7 +20,7 @@ from midrun.core.values import Json
 IMPORTED_IN = os.getpid()
 
 
-def begin_and_wait(begun: str, gate: str, *pids: int) -> None:
+def wait_at_gate(begun: str, gate: str, *pids: int) -> None:
     """Write the process ids to `begun`, and wait until the gate is opened."""
     Path(begun).write_text(" ".join(map(str, [os.getpid(), *pids])) + "\n")
     with Path(gate).open() as waiting:
@@ -33,7 +33,7 @@ def begin_and_wait(begun: str, gate: str, *pids: int) -> None:
 @tool
 def hold(begun: str, gate: str, effect: str) -> str:
     """Have an effect after the gate."""
-    begin_and_wait(begun, gate)
+    wait_at_gate(begun, gate)
     Path(effect).touch()
     return "held"
 
@@ -46,7 +46,7 @@ def hold_with_family(begun: str, gate: str, effect: str) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as shell:  # noqa: S603 - ours
         assert shell.stdout
         pids = [int(shell.stdout.readline()) for _ in range(2)]
-        begin_and_wait(begun, gate, *pids)
+        wait_at_gate(begun, gate, *pids)
         Path(effect).touch()
 
 
@@ -69,7 +69,7 @@ def save_when_asked_to_stop(call: Call, begun: str, gate: str, effect: str) -> s
     del effect
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        begin_and_wait(begun, gate)
+        wait_at_gate(begun, gate)
     finally:
         call.save({"page": 7})  # type: ignore[unused-awaitable]  # blocking
     return "saved"
@@ -79,7 +79,7 @@ def save_when_asked_to_stop(call: Call, begun: str, gate: str, effect: str) -> s
 def ignore_requests_to_stop(begun: str, gate: str, effect: str) -> None:
     """Ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    begin_and_wait(begun, gate)
+    wait_at_gate(begun, gate)
     Path(effect).touch()
 
 
@@ -88,7 +88,7 @@ def leave_children_behind(begun: str, gate: str, effect: str) -> int:
     """Return while a child process still waits at the gate."""
     child = os.fork()
     if not child:
-        begin_and_wait(begun, gate)
+        wait_at_gate(begun, gate)
         Path(effect).touch()
         os._exit(0)
     return child
@@ -253,7 +253,7 @@ def write_to_everything() -> None:
 def kill_the_zygote(begun: str, gate: str, effect: str) -> None:
     """Kill the parent process, and continue."""
     os.kill(os.getppid(), signal.SIGKILL)
-    begin_and_wait(begun, gate)
+    wait_at_gate(begun, gate)
     Path(effect).touch()
 
 

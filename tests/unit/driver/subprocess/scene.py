@@ -13,36 +13,36 @@ from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import CallFacts, FunctionOutcome, FunctionTask
 from midrun.driver.subprocess.zygote_client import ProcessCall, Zygote
 
-DEEDS = "tests.unit.driver.subprocess.deeds"
-LONG = timedelta(minutes=1)
-NONE = timedelta(0)
-PATIENCE = 120.0  # seconds before a test that waits for a fact gives up
+TOOLS_MODULE = "tests.unit.driver.subprocess.deeds"
+LONG_GRACE = timedelta(minutes=1)
+NO_GRACE = timedelta(0)
+TIMEOUT_S = 120.0  # seconds before a test that waits for a fact gives up
 
 
-def errand(
+def make_task(
     deed: str, args: Json = None, form: Literal["tool", "hook"] = "tool", progress: Json = None
 ) -> FunctionTask:
     """Return the task to run a tool of `deeds`; a name with a colon is an import path."""
     call = CallFacts(key="k1", run_id="run_1", epoch=3, attempt=2, progress=progress)
-    target = deed if ":" in deed else f"{DEEDS}:{deed}"
+    target = deed if ":" in deed else f"{TOOLS_MODULE}:{deed}"
     return FunctionTask(target=target, form=form, args=args, call=call)
 
 
-async def ignore(value: object) -> None:
+async def ignore_callback(value: object) -> None:
     """Ignore a saved progress or a note."""
     del value
 
 
-async def outcome_of(
+async def run_task(
     zygote: Zygote,
     it: FunctionTask,
     *,
-    save: Callable[[Json], Awaitable[None]] = ignore,
-    note: Callable[[str], Awaitable[None]] = ignore,
+    save: Callable[[Json], Awaitable[None]] = ignore_callback,
+    note: Callable[[str], Awaitable[None]] = ignore_callback,
 ) -> FunctionOutcome:
     """Run a task to its end, and return its outcome."""
-    with anyio.fail_after(PATIENCE):
-        return await zygote.run_to_end(it, save=save, note=note, grace=NONE)
+    with anyio.fail_after(TIMEOUT_S):
+        return await zygote.run_to_end(it, save=save, note=note, grace=NO_GRACE)
 
 
 class Fifo:
@@ -53,13 +53,13 @@ class Fifo:
         self.path = str(path)
         self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
-    async def hear(self) -> list[int]:
+    async def read_numbers(self) -> list[int]:
         """Wait for a line of numbers, and return them."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT_S):
             await anyio.wait_readable(self._fd)
         return [int(word) for word in os.read(self._fd, 1000).split()]
 
-    def open(self) -> None:
+    def let_one_through(self) -> None:
         """Let one reader continue, now or later."""
         os.write(self._fd, b"\n")
 
@@ -69,28 +69,30 @@ class Fifo:
 
 
 @asynccontextmanager
-async def in_the_middle(
-    zygote: Zygote, folder: Path, deed: str, grace: timedelta = LONG, **args: Json
-) -> AsyncIterator["Middle"]:
+async def run_to_gate(
+    zygote: Zygote, folder: Path, deed: str, grace: timedelta = LONG_GRACE, **args: Json
+) -> AsyncIterator["GatedCall"]:
     """Run a tool until it waits at its gate; cancel it when the context is left."""
-    middle = Middle(folder)
+    middle = GatedCall(folder)
 
     async def run() -> None:
-        it = errand(deed, {**middle.args, **args})
-        async with zygote.run_process(it, save=ignore, note=ignore, grace=grace) as running:
+        it = make_task(deed, {**middle.args, **args})
+        async with zygote.run_process(
+            it, save=ignore_callback, note=ignore_callback, grace=grace
+        ) as running:
             middle.running = running
             await running.wait_for_outcome()
             middle.ended.set()
 
     async with anyio.create_task_group() as group:
         group.start_soon(run)
-        middle.pids = await middle.fifo.hear()
-        with anyio.fail_after(PATIENCE):
+        middle.pids = await middle.fifo.read_numbers()
+        with anyio.fail_after(TIMEOUT_S):
             yield middle
             group.cancel_scope.cancel()
 
 
-class Middle:
+class GatedCall:
     """A tool call that waits at a gate; its effect comes after the gate."""
 
     running: ProcessCall
@@ -102,7 +104,7 @@ class Middle:
         self.pids: list[int] = []
         self.ended = anyio.Event()
 
-    async def outcome(self) -> FunctionOutcome | None:
+    async def wait_for_outcome(self) -> FunctionOutcome | None:
         """Wait until the call has ended by itself, and return its outcome."""
         await self.ended.wait()
         return self.running.final_outcome
@@ -117,7 +119,7 @@ class Middle:
         }
 
 
-def is_there(pid: int) -> bool:
+def process_exists(pid: int) -> bool:
     """Tell whether the process exists; a zombie does."""
     try:
         os.kill(pid, 0)
@@ -126,14 +128,14 @@ def is_there(pid: int) -> bool:
     return True
 
 
-class Watch:
+class ProcessEnd:
     """Waits for the end of a process that need not be a child."""
 
     def __init__(self, pid: int) -> None:
         self._fd = os.pidfd_open(pid)
 
-    async def end(self) -> None:
+    async def wait_for_end(self) -> None:
         """Wait until the process has ended."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT_S):
             await anyio.wait_readable(self._fd)
         os.close(self._fd)

@@ -10,30 +10,30 @@ import pytest
 from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import Died, NotDone, QuestionAsked, Raised, Returned
 from midrun.driver.subprocess.zygote_client import Zygote
-from tests.unit.driver.subprocess.scene import NONE, errand, ignore, outcome_of
+from tests.unit.driver.subprocess.scene import NO_GRACE, ignore_callback, make_task, run_task
 
 
 async def test_a_tool_gets_its_arguments_and_returns_its_result(zygote: Zygote) -> None:
     """The process parses the arguments, so they have the types of the signature."""
-    assert await outcome_of(zygote, errand("add", {"a": 2})) == Returned(value=3)
-    assert await outcome_of(zygote, errand("plain", {"day": "2024-02-29"})) == Returned(
+    assert await run_task(zygote, make_task("add", {"a": 2})) == Returned(value=3)
+    assert await run_task(zygote, make_task("plain", {"day": "2024-02-29"})) == Returned(
         value="Thursday"
     )
 
 
 async def test_a_tool_gets_the_facts_of_its_call(zygote: Zygote) -> None:
     """A remote service can refuse a second attempt by the key and the epoch."""
-    outcome = await outcome_of(zygote, errand("facts", progress={"page": 4}))
+    outcome = await run_task(zygote, make_task("facts", progress={"page": 4}))
     assert outcome == Returned(value=["k1", "run_1", 3, 2, {"page": 4}])
 
 
 async def test_a_hook_gets_the_call_and_its_arguments(zygote: Zygote) -> None:
     """An undo also gets the result of the call."""
-    undone = await outcome_of(zygote, errand("undo", [{"a": 2}, 3], "hook"))
+    undone = await run_task(zygote, make_task("undo", [{"a": 2}, 3], "hook"))
     assert undone == Returned(value=["k1", {"a": 2}, 3])
-    checked = await outcome_of(zygote, errand("check", [{"a": 2}], "hook"))
+    checked = await run_task(zygote, make_task("check", [{"a": 2}], "hook"))
     assert checked == Returned(value=["k1", {"a": 2}])
-    assert await outcome_of(zygote, errand("check", [None], "hook")) == NotDone()
+    assert await run_task(zygote, make_task("check", [None], "hook")) == NotDone()
 
 
 async def test_a_tool_process_inherits_no_descriptors_or_signal_handlers(
@@ -43,7 +43,7 @@ async def test_a_tool_process_inherits_no_descriptors_or_signal_handlers(
     with (tmp_path / "secret").open("w") as file:
         os.set_inheritable(file.fileno(), True)  # noqa: FBT003 - the name says it
         first, second = [
-            _fields(await outcome_of(zygote, errand("surroundings"))) for _ in range(2)
+            _fields(await run_task(zygote, make_task("surroundings"))) for _ in range(2)
         ]
     assert first["pid"] == first["session"] == first["group"]
     assert first["imported_in"] == first["zygote"] == second["zygote"]
@@ -76,8 +76,8 @@ async def test_save_returns_when_the_progress_is_stored(zygote: Zygote, tmp_path
     async def note(text: str) -> None:
         received.append(text)
 
-    outcome = await outcome_of(
-        zygote, errand("save_and_note", {"seen": str(seen)}), save=save, note=note
+    outcome = await run_task(
+        zygote, make_task("save_and_note", {"seen": str(seen)}), save=save, note=note
     )
     assert outcome == Returned(value='[{"page": 1}, "half of it", {"page": 2}]')
 
@@ -89,14 +89,14 @@ async def test_threads_of_a_tool_save_one_after_the_other(zygote: Zygote) -> Non
     async def save(progress: Json) -> None:
         saved.append(progress)
 
-    outcome = await outcome_of(zygote, errand("save_from_threads", {"count": 20}), save=save)
+    outcome = await run_task(zygote, make_task("save_from_threads", {"count": 20}), save=save)
     assert outcome == Returned()
     assert sorted(map(str, saved)) == sorted(map(str, range(1, 21)))
 
 
 async def test_progress_that_is_not_json_is_refused_in_the_tool(zygote: Zygote) -> None:
     """`save` raises in the tool, and nothing is saved."""
-    outcome = await outcome_of(zygote, errand("save_badly"), save=_fail_on_save)
+    outcome = await run_task(zygote, make_task("save_badly"), save=_fail_on_save)
     assert isinstance(outcome, Raised)
     assert outcome.kind == "NotJson"
     assert "progress.when" in outcome.message
@@ -113,12 +113,12 @@ async def test_an_error_of_the_save_callback_is_raised_to_the_caller(zygote: Zyg
         raise LookupError(progress)
 
     with pytest.raises(LookupError, match="page"):
-        await outcome_of(zygote, errand("save_and_note", {"seen": "/nowhere"}), save=save)
+        await run_task(zygote, make_task("save_and_note", {"seen": "/nowhere"}), save=save)
 
 
 async def test_a_tool_that_asks_a_person_ends_with_its_question(zygote: Zygote) -> None:
     """`except Exception` in the tool does not catch the question."""
-    outcome = await outcome_of(zygote, errand("ask", {"amount": 5}))
+    outcome = await run_task(zygote, make_task("ask", {"amount": 5}))
     assert outcome == QuestionAsked(question="May I?", data={"amount": 5})
 
 
@@ -127,7 +127,7 @@ async def test_a_result_that_is_not_json_is_returned_as_a_description(
 ) -> None:
     """The call took effect, so it has not failed."""
     effect = tmp_path / "effect"
-    outcome = await outcome_of(zygote, errand("not_json", {"effect": str(effect)}))
+    outcome = await run_task(zygote, make_task("not_json", {"effect": str(effect)}))
     assert isinstance(outcome, Returned)
     assert effect.exists()
     assert outcome.value is None
@@ -140,7 +140,7 @@ async def test_a_result_above_the_limit_is_returned_as_a_description(
     zygote: Zygote, size: int, text: str
 ) -> None:
     """The limit is for the encoded size."""
-    outcome = await outcome_of(zygote, errand("huge", {"size": size, "text": text}))
+    outcome = await run_task(zygote, make_task("huge", {"size": size, "text": text}))
     assert isinstance(outcome, Returned)
     assert outcome.value is None
     assert "the limit is 8388608" in outcome.problem
@@ -150,7 +150,7 @@ async def test_a_result_above_the_limit_is_returned_as_a_description(
 async def test_large_arguments_and_results_are_transferred(zygote: Zygote) -> None:
     """Both are many times larger than the buffer of a socket."""
     big = "x" * (3 << 20)
-    assert await outcome_of(zygote, errand("huge", {"size": 2, "text": big})) == Returned(
+    assert await run_task(zygote, make_task("huge", {"size": 2, "text": big})) == Returned(
         value=big * 2
     )
 
@@ -171,7 +171,7 @@ async def test_an_error_is_returned_with_its_type_and_message(
     zygote: Zygote, name: str, args: Json, kind: str, text: str
 ) -> None:
     """It has no traceback, and a limited length."""
-    outcome = await outcome_of(zygote, errand(name, args))
+    outcome = await run_task(zygote, make_task(name, args))
     assert isinstance(outcome, Raised)
     assert outcome.kind == kind
     assert text in outcome.message
@@ -191,7 +191,7 @@ async def test_a_process_that_ends_without_an_outcome_has_died(
     zygote: Zygote, name: str, args: Json, death: tuple[int, int]
 ) -> None:
     """It may have taken effect, so it has not failed."""
-    outcome = await outcome_of(zygote, errand(name, args))
+    outcome = await run_task(zygote, make_task(name, args))
     assert isinstance(outcome, Died)
     assert (outcome.signal, outcome.exit_code) == death
     assert outcome.started
@@ -207,7 +207,7 @@ async def test_the_outcome_is_not_sent_to_another_connection(
         listener.bind(address)
         listener.listen(count)
         args = {"address": address, "count": count}
-        outcome = await outcome_of(zygote, errand("connect_in_its_place", args))
+        outcome = await run_task(zygote, make_task("connect_in_its_place", args))
         assert isinstance(outcome, Died)
         assert [_receive(listener) for _ in range(count)] == [b""] * count
 
@@ -221,7 +221,7 @@ async def test_a_tool_that_writes_to_the_socket_of_its_process_is_killed(
     zygote: Zygote,
 ) -> None:
     """Its outcome could not be trusted any more."""
-    outcome = await outcome_of(zygote, errand("write_to_everything"))
+    outcome = await run_task(zygote, make_task("write_to_everything"))
     assert isinstance(outcome, Died)
     assert outcome.signal == 9
     assert "not its own" in outcome.detail
@@ -230,7 +230,7 @@ async def test_a_tool_that_writes_to_the_socket_of_its_process_is_killed(
 async def test_the_outcome_can_be_read_again(zygote: Zygote) -> None:
     """A driver that was cancelled while it waited reads it from the handle."""
     async with zygote.run_process(
-        errand("add", {"a": 2}), save=ignore, note=ignore, grace=NONE
+        make_task("add", {"a": 2}), save=ignore_callback, note=ignore_callback, grace=NO_GRACE
     ) as running:
         assert running.final_outcome is None
         first = await running.wait_for_outcome()

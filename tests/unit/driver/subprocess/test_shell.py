@@ -10,18 +10,18 @@ from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import Died, Returned
 from midrun.driver.subprocess.zygote_client import Zygote
 from tests.unit.driver.subprocess.scene import (
-    LONG,
-    PATIENCE,
+    LONG_GRACE,
+    TIMEOUT_S,
     Fifo,
-    Watch,
-    errand,
-    ignore,
-    outcome_of,
+    ProcessEnd,
+    ignore_callback,
+    make_task,
+    run_task,
 )
 
 
 async def _run(zygote: Zygote, command: str) -> dict[str, Json]:
-    outcome = await outcome_of(zygote, errand(_find_shell_path(), {"command": command}))
+    outcome = await run_task(zygote, make_task(_find_shell_path(), {"command": command}))
     assert isinstance(outcome, Returned)
     assert isinstance(outcome.value, dict)
     return outcome.value
@@ -62,14 +62,16 @@ async def test_the_whole_pipeline_dies_with_the_call(zygote: Zygote, tmp_path: P
         (read line < {gate.path}; touch {effect}) & background=$!
         echo $$ $background > {begun.path}; read line < {gate.path} | cat; touch {effect}
     """
-    it = errand(_find_shell_path(), {"command": command})
-    with anyio.fail_after(PATIENCE):
-        async with zygote.run_process(it, save=ignore, note=ignore, grace=LONG) as running:
-            watches = [Watch(pid) for pid in await begun.hear()]
+    it = make_task(_find_shell_path(), {"command": command})
+    with anyio.fail_after(TIMEOUT_S):
+        async with zygote.run_process(
+            it, save=ignore_callback, note=ignore_callback, grace=LONG_GRACE
+        ) as running:
+            watches = [ProcessEnd(pid) for pid in await begun.read_numbers()]
     for watch in watches:
-        await watch.end()
-    gate.open()
-    gate.open()
+        await watch.wait_for_end()
+    gate.let_one_through()
+    gate.let_one_through()
     assert isinstance(running.final_outcome, Died)
     assert len(watches) == 2
     assert not effect.exists()

@@ -18,19 +18,19 @@ from midrun.driver.subprocess.protocol import Died, FunctionOutcome, Raised, Ret
 from midrun.driver.subprocess.zygote_client import Zygote
 from midrun.errors import Misconfigured
 from midrun.ports.environment import read_boot_clock
-from tests.crash.facts import becomes
+from tests.crash.facts import wait_until
 from tests.support.processes import ROOT
 from tests.unit.driver.subprocess.scene import (
-    LONG,
-    PATIENCE,
+    LONG_GRACE,
+    TIMEOUT_S,
     Fifo,
-    Middle,
-    Watch,
-    errand,
-    ignore,
-    in_the_middle,
-    is_there,
-    outcome_of,
+    GatedCall,
+    ProcessEnd,
+    ignore_callback,
+    make_task,
+    process_exists,
+    run_task,
+    run_to_gate,
 )
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -57,43 +57,43 @@ async def test_a_killed_runtime_leaves_no_tool_process_behind(
     tmp_path: Path, copies: int
 ) -> None:
     """SIGKILL leaves no time to stop them, and a forked copy may hold the sockets open."""
-    middle, others = Middle(tmp_path), Fifo(tmp_path / "others")
+    middle, others = GatedCall(tmp_path), Fifo(tmp_path / "others")
     arguments = (middle.fifo.path, middle.gate.path, middle.effect, others.path, copies)
     with script("holding.py", *arguments) as process:
-        pids = await middle.fifo.hear()
-        zygote, *copied = await others.hear()
-        watches = [Watch(pid) for pid in (*pids, zygote)]
+        pids = await middle.fifo.read_numbers()
+        zygote, *copied = await others.read_numbers()
+        watches = [ProcessEnd(pid) for pid in (*pids, zygote)]
         process.send_signal(signal.SIGKILL)
         try:
             for watch in watches:
-                await watch.end()
+                await watch.wait_for_end()
         finally:
             for pid in copied:
                 os.kill(pid, signal.SIGKILL)
         for _ in pids:
-            middle.gate.open()
+            middle.gate.let_one_through()
     assert len(pids) == 3
     assert not middle.effect.exists()
 
 
 async def test_the_calls_of_a_killed_zygote_die_and_a_new_zygote_starts(tmp_path: Path) -> None:
     outcomes: list[FunctionOutcome] = []
-    middle = Middle(tmp_path)
+    middle = GatedCall(tmp_path)
     async with Zygote() as zygote, anyio.create_task_group() as group:
 
         async def run() -> None:
-            outcomes.append(await outcome_of(zygote, errand("hold_with_family", middle.args)))
+            outcomes.append(await run_task(zygote, make_task("hold_with_family", middle.args)))
 
         group.start_soon(run)
-        pids = await middle.fifo.hear()
-        watches = [Watch(pid) for pid in pids]
+        pids = await middle.fifo.read_numbers()
+        watches = [ProcessEnd(pid) for pid in pids]
         (link,) = zygote._processes.values()
         os.kill(link._process.pid, signal.SIGKILL)
         for watch in watches:
-            await watch.end()
+            await watch.wait_for_end()
         for _ in pids:
-            middle.gate.open()
-        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+            middle.gate.let_one_through()
+        assert await run_task(zygote, make_task("add", {"a": 1})) == Returned(value=2)
     (outcome,) = outcomes
     assert outcome == Died(detail=ZYGOTE_DIED)
     assert not middle.effect.exists()
@@ -101,12 +101,12 @@ async def test_the_calls_of_a_killed_zygote_die_and_a_new_zygote_starts(tmp_path
 
 async def test_a_tool_that_kills_the_zygote_does_not_outlive_it(tmp_path: Path) -> None:
     """It dies before the runtime has noticed the death of the zygote."""
-    middle = Middle(tmp_path)
+    middle = GatedCall(tmp_path)
     async with Zygote() as zygote:
-        outcome = await outcome_of(zygote, errand("kill_the_zygote", middle.args))
+        outcome = await run_task(zygote, make_task("kill_the_zygote", middle.args))
         assert isinstance(outcome, Died)
-        middle.gate.open()
-        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+        middle.gate.let_one_through()
+        assert await run_task(zygote, make_task("add", {"a": 1})) == Returned(value=2)
     assert not middle.effect.exists()
 
 
@@ -118,7 +118,7 @@ async def test_a_call_of_a_zygote_that_cannot_start_has_not_started(
         "midrun.driver.subprocess.zygote_client.BOOT_CODE", "raise SystemExit(1)"
     )
     async with Zygote() as zygote:
-        outcome = await outcome_of(zygote, errand("add", {"a": 1}))
+        outcome = await run_task(zygote, make_task("add", {"a": 1}))
         assert outcome == Died(started=False, detail=ZYGOTE_DIED)
 
 
@@ -128,31 +128,31 @@ async def test_a_call_of_a_frozen_zygote_can_be_killed(
     """The runtime then kills the process itself."""
     monkeypatch.setattr("midrun.driver.subprocess.zygote_client.KILL_TIMEOUT_S", 0.05)
     async with Zygote() as zygote:
-        async with in_the_middle(zygote, tmp_path, "hold", timedelta()) as middle:
-            watch = Watch(middle.pids[0])
+        async with run_to_gate(zygote, tmp_path, "hold", timedelta()) as middle:
+            watch = ProcessEnd(middle.pids[0])
             (link,) = zygote._processes.values()
             frozen = link._process.pid
             os.kill(frozen, signal.SIGSTOP)
-        await watch.end()
+        await watch.wait_for_end()
         os.kill(frozen, signal.SIGCONT)
         assert isinstance(middle.running.final_outcome, Died)
-        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+        assert await run_task(zygote, make_task("add", {"a": 1})) == Returned(value=2)
     assert not middle.effect.exists()
 
 
 async def test_calls_are_killed_when_the_deadline_has_passed(tmp_path: Path) -> None:
     """The zygote kills them with their process groups; the runtime may be frozen."""
     async with Zygote() as zygote:
-        async with in_the_middle(zygote, tmp_path, "hold_with_family") as middle:
-            watches = [Watch(pid) for pid in middle.pids]
+        async with run_to_gate(zygote, tmp_path, "hold_with_family") as middle:
+            watches = [ProcessEnd(pid) for pid in middle.pids]
             zygote.set_deadline(read_boot_clock())
             for watch in watches:
-                await watch.end()
-            assert await middle.outcome() == Died(signal=9, detail="killed by SIGKILL")
-        refused = await outcome_of(zygote, errand("add", {"a": 1}))
+                await watch.wait_for_end()
+            assert await middle.wait_for_outcome() == Died(signal=9, detail="killed by SIGKILL")
+        refused = await run_task(zygote, make_task("add", {"a": 1}))
         assert refused == LAPSED
-        zygote.set_deadline(read_boot_clock() + PATIENCE)
-        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+        zygote.set_deadline(read_boot_clock() + TIMEOUT_S)
+        assert await run_task(zygote, make_task("add", {"a": 1})) == Returned(value=2)
     assert len(watches) == 3
     assert not middle.effect.exists()
 
@@ -160,27 +160,27 @@ async def test_calls_are_killed_when_the_deadline_has_passed(tmp_path: Path) -> 
 async def test_a_deadline_that_is_moved_in_time_kills_no_call(tmp_path: Path) -> None:
     """The newest deadline counts, also one that was set before the zygote started."""
     async with Zygote() as zygote:
-        zygote.set_deadline(read_boot_clock() + PATIENCE)
-        async with in_the_middle(zygote, tmp_path, "hold") as middle:
+        zygote.set_deadline(read_boot_clock() + TIMEOUT_S)
+        async with run_to_gate(zygote, tmp_path, "hold") as middle:
             moved = read_boot_clock() + 0.05
             zygote.set_deadline(moved)
-            zygote.set_deadline(moved + PATIENCE)
-            await becomes(lambda: read_boot_clock() > moved)
-            assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
-            middle.gate.open()
-            assert await middle.outcome() == Returned(value="held")
+            zygote.set_deadline(moved + TIMEOUT_S)
+            await wait_until(lambda: read_boot_clock() > moved)
+            assert await run_task(zygote, make_task("add", {"a": 1})) == Returned(value=2)
+            middle.gate.let_one_through()
+            assert await middle.wait_for_outcome() == Returned(value="held")
 
 
 async def test_sigint_and_sigterm_do_not_end_the_zygote(
     tmp_path: Path,
 ) -> None:
     """Ctrl-C and service managers signal all processes; only the driver stops calls."""
-    async with Zygote() as zygote, in_the_middle(zygote, tmp_path, "hold") as middle:
+    async with Zygote() as zygote, run_to_gate(zygote, tmp_path, "hold") as middle:
         (link,) = zygote._processes.values()
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(link._process.pid, number)
-        middle.gate.open()
-        assert await middle.outcome() == Returned(value="held")
+        middle.gate.let_one_through()
+        assert await middle.wait_for_outcome() == Returned(value="held")
 
 
 async def test_closing_the_zygote_ends_its_process() -> None:
@@ -189,13 +189,13 @@ async def test_closing_the_zygote_ends_its_process() -> None:
     for cancelled in (False, True):
         with anyio.CancelScope() as scope:
             async with Zygote() as zygote:
-                await outcome_of(zygote, errand("add", {"a": 1}))
+                await run_task(zygote, make_task("add", {"a": 1}))
                 (link,) = zygote._processes.values()
                 pids.append(link._process.pid)
                 if cancelled:
                     scope.cancel()
                     await anyio.sleep_forever()
-    assert not [pid for pid in pids if is_there(pid)]
+    assert not [pid for pid in pids if process_exists(pid)]
     assert len(pids) == 2
 
 
@@ -228,7 +228,7 @@ def test_no_runtime_starts_while_tools_are_imported() -> None:
 def test_the_zygote_finds_the_tools_of_a_script() -> None:
     """The part under `if __name__ == "__main__"` runs once."""
     with script("guarded.py") as process:
-        printed, _ = process.communicate(timeout=PATIENCE)
+        printed, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
     assert printed.splitlines() == [
         "imported as __main__",
@@ -246,7 +246,7 @@ def test_the_zygote_finds_the_tools_of_a_module_that_was_run_by_name() -> None:
 def test_a_tool_of_a_script_without_a_main_guard_raises_with_advice() -> None:
     """Without the check, the zygote would run the agent again, in a zygote of its own."""
     with script("unguarded.py") as process:
-        printed, _ = process.communicate(timeout=PATIENCE)
+        printed, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
     (line,) = printed.splitlines()
     assert line.startswith("Raised(kind='ImportError'")
@@ -256,7 +256,7 @@ def test_a_tool_of_a_script_without_a_main_guard_raises_with_advice() -> None:
 def test_a_run_of_a_script_without_a_main_guard_fails() -> None:
     """Only the author of the script can correct it, so the run must not complete."""
     with script("unguarded_agent.py") as process:
-        printed, _ = process.communicate(timeout=PATIENCE)
+        printed, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
     (line,) = printed.splitlines()
     assert line.startswith("tool_not_importable: ImportError: ")
@@ -269,27 +269,27 @@ def test_a_run_of_a_script_without_a_main_guard_fails() -> None:
 async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path) -> None:
     """A runtime may make calls for months."""
     async with Zygote() as zygote:
-        await outcome_of(zygote, errand("add", {"a": 1}))
+        await run_task(zygote, make_task("add", {"a": 1}))
         (link,) = zygote._processes.values()
         server = link._process.pid
         gc.collect()  # else objects of earlier tests may be closed in between
         before = _count_descriptors(os.getpid()), _count_descriptors(server)
         for n in range(200):
-            assert await outcome_of(zygote, errand("add", {"a": n})) == Returned(value=n + 1)
+            assert await run_task(zygote, make_task("add", {"a": n})) == Returned(value=n + 1)
             if n % 40 == 0:
-                await outcome_of(zygote, errand("crash"))
-                await outcome_of(zygote, errand("no.such.module:fn"))
+                await run_task(zygote, make_task("crash"))
+                await run_task(zygote, make_task("no.such.module:fn"))
                 folder = tmp_path / str(n)
                 folder.mkdir()
-                async with in_the_middle(zygote, folder, "hold", LONG) as middle:
+                async with run_to_gate(zygote, folder, "hold", LONG_GRACE) as middle:
                     pass
                 middle.fifo.close()
                 middle.gate.close()
-        with anyio.fail_after(PATIENCE):
-            await becomes(
+        with anyio.fail_after(TIMEOUT_S):
+            await wait_until(
                 lambda: (_count_descriptors(os.getpid()), _count_descriptors(server)) == before
             )
-            await becomes(lambda: not _list_children(server))
+            await wait_until(lambda: not _list_children(server))
         (link,) = zygote._processes.values()
         assert not link._observers
         assert not link._pids
@@ -309,18 +309,22 @@ async def test_fifty_calls_run_in_parallel(tmp_path: Path) -> None:
     folders = [tmp_path / str(n) for n in range(50)]
     for folder in folders:
         folder.mkdir()
-    middles = [Middle(folder) for folder in folders]
+    middles = [GatedCall(folder) for folder in folders]
     async with Zygote() as zygote, anyio.create_task_group() as group:
 
-        async def run(middle: Middle) -> None:
-            it = errand("hold", middle.args)
-            outcomes.append(await zygote.run_to_end(it, save=ignore, note=ignore, grace=LONG))
+        async def run(middle: GatedCall) -> None:
+            it = make_task("hold", middle.args)
+            outcomes.append(
+                await zygote.run_to_end(
+                    it, save=ignore_callback, note=ignore_callback, grace=LONG_GRACE
+                )
+            )
 
         for middle in middles:
             group.start_soon(run, middle)
         for middle in middles:
-            await middle.fifo.hear()
+            await middle.fifo.read_numbers()
         for middle in middles:
-            middle.gate.open()
+            middle.gate.let_one_through()
     assert outcomes == [Returned(value="held")] * 50
     assert all(middle.effect.exists() for middle in middles)

@@ -14,7 +14,7 @@ from midrun.stores.postgres.connection import PostgresAddress, PostgresConnectio
 from midrun.stores.postgres.setup import _apply_migrations, load_migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
-from tests.unit.stores.postgres.cutting import Cutter, cutting
+from tests.unit.stores.postgres.cutting import FaultyProxy, run_proxy
 
 TIMEOUT_S = 90
 """Seconds after which a test that waits fails."""
@@ -53,15 +53,15 @@ async def store(url: str, open_store_at: OpenStore) -> PostgresStore:
 
 
 @pytest.fixture
-async def proxy(postgres: Postgres) -> AsyncIterator[Cutter]:
+async def proxy(postgres: Postgres) -> AsyncIterator[FaultyProxy]:
     """Run a proxy before the server; `proxy_url` leads through it."""
     with TemporaryDirectory(prefix="cut-", dir="/tmp") as folder:
-        async with cutting(Path(folder), postgres.folder) as proxy:
+        async with run_proxy(Path(folder), postgres.folder) as proxy:
             yield proxy
 
 
 @pytest.fixture
-def proxy_url(url: str, postgres: Postgres, proxy: Cutter) -> str:
+def proxy_url(url: str, postgres: Postgres, proxy: FaultyProxy) -> str:
     """Return the URL of the schema through the proxy."""
     return url.replace(quote(str(postgres.folder), safe=""), quote(str(proxy.folder), safe=""))
 

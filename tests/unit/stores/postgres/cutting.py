@@ -16,29 +16,29 @@ WRITE = b'"lines":'
 READ_BYTES = 65_536
 
 
-class Cut(Enum):
+class Fault(Enum):
     """The fault to inject at the next write."""
 
     NONE = auto()
-    BEFORE = auto()  # the write never reaches the server
-    AFTER = auto()  # the write is committed, and its reply is lost
+    DROP_WRITE = auto()  # the write never reaches the server
+    LOSE_REPLY = auto()  # the write is committed, and its reply is lost
 
 
-class Cutter:
+class FaultyProxy:
     """Forwards connections to the server and injects faults. It listens in `folder`."""
 
     def __init__(self, folder: Path, server: Path) -> None:
         self.folder = folder
         self._server = server
-        self.next = Cut.NONE
-        self.cuts = 0
-        self.meanwhile: Callable[[], Awaitable[None]] | None = None
+        self.next_fault = Fault.NONE
+        self.fault_count = 0
+        self.before_lost_reply: Callable[[], Awaitable[None]] | None = None
         self._is_flowing = anyio.Event()
         self._is_flowing.set()
         self._task_groups: list[TaskGroup] = []
         self._connections: list[_Connection] = []
 
-    def forget(self) -> None:
+    def drop_silently(self) -> None:
         """Drop all further data of the current connections without closing them.
 
         A firewall that lost its table behaves this way. New connections work.
@@ -50,11 +50,11 @@ class Cutter:
         """Hold back all data until `flow` is called."""
         self._is_flowing = anyio.Event()
 
-    def flow(self) -> None:
+    def resume(self) -> None:
         """Forward all data again."""
         self._is_flowing.set()
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one connection until one side closes it or a fault ends it."""
         socket_path = self._server / SOCKET
         try:
@@ -96,8 +96,8 @@ class Cutter:
 class _Connection:
     """One connection through the proxy."""
 
-    def __init__(self, cutter: Cutter) -> None:
-        self._cutter = cutter
+    def __init__(self, cutter: FaultyProxy) -> None:
+        self._proxy = cutter
         self._loses_reply = False
         self.is_forgotten = False
 
@@ -105,13 +105,13 @@ class _Connection:
         self, client: asyncio.StreamReader, server: asyncio.StreamWriter
     ) -> None:
         while data := await client.read(READ_BYTES):
-            await self._cutter.wait_until_flowing()
+            await self._proxy.wait_until_flowing()
             if self.is_forgotten:
                 continue
-            if WRITE in data and self._cutter.next is not Cut.NONE:
-                fault, self._cutter.next = self._cutter.next, Cut.NONE
-                self._cutter.cuts += 1
-                if fault is Cut.BEFORE:
+            if WRITE in data and self._proxy.next_fault is not Fault.NONE:
+                fault, self._proxy.next_fault = self._proxy.next_fault, Fault.NONE
+                self._proxy.fault_count += 1
+                if fault is Fault.DROP_WRITE:
                     return
                 self._loses_reply = True
             server.write(data)
@@ -120,12 +120,12 @@ class _Connection:
         self, server: asyncio.StreamReader, client: asyncio.StreamWriter
     ) -> None:
         while data := await server.read(READ_BYTES):
-            await self._cutter.wait_until_flowing()
+            await self._proxy.wait_until_flowing()
             if self.is_forgotten:
                 continue
             if self._loses_reply:  # the server has replied, so it has committed
-                if self._cutter.meanwhile is not None:
-                    await self._cutter.meanwhile()
+                if self._proxy.before_lost_reply is not None:
+                    await self._proxy.before_lost_reply()
                 return
             client.write(data)
 
@@ -137,11 +137,11 @@ async def forward_then_close(forward: Awaitable[None], tasks: TaskGroup) -> None
 
 
 @asynccontextmanager
-async def cutting(folder: Path, server: Path) -> AsyncIterator[Cutter]:
+async def run_proxy(folder: Path, server: Path) -> AsyncIterator[FaultyProxy]:
     """Run a proxy that listens in `folder` and forwards to `server`."""
     # asyncio streams: AnyIO's streams for Unix sockets fail when they are cancelled.
-    cutter = Cutter(folder, server)
-    async with await asyncio.start_unix_server(cutter.carry, folder / SOCKET):
+    cutter = FaultyProxy(folder, server)
+    async with await asyncio.start_unix_server(cutter.forward, folder / SOCKET):
         try:
             yield cutter
         finally:

@@ -29,7 +29,7 @@ from midrun.testing.store_suite.fixtures import (
     take_lease,
 )
 from tests.unit.stores.postgres.conftest import TERMINATE_CONNECTIONS, TIMEOUT_S, OpenStore
-from tests.unit.stores.postgres.cutting import Cut, Cutter
+from tests.unit.stores.postgres.cutting import Fault, FaultyProxy
 
 pytestmark = pytest.mark.once
 
@@ -41,21 +41,21 @@ async def read_texts(store: PostgresStore, run: RunId = RUN) -> list[str]:
 
 
 async def test_a_write_whose_connection_is_lost_is_applied_exactly_once(
-    proxy_url: str, proxy: Cutter, open_store_at: OpenStore
+    proxy_url: str, proxy: FaultyProxy, open_store_at: OpenStore
 ) -> None:
     """The connection is lost before the server gets the write, or after it has committed."""
     store = await open_store_at(proxy_url)
     await create_run(store)
     random = Random(8)  # noqa: S311 - chooses the faults
     for n in range(60):
-        proxy.next = random.choice([Cut.NONE, Cut.BEFORE, Cut.AFTER])
+        proxy.next_fault = random.choice([Fault.NONE, Fault.DROP_WRITE, Fault.LOSE_REPLY])
         assert (await append_message(store, RUN, n + 1, f"t{n}")).seq == n + 2
-    assert proxy.cuts > 20
+    assert proxy.fault_count > 20
     assert await read_texts(store) == [f"t{n}" for n in range(60)]
 
 
 async def test_a_group_commit_whose_connection_is_lost_is_applied_exactly_once(
-    proxy_url: str, proxy: Cutter, open_store_at: OpenStore
+    proxy_url: str, proxy: FaultyProxy, open_store_at: OpenStore
 ) -> None:
     """Appends to many runs share one commit."""
     store = await open_store_at(proxy_url)
@@ -66,32 +66,32 @@ async def test_a_group_commit_whose_connection_is_lost_is_applied_exactly_once(
     async def writer(run: RunId) -> None:
         for n in range(10):
             if run == "r0":
-                proxy.next = Cut.AFTER
+                proxy.next_fault = Fault.LOSE_REPLY
             await append_message(store, run, n + 1, f"t{n}")
 
     async with anyio.create_task_group() as tasks:
         for run in runs:
             tasks.start_soon(writer, run)
-    assert proxy.cuts
+    assert proxy.fault_count
     for run in runs:
         assert await read_texts(store, run) == [f"t{n}" for n in range(10)]
 
 
 async def test_a_run_is_created_once_if_the_reply_is_lost(
-    proxy_url: str, proxy: Cutter, open_store_at: OpenStore
+    proxy_url: str, proxy: FaultyProxy, open_store_at: OpenStore
 ) -> None:
     """A second create of the same id is refused, also if its own reply is lost."""
     store = await open_store_at(proxy_url)
-    proxy.next = Cut.AFTER
+    proxy.next_fault = Fault.LOSE_REPLY
     assert (await create_run(store)).seq == 1
-    proxy.next = Cut.AFTER
+    proxy.next_fault = Fault.LOSE_REPLY
     with pytest.raises(RunExists):
         await create_run(store)
     assert len(await store.read(RUN)) == 1
 
 
 async def test_a_write_with_a_lost_reply_is_recognised_after_later_appends(
-    proxy_url: str, url: str, proxy: Cutter, open_store_at: OpenStore
+    proxy_url: str, url: str, proxy: FaultyProxy, open_store_at: OpenStore
 ) -> None:
     """The store compares seq and hash; the entry need not be the newest."""
     store, other_store = await open_store_at(proxy_url), await open_store_at(url)
@@ -100,33 +100,33 @@ async def test_a_write_with_a_lost_reply_is_recognised_after_later_appends(
     async def append_elsewhere() -> None:
         await append_message(other_store, RUN, 2, "theirs")
 
-    proxy.next, proxy.meanwhile = Cut.AFTER, append_elsewhere
+    proxy.next_fault, proxy.before_lost_reply = Fault.LOSE_REPLY, append_elsewhere
     assert (await append_message(store, RUN, 1, "ours")).seq == 2
     assert await read_texts(store) == ["ours", "theirs"]
 
 
 async def test_a_write_that_never_arrived_conflicts_with_an_equal_one_of_another_store(
-    proxy_url: str, url: str, proxy: Cutter, open_store_at: OpenStore
+    proxy_url: str, url: str, proxy: FaultyProxy, open_store_at: OpenStore
 ) -> None:
     """The same text from another writer must not be taken for the lost write."""
     store, other_store = await open_store_at(proxy_url), await open_store_at(url)
     await create_run(store)
     await store.get_row(RUN)
     await append_message(other_store, RUN, 1, "same")
-    proxy.next = Cut.BEFORE
+    proxy.next_fault = Fault.DROP_WRITE
     with pytest.raises(SeqConflict):
         await append_message(store, RUN, 1, "same")
     assert await read_texts(store) == ["same"]
 
 
 async def test_a_lease_is_held_by_its_taker_if_the_reply_is_lost(
-    proxy_url: str, proxy: Cutter, open_store_at: OpenStore
+    proxy_url: str, proxy: FaultyProxy, open_store_at: OpenStore
 ) -> None:
     """Else the run would wait until the unknown lease expires."""
     store = await open_store_at(proxy_url)
     await create_run(store)
     await store.record_heartbeat("a", ttl=timedelta(seconds=60))
-    proxy.next = Cut.AFTER
+    proxy.next_fault = Fault.LOSE_REPLY
     lease = await take_lease(store, RUN, 1, "a")
     row = await store.get_row(RUN)
     assert (row.epoch, row.holder, row.seq) == (lease.epoch, "a", 2)
@@ -174,7 +174,10 @@ async def test_other_store_calls_are_repeated_when_their_connections_are_lost(
 
 
 async def test_a_stalled_server_raises_unreachable_after_the_timeout(
-    proxy_url: str, proxy: Cutter, open_store_at: OpenStore, monkeypatch: pytest.MonkeyPatch
+    proxy_url: str,
+    proxy: FaultyProxy,
+    open_store_at: OpenStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The outcome of the append is unknown. The store works again when the server does."""
     store = await open_store_at(proxy_url)
@@ -186,7 +189,7 @@ async def test_a_stalled_server_raises_unreachable_after_the_timeout(
     proxy.stall()
     with pytest.raises(StoreUnreachable, match="read the run to find out"):
         await append_message(store, RUN, 1)
-    proxy.flow()
+    proxy.resume()
     seq = (await store.get_row(RUN)).seq
     assert seq in {1, 2}
     await store.append(RUN, [make_message()], after=seq, lease=None, head=make_head())

@@ -30,7 +30,7 @@ from tests.unit.stores.postgres.conftest import (
     OpenStore,
     get_schema,
 )
-from tests.unit.stores.postgres.cutting import Cutter
+from tests.unit.stores.postgres.cutting import FaultyProxy
 
 pytestmark = pytest.mark.once
 
@@ -93,13 +93,13 @@ async def test_a_watch_survives_a_restart_of_the_server(
 
 
 async def test_a_watch_survives_a_connection_that_is_lost_silently(
-    proxy_url: str, url: str, proxy: Cutter, open_store_at: OpenStore
+    proxy_url: str, url: str, proxy: FaultyProxy, open_store_at: OpenStore
 ) -> None:
     """No reset arrives. The watch reconnects when a poll gets no reply."""
     store, other_store = await open_store_at(proxy_url), await open_store_at(url)
     await create_run(other_store)
     async with store.watch() as watch:
-        proxy.forget()
+        proxy.drop_silently()
         await append_message(other_store, RUN, 1)
         await wait_for_seqs(watch, {RUN: 2})
         await create_run(other_store, OTHER_RUN)

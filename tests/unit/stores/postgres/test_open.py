@@ -20,7 +20,7 @@ from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.urls import open_store
 from midrun.testing.postgres import DATABASE_USER, Postgres
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run, take_lease
-from tests.crash.facts import becomes
+from tests.crash.facts import wait_until
 from tests.unit.stores.postgres.conftest import TIMEOUT_S, OpenStore, get_schema, open_old_store
 
 pytestmark = pytest.mark.once
@@ -138,7 +138,7 @@ async def test_the_number_of_connections_is_bounded(
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'bounded'"
     with anyio.fail_after(TIMEOUT_S):
         # four for reads, one for writes
-        await becomes(lambda: postgres.execute(count) == [(5,)])
+        await wait_until(lambda: postgres.execute(count) == [(5,)])
 
 
 async def test_connections_of_event_loops_that_have_ended_are_closed(
@@ -188,7 +188,7 @@ async def test_concurrent_reads_succeed_with_few_connections(
     await create_run(store)
     list_pids = "SELECT pid FROM pg_stat_activity WHERE usename = 'limited'"
     with anyio.fail_after(TIMEOUT_S):  # until the connection of the open is closed
-        await becomes(lambda: len(postgres.execute(list_pids)) <= 2)
+        await wait_until(lambda: len(postgres.execute(list_pids)) <= 2)
     with psycopg.connect(limited_url):
         async with anyio.create_task_group() as tasks:
             for _ in range(40):

@@ -25,7 +25,7 @@ from midrun.ports.store import AppendResult, Lease, RunQuery
 from midrun.stores.postgres import connection, pool
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres, running
-from tests.crash.facts import becomes
+from tests.crash.facts import wait_until
 from tests.unit.stores.postgres.conftest import TIMEOUT_S
 from tests.unit.workers.worker import make_agents, read_book
 
@@ -126,10 +126,10 @@ async def test_a_full_disk_is_reported_and_the_run_waits_for_free_space(disk: Di
         environment = Environment(lease=timedelta(seconds=TIMEOUT_S))
         async with Midrun(store, agents=[agent], outside=environment) as midrun:
             run = await midrun.start(agent, "Go.")
-            await becomes(lambda: calls == ["act"])
+            await wait_until(lambda: calls == ["act"])
             disk.fill()
             may_return.set()
-            await becomes(lambda: store.full_errors > 0)
+            await wait_until(lambda: store.full_errors > 0)
             task = os.urandom(RESULT_BYTES).hex()
             with pytest.raises(StoreFull, match="Free space, then retry"):
                 await midrun.start(agent, task, request_id="once")
@@ -176,11 +176,11 @@ async def test_workers_fence_themselves_while_the_server_is_frozen(
         ):
             clerk = await midrun.start("clerk", "Go.")
             payer = await midrun.start("payer", "Go.")
-            await becomes(lambda: count_book_words(tmp_path).keys() == {"a", "b", "pay"})
+            await wait_until(lambda: count_book_words(tmp_path).keys() == {"a", "b", "pay"})
             with postgres.freeze_processes():
                 (tmp_path / "paid").touch()
-                await becomes((tmp_path / "pay is over").exists)
-                await becomes((tmp_path / "b is over").exists)  # the worker stopped it
+                await wait_until((tmp_path / "pay is over").exists)
+                await wait_until((tmp_path / "b is over").exists)  # the worker stopped it
                 with pytest.raises(StoreError):
                     await clerk.pause(request_id="once")
                 assert count_book_words(tmp_path) == {"a": 1, "b": 1, "pay": 1}

@@ -31,7 +31,7 @@ from midrun.testing.store_suite.fixtures import (
 )
 from tests.unit.stores.postgres import cutting
 from tests.unit.stores.postgres.conftest import OpenStore, open_old_store
-from tests.unit.stores.postgres.cutting import Cut, Cutter
+from tests.unit.stores.postgres.cutting import Fault, FaultyProxy
 
 pytestmark = pytest.mark.once
 
@@ -223,7 +223,10 @@ async def test_a_new_follower_waits_for_uncommitted_appends_and_starts_after_the
 
 
 async def test_a_new_follower_is_registered_once_if_the_reply_is_lost(
-    proxy_url: str, proxy: Cutter, open_store_at: OpenStore, monkeypatch: pytest.MonkeyPatch
+    proxy_url: str,
+    proxy: FaultyProxy,
+    open_store_at: OpenStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The store repeats the request.
 
@@ -234,12 +237,12 @@ async def test_a_new_follower_is_registered_once_if_the_reply_is_lost(
     await create_run(other, RUN, head=COMPLETED_HEAD)
 
     async def append_elsewhere() -> None:
-        proxy.meanwhile = None
+        proxy.before_lost_reply = None
         await append_in_phase(other, RUN, 1)
 
-    proxy.meanwhile, proxy.next = append_elsewhere, Cut.AFTER
+    proxy.before_lost_reply, proxy.next_fault = append_elsewhere, Fault.LOSE_REPLY
     assert await store.follower_cursors().acquire_leadership("f", holder="p", ttl=LEASE_TTL)
-    assert proxy.cuts == 1
+    assert proxy.fault_count == 1
     assert await store.follower_cursors().list_behind("f", limit=9) == [
         FollowerCursor(run=RUN, seq=Seq(1))
     ]

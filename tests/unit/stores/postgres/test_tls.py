@@ -23,7 +23,7 @@ from midrun.errors import StoreUnreachable
 from midrun.models import ScriptedModel
 from midrun.stores.urls import open_store
 from midrun.testing.postgres import Postgres
-from tests.unit.stores.postgres.cutting import Cutter
+from tests.unit.stores.postgres.cutting import FaultyProxy
 
 pytestmark = pytest.mark.once
 
@@ -80,7 +80,7 @@ def encode_pem(certificate: x509.Certificate) -> bytes:
 class TlsProxy:
     """A proxy that accepts TLS connections and forwards them to the server."""
 
-    def __init__(self, cutter: Cutter, context: ssl.SSLContext) -> None:
+    def __init__(self, cutter: FaultyProxy, context: ssl.SSLContext) -> None:
         self._cutter = cutter
         self._context = context
 
@@ -93,7 +93,7 @@ class TlsProxy:
         except (ssl.SSLError, OSError):
             writer.close()  # the client refuses the certificate
             return
-        await self._cutter.carry(reader, writer)
+        await self._cutter.forward(reader, writer)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def port(
     """Run the TLS proxy and return its port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.issue_certificate(tmp_path))
-    cutter = Cutter(tmp_path, postgres.folder)
+    cutter = FaultyProxy(tmp_path, postgres.folder)
     proxy = TlsProxy(cutter, context)
     async with await asyncio.start_server(proxy.carry, HOST, 0) as server:
         yield server.sockets[0].getsockname()[1]
@@ -149,8 +149,8 @@ async def test_a_server_without_tls_is_refused_where_tls_is_required(
     postgres: Postgres, tmp_path: Path
 ) -> None:
     """An attacker between client and server must not be able to turn TLS off."""
-    proxy = Cutter(tmp_path, postgres.folder)
-    async with await asyncio.start_server(proxy.carry, HOST, 0) as server:
+    proxy = FaultyProxy(tmp_path, postgres.folder)
+    async with await asyncio.start_server(proxy.forward, HOST, 0) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(StoreUnreachable, match="does not support SSL"):
             await open_store(f"{postgres.url('public', host=HOST, port=port)}&sslmode=require")

@@ -6,7 +6,7 @@ import anyio
 
 from midrun.agents.tool import find_import_path, tool
 from midrun.driver.subprocess.zygote_client import Zygote
-from tests.unit.driver.subprocess.scene import errand, ignore
+from tests.unit.driver.subprocess.scene import ignore_callback, make_task
 
 
 @tool
@@ -21,8 +21,13 @@ async def main() -> None:
     path = find_import_path(greet)
     assert path
     async with Zygote() as zygote:
-        it = errand(path, {})
-        print(await zygote.run_to_end(it, save=ignore, note=ignore, grace=timedelta()))  # noqa: T201
+        outcome = await zygote.run_to_end(
+            make_task(path, {}),
+            save=ignore_callback,
+            note=ignore_callback,
+            grace=timedelta(),
+        )
+        print(outcome)  # noqa: T201 - the test reads it
 
 
 if __name__ == "__main__":

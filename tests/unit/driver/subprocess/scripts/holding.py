@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from midrun.driver.subprocess.zygote_client import Zygote
-from tests.unit.driver.subprocess.scene import errand, ignore
+from tests.unit.driver.subprocess.scene import ignore_callback, make_task
 
 
 def write_pids(fifo: str, pids: list[int]) -> None:
@@ -22,7 +22,10 @@ async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> 
     """Run the tool until this process is killed."""
     async with Zygote() as zygote:
         await zygote.run_to_end(
-            errand("add", {"a": 1}), save=ignore, note=ignore, grace=timedelta()
+            make_task("add", {"a": 1}),
+            save=ignore_callback,
+            note=ignore_callback,
+            grace=timedelta(),
         )
         (link,) = zygote._processes.values()
         pids = [link._process.pid]
@@ -32,8 +35,10 @@ async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> 
                 signal.pause()
             pids.append(pid)
         write_pids(others, pids)
-        it = errand("hold_with_family", {"begun": begun, "gate": gate, "effect": effect})
-        await zygote.run_to_end(it, save=ignore, note=ignore, grace=timedelta(seconds=5))
+        it = make_task("hold_with_family", {"begun": begun, "gate": gate, "effect": effect})
+        await zygote.run_to_end(
+            it, save=ignore_callback, note=ignore_callback, grace=timedelta(seconds=5)
+        )
 
 
 if __name__ == "__main__":

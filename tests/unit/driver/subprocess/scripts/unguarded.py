@@ -6,7 +6,7 @@ import anyio
 
 from midrun.agents.tool import tool
 from midrun.driver.subprocess.zygote_client import Zygote
-from tests.unit.driver.subprocess.scene import errand, ignore
+from tests.unit.driver.subprocess.scene import ignore_callback, make_task
 
 
 @tool
@@ -18,8 +18,13 @@ def greet() -> str:
 async def main() -> None:
     """Run the tool."""
     async with Zygote() as zygote:
-        it = errand("__main__:greet", {})
-        print(await zygote.run_to_end(it, save=ignore, note=ignore, grace=timedelta()))  # noqa: T201
+        outcome = await zygote.run_to_end(
+            make_task("__main__:greet", {}),
+            save=ignore_callback,
+            note=ignore_callback,
+            grace=timedelta(),
+        )
+        print(outcome)  # noqa: T201 - the test reads it
 
 
 anyio.run(main)
