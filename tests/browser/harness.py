@@ -17,7 +17,7 @@ from midrun.ports.environment import Environment
 from midrun.runs.run import Run
 from midrun.server import App, Tokens, app
 from midrun.server.serve import UvicornServer, open_listener
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 from tests.unit.server.conftest import ACTORS, make_token
 
 AXE: Final = ROOT / "tools" / "web" / "node_modules" / "axe-core" / "axe.min.js"

@@ -12,7 +12,7 @@ from midrun.core.values import NO_SPEND, Reply, Spend
 from midrun.core.values import Use as ReplyUse
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt
-from tests.unit.runs.stage import ControllableTools
+from midrun.testing.controllable_tools import ControllableTools
 
 __all__ = ["Hold", "Stage", "Use"]
 

@@ -19,9 +19,9 @@ from midrun.server import app
 from midrun.server.pages import MEDIA_TYPES, read_static_files
 from tests.browser.harness import Harness, find_violations, serve_app
 from tests.browser.stage import Stage
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 from tests.unit.server.conftest import make_token
-from tests.unit.server.defences import has_security_headers
+from tests.unit.server.endpoints import has_security_headers
 
 
 async def cookies(page: Page) -> list[str]:

@@ -14,7 +14,7 @@ from midrun.ports.model import Finished, Piece
 from tests.browser.harness import TIMEOUT_S, Harness, advance_clock
 from tests.browser.run_page import PLAN, PRESS_DELAY_MS, match_text, open_at_tool, open_run_page
 from tests.browser.stage import HeldModel, Hold, Part, Stage, Turn, Use
-from tests.crash.facts import wait_until
+from tests.support.conditions import wait_until
 
 pytestmark = pytest.mark.once
 

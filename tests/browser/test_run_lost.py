@@ -26,7 +26,7 @@ from tests.browser import bar_recorder, worker
 from tests.browser.harness import Harness, Site, advance_clock, find_violations, serve_app
 from tests.browser.run_page import PRESS_DELAY_MS, check_reconnect, check_reload
 from tests.browser.server_clock import Clock
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 from tests.unit.server.conftest import ACTORS, make_token
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]

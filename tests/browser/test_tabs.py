@@ -4,7 +4,7 @@ from playwright.async_api import Page, expect
 
 from tests.browser.harness import Harness, Site
 from tests.browser.stage import Stage, Use
-from tests.crash.facts import wait_until
+from tests.support.conditions import wait_until
 
 TABS = 7
 

@@ -22,7 +22,8 @@ from midrun.driver.live import Delta
 from midrun.ports.environment import Environment
 from midrun.ports.store import AppendResult, Lease
 from midrun.stores.sqlite.store import SqliteStore
-from tests.crash.deeds import (
+from tests.crash.faulty_store import FaultyStore
+from tests.crash.recording_tools import (
     BYSTANDERS,
     STORIES,
     make_bulky_agent,
@@ -31,8 +32,7 @@ from tests.crash.deeds import (
     make_waiting_agent,
     read_actions,
 )
-from tests.crash.facts import make_clock_ahead, wait_until
-from tests.crash.faulty_store import FaultyStore
+from tests.support.conditions import make_clock_ahead, wait_until
 from tests.support.sqlite_kill import kill_self_at
 from tests.support.store_choice import get_store_url
 

@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 from tests.unit.runs.conftest import verify_journals
 
 T = TypeVar("T")

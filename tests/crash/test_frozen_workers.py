@@ -18,10 +18,10 @@ from midrun.core.ids import CallId, make_call_key
 from midrun.ports.environment import Environment
 from tests.crash.child import LONG_LEASE
 from tests.crash.conftest import ChildProcess, start_child
-from tests.crash.deeds import make_waiting_agent, read_actions
-from tests.crash.facts import make_clock_ahead, wait_until
+from tests.crash.recording_tools import make_waiting_agent, read_actions
+from tests.support.conditions import make_clock_ahead, wait_until
 from tests.support.store_choice import get_store_url
-from tests.unit.driver.subprocess.scene import process_exists
+from tests.unit.driver.subprocess.process_calls import process_exists
 
 SHORT_LEASE = timedelta(seconds=4)
 """For tests that wait for its end; long enough for a slow disk."""

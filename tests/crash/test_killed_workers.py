@@ -23,8 +23,14 @@ from midrun.core.retries import WORKER_DEATHS_MAX, WORKERS_DIED_CODE
 from midrun.ports.environment import Environment
 from tests.crash.child import LONG_LEASE, answer_until_completed, cancel_run
 from tests.crash.conftest import start_child
-from tests.crash.deeds import BYSTANDERS, STORIES, ToolAction, make_parsing_agent, read_actions
-from tests.crash.facts import make_clock_ahead
+from tests.crash.recording_tools import (
+    BYSTANDERS,
+    STORIES,
+    ToolAction,
+    make_parsing_agent,
+    read_actions,
+)
+from tests.support.conditions import make_clock_ahead
 from tests.support.store_choice import get_store_url
 
 about_sqlite = pytest.mark.about_sqlite(

@@ -21,15 +21,15 @@ from midrun.core.entries import (
 from midrun.core.ids import SEQ_ZERO, RunId
 from midrun.core.values import Reply
 from midrun.driver.user_code import ABANDONED_TASKS
-from midrun.models import ScriptedModel
+from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.ports.store import Change, Store
 from midrun.stores.urls import open_store
+from midrun.testing.controllable_tools import ControllableTools
 from tests.crash.conftest import start_child
-from tests.crash.deeds import make_waiting_agent, read_actions
-from tests.crash.facts import wait_until
+from tests.crash.recording_tools import make_waiting_agent, read_actions
+from tests.support.conditions import wait_until
 from tests.support.store_choice import get_store_url
-from tests.unit.runs.stage import ControllableTools, Use
 
 
 class ControlledMidrun:

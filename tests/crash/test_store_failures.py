@@ -12,14 +12,14 @@ import pytest
 from midrun import Agent, Completed, Midrun, Paused, Run, Tool, tool
 from midrun.core.entries import CallDone, CallStarted, LeaseTaken
 from midrun.errors import StoreBusy, StoreError, StoreFull
-from midrun.models import ScriptedModel
+from midrun.models import ScriptedModel, Use
 from midrun.stores.sqlite.store import SqliteStore
+from midrun.testing.controllable_tools import ControllableTools
 from tests.crash.conftest import start_child
-from tests.crash.deeds import read_actions
-from tests.crash.facts import wait_until
 from tests.crash.faulty_store import FaultyStore
+from tests.crash.recording_tools import read_actions
+from tests.support.conditions import wait_until
 from tests.support.store_choice import get_store_url
-from tests.unit.runs.stage import ControllableTools, Use
 
 pytestmark = pytest.mark.about_sqlite(
     "locks and fills the file; see test_lost_connections.py and test_server_failures.py"

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 import pexpect  # type: ignore[import-untyped]  # it has no types
 
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 
 PATIENCE_S: Final = 120
 RESTS: Final = 75

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from midrun import Checkpoint
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
 PATIENCE = 60  # seconds; they take one or two

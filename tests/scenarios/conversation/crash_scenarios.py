@@ -1,8 +1,8 @@
 """Scenarios for crash tests: children, reviews, side questions, caps, long histories.
 
 Each scenario has an agent, a function that sends the controls, and a check of the end. The
-tools are those of `tests.crash.deeds`: each call adds a line to a file that survives its
-process. After a crash the same controls are sent again, with the same request ids.
+tools are those of `tests.crash.recording_tools`: each call adds a line to a file that survives
+its process. After a crash the same controls are sent again, with the same request ids.
 """
 
 from collections import Counter
@@ -33,9 +33,17 @@ from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import MaxSteps
-from tests.crash.deeds import ToolAction, charge, hold, look, put, read_actions, record_action
-from tests.crash.facts import wait_until
-from tests.scenarios.promises.seen import read_entries, read_turns
+from tests.crash.recording_tools import (
+    ToolAction,
+    charge,
+    hold,
+    look,
+    put,
+    read_actions,
+    record_action,
+)
+from tests.support.conditions import wait_until
+from tests.support.run_journal import read_entries, read_turns
 
 UNDO_OF = {"charge": "uncharge", "hold": "unhold"}
 LONG_HISTORY_STEPS = 12

@@ -6,8 +6,8 @@ from pathlib import Path
 from midrun import Midrun
 from midrun.ports.environment import Environment
 from tests.crash.child import LONG_LEASE, kill_at_writes
-from tests.crash.facts import draw_no_delay, make_clock_ahead
 from tests.scenarios.conversation.crash_scenarios import SCENARIOS
+from tests.support.conditions import draw_no_delay, make_clock_ahead
 from tests.support.store_choice import get_store_url
 
 

@@ -26,8 +26,8 @@ from tests.scenarios.conversation.toolkit import (
     repeat_results,
     wait_for_child,
 )
-from tests.scenarios.promises.clocks import YEAR_LEASE, ManualClock
-from tests.scenarios.promises.seen import read_entries, wait_for_entry
+from tests.support.clocks import YEAR_LEASE, ManualClock
+from tests.support.run_journal import read_entries, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

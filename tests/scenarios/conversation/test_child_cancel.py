@@ -29,9 +29,9 @@ from tests.scenarios.conversation.toolkit import (
     repeat_results,
     wait_for_child,
 )
-from tests.scenarios.promises.drafts import UNDO_ATTEMPTS, UndoableDrafts, make_fast_environment
-from tests.scenarios.promises.seen import read_entries, read_kinds, wait_for_entry
+from tests.support.run_journal import read_entries, read_kinds, wait_for_entry
 from tests.support.store_choice import get_store_url
+from tests.support.undoable_drafts import UNDO_ATTEMPTS, UndoableDrafts, make_fast_environment
 from tests.unit.runs.conftest import OpenMidrun, verify_journals
 
 SHORT_GRACE = timedelta(milliseconds=50)

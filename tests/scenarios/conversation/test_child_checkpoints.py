@@ -28,7 +28,7 @@ from tests.scenarios.conversation.toolkit import (
     repeat_results,
     wait_for_child,
 )
-from tests.scenarios.promises.seen import read_entries
+from tests.support.run_journal import read_entries
 from tests.unit.runs.conftest import OpenMidrun, verify_journals
 
 KEY = b"a key of the deployment"

@@ -25,7 +25,7 @@ from tests.scenarios.conversation.toolkit import (
     repeat_results,
     wait_for_child,
 )
-from tests.scenarios.promises.seen import get_worker, read_entries, wait_for_entry, yield_until
+from tests.support.run_journal import get_worker, read_entries, wait_for_entry, yield_until
 from tests.unit.runs.conftest import OpenMidrun
 
 TIME_LIMIT_SECONDS = 60

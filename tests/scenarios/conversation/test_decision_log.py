@@ -12,7 +12,7 @@ from midrun.core.values import Use as ToolUse
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from tests.scenarios.conversation.toolkit import ApprovalToolkit
-from tests.scenarios.promises.seen import read_entries
+from tests.support.run_journal import read_entries
 from tests.unit.runs.conftest import OpenMidrun
 
 

@@ -15,9 +15,9 @@ from midrun import Midrun
 from midrun.core.ids import RunId
 from midrun.ports.environment import Environment
 from tests.crash.child import LONG_LEASE
-from tests.crash.facts import draw_no_delay, make_clock_ahead
 from tests.scenarios.conversation.crash_scenarios import SCENARIOS, read_family_runs
-from tests.support.processes import ROOT
+from tests.support.conditions import draw_no_delay, make_clock_ahead
+from tests.support.paths import ROOT
 from tests.support.store_choice import get_store_url
 
 KILL_POINTS = ("insert", "commit", "reply")

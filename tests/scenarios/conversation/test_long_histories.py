@@ -26,7 +26,7 @@ from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from tests.scenarios.conversation.toolkit import ApprovalToolkit
-from tests.scenarios.promises.seen import read_entries, read_journal, wait_for_entry
+from tests.support.run_journal import read_entries, read_journal, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun, verify_journals
 

@@ -12,8 +12,8 @@ from midrun.core.entries import FramePushed, MessageClosed, MessageDue, MessageR
 from midrun.models import Use
 from midrun.ports.environment import Environment
 from tests.scenarios.conversation.toolkit import HOUR, ApprovalToolkit
-from tests.scenarios.promises.clocks import YEAR_LEASE, ManualClock
-from tests.scenarios.promises.seen import read_entries, read_turns, wait_for_entry
+from tests.support.clocks import YEAR_LEASE, ManualClock
+from tests.support.run_journal import read_entries, read_turns, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import verify_journals
 

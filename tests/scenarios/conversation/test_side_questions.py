@@ -10,7 +10,7 @@ from midrun.core.transcript import Transcript, Turn
 from midrun.models import Use
 from midrun.models.scripted import Line
 from tests.scenarios.conversation.toolkit import ApprovalToolkit, make_parent, wait_for_child
-from tests.scenarios.promises.seen import read_entries, read_turns, wait_for_entry
+from tests.support.run_journal import read_entries, read_turns, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

@@ -13,8 +13,8 @@ from tests.scenarios.conversation.toolkit import (
     make_parent,
     wait_for_child,
 )
-from tests.scenarios.promises.seen import read_entries, read_turns, wait_for_entry
-from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import read_entries, read_turns, wait_for_entry
 from tests.unit.runs.conftest import OpenMidrun
 
 

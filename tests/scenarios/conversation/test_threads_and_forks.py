@@ -8,9 +8,9 @@ from midrun.core.transcript import Transcript, Turn
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line
 from tests.scenarios.conversation.toolkit import ApprovalToolkit, expect_refusal
-from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds, read_turns
-from tests.scenarios.promises.speaker import GatedModel
-from tests.scenarios.promises.speaker import GatedReply as SpokenLine
+from tests.support.gated_model import GatedModel
+from tests.support.gated_model import GatedReply as SpokenLine
+from tests.support.run_journal import read_entries, read_journal, read_kinds, read_turns
 from tests.unit.runs.conftest import OpenMidrun
 
 THREAD = "t1"

@@ -22,9 +22,9 @@ from midrun.driver.journal_writer import load_run_state
 from midrun.ports.environment import Environment
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import PostgresConnection, Rows, Values
-from tests.crash.facts import make_clock_ahead
 from tests.scenarios.fleet.external_service import ExternalService
 from tests.scenarios.fleet.worker_program import make_agents
+from tests.support.conditions import make_clock_ahead
 
 LONG_LEASE = timedelta(seconds=60)
 """Longer than any pause of a slow machine; the last process has a clock ahead of it."""

@@ -41,7 +41,7 @@ from midrun.testing.postgres import Postgres, running
 from tests.scenarios.fleet.external_service import ExternalService
 from tests.scenarios.fleet.worker_processes import Worker, start_workers
 from tests.scenarios.fleet.worker_program import STEPS, make_agents
-from tests.unit.stores.postgres.cutting import Fault, FaultyProxy, run_proxy
+from tests.unit.stores.postgres.faulty_proxy import Fault, FaultyProxy, run_proxy
 
 SECONDS = float(os.environ.get("MIDRUN_CHAOS_S", "15"))
 SEED = int(os.environ.get("MIDRUN_CHAOS_SEED", "5")) or secrets.randbelow(10**6) + 1

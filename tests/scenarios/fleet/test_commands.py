@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from midrun.testing.postgres import Postgres
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 

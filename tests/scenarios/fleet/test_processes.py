@@ -22,7 +22,7 @@ from midrun.testing.postgres import Postgres
 from tests.scenarios.fleet.external_service import ExternalService
 from tests.scenarios.fleet.worker_processes import start_workers
 from tests.scenarios.fleet.worker_program import STEPS, make_agents
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 PATIENCE = 120

@@ -20,8 +20,8 @@ from midrun.ports.store import Snapshot
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.workers import concurrency_limits, local
 from midrun.workers.concurrency_limits import Fleet
-from tests.crash.facts import wait_until
 from tests.scenarios.fleet.slow_agent import make_slow_agent
+from tests.support.conditions import wait_until
 from tests.unit.runs.conftest import verify_journals
 
 PATIENCE = 60

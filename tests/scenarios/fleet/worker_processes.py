@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 import anyio
 import anyio.to_thread
 
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 
 
 class Worker:

@@ -8,7 +8,7 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 
 
 class ChildProcess:

@@ -34,7 +34,7 @@ from midrun.server import app
 from tests.browser.stage import Hold, Stage
 from tests.scenarios.live.child_process import start_child
 from tests.unit.server.conftest import serve_on_loopback
-from tests.unit.server.listening import SseEvent, open_event_stream
+from tests.unit.server.sse_stream import SseEvent, open_event_stream
 
 HTTP_TIMEOUT_SECONDS = 60
 RUN, CALL = RunId("run_1"), CallId("c1")

@@ -15,7 +15,7 @@ from midrun.server import app
 from midrun.stores.sqlite.relay import get_relay_folder
 from tests.scenarios.live.child_process import ChildProcess, start_child
 from tests.unit.server.conftest import serve_on_loopback
-from tests.unit.server.listening import open_event_stream
+from tests.unit.server.sse_stream import open_event_stream
 
 HTTP_TIMEOUT_SECONDS = 60
 

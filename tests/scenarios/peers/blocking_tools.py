@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from midrun import tool
-from tests.unit.driver.subprocess.deeds import wait_at_gate
+from tests.unit.driver.subprocess.blocking_tools import wait_at_gate
 
 STARTED = threading.Event()
 GATE = threading.Event()

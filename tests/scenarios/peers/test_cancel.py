@@ -23,8 +23,8 @@ from tests.scenarios.peers.blocking_tools import (
     warm_up,
 )
 from tests.scenarios.peers.toolkit import PeerToolkit, read_entry_kinds, wait_for_entries
-from tests.unit.driver.subprocess.deeds import hold_with_family
-from tests.unit.driver.subprocess.scene import GatedCall, ProcessEnd, process_exists
+from tests.unit.driver.subprocess.blocking_tools import hold_with_family
+from tests.unit.driver.subprocess.process_calls import GatedCall, ProcessEnd, process_exists
 from tests.unit.runs.conftest import OpenMidrun
 
 

@@ -20,8 +20,8 @@ from midrun import NOT_DONE, Agent, Call, Midrun, Tool, tool
 from midrun.core.ids import Micros
 from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment, read_wall_clock
-from tests.scenarios.promises.seen import get_worker, yield_until
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
+from tests.support.run_journal import get_worker, yield_until
 from tests.support.store_choice import get_store_url
 
 HOUR_MICROS = 3_600_000_000

@@ -11,7 +11,7 @@ import anyio
 
 from midrun import Checkpoint, Failed, Midrun, MidrunError, Outcome, Paused
 from tests.scenarios.promises.log_agent import get_script, log_agent
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 from tests.support.store_choice import get_store_url
 
 

@@ -43,10 +43,10 @@ from midrun.stops import (
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.text.entries import JournalDescriber
 from tests.scenarios.promises import stop_conditions
-from tests.scenarios.promises.clocks import YEAR_LEASE, ManualClock, StartableClock
 from tests.scenarios.promises.log_agent import get_script, log_agent
 from tests.scenarios.promises.models import PricedModel
-from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds
+from tests.support.clocks import YEAR_LEASE, ManualClock, StartableClock
+from tests.support.run_journal import read_entries, read_journal, read_kinds
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

@@ -16,7 +16,7 @@ from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.log_agent import get_script, log_agent, read_log
 from tests.scenarios.promises.other_process import run_in_other_process
-from tests.scenarios.promises.seen import read_entries, read_journal, wait_for_entry
+from tests.support.run_journal import read_entries, read_journal, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

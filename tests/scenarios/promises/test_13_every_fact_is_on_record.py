@@ -31,8 +31,8 @@ from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import MaxSteps
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.log_agent import get_script, log_agent
-from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds
-from tests.support.hands import TRIGGER_ERRORS, execute_sql, make_replace_sql
+from tests.support.raw_sql import TRIGGER_ERRORS, execute_sql, make_replace_sql
+from tests.support.run_journal import read_entries, read_journal, read_kinds
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

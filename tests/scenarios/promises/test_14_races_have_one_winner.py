@@ -22,7 +22,7 @@ from midrun.core.entries import (
 from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.log_agent import get_script, log_agent, read_log
-from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds, yield_until
+from tests.support.run_journal import read_entries, read_journal, read_kinds, yield_until
 from tests.unit.runs.conftest import OpenMidrun
 
 ACTOR_COUNT = 20

@@ -15,8 +15,8 @@ from midrun.models import Use
 from midrun.ports.store import RunQuery
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.killable_process import EffectsFile, start_process
-from tests.scenarios.promises.seen import get_worker, read_entries, read_kinds, yield_until
-from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import get_worker, read_entries, read_kinds, yield_until
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

@@ -14,10 +14,10 @@ from midrun.models import Use
 from midrun.stops import MaxTokens
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.agent_framework import AgentFramework, StreamingProvider
-from tests.scenarios.promises.seen import read_entries, read_kinds, read_turns
-from tests.scenarios.promises.speaker import RESERVATION, GatedModel, GatedReply
 from tests.scenarios.promises.tools import crawl_pages, hold
-from tests.unit.driver.subprocess.scene import GatedCall, ProcessEnd
+from tests.support.gated_model import RESERVATION, GatedModel, GatedReply
+from tests.support.run_journal import read_entries, read_kinds, read_turns
+from tests.unit.driver.subprocess.process_calls import GatedCall, ProcessEnd
 from tests.unit.runs.conftest import OpenMidrun
 
 

@@ -27,9 +27,9 @@ from midrun.models import Use
 from midrun.ports.environment import Environment, read_wall_clock
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.killable_process import ONE_HOUR_AHEAD, EffectsFile, start_process
-from tests.scenarios.promises.seen import read_entries, read_kinds, wait_for_entry, yield_until
-from tests.scenarios.promises.speaker import GatedModel, GatedReply
 from tests.scenarios.promises.tools import SlowStopTool, UnstoppableTool
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import read_entries, read_kinds, wait_for_entry, yield_until
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import LONG_LEASE, OpenMidrun
 

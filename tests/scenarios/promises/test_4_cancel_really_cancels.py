@@ -29,12 +29,15 @@ from midrun.runs.values import FeedEntry
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.agent_framework import AgentFramework, StreamingProvider
 from tests.scenarios.promises.killable_process import ONE_HOUR_AHEAD, EffectsFile, start_process
-from tests.scenarios.promises.seen import read_entries, read_journal, read_kinds, wait_for_entry
-from tests.scenarios.promises.speaker import GatedModel, GatedReply
 from tests.scenarios.promises.tools import SlowStopTool, UnstoppableTool, hold
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import read_entries, read_journal, read_kinds, wait_for_entry
 from tests.support.store_choice import get_store_url
-from tests.unit.driver.subprocess.deeds import hold_with_family, ignore_requests_to_stop
-from tests.unit.driver.subprocess.scene import GatedCall, ProcessEnd
+from tests.unit.driver.subprocess.blocking_tools import (
+    hold_with_family,
+    ignore_requests_to_stop,
+)
+from tests.unit.driver.subprocess.process_calls import GatedCall, ProcessEnd
 from tests.unit.runs.conftest import OpenMidrun
 
 ReachPhase = Callable[[Midrun, ControllableTools], Awaitable[Run]]

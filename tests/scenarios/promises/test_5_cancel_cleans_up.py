@@ -27,16 +27,16 @@ from midrun.core.entries import (
 )
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.drafts import (
+from tests.scenarios.promises.killable_process import ONE_HOUR_AHEAD, EffectsFile, start_process
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import read_entries, yield_until
+from tests.support.store_choice import get_store_url
+from tests.support.undoable_drafts import (
     UNDO_ATTEMPTS,
     UndoableDrafts,
     get_names,
     make_fast_environment,
 )
-from tests.scenarios.promises.killable_process import ONE_HOUR_AHEAD, EffectsFile, start_process
-from tests.scenarios.promises.seen import read_entries, yield_until
-from tests.scenarios.promises.speaker import GatedModel, GatedReply
-from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 
 # ── the undo set, and its order ───────────────────────────────────────────────────────────

@@ -37,15 +37,15 @@ from tests.scenarios.promises.killable_process import (
     read_clock_one_hour_ahead,
     start_process,
 )
-from tests.scenarios.promises.seen import (
+from tests.scenarios.promises.tools import charge_and_die, fetch_and_die
+from tests.support.gated_model import RESERVATION, GatedModel, GatedReply
+from tests.support.run_journal import (
     get_worker,
     read_entries,
     read_turns,
     wait_for_entry,
     yield_until,
 )
-from tests.scenarios.promises.speaker import RESERVATION, GatedModel, GatedReply
-from tests.scenarios.promises.tools import charge_and_die, fetch_and_die
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import LONG_LEASE, OpenMidrun
 

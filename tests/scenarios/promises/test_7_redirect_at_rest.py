@@ -13,8 +13,8 @@ from midrun.core.entries import CallSealed, CallStarted, RedirectApplied, RunPau
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import is_instruction, read_entries, read_kinds
-from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import is_instruction, read_entries, read_kinds
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

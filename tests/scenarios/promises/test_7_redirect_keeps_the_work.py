@@ -13,13 +13,8 @@ from midrun.core.entries import AskClosed, RedirectApplied, RedirectClosed, Redi
 from midrun.core.values import RedirectTiming
 from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import (
-    is_instruction,
-    read_entries,
-    read_turns,
-    wait_for_entry,
-)
-from tests.scenarios.promises.speaker import GatedModel, GatedReply
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import is_instruction, read_entries, read_turns, wait_for_entry
 from tests.unit.runs.conftest import OpenMidrun
 
 NEW_INSTRUCTION = "Use the 2026 figures"

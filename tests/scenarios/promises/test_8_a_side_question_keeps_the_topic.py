@@ -21,7 +21,7 @@ from midrun.core.entries import (
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import read_entries, read_turns
+from tests.support.run_journal import read_entries, read_turns
 from tests.unit.runs.conftest import OpenMidrun
 
 PLAN = ["Find papers", "Read them", "Synthesise"]

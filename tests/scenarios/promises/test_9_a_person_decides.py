@@ -16,7 +16,6 @@ from midrun.core.entries import AskOpened, CallDone, CallStarted
 from midrun.models import Use
 from midrun.ports.environment import Environment
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.clocks import YEAR_LEASE, ManualClock
 from tests.scenarios.promises.log_agent import (
     get_script,
     log_agent,
@@ -25,7 +24,8 @@ from tests.scenarios.promises.log_agent import (
     repeat_results,
 )
 from tests.scenarios.promises.other_process import run_in_other_process
-from tests.scenarios.promises.seen import read_entries, read_kinds, wait_for_entry
+from tests.support.clocks import YEAR_LEASE, ManualClock
+from tests.support.run_journal import read_entries, read_kinds, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

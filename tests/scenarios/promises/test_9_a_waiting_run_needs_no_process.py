@@ -21,7 +21,7 @@ from tests.scenarios.promises.log_agent import (
     repeat_results,
 )
 from tests.scenarios.promises.other_process import run_in_other_process
-from tests.scenarios.promises.seen import wait_for_entry
+from tests.support.run_journal import wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

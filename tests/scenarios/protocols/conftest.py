@@ -12,7 +12,7 @@ import pytest
 from midrun import Agent, Midrun, Run
 from midrun.ports.store import RunQuery
 from midrun.server import App, Bridges, Tokens, app
-from tests.unit.runs.stage import ControllableTools
+from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.server.conftest import ACTORS, TIMEOUT_S, make_token, serve_on_loopback
 
 

@@ -27,15 +27,15 @@ from midrun.models import ScriptedModel, Use
 from midrun.server import serve
 from midrun.server.a2a.tasks import TASK_STATES
 from midrun.stops import MaxCost
+from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.conftest import (
     ProtocolServer,
     ServeAgent,
     make_rpc_call,
     open_http_client,
 )
-from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.calling import expect_status
 from tests.unit.server.conftest import TIMEOUT_S, make_token
+from tests.unit.server.http_calls import expect_status
 
 pytestmark = pytest.mark.once
 

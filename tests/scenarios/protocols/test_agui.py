@@ -18,12 +18,12 @@ from midrun.driver.live import Delta
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
 from midrun.server.agui.translate import AguiSegment
-from tests.scenarios.promises.seen import read_entries
+from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.conftest import ProtocolServer, ServeAgent, open_http_client
 from tests.scenarios.protocols.node_clients import CLIENT_BEFORE_1_0, CURRENT_CLIENT, run_client
-from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.calling import expect_status
-from tests.unit.server.listening import open_event_stream
+from tests.support.run_journal import read_entries
+from tests.unit.server.http_calls import expect_status
+from tests.unit.server.sse_stream import open_event_stream
 
 pytestmark = pytest.mark.once
 

@@ -6,11 +6,11 @@ from midrun import Agent
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
 from midrun.stops import MaxSteps, MaxTime
+from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
 from tests.scenarios.protocols.node_clients import run_client
 from tests.scenarios.protocols.test_agui import get_texts
-from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.calling import expect_status
+from tests.unit.server.http_calls import expect_status
 
 pytestmark = pytest.mark.once
 

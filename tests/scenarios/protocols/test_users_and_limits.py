@@ -11,10 +11,10 @@ from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunQuery
 from midrun.server import Limits
 from midrun.server.admin import PROOF_HEADER
+from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.conftest import make_rpc_call
-from tests.unit.runs.stage import ControllableTools
-from tests.unit.server.calling import expect_status
 from tests.unit.server.conftest import ACTORS, StartServer, serve, stage
+from tests.unit.server.http_calls import expect_status
 
 __all__ = ["serve", "stage"]
 

@@ -6,7 +6,7 @@ import anyio
 
 from midrun import Midrun
 from midrun.models import Use
-from tests.scenarios.redaction.office import PASSWORD, SecretTools
+from tests.support.secret_tools import PASSWORD, SecretTools
 
 
 async def _main(path: str, run_id: str) -> None:

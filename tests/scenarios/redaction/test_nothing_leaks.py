@@ -18,7 +18,8 @@ from midrun.models import Use
 from midrun.runs.run import Run
 from midrun.runs.values import FeedEntry
 from midrun.server import app
-from tests.scenarios.redaction.office import (
+from tests.support.paths import ROOT
+from tests.support.secret_tools import (
     AUTH_HEADER,
     PASSWORD,
     SECRETS,
@@ -26,7 +27,6 @@ from tests.scenarios.redaction.office import (
     SecretTools,
     use_last_result,
 )
-from tests.support.processes import ROOT
 from tests.unit.server.conftest import TIMEOUT_S, serve_on_loopback
 
 pytestmark = pytest.mark.usefixtures("time_limit")

@@ -38,8 +38,8 @@ from midrun.core.values import Decision, Reply, Traits
 from midrun.errors import CheckpointRefused
 from midrun.models import ScriptedModel, Use
 from midrun.server import Tokens, app
-from tests.unit.server.calling import expect_status
 from tests.unit.server.conftest import ACTORS, TIMEOUT_S, make_token, serve_on_loopback
+from tests.unit.server.http_calls import expect_status
 
 FORGED: Final = RunId("run_forged")
 ALL_PEOPLE: Final = ACTORS | {"otto": replace(ACTORS["olga"], name="otto")}

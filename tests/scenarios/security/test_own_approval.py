@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 
-from tests.unit.cli.typist import read_until
+from tests.unit.cli.command_runner import read_until
 
 TOKEN = "the-operators-token-0123456789abcdef"
 

@@ -12,9 +12,9 @@ from midrun import Agent
 from midrun.models import ScriptedModel, Use
 from midrun.server.routes import ENDPOINTS
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.redaction.office import blocking_login
+from tests.support.secret_tools import blocking_login
 from tests.unit.server.conftest import StartServer, make_token, serve, stage
-from tests.unit.server.defences import count_entries
+from tests.unit.server.endpoints import count_entries
 
 __all__ = ["serve", "stage"]  # fixtures
 

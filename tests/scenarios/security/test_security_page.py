@@ -2,7 +2,7 @@
 
 import re
 
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "security.md"
 WORD = re.compile(r"`([\w/.-]+)`")

@@ -16,8 +16,8 @@ from tests.support.mutants.runner import MUTANTS, search
 from tests.support.simulate import journal
 from tests.support.simulate.__main__ import main
 from tests.support.simulate.setup import SINGLE_STRATEGIES, STRATEGIES, Strategy
+from tests.support.simulate.simulation import Simulation
 from tests.support.simulate.sweep import run_in_processes, run_schedule, run_schedules
-from tests.support.simulate.universe import Simulation
 
 FIXED_SCHEDULES = 1500
 FRESH_SCHEDULES = 4000

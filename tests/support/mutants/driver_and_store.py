@@ -15,7 +15,7 @@ from tests.support.mutants.replacements import (
     replace_all,
     replace_attribute,
 )
-from tests.support.simulate import dispatcher, driver, journal, universe
+from tests.support.simulate import dispatcher, driver, journal, simulation
 from tests.support.simulate.dispatcher import Dispatcher
 from tests.support.simulate.environment import Environment
 from tests.support.simulate.journal import Batch
@@ -135,7 +135,7 @@ DRIVER_AND_STORE_MUTANTS = (
     Mutant(
         name="feed_gap",
         description="a reader that reconnects misses entries",
-        plant=lambda: replace_attribute(universe, "follow_feed", _follow_feed_with_gap),
+        plant=lambda: replace_attribute(simulation, "follow_feed", _follow_feed_with_gap),
     ),
     Mutant(
         name="snapshot_is_incomplete",

@@ -7,13 +7,13 @@ import sys
 from time import perf_counter
 
 from tests.support.simulate.setup import STRATEGIES
+from tests.support.simulate.simulation import Simulation
 from tests.support.simulate.sweep import (
     SweepResult,
     format_failure,
     run_in_processes,
     run_simulation,
 )
-from tests.support.simulate.universe import Simulation
 
 FULL_FAILURES_MAX = 3
 PROGRESS_INTERVAL_S = 5.0

@@ -15,7 +15,7 @@ from midrun.core.transitions import Accepted, NoChange
 from tests.support.simulate.checks import Violation
 from tests.support.simulate.environment import ControlReply, Environment
 from tests.support.simulate.setup import Setup, Strategy
-from tests.support.simulate.universe import Simulation
+from tests.support.simulate.simulation import Simulation
 
 CHUNK_SCHEDULES: Final = 100
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import PATH_WITH_MIDRUN
-from tests.unit.cli.typist import TOKEN, CommandRunner, ProcessRunner, serve_app
+from tests.support.paths import PATH_WITH_MIDRUN
+from tests.unit.cli.command_runner import TOKEN, CommandRunner, ProcessRunner, serve_app
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from midrun.cli.command_specs import COMMAND_GROUPS
 from midrun.models import Use
 from midrun.runs.protocols import AnyRun
 from midrun.runs.values import Receipt
-from tests.scenarios.promises.drafts import UNDO_ATTEMPTS, UndoableDrafts, make_fast_environment
-from tests.unit.cli.typist import (
+from tests.support.undoable_drafts import UNDO_ATTEMPTS, UndoableDrafts, make_fast_environment
+from tests.unit.cli.command_runner import (
     APP,
     TOKEN,
     CommandResult,

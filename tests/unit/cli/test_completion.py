@@ -8,7 +8,7 @@ from pathlib import Path
 import pexpect  # type: ignore[import-untyped]  # it has no types
 import pytest
 
-from tests.unit.cli.typist import APP, ProcessRunner
+from tests.unit.cli.command_runner import APP, ProcessRunner
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 

@@ -17,7 +17,7 @@ from midrun.core.controls import Control
 from midrun.core.transitions import GUARD_REFUSALS
 from midrun.errors import ControlRefused
 from midrun.ports.store import RunQuery
-from tests.unit.cli.typist import (
+from tests.unit.cli.command_runner import (
     APP,
     TOKEN,
     CommandRunner,

@@ -18,8 +18,8 @@ from midrun.cli.targets import load_agents
 from midrun.errors import RunNotFound
 from midrun.models import ScriptedModel
 from midrun.server import serve
-from tests.support.processes import ROOT
-from tests.unit.cli.typist import (
+from tests.support.paths import ROOT
+from tests.unit.cli.command_runner import (
     APP,
     TOKEN,
     CommandRunner,

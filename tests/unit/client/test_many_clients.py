@@ -14,10 +14,10 @@ from midrun.core.entries import RequestEntry
 from midrun.models import Use
 from midrun.server import Limits
 from midrun.testing.controllable_tools import ControllableTools
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 from tests.unit.client.conftest import ConnectClient, StartServer
 from tests.unit.server.conftest import make_token, serve_on_loopback
-from tests.unit.server.listening import open_event_stream
+from tests.unit.server.sse_stream import open_event_stream
 
 SLOW_CLIENTS = 200
 

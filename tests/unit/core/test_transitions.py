@@ -31,7 +31,7 @@ from midrun.core.transitions import (
 )
 from midrun.core.values import Actor, Phase, Use
 from midrun.testing.scenario import Scenario
-from tests.support.processes import JOURNALS
+from tests.support.paths import JOURNALS
 from tests.unit.core.phases import INPUTS, RUNS_BY_PHASE
 from tools.golden.facts import RUN
 

@@ -31,7 +31,7 @@ from midrun.demo.agents import (
 )
 from midrun.demo.launch import Demo
 from midrun.demo.page import has_screen
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 from tests.support.providers import Answer, Call, Provider, Text
 from tests.unit.demo.demo_run import NO_DELAY, TIMEOUT_S
 

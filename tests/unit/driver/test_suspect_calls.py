@@ -32,7 +32,7 @@ from midrun.ports.model import Finished, Piece, Prompt
 from midrun.runs.values import FeedEntry
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import get_worker, yield_until
+from tests.support.run_journal import get_worker, yield_until
 from tests.unit.runs.conftest import LONG_LEASE, TIMEOUT_S
 
 

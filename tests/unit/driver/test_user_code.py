@@ -7,7 +7,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from midrun.driver.user_code import CANCELLATIONS_MAX, UserTask
-from tests.scenarios.promises.seen import TIMEOUT_S, yield_until
+from tests.support.run_journal import TIMEOUT_S, yield_until
 
 
 async def test_a_new_reason_to_stop_cancels_again_after_the_last_cancellation() -> None:

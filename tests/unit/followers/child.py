@@ -8,8 +8,8 @@ import anyio
 from midrun import Midrun
 from midrun.followers import following, worker
 from midrun.followers.webhooks import Webhook
+from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.followers.receiver import SECRET
-from tests.unit.runs.stage import ControllableTools
 
 
 def make_command(store_url: str, webhook_url: str, task: str = "") -> list[str]:

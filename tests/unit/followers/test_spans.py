@@ -21,10 +21,10 @@ from midrun.followers.spans import Spans
 from midrun.models import Use
 from midrun.ports.follower_cursors import HasFollowerCursors
 from midrun.runs.run import Run
-from tests.scenarios.promises.speaker import GatedModel, GatedReply
-from tests.scenarios.redaction.office import PASSWORD, SecretTools
-from tests.support.processes import JOURNALS
-from tests.unit.runs.stage import ControllableTools
+from midrun.testing.controllable_tools import ControllableTools
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.paths import JOURNALS
+from tests.support.secret_tools import PASSWORD, SecretTools
 from tools.golden.facts import RUN
 
 STORED_JOURNALS = sorted(JOURNALS.glob("*.jsonl"))

@@ -17,11 +17,11 @@ from midrun.followers.webhooks import Webhook
 from midrun.models import Use
 from midrun.ports.follower_cursors import HasFollowerCursors
 from midrun.stops import MaxSteps
-from tests.scenarios.redaction.office import PASSWORD, SecretTools
-from tests.support.processes import ROOT
+from midrun.testing.controllable_tools import ControllableTools
+from tests.support.paths import ROOT
+from tests.support.secret_tools import PASSWORD, SecretTools
 from tests.unit.followers.child import make_command
 from tests.unit.followers.receiver import SECRET, Delivery, Receiver
-from tests.unit.runs.stage import ControllableTools
 
 Answer = Callable[[int], Response]
 

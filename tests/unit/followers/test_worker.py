@@ -18,18 +18,19 @@ from midrun.followers import following
 from midrun.followers import worker as module
 from midrun.followers.webhooks import Webhook
 from midrun.followers.worker import FollowerWorker, PendingRun
+from midrun.models import Use
 from midrun.ports.follower_cursors import FollowerCursor
 from midrun.ports.store import Change
 from midrun.stores.cursors import MemoryFollowerCursors
 from midrun.stores.sqlite.store import SqliteStore
+from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite.cursors import COMPLETED_HEAD, LEASE_TTL, append_in_phase
 from midrun.testing.store_suite.fixtures import OTHER_RUN, RUN, create_run
-from tests.scenarios.redaction.office import SecretTools
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
+from tests.support.secret_tools import SecretTools
 from tests.unit.followers.child import make_command
 from tests.unit.followers.receiver import SECRET, Receiver
-from tests.unit.runs.stage import ControllableTools, Use
 
 # ── one queue for first attempts, one for retries ────────────────────────────
 

@@ -24,7 +24,7 @@ from midrun.driver.live import Delta
 from midrun.mcp import mcp_tools
 from midrun.mcp.results import RESOURCE_TEXT_MAX_CHARS, ToolFailed, convert_result
 from midrun.models import Use
-from tests.scenarios.promises.seen import read_entries
+from tests.support.run_journal import read_entries
 from tests.unit.mcp.tool_servers import (
     LinePipe,
     ServerVariant,

@@ -11,8 +11,8 @@ from midrun.core.entries import CallFailed
 from midrun.errors import OutcomeUnknown, ToolsUnreachable
 from midrun.mcp import mcp_tools
 from midrun.models import Use
-from tests.scenarios.promises.seen import read_entries
-from tests.unit.driver.subprocess.scene import ProcessEnd
+from tests.support.run_journal import read_entries
+from tests.unit.driver.subprocess.process_calls import ProcessEnd
 from tests.unit.mcp.tool_servers import (
     HttpServerProcess,
     LinePipe,

@@ -15,7 +15,7 @@ from midrun.mcp import mcp_tools
 from midrun.mcp.results import ask_for_input, read_responses
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunQuery
-from tests.scenarios.promises.seen import read_entries
+from tests.support.run_journal import read_entries
 from tests.unit.mcp.tool_servers import (
     TIMEOUT_S,
     LinePipe,

@@ -17,7 +17,7 @@ from midrun.mcp import mcp_tools
 from midrun.models import ScriptedModel
 from midrun.models.scripted import Cue, Line
 from midrun.ports.environment import Environment
-from tests.scenarios.promises.seen import read_turns
+from tests.support.run_journal import read_turns
 from tests.unit.runs.conftest import LONG_LEASE
 from tests.unit.server.conftest import verify_all_journals
 

@@ -18,7 +18,7 @@ from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import MaxTokens
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import read_entries, wait_for_entry
+from tests.support.run_journal import read_entries, wait_for_entry
 from tests.unit.runs.conftest import OpenMidrun
 
 

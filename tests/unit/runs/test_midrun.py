@@ -17,8 +17,8 @@ from midrun.core.entries import RunStarted
 from midrun.errors import StoreClosed
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import TIMEOUT_S, read_entries
-from tests.support.hands import execute_sql, make_replace_sql
+from tests.support.raw_sql import execute_sql, make_replace_sql
+from tests.support.run_journal import TIMEOUT_S, read_entries
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

@@ -23,7 +23,7 @@ from midrun.ports.model import Finished, Piece, Prompt
 from midrun.stops import Custom, MaxSteps
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.seen import TIMEOUT_S, read_entries, read_journal
+from tests.support.run_journal import TIMEOUT_S, read_entries, read_journal
 from tests.unit.runs.conftest import OpenMidrun
 
 

@@ -19,7 +19,7 @@ from midrun import Midrun
 from midrun.models import Use
 from midrun.server import Limits, Network, serve
 from midrun.testing.controllable_tools import ControllableTools
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 from tests.unit.server.conftest import TIMEOUT_S
 
 

@@ -16,7 +16,6 @@ from midrun.server import Limits, Tokens, app
 from midrun.server.app import _ROUTE_TABLE
 from midrun.server.routes import ENDPOINTS, Endpoint
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect_status
 from tests.unit.server.conftest import (
     ACTORS,
     RunningServer,
@@ -24,13 +23,14 @@ from tests.unit.server.conftest import (
     make_token,
     serve_on_loopback,
 )
-from tests.unit.server.defences import (
+from tests.unit.server.endpoints import (
     JSON_HEADERS,
     count_entries,
     format_endpoint,
     has_security_headers,
     make_path,
 )
+from tests.unit.server.http_calls import expect_status
 
 
 async def test_no_route_answers_without_a_credential(

@@ -8,8 +8,8 @@ from midrun import Agent, ask_human, tool
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxSteps
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect_status, start_run, wait_for_phase
 from tests.unit.server.conftest import StartServer
+from tests.unit.server.http_calls import expect_status, start_run, wait_for_phase
 
 
 async def test_an_ask_is_answered_once_by_its_reference(serve: StartServer) -> None:

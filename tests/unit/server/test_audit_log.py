@@ -12,8 +12,8 @@ from midrun.server.admin import PROOF_HEADER
 from midrun.server.limits import CALLERS_MAX, AddressLimit, FailedSignIns
 from midrun.server.problem_details import HttpProblem
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect_status, start_run, wait_for_phase
 from tests.unit.server.conftest import StartServer
+from tests.unit.server.http_calls import expect_status, start_run, wait_for_phase
 
 FORGED_LINE = "\nforged line \x1b[31m\u202e"
 

@@ -6,8 +6,8 @@ import httpx2
 from midrun.models import Use
 from midrun.server import Limits
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect_status, start_run, wait_for_phase
 from tests.unit.server.conftest import StartServer
+from tests.unit.server.http_calls import expect_status, start_run, wait_for_phase
 
 
 async def test_a_stale_if_match_is_refused_except_for_pause_and_cancel(

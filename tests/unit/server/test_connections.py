@@ -14,8 +14,8 @@ from midrun.server import Limits
 from midrun.server.connections import Connections
 from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.server.conftest import TIMEOUT_S, RunningServer, StartServer
-from tests.unit.server.listening import open_event_stream
 from tests.unit.server.server_process import start_server_process
+from tests.unit.server.sse_stream import open_event_stream
 
 OPEN_FILES_MAX, CONNECTIONS = 200, 260
 LOG_MAX_BYTES = 100_000

@@ -16,8 +16,8 @@ from midrun.server.commands import read_commands
 from midrun.server.problem_details import to_problem
 from midrun.stops import MaxSteps
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect_status, start_run, wait_for_phase
 from tests.unit.server.conftest import StartServer
+from tests.unit.server.http_calls import expect_status, start_run, wait_for_phase
 
 
 async def test_a_control_is_accepted_first_and_applied_later(

@@ -15,10 +15,10 @@ from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
 from midrun.server.events import EVENT_TYPES
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import start_run, wait_for_phase
 from tests.unit.server.conftest import RunningServer, StartServer, make_token
-from tests.unit.server.defences import has_security_headers
-from tests.unit.server.listening import SseEvent, open_event_stream
+from tests.unit.server.endpoints import has_security_headers
+from tests.unit.server.http_calls import start_run, wait_for_phase
+from tests.unit.server.sse_stream import SseEvent, open_event_stream
 
 
 async def _read_hash_chain(server: RunningServer, run: Run) -> list[tuple[str, str]]:

@@ -17,8 +17,7 @@ from midrun.server.request_context import HEAVY_READS_MAX_CONCURRENT
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.verify.journal import check_journal
-from tests.crash.facts import wait_until
-from tests.unit.server.calling import expect_status, start_run
+from tests.support.conditions import wait_until
 from tests.unit.server.conftest import (
     ACTORS,
     TIMEOUT_S,
@@ -27,6 +26,7 @@ from tests.unit.server.conftest import (
     make_tokens,
     serve_on_loopback,
 )
+from tests.unit.server.http_calls import expect_status, start_run
 
 
 async def test_the_rate_of_changes_is_limited_per_caller(

@@ -21,7 +21,6 @@ from midrun.server.admin import PROOF_HEADER
 from midrun.server.pages import read_static_files
 from midrun.server.request_checks import mount_path, path_below_mount, restore_mount_path
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect_status, make_in_process_client, start_run
 from tests.unit.server.conftest import TIMEOUT_S, make_token, serve_on_loopback
 from tests.unit.server.host_apps import (
     HOST_APPS,
@@ -30,6 +29,7 @@ from tests.unit.server.host_apps import (
     MOUNT_PATH,
     serve_host,
 )
+from tests.unit.server.http_calls import expect_status, make_in_process_client, start_run
 
 TOKEN = make_token("me")
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -21,9 +21,9 @@ from midrun.server import Limits, app
 from midrun.server.openapi import make_openapi
 from midrun.server.routes import ENDPOINTS, Endpoint
 from midrun.testing.controllable_tools import ControllableTools
-from tests.support.processes import ROOT
-from tests.unit.server.calling import expect_status, make_in_process_client
+from tests.support.paths import ROOT
 from tests.unit.server.conftest import TIMEOUT_S, StartServer, make_token
+from tests.unit.server.http_calls import expect_status, make_in_process_client
 
 HEADERS = {
     "Authorization": f"Bearer {make_token('me')}",

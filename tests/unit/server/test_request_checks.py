@@ -12,15 +12,15 @@ from midrun.server import Limits, app
 from midrun.server.admin import PROOF_HEADER
 from midrun.server.routes import ENDPOINTS, Endpoint
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect_status, start_run, wait_for_phase
 from tests.unit.server.conftest import TIMEOUT_S, StartServer, make_token, serve_on_loopback
-from tests.unit.server.defences import (
+from tests.unit.server.endpoints import (
     JSON_HEADERS,
     count_entries,
     format_endpoint,
     has_security_headers,
     make_path,
 )
+from tests.unit.server.http_calls import expect_status, start_run, wait_for_phase
 
 # ── host and origin ───────────────────────────────────────────────────────────
 

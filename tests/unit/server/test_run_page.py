@@ -21,13 +21,13 @@ from midrun.server.request_context import HOLDERS_MAX, HolderLastSeen
 from midrun.server.run_views import RunLineBuilder, RunViews
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import (
+from tests.unit.server.conftest import ACTORS, StartServer, make_token, make_tokens
+from tests.unit.server.http_calls import (
     expect_status,
     make_in_process_client,
     start_run,
     wait_for_phase,
 )
-from tests.unit.server.conftest import ACTORS, StartServer, make_token, make_tokens
 
 
 async def test_all_buttons_are_disabled_for_a_viewer(

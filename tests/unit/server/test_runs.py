@@ -14,9 +14,9 @@ from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
 from midrun.server.openapi import make_openapi
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.calling import expect_status, start_run, wait_for_phase
 from tests.unit.server.conftest import KEY, StartServer
-from tests.unit.server.defences import count_entries
+from tests.unit.server.endpoints import count_entries
+from tests.unit.server.http_calls import expect_status, start_run, wait_for_phase
 
 
 async def test_a_run_is_started_waited_for_and_reported(

@@ -21,8 +21,8 @@ from midrun.server import serve as serve_forever
 from midrun.server.admin import PROOF_HEADER
 from midrun.server.serve import UvicornServer
 from tests.unit.server.conftest import TIMEOUT_S, make_token
-from tests.unit.server.listening import open_event_stream
 from tests.unit.server.server_process import start_server_process
+from tests.unit.server.sse_stream import open_event_stream
 
 
 def test_a_token_is_created_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from midrun.server.auth import (
 )
 from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.server.conftest import TIMEOUT_S, StartServer, make_token, serve_on_loopback
-from tests.unit.server.listening import open_event_stream
+from tests.unit.server.sse_stream import open_event_stream
 
 TOKEN = make_token("me")
 

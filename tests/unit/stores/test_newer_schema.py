@@ -12,12 +12,14 @@ import pytest
 from midrun import Midrun
 from midrun.core.ids import RunId
 from midrun.errors import StoreForeign
+from midrun.models import Use
 from midrun.ports.store import Store
 from midrun.stores.postgres.setup import load_migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.sqlite.connection import SCHEMA_VERSION
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.stores.sqlite.writer import WriterTask
+from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite.fixtures import (
     OTHER_RUN,
@@ -27,8 +29,7 @@ from midrun.testing.store_suite.fixtures import (
     take_lease,
 )
 from midrun.workers import local
-from tests.crash.facts import wait_until
-from tests.unit.runs.stage import ControllableTools, Use
+from tests.support.conditions import wait_until
 
 TIMEOUT_S = 60
 

@@ -16,7 +16,7 @@ from midrun.errors import StoreBusy
 from midrun.ports.store import HaltRecord
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
-from tests.support.processes import ROOT
+from tests.support.paths import ROOT
 
 
 class ChildProcess:

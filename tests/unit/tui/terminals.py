@@ -11,7 +11,7 @@ from subprocess import CalledProcessError
 
 import anyio
 
-from tests.support.processes import PATH_WITH_MIDRUN
+from tests.support.paths import PATH_WITH_MIDRUN
 
 APP = Path(__file__).with_name("app.py")
 TMUX = shutil.which("tmux") or "tmux: please install it"

@@ -15,7 +15,7 @@ from midrun import Agent, Midrun, connect
 from midrun.core.entries import PauseRequested, StoodDown
 from midrun.models import ScriptedModel
 from midrun.runs.protocols import AnyRun
-from tests.support.processes import PATH_WITH_MIDRUN
+from tests.support.paths import PATH_WITH_MIDRUN
 from tests.unit.tui.terminals import APP, open_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]

@@ -16,13 +16,13 @@ from midrun.errors import NoRoom, StoreDamaged
 from midrun.ports.environment import Environment
 from midrun.ports.store import RunRow
 from midrun.stores.memory import MemoryStore
+from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.scenario import LEASED_RUN, given
 from midrun.testing.store_suite.fixtures import create_run
 from midrun.testing.worker_suite import EngineSuite, OpenMidrun
 from midrun.workers import local
 from midrun.workers.concurrency_limits import ConcurrencyLimiter, Fleet
-from tests.crash.facts import wait_until
-from tests.unit.runs.stage import ControllableTools
+from tests.support.conditions import wait_until
 
 
 class TestLocalWorker(EngineSuite):

@@ -24,8 +24,8 @@ from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
 from midrun.testing.worker_suite import EngineSuite, GatedTool, OpenMidrun
 from midrun.workers.temporal import Temporal
-from tests.crash.facts import wait_until
-from tests.support.processes import ROOT
+from tests.support.conditions import wait_until
+from tests.support.paths import ROOT
 from tests.unit.cli.app import searcher
 from tests.unit.workers.worker import RECONNECT_S, make_agents, read_book
 

@@ -142,7 +142,7 @@ def use_tool(state: State, control: UseTool, _: Micros) -> Verdict:
     if state.taken_over_by != control.by.name:
         return Refused(reason="not_taken_over", by=state.taken_over_by)
     # A paused run has no worker. `RunWoken` queues it for the one call; the scheduler makes
-    # only calls of the person while `operator_name` is set, and then settles in a pause.
+    # only calls of the person while `taken_over_by` is set, and then settles in a pause.
     used = ToolUsed(tool=control.use.tool, **make_request_fields(control))
     return accept(used, CallProposed(use=control.use), RunWoken(why="tool"))
 

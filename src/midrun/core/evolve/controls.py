@@ -75,8 +75,8 @@ def run_resumed(state: State, entry: RunResumed) -> State:
     )
     if not entry.instruction:
         return state
-    # From here on an instruction and a redirect are the same. `redirected_at` marks the model
-    # calls that started before this entry as outdated.
+    # From here on an instruction and a redirect are the same. `prompt_outdated_seq` marks the
+    # model calls that started before this entry as outdated.
     waiting = PendingText(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
     return _void_approvals(
         replace(state, pending=(*state.pending, waiting), prompt_outdated_seq=state.seq)

@@ -112,7 +112,7 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
 def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> State:
     """Restore the suspended topic; the next reply announces it.
 
-    `redirected_at` is set, so that a model call for the message is aborted.
+    `prompt_outdated_seq` is set, so that a model call for the message is aborted.
     """
     frame = _get_frame(state, entry.frame)
     state = replace(

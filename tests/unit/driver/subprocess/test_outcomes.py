@@ -10,7 +10,12 @@ import pytest
 from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import Died, NotDone, QuestionAsked, Raised, Returned
 from midrun.driver.subprocess.zygote_client import Zygote
-from tests.unit.driver.subprocess.scene import NO_GRACE, ignore_callback, make_task, run_task
+from tests.unit.driver.subprocess.process_calls import (
+    NO_GRACE,
+    ignore_callback,
+    make_task,
+    run_task,
+)
 
 
 async def test_a_tool_gets_its_arguments_and_returns_its_result(zygote: Zygote) -> None:
@@ -163,7 +168,12 @@ async def test_large_arguments_and_results_are_transferred(zygote: Zygote) -> No
         ("leave", {"code": 3}, "SystemExit", "3"),
         ("add", {"a": "two"}, "BadArguments", "a"),
         ("NUMBER", {}, "TypeError", "7 is not a function"),
-        ("nothing", {}, "AttributeError", "tests.unit.driver.subprocess.deeds has no nothing"),
+        (
+            "nothing",
+            {},
+            "AttributeError",
+            "tests.unit.driver.subprocess.blocking_tools has no nothing",
+        ),
         ("no.such.module:fn", {}, "ImportError", "cannot import no.such.module"),
     ],
 )

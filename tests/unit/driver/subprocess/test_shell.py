@@ -9,7 +9,7 @@ from midrun.agents.tool import find_import_path
 from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import Died, Returned
 from midrun.driver.subprocess.zygote_client import Zygote
-from tests.unit.driver.subprocess.scene import (
+from tests.unit.driver.subprocess.process_calls import (
     LONG_GRACE,
     TIMEOUT_S,
     Fifo,

@@ -12,7 +12,7 @@ import pytest
 from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import Died, FunctionOutcome, Returned
 from midrun.driver.subprocess.zygote_client import ProcessCall, Zygote
-from tests.unit.driver.subprocess.scene import (
+from tests.unit.driver.subprocess.process_calls import (
     LONG_GRACE,
     NO_GRACE,
     TIMEOUT_S,

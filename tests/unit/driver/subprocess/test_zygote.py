@@ -18,9 +18,9 @@ from midrun.driver.subprocess.protocol import Died, FunctionOutcome, Raised, Ret
 from midrun.driver.subprocess.zygote_client import Zygote
 from midrun.errors import Misconfigured
 from midrun.ports.environment import read_boot_clock
-from tests.crash.facts import wait_until
-from tests.support.processes import ROOT
-from tests.unit.driver.subprocess.scene import (
+from tests.support.conditions import wait_until
+from tests.support.paths import ROOT
+from tests.unit.driver.subprocess.process_calls import (
     LONG_GRACE,
     TIMEOUT_S,
     Fifo,

@@ -14,7 +14,7 @@ from midrun.stores.postgres.connection import PostgresAddress, PostgresConnectio
 from midrun.stores.postgres.setup import _apply_migrations, load_migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
-from tests.unit.stores.postgres.cutting import FaultyProxy, run_proxy
+from tests.unit.stores.postgres.faulty_proxy import FaultyProxy, run_proxy
 
 TIMEOUT_S = 90
 """Seconds after which a test that waits fails."""

@@ -29,7 +29,7 @@ from midrun.testing.store_suite.fixtures import (
     take_lease,
 )
 from tests.unit.stores.postgres.conftest import TERMINATE_CONNECTIONS, TIMEOUT_S, OpenStore
-from tests.unit.stores.postgres.cutting import Fault, FaultyProxy
+from tests.unit.stores.postgres.faulty_proxy import Fault, FaultyProxy
 
 pytestmark = pytest.mark.once
 

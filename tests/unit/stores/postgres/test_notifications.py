@@ -30,7 +30,7 @@ from tests.unit.stores.postgres.conftest import (
     OpenStore,
     get_schema,
 )
-from tests.unit.stores.postgres.cutting import FaultyProxy
+from tests.unit.stores.postgres.faulty_proxy import FaultyProxy
 
 pytestmark = pytest.mark.once
 

@@ -20,7 +20,7 @@ from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.urls import open_store
 from midrun.testing.postgres import DATABASE_USER, Postgres
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run, take_lease
-from tests.crash.facts import wait_until
+from tests.support.conditions import wait_until
 from tests.unit.stores.postgres.conftest import TIMEOUT_S, OpenStore, get_schema, open_old_store
 
 pytestmark = pytest.mark.once

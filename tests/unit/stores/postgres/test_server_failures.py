@@ -25,7 +25,7 @@ from midrun.ports.store import AppendResult, Lease, RunQuery
 from midrun.stores.postgres import connection, pool
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres, running
-from tests.crash.facts import wait_until
+from tests.support.conditions import wait_until
 from tests.unit.stores.postgres.conftest import TIMEOUT_S
 from tests.unit.workers.worker import make_agents, read_book
 

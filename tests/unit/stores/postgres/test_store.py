@@ -29,9 +29,9 @@ from midrun.testing.store_suite.fixtures import (
     make_started,
     take_lease,
 )
-from tests.unit.stores.postgres import cutting
+from tests.unit.stores.postgres import faulty_proxy
 from tests.unit.stores.postgres.conftest import OpenStore, open_old_store
-from tests.unit.stores.postgres.cutting import Fault, FaultyProxy
+from tests.unit.stores.postgres.faulty_proxy import Fault, FaultyProxy
 
 pytestmark = pytest.mark.once
 
@@ -232,7 +232,7 @@ async def test_a_new_follower_is_registered_once_if_the_reply_is_lost(
 
     The run that grew in between must not count as delivered.
     """
-    monkeypatch.setattr(cutting, "WRITE", b"midrun_follow")
+    monkeypatch.setattr(faulty_proxy, "WRITE", b"midrun_follow")
     store, other = await open_store_at(proxy_url), await open_store_at(proxy_url)
     await create_run(other, RUN, head=COMPLETED_HEAD)
 

@@ -23,7 +23,7 @@ from midrun.errors import StoreUnreachable
 from midrun.models import ScriptedModel
 from midrun.stores.urls import open_store
 from midrun.testing.postgres import Postgres
-from tests.unit.stores.postgres.cutting import FaultyProxy
+from tests.unit.stores.postgres.faulty_proxy import FaultyProxy
 
 pytestmark = pytest.mark.once
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from midrun.driver.subprocess.zygote_client import Zygote
-from tests.unit.driver.subprocess.scene import ignore_callback, make_task
+from tests.unit.driver.subprocess.process_calls import ignore_callback, make_task
 
 
 def write_pids(fifo: str, pids: list[int]) -> None:

@@ -6,7 +6,7 @@ import anyio
 
 from midrun.agents.tool import tool
 from midrun.driver.subprocess.zygote_client import Zygote
-from tests.unit.driver.subprocess.scene import ignore_callback, make_task
+from tests.unit.driver.subprocess.process_calls import ignore_callback, make_task
 
 
 @tool

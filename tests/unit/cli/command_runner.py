@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import pytest
 
 from midrun.cli.main import main
-from tests.support.processes import PATH_WITH_MIDRUN
+from tests.support.paths import PATH_WITH_MIDRUN
 
 APP = Path(__file__).with_name("app.py")
 TOKEN = "a-token-that-is-long-enough-for-a-test"

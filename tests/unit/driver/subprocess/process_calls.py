@@ -13,7 +13,7 @@ from midrun.core.values import Json
 from midrun.driver.subprocess.protocol import CallFacts, FunctionOutcome, FunctionTask
 from midrun.driver.subprocess.zygote_client import ProcessCall, Zygote
 
-TOOLS_MODULE = "tests.unit.driver.subprocess.deeds"
+TOOLS_MODULE = "tests.unit.driver.subprocess.blocking_tools"
 LONG_GRACE = timedelta(minutes=1)
 NO_GRACE = timedelta(0)
 TIMEOUT_S = 120.0  # seconds before a test that waits for a fact gives up
