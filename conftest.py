@@ -12,10 +12,10 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipP
 pytest.register_assert_rewrite("midrun.testing", "tests.support")
 from midrun.testing.postgres import Postgres, running  # noqa: E402 - must follow the line above
 from tests.docs.reader import closed, opened, typed  # noqa: E402 - as above
-from tests.support.store_choice import kept, pytest_collection_modifyitems  # noqa: E402 - for all tests
+from tests.support.store_choice import pytest_collection_modifyitems, store_path  # noqa: E402 - for all tests
 from tests.support.verified_journals import journals_are_sound  # noqa: E402 - as above
 
-__all__ = ["journals_are_sound", "kept", "pytest_collection_modifyitems"]
+__all__ = ["journals_are_sound", "pytest_collection_modifyitems", "store_path"]
 
 # No deadline: on shared cores, a slow example is a property of the machine, not of the code.
 # Results are reproducible; `--hypothesis-profile=fresh` draws new examples.

@@ -23,11 +23,11 @@ TIMEOUT_S = 240
 
 
 @pytest.fixture
-async def path(kept: Path) -> AsyncIterator[Path]:
+async def path(store_path: Path) -> AsyncIterator[Path]:
     """Return the path of the test's store; afterwards verify all its journals."""
     with anyio.fail_after(TIMEOUT_S):
-        yield kept
-        await verify_journals(kept)
+        yield store_path
+        await verify_journals(store_path)
 
 
 class ChildProcess:

@@ -211,10 +211,10 @@ def test_whatever_happens_to_a_run_can_be_told(strategy: Strategy) -> None:
     """Crashes, zombies, side questions, children, take-overs: there is a sentence for it."""
     phases = set()
     for seed in range(60):
-        universe = Simulation(seed, strategy)
-        universe.run()
+        simulation = Simulation(seed, strategy)
+        simulation.run()
         reader = JournalDescriber(RUN)
-        for seq, (entry, _) in enumerate(universe.env.journal.entries_with_epochs, 1):
+        for seq, (entry, _) in enumerate(simulation.env.journal.entries_with_epochs, 1):
             record = Record(seq=Seq(seq), at=Micros(seq * MICROS_PER_SECOND), entry=entry)
             assert problems(record, reader.describe_next(entry, record.at)) == []
         phases.add(reader.state.phase)

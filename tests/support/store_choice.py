@@ -1,6 +1,6 @@
 """The store of a test: a SQLite file, or a real Postgres.
 
-The fixture `kept` returns a path. If there is a file with the address of a store next to it
+The fixture `store_path` returns a path. If there is a file with the address of a store next to it
 (`runs.url` next to `runs.db`), that is the store. Processes of the test find it the same way.
 
 `MIDRUN_TEST_STORE=postgres` runs all tests with that fixture on Postgres, and no others. A test
@@ -33,13 +33,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if mark is not None and STORE_OF_ALL_TESTS:
             item.add_marker(pytest.mark.skip(reason=f"about SQLite: {mark.args[0]}"))
     if STORE_OF_ALL_TESTS:
-        others = [i for i in items if "kept" not in getattr(i, "fixturenames", ())]
+        others = [i for i in items if "store_path" not in getattr(i, "fixturenames", ())]
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+def store_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """Return the path of a new store; see the module docstring."""
     path = tmp_path / "runs.db"
     on_postgres = getattr(request, "param", STORE_OF_ALL_TESTS) == "postgres"

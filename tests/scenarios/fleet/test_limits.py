@@ -19,16 +19,16 @@ from tests.unit.runs.conftest import verify_journals
 PATIENCE = 60
 
 pytestmark = pytest.mark.parametrize(
-    "kept", ["sqlite", pytest.param("postgres", marks=pytest.mark.once)], indirect=True
+    "store_path", ["sqlite", pytest.param("postgres", marks=pytest.mark.once)], indirect=True
 )
 
 
 @pytest.fixture
-async def path(kept: Path) -> AsyncIterator[Path]:
+async def path(store_path: Path) -> AsyncIterator[Path]:
     """Return the path of the store; verify every journal afterwards."""
     with anyio.fail_after(PATIENCE):
-        yield kept
-        await verify_journals(kept)
+        yield store_path
+        await verify_journals(store_path)
 
 
 async def open_processes(

@@ -28,11 +28,11 @@ PATIENCE = 60
 
 
 @pytest.fixture
-async def path(kept: Path) -> AsyncIterator[Path]:
+async def path(store_path: Path) -> AsyncIterator[Path]:
     """Return the path of the store; verify every journal afterwards."""
     with anyio.fail_after(PATIENCE):
-        yield kept
-        await verify_journals(kept)
+        yield store_path
+        await verify_journals(store_path)
 
 
 async def sweep(midrun: Midrun) -> None:

@@ -45,9 +45,9 @@ REQUEST_APPLIED_TWICE = next(
 
 def run_and_read_journal(seed: int, strategy: Strategy) -> list[object]:
     """Run a schedule; return its entries and its effects."""
-    universe = Simulation(seed, strategy)
-    universe.run()
-    return [*universe.env.journal.entries_with_epochs, *universe.env.world.log]
+    simulation = Simulation(seed, strategy)
+    simulation.run()
+    return [*simulation.env.journal.entries_with_epochs, *simulation.env.world.log]
 
 
 def assert_no_failure(seed: int, count: int, strategy: Strategy) -> None:
@@ -109,9 +109,9 @@ def test_a_large_number_is_a_valid_seed(seed: int) -> None:
 def test_schedules_write_most_kinds_of_entries() -> None:
     kinds: set[type] = set()
     for seed in range(400):
-        universe = Simulation(seed, "targeted")
-        universe.run()
-        kinds |= set(universe.env.journal.entry_counts)
+        simulation = Simulation(seed, "targeted")
+        simulation.run()
+        kinds |= set(simulation.env.journal.entry_counts)
     assert {CallStarted, FrameAbandoned} <= kinds
     assert len(kinds) > 50
 
@@ -121,9 +121,9 @@ def test_crashes_and_freezes_interrupt_each_activity_of_an_agent() -> None:
     interrupted: set[tuple[str, str]] = set()
     seeds = iter(range(5000))
     while not interrupted >= INTERRUPTED_ACTIVITIES and (seed := next(seeds, None)) is not None:
-        universe = Simulation(seed, "targeted")
-        universe.run()
-        interrupted |= universe.env.interrupted_activities
+        simulation = Simulation(seed, "targeted")
+        simulation.run()
+        interrupted |= simulation.env.interrupted_activities
     assert interrupted == INTERRUPTED_ACTIVITIES
 
 
@@ -132,11 +132,11 @@ def test_side_questions_are_sent_in_every_phase() -> None:
     verdicts: set[tuple[Phase, type]] = set()
     seeds = iter(range(5000))
     while not verdicts >= SAY_VERDICTS and (seed := next(seeds, None)) is not None:
-        universe = Simulation(seed, "targeted")
-        universe.run()
+        simulation = Simulation(seed, "targeted")
+        simulation.run()
         verdicts |= {
             (reply.phase, type(reply.verdict))
-            for reply in universe.env.replies
+            for reply in simulation.env.replies
             if isinstance(reply.control, Say)
         }
     assert verdicts >= SAY_VERDICTS
@@ -146,16 +146,16 @@ def test_the_text_of_a_failure_has_seed_command_parameters_and_journal() -> None
     found = search(REQUEST_APPLIED_TWICE, "mixed", seed=0, limit=500)
     with REQUEST_APPLIED_TWICE.plant():
         failure = run_schedule(found.seed, "mixed")
-        universe = Simulation(found.seed, "mixed")
+        simulation = Simulation(found.seed, "mixed")
         with pytest.raises(AssertionError):
-            universe.run()
+            simulation.run()
     assert failure is not None
     assert failure.rule == "I20"
     assert f"FAILED seed {found.seed}, strategy mixed: I20" in failure.text
     command = f"--schedules 1 --seed {found.seed} --strategy mixed --verbose"
     assert f"python -m tests.support.simulate {command}" in failure.text
     assert "crashes = " in failure.text
-    for entry, _ in universe.env.journal.entries_with_epochs:
+    for entry, _ in simulation.env.journal.entries_with_epochs:
         assert type(entry).__name__ in failure.text
 
 

@@ -60,12 +60,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run_one(seed: int, strategy: str) -> int:
     """Run one schedule and print its journal, also if it passes."""
-    universe = Simulation(seed, strategy)  # type: ignore[arg-type]  # one of the choices
-    failure = run_simulation(universe)
+    simulation = Simulation(seed, strategy)  # type: ignore[arg-type]  # one of the choices
+    failure = run_simulation(simulation)
     if failure is not None:
         print(failure.text)
         return 1
-    print(format_failure(universe.env, "").replace("FAILED", "passed", 1))
+    print(format_failure(simulation.env, "").replace("FAILED", "passed", 1))
     return 0
 
 

@@ -52,11 +52,11 @@ def run_schedule(seed: int, strategy: Strategy) -> Failure | None:
     return run_simulation(Simulation(seed, strategy))
 
 
-def run_simulation(universe: Simulation) -> Failure | None:
+def run_simulation(simulation: Simulation) -> Failure | None:
     """Run a schedule; return its failure, or None."""
-    env = universe.env
+    env = simulation.env
     try:
-        universe.run()
+        simulation.run()
     except Violation as violation:
         crashed, rule, problem = False, violation.rule, str(violation)
     except Exception as error:  # noqa: BLE001 - each exception of the core is a failure
@@ -72,12 +72,12 @@ def run_schedules(seeds: Iterable[int], strategy: Strategy) -> SweepResult:
     sweep = SweepResult()
     outcomes: Counter[str] = Counter()
     for seed in seeds:
-        universe = Simulation(seed, strategy)
-        failure = run_simulation(universe)
-        state = universe.env.journal.state
+        simulation = Simulation(seed, strategy)
+        failure = run_simulation(simulation)
+        state = simulation.env.journal.state
         sweep.schedules += 1
         sweep.entries += state.seq
-        sweep.steps += universe.env.scheduler.step_count
+        sweep.steps += simulation.env.scheduler.step_count
         if failure is None:
             outcomes[f"{state.phase} with residue" if state.residue else str(state.phase)] += 1
         else:

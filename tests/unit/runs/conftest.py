@@ -30,9 +30,9 @@ class OpenMidrun(Protocol):
 
 
 @pytest.fixture
-def path(kept: Path) -> Path:
+def path(store_path: Path) -> Path:
     """Return the path that stands for the store of the test's runs."""
-    return kept
+    return store_path
 
 
 @pytest.fixture
