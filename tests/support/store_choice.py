@@ -1,7 +1,8 @@
 """The store of a test: a SQLite file, or a real Postgres.
 
-The fixture `store_path` returns a path. If there is a file with the address of a store next to it
-(`runs.url` next to `runs.db`), that is the store. Processes of the test find it the same way.
+The fixture `store_path` returns a path. If there is a file with the address of a store next to
+it (`runs.url` next to `runs.db`), that is the store. Processes of the test find it the same
+way.
 
 `MIDRUN_TEST_STORE=postgres` runs all tests with that fixture on Postgres, and no others. A test
 that needs the SQLite file is skipped there and gives the reason:
