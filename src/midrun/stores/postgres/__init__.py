@@ -14,5 +14,5 @@ deltas by NOTIFY, `setup` checks the server and applies migrations.
 
 Invariants: no transaction stays open between two messages, so a frozen client holds no lock;
 leases, halts and limits are checked inside the procedure; a refusal never rests on cached data.
-Start with `writer`, then `operations` and migration 0001.
+Start with `writer`, then `operations` and the migration.
 """

@@ -2,8 +2,8 @@
 
 Each commit is announced with NOTIFY, which arrives within a millisecond or two. A notification
 can be lost: with a broken connection, or because its sender died between the commit and the
-NOTIFY. So each commit also inserts a row into the table `midrun_news`, and the listener reads
-the new rows once per `POLL_INTERVAL_S`.
+NOTIFY. So each commit also inserts a row into the table `midrun_notices`, and the listener
+reads the new rows once per `POLL_INTERVAL_S`.
 
 Transaction numbers are no usable position in that table: a transaction with a smaller number
 may commit later. The listener therefore keeps the *snapshot* of its last poll, and asks for the
@@ -33,7 +33,7 @@ from midrun.stores.watchers import HALTS_CHANGED, Watchers
 POLL_INTERVAL_S: Final = 1.0
 """Seconds between two polls of the table: the longest delay of a lost notification."""
 
-NEWS_RETENTION_S: Final = 60.0
+NOTICE_RETENTION_S: Final = 60.0
 """Seconds for which rows stay in the table."""
 
 POLLS_PER_CLEANUP: Final = 20
@@ -86,10 +86,10 @@ class ChangeListener:
         """Start to listen, then report the commits since the last poll."""
         # LISTEN comes before the snapshot. A commit in between is reported twice; in the other
         # order it would be lost.
-        await connection.execute(queries.LISTEN, {"what": ""})
+        await connection.execute(queries.LISTEN, {"channel": ""})
         if not self._snapshot:
             ((self._snapshot,),) = await connection.execute(queries.CURRENT_SNAPSHOT)
-        elif read_boot_clock() - self._polled_at > NEWS_RETENTION_S / 2:
+        elif read_boot_clock() - self._polled_at > NOTICE_RETENTION_S / 2:
             # The connection was gone for so long that rows may have been deleted meanwhile.
             # Every run is reported; the watchers drop those that they know already.
             ((snapshot,),) = await connection.execute(queries.CURRENT_SNAPSHOT)
@@ -100,7 +100,7 @@ class ChangeListener:
         else:
             # A server that has crashed may hand out some transaction numbers again, so the
             # old snapshot proves nothing. All rows that are left are reported.
-            ((self._snapshot, payloads),) = await connection.execute(queries.ALL_NEWS)
+            ((self._snapshot, payloads),) = await connection.execute(queries.ALL_NOTICES)
             self._notify_watchers(payloads or ())
         self._polled_at = read_boot_clock()
 
@@ -121,21 +121,21 @@ class ChangeListener:
     async def _poll_news(self, connection: PostgresConnection) -> None:
         """Report the commits that the snapshot of the last poll could not see."""
         ((snapshot, payloads),) = await connection.execute(
-            queries.NEWS_SINCE_SNAPSHOT, {"seen": self._snapshot}
+            queries.NOTICES_SINCE_SNAPSHOT, {"seen": self._snapshot}
         )
         self._notify_watchers(payloads or ())
         self._snapshot, self._polled_at = snapshot, read_boot_clock()
         self._polls += 1
         if self._polls % POLLS_PER_CLEANUP == 0:
             await connection.execute(
-                queries.DELETE_OLD_NEWS, {"kept": round(NEWS_RETENTION_S * 1e6)}
+                queries.DELETE_OLD_NOTICES, {"kept": round(NOTICE_RETENTION_S * 1e6)}
             )
 
     def _notify_watchers(self, payloads: Iterable[str]) -> None:
         changes: list[tuple[RunId, Seq]] = []
         held: set[RunId] = set()
-        # A line is "run seq", or "run seq held" if the run has a holder. A single word stands
-        # for the halts. A later line of the same run replaces its `held`.
+        # A line is "run seq", or "run seq held" if the run has a holder. The line "halts"
+        # stands for all halts. A later line of the same run replaces its `held`.
         for payload in payloads:
             for line in payload.splitlines():
                 run, *rest = line.split(" ")

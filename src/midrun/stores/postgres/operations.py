@@ -62,6 +62,7 @@ class WriteRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent: str | None = None
     thread: str | None = None
     parent: str | None = None
+    owner: str | None = None
     labels: tuple[str, ...] | None = None
     started_at: Micros | None = None
 
@@ -159,6 +160,7 @@ class CreateRunRequest(Struct, frozen=True, kw_only=True):
             agent=head.agent,
             thread=head.thread,
             parent=head.parent,
+            owner=head.owner,
             labels=head.labels,
             started_at=started_at,
         )

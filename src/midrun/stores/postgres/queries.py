@@ -50,17 +50,18 @@ CREATE_SCHEMA_TABLE: Final = """
 SCHEMA_VERSION: Final = "SELECT coalesce(max(version), 0) FROM midrun_schema"
 INSERT_VERSION: Final = "INSERT INTO midrun_schema (version) VALUES (%(version)s)"
 SET_KEY: Final = """
-    INSERT INTO midrun_chains (kid) VALUES (%(kid)s) ON CONFLICT DO NOTHING RETURNING kid
+    INSERT INTO midrun_chain_key (key_id) VALUES (%(key_id)s)
+    ON CONFLICT DO NOTHING RETURNING key_id
 """
-KEY: Final = "SELECT kid FROM midrun_chains"
+KEY: Final = "SELECT key_id FROM midrun_chain_key"
 SERVER_INFO: Final = """
     SELECT current_setting('server_version_num')::integer, pg_is_in_recovery(),
            coalesce(current_schema(), ''), current_setting('server_encoding')
 """
 
 # ── writing ──────────────────────────────────────────────────────────────────
-# A procedure and not a function, because it commits before it notifies: see migration 0001.
-WRITE: Final = "CALL midrun_write(%(bids)s::json, %(again)s, %(now)s, NULL)"
+# A procedure and not a function, because it commits before it notifies: see the migration.
+WRITE: Final = "CALL midrun_write(%(requests)s::json, %(is_retry)s, %(now)s, NULL)"
 RUN_ROW_STATES: Final = """
     SELECT run, seq, hash, at, epoch, holder, head FROM midrun_runs WHERE run = ANY(%(runs)s)
 """
@@ -90,8 +91,8 @@ UPSERT_HEARTBEAT: Final = """
                                        lag = excluded.lag
 """
 DELETE_HOLDER: Final = "DELETE FROM midrun_holders WHERE holder = %(holder)s"
-INSERT_HALT: Final = "SELECT midrun_halt(%(scope)s, %(by)s, %(reason)s, %(now)s)"
-DELETE_HALT: Final = "SELECT midrun_lift(%(scope)s, %(now)s)"
+INSERT_HALT: Final = "SELECT midrun_set_halt(%(scope)s, %(by)s, %(reason)s, %(now)s)"
+DELETE_HALT: Final = "SELECT midrun_remove_halt(%(scope)s, %(now)s)"
 
 # ── reading one run ──────────────────────────────────────────────────────────
 ROW: Final = """
@@ -178,31 +179,31 @@ DUE: Final = """
     SELECT run FROM midrun_runs WHERE wake_at <= (SELECT coalesce(%(now)s, midrun_now()))
     ORDER BY wake_at, no LIMIT %(limit)s
 """
-HALTS: Final = "SELECT scope, who, reason, at FROM midrun_halts ORDER BY at, no"
+HALTS: Final = "SELECT scope, set_by, reason, at FROM midrun_halts ORDER BY at, no"
 HOLDERS: Final = """
     SELECT holder, lag FROM midrun_holders
     WHERE abs((SELECT coalesce(%(now)s, midrun_now())) - beat_at) < ttl ORDER BY holder
 """
 
 # ── notifications between processes ──────────────────────────────────────────
-LISTEN: Final = "SELECT midrun_listen(%(what)s)"
-NOTIFY: Final = "SELECT pg_notify('midrun_' || midrun_key() || %(what)s, %(message)s)"
+LISTEN: Final = "SELECT midrun_listen(%(channel)s)"
+NOTIFY: Final = "SELECT pg_notify('midrun_' || midrun_schema_key() || %(channel)s, %(message)s)"
 CURRENT_SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 # The rows whose transaction the last snapshot could not see. The first condition only narrows
 # the index scan: everything below a snapshot's xmin was visible in it.
-NEWS_SINCE_SNAPSHOT: Final = """
-    SELECT pg_current_snapshot()::text, array_agg(told ORDER BY xid)
-    FROM midrun_news
+NOTICES_SINCE_SNAPSHOT: Final = """
+    SELECT pg_current_snapshot()::text, array_agg(payload ORDER BY xid)
+    FROM midrun_notices
     WHERE xid >= pg_snapshot_xmin(%(seen)s::pg_snapshot)
       AND NOT pg_visible_in_snapshot(xid, %(seen)s::pg_snapshot)
 """
-ALL_NEWS: Final = (
-    "SELECT pg_current_snapshot()::text, array_agg(told ORDER BY xid) FROM midrun_news"
+ALL_NOTICES: Final = (
+    "SELECT pg_current_snapshot()::text, array_agg(payload ORDER BY xid) FROM midrun_notices"
 )
 ALL_RUNS: Final = "SELECT run, seq FROM midrun_runs"
-DELETE_OLD_NEWS: Final = """
-    DELETE FROM midrun_news WHERE ctid IN (
-        SELECT ctid FROM midrun_news
+DELETE_OLD_NOTICES: Final = """
+    DELETE FROM midrun_notices WHERE ctid IN (
+        SELECT ctid FROM midrun_notices
         WHERE at < midrun_now() - %(kept)s FOR UPDATE SKIP LOCKED LIMIT 10000
     )
 """
@@ -210,7 +211,9 @@ DELETE_OLD_NEWS: Final = """
 # ── followers ────────────────────────────────────────────────────────────────
 # A run up to a follower's `since` that has no cursor has not grown since the follower came. The
 # follower counts as being at the run's current end.
-ACQUIRE_LEADERSHIP: Final = "SELECT midrun_follow(%(follower)s, %(holder)s, %(lasts)s, %(now)s)"
+ACQUIRE_LEADERSHIP: Final = (
+    "SELECT midrun_acquire_leadership(%(follower)s, %(holder)s, %(ttl)s, %(now)s)"
+)
 RELEASE_LEADERSHIP: Final = """
     UPDATE midrun_followers SET holder = '', until = 0
     WHERE follower = %(follower)s AND holder = %(holder)s
@@ -219,38 +222,38 @@ SELECT_SINCE: Final = "SELECT since FROM midrun_followers WHERE follower = %(fol
 # Sent without a prepared plan: the number of runs after `since` changes the best one.
 SELECT_BEHIND: Final = """
     SELECT run, seq, note FROM (
-        SELECT r.at, r.no, r.run, m.seq, m.note
-        FROM midrun_marks AS m JOIN midrun_runs AS r ON r.no = m.no AND r.seq > m.seq
-        WHERE m.follower = %(follower)s AND m.no <= %(since)s AND r.no <= %(since)s
+        SELECT r.at, r.no, r.run, c.seq, c.note
+        FROM midrun_cursors AS c JOIN midrun_runs AS r ON r.no = c.no AND r.seq > c.seq
+        WHERE c.follower = %(follower)s AND c.no <= %(since)s AND r.no <= %(since)s
           AND r.phase NOT IN ('queued', 'running', 'pausing', 'cancelling')
         UNION ALL
-        SELECT r.at, r.no, r.run, coalesce(m.seq, 0), coalesce(m.note, '')
+        SELECT r.at, r.no, r.run, coalesce(c.seq, 0), coalesce(c.note, '')
         FROM midrun_runs AS r
-        LEFT JOIN midrun_marks AS m ON m.follower = %(follower)s AND m.no = r.no
-        WHERE r.no > %(since)s AND r.seq > coalesce(m.seq, 0)
+        LEFT JOIN midrun_cursors AS c ON c.follower = %(follower)s AND c.no = r.no
+        WHERE r.no > %(since)s AND r.seq > coalesce(c.seq, 0)
           AND r.phase NOT IN ('queued', 'running', 'pausing', 'cancelling')
     ) AS behind (at, no, run, seq, note)
     ORDER BY at, no LIMIT %(limit)s
 """
 SELECT_CURSOR: Final = """
-    SELECT coalesce(m.seq, CASE WHEN r.no <= f.since THEN r.seq ELSE 0 END),
-           coalesce(m.note, '')
+    SELECT coalesce(c.seq, CASE WHEN r.no <= f.since THEN r.seq ELSE 0 END),
+           coalesce(c.note, '')
     FROM midrun_runs AS r
     LEFT JOIN midrun_followers AS f ON f.follower = %(follower)s
-    LEFT JOIN midrun_marks AS m ON m.follower = %(follower)s AND m.no = r.no
+    LEFT JOIN midrun_cursors AS c ON c.follower = %(follower)s AND c.no = r.no
     WHERE r.run = %(run)s
 """
 # The run's row is locked first, as an append does: both may be about to insert its cursor.
 ADVANCE_CURSOR: Final = """
     WITH its AS (SELECT no, seq FROM midrun_runs WHERE run = %(run)s FOR KEY SHARE),
          moved AS (
-             INSERT INTO midrun_marks AS kept (follower, no, seq, note)
+             INSERT INTO midrun_cursors AS kept (follower, no, seq, note)
              SELECT %(follower)s, no, %(seq)s, %(note)s FROM its
              WHERE %(seq)s >= seq OR no > (
                        SELECT since FROM midrun_followers WHERE follower = %(follower)s
                    ) OR EXISTS (
-                       SELECT FROM midrun_marks AS m
-                       WHERE m.follower = %(follower)s AND m.no = its.no
+                       SELECT FROM midrun_cursors AS c
+                       WHERE c.follower = %(follower)s AND c.no = its.no
                    )
              ON CONFLICT (follower, no) DO UPDATE SET seq = excluded.seq, note = excluded.note
              WHERE excluded.seq >= kept.seq

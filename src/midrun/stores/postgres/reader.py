@@ -42,7 +42,7 @@ class PostgresFollowerCursors:
     async def acquire_leadership(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
         check_follower_name(follower)
         ttl_micros = validation.check_heartbeat(holder, ttl, 0.0)
-        values = {"follower": follower, "holder": holder, "lasts": ttl_micros}
+        values = {"follower": follower, "holder": holder, "ttl": ttl_micros}
         values |= {"now": self._server_clock.get_override()}
         ((acquired,),) = await self._pool.execute(queries.ACQUIRE_LEADERSHIP, values)
         return bool(acquired)

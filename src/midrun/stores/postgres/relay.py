@@ -77,7 +77,7 @@ class PostgresRelay:
         """Send a message; ignore a failure, because nothing depends on it."""
         with suppress(StoreError):
             await self._pool.execute(
-                queries.NOTIFY, {"what": name, "message": message.decode()}
+                queries.NOTIFY, {"channel": name, "message": message.decode()}
             )
         return True
 
@@ -116,9 +116,9 @@ class PostgresRelay:
         # channel.
         self._channel = f"_{connection.pid}"
         for channel in (SHARED_CHANNEL, self._channel):
-            await connection.execute(queries.LISTEN, {"what": channel})
+            await connection.execute(queries.LISTEN, {"channel": channel})
         await connection.execute(
-            queries.NOTIFY, {"what": SHARED_CHANNEL, "message": ANNOUNCE_REQUEST}
+            queries.NOTIFY, {"channel": SHARED_CHANNEL, "message": ANNOUNCE_REQUEST}
         )
 
     def _disconnect(self) -> None:
@@ -136,7 +136,7 @@ class PostgresRelay:
             self._announced_at = read_boot_clock()
             for message in self._build_announcements():
                 await self._connection.execute(
-                    queries.NOTIFY, {"what": SHARED_CHANNEL, "message": message}
+                    queries.NOTIFY, {"channel": SHARED_CHANNEL, "message": message}
                 )
         if self._connection.has_notifications():
             await checkpoint()

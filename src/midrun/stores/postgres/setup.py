@@ -104,7 +104,7 @@ async def _check_key(
 ) -> None:
     """Check that the chains use the key `key_id`; a new store adopts it."""
     rows = await connection.execute(queries.KEY) or await connection.execute(
-        queries.SET_KEY, {"kid": key_id}
+        queries.SET_KEY, {"key_id": key_id}
     )
     ((stored_id,),) = rows or await connection.execute(
         queries.KEY

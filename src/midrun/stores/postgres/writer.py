@@ -337,9 +337,10 @@ class PostgresWriter:
 
     async def _call_procedure(self, requests: str, *, again: bool) -> str:
         async def call_once(connection: PostgresConnection, lost_count: int) -> Rows:
-            now, repeated = self._server_clock.get_override(), again or lost_count > 0
+            now = self._server_clock.get_override()
+            is_retry = again or lost_count > 0
             return await connection.execute(
-                queries.WRITE, {"bids": requests, "again": repeated, "now": now}
+                queries.WRITE, {"requests": requests, "is_retry": is_retry, "now": now}
             )
 
         ((answer,),) = await self._pool.run_with_retry(call_once)

@@ -45,7 +45,7 @@ from midrun.stores.sqlite import queries
 _LOG: Final = logging.getLogger("midrun.stores")
 
 APPLICATION_ID: Final = 0x4D49_4452  # "MIDR"
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 1
 HEADER_BYTES: Final = 100
 """Size of SQLite's file header.
 
@@ -367,11 +367,9 @@ def _ensure_schema(db: apsw.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
         check_schema_version(db)
-        missing = {0: ("schema.sql",), 1: ("schema_2.sql",)}.get(db.pragma("user_version"), ())
-        # The other scripts say IF NOT EXISTS and have no version of their own: an older midrun
-        # works on without the tables that it does not know.
-        for name in (*missing, "marks.sql", "chains.sql", "chunks.sql"):
-            for _ in db.execute(Path(__file__).with_name(name).read_text("utf-8")):
+        if not db.pragma("user_version"):
+            schema = Path(__file__).with_name("schema.sql").read_text("utf-8")
+            for _ in db.execute(schema):
                 pass
         db.execute("COMMIT")
     except BaseException:

@@ -1,9 +1,9 @@
 """Follower cursors in a SQLite file.
 
 Writes go through the store's one writer, reads through its reader. A follower that is new to a
-file with runs does not get a cursor for each of them: its row in `latecomers` has the number of
-the newest run at that time. A run up to that number without a cursor has not grown since; a
-trigger adds its cursor when it grows.
+file with runs does not get a cursor for each of them: its row has the number of the newest run
+at that time. A run up to that number without a cursor has not grown since; a trigger adds its
+cursor when it grows.
 """
 
 from collections.abc import Sequence
@@ -23,55 +23,43 @@ from midrun.stores.sqlite.reader import ReadConnection
 from midrun.stores.sqlite.row_cache import RowCache
 from midrun.stores.sqlite.writer import SqliteWriter
 
-INSERT_FOLLOWER: Final = "INSERT OR IGNORE INTO followers VALUES (?, '', 0)"
-INSERT_LATECOMER: Final = (
-    "INSERT INTO latecomers SELECT ?, no, '', 0 FROM runs ORDER BY no DESC LIMIT 1"
-)
-BLOCK_OLD_VERSIONS: Final = """
-    UPDATE followers SET holder = 'a newer midrun', until = 9223372036854775807
-    WHERE follower IN (SELECT follower FROM latecomers) AND follower = ?
+INSERT_FOLLOWER: Final = """
+    INSERT OR IGNORE INTO followers SELECT ?, '', 0, coalesce(max(no), 0) FROM runs
 """
-ACQUIRE_LEADERSHIP: Final = (
-    """
+ACQUIRE_LEADERSHIP: Final = """
     UPDATE followers SET holder = ?2, until = ?3
     WHERE follower = ?1 AND (holder IN ('', ?2) OR until <= ?4)
-    """,
-    """
-    UPDATE latecomers SET holder = ?2, until = ?3
-    WHERE follower = ?1 AND (holder IN ('', ?2) OR until <= ?4)
-    """,
-)
-RELEASE_LEADERSHIP: Final = (
-    "UPDATE followers SET holder = '', until = 0 WHERE follower = ? AND holder = ?",
-    "UPDATE latecomers SET holder = '', until = 0 WHERE follower = ? AND holder = ?",
-)
+"""
+RELEASE_LEADERSHIP: Final = """
+    UPDATE followers SET holder = '', until = 0 WHERE follower = ? AND holder = ?
+"""
 # A run up to `since` that has no cursor has not grown since the follower came. The follower
 # counts as being at the run's current end.
 ADVANCE_CURSOR: Final = """
-    INSERT INTO marks SELECT ?1, r.no, ?3, ?4 FROM runs AS r
-    LEFT JOIN latecomers AS l ON l.follower = ?1
-    LEFT JOIN marks AS m ON m.follower = ?1 AND m.no = r.no
+    INSERT INTO cursors SELECT ?1, r.no, ?3, ?4 FROM runs AS r
+    LEFT JOIN followers AS f ON f.follower = ?1
+    LEFT JOIN cursors AS c ON c.follower = ?1 AND c.no = r.no
     WHERE r.run = ?2
-      AND ?3 >= coalesce(m.seq, CASE WHEN r.no <= l.since THEN r.seq ELSE 0 END)
+      AND ?3 >= coalesce(c.seq, CASE WHEN r.no <= f.since THEN r.seq ELSE 0 END)
     ON CONFLICT DO UPDATE SET seq = excluded.seq, note = excluded.note
 """
 SELECT_CURSOR: Final = """
-    SELECT coalesce(m.seq, CASE WHEN r.no <= l.since THEN r.seq ELSE 0 END),
-           coalesce(m.note, '')
-    FROM runs AS r LEFT JOIN latecomers AS l ON l.follower = ?1
-    LEFT JOIN marks AS m ON m.follower = ?1 AND m.no = r.no WHERE r.run = ?2
+    SELECT coalesce(c.seq, CASE WHEN r.no <= f.since THEN r.seq ELSE 0 END),
+           coalesce(c.note, '')
+    FROM runs AS r LEFT JOIN followers AS f ON f.follower = ?1
+    LEFT JOIN cursors AS c ON c.follower = ?1 AND c.no = r.no WHERE r.run = ?2
 """
-SELECT_SINCE: Final = "SELECT since FROM latecomers WHERE follower = ?"
+SELECT_SINCE: Final = "SELECT since FROM followers WHERE follower = ?"
 SELECT_BEHIND: Final = """
     SELECT run, seq, note FROM (
-        SELECT r.at, r.no, r.run, m.seq, m.note
-        FROM marks AS m CROSS JOIN runs AS r ON r.no = m.no
-        WHERE m.follower = ?1 AND m.no <= ?3 AND r.seq > m.seq
+        SELECT r.at, r.no, r.run, c.seq, c.note
+        FROM cursors AS c CROSS JOIN runs AS r ON r.no = c.no
+        WHERE c.follower = ?1 AND c.no <= ?3 AND r.seq > c.seq
           AND r.phase IN ('paused', 'waiting', 'cancelled', 'completed', 'failed', 'halted')
         UNION ALL
-        SELECT r.at, r.no, r.run, coalesce(m.seq, 0), coalesce(m.note, '')
-        FROM runs AS r LEFT JOIN marks AS m ON m.follower = ?1 AND m.no = r.no
-        WHERE r.no > ?3 AND r.seq > coalesce(m.seq, 0)
+        SELECT r.at, r.no, r.run, coalesce(c.seq, 0), coalesce(c.note, '')
+        FROM runs AS r LEFT JOIN cursors AS c ON c.follower = ?1 AND c.no = r.no
+        WHERE r.no > ?3 AND r.seq > coalesce(c.seq, 0)
           AND r.phase IN ('paused', 'waiting', 'cancelled', 'completed', 'failed', 'halted')
     )
     ORDER BY at, no LIMIT ?2
@@ -124,18 +112,12 @@ class AcquireLeadership(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def __call__(self, rows: RowCache) -> bool:
+        # A new follower starts at the end of every run that exists now.
         rows.db.execute(INSERT_FOLLOWER, (self.follower,))
-        if rows.db.changes():
-            # A new follower starts at the end of every run that exists now. A midrun that does
-            # not know the table `latecomers` would take those runs for unreported ones, so it
-            # finds the leadership in `followers` taken for ever.
-            rows.db.execute(INSERT_LATECOMER, (self.follower,))
-            rows.db.execute(BLOCK_OLD_VERSIONS, (self.follower,))
-        now, acquired = self.clock(), 0
-        for statement in ACQUIRE_LEADERSHIP:
-            rows.db.execute(statement, (self.follower, self.holder, now + self.ttl_micros, now))
-            acquired += rows.db.changes()
-        return acquired > 0
+        now = self.clock()
+        values = (self.follower, self.holder, now + self.ttl_micros, now)
+        rows.db.execute(ACQUIRE_LEADERSHIP, values)
+        return rows.db.changes() > 0
 
 
 class ReleaseLeadership(Struct, frozen=True, kw_only=True):
@@ -145,8 +127,7 @@ class ReleaseLeadership(Struct, frozen=True, kw_only=True):
     holder: str
 
     def __call__(self, rows: RowCache) -> None:
-        for statement in RELEASE_LEADERSHIP:
-            rows.db.execute(statement, (self.follower, self.holder))
+        rows.db.execute(RELEASE_LEADERSHIP, (self.follower, self.holder))
 
 
 class AdvanceCursor(Struct, frozen=True, kw_only=True):
@@ -161,9 +142,9 @@ class AdvanceCursor(Struct, frozen=True, kw_only=True):
         Raises:
             RunNotFound: no such run.
         """
-        mark = self.cursor
-        rows.find_row(mark.run)
-        rows.db.execute(ADVANCE_CURSOR, (self.follower, mark.run, mark.seq, mark.note))
+        cursor = self.cursor
+        rows.find_row(cursor.run)
+        rows.db.execute(ADVANCE_CURSOR, (self.follower, cursor.run, cursor.seq, cursor.note))
 
 
 def _read_behind(db: apsw.Connection, follower: str, limit: int) -> list[FollowerCursor]:

@@ -42,7 +42,7 @@ UPSERT_HEARTBEAT: Final = """
                                        lag = excluded.lag
 """
 DELETE_HOLDER: Final = "DELETE FROM holders WHERE holder = ?"
-SET_KEY: Final = "INSERT INTO chains SELECT ? WHERE NOT EXISTS (SELECT 1 FROM chains)"
+SET_KEY: Final = "INSERT INTO chain_key SELECT ? WHERE NOT EXISTS (SELECT 1 FROM chain_key)"
 DELETE_DEAD_HOLDERS: Final = """
     DELETE FROM holders WHERE beat_at + ttl < ?1 - ?2 OR beat_at - ttl >= ?1
 """
@@ -64,7 +64,7 @@ COUNT_HELD: Final = """
 """
 INSERT_HALT: Final = "INSERT OR IGNORE INTO halts (scope, by, reason, at) VALUES (?, ?, ?, ?)"
 DELETE_HALT: Final = "DELETE FROM halts WHERE scope = ?"
-BUMP_HALT_COUNTER: Final = "UPDATE latches SET turns = turns + 1"
+BUMP_HALT_COUNTER: Final = "UPDATE halt_counter SET changes = changes + 1"
 
 # ── reading one run ──────────────────────────────────────────────────────────
 ROW: Final = """
@@ -171,7 +171,7 @@ DRIVABLE: Final = """
 DUE: Final = """
     SELECT run FROM runs WHERE wake_at IS NOT NULL AND wake_at <= ? ORDER BY wake_at, no LIMIT ?
 """
-KEY: Final = "SELECT kid FROM chains"
+KEY: Final = "SELECT key_id FROM chain_key"
 HALTS: Final = "SELECT scope, by, reason, at FROM halts ORDER BY at, rowid"
 HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl ORDER BY holder"
 
@@ -180,7 +180,7 @@ HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl O
 DATA_VERSION: Final = "PRAGMA data_version"
 VERSION: Final = "PRAGMA user_version"
 LAST_ENTRY_ID: Final = "SELECT coalesce(max(id), 0) FROM entries"
-HALT_COUNTER: Final = "SELECT turns FROM latches"
+HALT_COUNTER: Final = "SELECT changes FROM halt_counter"
 # NOT INDEXED: to group by run, SQLite would walk the index of all entries in the file. Without
 # the index it reads only the range of ids.
 CHANGED_RUNS: Final = """

@@ -17,7 +17,7 @@ CREATE TABLE runs (
     agent      TEXT    NOT NULL,
     thread     TEXT    NOT NULL,
     parent     TEXT    NOT NULL,
-    owner      TEXT    NOT NULL DEFAULT ''
+    owner      TEXT    NOT NULL      -- the user who started it
 ) STRICT;
 
 CREATE INDEX runs_by_phase ON runs (phase);
@@ -59,6 +59,17 @@ BEGIN
     SELECT raise(ABORT, 'entries are never removed');
 END;
 
+-- Parts of the first lines of runs, shared by all runs of a thread: see `stores/chunks.py`.
+CREATE TABLE chunks (
+    hash BLOB PRIMARY KEY,           -- SHA-256 of the body
+    body BLOB NOT NULL
+) STRICT;
+
+-- The id of the key of the hash chains: at most one row, empty if there is no key, never changed.
+CREATE TABLE chain_key (
+    key_id TEXT NOT NULL
+) STRICT;
+
 CREATE TABLE snapshots (
     no   INTEGER PRIMARY KEY REFERENCES runs,
     seq  INTEGER NOT NULL,
@@ -81,11 +92,38 @@ CREATE TABLE halts (
 ) STRICT;
 
 -- One row, incremented by every halt and lift, so that other processes notice.
-CREATE TABLE latches (
-    turns INTEGER NOT NULL
+CREATE TABLE halt_counter (
+    changes INTEGER NOT NULL
 ) STRICT;
 
-INSERT INTO latches VALUES (0);
+INSERT INTO halt_counter VALUES (0);
+
+-- Followers, and the cursor of each follower in each run. When a follower first starts, the
+-- existing entries of all runs up to number `since` count as delivered. Such a run has no cursor
+-- until it grows; then the trigger adds one for its old seq. Of a run after `since` without a
+-- cursor, nothing was delivered.
+CREATE TABLE followers (
+    follower TEXT    PRIMARY KEY,
+    holder   TEXT    NOT NULL,       -- empty: no process is the leader
+    until    INTEGER NOT NULL,
+    since    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE cursors (
+    follower TEXT    NOT NULL REFERENCES followers,
+    no       INTEGER NOT NULL REFERENCES runs,
+    seq      INTEGER NOT NULL,
+    note     TEXT    NOT NULL,
+    PRIMARY KEY (follower, no)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER runs_that_grow_get_cursors BEFORE UPDATE OF seq ON runs
+WHEN old.no <= (SELECT max(since) FROM followers)
+BEGIN
+    INSERT INTO cursors SELECT follower, old.no, old.seq, '' FROM followers AS f
+    WHERE since >= old.no
+      AND NOT EXISTS (SELECT 1 FROM cursors WHERE follower = f.follower AND no = old.no);
+END;
 
 PRAGMA application_id = 1296647250;  -- "MIDR"
-PRAGMA user_version = 2;
+PRAGMA user_version = 1;

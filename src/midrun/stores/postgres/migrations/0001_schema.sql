@@ -1,0 +1,378 @@
+-- Schema 1. All names begin with midrun_, so that the store can share a database with other
+-- applications. Text that is only compared has the collation "C", the fastest and the same
+-- on every server. Times are microseconds since 1970.
+
+CREATE TABLE midrun_runs (
+    no         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- in order of creation
+    run        text   COLLATE "C" NOT NULL UNIQUE,
+    seq        bigint NOT NULL,
+    hash       bytea  NOT NULL,
+    at         bigint NOT NULL,                   -- of the newest entry
+    started_at bigint NOT NULL,
+    epoch      bigint NOT NULL,
+    holder     text   COLLATE "C" NOT NULL,       -- empty: no lease is held
+    head       bytea  NOT NULL,                   -- JSON; the columns below are its indexed fields
+    phase      text   COLLATE "C" NOT NULL,
+    attention  text   COLLATE "C" NOT NULL,
+    wake_at    bigint,
+    agent      text   COLLATE "C" NOT NULL,
+    thread     text   COLLATE "C" NOT NULL,
+    parent     text   COLLATE "C" NOT NULL,
+    owner      text   COLLATE "C" NOT NULL        -- the user who started it
+) WITH (fillfactor = 70);  -- an append that changes no indexed column stays on its page
+
+CREATE INDEX midrun_runs_by_phase ON midrun_runs (phase, no);
+CREATE INDEX midrun_runs_by_agent ON midrun_runs (agent, no);
+CREATE INDEX midrun_runs_by_owner ON midrun_runs (owner, no) WHERE owner <> '';
+CREATE INDEX midrun_runs_by_thread ON midrun_runs (thread, no) WHERE thread <> '';
+CREATE INDEX midrun_runs_by_parent ON midrun_runs (parent, no) WHERE parent <> '';
+CREATE INDEX midrun_runs_by_attention ON midrun_runs (no) WHERE attention <> '';
+CREATE INDEX midrun_runs_by_wake ON midrun_runs (wake_at, no) WHERE wake_at IS NOT NULL;
+CREATE INDEX midrun_runs_to_drive ON midrun_runs (no)
+    WHERE phase IN ('queued', 'running', 'pausing', 'cancelling');
+-- Only a small part of all runs is held. An append does not change the holder.
+CREATE INDEX midrun_runs_held ON midrun_runs (holder) WHERE holder <> '';
+
+CREATE TABLE midrun_labels (
+    label text   COLLATE "C" NOT NULL,
+    no    bigint NOT NULL REFERENCES midrun_runs,
+    PRIMARY KEY (label, no)
+);
+CREATE INDEX midrun_labels_of_run ON midrun_labels (no);
+
+-- Lines are stored as they were hashed. jsonb would reorder and rewrite them.
+-- `no` refers to midrun_runs. It has no foreign key, because every append would pay for the check.
+CREATE TABLE midrun_entries (
+    no   bigint NOT NULL,
+    seq  bigint NOT NULL,
+    line bytea  NOT NULL,
+    hash bytea  NOT NULL,
+    PRIMARY KEY (no, seq)
+);
+
+CREATE FUNCTION midrun_refuse_entry_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'entries are never changed and never removed';
+END
+$$;
+
+CREATE TRIGGER midrun_refuse_entry_change BEFORE UPDATE OR DELETE OR TRUNCATE ON midrun_entries
+    FOR EACH STATEMENT EXECUTE FUNCTION midrun_refuse_entry_change();
+
+-- Parts of the first lines of runs, shared by all runs of a thread: see `stores/chunks.py`. They
+-- are written before the run that refers to them. If that run is then refused, its chunks stay
+-- and are shared by the next run with the same history.
+CREATE TABLE midrun_chunks (
+    hash bytea PRIMARY KEY,       -- SHA-256 of the body
+    body bytea NOT NULL
+);
+
+-- The id of the key of the hash chains: one row, empty if there is no key, never changed.
+CREATE TABLE midrun_chain_key (
+    one    boolean PRIMARY KEY DEFAULT TRUE CHECK (one),
+    key_id text    COLLATE "C" NOT NULL
+);
+
+CREATE TABLE midrun_snapshots (
+    no   bigint PRIMARY KEY REFERENCES midrun_runs,
+    seq  bigint NOT NULL,
+    hash bytea  NOT NULL,
+    body bytea  NOT NULL
+);
+
+CREATE TABLE midrun_holders (
+    holder  text   COLLATE "C" PRIMARY KEY,
+    beat_at bigint NOT NULL,      -- alive while |now - beat_at| < ttl: after the clock was
+    ttl     bigint NOT NULL,      -- set back, a dead holder must not count as alive
+    lag     double precision NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE midrun_halts (
+    no     bigint GENERATED ALWAYS AS IDENTITY,
+    scope  text   COLLATE "C" PRIMARY KEY,
+    set_by text   NOT NULL,
+    reason text   NOT NULL,
+    at     bigint NOT NULL
+);
+
+-- Followers, and the cursor of each follower in each run. When a follower first starts, the
+-- existing entries of all runs up to number `since` count as delivered. Such a run needs no cursor
+-- until it grows; then it gets one for its old seq. Of a run after `since` without a cursor,
+-- nothing was delivered.
+CREATE TABLE midrun_followers (
+    follower text   COLLATE "C" PRIMARY KEY,
+    holder   text   COLLATE "C" NOT NULL,  -- the process that is the leader; empty: none
+    until    bigint NOT NULL,
+    since    bigint NOT NULL
+);
+
+CREATE TABLE midrun_cursors (
+    follower text   COLLATE "C" NOT NULL REFERENCES midrun_followers,
+    no       bigint NOT NULL REFERENCES midrun_runs,
+    seq      bigint NOT NULL,
+    note     text   NOT NULL,
+    PRIMARY KEY (follower, no)
+);
+
+-- Notifications for processes that missed them: a row for each commit, kept for a while. The
+-- transaction number is not a position, because an earlier transaction may commit later. Readers
+-- ask for the rows that were not visible to their last query.
+CREATE TABLE midrun_notices (
+    xid     xid8   NOT NULL,
+    at      bigint NOT NULL,
+    payload text   NOT NULL       -- as in NOTIFY: on each line a run and its seq, or "halts"
+);
+CREATE INDEX midrun_notices_by_xid ON midrun_notices (xid);
+
+-- ── functions that others use ────────────────────────────────────────────────────────────
+-- Functions in plpgsql cache their plans; those in SQL can be inlined into queries.
+
+-- The store's clock, in microseconds since 1970.
+CREATE FUNCTION midrun_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$$;
+
+-- Distinguishes the locks and channels of this schema from those of other schemas.
+CREATE FUNCTION midrun_schema_key() RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT 'midrun_runs'::regclass::oid::bigint::bit(32)::integer
+$$;
+
+CREATE FUNCTION midrun_is_alive(its_holder text, now bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM midrun_holders WHERE holder = its_holder AND abs(now - beat_at) < ttl
+    );
+END
+$$;
+
+-- Groups lines into payloads for NOTIFY, which are limited to 8000 bytes.
+CREATE FUNCTION midrun_payloads(lines text[]) RETURNS SETOF text LANGUAGE sql IMMUTABLE AS $$
+    SELECT string_agg(line, E'\n') FROM unnest(lines) WITH ORDINALITY AS l (line, place)
+    GROUP BY (place - 1) / 80  -- a line has 96 bytes at most
+$$;
+
+-- Returns a scope of `limits` whose limit is reached by other runs with a live holder, or NULL.
+-- The caller holds the locks of all these scopes.
+CREATE FUNCTION midrun_full_scope(limits json, own_no bigint, now bigint) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT scope FROM json_each_text(limits) AS l (scope, most)
+        WHERE most::bigint <= (
+            SELECT count(*) FROM midrun_runs AS r
+            WHERE holder <> '' AND no <> own_no
+              AND holder IN (SELECT holder FROM midrun_holders WHERE abs(now - beat_at) < ttl)
+              AND CASE
+                  WHEN scope = 'all' THEN TRUE
+                  WHEN scope LIKE 'agent:%' THEN agent = substr(scope, 7)
+                  ELSE EXISTS (
+                      SELECT FROM midrun_labels AS l
+                      WHERE l.no = r.no AND l.label = substr(scope, 7)
+                  )
+              END
+        )
+        LIMIT 1
+    );
+END
+$$;
+
+-- ── writing ──────────────────────────────────────────────────────────────────────────────
+
+-- Executes the write requests of one process in one transaction. `requests` is a list of new runs
+-- and appends, in the order in which rows are locked. Each names the seq after which it was
+-- decided. If the run has another seq by now, the request is skipped, and its answer is the
+-- current row.
+--
+-- With `is_retry`, the answer to the same list was lost: a request whose entries are stored
+-- already, with the same seq and hash, counts as done.
+--
+-- No transaction stays open between two messages of the client, so a frozen process holds no
+-- lock. Processes are notified after the commit, in a separate transaction: if the commit of the
+-- entries contained a NOTIFY, all such commits of the cluster would wait for each other's disk.
+-- A process that missed a notification finds it in midrun_notices.
+CREATE PROCEDURE midrun_write(
+    requests json, is_retry boolean, given_now bigint, INOUT answer text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    request    record;
+    run_row    midrun_runs;
+    halt       midrun_halts;
+    full_scope text;
+    last_since bigint;
+    applies    boolean;
+    alive      boolean;
+    now        bigint := coalesce(given_now, midrun_now());
+    answers    json[] := '{}';
+    changes    text[] := '{}';
+BEGIN
+    -- Writers share this lock; setting or lifting a halt takes it exclusively. So a start is
+    -- either committed before the halt, or sees it.
+    PERFORM pg_advisory_xact_lock_shared(1296647250, midrun_schema_key());
+    -- Leases of a limited scope are taken one after the other, so that each counts the one before.
+    -- The locks are taken before any row lock and in one order: no deadlock. The test for the text
+    -- is cheap: limits are rare, and the list may be long.
+    IF strpos(requests::text, '"limits":{') > 0 THEN
+        PERFORM pg_advisory_xact_lock(1296647252, key) FROM (
+            SELECT DISTINCT hashtext(midrun_schema_key() || ' ' || scope) AS key
+            FROM json_array_elements(requests) AS r, json_object_keys(r -> 'limits') AS scope
+            ORDER BY key
+        ) AS scopes;
+    END IF;
+    last_since := (SELECT max(since) FROM midrun_followers);  -- after the lock of a new follower
+    FOR request IN
+        SELECT * FROM json_to_recordset(requests) AS r (
+            run text, "after" bigint, seq bigint, hash text, at bigint, lines json,
+            starts boolean, taker text, limits json, epoch bigint, holder text, head text,
+            phase text, attention text, wake_at bigint, agent text, thread text, parent text,
+            owner text, labels json, started_at bigint
+        )
+    LOOP
+        applies := FALSE;
+        alive := FALSE;
+        halt := NULL;
+        full_scope := NULL;
+        IF request."after" = 0 THEN
+            INSERT INTO midrun_runs (run, seq, hash, at, started_at, epoch, holder, head, phase,
+                                     attention, wake_at, agent, thread, parent, owner)
+            VALUES (request.run, request.seq, decode(request.hash, 'hex'), request.at,
+                    request.started_at, request.epoch, '', convert_to(request.head, 'UTF8'),
+                    request.phase, request.attention, request.wake_at, request.agent,
+                    request.thread, request.parent, request.owner)
+            ON CONFLICT (run) DO NOTHING
+            RETURNING * INTO run_row;
+            applies := FOUND;
+        END IF;
+        IF applies THEN
+            INSERT INTO midrun_labels (label, no)
+            SELECT DISTINCT label, run_row.no
+            FROM json_array_elements_text(request.labels) AS label;
+        ELSE
+            SELECT * INTO run_row FROM midrun_runs WHERE run = request.run FOR UPDATE;
+            IF run_row.holder NOT IN ('', request.taker) THEN
+                alive := midrun_is_alive(run_row.holder, now);
+            END IF;
+            applies := coalesce(run_row.seq = request."after", FALSE) AND NOT alive;
+            IF applies AND request.starts AND EXISTS (SELECT FROM midrun_halts) THEN
+                SELECT * INTO halt FROM midrun_halts
+                WHERE scope IN ('all', 'agent:' || run_row.agent, 'run:' || run_row.run)
+                   OR scope IN (SELECT 'label:' || label FROM midrun_labels WHERE no = run_row.no)
+                ORDER BY no LIMIT 1;
+                applies := NOT FOUND;
+            END IF;
+            IF applies AND request.limits IS NOT NULL AND run_row.holder <> request.taker THEN
+                full_scope := midrun_full_scope(request.limits, run_row.no, now);
+                applies := full_scope IS NULL;
+            END IF;
+            IF applies AND run_row.no <= last_since THEN
+                INSERT INTO midrun_cursors (follower, no, seq, note)
+                SELECT follower, run_row.no, run_row.seq, '' FROM midrun_followers AS f
+                WHERE since >= run_row.no AND NOT EXISTS (
+                    SELECT FROM midrun_cursors AS c
+                    WHERE c.follower = f.follower AND c.no = run_row.no
+                )
+                ON CONFLICT (follower, no) DO NOTHING;
+            END IF;
+            IF applies THEN
+                UPDATE midrun_runs
+                SET seq = request.seq, hash = decode(request.hash, 'hex'), at = request.at,
+                    head = convert_to(request.head, 'UTF8'), epoch = request.epoch,
+                    holder = request.holder, phase = request.phase,
+                    attention = request.attention, wake_at = request.wake_at
+                WHERE no = run_row.no;
+            END IF;
+        END IF;
+        IF applies THEN
+            INSERT INTO midrun_entries (no, seq, line, hash)
+            SELECT run_row.no, request."after" + place, convert_to(pair ->> 0, 'UTF8'),
+                   decode(pair ->> 1, 'hex')
+            FROM json_array_elements(request.lines) WITH ORDINALITY AS l (pair, place);
+            changes := changes || concat_ws(
+                ' ', request.run, request.seq, CASE WHEN request.holder <> '' THEN 'held' END
+            );
+            answers := answers || json_build_object('done', TRUE);
+        ELSIF is_retry AND EXISTS (
+            SELECT FROM midrun_entries
+            WHERE no = run_row.no AND seq = request.seq AND hash = decode(request.hash, 'hex')
+        ) THEN
+            answers := answers || json_build_object('done', TRUE);
+        ELSE
+            answers := answers || json_strip_nulls(json_build_object(
+                'done', FALSE, 'seq', run_row.seq, 'hash', encode(run_row.hash, 'hex'),
+                'at', run_row.at, 'epoch', run_row.epoch, 'holder', run_row.holder,
+                'head', convert_from(run_row.head, 'UTF8'), 'alive', alive,
+                'scope', halt.scope, 'by', halt.set_by, 'reason', halt.reason,
+                'full', full_scope
+            ));
+        END IF;
+    END LOOP;
+    INSERT INTO midrun_notices (xid, at, payload)
+    SELECT pg_current_xact_id(), now, payload FROM midrun_payloads(changes) AS payload;
+    COMMIT;
+    PERFORM pg_notify('midrun_' || midrun_schema_key(), payload)
+    FROM midrun_payloads(changes) AS payload;
+    answer := json_build_object('now', midrun_now(), 'answers', answers)::text;
+END
+$$;
+
+-- ── halts ────────────────────────────────────────────────────────────────────────────────
+
+CREATE FUNCTION midrun_set_halt(new_scope text, actor text, its_reason text, given_now bigint)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    now bigint := coalesce(given_now, midrun_now());
+BEGIN
+    PERFORM pg_advisory_xact_lock(1296647250, midrun_schema_key());
+    INSERT INTO midrun_halts (scope, set_by, reason, at)
+    VALUES (new_scope, actor, its_reason, now)
+    ON CONFLICT (scope) DO NOTHING;
+    INSERT INTO midrun_notices (xid, at, payload) VALUES (pg_current_xact_id(), now, 'halts');
+    PERFORM pg_notify('midrun_' || midrun_schema_key(), 'halts');
+END
+$$;
+
+CREATE FUNCTION midrun_remove_halt(old_scope text, given_now bigint)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    now     bigint := coalesce(given_now, midrun_now());
+    removed boolean;
+BEGIN
+    PERFORM pg_advisory_xact_lock(1296647250, midrun_schema_key());
+    DELETE FROM midrun_halts WHERE scope = old_scope;
+    removed := FOUND;
+    INSERT INTO midrun_notices (xid, at, payload) VALUES (pg_current_xact_id(), now, 'halts');
+    PERFORM pg_notify('midrun_' || midrun_schema_key(), 'halts');
+    RETURN removed;
+END
+$$;
+
+-- ── followers ────────────────────────────────────────────────────────────────────────────
+
+-- Takes the leadership of a follower if it is free. At its first start it waits for the lock that
+-- writers share, so that a concurrent write lies entirely before or entirely after it.
+CREATE FUNCTION midrun_acquire_leadership(
+    its_name text, its_holder text, ttl bigint, given_now bigint
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    now bigint := coalesce(given_now, midrun_now());
+BEGIN
+    IF NOT EXISTS (SELECT FROM midrun_followers WHERE follower = its_name) THEN
+        PERFORM pg_advisory_xact_lock(1296647250, midrun_schema_key());
+        INSERT INTO midrun_followers (follower, holder, until, since)
+        SELECT its_name, '', 0, coalesce(max(no), 0) FROM midrun_runs
+        ON CONFLICT (follower) DO NOTHING;
+    END IF;
+    UPDATE midrun_followers SET holder = its_holder, until = now + ttl
+    WHERE follower = its_name AND (holder IN ('', its_holder) OR until <= now);
+    RETURN FOUND;
+END
+$$;
+
+-- ── notifications ────────────────────────────────────────────────────────────────────────
+
+-- Listens to a channel of this schema: '' for changes of runs, others for live items.
+CREATE FUNCTION midrun_listen(channel text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('LISTEN %I', 'midrun_' || midrun_schema_key() || channel);
+END
+$$;
