@@ -318,17 +318,21 @@ async def _parked(raw: Raw, store: PostgresStore, url: str) -> list[Figure]:
 
 async def _measure_followers(store: PostgresStore, url: str) -> list[Figure]:
     """Measure a new follower of all these runs, and one that has delivered them."""
-    marks = store.follower_cursors()
+    cursors = store.follower_cursors()
     started = perf_counter()
-    await marks.acquire_leadership("late", holder="bench", ttl=timedelta(minutes=5))
+    await cursors.acquire_leadership("late", holder="bench", ttl=timedelta(minutes=5))
     came = perf_counter() - started
     with psycopg.connect(url, autocommit=True) as db:
-        db.execute("SELECT midrun_attend('early', 'bench', 1, NULL)")  # a mark for every run
-        db.execute("ANALYZE midrun_marks")  # as autovacuum does within a minute
+        db.execute("SELECT midrun_acquire_leadership('early', 'bench', 1, NULL)")
+        db.execute("UPDATE midrun_followers SET since = 0 WHERE follower = 'early'")
+        db.execute(
+            "INSERT INTO midrun_cursors SELECT 'early', no, seq, '' FROM midrun_runs"
+        )  # a cursor for every run
+        db.execute("ANALYZE midrun_cursors")  # as autovacuum does within a minute
     looks: dict[str, list[float]] = {"late": [], "early": []}
     for follower in [*looks] * 10:
         started = perf_counter()
-        await marks.list_behind(follower, limit=256)
+        await cursors.list_behind(follower, limit=256)
         looks[follower].append(perf_counter() - started)
     return [
         Figure(

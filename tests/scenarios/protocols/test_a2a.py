@@ -93,6 +93,9 @@ async def test_a_task_is_started_followed_and_listed(
         task = await client.get_task(pb.GetTaskRequest(id=run.id))
         assert [part.text for part in task.artifacts[0].parts] == ["It is a."]
         assert task.history[0].parts[0].text == "What is it?"
+        for length, count in ((0, 0), (1, 1), (99, len(task.history))):
+            short = await client.get_task(pb.GetTaskRequest(id=run.id, history_length=length))
+            assert list(short.history) == list(task.history)[len(task.history) - count :]
         listed = await client.list_tasks(pb.ListTasksRequest())
         assert [task.id for task in listed.tasks] == [run.id]
 

@@ -1,5 +1,7 @@
 """The history of a run: condensed, forked, and read by the next run of the thread."""
 
+import pytest
+
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.effects import (
@@ -12,6 +14,7 @@ from midrun.core.entries import (
 )
 from midrun.core.history import iter_history, make_fork_entry
 from midrun.core.ids import CallId, Epoch
+from midrun.core.journaled_text import shorten_to_line
 from midrun.core.transitions import Refused
 from midrun.core.values import Actor, Phase, Reply, Use
 from midrun.testing.scenario import LEASED_RUN, RUN, given
@@ -84,3 +87,10 @@ def test_a_fork_needs_a_boundary_and_has_the_task_once() -> None:
     entry = make_fork_entry(leased_run.state, by=ANN)
     assert isinstance(entry, RunStarted)
     assert [m.text for m in given(entry).state.messages] == ["Sort the mail"]
+
+
+@pytest.mark.parametrize("white_space", [0, 2000])
+def test_a_long_task_is_shortened_to_one_line(white_space: int) -> None:
+    """The line is the same as if the whole text was read."""
+    task = "Write\n" + " " * white_space + "a memo. " * 1000
+    assert shorten_to_line(task) == ("Write " + "a memo. " * 1000)[:79].rstrip() + "…"

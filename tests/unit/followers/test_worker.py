@@ -124,17 +124,6 @@ async def test_attempts_that_hang_do_not_delay_those_of_other_runs(
 # ── a new follower in a store that has runs ──────────────────────────────────
 
 
-OLD_STATEMENTS = {
-    "register": "INSERT OR IGNORE INTO followers VALUES (?, '', 0)",
-    "acquire": """
-        UPDATE followers SET holder = ?2, until = ?3
-        WHERE follower = ?1 AND (holder IN ('', ?2) OR until <= ?4)
-    """,
-    "grow": "UPDATE runs SET seq = seq + 1 WHERE run = ?",
-}
-"""Statements of a midrun whose schema has no start position for a new follower."""
-
-
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.once)])
 def url(request: pytest.FixtureRequest, path: Path) -> str:
     """Return the URL of a store."""
@@ -173,37 +162,6 @@ async def test_a_follower_that_is_killed_after_its_registration_misses_nothing(
     assert delivered == [(run.id, "completed"), (other.id, "waiting")]
 
 
-async def test_an_older_midrun_cannot_lead_a_new_follower(path: Path) -> None:
-    """It would deliver every run that has no cursor, although the follower starts later."""
-    store = SqliteStore(path)
-    await create_run(store, RUN, head=COMPLETED_HEAD)
-    cursors, old = store.follower_cursors(), apsw.Connection(str(path))
-    assert await cursors.acquire_leadership("late", holder="new", ttl=LEASE_TTL)
-    await cursors.release_leadership("late", holder="new")
-    far_future = 2**61
-    for name, row_count in (("late", 0), ("known", 1)):
-        old.execute(OLD_STATEMENTS["register"], (name,))
-        old.execute(OLD_STATEMENTS["acquire"], (name, "old", far_future, far_future - 1))
-        assert old.changes() == row_count
-    assert await cursors.acquire_leadership("late", holder="new", ttl=LEASE_TTL)
-    assert not await cursors.acquire_leadership("known", holder="new", ttl=LEASE_TTL)
-    old.close()
-    await store.close()
-
-
-async def test_a_new_follower_gets_the_appends_of_an_older_midrun(path: Path) -> None:
-    """A trigger writes the cursor of a run that grows, in whichever process."""
-    store = SqliteStore(path)
-    await create_run(store, RUN, head=COMPLETED_HEAD)
-    cursors, old = store.follower_cursors(), apsw.Connection(str(path))
-    await cursors.acquire_leadership("late", holder="new", ttl=LEASE_TTL)
-    for _ in range(2):
-        old.execute(OLD_STATEMENTS["grow"], (RUN,))
-    old.close()
-    assert await cursors.list_behind("late", limit=9) == [FollowerCursor(run=RUN, seq=Seq(1))]
-    await store.close()
-
-
 async def test_a_new_follower_needs_no_cursors_for_existing_runs(path: Path) -> None:
     """A cursor is written only for a run that has grown since the registration."""
     store = SqliteStore(path)
@@ -211,9 +169,9 @@ async def test_a_new_follower_needs_no_cursors_for_existing_runs(path: Path) -> 
         await create_run(store, run, head=COMPLETED_HEAD)
     await store.follower_cursors().acquire_leadership("late", holder="p", ttl=LEASE_TTL)
     db = apsw.Connection(str(path))
-    assert db.execute("SELECT count(*) FROM marks").get == 0
+    assert db.execute("SELECT count(*) FROM cursors").get == 0
     await append_in_phase(store, OTHER_RUN, 1)
-    assert db.execute("SELECT follower, seq FROM marks").fetchall() == [("late", 1)]
+    assert db.execute("SELECT follower, seq FROM cursors").fetchall() == [("late", 1)]
     db.close()
     await store.close()
 

@@ -270,6 +270,7 @@ async def plans(tmp_path: Path) -> dict[str, str]:
     db = apsw.Connection(str(tmp_path / "runs.db"))
     plans = {}
     parameter_counts = {"COUNTS": 0, "HALTS": 0, "HOLDERS": 1, "DUE": 2, "DRIVABLE": 3}
+    parameter_counts |= {"CHANGED_RUNS": 1, "COUNT_HELD": 3}
     parameter_counts |= {name: 10 for name in vars(queries) if name.startswith("LIST_")}
     for name, parameter_count in parameter_counts.items():
         rows = db.execute(
@@ -282,6 +283,7 @@ async def plans(tmp_path: Path) -> dict[str, str]:
 
 async def test_no_list_query_reads_entries_or_scans_all_runs(plans: dict[str, str]) -> None:
     """The cost of a page must not depend on the number of runs and entries."""
+    del plans["CHANGED_RUNS"], plans["COUNT_HELD"]
     assert len(plans) == 13
     for name, plan in plans.items():
         assert "entries" not in plan, (name, plan)
@@ -292,6 +294,12 @@ async def test_no_list_query_reads_entries_or_scans_all_runs(plans: dict[str, st
     assert "COVERING INDEX runs_by_phase" in plans["COUNTS"]
     assert "runs_by_wake" in plans["DUE"]
     assert "runs_by_holder" in plans["DRIVABLE"]
+
+
+async def test_polls_and_limits_read_only_rows_that_they_need(plans: dict[str, str]) -> None:
+    """Every process polls for changes; leases with limits count runs in the write lock."""
+    assert "SEARCH e USING INTEGER PRIMARY KEY (rowid>?)" in plans["CHANGED_RUNS"]
+    assert "SEARCH l USING PRIMARY KEY (label=? AND no=?)" in plans["COUNT_HELD"]
 
 
 async def read_everything(path: Path, lines: dict[RunId, list[bytes]]) -> bool:

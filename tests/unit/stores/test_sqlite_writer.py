@@ -59,7 +59,7 @@ async def writer(tmp_path: Path, timer: Stopwatch) -> AsyncIterator[SqliteWriter
 
 def count_write(cache: RowCache) -> int:
     """Write one row and return the id of the thread that does it."""
-    cache.db.execute("UPDATE latches SET turns = turns + 1")
+    cache.db.execute("UPDATE halt_counter SET changes = changes + 1")
     return get_ident()
 
 
@@ -163,14 +163,16 @@ async def test_a_database_error_fails_only_the_write_that_causes_it(
     """After a failed group commit, each request is tried again alone."""
 
     def violate_constraint(cache: RowCache) -> int:
-        cache.db.execute("UPDATE latches SET turns = 'a lot'")
+        cache.db.execute("UPDATE halt_counter SET changes = 'a lot'")
         return 0
 
     first, failed, third = await write_between_two(writer, violate_constraint)
     assert isinstance(failed, StoreError)
     assert isinstance(first, int)
     assert isinstance(third, int)
-    turns = await writer.write(lambda cache: cache.db.execute("SELECT turns FROM latches").get)
+    turns = await writer.write(
+        lambda cache: cache.db.execute("SELECT changes FROM halt_counter").get
+    )
     assert turns == 2
 
 
@@ -181,7 +183,7 @@ async def test_a_write_that_raises_halfway_is_rolled_back_alone(
     """Half of a request must never be committed with the rest of its group."""
 
     def update_and_raise(cache: RowCache) -> int:
-        cache.db.execute("UPDATE latches SET turns = turns + 100")
+        cache.db.execute("UPDATE halt_counter SET changes = changes + 100")
         raise OverflowError("beyond")
 
     writer._detours_left = detours
@@ -191,7 +193,9 @@ async def test_a_write_that_raises_halfway_is_rolled_back_alone(
     assert isinstance(third, int)
     with pytest.raises(OverflowError):
         await writer.write(update_and_raise)
-    turns = await writer.write(lambda cache: cache.db.execute("SELECT turns FROM latches").get)
+    turns = await writer.write(
+        lambda cache: cache.db.execute("SELECT changes FROM halt_counter").get
+    )
     assert turns == 2
 
 

@@ -70,8 +70,9 @@ TRUNCATE_ALL = """
     BEGIN
         IF to_regclass('midrun_runs') IS NOT NULL THEN
             SET LOCAL session_replication_role = replica;  -- disables the triggers of entries
-            TRUNCATE midrun_runs, midrun_entries, midrun_labels, midrun_snapshots, midrun_news,
-                     midrun_holders, midrun_halts, midrun_followers, midrun_marks, midrun_chunks
+            TRUNCATE midrun_runs, midrun_entries, midrun_labels, midrun_snapshots,
+                     midrun_notices, midrun_holders, midrun_halts, midrun_followers,
+                     midrun_cursors, midrun_chunks
                      RESTART IDENTITY;
         END IF;
     END

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
@@ -10,8 +9,6 @@ from urllib.parse import quote
 import anyio
 import pytest
 
-from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
-from midrun.stores.postgres.setup import _apply_migrations, load_migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
 from tests.unit.stores.postgres.faulty_proxy import FaultyProxy, run_proxy
@@ -69,13 +66,3 @@ def proxy_url(url: str, postgres: Postgres, proxy: FaultyProxy) -> str:
 def get_schema(url: str) -> str:
     """Return the name of the schema in the URL of a test."""
     return url.rpartition("search_path%3D")[2]
-
-
-async def open_old_store(url: str, version: int) -> PostgresStore:
-    """Apply the migrations up to `version` only, and return a store on that schema."""
-    timeout = timedelta(seconds=TIMEOUT_S)
-    address = PostgresAddress(url, durability="full", write_timeout=timeout)
-    connection = await PostgresConnection.connect(address)
-    await _apply_migrations(address, connection, load_migrations()[:version])
-    connection.close()
-    return PostgresStore(address)

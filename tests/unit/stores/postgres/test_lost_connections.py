@@ -198,13 +198,13 @@ async def test_a_stalled_server_raises_unreachable_after_the_timeout(
 # ── backends that are terminated at each step of a write ─────────────────────
 
 
-LOCK_HALTS = "SELECT pg_advisory_xact_lock(1296647250, midrun_key())"
+LOCK_HALTS = "SELECT pg_advisory_xact_lock(1296647250, midrun_schema_key())"
 LOCK_TABLE = "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"
 LOCKS_BY_STEP = {
     "before anything": LOCK_HALTS,
     "at the run": LOCK_TABLE.format("midrun_runs"),
     "at its entries": LOCK_TABLE.format("midrun_entries"),
-    "at its notification": LOCK_TABLE.format("midrun_news"),
+    "at its notification": LOCK_TABLE.format("midrun_notices"),
 }
 """A lock that blocks a write at each of its steps."""
 

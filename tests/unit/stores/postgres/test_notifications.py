@@ -114,7 +114,7 @@ async def test_a_watch_that_was_disconnected_for_long_reads_all_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The table of news is pruned; here it is empty, and all notifications are lost."""
-    monkeypatch.setattr("midrun.stores.postgres.listener.NEWS_RETENTION_S", 0.0)
+    monkeypatch.setattr("midrun.stores.postgres.listener.NOTICE_RETENTION_S", 0.0)
     monkeypatch.setattr("midrun.stores.postgres.listener.POLL_INTERVAL_S", 60.0)
     other_store = await open_store_at(url)
     await create_run(other_store)
@@ -128,7 +128,7 @@ async def test_a_watch_that_was_disconnected_for_long_reads_all_runs(
         await append_message(other_store, RUN, 1)
         await create_run(other_store, OTHER_RUN)
         schema = get_schema(url)
-        postgres.execute(f'DELETE FROM "{schema}".midrun_news')  # noqa: S608 - a name of this test
+        postgres.execute(f'DELETE FROM "{schema}".midrun_notices')  # noqa: S608 - a name of this test
         postgres.execute(TERMINATE_CONNECTIONS)
         await wait_for_seqs(watch, {RUN: 2, OTHER_RUN: 1})
 
@@ -155,8 +155,8 @@ async def test_a_notification_that_arrives_with_a_reply_is_not_missed(url: str) 
     connection = await PostgresConnection.connect(address)
     try:
         with anyio.fail_after(TIMEOUT_S):
-            await connection.execute(queries.LISTEN, {"what": ""})
-            await connection.execute(queries.NOTIFY, {"what": "", "message": "run_1 7"})
+            await connection.execute(queries.LISTEN, {"channel": ""})
+            await connection.execute(queries.NOTIFY, {"channel": "", "message": "run_1 7"})
             assert connection.has_notifications()
             assert [text for _, text in connection.take_notifications()] == ["run_1 7"]
     finally:
@@ -178,7 +178,7 @@ async def test_a_change_during_the_cleanup_of_the_news_is_reported_at_once(
         *,
         prepare: bool | None = None,
     ) -> Rows:
-        if statement == queries.DELETE_OLD_NEWS and listener.POLL_INTERVAL_S < 1:
+        if statement == queries.DELETE_OLD_NOTICES and listener.POLL_INTERVAL_S < 1:
             monkeypatch.setattr(listener, "POLL_INTERVAL_S", 3600.0)
             await create_run(other_store)
         return await execute(connection, statement, values, prepare=prepare)

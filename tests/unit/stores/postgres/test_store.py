@@ -20,7 +20,6 @@ from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite.cursors import COMPLETED_HEAD, LEASE_TTL, append_in_phase
 from midrun.testing.store_suite.fixtures import (
-    OTHER_RUN,
     RUN,
     append_message,
     create_run,
@@ -30,7 +29,7 @@ from midrun.testing.store_suite.fixtures import (
     take_lease,
 )
 from tests.unit.stores.postgres import faulty_proxy
-from tests.unit.stores.postgres.conftest import OpenStore, open_old_store
+from tests.unit.stores.postgres.conftest import OpenStore
 from tests.unit.stores.postgres.faulty_proxy import Fault, FaultyProxy
 
 pytestmark = pytest.mark.once
@@ -192,9 +191,6 @@ async def test_a_nul_character_is_refused_with_the_name_of_its_field(
 # ── follower cursors ─────────────────────────────────────────────────────────
 
 
-OLD_ACQUIRE_LEADERSHIP = "SELECT midrun_attend(%s, %s, 10000000, NULL)"
-"""The statement of a midrun with schema 4."""
-
 WAITING_LOCKS = "SELECT 1 FROM pg_locks WHERE classid = 1296647250 AND NOT granted"
 
 
@@ -210,7 +206,7 @@ async def test_a_new_follower_waits_for_uncommitted_appends_and_starts_after_the
         acquired.set()
 
     with psycopg.connect(url) as db:  # a writer that has not committed yet
-        db.execute("SELECT pg_advisory_xact_lock_shared(1296647250, midrun_key())")
+        db.execute("SELECT pg_advisory_xact_lock_shared(1296647250, midrun_schema_key())")
         db.execute("UPDATE midrun_runs SET seq = 2")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(acquire)
@@ -232,7 +228,7 @@ async def test_a_new_follower_is_registered_once_if_the_reply_is_lost(
 
     The run that grew in between must not count as delivered.
     """
-    monkeypatch.setattr(faulty_proxy, "WRITE", b"midrun_follow")
+    monkeypatch.setattr(faulty_proxy, "WRITE", b"midrun_acquire_leadership")
     store, other = await open_store_at(proxy_url), await open_store_at(proxy_url)
     await create_run(other, RUN, head=COMPLETED_HEAD)
 
@@ -246,30 +242,3 @@ async def test_a_new_follower_is_registered_once_if_the_reply_is_lost(
     assert await store.follower_cursors().list_behind("f", limit=9) == [
         FollowerCursor(run=RUN, seq=Seq(1))
     ]
-
-
-async def test_an_older_midrun_leads_its_known_followers_and_no_new_one(
-    url: str, open_store_at: OpenStore
-) -> None:
-    """It would deliver every run that has no cursor, although the new follower starts later."""
-    old = await open_old_store(url, 4)
-    await create_run(old, RUN, head=COMPLETED_HEAD)
-    with psycopg.connect(url, autocommit=True) as db:
-        assert db.execute(OLD_ACQUIRE_LEADERSHIP, ("known", "old")).fetchone() == (True,)
-        new = await open_store_at(url)
-        cursors = new.follower_cursors()
-        assert await cursors.acquire_leadership("late", holder="new", ttl=LEASE_TTL)
-        await cursors.release_leadership("late", holder="new")
-        assert db.execute(OLD_ACQUIRE_LEADERSHIP, ("late", "old")).fetchone() == (False,)
-        assert db.execute(OLD_ACQUIRE_LEADERSHIP, ("known", "old")).fetchone() == (True,)
-        assert not await cursors.acquire_leadership("known", holder="new", ttl=LEASE_TTL)
-        await append_in_phase(old, RUN, 1)  # the new procedure of this name writes the cursor
-        await create_run(old, OTHER_RUN, head=COMPLETED_HEAD)
-        await cursors.release_leadership("known", holder="old")
-        for name in ("known", "late"):
-            assert await cursors.acquire_leadership(name, holder="new", ttl=LEASE_TTL)
-            behind = {
-                cursor.run: cursor.seq for cursor in await cursors.list_behind(name, limit=9)
-            }
-            assert behind == {RUN: 1, OTHER_RUN: 0}
-    await old.close()
