@@ -14,7 +14,7 @@ from midrun.core.ids import MICROS_PER_SECOND, Epoch, Micros, RunId, Seq, make_c
 from midrun.core.run_head import build_head
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
-from midrun.core.values import Reply, Spend, Use
+from midrun.core.values import Reply, RequestedCall, Spend
 from midrun.driver.journal_writer import load_run_state, save_snapshot_if_due
 from midrun.ports.store import Lease
 from midrun.stores.memory import MemoryStore
@@ -46,7 +46,7 @@ def _journal() -> list[Record]:
     number = 0
     while len(entries) < ENTRIES - 1:
         number += 2
-        use = Use(tool="search", args={"q": str(number)})
+        use = RequestedCall(tool="search", args={"q": str(number)})
         model, tool = make_call_id(number - 1), make_call_id(number)
         entries += [
             CallStarted(call=model, call_kind="model", attempt=1, seen=Seq(len(entries))),

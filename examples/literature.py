@@ -49,7 +49,7 @@ async def main() -> None:
             if item.kind == "FramePushed":
                 print("journal: held the synthesis")
             if item.kind == "FrameResumed":
-                print("journal:", getattr(item.entry, "words", ""))
+                print("journal:", getattr(item.entry, "text", ""))
         view = await run.view()
         print("agent:", view.output)
         print(view.place)

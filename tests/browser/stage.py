@@ -9,7 +9,7 @@ import msgspec
 
 from midrun import Agent, Call, OutcomeUnknown, Tool, pause_here, tool
 from midrun.core.values import NO_SPEND, Reply, Spend
-from midrun.core.values import Use as ReplyUse
+from midrun.core.values import RequestedCall as ReplyUse
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt
 from midrun.testing.controllable_tools import ControllableTools

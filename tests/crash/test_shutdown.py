@@ -13,10 +13,10 @@ from midrun.core.entries import (
     CallAborted,
     CallDone,
     CallStarted,
+    LeaseReleased,
     LeaseTaken,
     PauseRequested,
     Record,
-    StoodDown,
 )
 from midrun.core.ids import SEQ_ZERO, RunId
 from midrun.core.values import Reply
@@ -117,7 +117,7 @@ async def test_a_shutdown_aborts_the_model_call_without_a_pause_and_keeps_its_te
     assert model.closed == 1
     records = await read_journal(path, run.id)
     assert [r.entry.text for r in records if isinstance(r.entry, CallAborted)] == ["Half of it"]
-    assert isinstance(records[-1].entry, StoodDown)
+    assert isinstance(records[-1].entry, LeaseReleased)
     assert not list_kinds(records, PauseRequested)
     async with open_midrun(path) as midrun:
         view = await (await midrun.get(run.id)).view()
@@ -157,8 +157,8 @@ async def test_a_shutdown_waits_for_calls_that_act_and_aborts_read_only_ones(
         await controlled.has_left.wait()
     tools.gate("reads").set()
     records = await read_journal(path, run.id)
-    assert list_kinds(records, CallDone, CallAborted, StoodDown)[-3:] == [
-        *("CallAborted", "CallDone", "StoodDown")
+    assert list_kinds(records, CallDone, CallAborted, LeaseReleased)[-3:] == [
+        *("CallAborted", "CallDone", "LeaseReleased")
     ]
     async with open_midrun(path, agent) as midrun:
         await (await midrun.get(run.id)).until("completed")
@@ -198,7 +198,7 @@ async def test_a_cancelled_task_stands_down_from_its_runs(path: Path) -> None:
             await anyio.sleep_forever()
     assert tools.stopped == ["a"]
     records = await read_journal(path, run_id)
-    assert isinstance(records[-1].entry, StoodDown)
+    assert isinstance(records[-1].entry, LeaseReleased)
     tools.gate("a").set()
     async with open_midrun(path, agent) as midrun:
         await (await midrun.get(run_id)).until("completed")
@@ -257,7 +257,7 @@ async def test_a_process_hands_over_its_run_on_sigterm(path: Path) -> None:
         assert await process.read_line() == "left"
         assert await process.wait() == 0
     records = await read_journal(path, run_id)
-    assert isinstance(records[-1].entry, StoodDown)
+    assert isinstance(records[-1].entry, LeaseReleased)
     await anyio.Path(path.parent / "open").touch()
     async with open_midrun(path, make_waiting_agent("linger", path.parent)) as midrun:
         await (await midrun.get(run_id)).until("completed")
@@ -278,7 +278,7 @@ async def test_a_process_hands_over_its_run_on_ctrl_c(path: Path) -> None:
         process.interrupt()
         await process.wait()
     records = await read_journal(path, run_id)
-    assert isinstance(records[-1].entry, StoodDown)
+    assert isinstance(records[-1].entry, LeaseReleased)
     assert list_kinds(records, CallAborted) == ["CallAborted"]
 
 
@@ -362,7 +362,7 @@ async def test_a_process_with_many_runs_stands_down_from_all_of_them(
         runs = [await midrun.start(agent, f"{n}") for n in range(count)]
         await wait_until(lambda: len(tools.called) == count)
     for run in runs:
-        assert isinstance((await read_journal(path, run.id))[-1].entry, StoodDown)
+        assert isinstance((await read_journal(path, run.id))[-1].entry, LeaseReleased)
     tools.gate("a").set()
     async with open_midrun(path, agent) as midrun:
         for run in runs:
@@ -394,7 +394,7 @@ async def test_a_tool_that_does_not_stop_is_abandoned_and_logged_at_shutdown(
         (message,) = [line for line in caplog.messages if "Abandoned" in line]
         assert "tool shielded" in message
         assert run.id in message
-        assert isinstance((await read_journal(path, run.id))[-1].entry, StoodDown)
+        assert isinstance((await read_journal(path, run.id))[-1].entry, LeaseReleased)
     finally:
         gate.set()
     await wait_until(lambda: not ABANDONED_TASKS)

@@ -19,7 +19,7 @@ from midrun.core import driver_inputs as v
 from midrun.core import entries as e
 from midrun.core.entries import ENTRY_TYPES, Record, RequestEntry
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, Seq
-from midrun.core.values import Json, Phase, Use
+from midrun.core.values import Json, Phase, RequestedCall
 from midrun.testing.scenario import given
 from midrun.text.entries import DESCRIBE_FUNCTIONS, JournalDescriber
 from midrun.text.phrases import BUILT_IN_TOOL_ARGS, EntryText
@@ -107,7 +107,7 @@ def test_each_line_begins_with_when_and_who(path: Path) -> None:
         assert named or SUBJECTS.fullmatch(told.who), line
 
 
-def _uses(entry: e.Entry) -> tuple[Use, ...]:
+def _uses(entry: e.Entry) -> tuple[RequestedCall, ...]:
     if isinstance(entry, e.CallDone) and entry.reply is not None:
         return entry.reply.uses
     return (entry.use,) if isinstance(entry, e.CallProposed) else ()
@@ -157,12 +157,14 @@ def test_nothing_is_told_as_nothing() -> None:
     """Tools return nothing, and raise without a word; no sentence has a hole for that."""
     begun = given(e.RunStarted(agent="clerk", task=" "), e.LeaseTaken(epoch=Epoch(1)))
     empty: tuple[Json, ...] = (None, "", {}, [], " ", False, 0)
-    run = begun.replies(*(Use(tool="look", args={"to": value}) for value in empty))
+    run = begun.replies(*(RequestedCall(tool="look", args={"to": value}) for value in empty))
     for number, value in enumerate(empty, 2):
         call = CallId(f"c{number}")
         done = e.CallDone(call=call, result=value)
         run = run.starts(call).after(v.CloseCall(epoch=Epoch(1), outcome=done))
-    run = run.replies(Use(tool="look", args={}), Use(tool="look", args=[]), text=" ")
+    run = run.replies(
+        RequestedCall(tool="look", args={}), RequestedCall(tool="look", args=[]), text=" "
+    )
     for number in (len(empty) + 3, len(empty) + 4):
         failed = e.CallFailed(call=CallId(f"c{number}"), error="")
         run = run.starts(f"c{number}").after(v.CloseCall(epoch=Epoch(1), outcome=failed))

@@ -7,7 +7,7 @@ import anyio
 
 from midrun.core.transcript import Turn
 from midrun.core.values import Reply, Spend
-from midrun.core.values import Use as Wanted
+from midrun.core.values import RequestedCall as Wanted
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt
 

@@ -5,7 +5,16 @@ from midrun.core import driver_inputs as v
 from midrun.core.entries import CallAborted, CallDone, LeaseTaken, RunStarted, UndoFailed
 from midrun.core.history import iter_history, make_fork_entry
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, RunId
-from midrun.core.values import Actor, Effect, Item, Message, Origin, Reply, Traits, Use
+from midrun.core.values import (
+    Actor,
+    Effect,
+    Message,
+    Origin,
+    PlanItem,
+    Reply,
+    RequestedCall,
+    Traits,
+)
 from midrun.testing.scenario import Scenario, given
 from tools.golden.fixtures import (
     A1,
@@ -20,11 +29,13 @@ from tools.golden.fixtures import (
     take_lease,
 )
 
-AIDE = Use(
+AIDE = RequestedCall(
     tool="aide", args={"task": "Read"}, kind="child", traits=Traits(undo=True, version="1")
 )
-SIGN = Use(tool="sign", args={"page": 1}, traits=Traits(approve="block", four_eyes=True))
-POST = Use(
+SIGN = RequestedCall(
+    tool="sign", args={"page": 1}, traits=Traits(approve="block", four_eyes=True)
+)
+POST = RequestedCall(
     tool="post",
     args={"text": "Hi"},
     why="they asked for it",
@@ -42,8 +53,8 @@ def abort_call(run: Scenario, call: str, text: str = "") -> Scenario:
 def side_questions_now_next_and_later() -> Scenario:
     """One interrupts a reply, one is asked on top of it, one waits; all are answered."""
     run = start_run().replies(LOOK, text="First the mail.").starts("c2")
-    items = tuple(Item(text=text) for text in ("Read", "Sort", "Answer"))
-    done = (Item(text="Read", mark="done"), *items[1:])
+    items = tuple(PlanItem(text=text) for text in ("Read", "Sort", "Answer"))
+    done = (PlanItem(text="Read", state="done"), *items[1:])
     run = run.after(v.SetPlan(epoch=Epoch(1), items=items))
     run = finish_call(run.after(v.SetPlan(epoch=Epoch(1), items=done)), "c2").starts("c3")
     run = run.when(c.Say(by=ANN, text="Thanks, by the way", urgency="later"))
@@ -63,7 +74,7 @@ def side_questions_now_next_and_later() -> Scenario:
 
 def a_side_question_while_the_run_waits() -> Scenario:
     """It is answered in a frame; the ask and the held topic stay open."""
-    ask = Use(tool="ask", args={"question": "Blue?"})
+    ask = RequestedCall(tool="ask", args={"question": "Blue?"})
     run = start_run().replies(ask).starts("c2")
     question = v.AskPerson(epoch=Epoch(1), call=CallId("c2"), question="Blue?")
     run = run.after(question).advances().when(c.Say(by=BOB, text="What for?"))
@@ -136,8 +147,8 @@ def a_review_edited_and_one_that_expires() -> Scenario:
 
 def a_person_uses_a_tool_that_another_must_allow() -> Scenario:
     """After a take-over the same rules hold: ask, approval and side question."""
-    run = start_run().replies(LOOK).starts("c2").when(c.TakeOver(by=ANN, request="t1"))
-    run = finish_call(run, "c2").advances().when(c.UseTool(by=ANN, use=SIGN, request="t2"))
+    run = start_run().replies(LOOK).starts("c2").when(c.TakeOver(by=ANN, request_id="t1"))
+    run = finish_call(run, "c2").advances().when(c.UseTool(by=ANN, use=SIGN, request_id="t2"))
     run = take_lease(run).advances().when(c.Approve(by=ANN, ask=A1), c.Approve(by=BOB, ask=A1))
     run = finish_call(take_lease(run).starts("c3"), "c3", "signed").advances()
     run = run.when(c.Say(by=BOB, text="Is it signed?"), c.Write(by=ANN, text="I signed it."))
@@ -148,7 +159,7 @@ def a_person_uses_a_tool_that_another_must_allow() -> Scenario:
 def a_summary_that_was_interrupted() -> Scenario:
     """A pause, then a crash interrupt it; it is made again, and held topics are kept."""
     run = start_run(window=5, history=_long_ago())
-    done = CallDone(call=CallId("c1"), reply=Reply(text="On.", uses=(LOOK,), window=9))
+    done = CallDone(call=CallId("c1"), reply=Reply(text="On.", uses=(LOOK,), prompt_tokens=9))
     run = run.starts("c1").after(v.CloseCall(epoch=Epoch(1), outcome=done))
     run = finish_call(run.starts("c2"), "c2").when(c.Say(by=ANN, text="How far?")).advances()
     run = abort_call(run.starts("c3").when(c.Pause(by=ANN)), "c3", "In sh").advances()
@@ -183,7 +194,9 @@ def a_thread_after_a_cancelled_run() -> Scenario:
 
 def a_scheduled_note_wakes_a_run_that_waits() -> Scenario:
     """It arrives from a system actor when it is due; the run answers and waits again."""
-    ask = Use(tool="ask", args={"question": "Blue?"}, traits=Traits(effect=Effect.READ))
+    ask = RequestedCall(
+        tool="ask", args={"question": "Blue?"}, traits=Traits(effect=Effect.READ)
+    )
     run = start_run().replies(ask).starts("c2")
     run = run.after(v.AskPerson(epoch=Epoch(1), call=CallId("c2"), question="Blue?")).advances()
     due = Micros(run.now + 3600 * MICROS_PER_SECOND)
@@ -194,12 +207,12 @@ def a_scheduled_note_wakes_a_run_that_waits() -> Scenario:
     return run.replies(text="Bought the blue one.").advances()
 
 
-def a_cancel_under_a_latch() -> Scenario:
+def a_cancel_under_a_halt() -> Scenario:
     """It is recorded at once and carried out after the lift; a second one is a no-op."""
     run = finish_call(start_run().replies(DRAFT, LOOK).starts("c2", "c3"), "c2")
     run = abort_call(run.when(c.Halt(by=BOB, reason="incident")), "c3")
     run = run.after(v.StandDown(epoch=Epoch(1), why="halted"))
-    run = run.when(c.Cancel(by=ANN, undo="all"), c.Cancel(by=BOB, request="c9"))
+    run = run.when(c.Cancel(by=ANN, undo="all"), c.Cancel(by=BOB, request_id="c9"))
     return run_undos(take_lease(run.later(60).when(c.Lift(by=BOB))))
 
 
@@ -216,5 +229,5 @@ SCENARIOS = (
     a_fork,
     a_thread_after_a_cancelled_run,
     a_scheduled_note_wakes_a_run_that_waits,
-    a_cancel_under_a_latch,
+    a_cancel_under_a_halt,
 )

@@ -46,7 +46,7 @@ def _facts(state: State) -> dict[str, object]:
         "frames": [frame.goal for frame in state.frames],
         "pending": [waiting.text for waiting in state.pending],
         "said": [f"{message.role}: {message.text}" for message in state.messages],
-        "plan": [[item.text, item.mark] for item in state.plan],
+        "plan": [[item.text, item.state] for item in state.plan],
         "residue": [[left.call, left.action] for left in state.residue],
         "output": state.output,
     }

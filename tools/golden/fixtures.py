@@ -5,29 +5,29 @@ from midrun.core.effects import Release, Undo
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted, UndoDone, UndoFailed
 from midrun.core.ids import AskId, CallId, Epoch
 from midrun.core.scheduler import plan_effects
-from midrun.core.values import Actor, CleanupAction, Effect, Spend, Traits, Use
+from midrun.core.values import Actor, CleanupAction, Effect, RequestedCall, Spend, Traits
 from midrun.testing.scenario import Scenario, given
 
 ANN = Actor(name="ann")
 BOB = Actor(name="bob", role="operator")
 A1 = AskId("a1")
 
-LOOK = Use(
+LOOK = RequestedCall(
     tool="look", args={"url": "https://example.com/ä"}, traits=Traits(effect=Effect.READ)
 )
-DRAFT = Use(
+DRAFT = RequestedCall(
     tool="draft",
     args={"title": "Memo", "tags": [1, 2.5, None]},
     why="to show it first",
     traits=Traits(undo=True),
 )
-LOCK = Use(tool="lock", args={"table": "t"}, traits=Traits(release=True))
-MAIL = Use(tool="mail", args={"to": "eve"}, traits=Traits(version="3"))
-PAY = Use(tool="pay", args={"amount": 12.5}, traits=Traits(check=True))
-POST = Use(
+LOCK = RequestedCall(tool="lock", args={"table": "t"}, traits=Traits(release=True))
+MAIL = RequestedCall(tool="mail", args={"to": "eve"}, traits=Traits(version="3"))
+PAY = RequestedCall(tool="pay", args={"amount": 12.5}, traits=Traits(check=True))
+POST = RequestedCall(
     tool="post", args={"text": "Hi"}, traits=Traits(approve="queue", audience="operator")
 )
-CHILD = Use(tool="researcher", args={"task": "Read"}, kind="child")
+CHILD = RequestedCall(tool="researcher", args={"task": "Read"}, kind="child")
 
 
 def start_run(**more: object) -> Scenario:

@@ -18,7 +18,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.stops import Custom, MaxCost, MaxSteps, MaxToolCalls, TextMention
-from midrun.core.values import Actor, Effect, Item, Reply, Spend, Traits, Use
+from midrun.core.values import Actor, Effect, PlanItem, Reply, RequestedCall, Spend, Traits
 from midrun.testing.scenario import Scenario
 from tools.golden import conversation_scenarios
 from tools.golden.fixtures import (
@@ -41,7 +41,7 @@ from tools.golden.fixtures import (
 
 def plain_completion() -> Scenario:
     """Two steps, a plan, and an answer."""
-    items = (Item(text="Read", mark="done"), Item(text="Write", mark="running"))
+    items = (PlanItem(text="Read", state="done"), PlanItem(text="Write", state="running"))
     run = start_run(labels=("demo",), thread="t1").replies(
         LOOK, DRAFT, text="I will look first."
     )
@@ -58,12 +58,12 @@ def pause_and_resume_with_an_instruction() -> Scenario:
         start_run()
         .replies(LOOK)
         .starts("c2")
-        .when(c.Pause(by=ANN, reason="lunch", request="p1"))
+        .when(c.Pause(by=ANN, reason="lunch", request_id="p1"))
     )
     run = run.after(v.SaveProgress(epoch=Epoch(1), call=CallId("c2"), progress={"page": 3}))
     stopped = v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c2")))
-    run = run.after(stopped).advances().when(c.Pause(by=BOB, request="p2"))
-    run = run.later(60).when(c.Resume(by=ANN, instruction="Only this year's", request="p3"))
+    run = run.after(stopped).advances().when(c.Pause(by=BOB, request_id="p2"))
+    run = run.later(60).when(c.Resume(by=ANN, instruction="Only this year's", request_id="p3"))
     return take_lease(run).advances().replies(text="Only this year's, then.").advances()
 
 
@@ -175,7 +175,7 @@ def a_paused_run_is_imported() -> Scenario:
         RunImported(checkpoint=run.state.run, head=head, kid="77ab", by="eve", role="operator")
     )
     run = take_lease(run.when(c.Resume(by=ANN))).advances()
-    eve = c.Approve(by=Actor(name="eve", role="operator"), ask=AskId("a2"), request="e1")
+    eve = c.Approve(by=Actor(name="eve", role="operator"), ask=AskId("a2"), request_id="e1")
     run = take_lease(run.when(eve, c.Approve(by=BOB, ask=AskId("a2")))).starts("c2")
     return finish_call(run, "c2").replies(text="Sent.").advances()
 
@@ -188,7 +188,7 @@ def a_cap_reached_and_raised() -> Scenario:
     run = run.after(
         v.RecordStopVerdict(epoch=Epoch(1), name="checks:enough", met=False)
     ).advances()
-    run = run.when(c.Resume(by=ANN, request="q1"), c.RaiseCap(by=BOB, caps={"steps": 3}))
+    run = run.when(c.Resume(by=ANN, request_id="q1"), c.RaiseCap(by=BOB, caps={"steps": 3}))
     run = take_lease(run.when(c.Resume(by=ANN)))
     run = run.after(v.RecordStopVerdict(epoch=Epoch(2), name="checks:enough", met=False))
     return run.replies(text="Within bounds.").advances()
@@ -201,7 +201,7 @@ def a_cap_reached_within_one_reply() -> Scenario:
     run = (
         finish_call(finish_call(run, "c2"), "c3")
         .advances()
-        .when(c.Resume(by=ANN, request="q1"))
+        .when(c.Resume(by=ANN, request_id="q1"))
     )
     run = take_lease(run.when(c.Resume(by=BOB, caps={"tool_calls": 3}))).starts("c4")
     run = run.when(v.StartCall(epoch=Epoch(2), call=CallId("c5"), seen_seq=Seq(run.state.seq)))
@@ -213,13 +213,13 @@ def a_cap_reached_within_one_reply() -> Scenario:
 def four_eyes_and_who_steered() -> Scenario:
     """The redirecting person may not approve; edited arguments need a third person."""
     traits = Traits(approve="block", four_eyes=True)
-    sign = Use(tool="sign", args={"eur": 5}, traits=traits)
+    sign = RequestedCall(tool="sign", args={"eur": 5}, traits=traits)
     cyd, dan = Actor(name="cyd", role="operator"), Actor(name="dan", role="operator")
     run = start_run().replies(LOOK).starts("c2").when(c.Redirect(by=BOB, text="Sign it"))
     run = finish_call(run, "c2").advances().replies(sign).advances()
-    run = run.when(c.Approve(by=BOB, ask=A1, request="q1"))
+    run = run.when(c.Approve(by=BOB, ask=A1, request_id="q1"))
     run = take_lease(run.when(c.Approve(by=cyd, ask=A1, args={"eur": 900}))).advances()
-    run = run.when(c.Approve(by=cyd, ask=AskId("a2"), request="q2"))
+    run = run.when(c.Approve(by=cyd, ask=AskId("a2"), request_id="q2"))
     run = take_lease(run.when(c.Approve(by=dan, ask=AskId("a2")))).starts("c4")
     return finish_call(run, "c4").replies(text="It is signed.").advances()
 
@@ -259,9 +259,9 @@ def a_child_run_that_asks() -> Scenario:
     return finish_call(run, "c2", {"output": "Read."}).replies(text="It is read.").advances()
 
 
-def a_question_that_nobody_answers() -> Scenario:
+def a_question_without_an_answer() -> Scenario:
     """The ask of one tool expires; the other is answered, and the answer is its result."""
-    ask = Use(tool="ask", args={"question": "Blue?"})
+    ask = RequestedCall(tool="ask", args={"question": "Blue?"})
     run = start_run().replies(ask, ask).starts("c2", "c3")
     until = Micros(run.now + 60 * MICROS_PER_SECOND)
     for call, expires in (("c2", until), ("c3", None)):
@@ -283,7 +283,7 @@ def a_failure_and_a_forced_pause() -> Scenario:
     )
     run = take_lease(run).replies(MAIL).starts("c3").when(c.Pause(by=ANN, now=True))
     run = run.later(60).when(c.ForcePause(by=ANN))
-    return run.when(c.Pause(by=ANN), c.TakeOver(by=ANN, request="t1"), c.Resume(by=BOB))
+    return run.when(c.Pause(by=ANN), c.TakeOver(by=ANN, request_id="t1"), c.Resume(by=BOB))
 
 
 def a_pause_that_was_withdrawn_and_a_drain() -> Scenario:
@@ -302,7 +302,7 @@ def a_text_that_ends_the_run() -> Scenario:
 
 def a_hosted_agent() -> Scenario:
     """Its calls arrive one at a time, by position; its return value is the output."""
-    use = Use(
+    use = RequestedCall(
         tool="fetch", args={"n": 1}, position="1:fetch", traits=Traits(effect=Effect.READ)
     )
     run = start_run(hosted=True).after(v.ProposeCall(epoch=Epoch(1), use=use)).starts("c1")
@@ -315,7 +315,7 @@ def a_long_history_is_condensed() -> Scenario:
     run = start_run(window=5)
     for number in range(1, 9):
         call, tool = CallId(f"c{2 * number - 1}"), f"c{2 * number}"
-        reply = Reply(text=f"Step {number}.", uses=(LOOK,), window=number - 1)
+        reply = Reply(text=f"Step {number}.", uses=(LOOK,), prompt_tokens=number - 1)
         done = CallDone(call=call, reply=reply)
         run = run.starts(call).after(v.CloseCall(epoch=Epoch(1), outcome=done))
         run = finish_call(run.starts(tool), tool)
@@ -343,7 +343,7 @@ SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
         a_halt_and_a_lift,
         a_person_takes_over_and_hands_back,
         a_child_run_that_asks,
-        a_question_that_nobody_answers,
+        a_question_without_an_answer,
         a_failure_and_a_forced_pause,
         a_pause_that_was_withdrawn_and_a_drain,
         a_text_that_ends_the_run,

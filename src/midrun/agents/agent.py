@@ -20,7 +20,7 @@ from midrun.agents.tool_environment import EnvironmentOption, declare_environmen
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json
 from midrun.core.stops import Stop, list_custom_names
-from midrun.core.values import CallKind, Json, Use
+from midrun.core.values import CallKind, Json, RequestedCall
 from midrun.errors import Misconfigured, NotJson, TooLarge
 from midrun.ports.model import Model, ToolSpec
 
@@ -119,7 +119,7 @@ class Agent:
             raise Misconfigured(f"stop {name}", problem)
         return RunSettings(
             agent=self.name,
-            agent_print=self.fingerprint,
+            agent_fingerprint=self.fingerprint,
             stop=self.stop if stop is None else stop,
             frame_depth=self.frame_depth,
             frame_ttl=self.frame_ttl // timedelta(microseconds=1),
@@ -131,7 +131,7 @@ class Agent:
         declared = list_custom_names(self.stop)
         return next((name for name in list_custom_names(stop) if name not in declared), "")
 
-    def complete_use(self, use: Use) -> Use:
+    def complete_use(self, use: RequestedCall) -> RequestedCall:
         """Complete a proposed use with its traits; if it is not valid, mark it as refused.
 
         The model's reason (`why`) is moved out of the arguments. This never raises: the model
@@ -147,7 +147,7 @@ class Agent:
         why, args = split_why({} if args is None else args)
         return self._complete_traits(replace(use, args=args, why=why or use.why))
 
-    def _complete_traits(self, use: Use) -> Use:
+    def _complete_traits(self, use: RequestedCall) -> RequestedCall:
         # The texts of refusals are journaled and read by the model.
         tool = self.tools.get(use.tool)
         if tool is None:

@@ -17,7 +17,7 @@ from midrun.agents.tool import Approve, Tool, tool
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.codec.strict_json import normalize_json
 from midrun.core.journaled_text import format_position
-from midrun.core.values import Item, Json, PlanItemState
+from midrun.core.values import Json, PlanItem, PlanItemState
 
 
 class PauseHere(BaseException):
@@ -81,8 +81,10 @@ async def ask_human(question: str, options: list[str] | None = None) -> NoReturn
 
 
 def revise_plan(
-    plan: Sequence[Item], items: Sequence[Item] | None, marks: Mapping[int, PlanItemState]
-) -> tuple[Item, ...]:
+    plan: Sequence[PlanItem],
+    items: Sequence[PlanItem] | None,
+    marks: Mapping[int, PlanItemState],
+) -> tuple[PlanItem, ...]:
     """Replace the items of `plan` if `items` is given, then set `marks` by number, from 1.
 
     Raises:
@@ -92,21 +94,23 @@ def revise_plan(
     if items is not None:
         # A model that revises its plan often repeats finished items without their marks. An
         # item with the same text as before keeps its mark, unless a new one is given.
-        old_marks = {item.text: item.mark for item in plan}
+        old_marks = {item.text: item.state for item in plan}
         new_plan = [
-            replace(item, mark=old_marks.get(item.text, "queued"))
-            if item.mark == "queued"
+            replace(item, state=old_marks.get(item.text, "queued"))
+            if item.state == "queued"
             else item
             for item in items
         ]
     for number, mark in marks.items():
         if not 0 < number <= len(new_plan):
             raise ValueError(f"the plan has {len(new_plan)} items, and no item {number}")
-        new_plan[number - 1] = replace(new_plan[number - 1], mark=mark)
+        new_plan[number - 1] = replace(new_plan[number - 1], state=mark)
     return tuple(new_plan)
 
 
-def apply_plan_call(plan: tuple[Item, ...], arguments: dict[str, object]) -> tuple[Item, ...]:
+def apply_plan_call(
+    plan: tuple[PlanItem, ...], arguments: dict[str, object]
+) -> tuple[PlanItem, ...]:
     """Return the plan after a call of the tool with these arguments.
 
     Raises:
@@ -121,14 +125,14 @@ def apply_plan_call(plan: tuple[Item, ...], arguments: dict[str, object]) -> tup
     )
 
 
-def format_plan(plan: tuple[Item, ...]) -> str:
+def format_plan(plan: tuple[PlanItem, ...]) -> str:
     """Return the plan as text: the result of the call, which the model reads."""
-    lines = [f"{number}. [{item.mark}] {item.text}" for number, item in enumerate(plan, 1)]
+    lines = [f"{number}. [{item.state}] {item.text}" for number, item in enumerate(plan, 1)]
     return "\n".join([f"You are at {format_position(plan, 0)}.", *lines])
 
 
-def _make_item(item: str | Item) -> Item:
-    return Item(text=item) if isinstance(item, str) else item
+def _make_item(item: str | PlanItem) -> PlanItem:
+    return PlanItem(text=item) if isinstance(item, str) else item
 
 
 def _parse_number(key: str) -> int:
@@ -139,7 +143,7 @@ def _parse_number(key: str) -> int:
 
 @tool(name="plan", read_only=True)
 async def _plan(
-    items: list[str | Item] | None = None, marks: dict[str, PlanItemState] | None = None
+    items: list[str | PlanItem] | None = None, marks: dict[str, PlanItemState] | None = None
 ) -> str:
     """Keep a plan of the task that people can follow. Set it first, then mark what is done.
 

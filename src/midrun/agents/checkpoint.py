@@ -6,7 +6,7 @@ lines. It contains data only; decoding one creates no object that a journal coul
 also contains the journals of all child runs, because a child that is missing would be started
 again and repeat its effects.
 
-    {"agent":"clerk","agent_print":"5f2c","head_hash":"9e1b…","head_seq":7,
+    {"agent":"clerk","agent_fingerprint":"5f2c","head_hash":"9e1b…","head_seq":7,
      "issued_at":1763251200000000,"kid":"77ab…","lines":["{\"at\":…}",…],"mac":"04cd…",
      "phase":"paused","run":"run_1","signed":true,"v":1}
 
@@ -108,7 +108,7 @@ class Checkpoint(
 
     run: _CheckedRunId
     agent: str
-    agent_print: str
+    agent_fingerprint: str
     phase: Phase
     head_seq: Seq
     head_hash: str
@@ -128,7 +128,7 @@ class Checkpoint(
         pairs: Iterable[tuple[bytes, bytes]],
         *,
         agent: str,
-        agent_print: str,
+        agent_fingerprint: str,
         phase: Phase,
         now: Micros,
         expires: Micros | None = None,
@@ -153,7 +153,7 @@ class Checkpoint(
         unsigned = cls(
             run=run,
             agent=agent,
-            agent_print=agent_print,
+            agent_fingerprint=agent_fingerprint,
             phase=_require_parked(phase),
             head_seq=Seq(len(stored)),
             head_hash=UNKEYED_CHAIN.compute_head(run, stored).hex(),
@@ -282,7 +282,7 @@ class Checkpoint(
             problem = f"the run has another entry at seq {seq}"
         raise CheckpointRefused("stale_checkpoint", problem)
 
-    def check_for(self, agent: str, agent_print: str, now: Micros) -> None:
+    def check_for(self, agent: str, agent_fingerprint: str, now: Micros) -> None:
         """Check that this agent may resume the run at `now`.
 
         Call it after `check_head`: a stale checkpoint is reported first.
@@ -296,7 +296,7 @@ class Checkpoint(
         if agent != self.agent:
             problem = f"it is of agent {self.agent!r}, got {agent!r}"
             raise CheckpointRefused("agent_mismatch", problem)
-        if agent_print != self.agent_print:
+        if agent_fingerprint != self.agent_fingerprint:
             problem = f"the tools, instructions or model of agent {agent!r} have changed since"
             raise CheckpointRefused("agent_mismatch", problem)
 

@@ -50,7 +50,7 @@ class RunSettings(TypedDict):
     """The fields of the entry `RunStarted` that come from the agent."""
 
     agent: str
-    agent_print: str
+    agent_fingerprint: str
     stop: Stop | None
     frame_depth: int
     frame_ttl: int

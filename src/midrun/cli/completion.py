@@ -25,7 +25,7 @@ async def completion(args: Namespace, out: CommandOutput) -> int:
         out.write({"shell": args.shell, "script": script}, script.removesuffix("\n"))
         return 0
     async with open_target(args) as midrun:
-        for run in await midrun.named(""):
+        for run in await midrun.find_ids(""):
             out.write({"run_id": run}, run)
     return 0
 

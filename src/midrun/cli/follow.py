@@ -213,7 +213,9 @@ async def _show_plainly(printer: "_FeedPrinter", args: Namespace, *, driven_here
                     raise
                 unread = True
                 printer.stop()
-                await _request_pause(run, args, "nobody takes the output")  # journaled: format
+                await _request_pause(
+                    run, args, "the output pipe was closed"
+                )  # journaled: format
                 # EIO: the terminal is gone, and with it the user who could interrupt a second
                 # time, so leave now. After other errors, wait until the run is paused.
                 if error.errno == EIO:

@@ -309,7 +309,7 @@ def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     facts = [("task", shorten_to_line(view.task)), ("agent", view.agent)]
     facts += [("parent", view.parent)] if view.parent else []
     facts += [("doing", _describe_call(call)) for call in view.in_flight]
-    facts += [("plan", f"[{item.mark}] {shorten_to_line(item.text)}") for item in view.plan]
+    facts += [("plan", f"[{item.state}] {shorten_to_line(item.text)}") for item in view.plan]
     facts += [("held", f"{frame.id}  {frame.goal} — {frame.place}") for frame in view.frames]
     facts += [
         ("pending", f"{p.kind} at {p.seq}: {shorten_to_line(p.text)}") for p in view.pending

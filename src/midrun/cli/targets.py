@@ -36,7 +36,7 @@ async def find_run(midrun: AnyMidrun, run_id: str) -> AnyRun:
     try:
         return await midrun.get(run_id)
     except RunNotFound:
-        matches = await midrun.named(run_id)
+        matches = await midrun.find_ids(run_id)
         if len(matches) == 1:
             return await midrun.get(matches[0])
         if not matches:

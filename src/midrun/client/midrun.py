@@ -161,7 +161,7 @@ class RemoteMidrun:
             if not cursor or len(rows) >= limit:
                 return Page(items=rows, cursor=cursor)
 
-    async def named(self, beginning: str) -> tuple[RunId, ...]:
+    async def find_ids(self, beginning: str) -> tuple[RunId, ...]:
         """Return the ids that start with `beginning`, with or without `run_`.
 
         Only the newest 500 runs are searched.

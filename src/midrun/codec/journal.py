@@ -59,7 +59,7 @@ from midrun.codec.strict_json import (
 )
 from midrun.core.entries import ENTRY_TYPES, Entry, Record
 from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
-from midrun.core.values import Use
+from midrun.core.values import RequestedCall
 from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
 
 # Upcasts: read lines of older versions as lines of the current one.
@@ -107,7 +107,7 @@ class _CurrentLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     v: int
 
 
-_USER_DATA_HINT: Final = get_type_hints(Use)["args"]
+_USER_DATA_HINT: Final = get_type_hints(RequestedCall)["args"]
 """The type hint, at run time, of a field with user data."""
 
 _StructT = TypeVar("_StructT", bound=Struct)

@@ -9,7 +9,7 @@ from typing import dataclass_transform
 from msgspec import Struct, field
 
 from midrun.core.ids import AskId, FrameId, Micros, Seq
-from midrun.core.values import Actor, Json, RedirectTiming, UndoSet, Urgency, Use
+from midrun.core.values import Actor, Json, RedirectTiming, RequestedCall, UndoSet, Urgency
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -25,7 +25,7 @@ class ControlBase(
 
     by: Actor = Actor()
     reason: str = ""
-    request: str = ""
+    request_id: str = ""
     seen: Seq | None = None
 
 
@@ -143,7 +143,7 @@ class Write(ControlBase, kw_only=True):
 class UseTool(ControlBase, kw_only=True):
     """Call a tool of the agent, after taking over; approvals and caps apply as usual."""
 
-    use: Use
+    use: RequestedCall
 
 
 class HandBack(ControlBase, kw_only=True):

@@ -23,7 +23,15 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId, Seq
-from midrun.core.values import NO_SPEND, AskKind, CleanupAction, Item, Json, Spend, Use
+from midrun.core.values import (
+    NO_SPEND,
+    AskKind,
+    CleanupAction,
+    Json,
+    PlanItem,
+    RequestedCall,
+    Spend,
+)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -116,13 +124,13 @@ class SaveProgress(LeasedInput, kw_only=True):
 class ProposeCall(LeasedInput, kw_only=True):
     """Propose a call that a hosted agent wants made."""
 
-    use: Use
+    use: RequestedCall
 
 
 class SetPlan(LeasedInput, kw_only=True):
     """Set or replace the plan of the agent."""
 
-    items: tuple[Item, ...]
+    items: tuple[PlanItem, ...]
 
 
 class RecordStopVerdict(LeasedInput, kw_only=True):

@@ -24,19 +24,19 @@ from midrun.core.values import (
     CallPurpose,
     CleanupAction,
     Decision,
-    Item,
     Json,
     Message,
     Origin,
     PauseReason,
     Phase,
+    PlanItem,
     RedirectTiming,
     Reply,
+    RequestedCall,
     Residue,
     Spend,
     UndoSet,
     Urgency,
-    Use,
 )
 
 # Base classes.
@@ -61,7 +61,7 @@ class RequestEntry(EntryBase, kw_only=True):
 
     by: str = ""
     role: str = ""
-    request: str = ""  # the request id, if the sender gave one
+    request_id: str = ""  # the request id, if the sender gave one
     digest: str = ""  # of the control: another control under the same id is refused
     reason: str = ""
 
@@ -85,7 +85,7 @@ class AskOpened(EntryBase, kw_only=True):
     question: str = ""
     data: Json = None
     blocking: bool = True
-    of: AskKind | None = None  # for the ask of a child run: its kind in the child
+    child_ask_kind: AskKind | None = None  # for the ask of a child run: its kind in the child
     audience: str = ""
     four_eyes: bool = False
     excluded: tuple[str, ...] = ()  # for a child's ask: people who may not decide it there
@@ -117,7 +117,7 @@ class AskClosed(RequestEntry, kw_only=True):
 class CallProposed(EntryBase, kw_only=True):
     """A hosted agent, or the person who took over, wants a call made."""
 
-    use: Use
+    use: RequestedCall
 
 
 class CallStarted(EntryBase, kw_only=True):
@@ -259,13 +259,13 @@ class RunStarted(RequestEntry, kw_only=True):
 
     agent: str
     task: str
-    agent_print: str = ""
+    agent_fingerprint: str = ""
     thread: str = ""
     labels: tuple[str, ...] = ()
     stop: Stop | None = None
     hosted: bool = False
     history: tuple[Message, ...] = ()
-    plan: tuple[Item, ...] = ()
+    plan: tuple[PlanItem, ...] = ()
     frame_depth: int = 4
     frame_ttl: int = 86_400_000_000
     undo_attempts: int = 5
@@ -293,10 +293,12 @@ class LeaseTaken(EntryBase, kw_only=True):
 
     epoch: Epoch
     holder: str = ""
-    agent_print: str = ""  # fingerprint of the agent, if it is another version than before
+    agent_fingerprint: str = (
+        ""  # fingerprint of the agent, if it is another version than before
+    )
 
 
-class StoodDown(EntryBase, kw_only=True):
+class LeaseReleased(EntryBase, kw_only=True):
     """The driver gave the lease back, without a request to stop the run."""
 
     why: str = ""
@@ -367,13 +369,13 @@ class CapReached(EntryBase, kw_only=True):
     cap: str = ""  # the cap to raise; empty if the condition has none
 
 
-class EndReached(EntryBase, kw_only=True):
+class StopReached(EntryBase, kw_only=True):
     """A stop condition was met that completes the run."""
 
     stop: str
 
 
-class VerdictGiven(EntryBase, kw_only=True):
+class StopEvaluated(EntryBase, kw_only=True):
     """A custom stop condition was evaluated at a boundary."""
 
     name: str
@@ -427,7 +429,7 @@ class ResidueAccepted(RequestEntry, kw_only=True):
 class RunHalted(RequestEntry, kw_only=True):
     """An operator's halt stops the run; after the lift it returns to the phase `then`."""
 
-    then: Phase
+    phase_after_lift: Phase
     scope: str = "run"
 
 
@@ -493,14 +495,14 @@ class FrameResumed(RequestEntry, kw_only=True):
     """The suspended task continues where it stopped."""
 
     frame: FrameId
-    words: str
+    text: str
 
 
 class FrameReconstructed(RequestEntry, kw_only=True):
     """The task was suspended for too long: it continues from a summary, and says so."""
 
     frame: FrameId
-    words: str
+    text: str
 
 
 class FrameAbandoned(RequestEntry, kw_only=True):
@@ -508,20 +510,20 @@ class FrameAbandoned(RequestEntry, kw_only=True):
 
     frame: FrameId
     why: Literal["dropped", "cancelled"]
-    words: str = ""
+    text: str = ""
 
 
 class PlanMade(EntryBase, kw_only=True):
     """The agent set or revised its plan."""
 
-    items: tuple[Item, ...]
+    items: tuple[PlanItem, ...]
 
 
 class HistoryCondensed(EntryBase, kw_only=True):
     """Prompts contain a summary in place of the oldest messages; the journal keeps all."""
 
     call: CallId
-    upto: int
+    message_count: int
     summary: str
 
 
@@ -541,7 +543,7 @@ class PersonWrote(RequestEntry, kw_only=True):
     text: str
 
 
-class ToolUsed(RequestEntry, kw_only=True):
+class ToolUseRequested(RequestEntry, kw_only=True):
     """The person who took over wants a tool called; `CallProposed` follows."""
 
     tool: str
@@ -555,7 +557,7 @@ Entry = (
     RunStarted
     | RunImported
     | LeaseTaken
-    | StoodDown
+    | LeaseReleased
     | RunWaiting
     | RunWoken
     | RunCompleted
@@ -566,8 +568,8 @@ Entry = (
     | RunResumed
     | CapRaised
     | CapReached
-    | EndReached
-    | VerdictGiven
+    | StopReached
+    | StopEvaluated
     | RedirectRequested
     | RedirectApplied
     | RedirectClosed
@@ -609,7 +611,7 @@ Entry = (
     | AnswerGiven
     | TakenOver
     | PersonWrote
-    | ToolUsed
+    | ToolUseRequested
     | HandedBack
 )
 """Any entry."""
@@ -644,7 +646,6 @@ __all__ = [
     "CancelRequested",
     "CapRaised",
     "CapReached",
-    "EndReached",
     "Entry",
     "FrameAbandoned",
     "FramePushed",
@@ -653,6 +654,7 @@ __all__ = [
     "HandedBack",
     "HistoryCondensed",
     "LateResult",
+    "LeaseReleased",
     "LeaseTaken",
     "MessageClosed",
     "MessageDue",
@@ -680,14 +682,14 @@ __all__ = [
     "RunStarted",
     "RunWaiting",
     "RunWoken",
-    "StoodDown",
+    "StopEvaluated",
+    "StopReached",
     "TakenOver",
-    "ToolUsed",
+    "ToolUseRequested",
     "UndoDone",
     "UndoFailed",
     "UndoGaveUp",
     "UndoRetried",
     "UndoStarted",
     "UndoUnknown",
-    "VerdictGiven",
 ]

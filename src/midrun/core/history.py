@@ -19,7 +19,7 @@ from midrun.core.journaled_text import outcome_phrase
 from midrun.core.state import Call, CallStage, State
 from midrun.core.transcript import make_final_result
 from midrun.core.transitions import Refused
-from midrun.core.values import TERMINAL_PHASES, Actor, Json, Made, Message, Origin
+from midrun.core.values import TERMINAL_PHASES, Actor, CallResult, Json, Message, Origin
 
 INHERITED_CALL_ID_CHARS: Final = 24
 """Length of the id of an inherited call: a prefix of its key. Providers limit id lengths."""
@@ -49,7 +49,7 @@ def make_fork_entry(state: State, *, by: Actor, instruction: str = "") -> RunSta
         stop=state.stop,
         by=by.name,
         role=by.role,
-        request="",
+        request_id="",
         digest="",
         parent=None,
         forked=Origin(run=state.run, seq=state.seq),
@@ -162,7 +162,7 @@ def _shorten_text(text: str) -> str:
     )
 
 
-def _make_inherited_call(state: State, call_id: CallId) -> Made:
+def _make_inherited_call(state: State, call_id: CallId) -> CallResult:
     """Return a call with its outcome for the next run, under a new id."""
     call = state.find_call(call_id)
     assert call is not None
@@ -171,7 +171,7 @@ def _make_inherited_call(state: State, call_id: CallId) -> Made:
     id_ = CallId(make_call_key(state.run, call.id)[:INHERITED_CALL_ID_CHARS])
     if kept:
         return replace(make_final_result(call), call=id_)
-    return Made(
+    return CallResult(
         call=id_, tool=call.use.tool, args=call.use.args, problem=_describe_outcome(call)
     )
 

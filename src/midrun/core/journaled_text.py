@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from midrun.core.entries import CallSealed
 from midrun.core.state import Call, CallStage, Frame, State
-from midrun.core.values import Item, Phase
+from midrun.core.values import Phase, PlanItem
 
 LINE_MAX_CHARS = 80
 
@@ -43,32 +43,32 @@ def format_goal(state: State) -> str:
     return shorten_to_line(state.goal)
 
 
-def format_position(items: tuple[Item, ...], steps: int) -> str:
+def format_position(items: tuple[PlanItem, ...], steps: int) -> str:
     """Return the position in the work: "step 4 of 7", or "step 4" without a plan."""
     behind, total = count_plan_items(items)
     return _format_step(behind, total) if total else _format_step(steps, 0)
 
 
-def count_plan_items(items: tuple[Item, ...]) -> tuple[int, int]:
+def count_plan_items(items: tuple[PlanItem, ...]) -> tuple[int, int]:
     """Return the number of plan items before the current one, and of all items.
 
     A failed item counts like a finished one. A dropped item does not count at all.
     """
-    counted = tuple(item for item in items if item.mark != "dropped")
+    counted = tuple(item for item in items if item.state != "dropped")
     at_hand = find_current_item(counted)
     return len(counted) if at_hand is None else counted.index(at_hand), len(counted)
 
 
-def find_current_item(items: tuple[Item, ...]) -> Item | None:
+def find_current_item(items: tuple[PlanItem, ...]) -> PlanItem | None:
     """Return the running plan item, else the first queued one, else None."""
     for mark in ("running", "queued"):
         for item in items:
-            if item.mark == mark:
+            if item.state == mark:
                 return item
     return None
 
 
-def get_topic_plan(state: State) -> tuple[Item, ...]:
+def get_topic_plan(state: State) -> tuple[PlanItem, ...]:
     """Return the plan of the current topic.
 
     After a frame is pushed, the state still has the plan of the suspended topic until the agent
@@ -77,7 +77,7 @@ def get_topic_plan(state: State) -> tuple[Item, ...]:
     return () if state.frames and state.plan == state.frames[-1].plan else state.plan
 
 
-def format_upcoming(state: State, plan: tuple[Item, ...]) -> str:
+def format_upcoming(state: State, plan: tuple[PlanItem, ...]) -> str:
     """Return the next plan item or open call: the "minus" side of a redirect."""
     if (item := find_current_item(plan)) is not None:
         return shorten_to_line(item.text)
@@ -95,9 +95,7 @@ def format_acknowledgement(
     if scheduled:
         return "Noted — it waits for its time"
     if queued:
-        return (
-            f"Noted — {len(state.frames)} thoughts are held already; this one is next in line"
-        )
+        return f"Noted — {len(state.frames)} topics are held already; this one is next in line"
     if urgency == "later":
         return f"Noted — after *{format_goal(state)}*"
     if state.phase in {Phase.PAUSING, Phase.PAUSED}:

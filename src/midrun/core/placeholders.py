@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from midrun.core.state import Ask
-from midrun.core.values import Json, Traits, Use
+from midrun.core.values import Json, RequestedCall, Traits
 
 PLACEHOLDER: Final = re.compile(r"\[redacted:[0-9a-f]{12}\]")
 PLACEHOLDER_PREFIX: Final = "[redacted:"
@@ -24,7 +24,7 @@ NAMED_FIELDS_MAX: Final = 8
 """The number of fields that a description names before it says "and others"."""
 
 
-def find_hidden_fields(use: Use) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def find_hidden_fields(use: RequestedCall) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the hidden fields of a use: those declared secret, and all others.
 
     A field is a path of keys, joined by dots; the items of a list share the path of the list.
@@ -46,7 +46,7 @@ def is_declared(path: str, declared: tuple[str, ...]) -> bool:
     )
 
 
-def describe_hidden(use: Use) -> str:
+def describe_hidden(use: RequestedCall) -> str:
     """Describe the hidden arguments of `use` for its approver; "" if there are none."""
     declared, others = find_hidden_fields(use)
     words: list[str] = []
@@ -63,7 +63,7 @@ def describe_hidden(use: Use) -> str:
     return " ".join(words)
 
 
-def check_hidden(ask: Ask, use: Use, args: Json = None) -> tuple[str, bool]:
+def check_hidden(ask: Ask, use: RequestedCall, args: Json = None) -> tuple[str, bool]:
     """Describe the hidden arguments of an approval; tell whether it may be granted.
 
     `use` is the call of `ask`, `args` its edited arguments, if any. The ask of a child run is
@@ -78,7 +78,7 @@ def check_hidden(ask: Ask, use: Use, args: Json = None) -> tuple[str, bool]:
             return str(data.get("hidden", "")), not data.get("unapprovable", False)
         declared = data.get("secret", ())
         traits = Traits(secret=tuple(declared) if isinstance(declared, list | tuple) else ())
-        use = Use(tool=str(data.get("tool", "")), traits=traits)
+        use = RequestedCall(tool=str(data.get("tool", "")), traits=traits)
     if args is not None:
         use = replace(use, args=args)
     return describe_hidden(use), not find_hidden_fields(use)[1]

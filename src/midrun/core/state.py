@@ -42,18 +42,18 @@ from midrun.core.values import (
     CleanupAction,
     Decision,
     Effect,
-    Item,
     Json,
     Message,
     PauseReason,
     Phase,
+    PlanItem,
     RedirectTiming,
+    RequestedCall,
     Residue,
     Role,
     Spend,
     Traits,
     Urgency,
-    Use,
     Value,
 )
 from midrun.core.vector import Vector
@@ -113,7 +113,7 @@ class Call(Value, kw_only=True):
     number: int  # counted from 1 within the run
     call_kind: CallKind
     step: int
-    use: Use = Use(tool="")
+    use: RequestedCall = RequestedCall(tool="")
     purpose: CallPurpose = "step"
     stage: CallStage = CallStage.PROPOSED
     attempt: int = 0
@@ -252,7 +252,9 @@ class Frame(Value, kw_only=True):
     pushed_seq: Seq
     expires: Micros
     parked_calls: tuple[int, ...] = ()  # open calls of the suspended task
-    plan: tuple[Item, ...] = ()  # the plan of the suspended task; a side question has its own
+    plan: tuple[
+        PlanItem, ...
+    ] = ()  # the plan of the suspended task; a side question has its own
 
 
 class PendingText(Value, kw_only=True):
@@ -352,7 +354,7 @@ class State(Value, kw_only=True):
     frames_pushed: int = 0
     instruction: str = ""  # the last instruction that reached the agent
     goal: str = ""  # the task, or the side question that the agent is answering
-    plan: tuple[Item, ...] = ()
+    plan: tuple[PlanItem, ...] = ()
     messages: Vector[Message] = field(default_factory=Vector)
     agent_message_count: int = 0  # messages that the agent's model wrote, in full or in part
     steered_by: tuple[str, ...] = ()  # people whose text reached the agent, and its importer

@@ -23,13 +23,13 @@ from midrun.core.entries import (
     AskCloseReason,
     AskOpened,
     CapReached,
-    EndReached,
     Entry,
     FramePushed,
     FrameReconstructed,
     FrameResumed,
     MessageTaken,
     RedirectApplied,
+    StopReached,
     UndoGaveUp,
 )
 from midrun.core.evolve.calls import hash_args
@@ -116,7 +116,7 @@ def _open_needed_asks(state: State, now: Micros) -> Iterator[AskOpened]:
                 ask=make_ask_id(count),
                 ask_kind="unsure",
                 call=call.id,
-                question=f"Nobody knows whether {call.use.tool} took effect. Did it?",
+                question=f"It is unknown whether {call.use.tool} took effect. Did it?",
                 data=call.use.args,
                 audience=call.traits.audience,
                 four_eyes=call.traits.four_eyes,
@@ -188,9 +188,9 @@ def resume_topic(state: State, now: Micros) -> FrameResumed | FrameReconstructed
     frame = state.frames[-1]
     if now >= frame.expires:
         return FrameReconstructed(
-            frame=frame.id, words=journaled_text.format_reconstructed_topic(frame)
+            frame=frame.id, text=journaled_text.format_reconstructed_topic(frame)
         )
-    return FrameResumed(frame=frame.id, words=journaled_text.format_resumed_topic(frame))
+    return FrameResumed(frame=frame.id, text=journaled_text.format_resumed_topic(frame))
 
 
 def _check_stop_condition(state: State) -> tuple[Entry, ...]:
@@ -203,10 +203,10 @@ def _check_stop_condition(state: State) -> tuple[Entry, ...]:
     return () if hit is None else (make_stop_entry(hit),)
 
 
-def make_stop_entry(met_stop: Stop) -> CapReached | EndReached:
+def make_stop_entry(met_stop: Stop) -> CapReached | StopReached:
     """Build the entry for a met condition: a pause at a cap, or the end."""
     if completes_run(met_stop):
-        return EndReached(stop=str(met_stop))
+        return StopReached(stop=str(met_stop))
     return CapReached(stop=str(met_stop), cap=find_cap_name(met_stop))
 
 

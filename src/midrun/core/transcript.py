@@ -18,7 +18,7 @@ import msgspec
 
 from midrun.core.journaled_text import outcome_phrase, shorten_to_line
 from midrun.core.state import Call, CallStage, State
-from midrun.core.values import Json, Made, Message, Value
+from midrun.core.values import CallResult, Json, Message, Value
 
 # Frames in a prompt. Each suspended frame adds a line to every prompt while it is suspended.
 # The line has a maximum length whatever its goal is, and its tokens are counted per call.
@@ -51,7 +51,7 @@ def estimate_frame_tokens(state: State) -> int:
 __all__ = [
     "AWAITING_REVIEW_TEXT",
     "HELD_CALL_TEXT",
-    "Made",
+    "CallResult",
     "Transcript",
     "Turn",
     "format_summary",
@@ -70,7 +70,7 @@ class Turn(Value, kw_only=True):
     by: str = ""
     kind: str = ""
     thinking: str = ""
-    uses: tuple[Made, ...] = ()
+    uses: tuple[CallResult, ...] = ()
     interrupted: bool = False  # the model call was stopped in the middle of this text
     opaque: Json = None  # the message in the provider's own format
 
@@ -117,7 +117,7 @@ def format_summary(state: State) -> str:
     if state.goal != state.run_started.task:
         lines.append(f"At the moment: {shorten_to_line(state.goal)}")
     lines += [f"Instruction: {state.instruction}"] if state.instruction else []
-    lines += [f"Plan: [{item.mark}] {shorten_to_line(item.text)}" for item in state.plan]
+    lines += [f"Plan: [{item.state}] {shorten_to_line(item.text)}" for item in state.plan]
     lines += [format_topic_reminder(frame.goal) for frame in state.frames]
     return "\n".join([*lines, "", "Summary of what was said before:", state.summary])
 
@@ -138,7 +138,7 @@ def _make_turn(state: State, message: Message) -> Turn:
     )
 
 
-def _make_first_result(call: Call) -> Made:
+def _make_first_result(call: Call) -> CallResult:
     """Return the call with the outcome that the agent knew first.
 
     The agent went on while a deferred call waited for its review. Its outcome comes later, as
@@ -146,19 +146,21 @@ def _make_first_result(call: Call) -> Made:
     """
     use = call.use
     if call.deferred_review:
-        return Made(call=call.id, tool=use.tool, args=use.args, problem=AWAITING_REVIEW_TEXT)
+        return CallResult(
+            call=call.id, tool=use.tool, args=use.args, problem=AWAITING_REVIEW_TEXT
+        )
     return make_final_result(call)
 
 
-def make_final_result(call: Call) -> Made:
+def make_final_result(call: Call) -> CallResult:
     """Return the call with its final outcome."""
     use = call.use
     if call.stage is CallStage.DONE:
         result = call.result
         if call.error:  # the call happened, but its result could not be encoded as JSON
             result = f"done; its result is not JSON: {call.error}"
-        return Made(call=call.id, tool=use.tool, args=use.args, result=result)
-    return Made(
+        return CallResult(call=call.id, tool=use.tool, args=use.args, result=result)
+    return CallResult(
         call=call.id, tool=use.tool, args=use.args, problem=_explain_missing_result(call)
     )
 

@@ -415,7 +415,7 @@ ENTRY_TABLE: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.RunStarted: {QUEUED: QUEUED},
     e.RunImported: _keep_phase(PAUSED, WAITING, FAILED, HALTED, COMPLETED, CANCELLED),
     e.LeaseTaken: {**_keep_phase(RUNNING, PAUSING, CANCELLING), QUEUED: RUNNING},
-    e.StoodDown: {**_keep_phase(PAUSING, CANCELLING, HALTED), RUNNING: QUEUED},
+    e.LeaseReleased: {**_keep_phase(PAUSING, CANCELLING, HALTED), RUNNING: QUEUED},
     e.RunWaiting: _lead_to(WAITING, (RUNNING, QUEUED)),
     e.RunWoken: _lead_to(QUEUED, (WAITING, PAUSED)),
     e.RunCompleted: {RUNNING: COMPLETED},
@@ -426,8 +426,8 @@ ENTRY_TABLE: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.RunResumed: _lead_to(QUEUED, (PAUSED, FAILED)),
     e.CapRaised: _keep_phase(*_PHASES_BEFORE_END),
     e.CapReached: {RUNNING: PAUSING},
-    e.EndReached: _keep_phase(RUNNING),
-    e.VerdictGiven: _keep_phase(RUNNING),
+    e.StopReached: _keep_phase(RUNNING),
+    e.StopEvaluated: _keep_phase(RUNNING),
     e.RedirectRequested: _keep_phase(*_OPEN_PHASES),
     e.RedirectApplied: _keep_phase(RUNNING),
     e.RedirectClosed: _keep_phase(*_PHASES_BEFORE_END),
@@ -474,7 +474,7 @@ ENTRY_TABLE: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.AnswerGiven: _keep_phase(RUNNING, PAUSING, CANCELLING),
     e.TakenOver: _keep_phase(*_OPEN_PHASES),
     e.PersonWrote: _keep_phase(PAUSED),
-    e.ToolUsed: _keep_phase(PAUSED),
+    e.ToolUseRequested: _keep_phase(PAUSED),
     e.HandedBack: _keep_phase(PAUSED, FAILED),
 }
 

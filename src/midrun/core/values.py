@@ -127,7 +127,7 @@ class Traits(Value, kw_only=True):
     secret: tuple[str, ...] = ()  # paths of arguments that hold secrets, joined by dots
 
 
-class Use(Value, kw_only=True):
+class RequestedCall(Value, kw_only=True):
     """A call that the model, a hosted agent, or the person who took over wants made."""
 
     tool: str
@@ -144,19 +144,19 @@ class Reply(Value, kw_only=True):
 
     text: str = ""
     thinking: str = ""
-    uses: tuple[Use, ...] = ()
+    uses: tuple[RequestedCall, ...] = ()
     opaque: Json = None  # the provider's own message, stored and never interpreted
-    window: int = 0  # tokens in the prompt as the provider counted them
+    prompt_tokens: int = 0  # tokens in the prompt as the provider counted them
 
 
-class Item(Value, kw_only=True):
+class PlanItem(Value, kw_only=True):
     """One item of the agent's own plan."""
 
     text: str
-    mark: PlanItemState = "queued"
+    state: PlanItemState = "queued"
 
 
-class Made(Value, kw_only=True):
+class CallResult(Value, kw_only=True):
     """A call that the agent requested, with its `result`, or its `problem` in words."""
 
     call: CallId
@@ -175,7 +175,7 @@ class Message(Value, kw_only=True):
     kind: str = ""
     thinking: str = ""
     calls: tuple[CallId, ...] = ()
-    made: tuple[Made, ...] = ()  # calls of an earlier run with their outcomes
+    made: tuple[CallResult, ...] = ()  # calls of an earlier run with their outcomes
     interrupted: bool = False
     opaque: Json = None
 

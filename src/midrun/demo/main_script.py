@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from midrun.core.transcript import Made
+from midrun.core.transcript import CallResult
 from midrun.core.values import Json, PlanItemState
 from midrun.demo import texts
 from midrun.demo.script import NOT_EXECUTED_PREFIX, STOPPED_PREFIX, Script, ScriptLine
@@ -210,7 +210,7 @@ class BriefingScript:
         self._remark = f"{words} {rest}".strip()
         return ""
 
-    def _apply_answer(self, made: Made) -> str:
+    def _apply_answer(self, made: CallResult) -> str:
         if made.problem or not made.result:
             if self.requests.emphasis:
                 return ""
@@ -261,7 +261,7 @@ class BriefingScript:
         self.progress.end_item(CHECK_ITEM, done=False)
         return ""
 
-    def _apply_fact_check(self, made: Made) -> Script:
+    def _apply_fact_check(self, made: CallResult) -> Script:
         if made.problem:
             self._remark = (
                 f"The check did not come to an end ({made.problem}). I will say so in the "
@@ -376,7 +376,7 @@ def _first_sentence(note: str) -> str:
     return re.split(r"(?<=[.!?])\s", " ".join(body.split()), maxsplit=1)[0]
 
 
-def _describe_analysis(made: Made) -> str:
+def _describe_analysis(made: CallResult) -> str:
     """Return a remark on the result of the analysis."""
     if not isinstance(made.result, list):
         return f"The analysis gave nothing ({made.problem}). I go by what I have read."
@@ -396,7 +396,7 @@ def _to_texts(values: Json) -> list[str]:
     return [str(value) for value in values] if isinstance(values, list) else []
 
 
-def _describe_mail(made: Made, asked: Use) -> tuple[str, str]:
+def _describe_mail(made: CallResult, asked: Use) -> tuple[str, str]:
     """Return the recipient of the mail, and a remark that names edited arguments."""
     given = made.args if isinstance(made.args, dict) else {}
     changed = [name for name, value in asked.args.items() if given.get(name) != value]

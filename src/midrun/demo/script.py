@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from midrun.core.transcript import Made, Turn
+from midrun.core.transcript import CallResult, Turn
 from midrun.models.scripted import Use
 
 NOT_EXECUTED_PREFIX = "not executed"
@@ -38,7 +38,7 @@ class ScriptLine:
     )
 
 
-Script: TypeAlias = Generator[ScriptLine, tuple[Made, ...], str]
+Script: TypeAlias = Generator[ScriptLine, tuple[CallResult, ...], str]
 """Yields lines, receives the results of their calls, returns words that lead back."""
 
 
@@ -87,14 +87,14 @@ class _RunningScript:
         self.closing = ""
         self._script = script
         self._is_finished = False
-        self._last_results: tuple[Made, ...] | None = (
+        self._last_results: tuple[CallResult, ...] | None = (
             None  # results of the last line; None at first
         )
         self._must_advance = True  # the generator must be advanced
         self._line = ScriptLine("")
         self._words_left = self._thinking_left = ""
         self._is_interrupted = False
-        self._made: dict[int, Made] = {}
+        self._made: dict[int, CallResult] = {}
 
     @property
     def is_finished(self) -> bool:

@@ -166,9 +166,9 @@ def _is_halted(state: State, halts: Iterable[HaltRecord]) -> bool:
 def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> AskPerson:
     """Return a question on the parent that says why its child does not go on."""
     hold = child.pause or PauseState()
-    reason, remedy = f"is paused by {hold.by or 'somebody'}", "answer anything to let it go on"
+    reason, remedy = f"is paused by {hold.by or 'a person'}", "answer anything to let it go on"
     if child.phase is Phase.HALTED:
-        reason, remedy = "is halted", "it goes on when the latch is lifted"
+        reason, remedy = "is halted", "it goes on when the halt is lifted"
     elif child.taken_over_by:
         reason, remedy = (
             f"was taken over by {child.taken_over_by}",
@@ -295,7 +295,7 @@ def _make_resume(parent: RunId, ask: Ask, answer: Json) -> c.Resume:
     # `decide` refuses caps from a user. An older version may have recorded such an answer.
     caps = read_child_caps(ask, answer) if ask.decider_role == "operator" else {}
     by = Actor(name=ask.decided_by, role=ask.decider_role)
-    return c.Resume(caps=caps, by=by, request=f"{parent}/{ask.id}")
+    return c.Resume(caps=caps, by=by, request_id=f"{parent}/{ask.id}")
 
 
 def _make_decision(ask: Ask, child_ask_id: AskId) -> c.Control:
@@ -393,7 +393,7 @@ async def _cancel_and_wait(context: DriverContext, parent: State, child: RunId) 
         # Once for each retry of the parent's undo: the request id makes a repetition by another
         # worker harmless.
         request = f"{parent.run}/undo/{parent.undo_retried_seq}"
-        await _append_to_child(context, child, c.RetryUndo(by=by, request=request))
+        await _append_to_child(context, child, c.RetryUndo(by=by, request_id=request))
         child_state = await _wait_for_phase(context, child, TERMINAL_PHASES)
     return child_state
 

@@ -81,7 +81,7 @@ from midrun.core.ids import CallId, Epoch, RunId, make_child_id
 from midrun.core.state import CallStage, State
 from midrun.core.stops import list_custom_names
 from midrun.core.transcript import Transcript
-from midrun.core.values import Item, Json
+from midrun.core.values import Json, PlanItem
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
 from midrun.driver.in_flight_call import FENCED_REASON, InFlightCall, OperationKind, WaitEnded
@@ -196,7 +196,7 @@ class CallDispatcher:
         # have the same call id.
         self._in_flight: dict[tuple[str, OperationKind], InFlightCall] = {}
         self._evaluating_stops: set[str] = set()
-        self._last_plan: tuple[int, tuple[Item, ...]] = (-1, ())  # see `_set_plan`
+        self._last_plan: tuple[int, tuple[PlanItem, ...]] = (-1, ())  # see `_set_plan`
         self._is_closed = False
 
     # ── starting calls ────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ from midrun.core.entries import CallAborted, CallDone, CallFailed
 from midrun.core.retries import compute_retry_at, is_wait_acceptable
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
-from midrun.core.values import Reply, Spend, Use
+from midrun.core.values import Reply, RequestedCall, Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.live import Delta
@@ -185,5 +185,5 @@ def _complete_uses(agent: Agent, reply: Reply) -> Reply:
     uses = tuple(agent.complete_use(use) for use in reply.uses[:REPLY_MAX_CALLS])
     if dropped := reply.uses[REPLY_MAX_CALLS:]:
         problem = f"not made, nor were {len(dropped) - 1} more that followed: {TOO_MANY_CALLS}"
-        uses = (*uses, Use(tool=dropped[0].tool, refused=problem))
+        uses = (*uses, RequestedCall(tool=dropped[0].tool, refused=problem))
     return replace(reply, uses=uses) if uses else reply

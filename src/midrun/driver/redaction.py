@@ -52,7 +52,7 @@ from midrun.core.entries import RunStarted
 from midrun.core.ids import CallId, RunId
 from midrun.core.placeholders import PLACEHOLDER, PLACEHOLDER_PREFIX, is_declared, join_path
 from midrun.core.state import Call, State
-from midrun.core.values import Json, Reply, Use
+from midrun.core.values import Json, Reply, RequestedCall
 from midrun.driver.delta import Delta
 from midrun.driver.sanitize import run_in_slices
 
@@ -246,7 +246,7 @@ class RunSecrets:
                 at = text.find(secret[0], at + 1)
         return longest
 
-    def redact_use(self, use: Use, *, by_model: bool) -> Steps[Use]:
+    def redact_use(self, use: RequestedCall, *, by_model: bool) -> Steps[RequestedCall]:
         """Redact a requested call, and remember its original arguments."""
         # A secret that a model wrote is replaced in place only; see the class.
         scope = SearchScope(everywhere=not by_model, declared=use.traits.secret)
@@ -262,7 +262,7 @@ class RunSecrets:
 
     def redact_reply(self, reply: Reply) -> Steps[Reply]:
         """Redact the reply of a model."""
-        uses: list[Use] = []
+        uses: list[RequestedCall] = []
         for use in reply.uses:  # before the text, which may repeat a secret from an argument
             shown = yield from self.redact_use(use, by_model=True)
             uses.append(shown)
@@ -281,7 +281,7 @@ class RunSecrets:
 
     # ── restoring secrets ─────────────────────────────────────────────────────────────────
 
-    def restore_args(self, use: Use) -> Json:
+    def restore_args(self, use: RequestedCall) -> Json:
         """Return the original arguments of a call.
 
         A model may also copy a placeholder from its history into new arguments. That is
@@ -454,7 +454,7 @@ def _list_searched_fields(kind: type[Struct]) -> tuple[str, ...]:
     return tuple(
         name
         for name in kind.__struct_fields__
-        if name in named or {Reply, Use} & {hints[name], *get_args(hints[name])}
+        if name in named or {Reply, RequestedCall} & {hints[name], *get_args(hints[name])}
     )
 
 
@@ -465,7 +465,7 @@ def _redact_field(
         return value
     if isinstance(value, Reply):
         return (yield from secrets.redact_reply(value))
-    if isinstance(value, Use):
+    if isinstance(value, RequestedCall):
         return (yield from secrets.redact_use(value, by_model=False))
     if name in STRUCT_FIELDS:
         return (yield from _redact_struct_in_steps(secrets, cast("Struct", value)))
@@ -490,8 +490,8 @@ async def redact_control(
     if secret_registry.is_enabled and isinstance(control, Approve) and control.args is not None:
         ask = state.find_ask(control.ask)
         call = None if ask is None else state.find_call(ask.call)
-        edited = Use(tool="") if call is None else call.use
-        edited = Use(tool=edited.tool, args=control.args, traits=edited.traits)
+        edited = RequestedCall(tool="") if call is None else call.use
+        edited = RequestedCall(tool=edited.tool, args=control.args, traits=edited.traits)
         use = await run_in_slices(
             secret_registry.get_run(state.run).redact_use(edited, by_model=False)
         )

@@ -27,7 +27,7 @@ SEGMENT_OUTCOMES: Final[Mapping[type[e.Entry], str]] = {
     e.RunFailed: "failed",
     e.RunCancelled: "cancelled",
     e.RunHalted: "halted",
-    e.StoodDown: "stood_down",
+    e.LeaseReleased: "stood_down",
 }
 """Entry that ends a segment → outcome of the segment."""
 
@@ -271,9 +271,9 @@ def _usage_attributes(done: e.CallDone) -> dict[str, AttributeValue]:
     used: dict[str, AttributeValue] = (
         {"midrun.usage.cost_usd": spent.cost / 1e6} if spent.cost else {}
     )
-    if 0 < reply.window <= spent.tokens:
-        used["gen_ai.usage.input_tokens"] = reply.window
-        used["gen_ai.usage.output_tokens"] = spent.tokens - reply.window
+    if 0 < reply.prompt_tokens <= spent.tokens:
+        used["gen_ai.usage.input_tokens"] = reply.prompt_tokens
+        used["gen_ai.usage.output_tokens"] = spent.tokens - reply.prompt_tokens
     elif spent.tokens:
         used["midrun.usage.tokens"] = spent.tokens
     return used

@@ -38,8 +38,8 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_core import PydanticSerializationError
 
 from midrun.codec.strict_json import normalize_json, parse_json
-from midrun.core.transcript import Made, Turn
-from midrun.core.values import Json, Reply, Use
+from midrun.core.transcript import CallResult, Turn
+from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import ModelFailed, NotJson, TooLarge
 from midrun.ports.model import Piece, Prompt
 
@@ -158,7 +158,7 @@ class _MessageBuilder:
         if turn.interrupted:
             self.add_runtime_text(INTERRUPTED_NOTE)
         elif turn.kind == "person":
-            self.add_runtime_text(WRITTEN_BY_PERSON_NOTE.format(by=turn.by or "somebody"))
+            self.add_runtime_text(WRITTEN_BY_PERSON_NOTE.format(by=turn.by or "a person"))
 
     def _make_response(self, turn: Turn) -> tuple[ModelResponse | None, list[ProposedCall]]:
         """Return the reply, and its calls with the arguments they were made with.
@@ -178,7 +178,7 @@ class _MessageBuilder:
         calls = [part for part in parts if isinstance(part, ToolCallPart)]
         return (replace(response, parts=parts) if parts else None), calls
 
-    def _make_call_part(self, part: ProposedCall, made: Made) -> ProposedCall:
+    def _make_call_part(self, part: ProposedCall, made: CallResult) -> ProposedCall:
         """Return the call with a unique id and the arguments that it was made with."""
         id_ = part.tool_call_id
         # A provider may use the same ids in every reply; within one request they must differ.
@@ -192,7 +192,7 @@ class _MessageBuilder:
         return replace(part, tool_call_id=id_, args=args)
 
 
-def _has_same_calls(response: ModelResponse, uses: Sequence[Made]) -> bool:
+def _has_same_calls(response: ModelResponse, uses: Sequence[CallResult]) -> bool:
     asked = [part.tool_name for part in response.parts if isinstance(part, ToolCallPart)]
     return asked == [made.tool for made in uses]
 
@@ -209,7 +209,7 @@ def _make_parts(turn: Turn) -> list[ModelResponsePart]:
     return parts
 
 
-def _make_tool_return(call: ProposedCall, made: Made) -> ToolReturnPart[object]:
+def _make_tool_return(call: ProposedCall, made: CallResult) -> ToolReturnPart[object]:
     """Return the result of a call, always as text.
 
     A provider may give a meaning of its own to a structured result.
@@ -276,7 +276,7 @@ def make_reply(model: str, response: ModelResponse) -> Reply:
     # The provider cut the reply at its maximum length. The last call may lack arguments, and
     # what is there may still be valid JSON: refuse it, and let the model ask again.
     if uses and response.finish_reason == "length" and _ends_in_a_call(response):
-        uses[-1] = Use(
+        uses[-1] = RequestedCall(
             tool=uses[-1].tool, refused="the reply was too long: it ends in this call"
         )
     return Reply(
@@ -284,7 +284,7 @@ def make_reply(model: str, response: ModelResponse) -> Reply:
         thinking=replace_surrogates("\n\n".join(text for text in thoughts if text)),
         uses=tuple(uses),
         opaque=dump_response(response),
-        window=response.usage.input_tokens,
+        prompt_tokens=response.usage.input_tokens,
     )
 
 
@@ -312,7 +312,7 @@ def _ends_in_a_call(response: ModelResponse) -> bool:
     return isinstance(response.parts[-1], ToolCallPart)
 
 
-def _make_use(part: ToolCallPart[object]) -> Use:
+def _make_use(part: ToolCallPart[object]) -> RequestedCall:
     # Arguments that are not valid JSON do not fail the reply: the call is refused, and the
     # model reads why.
     try:
@@ -322,9 +322,9 @@ def _make_use(part: ToolCallPart[object]) -> Use:
             else normalize_json(part.args)
         )
     except (NotJson, TooLarge) as error:
-        return Use(
+        return RequestedCall(
             tool=part.tool_name, refused=f"the arguments are not acceptable JSON: {error}"
         )
     if not isinstance(args, dict):
-        return Use(tool=part.tool_name, refused="the arguments are not a JSON object")
-    return Use(tool=part.tool_name, args=args)
+        return RequestedCall(tool=part.tool_name, refused="the arguments are not a JSON object")
+    return RequestedCall(tool=part.tool_name, args=args)

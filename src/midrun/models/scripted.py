@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json, Reply, Spend
-from midrun.core.values import Use as Wanted
+from midrun.core.values import RequestedCall as Wanted
 from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 

@@ -38,7 +38,7 @@ from midrun.core.entries import (
     RunWaiting,
     RunWoken,
     TakenOver,
-    ToolUsed,
+    ToolUseRequested,
     UndoDone,
     UndoFailed,
     UndoRetried,
@@ -81,7 +81,7 @@ PERSON_ENTRY_TYPES: Final[frozenset[type[Entry]]] = frozenset(
         RunImported,
         RunResumed,
         TakenOver,
-        ToolUsed,
+        ToolUseRequested,
         UndoRetried,
     }
 )

@@ -85,7 +85,7 @@ def check_agents(family: Family, agents: Mapping[str, Agent]) -> None:
         CheckpointRefused: `agent_mismatch`: an agent is missing or was changed.
     """
     for child, state in family:
-        name, fingerprint = state.run_started.agent, state.run_started.agent_print
+        name, fingerprint = state.run_started.agent, state.run_started.agent_fingerprint
         agent = agents.get(name)
         if state.phase in TERMINAL_PHASES:
             continue

@@ -355,10 +355,10 @@ class Midrun:
             labels=validation.check_labels(labels),
             by=person.name,
             role=person.role,
-            request=validation.check_text("request_id", request_id or ""),
+            request_id=validation.check_text("request_id", request_id or ""),
             trace=validation.check_traceparent(trace or ""),
         )
-        run = self._service.choose_run_id(started.request)
+        run = self._service.choose_run_id(started.request_id)
         began = await self._service.create_run(run, started)
         return Run(run, self._service, repeated=not began)
 
@@ -399,7 +399,7 @@ class Midrun:
         )
         return await list_views(self.store, query)
 
-    async def named(self, beginning: str) -> tuple[RunId, ...]:
+    async def find_ids(self, beginning: str) -> tuple[RunId, ...]:
         """Return the ids that start with `beginning`, with or without `run_`.
 
         Only the newest 500 runs are searched.
@@ -460,7 +460,7 @@ class Midrun:
         *before, last = make_resume_controls(state, answer, instruction, caps=caps or {}, by=by)
         # The last control carries the request id: if it is recorded, all of them are.
         request = validation.check_text("request_id", request_id or "")
-        controls = (*before, replace(last, request=request))
+        controls = (*before, replace(last, request_id=request))
         kid = checkpoint.kid if self._key is not None else ""  # without a key it is unchecked
         entry = make_import_entry(checkpoint, by, kid)
         # Check the controls as if the run were imported, before anything is written.

@@ -21,9 +21,9 @@ from midrun.core.values import (
     Actor,
     Json,
     RedirectTiming,
+    RequestedCall,
     UndoSet,
     Urgency,
-    Use,
 )
 from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
 from midrun.runs import validation
@@ -49,7 +49,7 @@ class ControlFields(TypedDict):
 
     by: Actor
     reason: str
-    request: str
+    request_id: str
     seen: Seq | None
 
 
@@ -66,7 +66,7 @@ def make_control_fields(options: ControlOptions) -> ControlFields:
     return ControlFields(
         by=parse_actor(options.get("actor")),
         reason=validation.check_text("reason", options.get("reason") or ""),
-        request=validation.check_text("request_id", options.get("request_id") or ""),
+        request_id=validation.check_text("request_id", options.get("request_id") or ""),
         seen=None if (seen := options.get("seen")) is None else Seq(seen),
     )
 
@@ -360,7 +360,7 @@ class Run:
                 schema. `unknown_agent`: this process does not have the agent of the run.
         """
         use = self._service.complete_use(
-            await self._load_state(), Use(tool=tool, args=normalize_json(args))
+            await self._load_state(), RequestedCall(tool=tool, args=normalize_json(args))
         )
         return await self._submit(c.UseTool(use=use, **make_control_fields(options)))
 

@@ -28,7 +28,7 @@ from midrun.core.placeholders import check_hidden
 from midrun.core.run_head import build_head
 from midrun.core.state import State
 from midrun.core.transitions import NoChange, Refused, get_input_name, list_possible_controls
-from midrun.core.values import Actor, Message, Phase, Use
+from midrun.core.values import Actor, Message, Phase, RequestedCall
 from midrun.driver.journal_writer import (
     Batch,
     InputResult,
@@ -209,7 +209,7 @@ class RunService:
         call = state.find_call(ask.call) if ask is not None else None
         if agent is None or call is None:
             return
-        edited = agent.complete_use(Use(tool=call.use.tool, args=control.args))
+        edited = agent.complete_use(RequestedCall(tool=call.use.tool, args=control.args))
         if edited.refused:
             phase, detail = state.phase, edited.refused
             raise ControlRefused(
@@ -300,7 +300,7 @@ class RunService:
                 detail=ends if seq is not None and seq > state.seq else amid,
             )
         new = self.choose_run_id(request)
-        return new, await self.create_run(new, replace(forked, request=request))
+        return new, await self.create_run(new, replace(forked, request_id=request))
 
     async def wait_for_phase(self, run: RunId, phases: Collection[Phase]) -> State:
         """Wait until the run is in one of `phases`, and return its state at that moment."""
@@ -348,7 +348,7 @@ class RunService:
             # The journal may have grown since `state` was read: cut it there.
             (await self.store.read_lines(state.run))[: state.seq],
             agent=state.run_started.agent,
-            agent_print=state.agent_fingerprint,
+            agent_fingerprint=state.agent_fingerprint,
             phase=state.phase,
             now=self.now(),
             expires=expires,
@@ -357,7 +357,7 @@ class RunService:
             children=await load_child_journals(self.store, state),
         )
 
-    def complete_use(self, state: State, use: Use) -> Use:
+    def complete_use(self, state: State, use: RequestedCall) -> RequestedCall:
         """Complete a person's tool use with the traits that the agent's tool declares.
 
         Raises:

@@ -17,7 +17,7 @@ from midrun.agents.signature import BadArguments
 from midrun.core.ids import CallId, Micros, make_child_id
 from midrun.core.journaled_text import find_current_item
 from midrun.core.state import Call, CallStage, State
-from midrun.core.values import CallKind, Item, Json, Message, Phase, Value
+from midrun.core.values import CallKind, Json, Message, Phase, PlanItem, Value
 from midrun.runs.values import Row, StepLook
 
 SHOWN_MAX_CHARS: Final = 4000
@@ -85,17 +85,17 @@ def make_plan_rows(state: State) -> tuple[Row, ...]:
 
 
 def _choose_item_look(
-    state: State, item: Item, calls: list[Call], *, is_current: bool
+    state: State, item: PlanItem, calls: list[Call], *, is_current: bool
 ) -> StepLook:
     # First, because the plan still marks an item as done after its calls were undone.
     if any(call.undo.stage == "done" for call in calls):
         return "undone"
-    if item.mark in {"done", "failed"}:
-        return "done" if item.mark == "done" else "failed"
-    if item.mark == "dropped":
+    if item.state in {"done", "failed"}:
+        return "done" if item.state == "done" else "failed"
+    if item.state == "dropped":
         return "dropped"
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
-    if not is_current or (item.mark == "queued" and over):
+    if not is_current or (item.state == "queued" and over):
         return "not_started" if over else "queued"
     looks: dict[Phase, StepLook] = {
         Phase.QUEUED: "queued",
@@ -107,7 +107,7 @@ def _choose_item_look(
         Phase.COMPLETED: "left_open",
         Phase.FAILED: "failed",
     }
-    return looks.get(state.phase, "held" if item.mark == "running" else "queued")
+    return looks.get(state.phase, "held" if item.state == "running" else "queued")
 
 
 def list_turns(state: State, after: int, limit: int) -> tuple[TurnView, ...]:
@@ -196,7 +196,7 @@ def _find_calls(state: State, message: Message) -> list[Call]:
     return [call for call in calls if call is not None]
 
 
-def _apply_plan_args(plan: tuple[Item, ...], args: Json) -> tuple[Item, ...]:
+def _apply_plan_args(plan: tuple[PlanItem, ...], args: Json) -> tuple[PlanItem, ...]:
     try:
         return apply_plan_call(plan, PLAN_TOOL.parse(args))
     except (BadArguments, ValueError):

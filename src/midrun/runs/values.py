@@ -12,7 +12,7 @@ from msgspec import Struct
 from midrun.agents.outcome import AskView
 from midrun.core.entries import Entry
 from midrun.core.ids import CallId, Epoch, FrameId, Micros, RunId, Seq
-from midrun.core.values import Item, Phase, Value
+from midrun.core.values import Phase, PlanItem, Value
 from midrun.driver.live import Delta
 from midrun.text.buttons import Button
 from midrun.text.status import StatusLine
@@ -233,7 +233,7 @@ class RunView(Value, kw_only=True):
     hold_now: bool = False  # the pause aborts tool calls
     step: int = 0
     place: str = ""  # "step 4 of 7", or "step 4"
-    plan: tuple[Item, ...] = ()
+    plan: tuple[PlanItem, ...] = ()
     rows: tuple[Row, ...] = ()  # the plan as a task list
     turns: int = 0  # the number of turns
     goal: str = ""  # the current goal: the task, or a question from a message

@@ -106,7 +106,7 @@ _COMMAND_KINDS: Final[dict[type[Entry], str]] = {
     e.ResidueAccepted: "accept_residue",
     e.TakenOver: "take_over",
     e.PersonWrote: "write",
-    e.ToolUsed: "use_tool",
+    e.ToolUseRequested: "use_tool",
     e.HandedBack: "hand_back",
     e.RequestNoted: "",
 }

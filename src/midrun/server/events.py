@@ -28,8 +28,8 @@ CACHED_EVENTS_MAX_BYTES: Final = 16 * 1024 * 1024
 EVENT_TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.RunStarted: "run.created",
     e.RunImported: "run.imported",
-    e.LeaseTaken: "worker.took",
-    e.StoodDown: "worker.stood_down",
+    e.LeaseTaken: "lease.taken",
+    e.LeaseReleased: "lease.released",
     e.RunWaiting: "run.waiting",
     e.RunWoken: "run.woken",
     e.RunCompleted: "run.completed",
@@ -40,8 +40,8 @@ EVENT_TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.RunResumed: "run.resumed",
     e.CapRaised: "cap.raised",
     e.CapReached: "cap.reached",
-    e.EndReached: "stop.reached",
-    e.VerdictGiven: "stop.judged",
+    e.StopReached: "stop.reached",
+    e.StopEvaluated: "stop.evaluated",
     e.RedirectRequested: "redirect.requested",
     e.RedirectApplied: "redirect.applied",
     e.RedirectClosed: "redirect.closed",
@@ -81,10 +81,10 @@ EVENT_TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.PlanMade: "plan.made",
     e.HistoryCondensed: "history.condensed",
     e.AnswerGiven: "answer.given",
-    e.TakenOver: "wheel.taken",
-    e.PersonWrote: "wheel.wrote",
-    e.ToolUsed: "wheel.used_tool",
-    e.HandedBack: "wheel.handed_back",
+    e.TakenOver: "takeover.started",
+    e.PersonWrote: "takeover.wrote",
+    e.ToolUseRequested: "takeover.tool_requested",
+    e.HandedBack: "takeover.ended",
 }
 """Kind of entry → type of its event. The types are part of the API."""
 

@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from midrun.core.ids import Micros, micros_to_datetime
 from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.stops import Stop
-from midrun.core.values import Json, RedirectTiming, UndoSet, Urgency, Use, Value
+from midrun.core.values import Json, RedirectTiming, RequestedCall, UndoSet, Urgency, Value
 from midrun.runs.validation import LABELS_MAX, NON_SPACE_PATTERN, REASON_MAX_CHARS
 
 # Integral floats in bodies.
@@ -70,7 +70,7 @@ def _has_tag(data: dict[object, object], type_info: info.StructType) -> bool:
 # present and times are RFC 3339, so a client needs no knowledge of the classes. User data is
 # passed on unchanged.
 
-_USER_JSON: Final = get_type_hints(Use)["args"]
+_USER_JSON: Final = get_type_hints(RequestedCall)["args"]
 _TIME_SCHEMA: Final = {"type": "string", "format": "date-time"}
 
 

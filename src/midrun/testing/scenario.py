@@ -41,7 +41,7 @@ from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, RunId, Seq
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
 from midrun.core.transitions import Accepted, Input, NoChange, Refused, Verdict
-from midrun.core.values import NO_SPEND, Phase, Reply, Spend, Use
+from midrun.core.values import NO_SPEND, Phase, Reply, RequestedCall, Spend
 
 RUN: Final = RunId("run_1")
 START_TIME: Final = Micros(1_800_000_000 * MICROS_PER_SECOND)
@@ -117,7 +117,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             )
         return scenario
 
-    def replies(self, *uses: Use, text: str = "") -> "Scenario":
+    def replies(self, *uses: RequestedCall, text: str = "") -> "Scenario":
         """Complete one model call with `text` and these tool uses."""
         call = make_call_id(len(self.state.calls) + 1)
         reply = Reply(text=text, uses=uses)

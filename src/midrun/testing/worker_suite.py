@@ -121,7 +121,7 @@ class EngineSuite:
             kinds = [item.kind async for item in there.feed()]
         # Leaving a process is not a pause: the run is handed over, and goes on by itself.
         assert "PauseRequested" not in kinds
-        assert "StoodDown" in kinds
+        assert "LeaseReleased" in kinds
 
     async def test_a_run_of_an_unknown_agent_waits(self, opened: OpenMidrun) -> None:
         known, later = (

@@ -38,10 +38,12 @@ class Button(Value, kw_only=True):
     label: str
     consequence: str
     undo: tuple[str, ...] = ()  # calls that would be undone; the newest of a long list
-    never: tuple[str, ...] = ()  # finished calls that cannot be undone
+    irreversible: tuple[str, ...] = ()  # finished calls that cannot be undone
     unsure: tuple[str, ...] = ()  # calls that may have happened and cannot be undone
     release: tuple[str, ...] = ()  # calls whose resources would be released
-    undoes: int = 0  # calls that would be undone; child runs count only if there are no others
+    undo_count: int = (
+        0  # calls that would be undone; child runs count only if there are no others
+    )
     caps: dict[str, float] = {}  # noqa: RUF012 - msgspec copies an empty default
     """Caps that the button raises → new value; money in dollars, time in seconds."""
 
@@ -291,10 +293,10 @@ def _build_cancel_button(state: State) -> Button:
         label="Cancel",
         consequence=_describe_cancel(state, reach),
         undo=_format_calls(reach["undo"], child_format="the work of {}"),
-        never=_format_calls(reach["never"]),
+        irreversible=_format_calls(reach["never"]),
         unsure=_format_calls(reach["unsure"]),
         release=_format_calls(reach["release"]),
-        undoes=len(_exclude_children(reach["undo"])) or len(reach["undo"]),
+        undo_count=len(_exclude_children(reach["undo"])) or len(reach["undo"]),
     )
 
 

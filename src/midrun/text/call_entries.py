@@ -33,7 +33,7 @@ from midrun.core.entries import (
     PlanMade,
     ProgressSaved,
     TakenOver,
-    ToolUsed,
+    ToolUseRequested,
     UndoDone,
     UndoFailed,
     UndoGaveUp,
@@ -45,7 +45,7 @@ from midrun.core.ids import Micros, Seq
 from midrun.core.journaled_text import format_position
 from midrun.core.retries import find_failure
 from midrun.core.state import Call, PendingText, State
-from midrun.core.values import CleanupAction, Effect, Item, Json, Phase, Reply
+from midrun.core.values import CleanupAction, Effect, Json, Phase, PlanItem, Reply
 from midrun.text.phrases import (
     AGENT_SUBJECT,
     RESULT_MAX_CHARS,
@@ -404,10 +404,9 @@ def _describe_frame_resumed(
     entry: FrameResumed | FrameReconstructed, _: State, __: State
 ) -> EntryText:
     if is_automatic(entry.by):
-        return EntryText(who=RUN_SUBJECT, what=f"said {quote(strip_emphasis(entry.words))}")
+        return EntryText(who=RUN_SUBJECT, what=f"said {quote(strip_emphasis(entry.text))}")
     what = (
-        "sent the agent back: "
-        f"{quote(strip_emphasis(entry.words))}{format_reason(entry.reason)}"
+        f"sent the agent back: {quote(strip_emphasis(entry.text))}{format_reason(entry.reason)}"
     )
     return EntryText(who=format_actor(entry.by), what=what)
 
@@ -439,12 +438,12 @@ def _describe_plan_made(entry: PlanMade, before: State, after: State) -> EntryTe
     )
 
 
-def _format_item(item: Item) -> str:
-    return f"{flatten(item.text, RESULT_MAX_CHARS)}{_ITEM_SUFFIXES[item.mark]}"
+def _format_item(item: PlanItem) -> str:
+    return f"{flatten(item.text, RESULT_MAX_CHARS)}{_ITEM_SUFFIXES[item.state]}"
 
 
 def _describe_history_condensed(entry: HistoryCondensed, _: State, __: State) -> EntryText:
-    older = "message" if entry.upto == 1 else f"{entry.upto} messages"
+    older = "message" if entry.message_count == 1 else f"{entry.message_count} messages"
     summed = quote(entry.summary, RESULT_MAX_CHARS)
     kept = "the journal keeps the full text"
     what = f"continues with a summary of the first {older}: {summed}; {kept}"
@@ -468,7 +467,7 @@ def _describe_person_wrote(entry: PersonWrote, _: State, __: State) -> EntryText
     )
 
 
-def _describe_tool_used(entry: ToolUsed, _: State, __: State) -> EntryText:
+def _describe_tool_used(entry: ToolUseRequested, _: State, __: State) -> EntryText:
     what = f"requested a call of {entry.tool} in the agent's place{format_reason(entry.reason)}"
     return EntryText(who=format_actor(entry.by), what=what)
 
@@ -492,6 +491,6 @@ CONVERSATION_DESCRIBE_FUNCTIONS: DescribeFunctions = {
     AnswerGiven: _describe_answer_given,
     TakenOver: _describe_taken_over,
     PersonWrote: _describe_person_wrote,
-    ToolUsed: _describe_tool_used,
+    ToolUseRequested: _describe_tool_used,
     HandedBack: _describe_handed_back,
 }

@@ -15,8 +15,8 @@ from midrun.core.entries import (
     CancelRequested,
     CapRaised,
     CapReached,
-    EndReached,
     Entry,
+    LeaseReleased,
     LeaseTaken,
     PauseRequested,
     PauseWithdrawn,
@@ -36,9 +36,9 @@ from midrun.core.entries import (
     RunStarted,
     RunWaiting,
     RunWoken,
-    StoodDown,
+    StopEvaluated,
+    StopReached,
     UndoRetried,
-    VerdictGiven,
 )
 from midrun.core.evolve import evolve
 from midrun.core.evolve.asks import CLOSE_REASON_TEXTS, is_edit_under_four_eyes
@@ -258,7 +258,7 @@ def _describe_lease_taken(entry: LeaseTaken, before: State, _: State) -> EntryTe
     # worker died or lost contact with the store.
     if before.is_leased:
         how = "took the run over from a worker that was lost"
-    changed = before.agent_fingerprint and entry.agent_print not in {
+    changed = before.agent_fingerprint and entry.agent_fingerprint not in {
         "",
         before.agent_fingerprint,
     }
@@ -267,7 +267,7 @@ def _describe_lease_taken(entry: LeaseTaken, before: State, _: State) -> EntryTe
     )
 
 
-def _describe_stood_down(entry: StoodDown, _: State, __: State) -> EntryText:
+def _describe_stood_down(entry: LeaseReleased, _: State, __: State) -> EntryText:
     why = _STAND_DOWN_TEXTS.get(entry.why, entry.why)
     return EntryText(who="the worker", what="released the run" + (f": {why}" if why else ""))
 
@@ -307,7 +307,7 @@ LIFECYCLE_DESCRIBE_FUNCTIONS: DescribeFunctions = {
     RunStarted: _describe_run_started,
     RunImported: _describe_run_imported,
     LeaseTaken: _describe_lease_taken,
-    StoodDown: _describe_stood_down,
+    LeaseReleased: _describe_stood_down,
     RunWaiting: _describe_run_waiting,
     RunWoken: _describe_run_woken,
     RunCompleted: _describe_run_completed,
@@ -406,13 +406,13 @@ def _describe_cap_reached(entry: CapReached, before: State, _: State) -> EntryTe
     return EntryText(who=RUN_SUBJECT, what=f"{met}: {format_condition(entry.stop)}{waiting}")
 
 
-def _describe_end_reached(entry: EndReached, _: State, __: State) -> EntryText:
+def _describe_end_reached(entry: StopReached, _: State, __: State) -> EntryText:
     return EntryText(
         who=RUN_SUBJECT, what=f"met a condition to end: {format_condition(entry.stop)}"
     )
 
 
-def _describe_verdict_given(entry: VerdictGiven, _: State, __: State) -> EntryText:
+def _describe_verdict_given(entry: StopEvaluated, _: State, __: State) -> EntryText:
     result = "is met" if entry.met else "is not met"
     return EntryText(who=f"the stop condition {entry.name}", what=result)
 
@@ -510,8 +510,8 @@ CONTROL_DESCRIBE_FUNCTIONS: DescribeFunctions = {
     RunResumed: _describe_run_resumed,
     CapRaised: _describe_cap_raised,
     CapReached: _describe_cap_reached,
-    EndReached: _describe_end_reached,
-    VerdictGiven: _describe_verdict_given,
+    StopReached: _describe_end_reached,
+    StopEvaluated: _describe_verdict_given,
     RedirectRequested: _describe_redirect_requested,
     RedirectApplied: _describe_redirect_applied,
     RedirectClosed: _describe_redirect_closed,

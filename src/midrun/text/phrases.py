@@ -10,7 +10,7 @@ from midrun.core.evolve.calls import get_call
 from midrun.core.ids import MICROS_PER_SECOND, Micros, make_child_id
 from midrun.core.journaled_text import format_frame_position
 from midrun.core.state import Call, Frame, State
-from midrun.core.values import Actor, Json, Use, Value
+from midrun.core.values import Actor, Json, RequestedCall, Value
 
 RUN_SUBJECT: Final = "the run"
 AGENT_SUBJECT: Final = "the agent"
@@ -248,7 +248,7 @@ def format_child_call(state: State, call: Call) -> str:
     return f"{format_call(state, call.id)} ({format_child_run(state, call)})"
 
 
-def is_described_elsewhere(use: Use) -> bool:
+def is_described_elsewhere(use: RequestedCall) -> bool:
     """Tell whether other entries describe this call: a plan, or a question to a person."""
     ours = BUILT_IN_TOOL_ARGS.get(use.tool)
     return ours is not None and isinstance(use.args, dict) and use.args.keys() <= ours

@@ -250,7 +250,7 @@ def draw_cancel_dialog(button: Button, *, held: bool, width: int) -> list[Styled
     lines: list[StyledLine] = [[("bold", "Cancel? "), ("dim", _describe_hold(held=held))]]
     for title, names, look in (
         ("will undo", button.undo, "good"),
-        ("cannot undo", button.never, "bad"),
+        ("cannot undo", button.irreversible, "bad"),
         ("unsure", button.unsure, "waiting"),
         ("will release", button.release, "dim"),
     ):

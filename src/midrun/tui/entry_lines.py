@@ -10,7 +10,7 @@ from typing import Final
 from midrun.core import entries as e
 from midrun.core.journaled_text import describe_unmade, shorten_to_line
 from midrun.core.state import Call, State
-from midrun.core.values import Item
+from midrun.core.values import PlanItem
 from midrun.text.phrases import RESULT_MAX_CHARS, format_value, is_described_elsewhere
 from midrun.tui.styled_text import StyledLine, show_hidden_characters, style_emphasis
 
@@ -43,7 +43,7 @@ def _run_started(entry: e.RunStarted, _: State, __: State) -> list[StyledLine]:
     return [[("bold", format_value(entry.task))]]
 
 
-def _stood_down(_: e.StoodDown, __: State, ___: State) -> list[StyledLine]:
+def _stood_down(_: e.LeaseReleased, __: State, ___: State) -> list[StyledLine]:
     return _single_line("dim", "·", "the worker stopped; the run waits for another one")
 
 
@@ -254,14 +254,14 @@ def _frame_pushed(entry: e.FramePushed, _: State, __: State) -> list[StyledLine]
 
 
 def _frame_abandoned(entry: e.FrameAbandoned, _: State, __: State) -> list[StyledLine]:
-    return [style_emphasis(f"⋯ {entry.words}", "dim")] if entry.words else []
+    return [style_emphasis(f"⋯ {entry.text}", "dim")] if entry.text else []
 
 
 def _plan_made(entry: e.PlanMade, before: State, _: State) -> list[StyledLine]:
     known = set(before.plan)
     marks = {"done": "✓", "running": "▷", "failed": "!", "dropped": EN_DASH}
-    new: list[Item] = [item for item in entry.items if item not in known]
-    return [[("dim", f"  {marks.get(i.mark, '○')} {shorten_to_line(i.text)}")] for i in new]
+    new: list[PlanItem] = [item for item in entry.items if item not in known]
+    return [[("dim", f"  {marks.get(i.state, '○')} {shorten_to_line(i.text)}")] for i in new]
 
 
 def _history_condensed(_: e.HistoryCondensed, __: State, ___: State) -> list[StyledLine]:
@@ -289,7 +289,7 @@ EntryFormatter = Callable[..., list[StyledLine]]  # type: ignore[explicit-any]  
 LINES_BY_KIND: Final[Mapping[type[e.Entry], EntryFormatter]] = {
     e.RunStarted: _run_started,
     e.RunImported: _run_imported,
-    e.StoodDown: _stood_down,
+    e.LeaseReleased: _stood_down,
     e.RunFailed: _run_failed,
     e.RunCompleted: _run_completed,
     e.PauseRequested: _pause_requested,

@@ -68,7 +68,7 @@ class ConversationCheck(JournalCheck):
         entry: FrameResumed | FrameReconstructed,
         frame: FramePushed | None,
     ) -> None:
-        if frame is not None and frame.goal not in entry.words:
+        if frame is not None and frame.goal not in entry.text:
             text = f"{entry.frame} was resumed without naming {frame.goal!r}."
             self.report("I36", record.seq, text)
 

@@ -26,6 +26,7 @@ from midrun.core.entries import (
     FramePushed,
     HandedBack,
     LateResult,
+    LeaseReleased,
     LeaseTaken,
     MessageReceived,
     MessageTaken,
@@ -45,7 +46,6 @@ from midrun.core.entries import (
     RunStarted,
     RunWaiting,
     RunWoken,
-    StoodDown,
     TakenOver,
     UndoDone,
     UndoFailed,
@@ -53,7 +53,15 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
-from midrun.core.values import AskKind, CallKind, CleanupAction, Effect, Json, Traits, Use
+from midrun.core.values import (
+    AskKind,
+    CallKind,
+    CleanupAction,
+    Effect,
+    Json,
+    RequestedCall,
+    Traits,
+)
 
 NO_TRAITS: Final = Traits()
 
@@ -81,7 +89,7 @@ class LedgerCall:
         "traits",
     )
 
-    def __init__(self, call: str, kind: CallKind, use: Use | None = None) -> None:
+    def __init__(self, call: str, kind: CallKind, use: RequestedCall | None = None) -> None:
         self.id = call
         self.kind = kind
         self.tool = use.tool if use else kind
@@ -149,7 +157,7 @@ class LedgerAsk:
     @property
     def steers_agent(self) -> bool:
         """True if an answer steers the agent; not for the outcome of an unsure call."""
-        return (self.entry.of or self.kind) != "unsure"
+        return (self.entry.child_ask_kind or self.kind) != "unsure"
 
     def is_edited(self, answer: AskAnswered) -> bool:
         """Tell whether an answer changes the arguments of a call under four eyes."""
@@ -185,7 +193,7 @@ class Ledger:
         if arm is not None:
             arm(self, record.seq, record.entry)
 
-    def add_proposed_call(self, use: Use) -> LedgerCall:
+    def add_proposed_call(self, use: RequestedCall) -> LedgerCall:
         """Add a proposed call, with the next number."""
         call = LedgerCall(f"c{len(self.calls) + 1}", use.kind, use)
         call.steered_by = set(self.steered_by)
@@ -288,7 +296,7 @@ def _apply_undo_retried(ledger: Ledger, *_: object) -> None:
 
 
 def _apply_taken_over(ledger: Ledger, _: int, entry: TakenOver) -> None:
-    ledger.taken_over_by = entry.by or "somebody"
+    ledger.taken_over_by = entry.by or "a person"
 
 
 def _apply_handed_back(ledger: Ledger, *_: object) -> None:
@@ -444,7 +452,7 @@ _APPLY_BY_KIND = {
     RunStarted: _apply_run_started,
     RunImported: _apply_run_imported,
     LeaseTaken: _apply_lease_taken,
-    StoodDown: _apply_lease_released,
+    LeaseReleased: _apply_lease_released,
     RunWaiting: _apply_lease_released,
     RunPaused: _apply_lease_released,
     RunFailed: _apply_lease_released,

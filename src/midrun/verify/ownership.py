@@ -11,11 +11,11 @@ from midrun.core.entries import (
     CallFailed,
     CallStarted,
     CallUnknown,
-    EndReached,
     Entry,
     FramePushed,
     HistoryCondensed,
     LateResult,
+    LeaseReleased,
     LeaseTaken,
     MessageTaken,
     PlanMade,
@@ -25,14 +25,14 @@ from midrun.core.entries import (
     RunCompleted,
     RunFailed,
     RunResumed,
-    StoodDown,
+    StopEvaluated,
+    StopReached,
     TakenOver,
     UndoDone,
     UndoFailed,
     UndoGaveUp,
     UndoStarted,
     UndoUnknown,
-    VerdictGiven,
 )
 from midrun.core.retries import WORKER_DEATHS_MAX, WORKERS_DIED_CODE
 from midrun.verify.checks import JournalCheck, Problem, merge_handlers
@@ -83,7 +83,7 @@ LEASE_HOLDER_KINDS: Final = frozenset(
         CallDone,
         CallFailed,
         CallStarted,
-        EndReached,
+        StopReached,
         FramePushed,
         HistoryCondensed,
         MessageTaken,
@@ -92,12 +92,12 @@ LEASE_HOLDER_KINDS: Final = frozenset(
         RedirectApplied,
         RunCompleted,
         RunFailed,
-        StoodDown,
+        LeaseReleased,
         UndoDone,
         UndoFailed,
         UndoGaveUp,
         UndoStarted,
-        VerdictGiven,
+        StopEvaluated,
     }
 )
 """Entries that only the lease holder may write. All others may also come from a control."""

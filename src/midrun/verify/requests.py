@@ -29,7 +29,7 @@ from midrun.core.entries import (
     RunWaiting,
     RunWoken,
     TakenOver,
-    ToolUsed,
+    ToolUseRequested,
 )
 from midrun.core.values import Json
 from midrun.verify.checks import REQUEST_KINDS, JournalCheck, Problem, merge_handlers
@@ -43,7 +43,7 @@ NOT_WHILE_CANCELLING = (
     MessageReceived,
     TakenOver,
     PersonWrote,
-    ToolUsed,
+    ToolUseRequested,
     HandedBack,
 )
 """Requests that are possible only while the run is not being cancelled."""
@@ -61,11 +61,11 @@ class ControlCheck(JournalCheck):
 
     def check_request(self, record: Record, entry: RequestEntry) -> None:
         """Check that the request id was not applied before."""
-        if not entry.request:
+        if not entry.request_id:
             return
-        first = self._request_seqs.setdefault(entry.request, record.seq)
+        first = self._request_seqs.setdefault(entry.request_id, record.seq)
         if first != record.seq:
-            text = f"Request {entry.request!r} was applied at {first} already."
+            text = f"Request {entry.request_id!r} was applied at {first} already."
             self.report("I20", record.seq, text)
 
     def check_interrupt(self, record: Record, entry: RequestEntry) -> None:

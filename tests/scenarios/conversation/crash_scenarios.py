@@ -28,7 +28,7 @@ from midrun.core.ids import RunId, make_call_key
 from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES
 from midrun.core.transcript import Transcript
 from midrun.core.values import TERMINAL_PHASES, Reply
-from midrun.core.values import Use as ToolUse
+from midrun.core.values import RequestedCall as ToolUse
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
@@ -325,9 +325,9 @@ class LongHistoryModel(Unpriced):
             yield Finished(reply=Reply(text="Summary."))
         elif prompt.transcript.assistant_turn_count < LONG_HISTORY_STEPS:
             use = ToolUse(tool="charge", args={"folder": self._folder})
-            yield Finished(reply=Reply(text="On.", uses=(use,), window=100))
+            yield Finished(reply=Reply(text="On.", uses=(use,), prompt_tokens=100))
         else:
-            yield Finished(reply=Reply(text="Done.", window=100))
+            yield Finished(reply=Reply(text="Done.", prompt_tokens=100))
 
 
 def make_long_history_agent(name: str, folder: Path) -> Agent:

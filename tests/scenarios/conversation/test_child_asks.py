@@ -374,7 +374,7 @@ async def test_the_ask_of_a_child_expires_on_child_and_parent(path: Path) -> Non
             await run.until("waiting")
             clock.advance(timedelta(hours=2))
             output = (await run.until("completed")).output
-            assert output == "aide: hasty: not executed: nobody decided in time"
+            assert output == "aide: hasty: not executed: no decision in time"
             assert (await (await wait_for_child(midrun, run)).view()).phase == "completed"
             assert [closed.why for closed in await read_entries(run, AskClosed)] == [
                 "elsewhere"

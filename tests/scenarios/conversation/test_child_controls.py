@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from midrun import Agent, Completed, Midrun
-from midrun.core.entries import CallFailed, CallStarted, RunHalted, RunLifted, StoodDown
+from midrun.core.entries import CallFailed, CallStarted, LeaseReleased, RunHalted, RunLifted
 from midrun.core.ids import RunId
 from midrun.core.values import Phase
 from midrun.driver.in_flight_call import InFlightCall
@@ -395,7 +395,9 @@ async def test_a_process_can_close_while_a_pausing_parent_waits_for_its_child(
             await (await wait_for_child(midrun, run)).until("pausing")
         async with Midrun(f"sqlite:///{tmp_path}/runs.db") as midrun:
             run = await midrun.get(run.id)
-            assert len(await read_entries(run, StoodDown)) == 1, "the lease was not given back"
+            assert len(await read_entries(run, LeaseReleased)) == 1, (
+                "the lease was not given back"
+            )
         toolkit.open_all_gates()
         async with Midrun(f"sqlite:///{tmp_path}/runs.db", agents=[agent]) as midrun:
             await (await midrun.get(run.id)).until("paused")

@@ -8,7 +8,7 @@ import anyio
 from midrun import Agent
 from midrun.core.entries import CallAborted, CallDone
 from midrun.core.values import Reply
-from midrun.core.values import Use as ToolUse
+from midrun.core.values import RequestedCall as ToolUse
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from tests.scenarios.conversation.toolkit import ApprovalToolkit

@@ -20,7 +20,7 @@ from midrun.core.entries import (
 from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES
 from midrun.core.transcript import Transcript, Turn
 from midrun.core.values import Reply, Spend
-from midrun.core.values import Use as ToolUse
+from midrun.core.values import RequestedCall as ToolUse
 from midrun.errors import ModelFailed
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
@@ -70,13 +70,13 @@ class CountingModel(Unpriced):
         self.prompt_sizes.append(size := _count_words(self.transcript))
         count = prompt.transcript.assistant_turn_count
         if count >= self.steps:
-            yield Finished(reply=Reply(text="The end.", window=size))
+            yield Finished(reply=Reply(text="The end.", prompt_tokens=size))
             return
         use = ToolUse(tool="quick", args={"name": f"x{count}"})
         text = f"Step {count} of many, which is work."
         yield Piece(kind="text", text=text)
         yield Finished(
-            reply=Reply(text=text, uses=(use,), window=size), spent=Spend(tokens=size)
+            reply=Reply(text=text, uses=(use,), prompt_tokens=size), spent=Spend(tokens=size)
         )
 
     async def _summary(self, prompt: Prompt) -> AsyncIterator[Piece | Finished]:
@@ -266,10 +266,10 @@ async def test_a_frame_that_is_held_during_a_summary_is_resumed(opened: OpenMidr
     model.summary_gate.set()
     await run.until("completed")
     (resumed,) = await read_entries(run, FrameResumed)
-    assert "Back to *Count to the end of it all*" in resumed.words
+    assert "Back to *Count to the end of it all*" in resumed.text
     kinds = [type(entry).__name__ for entry in await read_journal(run)]
     assert "HistoryCondensed" in kinds[kinds.index("FramePushed") : kinds.index("FrameResumed")]
-    assert resumed.words in [turn.text for turn in model.transcript]
+    assert resumed.text in [turn.text for turn in model.transcript]
 
 
 async def test_a_window_of_0_turns_summaries_off(opened: OpenMidrun) -> None:

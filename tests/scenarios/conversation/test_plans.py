@@ -16,8 +16,8 @@ from midrun.core.entries import (
     UndoDone,
 )
 from midrun.core.ids import CallId, Epoch
-from midrun.core.values import Item, Phase, Traits
-from midrun.core.values import Use as ToolUse
+from midrun.core.values import Phase, PlanItem, Traits
+from midrun.core.values import RequestedCall as ToolUse
 from midrun.models import Use
 from midrun.runs.turns import SHOWN_MAX_CHARS, count_turns, list_turns, make_plan_rows
 from midrun.testing.scenario import Scenario, given
@@ -47,7 +47,7 @@ async def test_a_plan_is_set_marked_and_revised_in_the_journal(opened: OpenMidru
         "Synthesise",
     ]
     assert view.place == "step 2 of 4"
-    marks = [[item.mark for item in made.items] for made in await read_entries(run, PlanMade)]
+    marks = [[item.state for item in made.items] for made in await read_entries(run, PlanMade)]
     assert marks[:2] == [["running", "queued", "queued"], ["done", "running", "queued"]]
     toolkit.gate("x").set()
     await run.until("completed")
@@ -151,7 +151,7 @@ async def test_two_revisions_in_one_reply_are_both_kept(opened: OpenMidrun) -> N
     agent = ApprovalToolkit().agent(Use("plan", items=ITEMS), marks, "Done.")
     run = await (await opened(agent)).start("actor", "go")
     view = await run.until("completed")
-    assert [item.mark for item in view.plan] == ["done", "done", "queued"]
+    assert [item.state for item in view.plan] == ["done", "done", "queued"]
 
 
 # ── plan rows and turns as the interfaces show them ───────────────────────────────────────
@@ -180,7 +180,7 @@ def close_call(name: str, result: object = "ok") -> v.CloseCall:
 def make_plan_entry(*marks: str) -> PlanMade:
     """Return a plan entry with these marks."""
     texts = ("Look", "Write", "Send")
-    made = (Item(text=t, mark=m) for t, m in zip(texts, marks, strict=True))  # type: ignore[arg-type]  # literals
+    made = (PlanItem(text=t, state=m) for t, m in zip(texts, marks, strict=True))  # type: ignore[arg-type]  # literals
     return PlanMade(items=tuple(made))
 
 

@@ -162,7 +162,7 @@ async def test_an_expired_review_counts_as_declined(path: Path) -> None:
             clock.advance(timedelta(hours=2))
             assert (await expect_refusal(run.approve(ask=ask.id))).reason == "ask_closed"
             view = await run.until("completed")
-            assert "nobody decided in time" in view.output
+            assert "no decision in time" in view.output
             assert await midrun.verify(run.id)
     assert toolkit.called == []
 

@@ -100,7 +100,7 @@ async def test_three_nested_side_questions_resume_three_topics(opened: OpenMidru
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     resumed_topics = [
-        resumed.words.split("*")[1] for resumed in await read_entries(run, FrameResumed)
+        resumed.text.split("*")[1] for resumed in await read_entries(run, FrameResumed)
     ]
     assert resumed_topics == ["Inner?", "Side?", "Main"]
     assert outcome.output.endswith("Main.")

@@ -207,15 +207,15 @@ async def test_the_journal_records_that_another_version_took_the_run(
         tools.gate("a").set()
         handle = await strict.get(run.id)
         taken = [r.entry for r in await strict.store.read(RunId(run.id))]
-        prints = [entry.agent_print for entry in taken if isinstance(entry, LeaseTaken)]
+        prints = [entry.agent_fingerprint for entry in taken if isinstance(entry, LeaseTaken)]
         assert prints == [new.fingerprint]
         checkpoint = await handle.checkpoint()
-        assert checkpoint.agent_print == new.fingerprint
+        assert checkpoint.agent_fingerprint == new.fingerprint
         await handle.resume()
         assert (await handle.until("completed")).output == "New."
     async with Midrun(address, agents=[old], fleet=same) as older:
         entries = [r.entry for r in await older.store.read(RunId(run.id))]
-    assert [e.agent_print for e in entries if isinstance(e, LeaseTaken)] == [*prints, ""]
+    assert [e.agent_fingerprint for e in entries if isinstance(e, LeaseTaken)] == [*prints, ""]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from midrun import Agent, Checkpoint, Completed, ControlRefused, Paused
-from midrun.core.transcript import Made
+from midrun.core.transcript import CallResult
 from midrun.models import Use
 from tests.scenarios.peers.toolkit import (
     PeerToolkit,
@@ -23,7 +23,7 @@ BATCH = [Use("quick", name="a"), Use("ask", name="b"), Use("quick", name="c")]
 
 def read_last_results(toolkit: PeerToolkit) -> list[tuple[str, object]]:
     """Return tool and result of each call in the last prompt, in their order."""
-    calls: tuple[Made, ...] = toolkit.prompts[-1][-1].uses
+    calls: tuple[CallResult, ...] = toolkit.prompts[-1][-1].uses
     return [(call.tool, call.problem or call.result) for call in calls]
 
 

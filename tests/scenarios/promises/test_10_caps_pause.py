@@ -24,7 +24,7 @@ from midrun import (
     Run,
     tool,
 )
-from midrun.core.entries import CallSealed, CapReached, VerdictGiven
+from midrun.core.entries import CallSealed, CapReached, StopEvaluated
 from midrun.core.ids import CallId, Micros
 from midrun.models import Use
 from midrun.models.scripted import Cue, Line
@@ -480,7 +480,7 @@ async def test_the_verdicts_of_a_custom_condition_are_journaled(opened: OpenMidr
     )
     run = await midrun.start("actor", "go")
     await wait_for_cap(run)
-    verdicts = [entry.met for entry in await read_entries(run, VerdictGiven)]
+    verdicts = [entry.met for entry in await read_entries(run, StopEvaluated)]
     assert verdicts == [False, False, True]
 
 

@@ -11,7 +11,14 @@ import anyio
 import pytest
 
 from midrun import Agent, ControlRefused, Midrun, Paused, Run, tool
-from midrun.core.entries import CallStarted, Entry, RunHalted, RunLifted, StoodDown, UndoStarted
+from midrun.core.entries import (
+    CallStarted,
+    Entry,
+    LeaseReleased,
+    RunHalted,
+    RunLifted,
+    UndoStarted,
+)
 from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises.log_agent import get_script, log_agent, read_log
@@ -63,7 +70,7 @@ async def test_a_halted_run_is_stopped_and_continues_when_lifted(
     outcome = await run.result()
     assert isinstance(outcome, Paused)
     assert outcome.reason == "halted"
-    await wait_for_entry(run, StoodDown)
+    await wait_for_entry(run, LeaseReleased)
     assert (tools.stopped, tools.completed) == (["a"], [])
     assert await midrun.lift(scope=halt_scope, actor=OPERATOR)
     await run.until("completed")

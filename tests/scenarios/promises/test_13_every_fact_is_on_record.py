@@ -59,7 +59,7 @@ async def test_the_journal_has_actor_role_and_reason_of_each_control(
     (started,) = await read_entries(run, RunStarted)
     assert (started.task, started.by, started.agent) == ("Sort it", "ada", "actor")
     assert (started.labels, started.thread) == (("mail",), "t1")
-    assert started.agent_print == agent.fingerprint
+    assert started.agent_fingerprint == agent.fingerprint
     controls = [
         (type(entry).__name__, entry.by, entry.role, entry.reason)
         for entry in await read_journal(run)

@@ -24,7 +24,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import Micros
 from midrun.core.retries import CHECK_DENIALS_MAX
-from midrun.core.transcript import Made
+from midrun.core.transcript import CallResult
 from midrun.driver import tool_calls
 from midrun.errors import OutcomeUnknown
 from midrun.models import ScriptedModel, Use
@@ -66,7 +66,7 @@ async def kill_during_call(
             assert await midrun.verify(run_id)
 
 
-async def read_uses(run: Run) -> list[Made]:
+async def read_uses(run: Run) -> list[CallResult]:
     """Return the tool calls of the run as the model sees them."""
     return [use for turn in await read_turns(run) for use in turn.uses]
 

@@ -59,7 +59,7 @@ async def test_a_side_question_is_answered_and_the_run_says_where_it_continues(
     (pushed,) = await read_entries(run, FramePushed)
     assert (pushed.goal, pushed.done, pushed.total) == ("Literature synthesis", 1, 3)
     (resumed,) = await read_entries(run, FrameResumed)
-    assert resumed.words == back
+    assert resumed.text == back
     assert tools.called == ["reading"]
 
 
@@ -121,7 +121,7 @@ async def test_a_nested_side_question_returns_to_both_topics_by_name(
     assert isinstance(outcome, Completed)
     goals = [frame.goal for frame in await read_entries(run, FramePushed)]
     assert goals == ["Main", "Outer?"]
-    words = [frame.words for frame in await read_entries(run, FrameResumed)]
+    words = [frame.text for frame in await read_entries(run, FrameResumed)]
     assert [word.partition(" — ")[0] for word in words] == [
         "Back to *Outer?*",
         "Back to *Main*",

@@ -264,7 +264,7 @@ async def test_an_approval_that_expires_counts_as_declined(path: Path, log: str)
         with pytest.raises(ControlRefused) as refused:
             await run.approve(ask=ask.id, actor="ada")  # no worker has closed it yet
         assert refused.value.reason == "ask_closed"
-        assert "nobody decided in time" in (await run.until("completed")).output
+        assert "no decision in time" in (await run.until("completed")).output
         assert await midrun.verify(run.id)
     assert read_log(log) == ["did first"]
 

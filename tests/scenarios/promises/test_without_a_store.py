@@ -297,7 +297,7 @@ async def test_an_expired_checkpoint_is_refused(log: str) -> None:
             checkpoint.run,
             lines,
             agent=checkpoint.agent,
-            agent_print=checkpoint.agent_print,
+            agent_fingerprint=checkpoint.agent_fingerprint,
             phase=Phase.WAITING,
             now=now,
             expires=Micros(expires),

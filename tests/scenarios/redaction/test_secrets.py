@@ -23,7 +23,7 @@ from midrun.core.entries import CallDone, CallFailed, RunStarted
 from midrun.core.ids import AskId, CallId, Epoch, RunId
 from midrun.core.placeholders import PLACEHOLDER
 from midrun.core.state import State
-from midrun.core.values import Json, Reply, Traits, Use
+from midrun.core.values import Json, Reply, RequestedCall, Traits
 from midrun.driver import redaction as driver_redaction
 from midrun.driver.delta import Delta
 from midrun.driver.redaction import (
@@ -209,7 +209,7 @@ def test_a_known_secret_is_redacted_in_all_parts_of_a_reply() -> None:
     """A model may repeat an argument in its text, its thinking or its reason."""
     declared = Traits(secret=("password",))
     why = f"the password is {SECRET}"
-    use = Use(tool="login", args={"password": SECRET}, why=why, traits=declared)
+    use = RequestedCall(tool="login", args={"password": SECRET}, why=why, traits=declared)
     opaque = {"parts": [{"args": f'{{"password": "{SECRET}"}}', "text": f"so {SECRET}"}]}
     reply = Reply(text=f"I use {SECRET}", thinking=SECRET, uses=(use,), opaque=opaque)
     done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
@@ -226,7 +226,7 @@ def test_a_secret_that_starts_with_another_secret_is_redacted_as_a_whole() -> No
 
 
 def test_a_value_without_a_secret_is_not_copied() -> None:
-    reply = Reply(text="I log in", uses=(Use(tool="login", args={"user": "ann"}),))
+    reply = Reply(text="I log in", uses=(RequestedCall(tool="login", args={"user": "ann"}),))
     done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
     assert redact_struct_now(make_registry(), RUN, done) is done
 
@@ -292,7 +292,9 @@ def test_a_value_that_is_nested_too_deeply_is_redacted_as_a_whole() -> None:
 
 def redact_args(secrets: RunSecrets, tool: str, args: Json) -> Json:
     """Return the arguments of a call as the journal has them."""
-    return run_steps(secrets.redact_use(Use(tool=tool, args=args), by_model=True)).args
+    return run_steps(
+        secrets.redact_use(RequestedCall(tool=tool, args=args), by_model=True)
+    ).args
 
 
 def test_a_tool_gets_the_arguments_that_the_model_wrote() -> None:
@@ -301,7 +303,7 @@ def test_a_tool_gets_the_arguments_that_the_model_wrote() -> None:
     args = {"password": SECRET, "body": "the key is sk-123", "n": 1}
     redacted = redact_args(secrets, "login", args)
     assert "sk-123" not in repr(redacted)
-    assert secrets.restore_args(Use(tool="login", args=redacted)) == args
+    assert secrets.restore_args(RequestedCall(tool="login", args=redacted)) == args
 
 
 def test_a_placeholder_is_restored_only_in_a_secret_field() -> None:
@@ -313,7 +315,10 @@ def test_a_placeholder_is_restored_only_in_a_secret_field() -> None:
         "body": f"it is {make_placeholder()}",
         "list": [make_placeholder()],
     }
-    assert secrets.restore_args(Use(tool="send", args=copied)) == {**copied, "password": SECRET}
+    assert secrets.restore_args(RequestedCall(tool="send", args=copied)) == {
+        **copied,
+        "password": SECRET,
+    }
 
 
 def test_a_placeholder_of_another_process_is_a_lost_secret() -> None:
@@ -321,7 +326,7 @@ def test_a_placeholder_of_another_process_is_a_lost_secret() -> None:
     args = {"password": make_placeholder()}
     registry = make_registry()
     assert registry.has_lost_secrets(RUN, args)
-    assert registry.get_run(RUN).restore_args(Use(tool="login", args=args)) == args
+    assert registry.get_run(RUN).restore_args(RequestedCall(tool="login", args=args)) == args
     assert not registry.has_lost_secrets(RUN, {"password": "none"})
 
 
@@ -330,7 +335,7 @@ async def test_a_secret_in_edited_arguments_is_redacted_and_restored_for_the_too
     control = Approve(ask=AskId("a1"), args={"password": SECRET})
     redacted = await redact_control(registry, State(run=RUN), control)
     assert SECRET not in repr(redacted)
-    assert registry.get_run(RUN).restore_args(Use(tool="", args=redacted.args)) == {
+    assert registry.get_run(RUN).restore_args(RequestedCall(tool="", args=redacted.args)) == {
         "password": SECRET
     }
     say = await redact_control(registry, State(run=RUN), Say(text=f"it is {SECRET}"))

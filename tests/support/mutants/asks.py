@@ -18,7 +18,7 @@ from midrun.core.entries import (
     FrameResumed,
     RunHalted,
     RunWoken,
-    ToolUsed,
+    ToolUseRequested,
 )
 from midrun.core.evolve import asks as evolve_asks
 from midrun.core.evolve import calls as evolve_calls
@@ -86,7 +86,7 @@ _RESUME_TOPIC = step_boundary.resume_topic
 def _resume_expired_topic(state: State, now: Micros) -> FrameResumed:
     del now
     frame = state.frames[-1]
-    return FrameResumed(frame=frame.id, words=format_resumed_topic(frame))
+    return FrameResumed(frame=frame.id, text=format_resumed_topic(frame))
 
 
 def _allow_deep_frames(old: DecideFunction) -> DecideFunction:
@@ -233,7 +233,7 @@ ASK_MUTANTS = (
     Mutant(
         name="tool_use_not_recorded",
         description="a tool call of a person is not recorded, and is made twice",
-        plant=lambda: drop_entries(UseTool, ToolUsed),
+        plant=lambda: drop_entries(UseTool, ToolUseRequested),
     ),
     Mutant(
         name="pausing_never_settles",

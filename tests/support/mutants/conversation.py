@@ -167,7 +167,7 @@ def _accept_bad_summary(
         upto = max(
             state.condensed_count, len(state.messages) - scheduler.CONDENSE_KEEP_MESSAGES
         )
-        condensed = HistoryCondensed(call=call.id, upto=upto, summary="")
+        condensed = HistoryCondensed(call=call.id, message_count=upto, summary="")
         if empty and isinstance(outcome, CallDone):
             return accept(outcome, condensed)
         if (

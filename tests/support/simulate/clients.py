@@ -95,9 +95,9 @@ class Client:
             return
         control = self.make_control(op)
         yield from self.send(control)
-        if control.request and self.env.chance(0.03):
+        if control.request_id and self.env.chance(0.03):
             yield from self.send(replace(control, reason="something else"))
-        if control.request and self.env.chance(self.env.setup.lost_reply_share):
+        if control.request_id and self.env.chance(self.env.setup.lost_reply_share):
             if self.env.chance(0.5):
                 self.env.spawn(self.send(control), self.process)
             yield from self.send(control)
@@ -163,7 +163,7 @@ class Client:
             names = (self.name, self.env.rng.choice(self.journal.state.steered_by))
             by = Actor(name=self.env.rng.choice(names))
         control = FIXED_CONTROLS[op] if op in FIXED_CONTROLS else STATE_CONTROLS[op](self)
-        return replace(control, by=by, request=request)
+        return replace(control, by=by, request_id=request)
 
     def _list_operator_ops(self) -> set[str]:
         """Return the ops of operators; while the schedule drains also `answer`."""
@@ -261,7 +261,7 @@ STATE_CONTROLS: Final[dict[str, Callable[[Client], Control]]] = {
 def _find_control_seq(control: Control, batch: Batch) -> Seq:
     """Return the seq of the entry that records the control; 0 if there is none."""
     for seq, entry in enumerate(batch.entries, batch.base.seq + 1):
-        if not control.request or getattr(entry, "request", "") == control.request:
+        if not control.request_id or getattr(entry, "request_id", "") == control.request_id:
             return Seq(seq)
     return Seq(0)
 

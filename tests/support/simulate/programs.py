@@ -22,7 +22,7 @@ from midrun.core.stops import (
     Stop,
     TextMention,
 )
-from midrun.core.values import Effect, Item, Message, Reply, Spend, Traits, Use
+from midrun.core.values import Effect, Message, PlanItem, Reply, RequestedCall, Spend, Traits
 
 Behaviour = Literal["plain", "asks", "long", "hangs", "fails", "plans", "child"]
 
@@ -175,9 +175,9 @@ def make_run_started(program: Program) -> RunStarted:
     )
 
 
-def make_use(tool: str, position: str = "") -> Use:
+def make_use(tool: str, position: str = "") -> RequestedCall:
     """Return a use of `tool`; `position` is its position in the code of a hosted agent."""
-    return Use(
+    return RequestedCall(
         tool=tool,
         args={"of": tool},
         kind="child" if tool == "child" else "tool",
@@ -196,9 +196,9 @@ def make_reply(program: Program, state: State) -> Reply:
         for message in state.messages
     )
     if played >= len(program.turns):
-        return Reply(text="main:end", window=program.window * 2)
+        return Reply(text="main:end", prompt_tokens=program.window * 2)
     uses = tuple(make_use(tool) for tool in program.turns[played])
-    return Reply(text=f"main:{played}", uses=uses, window=program.window * 2)
+    return Reply(text=f"main:{played}", uses=uses, prompt_tokens=program.window * 2)
 
 
 def _make_side_reply(program: Program, state: State) -> Reply:
@@ -212,7 +212,7 @@ def _make_side_reply(program: Program, state: State) -> Reply:
     return Reply(text="aside", uses=tuple(make_use(tool) for tool in program.side_tools))
 
 
-def propose_uses(program: Program, state: State) -> tuple[Use, ...]:
+def propose_uses(program: Program, state: State) -> tuple[RequestedCall, ...]:
     """Return the next calls of a hosted agent; none when it has finished."""
     known = {call.use.position for call in state.calls}
     for number, turn in enumerate(program.turns):
@@ -226,10 +226,10 @@ def propose_uses(program: Program, state: State) -> tuple[Use, ...]:
     return ()
 
 
-def make_plan_items(done: int) -> tuple[Item, ...]:
+def make_plan_items(done: int) -> tuple[PlanItem, ...]:
     """Return three plan items, of which `done` are done."""
     return tuple(
-        Item(text=f"item {n}", mark="done" if n < done else "queued") for n in range(3)
+        PlanItem(text=f"item {n}", state="done" if n < done else "queued") for n in range(3)
     )
 
 

@@ -270,7 +270,13 @@ THEMES: Final[dict[str, Theme]] = {
             ("raise_cap",),
             ("say", "take_over", "write", "hand_back"),
         ),
-        trigger_entries=("TakenOver", "ToolUsed", "RunWoken", "CallStarted", "RunPaused"),
+        trigger_entries=(
+            "TakenOver",
+            "ToolUseRequested",
+            "RunWoken",
+            "CallStarted",
+            "RunPaused",
+        ),
     ),
 }
 """Themes by name; half of all schedules have none."""

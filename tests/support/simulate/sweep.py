@@ -142,7 +142,7 @@ def _format_entry(entry: Entry, epoch: Epoch | None) -> str:
 
 def _format_reply(reply: ControlReply) -> str:
     name = type(reply.control).__name__
-    request = f" {reply.control.request}" if reply.control.request else ""
+    request = f" {reply.control.request_id}" if reply.control.request_id else ""
     if isinstance(reply.verdict, Accepted):
         answer = f"accepted as {reply.entry_seq}"
     elif isinstance(reply.verdict, NoChange):

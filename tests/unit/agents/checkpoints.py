@@ -53,7 +53,7 @@ def forge_checkpoint(
         RUN,
         add_hashes(lines),
         agent="clerk",
-        agent_print=FINGERPRINT,
+        agent_fingerprint=FINGERPRINT,
         phase=phase,
         now=ISSUED_AT,
         expires=expires,

@@ -14,7 +14,7 @@ from midrun.agents.builtin_tools import ask_human
 from midrun.agents.tool import Tool, tool
 from midrun.core.entries import RunStarted
 from midrun.core.stops import MaxSteps
-from midrun.core.values import Json, Traits, Use
+from midrun.core.values import Json, RequestedCall, Traits
 from midrun.errors import Misconfigured
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 
@@ -77,7 +77,7 @@ def test_the_spec_of_an_agent_fills_run_started() -> None:
     entry = RunStarted(task="add", **clerk.spec())
     assert entry == RunStarted(
         agent="clerk",
-        agent_print=clerk.fingerprint,
+        agent_fingerprint=clerk.fingerprint,
         task="add",
         stop=MaxSteps(3),
         frame_depth=2,
@@ -142,14 +142,19 @@ def test_an_invalid_agent_is_refused_with_advice(
 
 def test_complete_use_separates_why_and_adds_the_traits() -> None:
     """The traits are computed for these arguments: `approve` depends on the amount."""
-    completed = make_agent().complete_use(Use(tool="pay", args={"usd": 20, "why": "rent"}))
-    assert completed == Use(
+    completed = make_agent().complete_use(
+        RequestedCall(tool="pay", args={"usd": 20, "why": "rent"})
+    )
+    assert completed == RequestedCall(
         tool="pay",
         args={"usd": 20},
         why="rent",
         traits=Traits(approve="block", audience="operator", version=pay.traits.version),
     )
-    assert make_agent().complete_use(Use(tool="pay", args={"usd": 5})).traits.approve == ""
+    assert (
+        make_agent().complete_use(RequestedCall(tool="pay", args={"usd": 5})).traits.approve
+        == ""
+    )
 
 
 def test_missing_arguments_become_an_empty_object() -> None:
@@ -158,24 +163,38 @@ def test_missing_arguments_become_an_empty_object() -> None:
     def now() -> str:
         return ""
 
-    assert make_agent(tools=[now]).complete_use(Use(tool="now")).args == {}
+    assert make_agent(tools=[now]).complete_use(RequestedCall(tool="now")).args == {}
 
 
 @pytest.mark.parametrize(
     ("use", "words"),
     [
-        (Use(tool="sub"), "there is no tool 'sub'; the tools are: add, pay, careless, broken"),
-        (Use(tool="add", args={"a": "1"}), "the arguments do not fit: a: expected `int`"),
-        (Use(tool="add", args=[1]), "the arguments do not fit: expected an object with the"),
         (
-            Use(tool="add", args={"a": math.nan}),
+            RequestedCall(tool="sub"),
+            "there is no tool 'sub'; the tools are: add, pay, careless, broken",
+        ),
+        (
+            RequestedCall(tool="add", args={"a": "1"}),
+            "the arguments do not fit: a: expected `int`",
+        ),
+        (
+            RequestedCall(tool="add", args=[1]),
+            "the arguments do not fit: expected an object with the",
+        ),
+        (
+            RequestedCall(tool="add", args={"a": math.nan}),
             "the arguments are not JSON: Cannot use args.a",
         ),
-        (Use(tool="broken", args={"n": 1}), "not made: .*ZeroDivisionError: division by zero"),
-        (Use(tool="add", refused="cut short"), "cut short"),
+        (
+            RequestedCall(tool="broken", args={"n": 1}),
+            "not made: .*ZeroDivisionError: division by zero",
+        ),
+        (RequestedCall(tool="add", refused="cut short"), "cut short"),
     ],
 )
-def test_an_invalid_use_is_marked_as_refused_and_does_not_raise(use: Use, words: str) -> None:
+def test_an_invalid_use_is_marked_as_refused_and_does_not_raise(
+    use: RequestedCall, words: str
+) -> None:
     """The model reads the reason, the journal keeps it, and the run goes on."""
     clerk = make_agent()
     refused = clerk.complete_use(use).refused
@@ -185,18 +204,18 @@ def test_an_invalid_use_is_marked_as_refused_and_does_not_raise(use: Use, words:
 def test_an_approve_function_cannot_change_the_journaled_arguments() -> None:
     """The approved arguments and the arguments of the call must be the same."""
     args: dict[str, Json] = {"n": 1}
-    completed = make_agent().complete_use(Use(tool="careless", args=args))
+    completed = make_agent().complete_use(RequestedCall(tool="careless", args=args))
     assert (completed.args, args, completed.refused) == ({"n": 1}, {"n": 1}, "")
 
 
 def test_an_agent_without_own_tools_lists_only_plan() -> None:
     """A model may ask for a tool that does not exist."""
-    refused = make_agent(tools=()).complete_use(Use(tool="add")).refused
+    refused = make_agent(tools=()).complete_use(RequestedCall(tool="add")).refused
     assert refused == "there is no tool 'add'; the tools are: plan"
 
 
 def test_ask_human_is_completed_like_any_other_tool() -> None:
     use = make_agent(tools=[ask_human]).complete_use(
-        Use(tool="ask_human", args={"question": "?"})
+        RequestedCall(tool="ask_human", args={"question": "?"})
     )
     assert (use.refused, use.traits) == ("", ask_human.traits)

@@ -69,7 +69,15 @@ async def test_a_store_adopts_the_journal_of_a_checkpoint() -> None:
 
 def test_the_text_is_plain_json_with_a_fixed_set_of_fields() -> None:
     """Programs in other languages rely on this format."""
-    fields = {"agent", "agent_print", "head_hash", "head_seq", "issued_at", "lines", "phase"}
+    fields = {
+        "agent",
+        "agent_fingerprint",
+        "head_hash",
+        "head_seq",
+        "issued_at",
+        "lines",
+        "phase",
+    }
     fields |= {"run", "signed", "v"}
     unsigned = json.loads(make_checkpoint().to_json())
     assert unsigned.keys() == fields
@@ -150,7 +158,7 @@ def test_no_checkpoint_is_issued_of_a_journal_that_was_changed_in_the_store() ->
             RUN,
             pairs,
             agent="clerk",
-            agent_print=FINGERPRINT,
+            agent_fingerprint=FINGERPRINT,
             phase=Phase.PAUSED,
             now=ISSUED_AT,
         )
@@ -207,7 +215,7 @@ def test_the_same_agent_may_resume_until_the_checkpoint_expires() -> None:
 
 
 @pytest.mark.parametrize(
-    ("agent", "agent_print", "now", "reason", "detail"),
+    ("agent", "agent_fingerprint", "now", "reason", "detail"),
     [
         ("clerk", FINGERPRINT, EXPIRES_AT, "checkpoint_expired", "expired 0 s ago"),
         (
@@ -223,11 +231,11 @@ def test_the_same_agent_may_resume_until_the_checkpoint_expires() -> None:
     ],
 )
 def test_an_expired_checkpoint_or_another_agent_is_refused(
-    agent: str, agent_print: str, now: Micros, reason: str, detail: str
+    agent: str, agent_fingerprint: str, now: Micros, reason: str, detail: str
 ) -> None:
     """The expiry is checked first: an expired checkpoint stays useless with the right agent."""
     with pytest.raises(CheckpointRefused) as refusal:
-        make_checkpoint(expires=EXPIRES_AT).check_for(agent, agent_print, now)
+        make_checkpoint(expires=EXPIRES_AT).check_for(agent, agent_fingerprint, now)
     assert refusal.value.reason == reason
     assert detail in refusal.value.detail
 

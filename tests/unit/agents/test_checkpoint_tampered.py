@@ -84,7 +84,7 @@ def test_a_flipped_bit_of_an_unsigned_checkpoint_is_refused_or_changes_only_the_
                 survivors.append(read)
             data[at] ^= bit
     unguarded = {
-        name: getattr(whole, name) for name in ("agent_print", "issued_at", "expires_at")
+        name: getattr(whole, name) for name in ("agent_fingerprint", "issued_at", "expires_at")
     }
     assert {structs.replace(read, **unguarded) for read in survivors} == {whole}
 
@@ -101,7 +101,7 @@ def test_a_checkpoint_that_was_cut_off_anywhere_is_refused(text: str) -> None:
     "fields",
     [
         {"agent": "baker"},
-        {"agent_print": "other"},
+        {"agent_fingerprint": "other"},
         {"expires_at": ISSUED_AT + 1},
         {"expires_at": None},
         {"phase": "waiting"},
@@ -253,7 +253,7 @@ def test_a_journal_of_a_run_that_is_not_parked_is_refused() -> None:
 def test_a_signature_does_not_move_to_another_checkpoint() -> None:
     """Both checkpoints are signed with the same key."""
     other = forge_checkpoint(LINES, Phase.PAUSED, key=KEY)
-    assert other.agent_print == FINGERPRINT
+    assert other.agent_fingerprint == FINGERPRINT
     assert "changed after" in expect_refusal(replace_fields(SIGNED, mac=other.mac), KEY)
 
 

@@ -20,7 +20,7 @@ from midrun.core import driver_inputs as v
 from midrun.core.entries import CallDone, RunStarted
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, Micros
 from midrun.core.stops import MaxSteps
-from midrun.core.values import TERMINAL_PHASES, Actor, Phase, Traits, Use
+from midrun.core.values import TERMINAL_PHASES, Actor, Phase, RequestedCall, Traits
 from midrun.testing.scenario import LEASED_RUN, RUN, START_TIME, Scenario, given
 from midrun.text.report import build_report
 from tests.unit.agents.checkpoints import make_checkpoint
@@ -28,15 +28,20 @@ from tests.unit.core.phases import ASK, MAIL, RUNS_BY_PHASE, idle_run, paused_ru
 
 E1 = Epoch(1)
 C2, C3, C4 = CallId("c2"), CallId("c3"), CallId("c4")
-PAY = Use(tool="pay", args={"eur": 500}, traits=Traits(approve="block", audience="operator"))
-POST = Use(tool="post", args={"text": "hi"}, traits=Traits(approve="queue"))
+PAY = RequestedCall(
+    tool="pay", args={"eur": 500}, traits=Traits(approve="block", audience="operator")
+)
+POST = RequestedCall(tool="post", args={"text": "hi"}, traits=Traits(approve="queue"))
 
 mail_done = v.CloseCall(epoch=E1, outcome=CallDone(call=C2))
 capped_start = given(RunStarted(agent="clerk", task="Sort", stop=MaxSteps(1)), LEASED_RUN[1])
 at_cap = capped_start.replies(MAIL).starts("c2").after(mail_done).advances()
 waiting_for_approval = idle_run.replies(PAY).advances()
 waiting_for_outcome = (
-    idle_run.replies(Use(tool="fax", args={})).starts("c2").after(v.TakeLease()).advances()
+    idle_run.replies(RequestedCall(tool="fax", args={}))
+    .starts("c2")
+    .after(v.TakeLease())
+    .advances()
 )
 child_question = v.AskPerson(epoch=E1, call=C2, question="Pay the child's bill?", child=True)
 waiting_for_child = idle_run.replies(ASK).starts("c2").after(child_question).advances()

@@ -52,9 +52,9 @@ async def test_requests_from_several_processes_in_any_order_are_each_applied_onc
             tasks.start_soon(send_controls, url, seed)
     records = await server.mid.store.read(run.id)
     request_ids = [
-        r.entry.request
+        r.entry.request_id
         for r in records
-        if isinstance(r.entry, RequestEntry) and r.entry.request
+        if isinstance(r.entry, RequestEntry) and r.entry.request_id
     ]
     assert sorted(request_ids) == sorted(set(request_ids)), "a request was applied twice"
     assert len(request_ids) == len(replies)

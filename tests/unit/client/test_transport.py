@@ -341,7 +341,7 @@ async def cancel_and_retry_undo(
     drop_next_reply()
     assert await mid.verify(run.id)
     drop_next_reply()
-    assert run.id in await mid.named(run.id[:12])
+    assert run.id in await mid.find_ids(run.id[:12])
     drop_next_reply()
     await mid.halt("enough", scope=f"run:{run.id}", actor=None)
     drop_next_reply()

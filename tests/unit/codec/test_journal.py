@@ -37,7 +37,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.stops import MaxCost
-from midrun.core.values import Reply, Use
+from midrun.core.values import Reply, RequestedCall
 from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
 from midrun.testing.store_suite.fixtures import make_example
 
@@ -86,7 +86,7 @@ def test_every_type_of_entry_decodes_to_the_same_record(kind: type[Entry]) -> No
 
 def test_user_data_in_an_entry_becomes_plain_json() -> None:
     """A fold after the append must equal a fold after a restart."""
-    use = Use(tool="t", args={"b": (1, 2), "a": None})
+    use = RequestedCall(tool="t", args={"b": (1, 2), "a": None})
     entry = CallDone(call=CallId("c1"), reply=Reply(uses=(use,)), result=("x",))
     plain = normalize_entry(entry)
     assert isinstance(plain, CallDone)
@@ -108,7 +108,9 @@ def test_an_entry_rename_user_data_is_not_copied() -> None:
         (CallDone(call=CallId("c"), result={"a": [float("nan")]}), "$.result.a[0]"),
         (CallDone(call=CallId("c"), reply=Reply(opaque=b"x")), "$.reply.opaque"),
         (
-            CallDone(call=CallId("c"), reply=Reply(uses=(Use(tool="t", args={1: 2}),))),
+            CallDone(
+                call=CallId("c"), reply=Reply(uses=(RequestedCall(tool="t", args={1: 2}),))
+            ),
             "$.reply.uses[0].args",
         ),
         (RunStarted(agent="a", task="t", stop=INFINITE_COST), "$.stop.usd"),
@@ -153,7 +155,7 @@ def test_an_entry_above_the_size_limit_is_not_encoded() -> None:
 
 def test_user_data_has_one_type_hint_in_all_entries() -> None:
     """`normalize_entry` finds user data by this type hint."""
-    hint = get_type_hints(Use)["args"]
+    hint = get_type_hints(RequestedCall)["args"]
     assert get_type_hints(CallDone)["result"] == hint
 
 
@@ -358,7 +360,9 @@ class RaisingText(str):
         CallDone(call=CallId("c"), result=[Mock(spec=list), Mock(spec=str)]),
         CallDone(call=CallId("c"), reply=cast("Reply", Mock(spec=Reply))),
         CallDone(call=cast("CallId", Mock(spec=str))),
-        CallDone(call=CallId("c"), reply=Reply(uses=cast("tuple[Use]", Mock(spec=tuple)))),
+        CallDone(
+            call=CallId("c"), reply=Reply(uses=cast("tuple[RequestedCall]", Mock(spec=tuple)))
+        ),
         CapRaised(caps=cast("dict[str, int]", Mock(spec=dict))),
         PauseRequested(by=RaisingText("ann")),
         PauseRequested(until=cast("Micros", Mock(spec=int))),

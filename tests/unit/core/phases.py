@@ -8,12 +8,12 @@ from midrun.core import driver_inputs as v
 from midrun.core.entries import CallDone, LateResult, LeaseTaken, RunStarted, UndoDone
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId, Seq
 from midrun.core.transitions import Input
-from midrun.core.values import Actor, Item, Origin, Phase, Reply, Traits, Use
+from midrun.core.values import Actor, Origin, Phase, PlanItem, Reply, RequestedCall, Traits
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 
 ANN: Final = Actor(name="ann")
-MAIL: Final = Use(tool="mail", args={"to": "bo"}, traits=Traits(undo=True))
-ASK: Final = Use(tool="ask_human", args={})
+MAIL: Final = RequestedCall(tool="mail", args={"to": "bo"}, traits=Traits(undo=True))
+ASK: Final = RequestedCall(tool="ask_human", args={})
 
 idle_run: Final = given(*LEASED_RUN)
 mailing_run: Final = idle_run.replies(MAIL).starts("c2")
@@ -120,7 +120,7 @@ INPUTS: Final[tuple[Input, ...]] = (
     v.TakeBack(parent=RunId("run_other")),
     v.SaveProgress(epoch=Epoch(1), call=CallId("c2"), progress=1),
     v.ProposeCall(epoch=Epoch(1), use=MAIL),
-    v.SetPlan(epoch=Epoch(1), items=(Item(text="one"),)),
+    v.SetPlan(epoch=Epoch(1), items=(PlanItem(text="one"),)),
     v.RecordStopVerdict(epoch=Epoch(1), name="m:f", met=False),
     v.SettleCall(epoch=Epoch(1), call=CallId("c2"), happened=True),
     v.StartUndo(epoch=Epoch(1), call=CallId("c2")),

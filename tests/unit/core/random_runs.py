@@ -54,12 +54,12 @@ from midrun.core.values import (
     Actor,
     CleanupAction,
     Effect,
-    Item,
     Phase,
+    PlanItem,
     Reply,
+    RequestedCall,
     Spend,
     Traits,
-    Use,
 )
 from midrun.testing.scenario import given
 from midrun.verify.journal import check_journal
@@ -79,19 +79,23 @@ class Choose(Protocol):
 ANN, BOB = Actor(name="ann"), Actor(name="bob", role="operator")
 
 USES = (
-    Use(tool="look", args={"at": 1}, traits=Traits(effect=Effect.READ)),
-    Use(tool="put", args={}, traits=Traits(effect=Effect.IDEMPOTENT, undo=True)),
-    Use(tool="mail", args={}),
-    Use(tool="draft", args={}, traits=Traits(undo=True)),
-    Use(tool="charge", args={}, traits=Traits(undo=True, undo_unknown=False)),
-    Use(tool="lock", args={}, traits=Traits(release=True)),
-    Use(tool="both", args={}, traits=Traits(undo=True, release=True)),
-    Use(tool="pay", args={}, traits=Traits(check=True, undo=True)),
-    Use(tool="send", traits=Traits(approve="block", audience="operator", four_eyes=True)),
-    Use(tool="fix", args={}, traits=Traits(approve="block", effect=Effect.IDEMPOTENT)),
-    Use(tool="post", args={}, traits=Traits(approve="queue", undo=True)),
-    Use(tool="child", args={}, kind="child"),
-    Use(tool="none", refused="there is no such tool"),
+    RequestedCall(tool="look", args={"at": 1}, traits=Traits(effect=Effect.READ)),
+    RequestedCall(tool="put", args={}, traits=Traits(effect=Effect.IDEMPOTENT, undo=True)),
+    RequestedCall(tool="mail", args={}),
+    RequestedCall(tool="draft", args={}, traits=Traits(undo=True)),
+    RequestedCall(tool="charge", args={}, traits=Traits(undo=True, undo_unknown=False)),
+    RequestedCall(tool="lock", args={}, traits=Traits(release=True)),
+    RequestedCall(tool="both", args={}, traits=Traits(undo=True, release=True)),
+    RequestedCall(tool="pay", args={}, traits=Traits(check=True, undo=True)),
+    RequestedCall(
+        tool="send", traits=Traits(approve="block", audience="operator", four_eyes=True)
+    ),
+    RequestedCall(
+        tool="fix", args={}, traits=Traits(approve="block", effect=Effect.IDEMPOTENT)
+    ),
+    RequestedCall(tool="post", args={}, traits=Traits(approve="queue", undo=True)),
+    RequestedCall(tool="child", args={}, kind="child"),
+    RequestedCall(tool="none", refused="there is no such tool"),
 )
 TEXTS = ("", "so", "all done", "more")
 TOKENS = (0, 0, 40, 70)
@@ -187,7 +191,7 @@ def make_control(
         c.HandBack: {"instruction": choose(TEXTS)},
     }
     request = choose(("", "", "", "", "r1", "r2", "r3", "r4"))
-    return kind(by=choose((ANN, BOB)), request=request, **fields.get(kind, {}))  # type: ignore[arg-type]  # the fields of `kind`
+    return kind(by=choose((ANN, BOB)), request_id=request, **fields.get(kind, {}))  # type: ignore[arg-type]  # the fields of `kind`
 
 
 def make_continuing_control(choose: Choose, state: State) -> Control | None:
@@ -217,7 +221,7 @@ def make_call_end(choose: Choose, state: State, call: Call) -> v.CloseCall:
     reply = None
     if call.call_kind == "model":
         uses = tuple(choose(USES) for _ in range(choose((0, 1, 1, 2, 3))))
-        reply = Reply(text=choose(TEXTS), uses=uses, window=choose((0, 9)))
+        reply = Reply(text=choose(TEXTS), uses=uses, prompt_tokens=choose((0, 9)))
     spent = choose((None, choose_spend(choose)))
     done = CallDone(call=call.id, result=1, reply=reply, spent=spent)
     failed = CallFailed(call=call.id, error="no", transient=choose(BOOLEANS), spent=spent)
@@ -254,7 +258,7 @@ def make_unplanned_input(choose: Choose, state: State) -> v.DriverInput:
     call = CallId(f"c{choose(NUMBERS)}")
     epoch = choose((state.epoch, state.epoch, Epoch(state.epoch - 1)))
     action: CleanupAction = choose(ACTIONS)
-    items = (Item(text="one", mark="done"), Item(text="two"))
+    items = (PlanItem(text="one", state="done"), PlanItem(text="two"))
     inputs: tuple[v.DriverInput, ...] = (
         v.CrossBoundary(epoch=epoch),
         v.SettlePhase(epoch=epoch),
@@ -418,17 +422,17 @@ class RandomRun:
         return verdict
 
     def _journaled_verdicts(self, run_input: Input) -> Iterable[str]:
-        request = self.state.requests.get(getattr(run_input, "request", ""))
+        request = self.state.requests.get(getattr(run_input, "request_id", ""))
         return {request.verdict_name} if request else ()
 
     def _send(self, control: Control) -> None:
         """Send a control; a repeat must get the first answer and append no entry."""
-        previous = self.answers.get(control.request)
+        previous = self.answers.get(control.request_id)
         verdict = self.give(control)
-        if not control.request:
+        if not control.request_id:
             return
         if previous is None:
-            self.answers[control.request] = (control, verdict)
+            self.answers[control.request_id] = (control, verdict)
             return
         first_control, first_verdict = previous
         assert not verdict.entries

@@ -28,7 +28,7 @@ from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, Micros, Seq
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
 from midrun.core.transitions import Accepted, Refused
-from midrun.core.values import Actor, Effect, Json, Phase, Role, Traits, Use
+from midrun.core.values import Actor, Effect, Json, Phase, RequestedCall, Role, Traits
 from midrun.testing.scenario import Scenario
 from tests.unit.core.scenario_steps import get_call, get_stage, leased_run, report_done
 
@@ -37,17 +37,19 @@ C2, C3, C4 = CallId("c2"), CallId("c3"), CallId("c4")
 A1, A2 = AskId("a1"), AskId("a2")
 ANN, BOB = Actor(name="ann"), Actor(name="bob")
 BO, CY, OLGA = (Actor(name=name, role="operator") for name in ("bo", "cy", "olga"))
-ASK = Use(tool="ask_operator", args={"question": "ok?"})
-PAY = Use(tool="pay", args={"eur": 500}, traits=Traits(approve="block"))
-POST = Use(tool="post", args={"text": "hi"}, traits=Traits(approve="queue"))
-SIGN = Use(tool="sign", args={"eur": 5}, traits=Traits(approve="block", four_eyes=True))
-MAIL = Use(tool="mail", args={})
-SEARCH = Use(tool="search", args={}, traits=Traits(effect=Effect.READ))
-EXPIRING = Use(
+ASK = RequestedCall(tool="ask_operator", args={"question": "ok?"})
+PAY = RequestedCall(tool="pay", args={"eur": 500}, traits=Traits(approve="block"))
+POST = RequestedCall(tool="post", args={"text": "hi"}, traits=Traits(approve="queue"))
+SIGN = RequestedCall(
+    tool="sign", args={"eur": 5}, traits=Traits(approve="block", four_eyes=True)
+)
+MAIL = RequestedCall(tool="mail", args={})
+SEARCH = RequestedCall(tool="search", args={}, traits=Traits(effect=Effect.READ))
+EXPIRING = RequestedCall(
     tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * MICROS_PER_SECOND)
 )
-GATED = Use(tool="fix", args={}, traits=Traits(approve="block"))
-UNDOABLE_PAYMENT = Use(tool="pay", args={}, traits=Traits(undo=True))
+GATED = RequestedCall(tool="fix", args={}, traits=Traits(approve="block"))
+UNDOABLE_PAYMENT = RequestedCall(tool="pay", args={}, traits=Traits(undo=True))
 
 ask_input = v.AskPerson(epoch=E1, call=C2, question="ok?")
 waiting_for_approval = leased_run.replies(PAY).advances()
@@ -147,7 +149,7 @@ def test_an_ask_without_an_answer_expires_and_seals_its_call() -> None:
 
 def test_a_parent_calls_its_child_again_after_the_ask_of_the_child_is_closed() -> None:
     """Wherever it is answered, the parent attaches to the child run again."""
-    child = Use(tool="helper", kind="child")
+    child = RequestedCall(tool="helper", kind="child")
     child_ask = v.AskPerson(epoch=E1, call=C2, question="child asks", child=True)
     run = leased_run.replies(child).starts("c2").after(child_ask)
     run.advances().then(phase=Phase.WAITING)
@@ -260,7 +262,9 @@ def test_a_repeated_ask_keeps_the_undo_and_allows_no_other_arguments() -> None:
     traits = Traits(
         effect=Effect.IDEMPOTENT, undo=True, approve="block", ask_ttl=60 * MICROS_PER_SECOND
     )
-    run = leased_run.replies(Use(tool="pay", args={"eur": 5}, traits=traits)).advances()
+    run = leased_run.replies(
+        RequestedCall(tool="pay", args={"eur": 5}, traits=traits)
+    ).advances()
     run = run.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2").when(c.Pause(now=True))
     run = run.after(v.CloseCall(epoch=E2, outcome=CallAborted(call=C2))).advances().later(61)
     run = run.when(c.Resume()).after(v.TakeLease()).advances().then(phase=Phase.WAITING)
@@ -371,7 +375,7 @@ def test_only_the_audience_decides_and_four_eyes_exclude_the_starter_of_the_run(
     traits: Traits, person: Actor, allowed: bool
 ) -> None:
     """The run was started by ann."""
-    run = leased_run.replies(Use(tool="pay", args={}, traits=traits)).advances()
+    run = leased_run.replies(RequestedCall(tool="pay", args={}, traits=traits)).advances()
     run = run.when(c.Approve(ask=A1, by=person))
     if allowed:
         run.then(phase=Phase.QUEUED)
@@ -381,10 +385,14 @@ def test_only_the_audience_decides_and_four_eyes_exclude_the_starter_of_the_run(
 
 def test_an_audience_is_a_role_or_a_named_user_and_not_the_name_of_a_role() -> None:
     """People choose their names; roles come with a credential."""
-    gated = Use(tool="pay", args={}, traits=Traits(approve="block", audience="operator"))
+    gated = RequestedCall(
+        tool="pay", args={}, traits=Traits(approve="block", audience="operator")
+    )
     run = leased_run.replies(gated).advances()
     run.when(c.Approve(ask=A1, by=Actor(name="operator"))).then(refused="not_allowed")
-    for_bob = Use(tool="pay", args={}, traits=Traits(approve="block", audience="user:bob"))
+    for_bob = RequestedCall(
+        tool="pay", args={}, traits=Traits(approve="block", audience="user:bob")
+    )
     leased_run.replies(for_bob).advances().when(c.Approve(ask=A1, by=BOB)).then(
         phase=Phase.QUEUED
     )
@@ -469,7 +477,7 @@ def test_four_eyes_exclude_every_person_who_imported_the_run() -> None:
 def test_an_imported_approval_does_not_count_and_its_importer_cannot_renew_it() -> None:
     """A call that a halt stopped midway is also made again only with a new approval."""
     traits = Traits(approve="block", four_eyes=True, effect=Effect.READ)
-    asking = leased_run.replies(Use(tool="pay", args={}, traits=traits)).advances()
+    asking = leased_run.replies(RequestedCall(tool="pay", args={}, traits=traits)).advances()
     approve, eve = c.Approve(ask=A1, by=Actor(name="bo")), Actor(name="eve")
     imported = RunImported(checkpoint=asking.state.run, head="", by="eve")
     paused = asking.when(c.Pause(), approve)
@@ -490,7 +498,7 @@ def test_decide_accepts_exactly_the_people_for_whom_may_decide_is_true(
 ) -> None:
     """Interfaces show the buttons by `may_decide`."""
     traits = Traits(approve="block", audience=audience, four_eyes=four_eyes)
-    run = leased_run.replies(Use(tool="pay", args={}, traits=traits)).advances()
+    run = leased_run.replies(RequestedCall(tool="pay", args={}, traits=traits)).advances()
     (ask,) = run.state.asks
     for role, name in product(get_args(Role), ("ann", "bob", "")):
         person = Actor(name=name, role=role)
@@ -526,7 +534,7 @@ def test_the_answer_of_a_person_settles_an_unsure_call(answer: Json, stage: Call
 
 
 def test_an_unknown_call_with_a_check_is_checked_before_a_person_is_asked() -> None:
-    checked = Use(tool="mail", args={}, traits=Traits(check=True))
+    checked = RequestedCall(tool="mail", args={}, traits=Traits(check=True))
     run = leased_run.replies(checked).starts("c2").after(v.TakeLease())
     run = run.then(plans=(CheckCall(call=C2),))
     run = run.after(v.SettleCall(epoch=E2, call=C2, happened=True, result="sent"))
@@ -535,7 +543,7 @@ def test_an_unknown_call_with_a_check_is_checked_before_a_person_is_asked() -> N
 
 def test_an_unsure_call_is_put_to_the_audience_that_may_approve_it() -> None:
     traits = Traits(audience="operator", four_eyes=True)
-    run = leased_run.replies(Use(tool="pay", args={}, traits=traits)).starts("c2")
+    run = leased_run.replies(RequestedCall(tool="pay", args={}, traits=traits)).starts("c2")
     run = run.after(v.TakeLease()).advances()
     run.when(c.Answer(ask=A1, value="no", by=ANN)).then(refused="not_allowed")
     run.when(c.Answer(ask=A1, value="no", by=OLGA)).then(phase=Phase.QUEUED)

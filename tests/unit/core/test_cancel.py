@@ -26,7 +26,7 @@ from midrun.core.entries import (
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId
 from midrun.core.run_head import build_head
 from midrun.core.scheduler import plan_effects
-from midrun.core.values import Actor, Effect, Origin, Phase, Traits, UndoSet, Use
+from midrun.core.values import Actor, Effect, Origin, Phase, RequestedCall, Traits, UndoSet
 from midrun.testing.scenario import LEASED_RUN, given
 from midrun.text.report import build_report
 from tests.unit.core.scenario_steps import (
@@ -45,13 +45,17 @@ E1, E2 = Epoch(1), Epoch(2)
 C2, C3 = CallId("c2"), CallId("c3")
 OLGA = Actor(name="olga", role="operator")
 PARENT = RunId("run_parent")
-DRAFT = Use(tool="draft", args={}, traits=Traits(undo=True))
-IDEMPOTENT_DRAFT = Use(tool="draft", traits=Traits(undo=True, effect=Effect.IDEMPOTENT))
-PUT = Use(tool="put", args={}, traits=Traits(effect=Effect.IDEMPOTENT, undo=True, release=True))
-LOCK = Use(tool="lock", args={}, traits=Traits(release=True))
-MAIL = Use(tool="mail", args={})
-CHILD = Use(tool="aide", args={"task": "Do"}, kind="child", traits=Traits(undo=True))
-CHILD_WITHOUT_UNDO = Use(tool="aide", args={"task": "Do"}, kind="child")
+DRAFT = RequestedCall(tool="draft", args={}, traits=Traits(undo=True))
+IDEMPOTENT_DRAFT = RequestedCall(
+    tool="draft", traits=Traits(undo=True, effect=Effect.IDEMPOTENT)
+)
+PUT = RequestedCall(
+    tool="put", args={}, traits=Traits(effect=Effect.IDEMPOTENT, undo=True, release=True)
+)
+LOCK = RequestedCall(tool="lock", args={}, traits=Traits(release=True))
+MAIL = RequestedCall(tool="mail", args={})
+CHILD = RequestedCall(tool="aide", args={"task": "Do"}, kind="child", traits=Traits(undo=True))
+CHILD_WITHOUT_UNDO = RequestedCall(tool="aide", args={"task": "Do"}, kind="child")
 
 drafting = leased_run.replies(DRAFT, DRAFT).starts("c2", "c3")
 
@@ -152,7 +156,7 @@ def test_a_cancelled_run_waits_for_the_undo_of_an_aborted_and_then_failed_call()
 
 def test_an_unknown_call_with_undo_unknown_false_is_reported_and_not_undone() -> None:
     """The undo of a call that never happened could do damage."""
-    certain_only = Use(tool="draft", traits=Traits(undo=True, undo_unknown=False))
+    certain_only = RequestedCall(tool="draft", traits=Traits(undo=True, undo_unknown=False))
     run = leased_run.replies(certain_only).starts("c2").when(c.Cancel())
     run = perform_cleanup(run.after(v.CloseCall(epoch=E1, outcome=CallUnknown(call=C2))))
     run = run.advances().then(phase=Phase.CANCELLED)
@@ -356,7 +360,7 @@ def test_a_repeated_model_call_waits_for_the_release_of_a_dropped_child() -> Non
 
 def test_the_release_of_a_dropped_child_waits_for_a_call_in_flight() -> None:
     """No cleanup starts while a call is in flight; `decide` would refuse it."""
-    mail = Use(tool="mail", args={}, traits=Traits(approve="queue"))
+    mail = RequestedCall(tool="mail", args={}, traits=Traits(approve="queue"))
     run = with_child.after(CHILD_ASK).when(c.Say(text="Wait", urgency="now")).advances()
     run = run.replies(mail).advances().starts("c6").when(DROP_FRAME)
     run = run.when(c.Approve(ask=AskId("a2"))).after(v.TakeLease()).starts("c5")
@@ -369,7 +373,7 @@ def test_the_release_of_a_dropped_child_waits_for_a_call_in_flight() -> None:
 def test_a_dropped_child_is_released_although_the_run_waits_for_an_answer() -> None:
     """Otherwise an answer to the child would start work on a dropped topic."""
     run = with_child.after(CHILD_ASK).when(c.Say(text="Wait", urgency="now")).advances()
-    run = run.replies(Use(tool="ask_human", args={})).starts("c5")
+    run = run.replies(RequestedCall(tool="ask_human", args={})).starts("c5")
     run = run.after(v.AskPerson(epoch=E1, call=CallId("c5"), question="Who?")).advances()
     run = run.then(phase=Phase.WAITING).when(DROP_FRAME)
     run = run.then(phase=Phase.QUEUED).after(v.TakeLease())

@@ -29,7 +29,15 @@ from midrun.core.transcript import (
     Transcript,
     estimate_frame_tokens,
 )
-from midrun.core.values import Actor, Effect, Item, Phase, PlanItemState, Traits, Use
+from midrun.core.values import (
+    Actor,
+    Effect,
+    Phase,
+    PlanItem,
+    PlanItemState,
+    RequestedCall,
+    Traits,
+)
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from midrun.text.buttons import build_buttons
 from midrun.text.status import build_status_line
@@ -37,10 +45,12 @@ from tests.unit.core.scenario_steps import end_call, leased_run
 
 E1 = Epoch(1)
 C1, C2, C3, C4 = CallId("c1"), CallId("c2"), CallId("c3"), CallId("c4")
-LOOK = Use(tool="look", args={})
-SEARCH = Use(tool="search", args={}, traits=Traits(effect=Effect.READ))
-ASK = Use(tool="ask_human", args={})
-PLAN = tuple(Item(text=f"part {n}", mark="done" if n < 4 else "queued") for n in range(1, 8))
+LOOK = RequestedCall(tool="look", args={})
+SEARCH = RequestedCall(tool="search", args={}, traits=Traits(effect=Effect.READ))
+ASK = RequestedCall(tool="ask_human", args={})
+PLAN = tuple(
+    PlanItem(text=f"part {n}", state="done" if n < 4 else "queued") for n in range(1, 8)
+)
 SIDE_QUESTION = c.Say(text="What was that paper from Tuesday?")
 
 with_plan = leased_run.after(v.SetPlan(epoch=E1, items=PLAN))
@@ -114,7 +124,7 @@ def test_a_nested_question_holds_the_first_question_and_no_plan_item() -> None:
 def test_a_failed_plan_item_counts_as_passed() -> None:
     """The position, the frame and the reply prefix name the item in progress."""
     marks: tuple[PlanItemState, ...] = ("done", "dropped", "failed", "running", "queued")
-    items = tuple(Item(text=f"part {n}", mark=mark) for n, mark in enumerate(marks, 1))
+    items = tuple(PlanItem(text=f"part {n}", state=mark) for n, mark in enumerate(marks, 1))
     assert journaled_text.format_position(items, steps=9) == "step 3 of 4"
     run = leased_run.after(v.SetPlan(epoch=E1, items=items)).when(SIDE_QUESTION).advances()
     assert journaled_text.format_frame_position(run.state.frames[-1]) == "step 3 of 4"
@@ -136,7 +146,7 @@ def test_the_position_is_that_of_the_plan_item_in_progress(
     marks: tuple[PlanItemState, ...], position: str
 ) -> None:
     """After the last item it stays there. A plan without open items counts steps."""
-    items = tuple(Item(text="part", mark=mark) for mark in marks)
+    items = tuple(PlanItem(text="part", state=mark) for mark in marks)
     assert journaled_text.format_position(items, steps=9) == position
 
 
@@ -227,7 +237,7 @@ def test_a_side_question_while_waiting_is_answered_and_the_run_waits_again() -> 
 
 
 def test_a_call_approved_during_a_side_question_starts_after_its_answer() -> None:
-    gated = Use(tool="pay", args={}, traits=Traits(approve="block"))
+    gated = RequestedCall(tool="pay", args={}, traits=Traits(approve="block"))
     waiting = leased_run.replies(gated).advances()
     run = waiting.when(SIDE_QUESTION).after(v.TakeLease()).advances()
     run = run.when(c.Approve(ask=AskId("a1"))).then(plans=(CallModel(call=C3),))
@@ -260,7 +270,10 @@ def test_a_cancel_abandons_every_frame() -> None:
 
 
 def test_a_side_question_with_its_own_plan_does_not_replace_the_main_plan() -> None:
-    main_plan, side_plan = (Item(text="one"), Item(text="two")), (Item(text="look it up"),)
+    main_plan, side_plan = (
+        (PlanItem(text="one"), PlanItem(text="two")),
+        (PlanItem(text="look it up"),),
+    )
     run = (
         leased_run.after(v.SetPlan(epoch=E1, items=main_plan))
         .when(c.Say(text="when?"))

@@ -16,13 +16,13 @@ from midrun.core.history import iter_history, make_fork_entry
 from midrun.core.ids import CallId, Epoch
 from midrun.core.journaled_text import shorten_to_line
 from midrun.core.transitions import Refused
-from midrun.core.values import Actor, Phase, Reply, Use
+from midrun.core.values import Actor, Phase, Reply, RequestedCall
 from midrun.testing.scenario import LEASED_RUN, RUN, given
 from tests.unit.core.scenario_steps import leased_run
 
 E1 = Epoch(1)
 ANN, BO = Actor(name="ann"), Actor(name="bo")
-MAIL = Use(tool="mail", args={"to": "bo"})
+MAIL = RequestedCall(tool="mail", args={"to": "bo"})
 
 
 def test_a_history_beyond_its_window_is_condensed() -> None:
@@ -30,7 +30,9 @@ def test_a_history_beyond_its_window_is_condensed() -> None:
     run = given(RunStarted(agent="clerk", task="t", window=1000), LEASED_RUN[1])
     for number in range(1, 12):
         reply = Reply(
-            text=f"{number}", uses=(Use(tool="x", refused="no"),), window=100 * number
+            text=f"{number}",
+            uses=(RequestedCall(tool="x", refused="no"),),
+            prompt_tokens=100 * number,
         )
         call = CallId(f"c{len(run.state.calls) + 1}")
         done = CallDone(call=call, reply=reply)
@@ -58,7 +60,7 @@ def test_a_fork_starts_at_a_boundary_with_the_history_of_the_run() -> None:
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=CallId("c2"), result="sent")))
     entry = make_fork_entry(run.state, by=BO, instruction="Try a letter")
     assert isinstance(entry, RunStarted)
-    assert (entry.task, entry.by, entry.request) == ("Try a letter", "bo", "")
+    assert (entry.task, entry.by, entry.request_id) == ("Try a letter", "bo", "")
     assert entry.forked is not None
     assert (entry.forked.run, entry.forked.seq) == (RUN, run.state.seq)
     assert [m.text for m in entry.history] == [

@@ -31,13 +31,13 @@ from midrun.core.ids import (
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
 from midrun.core.transitions import NoChange
-from midrun.core.values import Actor, Effect, Phase, Reply, Traits, Use
+from midrun.core.values import Actor, Effect, Phase, Reply, RequestedCall, Traits
 from tests.unit.core.scenario_steps import end_call, get_call, get_stage, is_sound, leased_run
 
 E1, E2 = Epoch(1), Epoch(2)
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")
-SEARCH = Use(tool="search", args={}, traits=Traits(effect=Effect.READ))
-MAIL = Use(tool="mail", args={})
+SEARCH = RequestedCall(tool="search", args={}, traits=Traits(effect=Effect.READ))
+MAIL = RequestedCall(tool="mail", args={})
 ANN, BO = Actor(name="ann"), Actor(name="bo")
 OLGA = Actor(name="olga", role="operator")
 
@@ -148,16 +148,16 @@ def test_a_run_whose_ask_was_closed_while_halted_is_queued_after_the_lift() -> N
 
 def test_a_request_id_is_applied_once_and_a_repeat_gets_the_same_seq() -> None:
     """The client repeats a request whose reply was lost."""
-    pause = c.Pause(request="req-1")
+    pause = c.Pause(request_id="req-1")
     run = with_mail.when(pause, pause)
     verdict = run.verdict
     assert isinstance(verdict, NoChange)
     assert verdict.seq == run.state.requests["req-1"].seq
-    run.when(c.Pause(now=True, request="req-1")).then(refused="request_id_reused")
+    run.when(c.Pause(now=True, request_id="req-1")).then(refused="request_id_reused")
 
 
 def test_a_repeated_request_gets_the_same_refusal_later() -> None:
-    resume = c.Resume(request="req-2", instruction="go")
+    resume = c.Resume(request_id="req-2", instruction="go")
     run = with_mail.when(resume).then(refused="not_paused")
     assert isinstance(run.entries[-1], RequestNoted)
     run = run.when(c.Pause()).after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
@@ -166,7 +166,7 @@ def test_a_repeated_request_gets_the_same_refusal_later() -> None:
 
 def test_a_repeated_request_to_use_a_tool_uses_it_once() -> None:
     """I20: the request id of `UseTool` is journaled."""
-    use = c.UseTool(by=ANN, use=MAIL, request="r1")
+    use = c.UseTool(by=ANN, use=MAIL, request_id="r1")
     run = (
         leased_run.when(c.TakeOver(by=ANN))
         .advances()
@@ -222,7 +222,7 @@ def test_a_person_takes_over_writes_uses_a_tool_and_hands_back() -> None:
 
 
 def test_a_tool_used_during_a_take_over_still_needs_its_approval() -> None:
-    gated = Use(tool="pay", args={}, traits=Traits(approve="block", four_eyes=True))
+    gated = RequestedCall(tool="pay", args={}, traits=Traits(approve="block", four_eyes=True))
     run = leased_run.when(c.TakeOver(by=ANN)).advances().when(c.UseTool(use=gated, by=ANN))
     run = run.after(v.TakeLease()).advances().then(phase=Phase.PAUSED)
     run.when(c.Approve(ask=AskId("a1"), by=ANN)).then(refused="not_allowed")

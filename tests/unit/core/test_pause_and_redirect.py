@@ -22,7 +22,7 @@ from midrun.core.entries import (
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
-from midrun.core.values import Actor, Effect, Item, Phase, Reply, Traits, Use
+from midrun.core.values import Actor, Effect, Phase, PlanItem, Reply, RequestedCall, Traits
 from midrun.testing.scenario import LEASED_RUN, given
 from tests.unit.core.scenario_steps import (
     get_call,
@@ -34,9 +34,9 @@ from tests.unit.core.scenario_steps import (
 
 E1 = Epoch(1)
 C1, C2, C3, C4 = CallId("c1"), CallId("c2"), CallId("c3"), CallId("c4")
-SEARCH = Use(tool="search", args={"q": "x"}, traits=Traits(effect=Effect.READ))
-MAIL = Use(tool="mail", args={"to": "bo"})
-GATED = Use(tool="pay", args={"eur": 5}, traits=Traits(approve="block"))
+SEARCH = RequestedCall(tool="search", args={"q": "x"}, traits=Traits(effect=Effect.READ))
+MAIL = RequestedCall(tool="mail", args={"to": "bo"})
+GATED = RequestedCall(tool="pay", args={"eur": 5}, traits=Traits(approve="block"))
 REDIRECT = c.Redirect(text="Use the 2026 figures")
 
 two_tools = leased_run.replies(SEARCH, MAIL).starts("c2", "c3")
@@ -234,7 +234,7 @@ def test_a_redirect_now_aborts_tools_too_and_they_are_not_made_again() -> None:
 
 
 def test_an_applied_redirect_records_the_plan_item_that_it_replaces() -> None:
-    items = (Item(text="Fetch list", mark="done"), Item(text="Score churn risk"))
+    items = (PlanItem(text="Fetch list", state="done"), PlanItem(text="Score churn risk"))
     run = leased_run.after(v.SetPlan(epoch=E1, items=items)).when(REDIRECT).advances()
     applied = run.entries[-1]
     assert isinstance(applied, RedirectApplied)

@@ -15,9 +15,9 @@ from midrun.core.entries import (
     CallSettled,
     CallUnknown,
     LateResult,
+    LeaseReleased,
     LeaseTaken,
     RunFailed,
-    StoodDown,
 )
 from midrun.core.ids import CallId, make_child_id
 from midrun.core.retries import (
@@ -29,17 +29,17 @@ from midrun.core.retries import (
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
 from midrun.core.stops import MaxToolCalls, find_met_stop
-from midrun.core.values import Actor, Effect, Phase, Traits, Use
+from midrun.core.values import Actor, Effect, Phase, RequestedCall, Traits
 from midrun.testing.scenario import Scenario
 from tests.unit.core.scenario_steps import end_call, get_call, get_stage, is_sound, leased_run
 
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")
 READ = Traits(effect=Effect.READ)
-PARSE = Use(tool="parse_pdf", args={}, traits=READ)
-LOOK = Use(tool="look", args={}, traits=READ)
-PAY = Use(tool="pay", args={}, traits=Traits(check=True))
-MAIL = Use(tool="mail", args={})
-CHILD = Use(tool="helper", kind="child", traits=Traits(release=True))
+PARSE = RequestedCall(tool="parse_pdf", args={}, traits=READ)
+LOOK = RequestedCall(tool="look", args={}, traits=READ)
+PAY = RequestedCall(tool="pay", args={}, traits=Traits(check=True))
+MAIL = RequestedCall(tool="mail", args={})
+CHILD = RequestedCall(tool="helper", kind="child", traits=Traits(release=True))
 ANN = Actor(name="ann")
 
 parsing = leased_run.replies(PARSE).starts("c2")
@@ -125,7 +125,7 @@ def test_a_worker_that_stands_down_is_not_counted_as_dead() -> None:
         run = run.after(stopped, v.StandDown(epoch=run.state.epoch)).then(phase=Phase.QUEUED)
         run = run.after(v.TakeLease()).starts("c2")
     assert get_call(run).worker_deaths == 0
-    assert StoodDown in {type(entry) for entry in run.entries}
+    assert LeaseReleased in {type(entry) for entry in run.entries}
 
 
 @pytest.mark.parametrize("why", ["not_responding", "forced"])

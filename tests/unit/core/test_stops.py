@@ -32,14 +32,14 @@ from midrun.core.stops import (
     has_repeats,
     measure_caps,
 )
-from midrun.core.values import Actor, Effect, Phase, Spend, Traits, Use
+from midrun.core.values import Actor, Effect, Phase, RequestedCall, Spend, Traits
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from tests.unit.core.scenario_steps import end_call, leased_run
 
 E1 = Epoch(1)
 C1, C2 = CallId("c1"), CallId("c2")
 BOB = Actor(name="bob", role="operator")
-SEARCH = Use(tool="search", args={"q": "x"}, traits=Traits(effect=Effect.READ))
+SEARCH = RequestedCall(tool="search", args={"q": "x"}, traits=Traits(effect=Effect.READ))
 
 
 def start_run(stop: Stop) -> Scenario:
@@ -51,7 +51,7 @@ def start_run(stop: Stop) -> Scenario:
 
 def search_once(run: Scenario, query: str) -> Scenario:
     """Let the agent make one step with one search."""
-    use = Use(tool="search", args={"q": query}, traits=Traits(effect=Effect.READ))
+    use = RequestedCall(tool="search", args={"q": query}, traits=Traits(effect=Effect.READ))
     call = CallId(f"c{len(run.state.calls) + 2}")
     run = run.replies(use).starts(call)
     return end_call(run, CallDone(call=call)).advances()
@@ -178,7 +178,7 @@ def test_the_time_cap_counts_only_while_a_worker_drives_the_run() -> None:
 
 def test_a_text_mention_can_complete_the_run() -> None:
     """The last text becomes the output."""
-    use = Use(tool="log", args={}, traits=Traits(effect=Effect.READ))
+    use = RequestedCall(tool="log", args={}, traits=Traits(effect=Effect.READ))
     run = start_run(TextMention("all done", then="complete")).replies(use, text="ALL DONE.")
     run = run.starts("c2").after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
     run.then(phase=Phase.COMPLETED)
@@ -224,6 +224,6 @@ def test_a_time_beyond_the_largest_timestamp_becomes_that_timestamp() -> None:
     started = RunStarted(agent="clerk", task="t", stop=MaxTime(seconds=1e13))
     run = given(started, LEASED_RUN[1]).starts("c1")
     assert find_wake_time(run.state) == MICROS_MAX
-    slow = Use(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=2**53 - 1))
+    slow = RequestedCall(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=2**53 - 1))
     asking = leased_run.replies(slow).advances()
     assert asking.state.asks[0].expires == MICROS_MAX

@@ -29,7 +29,7 @@ from midrun.core.transitions import (
     list_phase_controls,
     list_possible_controls,
 )
-from midrun.core.values import Actor, Phase, Use
+from midrun.core.values import Actor, Phase, RequestedCall
 from midrun.testing.scenario import Scenario
 from tests.support.paths import JOURNALS
 from tests.unit.core.phases import INPUTS, RUNS_BY_PHASE
@@ -145,7 +145,7 @@ def make_valid_controls(state: State) -> list[c.Control]:
         c.AcceptResidue(),
         c.TakeOver(by=operator),
         c.Write(text="x", by=operator),
-        c.UseTool(use=Use(tool="x", args={}), by=operator),
+        c.UseTool(use=RequestedCall(tool="x", args={}), by=operator),
         c.HandBack(by=operator),
         *([c.RaiseCap(caps=raised)] if raised else []),
         *(c.Withdraw(seq=seq) for seq in pending),

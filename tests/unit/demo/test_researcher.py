@@ -35,7 +35,7 @@ async def test_a_whole_run_reads_asks_writes_checks_and_mails(tmp_path: Path) ->
         await demo.run.approve(actor="ada")
         view = await demo.run.until("terminal")
         assert (view.phase, view.place) == ("completed", "step 7 of 7")
-        assert {item.mark for item in view.plan} == {"done"}
+        assert {item.state for item in view.plan} == {"done"}
         assert "one was corrected" in view.output
         tools = {use.tool for turn in await demo.read_turns() for use in turn.uses}
         assert tools == set(demo.mid.agents["researcher"].tools) - {"read_draft"}
@@ -153,14 +153,14 @@ async def test_a_side_question_is_answered_and_the_topic_is_resumed(
         replies = await demo.read_replies()
         await demo.run.cancel(actor="ada")
         await demo.run.until("cancelled")
-    assert back.words.startswith(f"Back to *{texts.TASK}* — step 2 of 7")
+    assert back.text.startswith(f"Back to *{texts.TASK}* — step 2 of 7")
     (answer,) = (n for n, text in enumerate(replies) if "That is from “What a street" in text)
     assert "1,150 crowns" in replies[answer]
     assert replies[answer - 1] == "Let me look."
-    assert replies[answer + 1].startswith(back.words)
+    assert replies[answer + 1].startswith(back.text)
     if urgency == "now":
         assert (
-            replies[answer - 2] + replies[answer + 1].removeprefix(f"{back.words}\n\n… ")
+            replies[answer - 2] + replies[answer + 1].removeprefix(f"{back.text}\n\n… ")
             == (texts.NOTE_REMARKS["salt-and-wind"])
         )
 
@@ -185,7 +185,7 @@ async def test_a_question_about_the_progress_is_answered_while_an_ask_stays_open
     assert "Asked for: Whatever makes the bakers happy." in demo.draft
     assert last == "The mail was not sent: declined by ada: nobody reads it."
     assert "was not mailed" in view.output
-    assert view.plan[-1].mark == "dropped"
+    assert view.plan[-1].state == "dropped"
     assert not demo.sent_mails
 
 
@@ -242,7 +242,7 @@ async def test_a_redirect_to_write_now_ends_reading_and_skips_the_fact_check(
     at = next(n for n, turn in enumerate(turns) if turn.kind == "instruction")
     tools = [use.tool for turn in turns[at:] for use in turn.uses]
     assert not {"read_note", "search_library", "check_facts"} & set(tools)
-    assert view.plan[5].mark == "dropped"
+    assert view.plan[5].state == "dropped"
 
 
 async def test_a_cancel_during_the_analysis_kills_its_process_and_undoes_the_draft(
@@ -381,7 +381,7 @@ MARKUP = re.compile(r"\*\w|\w\*|`|^#", re.MULTILINE)
 
 async def read_plan_marks(demo: DemoRun) -> list[str]:
     """Return the marks of the plan."""
-    return [item.mark for item in (await demo.run.view()).plan]
+    return [item.state for item in (await demo.run.view()).plan]
 
 
 async def test_plan_and_section_count_are_right_after_a_redirect_with_two_requests(
@@ -402,7 +402,7 @@ async def test_plan_and_section_count_are_right_after_a_redirect_with_two_reques
     plans = [record.entry.items for record in records if isinstance(record.entry, PlanMade)]
     done = [count_plan_items(items)[0] for items in plans]
     assert done == sorted(done)
-    assert [item.mark for item in view.plan] == [*["done"] * 6, "dropped"]
+    assert [item.state for item in view.plan] == [*["done"] * 6, "dropped"]
     assert view.place == "step 6 of 6"
     headings = re.findall(r"^## (.+)$", demo.draft, re.MULTILINE)
     assert headings == ["Salt", *texts.HEADINGS]
@@ -469,7 +469,7 @@ async def test_a_redirect_during_the_fact_check_starts_it_again(tmp_path: Path) 
         view = await demo.run.until("completed")
         replies = "\n".join(await demo.read_replies())
     assert "from the first claim" in replies
-    assert [item.mark for item in view.plan][-2:] == ["done", "dropped"]
+    assert [item.state for item in view.plan][-2:] == ["done", "dropped"]
     assert "one was corrected" in view.output
 
 
@@ -478,7 +478,7 @@ async def test_a_redirect_to_stop_drops_the_open_plan_items(tmp_path: Path) -> N
         await demo.wait_for_ask("ask_human")
         await demo.run.redirect("Summarise and stop", actor="ada")
         view = await demo.run.until("completed")
-    assert [item.mark for item in view.plan] == [*["done"] * 3, *["dropped"] * 4, "done"]
+    assert [item.state for item in view.plan] == [*["done"] * 3, *["dropped"] * 4, "done"]
     assert view.place == "step 4 of 4"
 
 
@@ -491,7 +491,7 @@ async def test_a_redirect_to_stop_before_the_first_note_drops_the_whole_plan(
         await pace.reached.wait()
         await demo.run.redirect("Stop here", actor="ada")
         view = await demo.run.until("completed")
-    assert {item.mark for item in view.plan[:-1]} == {"dropped"}
+    assert {item.state for item in view.plan[:-1]} == {"dropped"}
     assert "nothing to sum up" in view.output
 
 

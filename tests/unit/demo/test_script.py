@@ -3,7 +3,7 @@
 import pytest
 
 from midrun.core.ids import CallId
-from midrun.core.transcript import Made, Turn
+from midrun.core.transcript import CallResult, Turn
 from midrun.demo.model import Pace, _split_into_pieces
 from midrun.demo.script import InstructionEffect, Script, ScriptLine, find_next_line
 from midrun.models import Use
@@ -47,7 +47,7 @@ class CountingScript:
 TASK = Turn(role="user", kind="task", text="Count")
 
 
-def make_reply(text: str, *calls: Made) -> Turn:
+def make_reply(text: str, *calls: CallResult) -> Turn:
     """Return a reply of the assistant."""
     return Turn(role="assistant", text=text, uses=calls)
 
@@ -67,9 +67,11 @@ def make_runtime_turn(kind: str, text: str) -> Turn:
     return Turn(role="runtime", kind=kind, text=text)
 
 
-def make_call(tool: str = "note", problem: str = "") -> Made:
+def make_call(tool: str = "note", problem: str = "") -> CallResult:
     """Return a call with its outcome."""
-    return Made(call=CallId("c1"), tool=tool, result=None if problem else "ok", problem=problem)
+    return CallResult(
+        call=CallId("c1"), tool=tool, result=None if problem else "ok", problem=problem
+    )
 
 
 FIRST_REPLY = make_reply("Count 1, one two.", make_call())

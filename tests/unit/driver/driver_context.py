@@ -23,8 +23,8 @@ from midrun.core.evolve import evolve, fold
 from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
+from midrun.core.values import RequestedCall as RequestedUse
 from midrun.core.values import Spend
-from midrun.core.values import Use as RequestedUse
 from midrun.driver.context import DriverContext
 from midrun.driver.dispatcher import CallDispatcher
 from midrun.driver.heartbeat import LeaseHeartbeat
@@ -186,7 +186,7 @@ class DriverParts:
     async def create_loop(self, agent: Agent, run: RunId = RUN) -> RunLoop:
         """Create a run of `agent`, and return its run loop; it is not started."""
         started = RunStarted(
-            agent=agent.name, task="go", agent_print=agent.fingerprint, stop=agent.stop
+            agent=agent.name, task="go", agent_fingerprint=agent.fingerprint, stop=agent.stop
         )
         state = evolve(State(run=run), started, self.clock())
         await self.store.create(run, [started], head=build_head(state))

@@ -32,7 +32,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Epoch
 from midrun.core.values import Json
-from midrun.core.values import Use as RequestedUse
+from midrun.core.values import RequestedCall as RequestedUse
 from midrun.driver import dispatcher as dispatcher_module
 from midrun.driver.dispatcher import StopContext
 from midrun.driver.notifications import Wakeup
@@ -197,7 +197,7 @@ async def test_the_second_of_two_plan_calls_builds_on_the_plan_of_the_first(
     )
     inputs = await test.wait_for_inputs(5)
     plans = [made.items for made in inputs if isinstance(made, SetPlan)]
-    assert [[item.mark for item in plan] for plan in plans] == [
+    assert [[item.state for item in plan] for plan in plans] == [
         ["queued", "queued"],
         ["done", "queued"],
     ]

@@ -15,12 +15,12 @@ from midrun.core.entries import (
     CallUnknown,
     CapReached,
     LateResult,
+    LeaseReleased,
     LeaseTaken,
     ProgressSaved,
     RunCancelled,
     RunFailed,
     RunHalted,
-    StoodDown,
 )
 from midrun.core.ids import RunId, Seq
 from midrun.core.stops import MaxTime, MaxTokens
@@ -193,7 +193,7 @@ async def test_a_worker_that_stands_down_gives_the_lease_back(
     loop.stand_down("shutdown")
     await returned.wait()
     assert tools.stopped == ["a"]
-    assert (await parts.find_entries(StoodDown))[0].why == "shutdown"
+    assert (await parts.find_entries(LeaseReleased))[0].why == "shutdown"
     assert (await parts.store.get_row(RUN)).holder == ""
 
 
@@ -207,7 +207,7 @@ async def test_a_worker_that_stands_down_lets_an_unsafe_call_finish_and_starts_n
     assert tools.stopped == []
     tools.gate("a").set()
     await returned.wait()
-    assert (await parts.read_kinds())[-2:] == ["CallDone", "StoodDown"]
+    assert (await parts.read_kinds())[-2:] == ["CallDone", "LeaseReleased"]
     assert len(await parts.find_entries(CallStarted)) == 2
 
 
@@ -328,7 +328,7 @@ async def test_a_halt_stops_the_call_in_flight_and_gives_the_lease_back(
     halted = await parts.wait_for_entry(RunHalted)
     assert (halted.scope, halted.by, halted.reason) == ("all", "op", "drill")
     assert tools.stopped == ["a"]
-    assert (await parts.find_entries(StoodDown))[0].why == "halted"
+    assert (await parts.find_entries(LeaseReleased))[0].why == "halted"
     assert (await parts.store.get_row(RUN)).holder == ""
 
 

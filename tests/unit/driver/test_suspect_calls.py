@@ -19,7 +19,7 @@ from midrun.core.run_head import build_head
 from midrun.core.scheduler import plan_effects
 from midrun.core.state import State
 from midrun.core.values import Json, Reply
-from midrun.core.values import Use as Wanted
+from midrun.core.values import RequestedCall as Wanted
 from midrun.driver import suspect_calls
 from midrun.driver.journal_writer import Batch, load_run_state
 from midrun.driver.notifications import Wakeup

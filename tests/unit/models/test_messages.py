@@ -7,7 +7,7 @@ import pytest
 from pydantic_ai.messages import ModelRequest, ModelResponse
 
 from midrun.core.ids import CallId
-from midrun.core.transcript import Made, Turn
+from midrun.core.transcript import CallResult, Turn
 from midrun.models.messages import (
     WRITTEN_BY_PERSON_NOTE,
     dump_response,
@@ -24,8 +24,12 @@ from tests.unit.models.protocols import (
     read_stream,
 )
 
-CATS = Made(call=CallId("c1"), tool="search", args={"q": "cats"}, result={"found": ["Tom"]})
-DOGS = Made(call=CallId("c2"), tool="search", args={"q": "dogs"}, problem="declined by ada")
+CATS = CallResult(
+    call=CallId("c1"), tool="search", args={"q": "cats"}, result={"found": ["Tom"]}
+)
+DOGS = CallResult(
+    call=CallId("c2"), tool="search", args={"q": "dogs"}, problem="declined by ada"
+)
 INTERRUPTED = Turn(role="assistant", text="Cats are", thinking="unsigned", interrupted=True)
 
 
@@ -59,7 +63,7 @@ def test_a_turn_is_sent_with_its_calls_and_their_outcomes() -> None:
 )
 def test_each_result_is_sent_as_text(result: object, text: str) -> None:
     """A result that looks like a structure of the provider must not be read as one."""
-    made = Made(call=CallId("c1"), tool="search", args={}, result=result)
+    made = CallResult(call=CallId("c1"), tool="search", args={}, result=result)
     assert format_history(TASK, Turn(role="assistant", text="", uses=(made,)))[-1] == (
         f"request tool-return: {text}"
     )

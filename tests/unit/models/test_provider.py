@@ -17,7 +17,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from midrun.core.ids import CallId
-from midrun.core.transcript import Made, Turn
+from midrun.core.transcript import CallResult, Turn
 from midrun.core.values import Reply, Spend
 from midrun.errors import ModelFailed
 from midrun.models.messages import make_reply
@@ -58,7 +58,7 @@ each_protocol = pytest.mark.parametrize(
 DONE = Answer(Text("Done."))
 
 
-def make_turn(reply: Reply, *uses: Made) -> Turn:
+def make_turn(reply: Reply, *uses: CallResult) -> Turn:
     """Return the turn that a reply becomes, with the outcomes of its calls."""
     return Turn(
         role="assistant",
@@ -126,7 +126,7 @@ async def test_arguments_that_are_not_a_json_object_are_refused(
         (use,) = finished.reply.uses
         assert (use.tool, use.args) == ("search", None)
         assert "the arguments are not" in use.refused
-        made = Made(call=CallId("c1"), tool="search", problem=use.refused)
+        made = CallResult(call=CallId("c1"), tool="search", problem=use.refused)
         await read_stream(model, make_prompt(TASK, make_turn(finished.reply, made)))
         assert use.refused[:30] in msgspec.json.encode(provider.exchanges[1].body).decode()
 
@@ -152,7 +152,7 @@ async def test_the_spend_is_the_usage_that_the_provider_reports(protocol: WirePr
         model = ProviderModel(protocol.make_model(provider))
         _, finished = await read_stream(model, make_prompt())
     assert model.priced
-    assert finished.reply.window == 1_000
+    assert finished.reply.prompt_tokens == 1_000
     assert finished.spent is not None
     assert finished.spent.tokens == 1_500
     assert finished.spent.cost > 0
@@ -194,8 +194,10 @@ async def test_a_reply_is_sent_back_as_the_provider_made_it(protocol: WireProtoc
     async with Provider(first, DONE) as provider:
         model = ProviderModel(protocol.make_model(provider))
         _, finished = await read_stream(model, make_prompt())
-        cats = Made(call=CallId("c1"), tool="search", args={"q": "cats"}, result=["Tom"])
-        dogs = Made(call=CallId("c2"), tool="search", args={"q": "dogs"}, problem="declined")
+        cats = CallResult(call=CallId("c1"), tool="search", args={"q": "cats"}, result=["Tom"])
+        dogs = CallResult(
+            call=CallId("c2"), tool="search", args={"q": "dogs"}, problem="declined"
+        )
         await read_stream(model, make_prompt(TASK, make_turn(finished.reply, cats, dogs)))
         body = msgspec.json.encode(provider.exchanges[1].body).decode()
     assert ("s1gned" in body) == protocol.has_signed_thinking
@@ -213,7 +215,7 @@ async def test_the_model_is_sent_the_edited_arguments(protocol: WireProtocol) ->
     async with Provider(first, DONE) as provider:
         model = ProviderModel(protocol.make_model(provider))
         _, finished = await read_stream(model, make_prompt())
-        made = Made(call=CallId("c1"), tool="search", args={"q": "lions"}, result="Leo")
+        made = CallResult(call=CallId("c1"), tool="search", args={"q": "lions"}, result="Leo")
         await read_stream(model, make_prompt(TASK, make_turn(finished.reply, made)))
         body = msgspec.json.encode(provider.exchanges[1].body).decode()
     assert "lions" in body
@@ -237,7 +239,9 @@ async def test_equal_call_ids_are_made_unique(protocol: WireProtocol) -> None:
             _, finished = await read_stream(model, make_prompt(*turns))
             assert [use.args for use in finished.reply.uses] == [{"q": a} for a in animals]
             uses = [
-                Made(call=CallId(f"c{n}{a}"), tool="search", args={"q": a}, result=a.upper())
+                CallResult(
+                    call=CallId(f"c{n}{a}"), tool="search", args={"q": a}, result=a.upper()
+                )
                 for a in animals
             ]
             turns.append(make_turn(finished.reply, *uses))

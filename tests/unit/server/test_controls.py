@@ -437,7 +437,7 @@ def test_entries_that_midrun_appends_by_itself_are_not_commands() -> None:
 
 
 def test_a_refused_request_is_a_failed_command_with_its_reason() -> None:
-    entry = e.RequestNoted(verdict="is_completed", refused=True, by="ann", request="r")
+    entry = e.RequestNoted(verdict="is_completed", refused=True, by="ann", request_id="r")
     (command,) = read_commands(_make_records(entry))
     assert (command.status, command.problem) == ("failed", "is_completed")
 

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from midrun import Agent, Midrun, ask_human, tool
-from midrun.core.entries import LeaseTaken, StoodDown
+from midrun.core.entries import LeaseReleased, LeaseTaken
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import Epoch, Micros, RunId
 from midrun.core.lru import LruDict
@@ -279,7 +279,7 @@ async def test_a_worker_is_not_shown_as_lost_if_an_entry_came_between_the_reads(
     views = RunViews(server.mid)
     (line,) = await RunLineBuilder(server.mid, views).build([queued], OPERATOR)
     assert line.work.sign.word == "Running"
-    released = StoodDown()
+    released = LeaseReleased()
     head = build_head(apply_entries(driven, [released], server.mid.now()))
     lease = Lease(run=run.id, holder="elsewhere", epoch=driven.epoch)
     await server.mid.store.append(run.id, [released], after=driven.seq, lease=lease, head=head)

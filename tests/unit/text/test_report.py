@@ -7,7 +7,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Epoch
 from midrun.core.state import State
-from midrun.core.values import Actor, Effect, Traits, Use
+from midrun.core.values import Actor, Effect, RequestedCall, Traits
 from midrun.text.report import build_report
 from midrun.text.status import build_status_line
 from tests.unit.core.scenario_steps import leased_run, perform_cleanup, report_aborted
@@ -15,11 +15,13 @@ from tests.unit.core.scenario_steps import leased_run, perform_cleanup, report_a
 E1 = Epoch(1)
 C2 = CallId("c2")
 ANN = Actor(name="ann")
-CHILD = Use(tool="aide", args={"task": "Look"}, kind="child", traits=Traits(undo=True))
-DRAFT = Use(tool="draft", args={}, traits=Traits(undo=True))
-INDEX = Use(tool="index", args={}, traits=Traits(effect=Effect.IDEMPOTENT))
-MAIL = Use(tool="mail", args={})
-QUESTION = Use(tool="ask_human", args={}, traits=Traits(effect=Effect.READ))
+CHILD = RequestedCall(
+    tool="aide", args={"task": "Look"}, kind="child", traits=Traits(undo=True)
+)
+DRAFT = RequestedCall(tool="draft", args={}, traits=Traits(undo=True))
+INDEX = RequestedCall(tool="index", args={}, traits=Traits(effect=Effect.IDEMPOTENT))
+MAIL = RequestedCall(tool="mail", args={})
+QUESTION = RequestedCall(tool="ask_human", args={}, traits=Traits(effect=Effect.READ))
 
 
 def get_stop_notes(state: State) -> dict[str, str]:

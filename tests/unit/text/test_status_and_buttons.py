@@ -17,7 +17,7 @@ from midrun.core.ids import CallId, Epoch
 from midrun.core.state import State
 from midrun.core.stops import MaxCost, MaxSteps
 from midrun.core.transitions import list_possible_controls
-from midrun.core.values import Actor, Effect, Item, Phase, Traits, Use
+from midrun.core.values import Actor, Effect, Phase, PlanItem, RequestedCall, Traits
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from midrun.text.buttons import Button, build_buttons, mark_worker_lost, propose_raised_cap
 from midrun.text.status import build_status_line
@@ -26,12 +26,14 @@ from tests.unit.core.scenario_steps import leased_run, report_done
 E1 = Epoch(1)
 C2 = CallId("c2")
 ANN = Actor(name="ann")
-CHILD = Use(tool="aide", kind="child", traits=Traits(undo=True))
-DRAFT = Use(tool="draft", args={"title": "Memo"}, traits=Traits(undo=True))
-MAIL = Use(tool="mail", args={"to": "bo"})
-LOCK = Use(tool="lock", traits=Traits(release=True))
-SEARCH = Use(tool="search", traits=Traits(effect=Effect.READ))
-PLAN = PlanMade(items=(Item(text="Look", mark="done"), Item(text="Write", mark="running")))
+CHILD = RequestedCall(tool="aide", kind="child", traits=Traits(undo=True))
+DRAFT = RequestedCall(tool="draft", args={"title": "Memo"}, traits=Traits(undo=True))
+MAIL = RequestedCall(tool="mail", args={"to": "bo"})
+LOCK = RequestedCall(tool="lock", traits=Traits(release=True))
+SEARCH = RequestedCall(tool="search", traits=Traits(effect=Effect.READ))
+PLAN = PlanMade(
+    items=(PlanItem(text="Look", state="done"), PlanItem(text="Write", state="running"))
+)
 
 
 def get_buttons(state: State) -> tuple[Button, Button, Button]:
@@ -125,7 +127,7 @@ def test_the_cancel_button_names_calls_to_undo_to_release_and_to_keep() -> None:
     run = run.after(report_done("c2"), report_done("c3"), report_done("c4"), report_done("c5"))
     cancel = get_buttons(run.state)[2]
     assert cancel.undo == ('draft {"title":"Memo"}',)
-    assert cancel.never == ('mail {"to":"bo"}',)
+    assert cancel.irreversible == ('mail {"to":"bo"}',)
     assert cancel.release == ("lock",)
     text = "Stops now, can undo 1 call, releases lock, 1 call can't be undone."
     assert cancel.consequence == f"{text} Partial work is saved."
@@ -141,7 +143,7 @@ def test_a_child_run_is_not_counted_among_the_calls_that_can_be_undone() -> None
     cancel = get_buttons(run.state)[2]
     assert cancel.consequence.startswith("Stops now, can undo 1 call, and the work of aide.")
     assert cancel.undo == ('draft {"title":"Memo"}', "the work of aide")
-    assert cancel.undoes == 1
+    assert cancel.undo_count == 1
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_the_cancel_button_counts_child_runs_if_there_are_no_other_calls(
     )
     cancel = get_buttons(run.state)[2]
     assert f"can undo {text}." in cancel.consequence
-    assert cancel.undoes == children
+    assert cancel.undo_count == children
 
 
 def test_a_call_in_flight_with_an_undo_can_be_undone() -> None:
@@ -170,7 +172,7 @@ def test_an_unknown_call_is_listed_as_unsure() -> None:
     run = leased_run.replies(MAIL).starts("c2")
     run = run.after(CallUnknown(call=C2))
     cancel = get_buttons(run.state)[2]
-    assert (cancel.never, cancel.unsure) == ((), ('mail {"to":"bo"}',))
+    assert (cancel.irreversible, cancel.unsure) == ((), ('mail {"to":"bo"}',))
     assert "1 call may or may not have happened" in cancel.consequence
 
 

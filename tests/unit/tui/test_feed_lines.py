@@ -7,7 +7,7 @@ from prompt_toolkit.utils import get_cwidth
 from midrun.core import entries as e
 from midrun.core.evolve import evolve
 from midrun.core.ids import CallId, Seq
-from midrun.core.values import Use
+from midrun.core.values import RequestedCall
 from midrun.testing.scenario import LEASED_RUN, START_TIME
 from midrun.testing.scenario import given as make_scenario
 from midrun.text.phrases import format_value
@@ -143,8 +143,8 @@ KINDS_WITHOUT_NEWS = {
     e.LeaseTaken,
     e.RunWaiting,
     e.RunWoken,
-    e.EndReached,
-    e.VerdictGiven,
+    e.StopReached,
+    e.StopEvaluated,
     e.UndoRetried,
     e.ResidueAccepted,
     e.RequestNoted,
@@ -154,7 +154,7 @@ KINDS_WITHOUT_NEWS = {
     e.UndoUnknown,
     e.MessageDue,
     e.MessageTaken,
-    e.ToolUsed,
+    e.ToolUseRequested,
 }
 
 KINDS_IN_THE_NEXT_REPLY = {e.FrameResumed, e.FrameReconstructed}
@@ -178,7 +178,7 @@ def test_calls_of_plan_and_ask_human_have_no_line() -> None:
     """The plan and the ask have lines of their own; other calls have one."""
     lines = {}
     for tool, args in (("plan", {"marks": {}}), ("ask_human", {"question": "?"}), ("look", {})):
-        state = make_scenario(*LEASED_RUN).replies(Use(tool=tool, args=args)).state
+        state = make_scenario(*LEASED_RUN).replies(RequestedCall(tool=tool, args=args)).state
         started = e.CallStarted(call=CallId("c2"), call_kind="tool", attempt=1, seen=state.seq)
         lines[tool] = format_entry(started, state, evolve(state, started, state.at))
     assert lines["plan"] == lines["ask_human"] == []

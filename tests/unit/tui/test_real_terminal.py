@@ -12,7 +12,7 @@ import pexpect  # type: ignore[import-untyped]  # it has no types
 import pytest
 
 from midrun import Agent, Midrun, connect
-from midrun.core.entries import PauseRequested, StoodDown
+from midrun.core.entries import LeaseReleased, PauseRequested
 from midrun.models import ScriptedModel
 from midrun.runs.protocols import AnyRun
 from tests.support.paths import PATH_WITH_MIDRUN
@@ -168,7 +168,7 @@ async def test_closing_the_terminal_pauses_the_run_that_is_driven_in_it(
                 async for item in (await midrun.get(view.run_id)).feed():
                     if item.seq is not None:
                         kinds.append(type(item.entry))
-                    if kinds[-1:] == [StoodDown]:
+                    if kinds[-1:] == [LeaseReleased]:
                         break
                 assert PauseRequested in kinds
                 (view,) = (await midrun.runs()).items

@@ -9,6 +9,7 @@ from midrun.core.entries import (
     CallStarted,
     Entry,
     LateResult,
+    LeaseReleased,
     LeaseTaken,
     Record,
     RequestEntry,
@@ -18,10 +19,9 @@ from midrun.core.entries import (
     RunPaused,
     RunStarted,
     RunWaiting,
-    StoodDown,
 )
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, Seq, make_call_id
-from midrun.core.values import Effect, Reply, Traits, Use
+from midrun.core.values import Effect, Reply, RequestedCall, Traits
 from midrun.verify.journal import check_journal
 
 START_TIME = 1_800_000_000 * MICROS_PER_SECOND
@@ -30,17 +30,17 @@ STARTED = RunStarted(agent="clerk", task="Sort the mail", by="ann", undo_attempt
 LEASE, LEASE_2 = LeaseTaken(epoch=Epoch(1)), LeaseTaken(epoch=Epoch(2))
 LEASED_RUN: tuple[Entry, ...] = (STARTED, LEASE)
 
-MAIL = Use(tool="mail", args={})
-LOOK = Use(tool="look", args={}, traits=Traits(effect=Effect.READ))
-DRAFT = Use(tool="draft", args={}, traits=Traits(undo=True))
-LOCK = Use(tool="lock", args={}, traits=Traits(release=True))
+MAIL = RequestedCall(tool="mail", args={})
+LOOK = RequestedCall(tool="look", args={}, traits=Traits(effect=Effect.READ))
+DRAFT = RequestedCall(tool="draft", args={}, traits=Traits(undo=True))
+LOCK = RequestedCall(tool="lock", args={}, traits=Traits(release=True))
 
 C1, C2, C3, C4 = map(make_call_id, range(1, 5))
 
-LEASE_ENDS = (StoodDown, RunPaused, RunWaiting, RunCompleted, RunFailed, RunCancelled)
+LEASE_ENDS = (LeaseReleased, RunPaused, RunWaiting, RunCompleted, RunFailed, RunCancelled)
 
 
-def make_step(*uses: Use, call: CallId = C1, text: str = "") -> tuple[Entry, ...]:
+def make_step(*uses: RequestedCall, call: CallId = C1, text: str = "") -> tuple[Entry, ...]:
     """Return a model call that proposes these calls; it has seen all entries before it."""
     return (
         CallStarted(call=call, call_kind="model", attempt=1, seen=Seq(-1)),
@@ -53,7 +53,7 @@ def make_start(call: CallId, *, attempt: int = 1, seen: int = -1) -> CallStarted
     return CallStarted(call=call, call_kind="tool", attempt=attempt, seen=Seq(seen))
 
 
-def make_call_in_flight(use: Use) -> tuple[Entry, ...]:
+def make_call_in_flight(use: RequestedCall) -> tuple[Entry, ...]:
     """Return a run with one model call, which is done, and one tool call, c2."""
     return (*LEASED_RUN, *make_step(use), make_start(C2))
 

@@ -18,6 +18,7 @@ from midrun.core.entries import (
     Entry,
     FramePushed,
     LateResult,
+    LeaseReleased,
     LeaseTaken,
     MessageReceived,
     PauseRequested,
@@ -29,15 +30,14 @@ from midrun.core.entries import (
     RunPaused,
     RunResumed,
     RunWoken,
-    StoodDown,
     TakenOver,
-    ToolUsed,
+    ToolUseRequested,
     UndoFailed,
     UndoStarted,
 )
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.retries import CHECK_DENIALS_MAX, WORKER_DEATHS_MAX, WORKERS_DIED_CODE
-from midrun.core.values import Phase, Traits, Use
+from midrun.core.values import Phase, RequestedCall, Traits
 from tests.unit.verify.journal_builder import (
     C1,
     C2,
@@ -56,7 +56,7 @@ from tests.unit.verify.journal_builder import (
 )
 
 PROPOSED = (*LEASED_RUN, *make_step(MAIL, LOOK))
-PAY = Use(tool="pay", args={}, traits=Traits(check=True))
+PAY = RequestedCall(tool="pay", args={}, traits=Traits(check=True))
 DENIED = CallSettled(call=C2, happened=False, by="check:pay")
 FAILED = RunFailed(error="look: 3 processes ended", code=WORKERS_DIED_CODE)
 
@@ -87,7 +87,12 @@ def test_only_calls_of_the_person_start_during_a_take_over() -> None:
         PauseRequested(why="taken_over"),
         RunPaused(why="taken_over"),
     )
-    tool_used = (ToolUsed(tool="mail", by="bob"), CallProposed(use=MAIL), RunWoken(), LEASE_2)
+    tool_used = (
+        ToolUseRequested(tool="mail", by="bob"),
+        CallProposed(use=MAIL),
+        RunWoken(),
+        LEASE_2,
+    )
     run = (*PROPOSED, *taken_over, *tool_used)
     assert find_violations(*run, make_start(C4)) == []
     assert find_violations(*run, make_start(C2)) == ["I11"]
@@ -95,7 +100,7 @@ def test_only_calls_of_the_person_start_during_a_take_over() -> None:
 
 def test_no_call_starts_while_halted() -> None:
     """I12."""
-    halted = (*PROPOSED, RunHalted(then=Phase.QUEUED))
+    halted = (*PROPOSED, RunHalted(phase_after_lift=Phase.QUEUED))
     assert find_violations(*halted, RunLifted(), make_start(C2)) == []
     assert find_violations(*halted, make_start(C2)) == ["I12"]
 
@@ -103,7 +108,7 @@ def test_no_call_starts_while_halted() -> None:
 def test_no_undo_starts_while_halted() -> None:
     """I12."""
     cancelling = (*make_call_in_flight(DRAFT), CancelRequested(), CallDone(call=C2))
-    halted = (*cancelling, RunHalted(then=Phase.CANCELLING))
+    halted = (*cancelling, RunHalted(phase_after_lift=Phase.CANCELLING))
     assert find_violations(*halted, RunLifted(), UndoStarted(call=C2)) == []
     assert find_violations(*halted, UndoStarted(call=C2)) == ["I12"]
 
@@ -237,9 +242,14 @@ def test_calls_asks_and_frames_are_numbered_without_gaps() -> None:
 
 def test_a_call_of_a_hosted_agent_does_not_count_as_one_of_the_person() -> None:
     """I11: the epoch of the entry shows that the driver proposed the call."""
-    taken_over = (TakenOver(by="bob"), with_epoch(1, CallProposed(use=Use(tool="x"))))
+    taken_over = (TakenOver(by="bob"), with_epoch(1, CallProposed(use=RequestedCall(tool="x"))))
     pause = (PauseRequested(why="taken_over"), RunPaused(why="taken_over"))
-    tool_used = (ToolUsed(tool="mail", by="bob"), CallProposed(use=MAIL), RunWoken(), LEASE_2)
+    tool_used = (
+        ToolUseRequested(tool="mail", by="bob"),
+        CallProposed(use=MAIL),
+        RunWoken(),
+        LEASE_2,
+    )
     assert find_violations(*LEASED_RUN, *taken_over, *pause, *tool_used, make_start(C1)) == [
         "I11"
     ]
@@ -278,7 +288,7 @@ def test_a_run_does_not_fail_after_two_deaths_or_after_stand_downs() -> None:
     assert find_violations(*make_worker_deaths(WORKER_DEATHS_MAX - 1), FAILED) == ["I41"]
     stood_down: tuple[Entry, ...] = (*LEASED_RUN, *make_step(LOOK))
     for number in range(1, WORKER_DEATHS_MAX + 1):
-        stood_down += (make_start(C2, attempt=number), CallAborted(call=C2), StoodDown())
+        stood_down += (make_start(C2, attempt=number), CallAborted(call=C2), LeaseReleased())
         stood_down += (LeaseTaken(epoch=Epoch(number + 1)),)
     assert find_violations(*stood_down) == []
     assert find_violations(*stood_down, FAILED) == ["I41"]

@@ -55,7 +55,7 @@ NESTED = (*HELD, MessageReceived(text="And then?"), make_push(2, 5))
 def test_every_frame_is_resumed_or_abandoned_before_the_end() -> None:
     """I34."""
     answered = (*HELD, *make_step(text="So."))
-    resumed = (FrameResumed(frame=F1, words=BACK_TEXT), *make_step(call=C2, text="Done."))
+    resumed = (FrameResumed(frame=F1, text=BACK_TEXT), *make_step(call=C2, text="Done."))
     assert find_violations(*answered, *resumed, RunCompleted()) == []
     assert find_violations(*answered, RunCompleted()) == ["I34"]
     dropped = FrameAbandoned(frame=F1, why="cancelled")
@@ -65,13 +65,13 @@ def test_every_frame_is_resumed_or_abandoned_before_the_end() -> None:
 
 def test_frames_are_closed_last_in_first_out() -> None:
     """I34."""
-    assert find_violations(*NESTED, FrameResumed(frame=F2, words=BACK_TEXT)) == []
-    assert find_violations(*NESTED, FrameResumed(frame=F1, words=BACK_TEXT)) == ["I34"]
+    assert find_violations(*NESTED, FrameResumed(frame=F2, text=BACK_TEXT)) == []
+    assert find_violations(*NESTED, FrameResumed(frame=F1, text=BACK_TEXT)) == ["I34"]
 
 
 def test_a_frame_is_closed_once() -> None:
     """I34: a frame that was resumed cannot be abandoned."""
-    resumed = (*HELD, FrameResumed(frame=F1, words=BACK_TEXT))
+    resumed = (*HELD, FrameResumed(frame=F1, text=BACK_TEXT))
     assert find_violations(*resumed, FrameAbandoned(frame=F1, why="dropped")) == ["I34"]
 
 
@@ -119,8 +119,8 @@ def test_an_instruction_of_a_resume_is_applied_before_the_end() -> None:
 
 def test_an_expired_frame_is_reconstructed_and_not_resumed() -> None:
     """I36."""
-    resumed = FrameResumed(frame=F1, words=BACK_TEXT)
-    rebuilt = FrameReconstructed(frame=F1, words=BACK_TEXT + ", as a reconstruction")
+    resumed = FrameResumed(frame=F1, text=BACK_TEXT)
+    rebuilt = FrameReconstructed(frame=F1, text=BACK_TEXT + ", as a reconstruction")
     assert find_violations(*HELD, with_time(60, resumed)) == []
     assert find_violations(*HELD, with_time(62, resumed)) == ["I36"]
     assert find_violations(*HELD, with_time(62, rebuilt)) == []
@@ -128,4 +128,4 @@ def test_an_expired_frame_is_reconstructed_and_not_resumed() -> None:
 
 def test_the_text_of_a_resumed_frame_names_its_goal() -> None:
     """I36."""
-    assert find_violations(*HELD, FrameResumed(frame=F1, words="Back to it")) == ["I36"]
+    assert find_violations(*HELD, FrameResumed(frame=F1, text="Back to it")) == ["I36"]

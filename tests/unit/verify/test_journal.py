@@ -13,6 +13,7 @@ from midrun.core.entries import (
     CallUnknown,
     CancelRequested,
     LateResult,
+    LeaseReleased,
     LeaseTaken,
     PauseRequested,
     Record,
@@ -20,7 +21,6 @@ from midrun.core.entries import (
     RunImported,
     RunPaused,
     RunResumed,
-    StoodDown,
     UndoStarted,
     UndoUnknown,
 )
@@ -55,7 +55,7 @@ def test_a_sound_journal_has_no_problems() -> None:
 
 def test_a_gap_or_a_repeat_in_the_seqs_is_reported() -> None:
     """I1."""
-    records = make_journal(*LEASED_RUN, StoodDown())
+    records = make_journal(*LEASED_RUN, LeaseReleased())
     gap = replace(records[2], seq=Seq(4))
     assert [p.invariant for p in check_journal((*records[:2], gap))] == ["I1"]
     repeat = replace(records[2], seq=Seq(2))
@@ -101,21 +101,21 @@ def test_a_state_that_differs_from_the_journal_is_reported() -> None:
 
 def test_epochs_only_grow() -> None:
     """I6: two leases with the same epoch would not fence each other."""
-    assert find_violations(*LEASED_RUN, StoodDown(), LEASE_2) == []
-    assert find_violations(*LEASED_RUN, StoodDown(), LeaseTaken(epoch=Epoch(1))) == ["I6"]
+    assert find_violations(*LEASED_RUN, LeaseReleased(), LEASE_2) == []
+    assert find_violations(*LEASED_RUN, LeaseReleased(), LeaseTaken(epoch=Epoch(1))) == ["I6"]
 
 
 def test_only_the_holder_of_the_lease_appends_driver_entries() -> None:
     """I6: not without an epoch, not with a later one, and not without a lease."""
-    assert find_violations(*LEASED_RUN, with_epoch(None, StoodDown())) == ["I6"]
-    assert find_violations(*LEASED_RUN, with_epoch(2, StoodDown())) == ["I6"]
-    assert find_violations(STARTED, with_epoch(1, StoodDown()))[:1] == ["I6"]
+    assert find_violations(*LEASED_RUN, with_epoch(None, LeaseReleased())) == ["I6"]
+    assert find_violations(*LEASED_RUN, with_epoch(2, LeaseReleased())) == ["I6"]
+    assert find_violations(STARTED, with_epoch(1, LeaseReleased()))[:1] == ["I6"]
 
 
 def test_an_older_epoch_appends_no_driver_entry() -> None:
     """I7."""
-    assert find_violations(*LEASED_RUN, LEASE_2, with_epoch(2, StoodDown())) == []
-    assert find_violations(*LEASED_RUN, LEASE_2, with_epoch(1, StoodDown())) == ["I7"]
+    assert find_violations(*LEASED_RUN, LEASE_2, with_epoch(2, LeaseReleased())) == []
+    assert find_violations(*LEASED_RUN, LEASE_2, with_epoch(1, LeaseReleased())) == ["I7"]
 
 
 def test_an_older_epoch_may_report_a_late_result() -> None:
@@ -163,7 +163,7 @@ def test_a_lease_that_was_returned_is_not_used() -> None:
     """I6: no worker drives a paused run."""
     paused = (*LEASED_RUN, PauseRequested(), RunPaused())
     assert find_violations(*paused, RunResumed()) == []
-    assert find_violations(*paused, with_epoch(1, StoodDown()))[:1] == ["I6"]
+    assert find_violations(*paused, with_epoch(1, LeaseReleased()))[:1] == ["I6"]
 
 
 # ── the hash chain ─────────────────────────────────────────────────────────────────────
@@ -177,7 +177,7 @@ def make_lines() -> list[StoredLine]:
     """Return a stored journal: its lines with their hashes."""
     stored: list[StoredLine] = []
     previous = FIRST_HASH
-    for record in make_journal(*LEASED_RUN, *make_step(MAIL), StoodDown()):
+    for record in make_journal(*LEASED_RUN, *make_step(MAIL), LeaseReleased()):
         data = format_record(record)
         previous = hash_line(previous, data)
         stored.append((data, previous))

@@ -38,7 +38,7 @@ from midrun.core.entries import (
 )
 from midrun.core.evolve.calls import hash_args
 from midrun.core.ids import AskId, Epoch, Micros, RunId, Seq
-from midrun.core.values import Approval, Decision, Phase, Traits, Use
+from midrun.core.values import Approval, Decision, Phase, RequestedCall, Traits
 from tests.unit.verify.journal_builder import (
     C1,
     C2,
@@ -57,7 +57,7 @@ from tests.unit.verify.journal_builder import (
 )
 
 A1, A2 = AskId("a1"), AskId("a2")
-SEND = Use(tool="send", args={"to": "eve"}, traits=Traits(approve="block"))
+SEND = RequestedCall(tool="send", args={"to": "eve"}, traits=Traits(approve="block"))
 HASH = hash_args(SEND.args)
 ASK = AskOpened(ask=A1, ask_kind="approval", call=C2, args_hash=HASH)
 APPROVE = AskAnswered(ask=A1, decision=Decision(choice="approve"), args_hash=HASH, by="bob")
@@ -120,7 +120,7 @@ def test_a_halted_run_without_an_open_ask_is_woken_after_the_lift() -> None:
         RunWaiting(),
     )
     late = (LateResult(call=C2, attempt=1, epoch=Epoch(1)), AskClosed(ask=A1, why="evidence"))
-    halted = (*waiting, RunHalted(then=Phase.WAITING), *late, RunLifted())
+    halted = (*waiting, RunHalted(phase_after_lift=Phase.WAITING), *late, RunLifted())
     assert find_violations(*halted, RunWoken()) == []
     assert find_violations(*halted) == ["I26"]
 
@@ -130,10 +130,10 @@ def test_a_halted_run_without_an_open_ask_is_woken_after_the_lift() -> None:
 
 def test_a_request_id_is_applied_once() -> None:
     """I20: a repeat gets the answer to the first request."""
-    pause = PauseRequested(request="r1", digest="d")
-    assert find_violations(*LEASED_RUN, pause, PauseWithdrawn(request="r2")) == []
-    assert find_violations(*LEASED_RUN, pause, PauseWithdrawn(request="r1")) == ["I20"]
-    assert find_violations(*LEASED_RUN, pause, RequestNoted(request="r1", verdict="no")) == [
+    pause = PauseRequested(request_id="r1", digest="d")
+    assert find_violations(*LEASED_RUN, pause, PauseWithdrawn(request_id="r2")) == []
+    assert find_violations(*LEASED_RUN, pause, PauseWithdrawn(request_id="r1")) == ["I20"]
+    assert find_violations(*LEASED_RUN, pause, RequestNoted(request_id="r1", verdict="no")) == [
         "I20"
     ]
 
@@ -193,7 +193,7 @@ def test_only_a_halt_interrupts_an_undo(control: Entry) -> None:
         CallDone(call=C2),
         UndoStarted(call=C2),
     )
-    assert find_violations(*undoing, RunHalted(then=Phase.CANCELLING)) == []
+    assert find_violations(*undoing, RunHalted(phase_after_lift=Phase.CANCELLING)) == []
     assert find_violations(*undoing, control) == ["I32"]
 
 

@@ -24,7 +24,7 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.ids import AskId, CallId, Epoch
-from midrun.core.values import Decision, Effect, Residue, Traits, Use
+from midrun.core.values import Decision, Effect, RequestedCall, Residue, Traits
 from tests.unit.verify.journal_builder import (
     C2,
     C3,
@@ -39,9 +39,9 @@ from tests.unit.verify.journal_builder import (
     make_step,
 )
 
-PUT = Use(tool="put", traits=Traits(effect=Effect.IDEMPOTENT, undo=True))
-CHARGE = Use(tool="charge", traits=Traits(undo=True, undo_unknown=False))
-BOTH = Use(tool="both", traits=Traits(undo=True, release=True))
+PUT = RequestedCall(tool="put", traits=Traits(effect=Effect.IDEMPOTENT, undo=True))
+CHARGE = RequestedCall(tool="charge", traits=Traits(undo=True, undo_unknown=False))
+BOTH = RequestedCall(tool="both", traits=Traits(undo=True, release=True))
 
 ONE_CALL = make_call_in_flight(DRAFT)
 CANCEL_ALL = CancelRequested(undo="all")

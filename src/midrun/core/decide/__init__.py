@@ -79,12 +79,12 @@ def _decide_control(state: State, control: Control, now: Micros) -> Verdict:
     A repeated request id gets the outcome of the first request. The outcome is in the journal,
     so the repeat may reach any process.
     """
-    heard = state.requests.get(control.request) if control.request else None
+    heard = state.requests.get(control.request_id) if control.request_id else None
     if heard is None and _is_stale(state, control):
         # This refusal is not recorded. The caller can read the new revision and send the
         # control again under the same request id.
         return Refused(reason="stale_revision", seq=state.control_rev)
-    if not control.request:
+    if not control.request_id:
         return _decide_by_phase(state, control, now)
     if heard is None:
         verdict = _decide_by_phase(state, control, now)

@@ -144,7 +144,7 @@ def ask_person(state: State, driver_input: AskPerson, _: Micros) -> Verdict:
             call=call.id,
             question=driver_input.question,
             data=driver_input.data,
-            of=driver_input.child_ask_kind,
+            child_ask_kind=driver_input.child_ask_kind,
             audience=driver_input.audience or call.traits.audience,
             four_eyes=driver_input.four_eyes or call.traits.four_eyes,
             excluded=driver_input.excluded,

@@ -59,7 +59,7 @@ def take_lease(state: State, driver_input: TakeLease, _: Micros) -> Verdict:
     taken = LeaseTaken(
         epoch=Epoch(state.epoch + 1),
         holder=driver_input.holder,
-        agent_print="" if same else driver_input.agent_fingerprint,
+        agent_fingerprint="" if same else driver_input.agent_fingerprint,
     )
     return accept(taken, *close_orphans(state))
 
@@ -147,7 +147,7 @@ def close_call(state: State, driver_input: CloseCall, _: Micros) -> Verdict:
             return accept(replace(failed, spent=outcome.spent))
         # The newest messages stay word for word, and `upto` never moves back.
         upto = max(state.condensed_count, len(state.messages) - CONDENSE_KEEP_MESSAGES)
-        summary = HistoryCondensed(call=call.id, upto=upto, summary=outcome.reply.text)
+        summary = HistoryCondensed(call=call.id, message_count=upto, summary=outcome.reply.text)
         return accept(outcome, summary)
     return accept(outcome)
 

@@ -166,7 +166,7 @@ def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
             FrameAbandoned(
                 frame=frame.id,
                 why="cancelled",
-                words=journaled_text.format_dropped_topic(frame),
+                text=journaled_text.format_dropped_topic(frame),
             )
             for frame in reversed(state.frames)
         ),
@@ -209,7 +209,9 @@ def halt(state: State, control: Halt, _: Micros) -> Verdict:
     # The worker of a running run gives its lease back during the halt, so the run is queued
     # for a worker when the halt is lifted.
     then = Phase.QUEUED if state.phase is Phase.RUNNING else state.phase
-    return accept(RunHalted(then=then, scope=control.scope, **make_request_fields(control)))
+    return accept(
+        RunHalted(phase_after_lift=then, scope=control.scope, **make_request_fields(control))
+    )
 
 
 def lift(state: State, control: Lift, _: Micros) -> Verdict:

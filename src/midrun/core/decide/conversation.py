@@ -28,7 +28,7 @@ from midrun.core.entries import (
     RunResumed,
     RunWoken,
     TakenOver,
-    ToolUsed,
+    ToolUseRequested,
 )
 from midrun.core.ids import FrameId, Micros, make_call_id
 from midrun.core.state import State
@@ -63,7 +63,7 @@ def resume_frame(state: State, control: ResumeFrame, now: Micros) -> Verdict:
     if (problem := _find_frame_refusal(state, control.frame)) is not None:
         return problem
     back = resume_topic(state, now)
-    back = type(back)(frame=back.frame, words=back.words, **make_request_fields(control))
+    back = type(back)(frame=back.frame, text=back.text, **make_request_fields(control))
     return accept(*add_wakeup(state, (back,), "frame"))
 
 
@@ -82,7 +82,7 @@ def drop_frame(state: State, control: DropFrame, _: Micros) -> Verdict:
         FrameAbandoned(
             frame=frame.id,
             why="dropped",
-            words=journaled_text.format_dropped_topic(frame),
+            text=journaled_text.format_dropped_topic(frame),
             **make_request_fields(control),
         ),
         *(
@@ -143,7 +143,7 @@ def use_tool(state: State, control: UseTool, _: Micros) -> Verdict:
         return Refused(reason="not_taken_over", by=state.taken_over_by)
     # A paused run has no worker. `RunWoken` queues it for the one call; the scheduler makes
     # only calls of the person while `taken_over_by` is set, and then settles in a pause.
-    used = ToolUsed(tool=control.use.tool, **make_request_fields(control))
+    used = ToolUseRequested(tool=control.use.tool, **make_request_fields(control))
     return accept(used, CallProposed(use=control.use), RunWoken(why="tool"))
 
 

@@ -27,6 +27,7 @@ from midrun.core.entries import (
     AskClosed,
     CapReached,
     Entry,
+    LeaseReleased,
     MessageClosed,
     MessageDue,
     PauseWithdrawn,
@@ -37,8 +38,7 @@ from midrun.core.entries import (
     RunResumed,
     RunWaiting,
     RunWoken,
-    StoodDown,
-    VerdictGiven,
+    StopEvaluated,
 )
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import Micros, Seq
@@ -64,7 +64,7 @@ class ActorFields(TypedDict):
 class RequestFields(ActorFields):
     """The fields of the entry that records a control itself."""
 
-    request: str
+    request_id: str
     digest: str
     reason: str
 
@@ -73,8 +73,8 @@ def make_request_fields(control: Control) -> RequestFields:
     """Return the fields of the entry that records `control` itself."""
     return RequestFields(
         **make_actor_fields(control),
-        request=control.request,
-        digest=compute_digest(control) if control.request else "",
+        request_id=control.request_id,
+        digest=compute_digest(control) if control.request_id else "",
         reason=control.reason,
     )
 
@@ -87,7 +87,7 @@ def make_actor_fields(control: Control) -> ActorFields:
 def compute_digest(control: Control) -> str:
     """Return a digest of the control's content, to detect a reused request id."""
     # `seen` is left out: a client that retries a request may have seen a newer revision.
-    plain = replace(control, request="", seen=None)
+    plain = replace(control, request_id="", seen=None)
     return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
 
@@ -209,7 +209,7 @@ def stand_down(state: State, driver_input: StandDown, _: Micros) -> Verdict:
     """Give the lease back; any worker may take the run next."""
     if state.in_flight or state.cleanup_in_flight:
         return Refused(reason="in_flight")
-    return accept(StoodDown(why=driver_input.why))
+    return accept(LeaseReleased(why=driver_input.why))
 
 
 def finish_hosted_agent(state: State, driver_input: FinishHostedAgent, _: Micros) -> Verdict:
@@ -225,7 +225,7 @@ def finish_hosted_agent(state: State, driver_input: FinishHostedAgent, _: Micros
 
 def record_stop_verdict(_: State, driver_input: RecordStopVerdict, __: Micros) -> Verdict:
     """Record the verdict of a custom stop condition."""
-    return accept(VerdictGiven(name=driver_input.name, met=driver_input.met))
+    return accept(StopEvaluated(name=driver_input.name, met=driver_input.met))
 
 
 def wake(state: State, _: Wake, now: Micros) -> Verdict:

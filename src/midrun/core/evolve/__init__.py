@@ -99,7 +99,7 @@ def _record_request(state: State, entry: RequestEntry) -> State:
     # control that the start of a call must have seen.
     if not isinstance(entry, RequestNoted):
         state = replace(state, last_control_seq=state.seq)
-    if not entry.request:
+    if not entry.request_id:
         return state
     heard = RequestOutcome(
         seq=state.seq,
@@ -109,7 +109,7 @@ def _record_request(state: State, entry: RequestEntry) -> State:
         since_seq=getattr(entry, "since", state.seq),
         since_by=getattr(entry, "since_by", entry.by),
     )
-    return replace(state, requests=state.requests | {entry.request: heard})
+    return replace(state, requests=state.requests | {entry.request_id: heard})
 
 
 def fold(run: RunId, records: Iterable[Record], state: State | None = None) -> State:

@@ -20,7 +20,7 @@ from midrun.errors import JournalCorrupt
 CLOSE_REASON_TEXTS = {
     "superseded": "the run was redirected",
     "cancelled": "the run was cancelled",
-    "expired": "nobody decided in time",
+    "expired": "no decision in time",
 }
 
 
@@ -38,7 +38,7 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         question=entry.question,
         data=entry.data,
         blocking=entry.blocking,
-        child_ask_kind=entry.of,
+        child_ask_kind=entry.child_ask_kind,
         audience=entry.audience,
         four_eyes=entry.four_eyes,
         excluded=excluded,

@@ -39,8 +39,8 @@ from midrun.core.values import (
     Message,
     Phase,
     Reply,
+    RequestedCall,
     Spend,
-    Use,
 )
 from midrun.core.vector import Vector
 from midrun.errors import JournalCorrupt
@@ -68,7 +68,7 @@ def call_proposed(state: State, entry: CallProposed) -> State:
 
 
 def _add_calls(
-    state: State, uses: tuple[Use, ...], *, requested_by_operator: bool = False
+    state: State, uses: tuple[RequestedCall, ...], *, requested_by_operator: bool = False
 ) -> tuple[Vector[Call], tuple[int, ...]]:
     """Add the wanted calls; seal at once those with an unknown tool or bad arguments."""
     calls, opened = state.calls, state.open_calls
@@ -196,7 +196,7 @@ def _add_reply(state: State, call: Call, reply: Reply) -> State:
         agent_message_count=state.agent_message_count + 1,
         answer=None if reply.uses else text,
         reply_prefix=prefix,
-        prompt_tokens=reply.window,
+        prompt_tokens=reply.prompt_tokens,
         meter=replace(state.meter, last_text=reply.text),
     )
 
@@ -316,7 +316,7 @@ def call_settled(state: State, entry: CallSettled) -> State:
             call, stage=CallStage.PROPOSED, may_have_happened=False, check_denials=denials
         )
     else:
-        call = replace(call, error="nobody can say whether this call took effect")
+        call = replace(call, error="it is unknown whether this call took effect")
     return close_call(state.with_call(call), call)
 
 

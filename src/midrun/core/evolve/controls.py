@@ -10,7 +10,6 @@ from midrun.core.entries import (
     CancelRequested,
     CapRaised,
     CapReached,
-    EndReached,
     PauseRequested,
     PauseWithdrawn,
     RedirectApplied,
@@ -23,8 +22,9 @@ from midrun.core.entries import (
     RunLifted,
     RunPaused,
     RunResumed,
+    StopEvaluated,
+    StopReached,
     UndoRetried,
-    VerdictGiven,
 )
 from midrun.core.ids import Seq
 from midrun.core.retries import reset_deaths
@@ -108,12 +108,12 @@ def cap_reached(state: State, entry: CapReached) -> State:
     return replace(state, pause=PauseState(reason="cap", cap_name=entry.cap, seq=state.seq))
 
 
-def end_reached(state: State, _: EndReached) -> State:
+def end_reached(state: State, _: StopReached) -> State:
     """Take the agent's last text as the answer: a stop condition ends the run."""
     return replace(state, answer=state.meter.last_text)
 
 
-def verdict_given(state: State, entry: VerdictGiven) -> State:
+def verdict_given(state: State, entry: StopEvaluated) -> State:
     """Store the verdict of a custom condition until the next step."""
     verdicts = state.meter.custom_verdicts | {entry.name: entry.met}
     return replace(state, meter=replace(state.meter, custom_verdicts=verdicts))
@@ -219,7 +219,7 @@ def undo_retried(state: State, _: UndoRetried) -> State:
 
 def run_halted(state: State, entry: RunHalted) -> State:
     """Store the phase for after the halt; the worker releases its lease later."""
-    return replace(state, phase_after_halt=entry.then)
+    return replace(state, phase_after_halt=entry.phase_after_lift)
 
 
 def run_lifted(state: State, _: RunLifted) -> State:
@@ -244,8 +244,8 @@ EVOLVE_FUNCTIONS: EvolveFunctions = {
     RunResumed: run_resumed,
     CapRaised: cap_raised,
     CapReached: cap_reached,
-    EndReached: end_reached,
-    VerdictGiven: verdict_given,
+    StopReached: end_reached,
+    StopEvaluated: verdict_given,
     RedirectRequested: redirect_requested,
     RedirectApplied: redirect_applied,
     RedirectClosed: redirect_closed,

@@ -22,7 +22,7 @@ from midrun.core.entries import (
     PersonWrote,
     PlanMade,
     TakenOver,
-    ToolUsed,
+    ToolUseRequested,
 )
 from midrun.core.evolve.controls import remove_pending
 from midrun.core.retries import reset_deaths
@@ -120,20 +120,20 @@ def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> Sta
         goal=frame.goal,
         plan=frame.plan,
         answer=None,
-        reply_prefix=entry.words,
+        reply_prefix=entry.text,
         reply_prefix_seq=state.seq,
         prompt_outdated_seq=state.seq,
     )
-    return state.with_messages(Message(role="runtime", text=entry.words, kind="back"))
+    return state.with_messages(Message(role="runtime", text=entry.text, kind="back"))
 
 
 def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
     """Drop a suspended topic; the next reply announces it if the entry has words."""
     state = _pop_frame(state, entry.frame)
-    if not entry.words:
+    if not entry.text:
         return state
-    state = replace(state, reply_prefix=f"{state.reply_prefix} {entry.words}".strip())
-    return state.with_messages(Message(role="runtime", text=entry.words, kind="dropped"))
+    state = replace(state, reply_prefix=f"{state.reply_prefix} {entry.text}".strip())
+    return state.with_messages(Message(role="runtime", text=entry.text, kind="dropped"))
 
 
 def _pop_frame(state: State, frame_id: str) -> State:
@@ -159,7 +159,9 @@ def plan_made(state: State, entry: PlanMade) -> State:
 
 def history_condensed(state: State, entry: HistoryCondensed) -> State:
     """Replace the oldest messages in the prompt by a summary."""
-    return replace(state, condensed_count=entry.upto, summary=entry.summary, prompt_tokens=0)
+    return replace(
+        state, condensed_count=entry.message_count, summary=entry.summary, prompt_tokens=0
+    )
 
 
 def answer_given(state: State, entry: AnswerGiven) -> State:
@@ -187,7 +189,7 @@ def person_wrote(state: State, entry: PersonWrote) -> State:
     )
 
 
-def tool_used(state: State, _: ToolUsed) -> State:
+def tool_used(state: State, _: ToolUseRequested) -> State:
     """Change nothing: `CallProposed` follows in the same append."""
     return state
 
@@ -215,6 +217,6 @@ EVOLVE_FUNCTIONS: EvolveFunctions = {
     AnswerGiven: answer_given,
     TakenOver: taken_over,
     PersonWrote: person_wrote,
-    ToolUsed: tool_used,
+    ToolUseRequested: tool_used,
     HandedBack: handed_back,
 }

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from midrun.core.entries import (
+    LeaseReleased,
     LeaseTaken,
     RunCompleted,
     RunFailed,
@@ -10,7 +11,6 @@ from midrun.core.entries import (
     RunStarted,
     RunWaiting,
     RunWoken,
-    StoodDown,
 )
 from midrun.core.ids import parse_call_number
 from midrun.core.state import EvolveFunctions, State, add_name
@@ -24,7 +24,9 @@ def run_started(state: State, entry: RunStarted) -> State:
         state, started_entry=entry, stop=entry.stop, plan=entry.plan, goal=entry.task
     )
     state = replace(
-        state, agent_fingerprint=entry.agent_print, steered_by=(entry.by, *entry.steered_by)
+        state,
+        agent_fingerprint=entry.agent_fingerprint,
+        steered_by=(entry.by, *entry.steered_by),
     )
     # A fork without a new instruction continues its task, which is in the history already.
     known = entry.forked is not None and any(m.text == entry.task for m in entry.history)
@@ -66,13 +68,13 @@ def lease_taken(state: State, entry: LeaseTaken) -> State:
             if call.needs_settling and call.traits.check:
                 state = state.with_call(replace(call, worker_deaths=call.worker_deaths + 1))
     # An empty fingerprint means that the version of the agent has not changed.
-    its = entry.agent_print or state.agent_fingerprint
+    its = entry.agent_fingerprint or state.agent_fingerprint
     return replace(
         state, epoch=entry.epoch, is_leased=True, lease_seq=state.seq, agent_fingerprint=its
     )
 
 
-def stood_down(state: State, _: StoodDown) -> State:
+def stood_down(state: State, _: LeaseReleased) -> State:
     """Release the lease: the worker's process shuts down or sheds load."""
     return replace(state, is_leased=False)
 
@@ -101,7 +103,7 @@ EVOLVE_FUNCTIONS: EvolveFunctions = {
     RunStarted: run_started,
     RunImported: run_imported,
     LeaseTaken: lease_taken,
-    StoodDown: stood_down,
+    LeaseReleased: stood_down,
     RunWaiting: run_waiting,
     RunWoken: run_woken,
     RunCompleted: run_completed,

@@ -351,7 +351,9 @@ class ProcessCall:
                 await self._read_message()
         if self.final_outcome is None:
             self._zygote_process.kill_directly(self._call)
-            stuck = Died(signal=signal.SIGKILL, detail="killed, but nobody saw its process end")
+            stuck = Died(
+                signal=signal.SIGKILL, detail="killed, but the end of its process was not seen"
+            )
             self.final_outcome = self._answer or stuck
 
     # ── reports of the zygote ────────────────────────────────────────────────

@@ -82,7 +82,7 @@ class AguiSegment:
         ):
             if call.call_kind == "model":
                 if isinstance(entry, e.CallDone) and entry.spent is not None:
-                    window = 0 if entry.reply is None else entry.reply.window
+                    window = 0 if entry.reply is None else entry.reply.prompt_tokens
                     self._token_usage.append((entry.spent.tokens, window))
                 yield from self._finish_message(before)
             else:

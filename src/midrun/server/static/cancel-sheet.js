@@ -110,7 +110,7 @@ export class CancelSheet extends StoreElement {
 
   /** Cancel as the first button does: with undo, if there is something to undo. */
   confirm() {
-    return this._cancel(this.view?.controls.cancel.undoes ? "all" : "in_flight");
+    return this._cancel(this.view?.controls.cancel.undo_count ? "all" : "in_flight");
   }
 
   /** Resume the run if this sheet holds it, and close. */
@@ -131,7 +131,7 @@ export class CancelSheet extends StoreElement {
   render() {
     const run = this.view;
     if (!run) return nothing;
-    const { undo, never, unsure, release, undoes } = run.controls.cancel;
+    const { undo, irreversible, unsure, release, undo_count } = run.controls.cancel;
     return html`<section aria-labelledby="question" @keydown=${this._closeOnEscape}>
       <div>
         <h3 id="question" tabindex="-1">Cancel this run?</h3>
@@ -139,18 +139,18 @@ export class CancelSheet extends StoreElement {
           ? "Calls in progress will be stopped. Nothing new starts while you decide."
           : "Nothing new starts while you decide."}
       </div>
-      ${renderCalls("It can undo:", undo)} ${renderCalls("It cannot undo:", never)}
+      ${renderCalls("It can undo:", undo)} ${renderCalls("It cannot undo:", irreversible)}
       ${renderCalls("It releases in any case:", release)}
       ${renderCalls("Unknown whether these happened:", unsure)}
-      ${[undo, never, release, unsure].some((calls) => calls.length)
+      ${[undo, irreversible, release, unsure].some((calls) => calls.length)
         ? nothing
         : html`<div>It has changed nothing that a cancel could undo.</div>`}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       <div class="row">
         <button class="danger" @click=${() => this.confirm()}>
-          ${undoes ? `Cancel and undo ${undoes}` : "Cancel"}
+          ${undo_count ? `Cancel and undo ${undo_count}` : "Cancel"}
         </button>
-        ${undoes
+        ${undo_count
           ? html`<button @click=${() => this._cancel("in_flight")}>Cancel, keep changes</button>`
           : nothing}
         <button @click=${() => this.keepRunning()}>

@@ -57,7 +57,7 @@ function describeAlone({ type, data }) {
       return data.why === "user" ? "" : data.why.replace("_", " ");
     case "redirect.requested":
     case "message.received":
-    case "wheel.wrote":
+    case "takeover.wrote":
       return data.text;
     case "redirect.applied":
       return `− ${data.minus} + ${data.plus}`;
@@ -107,19 +107,19 @@ function describeAlone({ type, data }) {
       return withoutEmphasis(data.words);
     case "plan.made":
       return formatPlanProgress(data.items);
-    case "worker.took":
+    case "lease.taken":
       return data.holder;
-    case "wheel.used_tool":
+    case "takeover.tool_requested":
       return data.tool;
     default:
       return data.reason ?? data.why ?? "";
   }
 }
 
-/** Return how many items of a plan are done; dropped items do not count. @param {{mark: string}[]} items */
+/** Return how many items of a plan are done; dropped items do not count. @param {{state: string}[]} items */
 function formatPlanProgress(items) {
-  const done = items.filter(({ mark }) => mark === "done").length;
-  return `${done} of ${items.filter(({ mark }) => mark !== "dropped").length} done`;
+  const done = items.filter(({ state }) => state === "done").length;
+  return `${done} of ${items.filter(({ state }) => state !== "dropped").length} done`;
 }
 
 /** Return text of the runtime without its emphasis. @param {string} text */

@@ -5,14 +5,14 @@
  *
  * - `look` selects an icon and a colour, `tone` is that colour (see `format.js`);
  * - a button is `enabled` or not, and `consequence` says the effect of a press. In the button of
- *   a cancel, `undo`, `never`, `unsure` and `release` list calls; `undoes` is the number to undo;
+ *   a cancel, `undo`, `irreversible`, `unsure` and `release` list calls; `undo_count` is the number to undo;
  * - a status line has a `word`, the actor it is `by`, a `note`, and `said`: text for screen readers;
  * - a plan's items are `rows`, a held topic is one of `frames`, and `wheel` names the person who
  *   has taken over.
  *
  * @typedef {{enabled: boolean, command: string, label: string, consequence: string,
- *   undo: string[], never: string[], unsure: string[], release: string[],
- *   undoes: number, caps: Record<string, number>}} Button
+ *   undo: string[], irreversible: string[], unsure: string[], release: string[],
+ *   undo_count: number, caps: Record<string, number>}} Button
  * @typedef {{look: string, word: string, by: string, note: string, said: string}} StatusLine
  * @typedef {{name: string, used: number, cap: number, raised: number}} Cap
  * @typedef {{id: string, goal: string, place: string, held_at: string, expires_at: string}} HeldTopic

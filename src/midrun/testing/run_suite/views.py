@@ -128,8 +128,8 @@ class ViewTests(RunSuiteFixtures):
         rest = await mid.runs(limit=3, cursor=first.cursor)
         assert [view.run_id for view in rest.items] == ids[1::-1]
         assert rest.cursor == ""
-        assert await mid.named(ids[2][:12]) == (ids[2],)
-        assert await mid.named(ids[2].removeprefix("run_")) == (ids[2],)
+        assert await mid.find_ids(ids[2][:12]) == (ids[2],)
+        assert await mid.find_ids(ids[2].removeprefix("run_")) == (ids[2],)
         odd = await mid.runs(label="odd")
         assert [view.agent for view in odd.items] == ["other", "other"]
         (alone,) = (await mid.runs(thread="t4")).items

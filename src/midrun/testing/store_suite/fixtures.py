@@ -21,7 +21,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
-from midrun.core.values import Decision, Phase, Use
+from midrun.core.values import Decision, Phase, RequestedCall
 from midrun.ports.store import AppendResult, Lease, Store
 
 RUN = RunId("run_1")
@@ -156,8 +156,8 @@ def _example_value(hint: object) -> object:
         str: "x",
         int: 1,
         bool: True,
-        get_type_hints(Use)["args"]: {"a": [1, 2.5, None]},
-        Use: Use(tool="t", args={"n": 1}),
+        get_type_hints(RequestedCall)["args"]: {"a": [1, 2.5, None]},
+        RequestedCall: RequestedCall(tool="t", args={"n": 1}),
         Decision: Decision(choice="answer", value="yes"),
         Phase: Phase.PAUSED,
     }

@@ -95,13 +95,13 @@ class RefusalTests(StoreSuiteFixtures):
     ) -> None:
         """Also in a store that could keep it: every run can move to every other store."""
 
-        def named(size: int) -> Head:
+        def make_named_head(size: int) -> Head:
             name = "ä" * size
             return replace(make_head(), **{field: (name,) if field == "labels" else name})
 
-        await store.create(RUN, [make_started()], head=named(NAME_MAX_CHARS))
+        await store.create(RUN, [make_started()], head=make_named_head(NAME_MAX_CHARS))
         with pytest.raises(TooLarge) as refused:
-            await store.create(OTHER_RUN, [make_started()], head=named(3_000_000))
+            await store.create(OTHER_RUN, [make_started()], head=make_named_head(3_000_000))
         assert refused.value.path.startswith(f"$.head.{field}")
         with pytest.raises(RunNotFound):
             await store.get_row(OTHER_RUN)

@@ -15,10 +15,10 @@ from midrun.core.entries import (
     CapRaised,
     CapReached,
     HandedBack,
+    LeaseReleased,
     PauseWithdrawn,
     Record,
     RunResumed,
-    StoodDown,
     TakenOver,
 )
 from midrun.core.evolve import fold
@@ -109,7 +109,7 @@ def check_stand_downs(records: list[Record]) -> None:
             in_flight.add(entry.call)
         elif isinstance(entry, CALL_END_ENTRIES):
             in_flight.discard(entry.call)
-        elif isinstance(entry, StoodDown) and in_flight:
+        elif isinstance(entry, LeaseReleased) and in_flight:
             text = f"entry {record.seq} returns the lease while {min(in_flight)} is in flight"
             raise Violation("STANDDOWN", text)
 

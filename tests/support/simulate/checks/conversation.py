@@ -94,8 +94,12 @@ def _check_condensed_history(state: State, entry: HistoryCondensed) -> None:
         raise Violation(
             "PROMPT", f"{entry.call} condensed the history, but is not a summary call"
         )
-    if not state.condensed_count < entry.upto <= len(state.messages) - CONDENSE_KEEP_MESSAGES:
-        raise Violation("PROMPT", f"{entry.call} condensed up to {entry.upto}")
+    if (
+        not state.condensed_count
+        < entry.message_count
+        <= len(state.messages) - CONDENSE_KEEP_MESSAGES
+    ):
+        raise Violation("PROMPT", f"{entry.call} condensed up to {entry.message_count}")
     if not entry.summary.strip():
         raise Violation("PROMPT", f"{entry.call} condensed the history to nothing")
 
@@ -115,7 +119,7 @@ class _ResumedTopic:
     def apply(self, after: State, entry: Entry) -> None:
         """Remember the prefix of a resumed topic, and check the first reply after it."""
         if isinstance(entry, FrameResumed | FrameReconstructed):
-            self.prefix, self.seq = entry.words, after.seq
+            self.prefix, self.seq = entry.text, after.seq
         elif isinstance(entry, FramePushed):
             self.prefix = ""
         elif self.prefix and isinstance(entry, CallDone | CallAborted | CallFailed):

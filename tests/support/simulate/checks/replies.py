@@ -29,7 +29,7 @@ def check_replies(env: Environment, records: list[Record]) -> None:
     first: dict[str, ControlReply] = {}
     for reply in env.replies:
         _check_reply(reply, records)
-        request = reply.control.request
+        request = reply.control.request_id
         if request:
             _check_repeat(first.setdefault(request, reply), reply)
 
@@ -76,7 +76,7 @@ def _check_reply(reply: ControlReply, records: list[Record]) -> None:
     if prefix not in {"is", "already"} or phase not in set(Phase):
         return
     # A repeated request is answered with the phase at the time of the first one.
-    repeat = bool(reply.control.request) and not reply.verdict.entries
+    repeat = bool(reply.control.request_id) and not reply.verdict.entries
     halted = reply.phase is Phase.HALTED and phase == Phase.CANCELLING
     if not (repeat or halted) and reply.phase != phase:
         raise Violation("I22", f"{reply.control} got {name} of a run that is {reply.phase}")
