@@ -316,7 +316,7 @@ async def reach_unsure_ask(opened: OpenMidrun, tools: ControllableTools) -> tupl
     [
         ("yes", ["a"], "slow: None"),
         ("no", ["a", "a"], "slow: a done"),
-        ("unknown", ["a"], "nobody can say"),
+        ("unknown", ["a"], "it is unknown"),
     ],
 )
 async def test_a_person_settles_a_call_with_an_unknown_outcome(

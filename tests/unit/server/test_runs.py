@@ -57,7 +57,9 @@ async def test_a_view_has_every_field_and_rfc_3339_times(
     assert str(view["started_at"]).endswith("Z")
     controls = view["controls"]
     assert isinstance(controls, dict)
-    assert {"enabled", "label", "consequence", "undo", "never"} <= controls["cancel"].keys()
+    assert {"enabled", "label", "consequence", "undo", "irreversible"} <= controls[
+        "cancel"
+    ].keys()
 
 
 async def test_only_an_operator_starts_a_run_with_caps(
