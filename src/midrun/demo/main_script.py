@@ -86,10 +86,10 @@ class BriefingProgress:
     def plan_with_last_item(self, last: str, mark: PlanItemState) -> Use:
         """Return a plan that drops all unfinished items and adds a last one."""
         items: list[Json] = [
-            {"text": text, "mark": "done" if self.marks[item] == "done" else "dropped"}
+            {"text": text, "state": "done" if self.marks[item] == "done" else "dropped"}
             for item, text in zip(PLAN_ITEMS, texts.PLAN, strict=True)
         ]
-        return Use("plan", items=[*items, {"text": last, "mark": mark}])
+        return Use("plan", items=[*items, {"text": last, "state": mark}])
 
     def record_written(self, result: Json) -> None:
         """Record the headings that `write_section` reports."""

@@ -133,7 +133,9 @@ def freeze_at_the_second_payment() -> None:
         prepare: bool | None = None,
     ) -> Rows:
         rows = await execute(connection, statement, values, prepare=prepare)
-        if statement == queries.WRITE and SECOND_PAYMENT_START in str((values or {})["bids"]):
+        if statement == queries.WRITE and SECOND_PAYMENT_START in str(
+            (values or {})["requests"]
+        ):
             setattr(PostgresConnection, execute.__name__, execute)
             os.kill(os.getpid(), signal.SIGSTOP)
         return rows

@@ -169,16 +169,6 @@ async def test_a_store_without_a_key_cannot_get_one(address: str) -> None:
         assert await midrun.verify(run)
 
 
-async def test_a_file_of_a_version_before_chain_keys_has_no_key(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    await complete_run(f"sqlite:///{path}", key=None)
-    with apsw.Connection(str(path)) as db:
-        db.execute("DROP TABLE chains")
-    with pytest.raises(StoreKeyRefused):
-        SqliteStore(path, key=KEY)
-    await SqliteStore(path).close()
-
-
 async def test_a_chain_key_for_a_store_object_is_refused() -> None:
     """The store has its own key; the given one would not be used."""
     with pytest.raises(Misconfigured, match="chain_key"):
