@@ -10,7 +10,7 @@ import { exact } from "./template.js";
 const GROUP_PATTERNS = /** @type {[RegExp, Group][]} */ ([
   [/^(undo|residue)\./, "effects"],
   [/^call\./, "tools"],
-  [/^(plan|frame|answer|history|worker|stop|cap\.reached)/, "steps"],
+  [/^(plan|frame|answer|history|lease|stop|cap\.reached)/, "steps"],
   [/./, "control"],
 ]);
 
@@ -104,7 +104,7 @@ function describeAlone({ type, data }) {
     case "frame.resumed":
     case "frame.reconstructed":
     case "frame.abandoned":
-      return withoutEmphasis(data.words);
+      return withoutEmphasis(data.text);
     case "plan.made":
       return formatPlanProgress(data.items);
     case "lease.taken":
