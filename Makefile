@@ -52,8 +52,10 @@ quick: $(READY) ## takes seconds: lint changed files, test core, codec and verif
 	    $(BIN)/ruff check $$files && $(BIN)/ruff format --check $$files; fi
 	$(PYTEST) -n 2 -q -p no:randomly -m "not slow" $(addprefix tests/unit/,core codec verify) $(ARGS)
 
-check: lint types imports web ## the fast checks: lint, types, imports, tests that are not slow
-	$(PYTEST) $(MANY) -m "not slow" $(ARGS)
+# Without the scenarios, crashes and pages: those take most of the time of `make test`.
+FAST := $(addprefix tests/,unit journals docs test_tidy.py test_tidy_errors.py)
+check: lint types imports web ## two minutes: lint, types, imports, unit tests that are not slow
+	$(PYTEST) $(MANY) -m "not slow" $(FAST) $(ARGS)
 
 # Each check of the sources uses one core, so two run in parallel; the tests use both cores.
 SOURCES := lint types imports web site package

@@ -302,6 +302,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(sorted(json.loads(SIGNED))), JSON, min_size=1))
 def test_random_values_in_fields_are_refused_or_do_not_change_the_state(
     fields: dict[str, object],
@@ -312,6 +313,7 @@ def test_random_values_in_fields_are_refused_or_do_not_change_the_state(
     assert read is None or read.state() == paused_run.state
 
 
+@pytest.mark.slow
 @given(st.text() | st.binary())
 def test_random_text_is_refused(text: str | bytes) -> None:
     expect_refusal(text)

@@ -117,6 +117,7 @@ def test_a_second_signal_exits_at_once(
         assert run_process.wait() == 75
 
 
+@pytest.mark.slow
 def test_attach_with_an_app_drives_a_waiting_run(
     midrun_process: ProcessRunner, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +232,7 @@ def stubborn_app(midrun_process: ProcessRunner, tmp_path: Path) -> Path:
     return app
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shielded", "blocked"])
 def test_a_worker_exits_after_the_grace_of_a_tool_that_does_not_stop(
     midrun_process: ProcessRunner,

@@ -288,6 +288,7 @@ a = Agent("a", model=model, tools=[wait])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("form", ["--plain", "--json"])
 def test_a_closed_pipe_pauses_the_run_that_the_command_drives(

@@ -383,6 +383,7 @@ def retry_undo_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "LONGEST_WAIT_S", 0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("retry_undo_immediately")
 @pytest.mark.parametrize("scenario", [steer_run, decide_asks, cancel_and_retry_undo])
 async def test_a_scenario_with_every_first_reply_lost_has_the_same_entries(

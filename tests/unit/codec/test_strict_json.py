@@ -293,6 +293,7 @@ PYTHON_DATA = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(PYTHON_DATA)
 def test_any_python_data_is_normalized_or_refused(value: object) -> None:
     """Normalized data is equal after it was encoded and parsed."""

@@ -427,6 +427,7 @@ async def test_a_topic_that_arrives_during_the_last_reply_is_in_the_new_last_rep
     assert view.output.startswith("The briefing has 7 sections now")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hint", ["Shade matters most", "Skip the analysis"])
 async def test_an_instruction_during_the_analysis_restarts_it_or_drops_it(
     tmp_path: Path, hint: str

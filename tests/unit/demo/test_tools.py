@@ -109,6 +109,7 @@ def test_the_fact_check_compares_figures_with_the_most_similar_sentence() -> Non
 # ── the analysis ─────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_analysis_has_the_same_result_with_and_without_a_pause() -> None:
     """It continues from the saved progress."""
     saved: list[Json] = []

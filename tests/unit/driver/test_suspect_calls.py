@@ -211,6 +211,7 @@ class RateLimitedModel(ScriptedModel):
         return super().stream(prompt)
 
 
+@pytest.mark.slow
 async def test_the_loop_does_not_spin_while_a_due_suspect_call_waits_for_the_gate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

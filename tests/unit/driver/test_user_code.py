@@ -4,12 +4,14 @@ import asyncio
 from datetime import timedelta
 
 import anyio
+import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun.driver.user_code import CANCELLATIONS_MAX, UserTask
 from tests.support.run_journal import TIMEOUT_S, yield_until
 
 
+@pytest.mark.slow
 async def test_a_new_reason_to_stop_cancels_again_after_the_last_cancellation() -> None:
     """A cancel that comes long after a pause cancels the tool again."""
     gate, swallowed = anyio.Event(), 0

@@ -399,6 +399,7 @@ async def test_child_runs_are_not_delivered(path: Path, receiver: Receiver) -> N
         ]
 
 
+@pytest.mark.slow
 async def test_another_process_sends_the_deliveries_of_a_killed_one(
     path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ async def test_a_call_is_aborted_after_the_timeout_of_its_server(url: str) -> No
         assert len(await read_entries(run, CallAborted)) == 1
 
 
+@pytest.mark.slow
 async def test_a_server_gets_its_environment_variables_or_headers(
     pipe: LinePipe, url: str
 ) -> None:
@@ -157,6 +158,7 @@ def test_attachments_are_described_by_type_and_size() -> None:
 # ── aborted calls ────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @all_variants
 async def test_pause_now_reaches_the_server(pipe: LinePipe, variant: ServerVariant) -> None:
     """The session outlives the aborted call.
@@ -180,6 +182,7 @@ async def test_pause_now_reaches_the_server(pipe: LinePipe, variant: ServerVaria
     assert "told to cancel" not in pipe.lines
 
 
+@pytest.mark.slow
 @all_variants
 async def test_cancel_reaches_the_server(pipe: LinePipe, variant: ServerVariant) -> None:
     """Only its own call is stopped; the call of another run completes."""
@@ -205,6 +208,7 @@ async def test_cancel_reaches_the_server(pipe: LinePipe, variant: ServerVariant)
         assert await read_results(other_run) == [{"result": "held y"}]
 
 
+@pytest.mark.slow
 @current_variants
 async def test_a_server_that_ignores_a_cancellation_is_not_waited_for(
     pipe: LinePipe, variant: ServerVariant

@@ -33,6 +33,7 @@ async def call_tool(tools: list[Tool], name: str, /, **arguments: object) -> obj
     return await tool.fn(context, **arguments)  # type: ignore[misc]  # an async function
 
 
+@pytest.mark.slow
 @all_variants
 async def test_the_outcome_of_a_call_whose_server_died_is_asked_for(
     pipe: LinePipe, variant: ServerVariant
@@ -63,6 +64,7 @@ async def test_a_stdio_server_that_died_is_not_restarted(pipe: LinePipe) -> None
             await call_tool(tools, "add", a=1)
 
 
+@pytest.mark.slow
 async def test_an_http_server_that_was_restarted_is_used_again(pipe: LinePipe) -> None:
     with HttpServerProcess(pipe) as process:
         url = await process.url()
@@ -76,6 +78,7 @@ async def test_an_http_server_that_was_restarted_is_used_again(pipe: LinePipe) -
                 assert await call_tool(tools, "add", a=1) == {"sum": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["left", "raised", "cancelled"])
 async def test_a_stdio_server_ends_with_its_context(pipe: LinePipe, end: str) -> None:
     """It does not matter how the context is left; an exception is passed on."""
@@ -95,6 +98,7 @@ async def test_a_stdio_server_ends_with_its_context(pipe: LinePipe, end: str) ->
         await call_tool(tools, "add", a=1)
 
 
+@pytest.mark.slow
 async def test_a_call_in_flight_ends_with_the_context(pipe: LinePipe) -> None:
     """Its caller must not wait forever."""
     async with anyio.create_task_group() as tasks:

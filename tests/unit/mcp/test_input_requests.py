@@ -35,6 +35,7 @@ BOOKED = (
 )
 
 
+@pytest.mark.slow
 @current_variants
 async def test_input_requests_of_a_server_become_asks(
     pipe: LinePipe, variant: ServerVariant
@@ -63,6 +64,7 @@ async def test_input_requests_of_a_server_become_asks(
         assert not await read_entries(run, CallUnknown)
 
 
+@pytest.mark.slow
 @current_variants
 async def test_an_input_request_is_answered_by_another_process_after_a_restart(
     tmp_path: Path, pipe: LinePipe, variant: ServerVariant
@@ -196,6 +198,7 @@ async def test_a_server_may_request_a_repeated_call_with_a_state(url: str) -> No
         assert await read_results(run) == ["done"]
 
 
+@pytest.mark.slow
 @all_variants
 async def test_elicitation_is_declared_only_in_the_current_protocol(
     pipe: LinePipe, variant: ServerVariant

@@ -67,6 +67,7 @@ async def test_tools_are_selected_by_the_names_of_the_server(url: str) -> None:
         assert "add" in index_by_name(tools)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice", [{"only": ["ad"]}, {"exclude": ["did"]}, {"approve": {"dye": True}}]
 )

@@ -652,6 +652,7 @@ async def test_a_cancelled_reply_does_not_affect_other_replies_of_the_model(
             assert has_closed_connections(model)
 
 
+@pytest.mark.slow
 @each_protocol
 async def test_a_cancellation_at_any_moment_leaves_nothing_open(protocol: WireProtocol) -> None:
     """Also while connecting, sending and closing."""

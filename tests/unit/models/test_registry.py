@@ -44,6 +44,7 @@ def test_importing_midrun_imports_no_provider_package(module: str) -> None:
     assert _run_python(code).split() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "name", "install"),
     [

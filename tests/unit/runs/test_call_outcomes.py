@@ -213,6 +213,7 @@ async def test_an_undo_that_has_not_run_to_its_end_is_not_reported_as_undone(
     assert not (await run.report()).undone
 
 
+@pytest.mark.slow
 async def test_an_undo_that_swallows_its_cancellation_is_abandoned_and_listed_as_residue(
     opened: OpenMidrun,
 ) -> None:

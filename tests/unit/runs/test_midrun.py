@@ -95,6 +95,7 @@ async def test_an_error_while_opening_is_raised_unchanged() -> None:
         await midrun.runs()
 
 
+@pytest.mark.slow
 async def test_a_waiter_gets_an_error_when_the_store_is_closed() -> None:
     tools = ControllableTools()
     async with anyio.create_task_group() as tasks:

@@ -149,6 +149,7 @@ async def test_a_tool_call_goes_to_the_tool_and_its_result_to_the_provider(
         assert (await run.view()).usage.tokens > 0
 
 
+@pytest.mark.slow
 @protocols
 async def test_an_overloaded_provider_is_retried_by_the_driver(
     path: Path, speaks: WireProtocol

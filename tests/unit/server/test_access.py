@@ -65,6 +65,7 @@ async def test_probes_need_no_credential_and_have_an_empty_body(
     assert (await client.get("/readyz")).status_code == 503
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "header",
     [

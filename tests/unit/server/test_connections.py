@@ -130,6 +130,7 @@ def make_unfinished_request(server: RunningServer) -> bytes:
     return f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nX-Slow: ".encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0, 1, 40, 1000])
 async def test_a_connection_without_complete_headers_is_closed(
     serve: StartServer, stage: ControllableTools, part: int

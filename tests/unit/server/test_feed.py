@@ -180,6 +180,7 @@ async def test_pages_and_ndjson_have_the_same_events_as_the_stream(
     assert [event["type"] for event in filtered] == ["run.created", "run.completed"]
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_not_read_is_closed_and_others_continue(
     serve: StartServer,
 ) -> None:

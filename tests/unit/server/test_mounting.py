@@ -182,6 +182,7 @@ async def test_connect_accepts_the_url_of_a_mounted_app(host: MountedApp) -> Non
         assert (await run.until("completed")).output == "Done."
 
 
+@pytest.mark.slow
 async def test_streams_end_when_the_server_of_the_host_stops(host: MountedApp) -> None:
     """Uvicorn tells the app only after all connections have ended, and waits for those."""
     run_path = await start_run(host.client)

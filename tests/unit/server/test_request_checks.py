@@ -285,6 +285,7 @@ async def test_the_size_of_a_body_is_limited_with_and_without_a_declared_length(
     assert await count_entries(server) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -316,6 +317,7 @@ async def test_an_invalid_or_ambiguous_body_is_refused(
     assert await count_entries(server) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["a" * 65, "..%2f..%2fetc", "run.1", "run%00", "run%0a", "ü", "%20", "a;b", "a'--"]
 )

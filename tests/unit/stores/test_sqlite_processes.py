@@ -57,6 +57,7 @@ def start_child(*arguments: object) -> Iterator[ChildProcess]:
             process.kill()
 
 
+@pytest.mark.slow
 async def test_acknowledged_entries_survive_a_kill_at_any_point_of_any_write(
     tmp_path: Path,
 ) -> None:

@@ -266,6 +266,7 @@ def test_a_run_of_a_script_without_a_main_guard_fails() -> None:
 # ── many calls ───────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path) -> None:
     """A runtime may make calls for months."""
     async with Zygote() as zygote:

@@ -132,6 +132,7 @@ async def test_a_lease_is_held_by_its_taker_if_the_reply_is_lost(
     assert (row.epoch, row.holder, row.seq) == (lease.epoch, "a", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 async def test_acknowledged_entries_survive_a_restart_of_the_server(
     mode: Literal["fast", "immediate"], store: PostgresStore, postgres: Postgres
@@ -173,6 +174,7 @@ async def test_other_store_calls_are_repeated_when_their_connections_are_lost(
         assert (await store.get_row(RUN)).seq == 1
 
 
+@pytest.mark.slow
 async def test_a_stalled_server_raises_unreachable_after_the_timeout(
     proxy_url: str,
     proxy: FaultyProxy,

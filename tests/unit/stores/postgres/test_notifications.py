@@ -92,6 +92,7 @@ async def test_a_watch_survives_a_restart_of_the_server(
         await wait_for_seqs(watch, {OTHER_RUN: 1})
 
 
+@pytest.mark.slow
 async def test_a_watch_survives_a_connection_that_is_lost_silently(
     proxy_url: str, url: str, proxy: FaultyProxy, open_store_at: OpenStore
 ) -> None:

@@ -94,6 +94,7 @@ async def test_triggers_refuse_to_change_or_remove_entries(
     assert len(await store.read(RUN)) == 1
 
 
+@pytest.mark.slow
 async def test_a_row_locked_by_another_client_raises_busy_and_nothing_is_appended(
     url: str,
 ) -> None:
