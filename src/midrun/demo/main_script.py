@@ -61,7 +61,7 @@ class BriefingProgress:
     has_begun_writing: bool = False  # writing has begun, so the emphasis is fixed
     sections: list[str] = field(default_factory=list)  # headings in the draft
     file: str = "the draft"
-    fact_check_remark: str = "nobody has checked the figures"
+    fact_check_remark: str = "the figures are not checked"
     mailed_to: str = ""  # the recipient, once the mail is sent
     only_farewell_left: bool = False  # only the farewell is left
 

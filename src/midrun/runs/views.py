@@ -62,7 +62,8 @@ async def mark_lost_worker(store: Store, row: RunRow, view: RunView) -> RunView:
 
     The journal cannot say so: a worker that died appended nothing about it.
     """
-    if not is_worker_lost(row, view.seq, await store.list_holders()):
+    # Most runs in a list are at rest: only a run with a lease costs the second query.
+    if not row.head.leased or not is_worker_lost(row, view.seq, await store.list_holders()):
         return view
     return structs.replace(
         view, sign=mark_lost(view.sign), controls=mark_worker_lost(view.controls)

@@ -181,7 +181,7 @@ def test_say_acknowledges_a_message_to_a_paused_run(
 
 
 def test_halt_is_set_and_lifted(midrun: CommandRunner) -> None:
-    scope = ("--scope", "agent:nobody")
+    scope = ("--scope", "agent:missing")
     assert midrun("halt", "fire drill", *scope).code == 0
     assert midrun("lift", *scope).code == 0
     assert midrun("lift", *scope).code == 1
@@ -207,7 +207,7 @@ def test_no_command_prints_control_characters(
     [
         (["show", "run_nobody"], "run_nobody"),
         (["show", "run_nobody"], "midrun ls"),
-        (["answer", "nobody-a1", "x"], "nobody"),
+        (["answer", "missing-a1", "x"], "missing"),
         (["show", ""], "the id must not be empty"),
         (["ls", "--phase", "asleep"], "must be one of queued"),
     ],
@@ -222,7 +222,7 @@ def test_errors_have_advice_and_a_stable_code_for_programs(
 
 
 def test_ls_without_matches_mentions_the_filter(midrun: CommandRunner) -> None:
-    assert "no matching runs; list all: midrun ls" in midrun("ls", "--agent", "nobody").out
+    assert "no matching runs; list all: midrun ls" in midrun("ls", "--agent", "missing").out
 
 
 @pytest.mark.usefixtures("open_gate")

@@ -40,15 +40,15 @@ COLUMNS = [80, 150]
 
 
 @tool(approve=True)
-async def send_mail_to_everybody(subject: str) -> str:
+async def send_mail_to_all_clients(subject: str) -> str:
     """Send."""
     return subject
 
 
 AGENT = Agent(
     "clerk",
-    model=ScriptedModel([Use("send_mail_to_everybody", subject=LONG_TASK)]),
-    tools=[send_mail_to_everybody],
+    model=ScriptedModel([Use("send_mail_to_all_clients", subject=LONG_TASK)]),
+    tools=[send_mail_to_all_clients],
 )
 
 
@@ -95,7 +95,7 @@ def test_a_wide_terminal_shows_age_question_and_parent(waiting: RunView) -> None
     narrow, wide = (format_at(asking_view, columns) for columns in COLUMNS)
     assert "! Let the a" in narrow
     assert "ago" not in narrow
-    assert "! Let the agent call send_mail_to_everybody?" in wide
+    assert "! Let the agent call send_mail_to_all_clients?" in wide
     assert "0 s ago" in wide
     child = replace(asking_view, asks=(), parent=waiting.run_id)
     assert format_at(child, 80).endswith("Sort the mail  (child)")

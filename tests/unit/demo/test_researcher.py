@@ -176,14 +176,14 @@ async def test_a_question_about_the_progress_is_answered_while_an_ask_stays_open
         replies = await demo.read_replies()
         await answer_question(demo, "Whatever makes the bakers happy")
         await demo.wait_for_ask("send_mail")
-        await demo.run.decline("nobody reads it", actor="ada")
+        await demo.run.decline("the council has not read it", actor="ada")
         view = await demo.run.until("completed")
         last = (await demo.read_replies())[-2]
     assert (
         "I am at “Ask what counts most”, item 4 of 7. So far I have read 5 of 16" in replies[-1]
     )
     assert "Asked for: Whatever makes the bakers happy." in demo.draft
-    assert last == "The mail was not sent: declined by ada: nobody reads it."
+    assert last == "The mail was not sent: declined by ada: the council has not read it."
     assert "was not mailed" in view.output
     assert view.plan[-1].state == "dropped"
     assert not demo.sent_mails
@@ -311,7 +311,7 @@ async def test_the_mail_says_so_if_the_fact_checker_was_cancelled(tmp_path: Path
         await demo.run.cancel(actor="ada")
         await demo.run.until("cancelled")
     assert "The check did not come to an end" in replies[-1]
-    assert "nobody has checked the figures" in str(ask.args)
+    assert "the figures are not checked" in str(ask.args)
 
 
 async def test_a_second_run_reports_that_the_briefing_is_locked(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ async def test_the_size_of_a_body_is_limited_with_and_without_a_declared_length(
         b'{"agent":"actor","input":"a","caps":{"unheard":1}}',
         b'{"agent":"actor","input":"a","labels":' + b"[" * 100 + b"]" * 100 + b"}",
         b'{"agent":"actor","input":"a","labels":' + b"[" * 100_000 + b"}",
-        b'{"agent":"nobody","input":"a"}',
+        b'{"agent":"missing","input":"a"}',
     ],
 )
 async def test_an_invalid_or_ambiguous_body_is_refused(

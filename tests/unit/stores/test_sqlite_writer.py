@@ -312,7 +312,7 @@ async def test_a_heartbeat_from_another_thread_does_not_wait_for_a_blocked_loop(
 
     async with anyio.create_task_group() as group:
         group.start_soon(store.list_halts)
-        group.start_soon(store.release_leases, "nobody")
+        group.start_soon(store.release_leases, "missing")
         group.start_soon(block_loop)
     assert (await store.get_row(RUN)).seq == 1
     await store.close()

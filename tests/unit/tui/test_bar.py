@@ -17,7 +17,7 @@ from midrun.tui.styled_text import Hints, plain_text
 from tests.unit.tui.bar_session import open_bar
 
 READ, WRITE = Use("read", what="the news"), Use("write", title="Memo")
-SEND = Use("send", to="everybody")
+SEND = Use("send", to="customers")
 PLAN = Use("plan", items=["Look", "Tell"], marks={"1": "running"})
 CTRL_C, ESC, ALT_ENTER, ENTER = "\x03", "\x1b", "\x1b\r", "\r"
 TAB, BACKSPACE = "\t", "\x7f"
@@ -316,14 +316,14 @@ async def test_y_approves_a_call() -> None:
     """The dialog shows the arguments."""
     async with open_bar(SEND, "Done.") as bar:
         await bar.wait_for(
-            "Waiting for a person", 'a  Let the agent call send? {"to":"everybody"}'
+            "Waiting for a person", 'a  Let the agent call send? {"to":"customers"}'
         )
         bar.press("a")
-        await bar.wait_for('"to": "everybody"', "y  approve", "e  edit", "n  decline")
+        await bar.wait_for('"to": "customers"', "y  approve", "e  edit", "n  decline")
         bar.press("y")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "a1: approved by ada" in bar.output.written
-        assert "✓ send sent to everybody" in bar.output.written
+        assert "✓ send sent to customers" in bar.output.written
 
 
 async def test_the_refusal_of_edited_arguments_is_shown_in_full() -> None:
@@ -347,9 +347,9 @@ async def test_e_approves_a_call_with_edited_arguments() -> None:
         bar.press("a")
         await bar.wait_for("y  approve")
         bar.press("e")
-        await bar.wait_for('{"to":"everybody"}', "approve with these arguments")
+        await bar.wait_for('{"to":"customers"}', "approve with these arguments")
         bar.press(f"{BACKSPACE}{ENTER}")
-        await bar.wait_for('{"to":"everybody"', "Pass plain JSON data")
+        await bar.wait_for('{"to":"customers"', "Pass plain JSON data")
         bar.press(BACKSPACE * 11 + '"bob"}' + ENTER)
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "✓ send sent to bob" in bar.output.written
@@ -362,9 +362,9 @@ async def test_n_declines_a_call_with_a_reason() -> None:
         await bar.wait_for("n  decline")
         bar.press("n")
         await bar.wait_for("the reason is optional")
-        bar.press(f"not to everybody{ENTER}")
+        bar.press(f"not to customers{ENTER}")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "a1: declined by ada not to everybody" in bar.output.written
+        assert "a1: declined by ada not to customers" in bar.output.written
 
 
 async def test_a_question_is_answered_by_its_number_or_by_text() -> None:
