@@ -28,7 +28,6 @@ export class ReportPanel extends StoreElement {
 
   static properties = {
     ...StoreElement.properties,
-    report: { state: true },
     notice: { state: true },
   };
 
@@ -66,24 +65,18 @@ export class ReportPanel extends StoreElement {
 
   constructor() {
     super();
-    /** @type {Report | null} */
-    this.report = null;
     this.notice = "";
-    this._loadedSeq = -1; // the run's seq when the report was requested
     this._wasUnfinished = false; // this page has shown the run before it was finished
   }
 
   updated() {
-    const { store, view: run } = this;
-    if (!store || !run) return;
+    const run = this.view;
+    if (!run) return;
     if (!FINISHED_PHASES.has(run.phase)) this._wasUnfinished = true;
     else if (this._wasUnfinished && !this.hidden) {
       this._wasUnfinished = false;
       scrollIntoSight(this); // the run has just finished before the viewer's eyes
     }
-    if (!FINISHED_PHASES.has(run.phase) || this._loadedSeq >= run.seq) return;
-    this._loadedSeq = run.seq;
-    void this.attempt(async () => (this.report = await store.api.get(`${store.path}/report`)));
   }
 
   /** Scroll to the report and focus its heading, where screen readers start. */
@@ -93,7 +86,8 @@ export class ReportPanel extends StoreElement {
   }
 
   render() {
-    const { store, view: run, report } = this;
+    const { store, view: run } = this;
+    const report = store?.report;
     if (!this.setShown(Boolean(run && report && hasContent(run, report)))) return nothing;
     if (!store || !run || !report) return nothing;
     const hasResidue = run.controls.pause.command === "retry_undo";

@@ -29,9 +29,12 @@ export const EVENT_PAGE_SIZE = 300;
 const POLL_INTERVAL_MS = 5_000;
 /** A run at rest is polled at every fourth interval. */
 const IDLE_POLL_DIVISOR = 4;
+/** Delays before a failed load of the view is tried again; the last one repeats. */
+const RETRY_DELAYS_MS = [300, 1000, 2000, 5000];
 /** How far the clock may be ahead: it ran on while the news of a stop was on its way. */
 const CLOCK_AHEAD_MAX_S = 10;
 const DRIVEN_PHASES = new Set(["queued", "running", "pausing", "cancelling"]);
+const FINISHED_PHASES = new Set(["cancelled", "completed"]);
 
 /** @type {Map<string, RunStore>} */
 const stores = new Map();
@@ -59,6 +62,10 @@ export class RunStore extends EventTarget {
 
   /** @type {Run | null} */
   run = null;
+  /** @type {import("./types.js").Report | null} the report of a finished run */
+  report = null;
+  /** The run's seq when `report` was requested. */
+  reportSeq = -1;
   /** @type {FeedEvent[]} oldest first, without gaps */
   events = [];
   /** @type {Connection} */
@@ -75,16 +82,15 @@ export class RunStore extends EventTarget {
   unresponsiveCalls = new Set();
   /** @type {Set<string>} calls of the model */
   modelCalls = new Set();
-  /** Whether the view is being loaded, so that the one we have may be out of date. */
-  isLoading = false;
-
   #userCount = 0;
   #key;
   #loadedAt = 0; // when the view was loaded, by our clock
   #shownElapsed = 0; // seconds that the clock has shown last
   #skew = 0; // milliseconds that the server's clock is ahead of ours
   #closing = new AbortController();
-  #isStale = false;
+  #isLoading = false;
+  #isStale = false; // the view must be loaded again after the load that is under way
+  #failedLoads = 0; // since the last load that succeeded
   #isChangePending = false;
   #firstSeq = 0; // seq of the first view; later events are new to the page
   /** @type {Set<string>} calls that have ended; their turn may not be loaded yet */
@@ -165,24 +171,32 @@ export class RunStore extends EventTarget {
   /** Load the view again soon. Requests that come meanwhile are answered by one more load. */
   refresh() {
     this.#isStale = true;
-    if (this.isLoading || this.#closing.signal.aborted) return;
-    this.isLoading = true;
+    if (this.#isLoading || this.#closing.signal.aborted) return;
+    this.#isLoading = true;
     nextFrame(async () => {
       try {
         while (this.#isStale && !this.#closing.signal.aborted) {
           this.#isStale = false;
           const startedAt = performance.now();
           await this.#loadView();
+          this.#failedLoads = 0;
           // The view of a long run costs the server time; load it at most half of the time.
           await sleep(performance.now() - startedAt);
         }
       } catch (error) {
         if (!(error instanceof Problem)) throw error;
         if (isRefusal(error)) this.#refuse(error);
+        else this.#retryLoad();
       } finally {
-        this.isLoading = false;
+        this.#isLoading = false;
       }
     });
+  }
+
+  /** Load the view again after a delay. The feed may have ended, so no event would cause it. */
+  #retryLoad() {
+    const delay = RETRY_DELAYS_MS[Math.min(this.#failedLoads++, RETRY_DELAYS_MS.length - 1)];
+    setTimeout(() => this.refresh(), delay);
   }
 
   async #loadView() {
@@ -196,6 +210,7 @@ export class RunStore extends EventTarget {
       this.#skew = Date.parse(run.now) - this.#loadedAt;
       this.heardAt = this.now;
       this.#dropStaleLive(run);
+      this.#notifyChange(); // the requests below may fail or take long; the view is shown before
     }
     this.#followAgain();
     // A streamed reply stays until its turn is loaded: no text vanishes in between. Calls that end
@@ -204,6 +219,10 @@ export class RunStore extends EventTarget {
     await this.turns.update(run.turns);
     for (const call of ended) {
       if (this.#endedCalls.delete(call)) this.live.delete(call); // else it was started again
+    }
+    if (FINISHED_PHASES.has(run.phase) && this.reportSeq < run.seq) {
+      this.report = await this.api.get(`${this.path}/report`);
+      this.reportSeq = run.seq;
     }
     this.#notifyChange();
   }

@@ -110,8 +110,8 @@ export class StoreElement extends FocusElement {
     const { store } = this;
     if (!store || !(/** @type {typeof StoreElement} */ (this.constructor).ignoresLive)) return true;
     const first = store.events[0]?.seq;
-    const { run, connection, turns, events } = store;
-    const version = `${run?.now} ${connection} ${first} ${events.length} ${turns.version}`;
+    const { run, connection, turns, events, reportSeq } = store;
+    const version = `${run?.now} ${connection} ${first} ${events.length} ${turns.version} ${reportSeq}`;
     const isNew = version !== this._renderedVersion;
     this._renderedVersion = version;
     return isNew;

@@ -47,9 +47,15 @@ export class Turns {
     const open = this.items.find((turn) => turn.calls.some((call) => OPEN_LOOKS.has(call.look)));
     const from = this.#isInvalid ? first : (open?.number ?? this.total + 1);
     if (from > total && total <= this.total) return;
-    this.#isInvalid = false;
-    for (let after = from - 1; after < total; after += PAGE_SIZE) {
-      this.#replaceFrom(await this.api.get(`${this.path}?after=${after}&limit=${PAGE_SIZE}`));
+    const wasInvalid = this.#isInvalid;
+    this.#isInvalid = false; // `invalidate` may be called again during the load
+    try {
+      for (let after = from - 1; after < total; after += PAGE_SIZE) {
+        this.#replaceFrom(await this.api.get(`${this.path}?after=${after}&limit=${PAGE_SIZE}`));
+      }
+    } catch (error) {
+      this.#isInvalid ||= wasInvalid;
+      throw error;
     }
   }
 
