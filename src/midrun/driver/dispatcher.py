@@ -356,10 +356,10 @@ class CallDispatcher:
                 case AbortCall(call=call, reason=because):
                     if (in_flight := self._in_flight.get((call, "call"))) is not None:
                         self._stop_call(in_flight, because)
-                case ControlChild(call=call, control=control):
+                case ControlChild(call=call):
                     in_flight = self._in_flight.get((call, "call"))
                     if in_flight is not None and in_flight.sent_control != effect:
-                        in_flight.stop_reason, in_flight.sent_control = control, effect
+                        in_flight.sent_control = effect
                         self._context.task_group.start_soon(
                             send_control, self._context, self._run_id, in_flight
                         )

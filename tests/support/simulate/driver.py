@@ -43,6 +43,8 @@ from tests.support.simulate.environment import Environment
 from tests.support.simulate.programs import propose_uses
 from tests.support.simulate.scheduler import Process, Steps
 
+CHILD_STOP_REASONS = {"pause": "paused", "cancel": "cancelled", "halt": "halted"}
+
 
 class Driver:
     """The driver loop of one process."""
@@ -152,9 +154,7 @@ class Driver:
                 case AbortCall(call=call, reason=reason) if call in dispatcher.calls:
                     dispatcher.calls[call].stop_reason = reason
                 case ControlChild(call=call, control=control) if call in dispatcher.calls:
-                    dispatcher.calls[call].stop_reason = (
-                        "cancelled" if control == "cancel" else control
-                    )
+                    dispatcher.calls[call].stop_reason = CHILD_STOP_REASONS[control]
                 case _:
                     continue
 
