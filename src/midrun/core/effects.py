@@ -5,8 +5,8 @@ reports the results as driver inputs. A worker that has just loaded a journal ge
 effects as one that never stopped, so recovery is the normal path.
 
 Some effects need no I/O and are answered with an input at once: `Advance` with `CrossBoundary`,
-`Settle` with `SettlePhase`, `Park` with `StandDown`. An effect that leaves the process is
-performed only after its start is in the journal.
+`Settle` with `SettlePhase`, `GiveBackLease` with `StandDown`. An effect that leaves the process
+is performed only after its start is in the journal.
 """
 
 from typing import Literal, dataclass_transform
@@ -93,7 +93,16 @@ class Release(_DriverEffectBase, kw_only=True):
 
 
 class RunHost(_DriverEffectBase, kw_only=True):
-    """Run the hosted agent; its calls come back as `ProposeCall`."""
+    """Run the hosted agent; its calls come back as `ProposeCall`.
+
+    A hosted agent is a program of the user that chooses its calls itself; Midrun calls no model
+    for it. The program proposes calls (`ProposeCall`) and ends with `FinishHostedAgent`.
+    `RequestedCall.position` is the place of a call in the program. With it, a driver can run
+    the program again after a restart, and return the journaled results of its earlier calls.
+
+    No driver performs this effect yet, and no interface starts a run with `hosted=True`. The
+    rules are complete in `core`; only the simulator in `tests/support` performs them.
+    """
 
 
 class WakeAt(_DriverEffectBase, kw_only=True):

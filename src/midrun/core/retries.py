@@ -44,7 +44,7 @@ def find_failure(state: State) -> RunFailed | None:
         return state.error
     if state.pending_redirects and not state.taken_over_by:
         return None  # the redirect will seal the open calls, so none of them is made again
-    # Only calls that could start now count. A suspect call of a suspended frame does not stop
+    # Only calls that could start now count. A suspect call of a frame does not stop
     # the run until the frame is resumed.
     calls = [
         call

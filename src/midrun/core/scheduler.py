@@ -37,7 +37,7 @@ from midrun.core.effects import (
 from midrun.core.ids import Micros, add_micros, make_call_id, make_child_id
 from midrun.core.retries import find_failure
 from midrun.core.state import Call, CallStage, PauseState, State
-from midrun.core.step_boundary import boundary_entries
+from midrun.core.step_boundary import boundary_entries, has_unblocked_call
 from midrun.core.stops import find_unevaluated_custom, get_work_limit_micros
 from midrun.core.undo import find_next_cleanup, is_release_due
 from midrun.core.values import TERMINAL_PHASES, CallPurpose, Phase
@@ -175,9 +175,7 @@ def _make_start_effect(state: State, call: Call) -> DriverEffect:
 
 
 def _has_startable_call(state: State) -> bool:
-    if not state.open_calls or find_failure(state) is not None:
-        return False
-    return any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.active_calls)
+    return find_failure(state) is None and has_unblocked_call(state)
 
 
 def _plan_boundary(state: State) -> DriverEffect:

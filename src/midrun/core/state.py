@@ -242,7 +242,7 @@ class Ask(Value, kw_only=True):
 
 
 class Frame(Value, kw_only=True):
-    """A task that was suspended to answer a message, with the place to continue from."""
+    """A topic that is held in order to answer a message, with the place to continue from."""
 
     id: FrameId
     goal: str
@@ -251,10 +251,8 @@ class Frame(Value, kw_only=True):
     next_step: str
     pushed_seq: Seq
     expires: Micros
-    parked_calls: tuple[int, ...] = ()  # open calls of the suspended task
-    plan: tuple[
-        PlanItem, ...
-    ] = ()  # the plan of the suspended task; a side question has its own
+    parked_calls: tuple[int, ...] = ()  # open calls of the held topic
+    plan: tuple[PlanItem, ...] = ()  # the plan of the held topic; a side question has its own
 
 
 class PendingText(Value, kw_only=True):

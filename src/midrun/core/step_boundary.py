@@ -9,7 +9,7 @@ One call returns the entries of the first of these that is due; the next call fi
 1. pending redirects,
 2. asks that calls need (approvals, unknown outcomes),
 3. one pending message,
-4. the return to a suspended frame,
+4. the return to a held topic,
 5. the stop condition, or undo attempts to give up before the end.
 
 Asks are also opened while other calls are in flight, because they need no boundary.
@@ -62,7 +62,7 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
         return asks
     # Everything below needs a boundary: nothing in flight, and no call left to start. Calls
     # that wait for a person may be open; a message can be answered meanwhile.
-    if state.in_flight or _has_unblocked_call(state):
+    if state.in_flight or has_unblocked_call(state):
         return ()
     if state.pending and (taken := _deliver_message(state, now)):
         return (taken,)
@@ -73,8 +73,9 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
     return _check_stop_condition(state)
 
 
-def _has_unblocked_call(state: State) -> bool:
-    return any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.open_calls)
+def has_unblocked_call(state: State) -> bool:
+    """Tell whether an active call can continue without a decision of a person."""
+    return any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.active_calls)
 
 
 def _apply_redirects(state: State) -> Iterator[Entry]:
@@ -152,7 +153,7 @@ def make_approval_ask(call: Call, ask_id: AskId, now: Micros) -> AskOpened:
 def _deliver_message(state: State, now: Micros) -> Entry | None:
     """Return the entry that delivers the first deliverable message, or None.
 
-    If the agent has given its answer, nothing has to be suspended. In the middle of the work a
+    If the agent has given its answer, no topic has to be held. In the middle of the work a
     frame is pushed, unless the stack is full: then the message waits until a frame closes. A
     "later" message waits for the answer to the task itself.
     """

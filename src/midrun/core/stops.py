@@ -39,7 +39,7 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     ] = ()  # tool name and hash of the arguments of the newest calls
     last_text: str = ""  # the last text of the agent
     custom_verdicts: dict[str, bool] = {}  # of custom conditions; a new step clears them
-    held_tokens: int = 0  # estimated prompt tokens that suspended tasks (frames) have cost
+    held_tokens: int = 0  # estimated prompt tokens that held topics (frames) have cost
 
     @property
     def committed_spend(self) -> Spend:

@@ -212,7 +212,7 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="held_frame_lost",
-        description="a suspended topic is not held",
+        description="the topic that a side question interrupts is not held",
         plant=lambda: replace_evolve(
             FramePushed, lambda before, after, _: replace(after, frames=before.frames)
         ),

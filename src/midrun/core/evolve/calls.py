@@ -140,7 +140,7 @@ def call_started(state: State, entry: CallStarted) -> State:
 
 def _meter_start(meter: Meter, call: Call, held_tokens: int) -> Meter:
     reserved = meter.reserved.plus(call.reserved)
-    # The tokens of suspended frames are counted for every attempt, because each attempt sends
+    # The tokens of frames are counted for every attempt, because each attempt sends
     # the prompt again.
     if call.call_kind == "model" and held_tokens:
         meter = replace(meter, held_tokens=meter.held_tokens + held_tokens)
