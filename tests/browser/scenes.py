@@ -187,7 +187,7 @@ async def cancelled(harness: Harness, stage: Stage) -> RunPage:
     ui = await confirming(harness, stage)
     await ui.button_named("Cancel and undo 1").click()
     await ui.expect_badge("Cancelled by you")
-    await expect(ui.page.get_by_text("What happened to the work")).to_be_visible()
+    await expect(ui.page.locator("midrun-report h2")).to_be_visible()
     return ui
 
 

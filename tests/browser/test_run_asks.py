@@ -50,7 +50,7 @@ async def test_an_argument_that_is_hidden_is_named_and_keeps_a_call_from_being_a
     ui = await open_run_page(harness, stage, Use("mail", name=secret), "All done.", who="olga")
     await ui.expect_badge("Waiting for you")
     card = ui.page.locator("midrun-asks .card")
-    await expect(card).to_contain_text("Cannot be approved as it is: name is hidden")
+    await expect(card).to_contain_text("name is hidden")
     await expect(card).not_to_contain_text(secret)
     await ui.button_named("Approve").click()
     await expect(ui.page.get_by_role("alert").first).to_contain_text("name is hidden")
@@ -134,7 +134,7 @@ async def test_a_call_is_approved_with_other_arguments(harness: Harness, stage: 
     await expect(alert).to_contain_text("This is not JSON")
     await box.fill('{"nobody": "ada"}')
     await ui.button_named("Approve this").click()
-    await expect(alert).to_contain_text("The arguments do not fit: ")
+    await expect(alert).to_contain_text("nobody: no such argument")
     await expect(alert).not_to_contain_text("Allowed now")
     await expect(alert).not_to_contain_text(str(ui.run.id))
     await box.fill('{"name": "ada"}')
@@ -293,7 +293,6 @@ async def test_two_tabs_of_one_person_can_lose_to_each_other(
 async def test_a_pause_keeps_the_question_open(harness: Harness, stage: Stage) -> None:
     """Answer and resume are possible in either order."""
     ui = await open_with_asks(harness, stage)
-    await expect(ui.button("pause")).to_contain_text("Pauses here; the question stays open.")
     await ui.button("pause").click()
     await ui.expect_badge("Paused by you")
     await ui.button_named("Approve").click()

@@ -58,12 +58,12 @@ async def test_a_paused_run_says_that_a_halt_holds_it(harness: Harness, stage: S
     await stage.start("mid").wait()
     await ui.button("pause").click()
     await ui.expect_badge("Paused by you")
-    await ui.site.mid.halt("The far end is on fire", actor=ACTORS["olga"])
+    await ui.site.mid.halt("Disk full", actor=ACTORS["olga"])
     for _ in range(4):
         await advance_clock(ui.page, POLL_INTERVAL_MS)
     bar = ui.page.locator("midrun-controls")
     await expect(bar).to_contain_text("Under a halt by you: it cannot start anything.")
-    await expect(bar).to_contain_text("Reason: The far end is on fire")
+    await expect(bar).to_contain_text("Reason: Disk full")
     await expect(bar.get_by_role("link", name="Lift it on the list")).to_be_visible()
 
 
