@@ -498,11 +498,11 @@ def test_a_decision_has_the_house_shape(path: Path) -> None:
     )
     assert re.findall(r"\n## (.+)", text) == [
         "The question",
-        "What we decided",
+        "Decision",
         "Why",
-        "What it costs",
-        "What we turned down",
-        "How we will know it was wrong",
+        "Costs",
+        "Rejected alternatives",
+        "Signs that it was wrong",
     ]
     assert f"({path.name})" in (path.parent / "README.md").read_text(), "not in the list"
 
