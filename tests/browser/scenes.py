@@ -21,7 +21,7 @@ LONG_PAUSE: Final = timedelta(seconds=20)
 """After more than ten seconds the bar offers to stop the calls that a pause waits for."""
 
 POLL_INTERVAL_MS: Final = 5_000
-"""How often the page loads the view of a run that is driven."""
+"""The interval at which the page loads the view of a run that is driven."""
 
 
 def with_clock(clock: Clock) -> Environment:

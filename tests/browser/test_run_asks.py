@@ -57,7 +57,7 @@ async def test_an_argument_that_is_hidden_is_named_and_keeps_a_call_from_being_a
     assert stage.completed == []
 
 
-async def test_what_was_decided_is_shown_for_a_while(harness: Harness, stage: Stage) -> None:
+async def test_a_decision_is_shown_for_a_while(harness: Harness, stage: Stage) -> None:
     """With the answer."""
     ui = await open_run_page(harness, stage, Use("ask", question="Which region?"), "All done.")
     await ui.expect_badge("Waiting for you")
@@ -162,7 +162,7 @@ async def test_a_call_is_declined(harness: Harness, stage: Stage) -> None:
     await expect(ui.page.locator("midrun-timeline")).to_contain_text("decline: crp")
 
 
-async def test_what_is_asked_comes_into_view_and_the_focus_stays_with_it(
+async def test_an_ask_comes_into_view_and_its_decision_keeps_the_focus(
     harness: Harness, stage: Stage
 ) -> None:
     """Also for a reader at the end of a long text, and after the decision."""

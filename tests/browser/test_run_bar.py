@@ -19,7 +19,7 @@ PATIENCE = 11_000_000
 """Microseconds. After ten seconds of pausing, the bar offers not to wait."""
 
 POLL_INTERVAL_MS = 5_000
-"""How often the page loads the view of a run that is driven."""
+"""The interval at which the page loads the view of a run that is driven."""
 
 TWICE = """button => new Promise((done) => {
   const again = new MutationObserver(() => {

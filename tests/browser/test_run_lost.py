@@ -32,7 +32,7 @@ from tests.unit.server.conftest import ACTORS, make_token
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 POLL_INTERVAL_MS = 5_000
-"""How often the page loads the view of a run that is driven."""
+"""The interval at which the page loads the view of a run that is driven."""
 
 
 LEAP = timedelta(seconds=40)

@@ -42,7 +42,7 @@ async def test_effects_are_listed(harness: Harness, stage: Stage) -> None:
     await expect(effects.nth(3)).to_contain_text("in progress")
 
 
-async def test_a_run_that_is_over_says_what_it_kept_and_gave_back(
+async def test_an_ended_run_lists_its_kept_and_released_effects(
     harness: Harness, stage: Stage
 ) -> None:
     """Nothing can be undone or released any more."""

@@ -43,7 +43,7 @@ from midrun.core.undo import find_next_cleanup, is_release_due
 from midrun.core.values import TERMINAL_PHASES, CallPurpose, Phase
 
 CONDENSE_KEEP_MESSAGES = 8
-"""How many of the newest messages stay in the prompt when the history is condensed."""
+"""The number of newest messages that stay in the prompt when the history is condensed."""
 
 PAUSE_PHASES: Final = frozenset({Phase.PAUSING, Phase.PAUSED})
 GIVEN_UP_STAGES: Final = frozenset({CallStage.SEALED, CallStage.ABORTED, CallStage.UNKNOWN})
