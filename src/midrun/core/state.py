@@ -311,8 +311,7 @@ class State(Value, kw_only=True):
     # The entry that took the lease. A call that started before it and has no end is an orphan:
     # the worker that ran it is gone.
     lease_seq: Seq = SEQ_ZERO
-    # The last request of a person. A `StartCall` that has not seen it is refused, so that no
-    # call leaves after a pause or a cancel that its worker did not know.
+    # The last request of a person; part of `control_rev`.
     last_control_seq: Seq = SEQ_ZERO
     # The last redirect, urgent message or return from a side question. A model call that has
     # not seen it is aborted: its reply would be about an outdated conversation.

@@ -1,8 +1,7 @@
 """Compute the entries that are due at a step boundary.
 
-A boundary is the moment between two steps when nothing is in flight. `boundary_entries` is a
-pure function with two callers: the scheduler yields `Advance` if it returns anything, and
-`decide` answers `CrossBoundary` with its entries. So the two cannot disagree.
+A boundary is the moment between two steps when nothing is in flight. `scheduler.advance`
+appends these entries before it starts calls.
 
 One call returns the entries of the first of these that is due; the next call finds the next:
 
@@ -29,6 +28,7 @@ from midrun.core.entries import (
     FrameResumed,
     MessageTaken,
     RedirectApplied,
+    RunCancelled,
     StopReached,
     UndoGaveUp,
 )
@@ -229,3 +229,23 @@ def _give_up_cleanups(state: State) -> Iterator[UndoGaveUp]:
         elif not cleanup.is_final and cleanup.attempts < state.run_started.undo_attempts:
             return
         yield UndoGaveUp(call=call.id, action=action, error=why)
+
+
+def make_cancel_entries(state: State) -> tuple[Entry, ...]:
+    """End a cancelled run: seal its open calls, keep its partial answer."""
+    sealed = (seal_call(state.calls[n - 1], "the run was cancelled") for n in state.open_calls)
+    return (*sealed, RunCancelled(residue=state.residue, partial=_find_partial_output(state)))
+
+
+def _find_partial_output(state: State) -> str:
+    if state.has_ended:  # the run ended before; this cancel only undoes, so the output stays
+        return state.output
+    return state.answer if state.answer is not None else _find_last_text(state)
+
+
+def _find_last_text(state: State) -> str:
+    for index in range(len(state.messages) - 1, -1, -1):
+        message = state.messages[index]
+        if message.role == "assistant" and message.text:
+            return message.text
+    return ""

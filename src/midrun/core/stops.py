@@ -323,6 +323,13 @@ def find_overdrawn_cap(stop: Stop | None, meter: Meter, reserve: Spend) -> Stop 
     return next((leaf for leaf in money if _is_met(leaf, meter, reserve)), None)
 
 
+def has_spend_cap(stop: Stop | None) -> bool:
+    """Tell whether `stop` limits tokens or cost."""
+    return stop is not None and any(
+        isinstance(leaf, MaxTokens | MaxCost) for leaf in flatten_stop(stop)
+    )
+
+
 def get_work_limit_micros(stop: Stop | None) -> int:
     """Return the shortest limit on time at work in `stop`, in microseconds; 0 for none."""
     match stop:

@@ -20,6 +20,9 @@ from midrun.core.journaled_text import outcome_phrase, shorten_to_line
 from midrun.core.state import Call, CallStage, State
 from midrun.core.values import CallResult, Json, Message, Value
 
+CONDENSE_KEEP_MESSAGES: Final = 8
+"""The number of newest messages that stay in the prompt when the history is condensed."""
+
 # Frames in a prompt. Each frame adds a line to every prompt as long as it is held.
 # The line has a maximum length whatever its goal is, and its tokens are counted per call.
 

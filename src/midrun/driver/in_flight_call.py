@@ -1,17 +1,14 @@
 """A call in flight: the handle by which the dispatcher stops it and waits for its end."""
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 
 from midrun.core.driver_inputs import DriverInput
 from midrun.core.effects import ControlChild
 from midrun.core.state import Call
-from midrun.core.values import CleanupAction, Json
-
-OperationKind: TypeAlias = Literal["call", "undo", "release", "check"]
-"""The call itself, or one of its tool's hooks."""
+from midrun.core.values import CleanupAction, Json, OperationKind
 
 WaitEnded: TypeAlias = Callable[[], Awaitable[None]]
 """Waits for the end of a call, or of the user code that runs for it."""

@@ -79,12 +79,10 @@ class SuspectCalls:
         self._gate = gate
         self._run = run
         self._wakeup = wakeup
-        self._waiting_calls: set[CallId] = set()
 
     def reset(self) -> None:
-        """Forget the calls that waited in the last iteration."""
+        """Forget the wait of the last iteration."""
         self.wait_s = None
-        self._waiting_calls.clear()
 
     def must_wait(self, state: State, call: CallId) -> bool:
         """Tell whether `call` is a suspect and must wait; acquire the gate if it is free."""
@@ -94,12 +92,7 @@ class SuspectCalls:
         if not wait_s:
             return False
         self.wait_s = wait_s
-        self._waiting_calls.add(call)
         return True
-
-    def is_waiting(self, call: CallId) -> bool:
-        """Tell whether `call` waits for the gate in this iteration."""
-        return call in self._waiting_calls
 
     def runnable(self, effects: Sequence[DriverEffect], state: State) -> Sequence[DriverEffect]:
         """Return `effects` without the checks that must wait; release the gate if unused."""

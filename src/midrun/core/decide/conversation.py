@@ -33,7 +33,7 @@ from midrun.core.entries import (
 from midrun.core.ids import FrameId, Micros, make_call_id
 from midrun.core.state import State
 from midrun.core.step_boundary import resume_topic
-from midrun.core.transitions import DecideFunctions, Refused, Verdict, accept
+from midrun.core.transitions import Refused, Verdict, accept
 from midrun.core.values import Phase
 
 
@@ -159,14 +159,3 @@ def hand_back(state: State, control: HandBack, _: Micros) -> Verdict:
         instruction=control.instruction, minus=minus, plus=plus, **make_actor_fields(control)
     )
     return accept(*add_waiting(state, (HandedBack(**make_request_fields(control)), resumed)))
-
-
-DECIDE_FUNCTIONS: DecideFunctions = {
-    Say: say,
-    ResumeFrame: resume_frame,
-    DropFrame: drop_frame,
-    TakeOver: take_over,
-    Write: write,
-    UseTool: use_tool,
-    HandBack: hand_back,
-}
