@@ -264,7 +264,10 @@ class ShapeRule(NamedTuple):
             data
         ):
             return count > 0
-        return any(needle in data for needle in self.needles)
+        for needle in self.needles:  # noqa: SIM110 - `any` with a generator takes twice as long
+            if needle in data:
+                return True
+        return False
 
 
 def _make_rule(

@@ -46,11 +46,11 @@ def find_failure(state: State) -> RunFailed | None:
         return None  # the redirect will seal the open calls, so none of them is made again
     # Only calls that could start now count. A suspect call of a frame does not stop
     # the run until the frame is resumed.
-    calls = [
-        call
-        for n in state.active_calls
-        if (call := state.calls[n - 1]).worker_deaths >= WORKER_DEATHS_MAX
-    ]
+    calls: list[Call] = []
+    for number in state.active_calls:
+        call = state.calls[number - 1]
+        if call.worker_deaths >= WORKER_DEATHS_MAX:
+            calls.append(call)
     if not calls:
         return None
     names = ", ".join(call.use.tool or "the model" for call in calls)

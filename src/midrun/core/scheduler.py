@@ -143,6 +143,10 @@ def _is_busy(state: State) -> bool:
 def _advance_running(
     state: State, now: Micros, reserve: Reserve, may_start: MayStart
 ) -> tuple[Entry, ...]:
+    # The usual case, while the run waits for its calls: a boundary needs the end of all calls
+    # in flight, and no other call is open that could start or could need an ask.
+    if state.in_flight and len(state.in_flight) == len(state.open_calls):
+        return ()
     # Boundary entries come before starts, because they may close the calls that would be
     # started, or open asks for them.
     if entries := boundary_entries(state, now):
@@ -359,6 +363,8 @@ def list_effects(state: State) -> tuple[DriverEffect, ...]:
 
 def _list_running_effects(state: State) -> Iterator[DriverEffect]:
     yield from _list_redirect_aborts(state)
+    if state.in_flight and len(state.in_flight) == len(state.open_calls):
+        return  # no other call is open that could need a check
     if find_failure(state) is not None:
         return
     if state.open_calls:
@@ -442,6 +448,8 @@ def find_retry_time(state: State, now: Micros) -> Micros | None:
     """Return the earliest time after `now` at which a failed attempt is repeated, or None."""
     if state.phase not in (Phase.RUNNING, Phase.CANCELLING):
         return None
+    if state.in_flight and len(state.in_flight) == len(state.open_calls):
+        return None  # nothing else is open
     calls = (state.calls[n - 1] for n in state.active_calls)
     times = [call.retry_at for call in calls if is_startable(call) and call.retry_at]
     if not _is_busy(state) and state.cleanup_calls:

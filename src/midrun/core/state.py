@@ -27,7 +27,6 @@ from midrun.core.ids import (
     Micros,
     RunId,
     Seq,
-    make_call_id,
     make_child_id,
     parse_ask_number,
     parse_call_number,
@@ -111,6 +110,7 @@ class Call(Value, kw_only=True):
     """
 
     number: int  # counted from 1 within the run
+    id: CallId  # in entries and in idempotency keys; made from `number`
     call_kind: CallKind
     step: int
     use: RequestedCall = RequestedCall(tool="")
@@ -152,11 +152,6 @@ class Call(Value, kw_only=True):
     approval: Approval | None = None
     undo: Cleanup = Cleanup()
     release: Cleanup = Cleanup()
-
-    @property
-    def id(self) -> CallId:
-        """The id of the call in entries and in idempotency keys."""
-        return make_call_id(self.number)
 
     @property
     def traits(self) -> Traits:

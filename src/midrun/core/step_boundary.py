@@ -75,7 +75,10 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
 
 def has_unblocked_call(state: State) -> bool:
     """Tell whether an active call can continue without a decision of a person."""
-    return any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.active_calls)
+    for number in state.active_calls:
+        if not state.is_waiting_for_person(state.calls[number - 1]):
+            return True
+    return False
 
 
 def _apply_redirects(state: State) -> Iterator[Entry]:

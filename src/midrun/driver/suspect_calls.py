@@ -57,6 +57,10 @@ class SuspectCallGate:
         self._waiters[wakeup] = None
         return self._trial_ends_at - now
 
+    def is_held_by(self, run: RunId) -> bool:
+        """Tell whether `run` holds the gate."""
+        return self._holding_run == run
+
     def release(self, run: RunId) -> None:
         """Release the gate if `run` holds it, and wake all waiters."""
         if self._holding_run == run:
@@ -96,6 +100,9 @@ class SuspectCalls:
 
     def runnable(self, effects: Sequence[DriverEffect], state: State) -> Sequence[DriverEffect]:
         """Return `effects` without the checks that must wait; release the gate if unused."""
+        # The usual case: there are no effects, and no suspect is or was running.
+        if not effects and not self._gate.is_held_by(self._run):
+            return effects
         checks = (effect for effect in effects if isinstance(effect, CheckCall))
         held_back = [check for check in checks if self.must_wait(state, check.call)]
         left = [effect for effect in effects if effect not in held_back]

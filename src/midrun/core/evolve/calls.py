@@ -76,6 +76,7 @@ def _add_calls(
         number = len(calls) + 1
         call = Call(
             number=number,
+            id=make_call_id(number),
             call_kind=use.kind,
             step=state.meter.steps,
             use=use,
@@ -98,7 +99,9 @@ def call_started(state: State, entry: CallStarted) -> State:
     # A tool call was proposed before. A model call comes into being with its start.
     new = number == len(state.calls) + 1
     call = (
-        Call(number=number, call_kind=entry.call_kind, step=state.meter.steps + 1)
+        Call(
+            number=number, id=entry.call, call_kind=entry.call_kind, step=state.meter.steps + 1
+        )
         if new
         else get_call(state, entry.call)
     )
