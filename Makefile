@@ -36,8 +36,8 @@ MANY := -n $(JOBS) --randomly-seed=$(SEED)
 # `make coverage` requires 95 % of their lines and branches.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
 
-.PHONY: help setup quick check test fix hooks lint types imports web programs tests postgres others examples coverage \
-        simulate mutants bench demo docs site package screenshots pins clean
+.PHONY: help setup quick check test fix hooks lint types imports web bytecode programs tests postgres others examples \
+        coverage simulate mutants bench demo docs site package screenshots pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +58,8 @@ check: lint types imports web ## two minutes: lint, types, imports, unit tests t
 	$(PYTEST) $(MANY) -m "not slow" $(FAST) $(ARGS)
 
 # Each check of the sources uses one core, so two run in parallel; the tests use both cores.
-SOURCES := lint types imports web site package
+# The longest checks come first.
+SOURCES := types bytecode package web site lint imports
 test: $(READY) ## everything that CI runs, on each supported Python that is installed
 	@$(MAKE) --jobs=2 SIDE_BY_SIDE=yes $(SOURCES)
 	@$(MAKE) tests postgres examples others
@@ -84,6 +85,18 @@ imports: $(READY) ## check the import contracts between packages
 web: $(READY) ## tsc: check the types of the page's scripts
 	$(BIN)/python tools/node.py tsc --project tools/web
 
+# Collecting the tests imports all of their modules, so Python stores the bytecode of each. Without
+# this, the test processes of one run would all compile the same modules at the same time.
+COLLECT := -m pytest --collect-only -qqq
+HIDE_COUNTS := sed '/: [0-9]*$$/d; /^$$/d'
+bytecode: $(READY) ## create the environments of the other Pythons; compile the imports of all tests
+	@$(BIN)/python $(COLLECT) | $(HIDE_COUNTS)
+	@for version in $(OTHER_VERSIONS); do \
+	    if tools/find-python $$version >/dev/null; then \
+	        $(MAKE) .venv-$$version/.ready; \
+	        .venv-$$version/bin/python $(COLLECT) $(LIBRARY) | $(HIDE_COUNTS); \
+	    fi; done
+
 programs: $(READY) ## find or install programs for the tests: Chromium, pgbouncer, tmux, zsh, fish
 	@$(BIN)/python tools/programs.py
 
@@ -100,10 +113,10 @@ postgres: $(READY) programs ## repeat the tests of the driver with runs in Postg
 # The Python version matters to the library and its processes. Pages, protocols and servers are
 # tested on one version, as are tests marked `once`; tests marked `slow` would double the time.
 LIBRARY := tests/journals $(addprefix tests/unit/,agents codec core driver mcp models runs stores verify) \
-           $(addprefix tests/scenarios/,promises conversation)
+           $(addprefix tests/scenarios/,promises conversation) --ignore=tests/unit/stores/postgres \
+           -m "not once and not slow"
 others: $(READY) ## run the tests on each other supported Python that is installed
-	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(LIBRARY) --ignore=tests/unit/stores/postgres \
-	    $(MANY) -m "not once and not slow" $(ARGS)
+	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(LIBRARY) $(MANY) $(ARGS)
 
 # Blocks run in page order, so without shuffling. A page without such a block is left out, because
 # pytest fails if it collects nothing.

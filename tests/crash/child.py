@@ -152,6 +152,7 @@ def kill_at_writes(
     drive_to_end: DriveToEnd, folder: str, story: str, *kill_points: str
 ) -> None:
     """Kill processes at the points `point-number`; the last one, without a number, at each."""
+    anyio.run(anyio.sleep, 0)  # imports the event loop here, and not in each forked process
     parts = [kill_point.partition("-") for kill_point in kill_points]
     *first, last = [(point, int(number or 0)) for point, _, number in parts]
     if last[1]:
