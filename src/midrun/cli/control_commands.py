@@ -13,8 +13,7 @@ from midrun.cli.output import CommandOutput, format_receipt
 from midrun.cli.targets import find_ask, find_run, load_agents, open_target
 from midrun.core.values import Json
 from midrun.errors import Misconfigured
-from midrun.runs.control_bodies import ControlTarget
-from midrun.runs.control_specs import CONTROL_SPECS, ControlSpec
+from midrun.runs.control_specs import CONTROL_SPECS, ControlSpec, ControlTarget
 from midrun.runs.protocols import AnyMidrun, AnyRun
 from midrun.runs.validation import ActorLike, ControlOptions
 from midrun.runs.values import Receipt
@@ -28,7 +27,7 @@ async def send_control(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -
     target = await _find_target(midrun, spec, args)
     body = spec.read_body(args)
     actor = _operator_actor(args) if spec.command.as_operator else args.actor
-    receipt = await body.send(target, ControlOptions(actor=actor, reason=body.reason))
+    receipt = await spec.send(target, body, ControlOptions(actor=actor, reason=body.reason))
     return await print_receipt(midrun, args, out, target.run, receipt)
 
 

@@ -3,15 +3,15 @@
 All interfaces are made from `CONTROL_SPECS`. The server takes routes, bodies, roles and
 preconditions from it, and `RemoteRun` the requests that it sends. The command line takes its
 commands with their help and arguments, and so do the shell completions. The terminal takes its
-keys. To follow one control, for example a pause: `PAUSE` names `PauseBody`, and
-`PauseBody.send` calls `Run.pause`, which builds the control `Pause` of `midrun.core`.
+keys. Example: every interface that pauses a run makes a `PauseBody`. The function in `PAUSE`
+calls `Run.pause` with it, and that method makes the control `Pause` of the core.
 
 Whether a run accepts a control is decided in `midrun.core`, never here.
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias, get_args
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -22,26 +22,24 @@ from midrun.core.transitions import get_input_name
 from midrun.core.values import Role, Urgency
 from midrun.errors import Misconfigured
 from midrun.runs.control_bodies import (
-    AcceptResidueBody,
     CancelBody,
     Caps,
     ChangeBody,
     ControlBody,
+    Decision,
     DecisionBody,
-    DropFrameBody,
-    ForcePauseBody,
+    Empty,
     HandBackBody,
     MessageBody,
     PauseBody,
     RedirectBody,
     ResumeBody,
-    ResumeFrameBody,
-    RetryUndoBody,
-    TakeOverBody,
     UseToolBody,
-    WithdrawBody,
     WriteBody,
 )
+from midrun.runs.protocols import AnyRun
+from midrun.runs.validation import ControlOptions
+from midrun.runs.values import Receipt
 
 RunPart: TypeAlias = Literal["", "ask", "frame", "command"]
 """The part of a run that a control is about, as its parameter in the path is called."""
@@ -94,11 +92,25 @@ class ControlCommand(Struct, frozen=True):
     summary: str  # one line of help; lower case, no period
     examples: tuple[str, ...]
     arguments: tuple[CommandArgument, ...] = ()
-    read_body: Callable[[Namespace], ControlBody] | None = None  # None: a body without fields
     as_operator: bool = False  # the core accepts the control from operators only
 
 
-class ControlSpec(Struct, frozen=True):
+class ControlTarget(Struct, frozen=True):
+    """The run that gets a control, and the part of the run that the control is about.
+
+    `part` is the id of an ask or of a held topic, or the number of a pending request. It is ""
+    for a control of the whole run, and for the only open ask.
+    """
+
+    run: AnyRun
+    part: str = ""
+
+
+BodyT = TypeVar("BodyT", bound=ControlBody)
+Send: TypeAlias = Callable[[ControlTarget, BodyT, ControlOptions], Awaitable[Receipt]]
+
+
+class ControlSpec(Struct, frozen=True, kw_only=True):
     """One control, as people send it: by HTTP, by a command, by a key in the terminal.
 
     Several controls may share a key. The spec of one of them has its line in the help; the
@@ -107,8 +119,10 @@ class ControlSpec(Struct, frozen=True):
 
     control: type[c.Control]
     body: type[ControlBody]
+    send: Send[ControlBody]  # calls the method of `Run`
     route: ControlRoute
     command: ControlCommand
+    read_body: Callable[[Namespace], ControlBody]  # from the arguments of the command
     key: str = ""
     key_help: str = ""
 
@@ -122,10 +136,40 @@ class ControlSpec(Struct, frozen=True):
         """The name of the command: `take-over` for `take_over`."""
         return self.name.replace("_", "-")
 
-    def read_body(self, args: Namespace) -> ControlBody:
-        """Make the body from the parsed arguments of the command."""
-        read = self.command.read_body
-        return self.body() if read is None else read(args)
+
+def _make_spec(
+    control: type[c.Control],
+    body: type[BodyT],
+    send: Send[BodyT],
+    *,
+    route: ControlRoute,
+    command: ControlCommand,
+    read_body: Callable[[Namespace], BodyT] | None = None,
+    key: str = "",
+    key_help: str = "",
+) -> ControlSpec:
+    """Return a spec; without `read_body`, the command sends a body without fields.
+
+    The type checker compares `send` and `read_body` with the class of the body here. A
+    `ControlSpec` itself has no type parameter, so that one tuple can hold all of them.
+    """
+
+    def send_checked(
+        target: ControlTarget, given: ControlBody, options: ControlOptions
+    ) -> Awaitable[Receipt]:
+        assert isinstance(given, body), given  # the caller took the body of another spec
+        return send(target, given, options)
+
+    return ControlSpec(
+        control=control,
+        body=body,
+        send=send_checked,
+        route=route,
+        command=command,
+        read_body=read_body or (lambda _: body()),
+        key=key,
+        key_help=key_help,
+    )
 
 
 def _parse_caps(words: Sequence[str] | None) -> Caps:
@@ -154,9 +198,12 @@ _OPTIONAL_INSTRUCTION: Final = CommandArgument(
 
 # ── pause, resume, redirect, message, cancel ─────────────────────────────────
 
-PAUSE: Final = ControlSpec(
+PAUSE: Final = _make_spec(
     c.Pause,
     PauseBody,
+    lambda target, body, options: target.run.pause(
+        now=body.mode == "now", hold=body.hold, **options
+    ),
     route=ControlRoute(
         "/v1/runs/{run}/pause",
         "Pause the run; `If-Match` is not needed, because a stop is never refused as stale.",
@@ -170,15 +217,18 @@ PAUSE: Final = ControlSpec(
             "midrun pause 3f2a --now    also stop the running tools",
         ),
         arguments=(CommandArgument("--now", "also stop the running tools", kind="flag"),),
-        read_body=lambda args: PauseBody(mode="now" if args.now else "boundary"),
     ),
+    read_body=lambda args: PauseBody(mode="now" if args.now else "boundary"),
     key="p",
     key_help="pause, keep running or resume, as the first button says",
 )
 
-RESUME: Final = ControlSpec(
+RESUME: Final = _make_spec(
     c.Resume,
     ResumeBody,
+    lambda target, body, options: target.run.resume(
+        body.instruction or None, caps=body.caps.list_set_caps(), **options
+    ),
     route=ControlRoute(
         "/v1/runs/{run}/resume", "Resume the run; while it is pausing, withdraw the pause."
     ),
@@ -196,16 +246,17 @@ RESUME: Final = ControlSpec(
                 "--cap", "raise a cap: steps=20, cost=5", metavar="NAME=AMOUNT", kind="list"
             ),
         ),
-        read_body=lambda args: ResumeBody(
-            instruction=args.text or "", caps=_parse_caps(args.cap)
-        ),
     ),
+    read_body=lambda args: ResumeBody(instruction=args.text or "", caps=_parse_caps(args.cap)),
     key=PAUSE.key,
 )
 
-REDIRECT: Final = ControlSpec(
+REDIRECT: Final = _make_spec(
     c.Redirect,
     RedirectBody,
+    lambda target, body, options: target.run.redirect(
+        body.instruction, when=body.when, **options
+    ),
     route=ControlRoute(
         "/v1/runs/{run}/redirect",
         "Redirect the run; a paused run resumes with the instruction.",
@@ -222,17 +273,20 @@ REDIRECT: Final = ControlSpec(
             CommandArgument("text", "the new instruction", metavar="TEXT"),
             CommandArgument("--now", "at once, not at the next step", kind="flag"),
         ),
-        read_body=lambda args: RedirectBody(
-            instruction=args.text, when="now" if args.now else "next_step"
-        ),
+    ),
+    read_body=lambda args: RedirectBody(
+        instruction=args.text, when="now" if args.now else "next_step"
     ),
     key="r",
     key_help="redirect: Enter at the next step, Alt+Enter now, Esc discards",
 )
 
-SAY: Final = ControlSpec(
+SAY: Final = _make_spec(
     c.Say,
     MessageBody,
+    lambda target, body, options: target.run.say(
+        body.text, urgency=body.urgency, at=body.at, **options
+    ),
     route=ControlRoute(
         "/v1/runs/{run}/messages", "Send a message to the run while it works.", is_queued=True
     ),
@@ -249,15 +303,16 @@ SAY: Final = ControlSpec(
                 "--urgency", "when the agent answers", choices=get_args(Urgency), default="next"
             ),
         ),
-        read_body=lambda args: MessageBody(text=args.text, urgency=args.urgency),
     ),
+    read_body=lambda args: MessageBody(text=args.text, urgency=args.urgency),
     key="s",
     key_help="side question: the run answers, then returns to its task",
 )
 
-CANCEL: Final = ControlSpec(
+CANCEL: Final = _make_spec(
     c.Cancel,
     CancelBody,
+    lambda target, body, options: target.run.cancel(undo=body.undo, **options),
     route=ControlRoute(
         "/v1/runs/{run}/cancel",
         "Cancel the run; as for pause, `If-Match` is not needed.",
@@ -274,9 +329,9 @@ CANCEL: Final = ControlSpec(
             CommandArgument("--undo-all", "also undo finished work", kind="flag"),
             CommandArgument("--reason", "the reason, as the journal records it"),
         ),
-        read_body=lambda args: CancelBody(
-            undo="all" if args.undo_all else "in_flight", reason=args.reason or ""
-        ),
+    ),
+    read_body=lambda args: CancelBody(
+        undo="all" if args.undo_all else "in_flight", reason=args.reason or ""
     ),
     key="c",
     key_help="cancel: lists what would be undone, and asks first",
@@ -290,26 +345,32 @@ DECISION_ROUTE: Final = ControlRoute(
     part="ask",
 )
 
-ANSWER: Final = ControlSpec(
+ANSWER: Final = _make_spec(
     c.Answer,
     DecisionBody,
+    lambda target, body, options: target.run.answer(
+        body.value, ask=target.part or None, **options
+    ),
     route=DECISION_ROUTE,
     command=ControlCommand(
         "decide",
         "answer a question; the answer becomes the tool's result",
         examples=("midrun answer 3f2a blue", "midrun answer run_3f2a-a2 '{\"amount\": 40}'"),
         arguments=(CommandArgument("value", "JSON, or plain text", metavar="VALUE"),),
-        read_body=lambda args: DecisionBody(
-            decision="answer", value=parse_json_or_text(args.value)
-        ),
+    ),
+    read_body=lambda args: DecisionBody(
+        decision="answer", value=parse_json_or_text(args.value)
     ),
     key="a",
     key_help="decide an open ask: approve, decline, edit, answer",
 )
 
-APPROVE: Final = ControlSpec(
+APPROVE: Final = _make_spec(
     c.Approve,
     DecisionBody,
+    lambda target, body, options: target.run.approve(
+        ask=target.part or None, args=body.args, **options
+    ),
     route=DECISION_ROUTE,
     command=ControlCommand(
         "decide",
@@ -318,18 +379,32 @@ APPROVE: Final = ControlSpec(
         arguments=(
             CommandArgument("--args", "make the call with other arguments", metavar="JSON"),
         ),
-        read_body=lambda args: (
-            DecisionBody(decision="approve")
-            if args.args is None
-            else DecisionBody(decision="edit", args=parse_json(args.args))
-        ),
+    ),
+    read_body=lambda args: (
+        DecisionBody(decision="approve")
+        if args.args is None
+        else DecisionBody(decision="edit", args=parse_json(args.args))
     ),
     key=ANSWER.key,
 )
 
-DECLINE: Final = ControlSpec(
+
+def _send_decline(
+    target: ControlTarget, _: DecisionBody, options: ControlOptions
+) -> Awaitable[Receipt]:
+    return target.run.decline(
+        options.get("reason") or "",
+        ask=target.part or None,
+        actor=options.get("actor"),
+        request_id=options.get("request_id"),
+        seen=options.get("seen"),
+    )
+
+
+DECLINE: Final = _make_spec(
     c.Decline,
     DecisionBody,
+    _send_decline,
     route=DECISION_ROUTE,
     command=ControlCommand(
         "decide",
@@ -344,16 +419,24 @@ DECLINE: Final = ControlSpec(
                 default="",
             ),
         ),
-        read_body=lambda args: DecisionBody(decision="decline", comment=args.reason),
     ),
+    read_body=lambda args: DecisionBody(decision="decline", comment=args.reason),
     key=ANSWER.key,
 )
 
+DECISIONS: Final[dict[Decision, ControlSpec]] = {
+    "answer": ANSWER,
+    "approve": APPROVE,
+    "edit": APPROVE,
+    "decline": DECLINE,
+}
+
 # ── more controls ────────────────────────────────────────────────────────────
 
-WITHDRAW: Final = ControlSpec(
+WITHDRAW: Final = _make_spec(
     c.Withdraw,
-    WithdrawBody,
+    Empty,
+    lambda target, _, options: target.run.withdraw(int(target.part), **options),
     route=ControlRoute(
         "/v1/runs/{run}/commands/{command}",
         "Withdraw a pause, redirect or message that has not been applied.",
@@ -381,9 +464,23 @@ WITHDRAW: Final = ControlSpec(
     key_help="withdraw the pending redirect or message",
 )
 
-RAISE_CAP: Final = ControlSpec(
+
+def _send_raise_cap(
+    target: ControlTarget, body: ChangeBody, options: ControlOptions
+) -> Awaitable[Receipt]:
+    return target.run.raise_cap(
+        actor=options.get("actor"),
+        reason=options.get("reason"),
+        request_id=options.get("request_id"),
+        seen=options.get("seen"),
+        **body.caps.list_set_caps(),
+    )
+
+
+RAISE_CAP: Final = _make_spec(
     c.RaiseCap,
     ChangeBody,
+    _send_raise_cap,
     route=ControlRoute(
         "/v1/runs/{run}",
         "Raise caps of a run; `If-Match` is required.",
@@ -400,13 +497,14 @@ RAISE_CAP: Final = ControlSpec(
                 "cap", "the new cap: steps=20, cost=5", metavar="NAME=AMOUNT", nargs="+"
             ),
         ),
-        read_body=lambda args: ChangeBody(caps=_parse_caps(args.cap)),
     ),
+    read_body=lambda args: ChangeBody(caps=_parse_caps(args.cap)),
 )
 
-FORCE_PAUSE: Final = ControlSpec(
+FORCE_PAUSE: Final = _make_spec(
     c.ForcePause,
-    ForcePauseBody,
+    Empty,
+    lambda target, _, options: target.run.force_pause(**options),
     route=ControlRoute(
         "/v1/runs/{run}/force_pause", "Pause without waiting for calls that do not respond."
     ),
@@ -421,9 +519,10 @@ _FRAME_ARGUMENT: Final = CommandArgument(
     "frame", "id of the topic in `show` (the topmost)", metavar="FRAME", nargs="?"
 )
 
-RESUME_FRAME: Final = ControlSpec(
+RESUME_FRAME: Final = _make_spec(
     c.ResumeFrame,
-    ResumeFrameBody,
+    Empty,
+    lambda target, _, options: target.run.resume_frame(target.part, **options),
     route=ControlRoute(
         "/v1/runs/{run}/frames/{frame}/resume",
         "Return to the newest held thought; the path names it.",
@@ -437,9 +536,10 @@ RESUME_FRAME: Final = ControlSpec(
     ),
 )
 
-DROP_FRAME: Final = ControlSpec(
+DROP_FRAME: Final = _make_spec(
     c.DropFrame,
-    DropFrameBody,
+    Empty,
+    lambda target, _, options: target.run.drop_frame(target.part, **options),
     route=ControlRoute(
         "/v1/runs/{run}/frames/{frame}",
         "Drop the newest held thought; the path names it.",
@@ -454,9 +554,10 @@ DROP_FRAME: Final = ControlSpec(
     ),
 )
 
-RETRY_UNDO: Final = ControlSpec(
+RETRY_UNDO: Final = _make_spec(
     c.RetryUndo,
-    RetryUndoBody,
+    Empty,
+    lambda target, _, options: target.run.retry_undo(**options),
     route=ControlRoute(
         "/v1/runs/{run}/retry_undo",
         "Retry the undo of calls that could not be undone.",
@@ -474,9 +575,10 @@ RETRY_UNDO: Final = ControlSpec(
     key=PAUSE.key,
 )
 
-ACCEPT_RESIDUE: Final = ControlSpec(
+ACCEPT_RESIDUE: Final = _make_spec(
     c.AcceptResidue,
-    AcceptResidueBody,
+    Empty,
+    lambda target, _, options: target.run.accept_residue(**options),
     route=ControlRoute(
         "/v1/runs/{run}/accept_residue",
         "Accept the effects that could not be undone.",
@@ -492,9 +594,10 @@ ACCEPT_RESIDUE: Final = ControlSpec(
 
 # ── a person in the agent's place ────────────────────────────────────────────
 
-TAKE_OVER: Final = ControlSpec(
+TAKE_OVER: Final = _make_spec(
     c.TakeOver,
-    TakeOverBody,
+    Empty,
+    lambda target, _, options: target.run.take_over(**options),
     route=ControlRoute(
         "/v1/runs/{run}/take_over", "Take over from the agent once no call is in flight."
     ),
@@ -507,23 +610,25 @@ TAKE_OVER: Final = ControlSpec(
     key_help="take over, and write in the agent's place; p or r hands back",
 )
 
-WRITE: Final = ControlSpec(
+WRITE: Final = _make_spec(
     c.Write,
     WriteBody,
+    lambda target, body, options: target.run.write(body.text, **options),
     route=ControlRoute("/v1/runs/{run}/write", "Write as the assistant, after taking over."),
     command=ControlCommand(
         "take over",
         "write a message in the agent's place",
         examples=('midrun write 3f2a "Vendor A is out: they closed in May."',),
         arguments=(CommandArgument("text", "the message of the assistant", metavar="TEXT"),),
-        read_body=lambda args: WriteBody(text=args.text),
     ),
+    read_body=lambda args: WriteBody(text=args.text),
     key=TAKE_OVER.key,
 )
 
-USE_TOOL: Final = ControlSpec(
+USE_TOOL: Final = _make_spec(
     c.UseTool,
     UseToolBody,
+    lambda target, body, options: target.run.use_tool(body.tool, body.args, **options),
     route=ControlRoute(
         "/v1/runs/{run}/use_tool", "Call one of the agent's tools, after taking over."
     ),
@@ -539,21 +644,22 @@ USE_TOOL: Final = ControlSpec(
             CommandArgument("args", "its arguments", metavar="JSON", nargs="?", default="{}"),
             CommandArgument("--app", "the app with the agent; not with --url", metavar="APP"),
         ),
-        read_body=lambda args: UseToolBody(tool=args.tool, args=parse_json(args.args)),
     ),
+    read_body=lambda args: UseToolBody(tool=args.tool, args=parse_json(args.args)),
 )
 
-HAND_BACK: Final = ControlSpec(
+HAND_BACK: Final = _make_spec(
     c.HandBack,
     HandBackBody,
+    lambda target, body, options: target.run.hand_back(body.instruction or None, **options),
     route=ControlRoute("/v1/runs/{run}/hand_back", "Hand the run back to its agent."),
     command=ControlCommand(
         "take over",
         "return the run to its agent, which learns what you did",
         examples=("midrun hand-back 3f2a", 'midrun hand-back 3f2a "Go on with vendor B"'),
         arguments=(_OPTIONAL_INSTRUCTION,),
-        read_body=lambda args: HandBackBody(instruction=args.text or ""),
     ),
+    read_body=lambda args: HandBackBody(instruction=args.text or ""),
     key=PAUSE.key,
 )
 

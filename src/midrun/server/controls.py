@@ -16,8 +16,8 @@ from midrun.core.state import Ask, State
 from midrun.core.values import Value
 from midrun.errors import ControlRefused, RunNotFound
 from midrun.ports.store import RunQuery
-from midrun.runs.control_bodies import ControlBody, ControlTarget, DecisionBody, ResumeBody
-from midrun.runs.control_specs import ControlSpec
+from midrun.runs.control_bodies import ControlBody, DecisionBody, ResumeBody
+from midrun.runs.control_specs import DECISIONS, ControlSpec, ControlTarget
 from midrun.runs.validation import REASON_MAX_CHARS, ControlOptions
 from midrun.runs.values import Receipt
 from midrun.server.problem_details import HttpProblem, problem_from_error
@@ -40,7 +40,7 @@ async def send_control(spec: ControlSpec, context: RequestContext) -> Response:
         context.if_match_revision(required=True)
 
     async def send(options: ControlOptions) -> Receipt:
-        return await body.send(target, options)
+        return await spec.send(target, body, options)
 
     options = context.control_arguments(body.reason)
     if spec.route.is_queued:
@@ -186,8 +186,8 @@ async def decide_ask(context: RequestContext) -> Response:
     body = await context.decode_body(DecisionBody)
     _check_decision(body)
     try:
-        receipt = await body.send(
-            ControlTarget(run, ask_id), context.control_arguments(body.reason)
+        receipt = await DECISIONS[body.decision].send(
+            ControlTarget(run, ask_id), body, context.control_arguments(body.reason)
         )
     except ControlRefused as refusal:
         # The core refuses any closed ask alike. HTTP tells 410 Gone (expired) from 409.

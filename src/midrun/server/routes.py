@@ -95,14 +95,13 @@ class Noted(Struct, frozen=True, kw_only=True):
 
 def _control_endpoint(spec: ControlSpec) -> Endpoint:
     route = spec.route
-    has_fields = not issubclass(spec.body, Empty)
     return Endpoint(
         method=route.method,
         path=route.path,
         handler=partial(controls.send_control, spec),
         summary=route.summary,
         role=route.role,
-        body_type=None if route.method == "DELETE" else spec.body if has_fields else Empty,
+        body_type=None if route.method == "DELETE" else spec.body,
         response_type=Told,
         status=202,
         uses_if_match=route.if_match != "ignored",
