@@ -91,10 +91,10 @@ class RemoteRun:
         **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Pause the run at the next step boundary, or at once with `now`."""
-        body = PauseBody(mode="now" if now else "boundary")
+        hold_s = None
         if hold is not None:
-            seconds = validation.convert_duration("hold", hold) / MICROS_PER_SECOND
-            body = replace(body, hold_s=seconds)
+            hold_s = validation.convert_duration("hold", hold) / MICROS_PER_SECOND
+        body = PauseBody(mode="now" if now else "boundary", hold_s=hold_s)
         return await self._send(specs.PAUSE, options, body)
 
     async def resume(
@@ -135,10 +135,10 @@ class RemoteRun:
     ) -> Receipt:
         """Send a message to the run; the agent answers it and returns to its task."""
         check_choice("urgency", urgency, get_args(Urgency))
-        body = MessageBody(text=validation.check_text("say", text), urgency=urgency)
+        text, due = validation.check_text("say", text), None
         if at is not None:
-            due = validation.convert_time("at", at, self._transport.now())
-            body = replace(body, at=micros_to_datetime(due))
+            due = micros_to_datetime(validation.convert_time("at", at, self._transport.now()))
+        body = MessageBody(text=text, urgency=urgency, at=due)
         return await self._send(specs.SAY, options, body)
 
     async def answer(

@@ -44,6 +44,9 @@ from midrun.runs.values import Receipt
 RunPart: TypeAlias = Literal["", "ask", "frame", "command"]
 """The part of a run that a control is about, as its parameter in the path is called."""
 
+IfMatch: TypeAlias = Literal["ignored", "optional", "required"]
+"""The use that a request makes of the header with the caller's revision of the run."""
+
 CommandGroup: TypeAlias = Literal["control", "decide", "more controls", "take over"]
 """A title in the help of the command line."""
 
@@ -51,16 +54,15 @@ CommandGroup: TypeAlias = Literal["control", "decide", "more controls", "take ov
 class ControlRoute(Struct, frozen=True):
     """The HTTP request that sends a control.
 
-    `if_match` says whether the header with the caller's revision is needed. A pause and a
-    cancel ignore it, because a request to stop is never outdated. `is_queued` marks texts that
-    wait for a step boundary: `Limits.pending` bounds their number.
+    A pause and a cancel ignore `If-Match`, because a request to stop is never outdated.
+    `is_queued` marks texts that wait for a step boundary: `Limits.pending` bounds their number.
     """
 
     path: str
     summary: str  # in the OpenAPI document
     method: Literal["POST", "PATCH", "DELETE"] = "POST"
     role: Role = "user"  # the least role that may send it
-    if_match: Literal["ignored", "optional", "required"] = "optional"
+    if_match: IfMatch = "optional"
     part: RunPart = ""
     is_queued: bool = False
 

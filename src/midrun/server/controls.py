@@ -21,11 +21,7 @@ from midrun.runs.control_specs import DECISIONS, ControlSpec, ControlTarget
 from midrun.runs.validation import REASON_MAX_CHARS, ControlOptions
 from midrun.runs.values import Receipt
 from midrun.server.problem_details import HttpProblem, problem_from_error
-from midrun.server.request_context import (
-    RequestContext,
-    control_response,
-    json_response,
-)
+from midrun.server.request_context import RequestContext, control_response, json_response
 from midrun.server.run_views import UNREADABLE_ERRORS
 
 

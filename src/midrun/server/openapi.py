@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from midrun.core.values import Phase
 from midrun.runs.control_bodies import Body
+from midrun.runs.control_specs import CONTROL_SPECS
 from midrun.runs.validation import REASON_MAX_CHARS
 from midrun.server.checkpoints import EXPIRY_MAX_S
 from midrun.server.events import EVENTS_PAGE_MAX
@@ -65,8 +66,11 @@ _QUERY_PARAMETERS: Final[Mapping[str, Mapping[str, Schema]]] = {
         "limit": _bounded_int_schema(EVENTS_PAGE_MAX),
     },
     "/v1/runs/{run}/checkpoint": {"expires_s": _bounded_int_schema(EXPIRY_MAX_S)},
-    "/v1/runs/{run}/commands/{command}": {"reason": _REASON_SCHEMA},
-    "/v1/runs/{run}/frames/{frame}": {"reason": _REASON_SCHEMA},
+    **{
+        spec.route.path: {"reason": _REASON_SCHEMA}
+        for spec in CONTROL_SPECS
+        if spec.route.method == "DELETE"
+    },
     "/v1/events": {
         "phase": _PHASES_SCHEMA,
         "state": _PHASES_SCHEMA,
@@ -172,8 +176,8 @@ def _make_parameters(endpoint: Endpoint) -> list[object]:
     if endpoint.uses_idempotency_key:
         key = {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY_PATTERN}$"}
         found.append(_make_parameter("header", "Idempotency-Key", key))
-    if endpoint.uses_if_match:
-        needed = endpoint.method == "PATCH"  # without it, a PATCH is refused with 428
+    if endpoint.if_match != "ignored":
+        needed = endpoint.if_match == "required"  # without it, the request is refused with 428
         found.append(_make_parameter("header", "If-Match", _TEXT_SCHEMA, required=needed))
     return found
 

@@ -15,7 +15,13 @@ from starlette.routing import Route
 
 from midrun.core.values import Role
 from midrun.runs.control_bodies import Body, Empty
-from midrun.runs.control_specs import APPROVE, CONTROL_SPECS, DECISION_ROUTE, ControlSpec
+from midrun.runs.control_specs import (
+    APPROVE,
+    CONTROL_SPECS,
+    DECISION_ROUTE,
+    ControlSpec,
+    IfMatch,
+)
 from midrun.runs.values import Receipt, Verdict
 from midrun.server import admin, checkpoints, controls, feed_routes, run_page, runs, schemas
 from midrun.server.a2a import routes as a2a
@@ -48,7 +54,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     response_type: type[Struct] | None = None
     status: int = 200
     other_media: tuple[str, ...] = ()  # other media types that `Accept` may choose
-    uses_if_match: bool = False  # uses If-Match
+    if_match: IfMatch = "ignored"
     uses_idempotency_key: bool = True  # uses Idempotency-Key
     has_large_body: bool = False  # the body may be as long as a checkpoint
     reads_whole_journal: bool = False  # reads a whole journal
@@ -104,7 +110,7 @@ def _control_endpoint(spec: ControlSpec) -> Endpoint:
         body_type=None if route.method == "DELETE" else spec.body,
         response_type=Told,
         status=202,
-        uses_if_match=route.if_match != "ignored",
+        if_match=route.if_match,
     )
 
 

@@ -12,15 +12,7 @@ from prompt_toolkit.utils import get_cwidth
 
 from midrun.agents.outcome import AskView
 from midrun.core.ids import MICROS_PER_SECOND, Micros
-from midrun.runs.control_specs import (
-    ANSWER,
-    CANCEL,
-    CONTROL_SPECS,
-    PAUSE,
-    REDIRECT,
-    WITHDRAW,
-    WRITE,
-)
+from midrun.runs import control_specs as specs
 from midrun.runs.values import CallView, RunView
 from midrun.text.buttons import Button
 from midrun.text.phrases import format_value
@@ -42,7 +34,11 @@ QUEUED_HINT_AFTER_S: Final = 5
 """Time in the queue after which the bar shows how to start a worker."""
 
 BUTTON_GAP: Final = "   "
-BUTTON_KEYS: Final = {spec.name: spec.key for spec in (PAUSE, REDIRECT, CANCEL)}
+BUTTON_KEYS: Final = {
+    "pause": specs.PAUSE.key,
+    "redirect": specs.REDIRECT.key,
+    "cancel": specs.CANCEL.key,
+}
 BADGE_MARKS: Final = {
     "queued": "○",
     "running": "▷",
@@ -154,20 +150,17 @@ def draw_button(key: str, button: Button) -> StyledLine:
 def _draw_pending(view: RunView) -> Iterable[StyledLine]:
     for pending in view.pending:
         text = f"↪ {pending.kind} waits for the next step: “{escape_to_one_line(pending.text)}”"
-        yield [("person", text), ("dim", f"  {WITHDRAW.key} withdraws it")]
+        yield [("person", text), ("dim", f"  {specs.WITHDRAW.key} withdraws it")]
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
         yield [("dim", f"⋯ held: {escape_to_one_line(frame.goal)} — {frame.place}{more}")]
     if view.controls["pause"].command == "hand_back":
-        yield [
-            ("key", f" {WRITE.key} "),
-            ("bold", " Write"),
-            ("dim", " — In the agent's place."),
-        ]
+        key = f" {specs.WRITE.key} "
+        yield [("key", key), ("bold", " Write"), ("dim", " — In the agent's place.")]
     for ask in view.asks[:1]:
         more = f"  ({len(view.asks)} open)" if len(view.asks) > 1 else ""
         yield [
-            ("key", f" {ANSWER.key} "),
+            ("key", f" {specs.ANSWER.key} "),
             ("waiting", f" {escape_to_one_line(format_ask_question(ask))}"),
             ("dim", more),
         ]
@@ -244,7 +237,7 @@ ARGUMENTS_MAX_ROWS: Final = 8
 QUIT_HINT: Final = " ^C again leaves it paused"
 
 KEY_HELP: Final = (
-    *((spec.key, spec.key_help) for spec in CONTROL_SPECS if spec.key_help),
+    *((spec.key, spec.key_help) for spec in specs.CONTROL_SPECS if spec.key_help),
     ("f", "fork: a new run goes on from here, this run does not change"),
     ("d", "detach: the bar closes, {leaving}"),
     ("^C", "pause; again: cancel?; again: quit, the run stays paused"),

@@ -45,7 +45,7 @@ def test_each_control_of_the_core_has_exactly_one_spec() -> None:
 def test_the_route_of_a_spec_is_an_endpoint(spec: ControlSpec) -> None:
     route = spec.route
     (found,) = [e for e in ENDPOINTS if (e.method, e.path) == (route.method, route.path)]
-    assert (found.role, found.summary) == (route.role, route.summary)
+    assert (found.role, found.if_match) == (route.role, route.if_match)
     assert (f"{{{route.part}}}" in route.path) == bool(route.part)
 
 
