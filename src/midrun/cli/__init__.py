@@ -9,8 +9,8 @@ returns its exit code. It is also the only place that turns an expected error in
 - `targets` turns arguments into objects: the store or server, a run or ask by the beginning of
   its id, and the agents of an app.
 - `inspect_commands`, `control_commands`, `run_commands`, `demo` and `completion` hold one
-  function per command. They are imported by name from `main.COMMANDS` and
-  `main.STANDALONE_COMMANDS`.
+  function per command; the controls of `runs/control_specs.py` share one. They are imported by
+  name from `main.COMMANDS` and `main.STANDALONE_COMMANDS`.
 - `follow` shows a run until it rests: with the control bar of `midrun.tui`, or as plain lines.
 - `output` and `tables` write results: lines for people, or one JSON value per line with
   `--json`. `hints` writes the command to type next.

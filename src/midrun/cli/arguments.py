@@ -1,13 +1,15 @@
-"""Arguments of every command: one function each, which adds them to an argparse parser.
+"""Arguments of every command: functions that add them to an argparse parser.
 
 The functions build on each other: a command on a run calls `add_run_argument`, which calls
 `add_target_options`, which calls `add_store_options`. `command_specs` names the function of
-each command.
+each command. The commands of controls share one function, with the arguments of their specs.
 """
 
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace
 from pathlib import Path
 from typing import Final, NoReturn
+
+from midrun.runs.control_specs import ControlSpec
 
 SCOPE_HELP: Final = "all, agent:NAME, label:LABEL or run:ID"
 SERVER_DEFAULT_PORT: Final = 8700
@@ -214,72 +216,33 @@ def add_feed_arguments(parser: ArgumentParser) -> None:
 # ── control ─────────────────────────────────────────────────────────────────────────────────
 
 
-def add_pause_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `pause`."""
-    add_run_argument(parser)
-    parser.add_argument("--now", action="store_true", help="also stop the running tools")
+def add_control_arguments(spec: ControlSpec, parser: ArgumentParser) -> None:
+    """Add the arguments of a control: its run or ask, and those of the spec."""
+    if spec.route.part == "ask":
+        add_ask_argument(parser)
+    else:
+        add_run_argument(parser)
+    for argument in spec.command.arguments:
+        if argument.kind == "flag":
+            parser.add_argument(argument.name, action="store_true", help=argument.help)
+        else:
+            parser.add_argument(
+                argument.name,
+                action="append" if argument.kind == "list" else "store",
+                nargs=argument.nargs,
+                type=int if argument.is_number else str,
+                choices=argument.choices,
+                default=argument.default,
+                metavar=argument.metavar,
+                help=argument.help,
+            )
 
 
-def add_resume_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `resume`."""
-    add_run_argument(parser)
-    parser.add_argument("text", nargs="?", metavar="TEXT", help="an instruction for the agent")
+def add_ask_argument(parser: ArgumentParser) -> None:
+    """Add an ask."""
+    add_target_options(parser)
     parser.add_argument(
-        "--cap", action="append", metavar="NAME=AMOUNT", help="raise a cap: steps=20, cost=5"
-    )
-
-
-def add_redirect_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `redirect`."""
-    add_run_argument(parser)
-    parser.add_argument("text", metavar="TEXT", help="the new instruction")
-    parser.add_argument("--now", action="store_true", help="at once, not at the next step")
-
-
-def add_say_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `say`."""
-    add_run_argument(parser)
-    parser.add_argument("text", metavar="TEXT", help="the side question")
-    parser.add_argument(
-        "--urgency",
-        choices=("now", "next", "later"),
-        default="next",
-        help="when the agent answers",
-    )
-
-
-def add_cancel_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `cancel`."""
-    add_run_argument(parser)
-    parser.add_argument("--undo-all", action="store_true", help="also undo finished work")
-    parser.add_argument("--reason", help="the reason, as the journal records it")
-
-
-def add_withdraw_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `withdraw`."""
-    add_run_argument(parser)
-    parser.add_argument(
-        "seq",
-        nargs="?",
-        type=int,
-        metavar="SEQ",
-        help="number of the request in `show` (the newest)",
-    )
-
-
-def add_raise_cap_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `raise-cap`."""
-    add_run_argument(parser)
-    parser.add_argument(
-        "cap", nargs="+", metavar="NAME=AMOUNT", help="the new cap: steps=20, cost=5"
-    )
-
-
-def add_frame_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `resume-frame` and `drop-frame`."""
-    add_run_argument(parser)
-    parser.add_argument(
-        "frame", nargs="?", metavar="FRAME", help="id of the topic in `show` (the topmost)"
+        "ask", metavar="ASK", help="id of the ask in `asks`; or RUN, if it has only one"
     )
 
 
@@ -291,54 +254,6 @@ def add_fork_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--at", type=int, metavar="SEQ", help="number of a boundary in `feed` (the newest)"
-    )
-
-
-def add_write_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `write`."""
-    add_run_argument(parser)
-    parser.add_argument("text", metavar="TEXT", help="the message of the assistant")
-
-
-def add_use_tool_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `use-tool`."""
-    add_run_argument(parser)
-    parser.add_argument("tool", metavar="TOOL", help="one of the agent's tools")
-    parser.add_argument("args", nargs="?", default="{}", metavar="JSON", help="its arguments")
-    parser.add_argument("--app", metavar="APP", help="the app with the agent; not with --url")
-
-
-def add_hand_back_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `hand-back`."""
-    add_run_argument(parser)
-    parser.add_argument("text", nargs="?", metavar="TEXT", help="an instruction for the agent")
-
-
-def add_ask_argument(parser: ArgumentParser) -> None:
-    """Add an ask."""
-    add_target_options(parser)
-    parser.add_argument(
-        "ask", metavar="ASK", help="id of the ask in `asks`; or RUN, if it has only one"
-    )
-
-
-def add_answer_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `answer`."""
-    add_ask_argument(parser)
-    parser.add_argument("value", metavar="VALUE", help="JSON, or plain text")
-
-
-def add_approve_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `approve`."""
-    add_ask_argument(parser)
-    parser.add_argument("--args", metavar="JSON", help="make the call with other arguments")
-
-
-def add_decline_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `decline`."""
-    add_ask_argument(parser)
-    parser.add_argument(
-        "reason", nargs="?", default="", metavar="REASON", help="the reason; the agent reads it"
     )
 
 

@@ -1,16 +1,19 @@
 """Specifications of all commands: summary, arguments and examples.
 
 `parser` builds the command line from `COMMAND_GROUPS`, and `completion` the shell completions.
-A new command needs an entry here, its arguments in `arguments`, and its function in `main`.
+A new command needs an entry here, its arguments in `arguments`, and its function in `main`. The
+command of a control needs none of these: it is made from the control's spec.
 """
 
 from argparse import ArgumentParser
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
 
 from midrun.cli import arguments
+from midrun.runs.control_specs import CONTROL_SPECS, CommandGroup
 
 
 class CommandSpec(Struct, frozen=True):
@@ -21,6 +24,18 @@ class CommandSpec(Struct, frozen=True):
         [ArgumentParser], None
     ]  # adds the arguments to the command's parser
     examples: tuple[str, ...]
+
+
+def _list_control_commands(group: CommandGroup) -> dict[str, CommandSpec]:
+    return {
+        spec.command_name: CommandSpec(
+            spec.command.summary,
+            partial(arguments.add_control_arguments, spec),
+            spec.command.examples,
+        )
+        for spec in CONTROL_SPECS
+        if spec.command.group == group
+    }
 
 
 COMMAND_GROUPS: Final = {
@@ -94,98 +109,17 @@ COMMAND_GROUPS: Final = {
             ("midrun export 3f2a > journal.jsonl",),
         ),
     },
-    "control": {
-        "pause": CommandSpec(
-            "pause a run at its next step; nothing is lost",
-            arguments.add_pause_arguments,
-            ("midrun pause 3f2a", "midrun pause 3f2a --now    also stop the running tools"),
-        ),
-        "resume": CommandSpec(
-            "resume a run, optionally with an instruction",
-            arguments.add_resume_arguments,
-            (
-                "midrun resume 3f2a",
-                'midrun resume 3f2a "Only the first three"',
-                "midrun resume 3f2a --cap steps=40    after it paused at a cap",
-            ),
-        ),
-        "redirect": CommandSpec(
-            "give a run a new instruction; finished work is kept",
-            arguments.add_redirect_arguments,
-            ('midrun redirect 3f2a "Only vendor A"', 'midrun redirect 3f2a "Stop that" --now'),
-        ),
-        "say": CommandSpec(
-            "ask a side question; the run then returns to its task",
-            arguments.add_say_arguments,
-            ('midrun say 3f2a "How far are you?"', 'midrun say 3f2a "Thanks" --urgency later'),
-        ),
-        "cancel": CommandSpec(
-            "cancel a run, undo its unfinished work, and report the result",
-            arguments.add_cancel_arguments,
-            ("midrun cancel 3f2a", 'midrun cancel 3f2a --undo-all --reason "wrong vendor"'),
-        ),
-    },
+    "control": _list_control_commands("control"),
     "decide": {
         "asks": CommandSpec(
             "list the questions and approvals that runs wait for",
             arguments.add_target_options,
             ("midrun asks",),
         ),
-        "answer": CommandSpec(
-            "answer a question; the answer becomes the tool's result",
-            arguments.add_answer_arguments,
-            ("midrun answer 3f2a blue", "midrun answer run_3f2a-a2 '{\"amount\": 40}'"),
-        ),
-        "approve": CommandSpec(
-            "approve a call, once",
-            arguments.add_approve_arguments,
-            ("midrun approve 3f2a", 'midrun approve run_3f2a-a1 --args \'{"to": "ada"}\''),
-        ),
-        "decline": CommandSpec(
-            "decline a call or a question",
-            arguments.add_decline_arguments,
-            ('midrun decline 3f2a "not to all customers"',),
-        ),
+        **_list_control_commands("decide"),
     },
     "more controls": {
-        "withdraw": CommandSpec(
-            "withdraw a request that has not been applied yet",
-            arguments.add_withdraw_arguments,
-            (
-                "midrun withdraw 3f2a",
-                "midrun withdraw 3f2a 41    the request that `show` lists at 41",
-            ),
-        ),
-        "raise-cap": CommandSpec(
-            "raise a cap of a run; if it paused at the cap, use resume --cap",
-            arguments.add_raise_cap_arguments,
-            ("midrun raise-cap 3f2a steps=40 cost=2.50",),
-        ),
-        "force-pause": CommandSpec(
-            "pause without calls that do not respond; their outcome is unknown",
-            arguments.add_run_argument,
-            ("midrun force-pause 3f2a    if a pause does not complete",),
-        ),
-        "resume-frame": CommandSpec(
-            "return to the topmost held topic",
-            arguments.add_frame_arguments,
-            ("midrun resume-frame 3f2a",),
-        ),
-        "drop-frame": CommandSpec(
-            "drop the topmost held topic",
-            arguments.add_frame_arguments,
-            ("midrun drop-frame 3f2a",),
-        ),
-        "retry-undo": CommandSpec(
-            "retry the undos that failed after a cancel",
-            arguments.add_run_argument,
-            ("midrun report 3f2a        lists what was not undone", "midrun retry-undo 3f2a"),
-        ),
-        "accept-residue": CommandSpec(
-            "accept the effects that could not be undone",
-            arguments.add_run_argument,
-            ("midrun accept-residue 3f2a",),
-        ),
+        **_list_control_commands("more controls"),
         "fork": CommandSpec(
             "continue in a new run; this run does not change",
             arguments.add_fork_arguments,
@@ -195,31 +129,7 @@ COMMAND_GROUPS: Final = {
             ),
         ),
     },
-    "take over": {
-        "take-over": CommandSpec(
-            "act in the agent's place, once no call is in flight",
-            arguments.add_run_argument,
-            ("midrun take-over 3f2a",),
-        ),
-        "write": CommandSpec(
-            "write a message in the agent's place",
-            arguments.add_write_arguments,
-            ('midrun write 3f2a "Vendor A is out: they closed in May."',),
-        ),
-        "use-tool": CommandSpec(
-            "call one of the agent's tools in its place",
-            arguments.add_use_tool_arguments,
-            (
-                'midrun use-tool 3f2a search \'{"q": "cats"}\' --url http://127.0.0.1:8700',
-                'midrun use-tool 3f2a search \'{"q": "cats"}\' --app app.py    for a store',
-            ),
-        ),
-        "hand-back": CommandSpec(
-            "return the run to its agent, which learns what you did",
-            arguments.add_hand_back_arguments,
-            ("midrun hand-back 3f2a", 'midrun hand-back 3f2a "Go on with vendor B"'),
-        ),
-    },
+    "take over": _list_control_commands("take over"),
     "operate": {
         "halt": CommandSpec(
             "set a halt: nothing starts until it is lifted",

@@ -1,124 +1,79 @@
 """Commands that send a control to a run, decide an ask, or set and lift a halt.
 
-Each function finds its run, calls the method of the same name, and prints the receipt with
-`print_receipt`. A receipt says that the control is in the journal; it may not be applied yet.
+`send_control` is the function of all controls: it finds the run, makes the body from the
+arguments as the control's spec says, sends it, and prints the receipt. A receipt says that the
+control is in the journal; it may not be applied yet.
 """
 
 from argparse import Namespace
+from typing import Final
 
 from midrun.cli.hints import format_command, print_worker_hint
 from midrun.cli.output import CommandOutput, format_receipt
 from midrun.cli.targets import find_ask, find_run, load_agents, open_target
-from midrun.codec.strict_json import parse_json
-from midrun.core.stops import CAP_TYPES
-from midrun.core.values import Json, RedirectTiming, UndoSet
+from midrun.core.values import Json
 from midrun.errors import Misconfigured
+from midrun.runs.control_specs import CONTROL_SPECS, ControlSpec, ControlTarget
 from midrun.runs.protocols import AnyMidrun, AnyRun
-from midrun.runs.validation import ActorLike
+from midrun.runs.validation import ActorLike, ControlOptions
 from midrun.runs.values import Receipt
-from midrun.tui.styled_text import parse_typed_value
+
+SPECS_BY_COMMAND: Final = {spec.command_name: spec for spec in CONTROL_SPECS}
 
 
-async def pause(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Pause a run."""
+async def send_control(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
+    """Send the control that the command names, and print its receipt."""
+    spec = SPECS_BY_COMMAND[args.command]
+    target = await _find_target(midrun, spec, args)
+    body = spec.read_body(args)
+    actor = _operator_actor(args) if spec.command.as_operator else args.actor
+    receipt = await spec.send(target, body, ControlOptions(actor=actor, reason=body.reason))
+    return await print_receipt(midrun, args, out, target.run, receipt)
+
+
+async def use_tool(args: Namespace, out: CommandOutput) -> int:
+    """Call a tool in the agent's place.
+
+    The arguments are checked against the tool's schema, so this process needs the agent's code
+    (`--app`) unless a server has it.
+    """
+    if args.app and args.url:
+        problem = "cannot be combined with --url: a server has its own agents; leave --app out"
+        raise Misconfigured("--app", problem)
+    agents = load_agents(args.app) if args.app else ()
+    async with open_target(args, agents, drive=False) as midrun:
+        return await send_control(midrun, args, out)
+
+
+async def _find_target(midrun: AnyMidrun, spec: ControlSpec, args: Namespace) -> ControlTarget:
+    """Return the run of the command, and the ask, topic or request that it names."""
+    if spec.route.part == "ask":
+        run, ask = await find_ask(midrun, args.ask)
+        return ControlTarget(run, ask or "")
     run = await find_run(midrun, args.run)
-    return await print_receipt(
-        midrun, args, out, run, await run.pause(now=args.now, actor=args.actor)
-    )
+    match spec.route.part:
+        case "frame":
+            return ControlTarget(run, args.frame or await _find_top_frame(run))
+        case "command":
+            seq = args.seq if args.seq is not None else await _find_newest_request(run)
+            return ControlTarget(run, str(seq))
+        case _:
+            return ControlTarget(run)
 
 
-async def resume(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Resume a run."""
-    run = await find_run(midrun, args.run)
-    caps = dict(map(_parse_cap, args.cap)) if args.cap else None
-    receipt = await run.resume(args.text, caps=caps, actor=args.actor)
-    return await print_receipt(midrun, args, out, run, receipt)
+async def _find_top_frame(run: AnyRun) -> str:
+    frames = (await run.view()).frames
+    if not frames:
+        raise Misconfigured(run.id, "no topic is held; `show` lists the held topics")
+    return frames[-1].id
 
 
-async def redirect(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Redirect a run."""
-    run = await find_run(midrun, args.run)
-    when: RedirectTiming = "now" if args.now else "next_step"
-    receipt = await run.redirect(args.text, when=when, actor=args.actor)
-    return await print_receipt(midrun, args, out, run, receipt)
-
-
-async def say_to(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Send a side question to a run."""
-    run = await find_run(midrun, args.run)
-    receipt = await run.say(args.text, urgency=args.urgency, actor=args.actor)
-    return await print_receipt(midrun, args, out, run, receipt)
-
-
-async def cancel(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Cancel a run."""
-    run = await find_run(midrun, args.run)
-    undo: UndoSet = "all" if args.undo_all else "in_flight"
-    receipt = await run.cancel(undo=undo, reason=args.reason, actor=args.actor)
-    return await print_receipt(midrun, args, out, run, receipt)
-
-
-async def withdraw(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Withdraw a pending request; without a seq, the newest one."""
-    run = await find_run(midrun, args.run)
-    seq = args.seq
-    if seq is None:
-        pending = (await run.view()).pending
-        if not pending:
-            problem = "no request is pending; `resume` withdraws a pending pause"
-            raise Misconfigured(run.id, problem)
-        seq = pending[-1].seq
-    return await print_receipt(
-        midrun, args, out, run, await run.withdraw(seq, actor=args.actor)
-    )
-
-
-async def raise_cap(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Raise caps of a run."""
-    run = await find_run(midrun, args.run)
-    caps: dict[str, float] = dict(map(_parse_cap, args.cap))
-    receipt = await run.raise_cap(actor=args.actor, **caps)  # type: ignore[arg-type]  # caps, by name
-    return await print_receipt(midrun, args, out, run, receipt)
-
-
-async def force_pause(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Pause a run without waiting for calls that do not respond."""
-    run = await find_run(midrun, args.run)
-    return await print_receipt(midrun, args, out, run, await run.force_pause(actor=args.actor))
-
-
-async def resume_frame(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Return to a held topic."""
-    run = await find_run(midrun, args.run)
-    frame = await _find_frame(run, args)
-    return await print_receipt(
-        midrun, args, out, run, await run.resume_frame(frame, actor=args.actor)
-    )
-
-
-async def drop_frame(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Drop a held topic."""
-    run = await find_run(midrun, args.run)
-    frame = await _find_frame(run, args)
-    return await print_receipt(
-        midrun, args, out, run, await run.drop_frame(frame, actor=args.actor)
-    )
-
-
-async def retry_undo(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Retry the undos that failed."""
-    run = await find_run(midrun, args.run)
-    return await print_receipt(
-        midrun, args, out, run, await run.retry_undo(actor=_operator_actor(args))
-    )
-
-
-async def accept_residue(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Accept the effects that could not be undone."""
-    run = await find_run(midrun, args.run)
-    return await print_receipt(
-        midrun, args, out, run, await run.accept_residue(actor=_operator_actor(args))
-    )
+async def _find_newest_request(run: AnyRun) -> int:
+    pending = (await run.view()).pending
+    if not pending:
+        problem = "no request is pending; `resume` withdraws a pending pause"
+        raise Misconfigured(run.id, problem)
+    return pending[-1].seq
 
 
 async def fork(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
@@ -130,29 +85,6 @@ async def fork(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     out.write(shape, f"{forked.id}", f"it continues {run.id}, which does not change")
     await print_worker_hint(midrun, view, args, out)
     return 0
-
-
-async def answer(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Answer a question."""
-    run, ask = await find_ask(midrun, args.ask)
-    receipt = await run.answer(parse_typed_value(args.value), ask=ask, actor=args.actor)
-    return await print_receipt(midrun, args, out, run, receipt)
-
-
-async def approve(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Approve a call."""
-    run, ask = await find_ask(midrun, args.ask)
-    edited = None if args.args is None else parse_json(args.args)
-    receipt = await run.approve(ask=ask, args=edited, actor=args.actor)
-    return await print_receipt(midrun, args, out, run, receipt)
-
-
-async def decline(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Decline a call."""
-    run, ask = await find_ask(midrun, args.ask)
-    return await print_receipt(
-        midrun, args, out, run, await run.decline(args.reason, ask=ask, actor=args.actor)
-    )
 
 
 async def halt(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
@@ -200,68 +132,6 @@ async def print_receipt(
     return 0
 
 
-async def _find_frame(run: AnyRun, args: Namespace) -> str:
-    """Return the id of the named topic, or of the topmost one."""
-    if args.frame:
-        return str(args.frame)
-    frames = (await run.view()).frames
-    if not frames:
-        raise Misconfigured(run.id, "no topic is held; `show` lists the held topics")
-    return frames[-1].id
-
-
 def _receipt_fields(receipt: Receipt) -> dict[str, Json]:
     """Return all fields, including empty ones, which msgspec would leave out."""
     return {name: getattr(receipt, name) for name in receipt.__struct_fields__}
-
-
-def _parse_cap(text: str) -> tuple[str, float]:
-    name, equals, amount = text.partition("=")
-    if equals and name not in CAP_TYPES:
-        raise Misconfigured(text, f"there is no such cap; the caps are: {', '.join(CAP_TYPES)}")
-    try:
-        return name, float(amount)
-    except ValueError:
-        expected = "the amount must be a number" if equals else "must be NAME=AMOUNT"
-        raise Misconfigured(text, f"{expected}, such as steps=20") from None
-
-
-# Commands of a user who acts in the agent's place.
-
-
-async def take_over(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Take a run over from its agent."""
-    run = await find_run(midrun, args.run)
-    return await print_receipt(midrun, args, out, run, await run.take_over(actor=args.actor))
-
-
-async def write(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Write a message in the agent's place."""
-    run = await find_run(midrun, args.run)
-    return await print_receipt(
-        midrun, args, out, run, await run.write(args.text, actor=args.actor)
-    )
-
-
-async def use_tool(args: Namespace, out: CommandOutput) -> int:
-    """Call a tool in the agent's place.
-
-    The arguments are checked against the tool's schema, so this process needs the agent's code
-    (`--app`) unless a server has it.
-    """
-    if args.app and args.url:
-        problem = "cannot be combined with --url: a server has its own agents; leave --app out"
-        raise Misconfigured("--app", problem)
-    agents = load_agents(args.app) if args.app else ()
-    async with open_target(args, agents, drive=False) as midrun:
-        run = await find_run(midrun, args.run)
-        receipt = await run.use_tool(args.tool, parse_json(args.args), actor=args.actor)
-        return await print_receipt(midrun, args, out, run, receipt)
-
-
-async def hand_back(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Return the run to its agent."""
-    run = await find_run(midrun, args.run)
-    return await print_receipt(
-        midrun, args, out, run, await run.hand_back(args.text, actor=args.actor)
-    )

@@ -22,6 +22,7 @@ from midrun.cli.output import UNWRITABLE_ERRNOS, CommandOutput
 from midrun.cli.parser import UsageError, build_parser
 from midrun.cli.targets import open_target, resolve_settings
 from midrun.errors import ControlRefused, MidrunError, RunNotFound, ServerRefused
+from midrun.runs.control_specs import CONTROL_SPECS
 from midrun.runs.protocols import AnyMidrun
 from midrun.tui.styled_text import escape_controls
 
@@ -36,25 +37,8 @@ COMMANDS: Final = {
     "verify": "inspect_commands.verify",
     "export": "inspect_commands.export",
     "asks": "inspect_commands.asks",
-    "pause": "control_commands.pause",
-    "resume": "control_commands.resume",
-    "redirect": "control_commands.redirect",
-    "say": "control_commands.say_to",
-    "cancel": "control_commands.cancel",
-    "withdraw": "control_commands.withdraw",
-    "raise-cap": "control_commands.raise_cap",
-    "force-pause": "control_commands.force_pause",
-    "resume-frame": "control_commands.resume_frame",
-    "drop-frame": "control_commands.drop_frame",
-    "retry-undo": "control_commands.retry_undo",
-    "accept-residue": "control_commands.accept_residue",
+    **{spec.command_name: "control_commands.send_control" for spec in CONTROL_SPECS},
     "fork": "control_commands.fork",
-    "take-over": "control_commands.take_over",
-    "write": "control_commands.write",
-    "hand-back": "control_commands.hand_back",
-    "answer": "control_commands.answer",
-    "approve": "control_commands.approve",
-    "decline": "control_commands.decline",
     "halt": "control_commands.halt",
     "lift": "control_commands.lift",
 }
@@ -69,7 +53,7 @@ STANDALONE_COMMANDS: Final = {
     "use-tool": "control_commands.use_tool",
     "completion": "completion.completion",
 }
-"""Commands that open the store or server themselves, or need neither."""
+"""Commands that open the store or server themselves, or need neither; they come first."""
 
 HINT_BY_ERROR_CODE: Final = {
     "store_unreachable": "name the store or the server: --store or --url",

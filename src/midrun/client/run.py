@@ -1,4 +1,7 @@
-"""`RemoteRun`: the handle of one run of a server, over HTTP. `Run` documents the methods."""
+"""`RemoteRun`: the handle of one run of a server, over HTTP. `Run` documents the methods.
+
+A control method checks its arguments, makes the body, and sends it as the control's spec says.
+"""
 
 from collections.abc import AsyncGenerator, Mapping
 from datetime import timedelta
@@ -6,14 +9,14 @@ from typing import Final, Unpack, get_args
 
 import anyio
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Cancelled, Completed, Outcome, make_outcome
 from midrun.client.decode import decode_value
 from midrun.client.transport import HttpTransport, follow_feed
 from midrun.codec.strict_json import normalize_json
-from midrun.core.ids import MICROS_PER_SECOND, RunId
+from midrun.core.ids import MICROS_PER_SECOND, RunId, micros_to_datetime
 from midrun.core.stops import CAP_TYPES
 from midrun.core.values import (
     RESTING_PHASES,
@@ -25,7 +28,23 @@ from midrun.core.values import (
     Urgency,
 )
 from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
+from midrun.runs import control_specs as specs
 from midrun.runs import validation
+from midrun.runs.control_bodies import (
+    CancelBody,
+    Caps,
+    ChangeBody,
+    ControlBody,
+    DecisionBody,
+    HandBackBody,
+    MessageBody,
+    PauseBody,
+    RedirectBody,
+    ResumeBody,
+    UseToolBody,
+    WriteBody,
+)
+from midrun.runs.control_specs import ControlSpec
 from midrun.runs.validation import (
     ActorLike,
     ControlOptions,
@@ -72,10 +91,11 @@ class RemoteRun:
         **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Pause the run at the next step boundary, or at once with `now`."""
-        body: dict[str, object] = {"mode": "now" if now else "boundary"}
+        hold_s = None
         if hold is not None:
-            body["hold_s"] = validation.convert_duration("hold", hold) / MICROS_PER_SECOND
-        return await self._submit("pause", body, options)
+            hold_s = validation.convert_duration("hold", hold) / MICROS_PER_SECOND
+        body = PauseBody(mode="now" if now else "boundary", hold_s=hold_s)
+        return await self._send(specs.PAUSE, options, body)
 
     async def resume(
         self,
@@ -85,10 +105,10 @@ class RemoteRun:
         **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Continue a paused or failed run, with an instruction for the agent if given."""
-        instruction = validation.check_text("instruction", instruction or "")
+        text = validation.check_text("instruction", instruction or "")
         raised = await self._convert_caps("resume", caps or {})
-        return await self._submit(
-            "resume", {"instruction": instruction, "caps": raised}, options
+        return await self._send(
+            specs.RESUME, options, ResumeBody(instruction=text, caps=raised)
         )
 
     async def redirect(
@@ -100,8 +120,10 @@ class RemoteRun:
     ) -> Receipt:
         """Give the agent a new instruction; keep the work that is finished."""
         check_choice("when", when, get_args(RedirectTiming))
-        body = {"instruction": validation.check_text("redirect", text), "when": when}
-        return await self._submit("redirect", body, options)
+        text = validation.check_text("redirect", text)
+        return await self._send(
+            specs.REDIRECT, options, RedirectBody(instruction=text, when=when)
+        )
 
     async def say(
         self,
@@ -113,28 +135,27 @@ class RemoteRun:
     ) -> Receipt:
         """Send a message to the run; the agent answers it and returns to its task."""
         check_choice("urgency", urgency, get_args(Urgency))
-        body = {"text": validation.check_text("say", text), "urgency": urgency}
+        text, due = validation.check_text("say", text), None
         if at is not None:
-            body["at"] = validation.format_time(
-                validation.convert_time("at", at, self._transport.now())
-            )
-        return await self._submit("messages", body, options)
+            due = micros_to_datetime(validation.convert_time("at", at, self._transport.now()))
+        body = MessageBody(text=text, urgency=urgency, at=due)
+        return await self._send(specs.SAY, options, body)
 
     async def answer(
         self, value: Json, *, ask: str | None = None, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Answer a question of the run; `value` becomes the result of the call that asked."""
-        body = {"decision": "answer", "value": normalize_json(value)}
-        return await self._submit_decision("answer", ask, body, options)
+        body = DecisionBody(decision="answer", value=normalize_json(value))
+        return await self._send_decision(specs.ANSWER, options, body, ask)
 
     async def approve(
         self, *, ask: str | None = None, args: Json = None, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Approve a proposed call: it is made once, with exactly the arguments shown."""
-        body: dict[str, object] = {"decision": "approve"}
-        if args is not None:
-            body = {"decision": "edit", "args": normalize_json(args)}
-        return await self._submit_decision("approve", ask, body, options)
+        body = DecisionBody(
+            decision="approve" if args is None else "edit", args=normalize_json(args)
+        )
+        return await self._send_decision(specs.APPROVE, options, body, ask)
 
     async def decline(
         self,
@@ -147,14 +168,15 @@ class RemoteRun:
     ) -> Receipt:
         """Decline a proposed call; the agent reads `reason` in place of a result."""
         options = ControlOptions(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        return await self._submit_decision("decline", ask, {"decision": "decline"}, options)
+        body = DecisionBody(decision="decline")
+        return await self._send_decision(specs.DECLINE, options, body, ask)
 
     async def cancel(
         self, *, undo: UndoSet = "in_flight", **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Cancel the run: abort its calls, undo effects, release resources."""
         check_choice("undo", undo, get_args(UndoSet))
-        return await self._submit("cancel", {"undo": undo}, options)
+        return await self._send(specs.CANCEL, options, CancelBody(undo=undo))
 
     async def raise_cap(
         self,
@@ -167,57 +189,55 @@ class RemoteRun:
     ) -> Receipt:
         """Raise caps by name: steps, tokens, cost (dollars), time (seconds), tool_calls."""
         options = ControlOptions(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        body = {"caps": await self._convert_caps("raise_cap", caps)}
-        return await self._submit("", body, options, method="PATCH")
+        raised = await self._convert_caps("raise_cap", caps)
+        return await self._send(specs.RAISE_CAP, options, ChangeBody(caps=raised))
 
     async def withdraw(self, seq: int, **options: Unpack[ControlOptions]) -> Receipt:
         """Withdraw the pause, redirect or message at `seq`, if it is not applied yet."""
-        return await self._submit(f"commands/cmd_{seq}", None, options, method="DELETE")
+        return await self._send(specs.WITHDRAW, options, part=f"cmd_{seq}")
 
     async def force_pause(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Finish a pause without the calls that do not respond."""
-        return await self._submit("force_pause", {}, options)
+        return await self._send(specs.FORCE_PAUSE, options)
 
     async def retry_undo(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Run the undo hooks again for effects that could not be undone."""
-        return await self._submit("retry_undo", {}, options)
+        return await self._send(specs.RETRY_UNDO, options)
 
     async def accept_residue(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Accept the effects that could not be undone; they stay in the report."""
-        return await self._submit("accept_residue", {}, options)
+        return await self._send(specs.ACCEPT_RESIDUE, options)
 
     async def resume_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Return to the topmost held topic."""
-        return await self._submit(f"frames/{frame}/resume", {}, options)
+        return await self._send(specs.RESUME_FRAME, options, part=frame)
 
     async def drop_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Drop the topmost held topic; the agent does not return to it."""
-        return await self._submit(f"frames/{frame}", None, options, method="DELETE")
+        return await self._send(specs.DROP_FRAME, options, part=frame)
 
     async def take_over(self, **options: Unpack[ControlOptions]) -> Receipt:
         """Take the agent's place as soon as no call is in flight."""
-        return await self._submit("take_over", {}, options)
+        return await self._send(specs.TAKE_OVER, options)
 
     async def write(self, text: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Write a message as the assistant; allowed after `take_over`."""
-        return await self._submit(
-            "write", {"text": validation.check_text("write", text)}, options
-        )
+        body = WriteBody(text=validation.check_text("write", text))
+        return await self._send(specs.WRITE, options, body)
 
     async def use_tool(
         self, tool: str, args: Json, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Call one of the agent's tools; allowed after `take_over`."""
-        return await self._submit(
-            "use_tool", {"tool": tool, "args": normalize_json(args)}, options
-        )
+        body = UseToolBody(tool=tool, args=normalize_json(args))
+        return await self._send(specs.USE_TOOL, options, body)
 
     async def hand_back(
         self, instruction: str | None = None, **options: Unpack[ControlOptions]
     ) -> Receipt:
         """Return the run to its agent after `take_over`, with an instruction if given."""
-        instruction = validation.check_text("instruction", instruction or "")
-        return await self._submit("hand_back", {"instruction": instruction}, options)
+        text = validation.check_text("instruction", instruction or "")
+        return await self._send(specs.HAND_BACK, options, HandBackBody(instruction=text))
 
     async def fork(
         self,
@@ -326,54 +346,31 @@ class RemoteRun:
 
     # ── internals ─────────────────────────────────────────────────────────────────────────
 
-    async def _submit(
+    async def _send(
         self,
-        name: str,
-        body: Mapping[str, object] | None,
+        spec: ControlSpec,
         options: ControlOptions,
+        body: ControlBody | None = None,
         *,
-        method: str = "POST",
+        part: str = "",
     ) -> Receipt:
-        """Send a control and return its receipt."""
-        # A DELETE request has no body (None); the reason then goes into the query.
-        reason = self._check_options(options)
-        return await self._send_control(
-            method,
-            f"{self._path}/{name}".rstrip("/"),
-            None if body is None else {**body, "reason": reason},
-            options,
-            params={"reason": reason} if body is None else None,
-        )
-
-    async def _submit_decision(
-        self, control: str, ask: str | None, body: Mapping[str, object], options: ControlOptions
-    ) -> Receipt:
-        path = f"/v1/asks/{self.id}-{await self._resolve_ask(ask, control)}"
-        decision = {**body, "comment": self._check_options(options)}
-        return await self._send_control("POST", path, decision, options)
-
-    def _check_options(self, options: ControlOptions) -> str:
-        """Check the shared keyword arguments of a control, and return its reason."""
+        """Send the request of a control, and return the receipt; `part` is in the path."""
         if unknown := options.keys() - ControlOptions.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
         self._transport.check_actor(options.get("actor"))
-        return validation.check_text("reason", options.get("reason") or "")
-
-    async def _send_control(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, object] | None,
-        options: ControlOptions,
-        params: Mapping[str, str] | None = None,
-    ) -> Receipt:
-        """Send a control, and return its receipt."""
-        seen = options.get("seen")
-        # The server requires If-Match for PATCH; "*" matches every revision.
-        if_match = f'"{seen}"' if seen is not None else "*" if method == "PATCH" else ""
-        request_id = options.get("request_id")
+        reason = validation.check_text("reason", options.get("reason") or "")
+        route, seen = spec.route, options.get("seen")
+        # "*" matches every revision.
+        every = "*" if route.if_match == "required" else ""
+        # A DELETE request has no body; the reason then goes into the query.
+        in_query = route.method == "DELETE"
         reply = await self._transport.send_change(
-            method, path, body, request_id=request_id, if_match=if_match, params=params
+            route.method,
+            route.format_path(self.id, part),
+            None if in_query else _encode_body((body or spec.body()).with_reason(reason)),
+            request_id=options.get("request_id"),
+            if_match=every if seen is None else f'"{seen}"',
+            params={"reason": reason} if in_query else None,
         )
         data = reply.json()
         command = data.get("command", data)
@@ -388,7 +385,13 @@ class RemoteRun:
             else receipt
         )
 
-    async def _convert_caps(self, control: str, caps: Mapping[str, float]) -> dict[str, float]:
+    async def _send_decision(
+        self, spec: ControlSpec, options: ControlOptions, body: DecisionBody, ask: str | None
+    ) -> Receipt:
+        ask = await self._resolve_ask(ask, spec.name)
+        return await self._send(spec, options, body, part=f"{self.id}-{ask}")
+
+    async def _convert_caps(self, control: str, caps: Mapping[str, float]) -> Caps:
         """Check caps, and return them in the units of the HTTP interface.
 
         Raises:
@@ -400,9 +403,9 @@ class RemoteRun:
         if caps.keys() - CAP_TYPES.keys():
             view = await self.view()
             raise ControlRefused(self.id, control, "no_such_cap", view.phase, view.allowed)
-        return {
-            name: round(cap) if name in _INTEGER_CAPS else cap for name, cap in caps.items()
-        }
+        return Caps.from_amounts(
+            {name: round(cap) if name in _INTEGER_CAPS else cap for name, cap in caps.items()}
+        )
 
     async def _resolve_ask(self, ask: str | None, control: str) -> str:
         """Return `ask`, or the id of the only open ask if `ask` is None.
@@ -417,3 +420,8 @@ class RemoteRun:
             return view.asks[0].id
         reason = "no_such_ask" if not view.asks else "several_asks_open"
         raise ControlRefused(self.id, control, reason, view.phase, view.allowed)
+
+
+def _encode_body(body: ControlBody) -> dict[str, object]:
+    """Return the fields of a body; a field that is None is left out, which means the same."""
+    return {name: value for name, value in asdict(body).items() if value is not None}

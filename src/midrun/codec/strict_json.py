@@ -128,6 +128,14 @@ def parse_json(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> object
     return normalize_json(value, "$", limits)
 
 
+def parse_json_or_text(text: str) -> object:
+    """Return the value of a typed answer: parsed JSON, or the text if it is not JSON."""
+    try:
+        return parse_json(text)
+    except NotJson:
+        return text
+
+
 class _JsonProblem(Exception):
     """A problem found in the walk. Each level that it passes adds its key to the path.
 

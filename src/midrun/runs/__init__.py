@@ -11,5 +11,7 @@ position (`feed.py`), so all methods work from any process that has the store op
 Arguments are checked in `validation.py` before anything is appended. `checkpoints.py` moves a
 run and its child runs between stores; `in_memory.py` is behind `Agent.run`, without a store.
 `midrun.client` implements the same interface (`protocols.py`) over HTTP, and shares only
-`values.py` and `validation.py`. Start reading at `Midrun.start`, then `RunService.submit`.
+`values.py`, `validation.py` and the specs. `control_specs.py` describes each control once, for
+HTTP, client, command line and terminal. Start reading at `Midrun.start`, then
+`RunService.submit`.
 """

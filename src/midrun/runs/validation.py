@@ -18,7 +18,6 @@ from midrun.core.ids import (
     Micros,
     add_micros,
     datetime_to_micros,
-    micros_to_datetime,
 )
 from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.stops import CAP_MAX
@@ -193,11 +192,6 @@ def convert_time(name: str, value: object, now: Micros) -> Micros:
         problem = f"must be a timedelta or a datetime with a time zone, got {value!r}"
         raise Misconfigured(name, problem)
     return datetime_to_micros(value)
-
-
-def format_time(at: Micros) -> str:
-    """Return a time as ISO 8601 text, as `datetime.fromisoformat` reads it."""
-    return micros_to_datetime(at).isoformat()
 
 
 def convert_caps(caps: dict[str, float]) -> dict[str, int]:

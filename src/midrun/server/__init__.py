@@ -7,8 +7,9 @@ Litestar. `serve(mid)` runs it with uvicorn, on loopback by default. Theory of o
   and role, in this order (`request_checks.py`, `auth.py`, `limits.py`). The first check that
   fails is the answer. A request that passes becomes a `RequestContext`: the caller, the path
   parameters, and the `ServerState` that all requests share. `routes.py` is the table of all
-  endpoints. A handler decodes the body (`schemas.py`), calls `Midrun` or `Run`, whose
-  `RunService` decides and appends, and returns a view. A refusal is an RFC 9457 problem.
+  endpoints; those of controls come from `runs/control_specs.py`. A handler decodes the body
+  (`schemas.py`), calls `Midrun` or `Run`, whose `RunService` decides and appends, and returns
+  a view. A refusal is an RFC 9457 problem.
 - **Views.** `run_views.py` caches the state of each run and reads on from its last seq. The
   journal is the same for all callers; `run_page.py` adds the viewer's overlay: which buttons
   this role may press, whether the worker still sends heartbeats, halts, and the current time.
@@ -23,7 +24,7 @@ Litestar. `serve(mid)` runs it with uvicorn, on loopback by default. Theory of o
 
 Invariants: the server stores nothing of its own and decides nothing about a run; every answer
 follows from the journal, the store's rows and the clock. Start with `App._respond`, then
-`request_context.py`, then one handler of `controls.py`.
+`request_context.py`, then `controls.send_control`.
 """
 
 try:

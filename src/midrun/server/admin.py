@@ -13,6 +13,7 @@ from midrun.core.ids import Micros, RunId
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
 from midrun.errors import MidrunError, RunNotFound
 from midrun.ports.store import HaltRecord, RunQuery
+from midrun.runs.control_bodies import Empty
 from midrun.server.auth import SESSION_LIFETIME_S
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_checks import mount_path, split_host
@@ -22,7 +23,7 @@ from midrun.server.request_context import (
     is_stopping,
     json_response,
 )
-from midrun.server.schemas import Empty, HaltBody, LiftBody
+from midrun.server.schemas import HaltBody, LiftBody
 
 PROOF_HEADER: Final = "midrun-session-proof"
 """The header in which a page sends the proof of its session, in addition to the cookie."""

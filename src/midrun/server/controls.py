@@ -1,41 +1,88 @@
-"""Handlers for controls. Each calls one method of `Run`.
+"""Handlers for controls, which call the method of `Run`, and for asks.
 
-All have the same shape: find the run (404 if the caller may not see it), decode the body, send
-the control with the caller's actor, request id and revision, and return the receipt with the
-run. The core decides; its refusal (`ControlRefused`) becomes a problem in `App`.
+`send_control` is the handler of every control of `CONTROL_SPECS`: find the run (404 if the
+caller may not see it), decode the body, send the control with the caller's actor, request id
+and revision, and return the receipt with the run. Only decisions about asks have a handler of
+their own. The core decides; its refusal (`ControlRefused`) becomes a problem in `App`.
 """
-
-from datetime import timedelta
 
 from msgspec import structs
 from starlette.responses import Response
 
 from midrun.agents.outcome import AskView, make_ask_views
 from midrun.core.decide.asks import may_decide
-from midrun.core.ids import AskId, RunId
+from midrun.core.ids import RunId
 from midrun.core.state import Ask, State
 from midrun.core.values import Value
 from midrun.errors import ControlRefused, RunNotFound
 from midrun.ports.store import RunQuery
-from midrun.runs.run import Run
-from midrun.runs.validation import ControlOptions
+from midrun.runs.control_bodies import ControlBody, DecisionBody, ResumeBody
+from midrun.runs.control_specs import DECISIONS, ControlSpec, ControlTarget
+from midrun.runs.validation import REASON_MAX_CHARS, ControlOptions
 from midrun.runs.values import Receipt
 from midrun.server.problem_details import HttpProblem, problem_from_error
 from midrun.server.request_context import RequestContext, control_response, json_response
 from midrun.server.run_views import UNREADABLE_ERRORS
-from midrun.server.schemas import (
-    REASON_MAX,
-    CancelBody,
-    DecisionBody,
-    Empty,
-    HandBackBody,
-    MessageBody,
-    PauseBody,
-    RedirectBody,
-    ResumeBody,
-    UseToolBody,
-    WriteBody,
-)
+
+
+async def send_control(spec: ControlSpec, context: RequestContext) -> Response:
+    """Send a control to the run that the path names."""
+    run = await context.find_run()
+    target = ControlTarget(run, _find_part(context))
+    body = await _read_body(spec, context)
+    if isinstance(body, ResumeBody) and body.caps.list_set_caps():
+        _check_may_raise_caps(context)
+    if spec.route.if_match == "required":
+        context.if_match_revision(required=True)
+
+    async def send(options: ControlOptions) -> Receipt:
+        return await spec.send(target, body, options)
+
+    options = context.control_arguments(body.reason)
+    if spec.route.is_queued:
+        receipt = await context.send_with_pending_limit(run.id, options, send)
+    else:
+        receipt = await send(options)
+    return await control_response(context, run, receipt)
+
+
+def _find_part(context: RequestContext) -> str:
+    """Return the part of the run that the path names; "" if it names none.
+
+    Raises:
+        HttpProblem: 404, the id of a command has another form than `cmd_41`.
+    """
+    command = context.path.get("command")
+    if command is None:
+        return context.path.get("frame", "")
+    name, _, seq = command.partition("_")
+    if name != "cmd" or not (seq.isascii() and seq.isdecimal()) or len(seq) > 15:  # noqa: PLR2004 - longer than any seq
+        raise HttpProblem(
+            "command_not_found", 404, f"Cannot find command {command} in this run."
+        )
+    return seq
+
+
+async def _read_body(spec: ControlSpec, context: RequestContext) -> ControlBody:
+    """Return the body of the request; a DELETE has none, but a reason in its query.
+
+    Raises:
+        HttpProblem: 400, the reason in the query is too long; else as `decode_body`.
+    """
+    if spec.route.method != "DELETE":
+        return await context.decode_body(spec.body)
+    reason = context.request.query_params.get("reason", "")
+    if len(reason) > REASON_MAX_CHARS:
+        problem = f"reason must have at most {REASON_MAX_CHARS} characters, got {len(reason)}"
+        raise HttpProblem("bad_query", 400, problem)
+    return spec.body().with_reason(reason)
+
+
+def _check_may_raise_caps(context: RequestContext) -> None:
+    if context.actor.role != "operator":
+        problem = f"Cannot raise caps as {context.actor.role}: only operators may."
+        raise HttpProblem("not_allowed", 403, problem)
+
 
 # Handlers for asks: list the asks of all runs, and decide one.
 #
@@ -135,7 +182,9 @@ async def decide_ask(context: RequestContext) -> Response:
     body = await context.decode_body(DecisionBody)
     _check_decision(body)
     try:
-        receipt = await _send_decision(context, run, AskId(ask_id), body)
+        receipt = await DECISIONS[body.decision].send(
+            ControlTarget(run, ask_id), body, context.control_arguments(body.reason)
+        )
     except ControlRefused as refusal:
         # The core refuses any closed ask alike. HTTP tells 410 Gone (expired) from 409.
         closed = (await server.views.read_state(run_id)).find_ask(ask_id)
@@ -167,178 +216,3 @@ def _check_decision(body: DecisionBody) -> None:
     if body.value is not None and body.decision != "answer":
         problem = "Cannot read the decision: `value` belongs to the decision `answer` only."
         raise HttpProblem("invalid_body", 422, problem)
-
-
-async def _send_decision(
-    context: RequestContext, run: Run, ask: AskId, body: DecisionBody
-) -> Receipt:
-    asking = context.control_arguments(body.comment)
-    match body.decision:
-        case "approve":
-            return await run.approve(ask=ask, **asking)
-        case "edit":
-            return await run.approve(ask=ask, args=body.args, **asking)
-        case "decline":
-            return await run.decline(
-                body.comment,
-                ask=ask,
-                actor=context.actor,
-                request_id=context.request_id(),
-                seen=context.if_match_revision(),
-            )
-        case "answer":
-            return await run.answer(body.value, ask=ask, **asking)
-
-
-async def pause(context: RequestContext) -> Response:
-    """Pause the run; `If-Match` is not needed, because a stop is never refused as stale."""
-    run, body = await context.find_run(), await context.decode_body(PauseBody)
-    hold = None if body.hold_s is None else timedelta(seconds=body.hold_s)
-    now = body.mode == "now"
-    return await control_response(
-        context,
-        run,
-        await run.pause(now=now, hold=hold, **context.control_arguments(body.reason)),
-    )
-
-
-async def resume(context: RequestContext) -> Response:
-    """Resume the run; while it is pausing, withdraw the pause."""
-    run, body = await context.find_run(), await context.decode_body(ResumeBody)
-    if body.caps.list_set_caps() and context.actor.role != "operator":
-        problem = f"Cannot raise caps as {context.actor.role}: only operators may."
-        raise HttpProblem("not_allowed", 403, problem)
-    asking = context.control_arguments(body.reason)
-    receipt = await run.resume(
-        body.instruction or None, caps=body.caps.list_set_caps(), **asking
-    )
-    return await control_response(context, run, receipt)
-
-
-async def redirect(context: RequestContext) -> Response:
-    """Redirect the run; a paused run resumes with the instruction."""
-    run, body = await context.find_run(), await context.decode_body(RedirectBody)
-    asking = context.control_arguments(body.reason)
-    receipt = await context.redirect(run, body.instruction, asking, when=body.when)
-    return await control_response(context, run, receipt)
-
-
-async def say(context: RequestContext) -> Response:
-    """Send a message to the run while it works."""
-    run, body = await context.find_run(), await context.decode_body(MessageBody)
-
-    async def send(asking: ControlOptions) -> Receipt:
-        return await run.say(body.text, urgency=body.urgency, at=body.at, **asking)
-
-    receipt = await context.send_with_pending_limit(
-        run.id, context.control_arguments(body.reason), send
-    )
-    return await control_response(context, run, receipt)
-
-
-async def cancel(context: RequestContext) -> Response:
-    """Cancel the run; as for pause, `If-Match` is not needed."""
-    run, body = await context.find_run(), await context.decode_body(CancelBody)
-    return await control_response(
-        context, run, await run.cancel(undo=body.undo, **context.control_arguments(body.reason))
-    )
-
-
-async def withdraw(context: RequestContext) -> Response:
-    """Withdraw a pause, redirect or message that has not been applied."""
-    run = await context.find_run()
-    command = context.path["command"]
-    name, _, number = command.partition("_")
-    if name != "cmd" or not (number.isascii() and number.isdecimal()) or len(number) > 15:  # noqa: PLR2004 - longer than any seq
-        raise HttpProblem(
-            "command_not_found", 404, f"Cannot find command {command} in this run."
-        )
-    return await control_response(
-        context, run, await run.withdraw(int(number), **_control_arguments_from_query(context))
-    )
-
-
-async def drop_frame(context: RequestContext) -> Response:
-    """Drop the topmost held topic; the path names it."""
-    run = await context.find_run()
-    return await control_response(
-        context,
-        run,
-        await run.drop_frame(context.path["frame"], **_control_arguments_from_query(context)),
-    )
-
-
-def _control_arguments_from_query(context: RequestContext) -> ControlOptions:
-    """Return the arguments of a control without a body; the reason is in the query."""
-    reason = context.request.query_params.get("reason", "")
-    if len(reason) > REASON_MAX:
-        problem = f"reason must have at most {REASON_MAX} characters, got {len(reason)}"
-        raise HttpProblem("bad_query", 400, problem)
-    return context.control_arguments(reason)
-
-
-async def resume_frame(context: RequestContext) -> Response:
-    """Return to the topmost held topic; the path names it."""
-    run, body = await context.find_run(), await context.decode_body(Empty)
-    asking = context.control_arguments(body.reason)
-    return await control_response(
-        context, run, await run.resume_frame(context.path["frame"], **asking)
-    )
-
-
-async def force_pause(context: RequestContext) -> Response:
-    """Pause without waiting for calls that do not respond."""
-    run, body = await context.find_run(), await context.decode_body(Empty)
-    return await control_response(
-        context, run, await run.force_pause(**context.control_arguments(body.reason))
-    )
-
-
-async def retry_undo(context: RequestContext) -> Response:
-    """Retry the undo of calls that could not be undone."""
-    run, body = await context.find_run(), await context.decode_body(Empty)
-    return await control_response(
-        context, run, await run.retry_undo(**context.control_arguments(body.reason))
-    )
-
-
-async def accept_residue(context: RequestContext) -> Response:
-    """Accept the effects that could not be undone."""
-    run, body = await context.find_run(), await context.decode_body(Empty)
-    return await control_response(
-        context, run, await run.accept_residue(**context.control_arguments(body.reason))
-    )
-
-
-async def take_over(context: RequestContext) -> Response:
-    """Take over from the agent once no call is in flight."""
-    run, body = await context.find_run(), await context.decode_body(Empty)
-    return await control_response(
-        context, run, await run.take_over(**context.control_arguments(body.reason))
-    )
-
-
-async def write(context: RequestContext) -> Response:
-    """Write as the assistant, after taking over."""
-    run, body = await context.find_run(), await context.decode_body(WriteBody)
-    return await control_response(
-        context, run, await run.write(body.text, **context.control_arguments(body.reason))
-    )
-
-
-async def use_tool(context: RequestContext) -> Response:
-    """Call one of the agent's tools, after taking over."""
-    run, body = await context.find_run(), await context.decode_body(UseToolBody)
-    asking = context.control_arguments(body.reason)
-    return await control_response(
-        context, run, await run.use_tool(body.tool, body.args, **asking)
-    )
-
-
-async def hand_back(context: RequestContext) -> Response:
-    """Hand the run back to its agent."""
-    run, body = await context.find_run(), await context.decode_body(HandBackBody)
-    asking = context.control_arguments(body.reason)
-    return await control_response(
-        context, run, await run.hand_back(body.instruction or None, **asking)
-    )

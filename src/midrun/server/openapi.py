@@ -1,7 +1,8 @@
 """The OpenAPI 3.1 document, made from the table of endpoints and their types.
 
-Summaries are the first lines of the handlers' docstrings; descriptions of schemas are the
-docstrings of the classes. Endpoints of other protocols (AG-UI, A2A) are left out.
+Summaries are those of the control specs, or the first lines of the handlers' docstrings.
+Descriptions of schemas are the docstrings of the classes. Endpoints of other protocols (AG-UI,
+A2A) are left out.
 """
 
 import re
@@ -15,19 +16,22 @@ from msgspec.structs import fields
 from starlette.responses import Response
 
 from midrun.core.values import Phase
+from midrun.runs.control_bodies import Body
+from midrun.runs.control_specs import CONTROL_SPECS
+from midrun.runs.validation import REASON_MAX_CHARS
 from midrun.server.checkpoints import EXPIRY_MAX_S
 from midrun.server.events import EVENTS_PAGE_MAX
 from midrun.server.problem_details import PROBLEM_MEDIA
 from midrun.server.request_checks import mount_path
 from midrun.server.request_context import IDEMPOTENCY_KEY_PATTERN, RequestContext
 from midrun.server.routes import ENDPOINTS, Endpoint
-from midrun.server.schemas import REASON_MAX, Body, encode_wire, make_schemas
+from midrun.server.schemas import encode_wire, make_schemas
 
 Schema: TypeAlias = Mapping[str, object]
 
 _TEXT_SCHEMA: Final[Schema] = {"type": "string"}
 _ID_SCHEMA: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
-_REASON_SCHEMA: Final[Schema] = {"type": "string", "maxLength": REASON_MAX}
+_REASON_SCHEMA: Final[Schema] = {"type": "string", "maxLength": REASON_MAX_CHARS}
 _SEQ_SCHEMA: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
 _PHASES_SCHEMA: Final[Schema] = {
     "type": "string",
@@ -62,8 +66,11 @@ _QUERY_PARAMETERS: Final[Mapping[str, Mapping[str, Schema]]] = {
         "limit": _bounded_int_schema(EVENTS_PAGE_MAX),
     },
     "/v1/runs/{run}/checkpoint": {"expires_s": _bounded_int_schema(EXPIRY_MAX_S)},
-    "/v1/runs/{run}/commands/{command}": {"reason": _REASON_SCHEMA},
-    "/v1/runs/{run}/frames/{frame}": {"reason": _REASON_SCHEMA},
+    **{
+        spec.route.path: {"reason": _REASON_SCHEMA}
+        for spec in CONTROL_SPECS
+        if spec.route.method == "DELETE"
+    },
     "/v1/events": {
         "phase": _PHASES_SCHEMA,
         "state": _PHASES_SCHEMA,
@@ -138,7 +145,7 @@ def _sort_by_name(types: "Iterable[type[Struct]]") -> list[type[Struct]]:
 
 
 def _make_operation(endpoint: Endpoint) -> dict[str, object]:
-    summary = (endpoint.handler.__doc__ or "").partition("\n")[0]
+    summary = endpoint.summary or (endpoint.handler.__doc__ or "").partition("\n")[0]
     operation: dict[str, object] = {
         "operationId": f"{endpoint.method.lower()} {endpoint.path}",
         "summary": summary,
@@ -169,8 +176,8 @@ def _make_parameters(endpoint: Endpoint) -> list[object]:
     if endpoint.uses_idempotency_key:
         key = {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY_PATTERN}$"}
         found.append(_make_parameter("header", "Idempotency-Key", key))
-    if endpoint.uses_if_match:
-        needed = endpoint.method == "PATCH"  # without it, a PATCH is refused with 428
+    if endpoint.if_match != "ignored":
+        needed = endpoint.if_match == "required"  # without it, the request is refused with 428
         found.append(_make_parameter("header", "If-Match", _TEXT_SCHEMA, required=needed))
     return found
 

@@ -27,7 +27,7 @@ from starlette.types import Scope
 from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.lru import LruDict
-from midrun.core.values import Actor, RedirectTiming
+from midrun.core.values import Actor
 from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunNotFound
 from midrun.ports.environment import read_boot_clock, read_wall_clock
 from midrun.ports.store import Page, RunQuery, RunRow, Store
@@ -471,13 +471,11 @@ class RequestContext:
                         raise
                     # Another process was first. Count again on the state that it left.
 
-    async def redirect(
-        self, run: Run, text: str, asking: ControlOptions, *, when: RedirectTiming = "next_step"
-    ) -> Receipt:
+    async def redirect(self, run: Run, text: str, asking: ControlOptions) -> Receipt:
         """Redirect a run, within the limit on pending texts."""
 
         async def send(counted: ControlOptions) -> Receipt:
-            return await run.redirect(text, when=when, **counted)
+            return await run.redirect(text, **counted)
 
         return await self.send_with_pending_limit(run.id, asking, send)
 

@@ -1,17 +1,27 @@
 """The table of all endpoints: path, handler, role, body and response type.
 
 `App` matches requests against it, `openapi.py` describes it, and the tests walk it. A new
-endpoint is one row here and one handler.
+endpoint is one row here and one handler. The rows of controls are made from `CONTROL_SPECS`.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.routing import Route
 
 from midrun.core.values import Role
+from midrun.runs.control_bodies import Body, Empty
+from midrun.runs.control_specs import (
+    APPROVE,
+    CONTROL_SPECS,
+    DECISION_ROUTE,
+    ControlSpec,
+    IfMatch,
+)
 from midrun.runs.values import Receipt, Verdict
 from midrun.server import admin, checkpoints, controls, feed_routes, run_page, runs, schemas
 from midrun.server.a2a import routes as a2a
@@ -20,7 +30,6 @@ from midrun.server.commands import Command
 from midrun.server.feed_routes import SSE_MEDIA
 from midrun.server.request_context import RequestContext
 from midrun.server.run_views import ShownRun
-from midrun.server.schemas import Body
 from midrun.text.report import Report
 
 Handler = Callable[[RequestContext], Awaitable[Response]]
@@ -31,17 +40,21 @@ ROLE_RANKS: Final[dict[Role, int]] = {"viewer": 0, "user": 1, "operator": 2}
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """One method of one path. The handler's first docstring line is its OpenAPI summary."""
+    """One method of one path.
+
+    `summary` is its line in the OpenAPI document; by default the handler's docstring has it.
+    """
 
     method: str
     path: str
     handler: Handler
+    summary: str = ""
     role: Role = "viewer"
     body_type: type[Body] | None = None
     response_type: type[Struct] | None = None
     status: int = 200
     other_media: tuple[str, ...] = ()  # other media types that `Accept` may choose
-    uses_if_match: bool = False  # uses If-Match
+    if_match: IfMatch = "ignored"
     uses_idempotency_key: bool = True  # uses Idempotency-Key
     has_large_body: bool = False  # the body may be as long as a checkpoint
     reads_whole_journal: bool = False  # reads a whole journal
@@ -86,23 +99,18 @@ class Noted(Struct, frozen=True, kw_only=True):
     receipt: Receipt
 
 
-def _control_endpoint(
-    name: str,
-    handler: Handler,
-    body_type: type[Body],
-    *,
-    role: Role = "user",
-    uses_if_match: bool = True,
-) -> Endpoint:
+def _control_endpoint(spec: ControlSpec) -> Endpoint:
+    route = spec.route
     return Endpoint(
-        method="POST",
-        path=f"/v1/runs/{{run}}/{name}",
-        handler=handler,
-        role=role,
-        body_type=body_type,
+        method=route.method,
+        path=route.path,
+        handler=partial(controls.send_control, spec),
+        summary=route.summary,
+        role=route.role,
+        body_type=None if route.method == "DELETE" else spec.body,
         response_type=Told,
         status=202,
-        uses_if_match=uses_if_match,
+        if_match=route.if_match,
     )
 
 
@@ -129,32 +137,8 @@ ENDPOINTS: Final = (
     ),
     _get_endpoint("/v1/runs", runs.list_runs, runs.RunPage),
     _get_endpoint(_RUN_PATH, runs.show_run, ShownRun),
-    Endpoint(
-        method="PATCH",
-        path=_RUN_PATH,
-        handler=runs.raise_caps,
-        role="operator",
-        body_type=schemas.ChangeBody,
-        response_type=Told,
-        status=202,
-        uses_if_match=True,
-    ),
-    # ── controls; pause and cancel ignore If-Match, because a stop is never stale ──
-    _control_endpoint("pause", controls.pause, schemas.PauseBody, uses_if_match=False),
-    _control_endpoint("resume", controls.resume, schemas.ResumeBody),
-    _control_endpoint("redirect", controls.redirect, schemas.RedirectBody),
-    _control_endpoint("messages", controls.say, schemas.MessageBody),
-    _control_endpoint("cancel", controls.cancel, schemas.CancelBody, uses_if_match=False),
-    _control_endpoint("force_pause", controls.force_pause, schemas.Empty),
-    _control_endpoint("retry_undo", controls.retry_undo, schemas.Empty, role="operator"),
-    _control_endpoint(
-        "accept_residue", controls.accept_residue, schemas.Empty, role="operator"
-    ),
-    _control_endpoint("take_over", controls.take_over, schemas.Empty),
-    _control_endpoint("write", controls.write, schemas.WriteBody),
-    _control_endpoint("use_tool", controls.use_tool, schemas.UseToolBody),
-    _control_endpoint("hand_back", controls.hand_back, schemas.HandBackBody),
-    _control_endpoint("frames/{frame}/resume", controls.resume_frame, schemas.Empty),
+    # ── controls; those that decide asks are below ──
+    *(_control_endpoint(spec) for spec in CONTROL_SPECS if spec.route.part != "ask"),
     # ── parts of a run ──
     _get_endpoint(f"{_RUN_PATH}/seen", run_page.show_run_page, run_page.SeenRun),
     _get_endpoint(f"{_RUN_PATH}/turns", run_page.list_turns, run_page.Turns),
@@ -167,25 +151,7 @@ ENDPOINTS: Final = (
         Command,
         reads_whole_journal=True,
     ),
-    Endpoint(
-        method="DELETE",
-        path=f"{_RUN_PATH}/commands/{{command}}",
-        handler=controls.withdraw,
-        role="user",
-        response_type=Told,
-        status=202,
-        uses_if_match=True,
-    ),
     _get_endpoint(f"{_RUN_PATH}/frames", runs.list_frames, runs.Frames),
-    Endpoint(
-        method="DELETE",
-        path=f"{_RUN_PATH}/frames/{{frame}}",
-        handler=controls.drop_frame,
-        role="user",
-        response_type=Told,
-        status=202,
-        uses_if_match=True,
-    ),
     _get_endpoint(f"{_RUN_PATH}/effects", runs.list_effects, runs.Effects),
     _get_endpoint(f"{_RUN_PATH}/report", runs.show_report, Report, "text/markdown"),
     # ── feeds; NDJSON takes its heavy-read slot in the handler, a stream takes none ──
@@ -246,17 +212,8 @@ ENDPOINTS: Final = (
     _get_endpoint("/v1/asks", controls.list_asks, controls.AskPage),
     _get_endpoint("/v1/approvals", controls.list_approvals, controls.AskPage),
     *(
-        Endpoint(
-            method="POST",
-            path=f"/v1/{name}/{{ask}}",
-            handler=controls.decide_ask,
-            role="user",
-            body_type=schemas.DecisionBody,
-            response_type=Told,
-            status=202,
-            uses_if_match=True,
-        )
-        for name in ("asks", "approvals")
+        replace(_control_endpoint(APPROVE), path=path, handler=controls.decide_ask)
+        for path in (DECISION_ROUTE.path, "/v1/approvals/{ask}")
     ),
     # ── operators, agents, sessions ──
     Endpoint(
@@ -287,7 +244,7 @@ ENDPOINTS: Final = (
         method="POST",
         path="/v1/session",
         handler=admin.sign_in,
-        body_type=schemas.Empty,
+        body_type=Empty,
         response_type=admin.SignedIn,
         uses_idempotency_key=False,
         audit_action="sign_in",

@@ -25,12 +25,11 @@ from midrun.server.problem_details import HttpProblem, problem_from_error
 from midrun.server.request_checks import mount_path
 from midrun.server.request_context import (
     RequestContext,
-    control_response,
     json_response,
     make_etag,
 )
 from midrun.server.run_views import RunLine, ShownRun
-from midrun.server.schemas import ChangeBody, StartBody
+from midrun.server.schemas import StartBody
 from midrun.text.report import Report
 
 SILENCE_POLL_S: Final = 2.0
@@ -311,22 +310,6 @@ def _wait_seconds(context: RequestContext) -> float:
             # A preference may be shortened (RFC 7240); `Preference-Applied` says so.
             return min(float(value[:6]), context.server.limits.wait)
     return 0.0
-
-
-async def raise_caps(context: RequestContext) -> Response:
-    """Raise caps of a run; `If-Match` is required."""
-    run = await context.find_run()
-    body = await context.decode_body(ChangeBody)
-    context.if_match_revision(required=True)
-    asking = context.control_arguments(body.reason)
-    receipt = await run.raise_cap(
-        actor=asking.get("actor"),
-        reason=asking.get("reason"),
-        request_id=asking.get("request_id"),
-        seen=asking.get("seen"),
-        **body.caps.list_set_caps(),
-    )
-    return await control_response(context, run, receipt)
 
 
 async def list_commands(context: RequestContext) -> Response:

@@ -3,25 +3,24 @@
 - `normalize_integers` prepares a body for msgspec: JSON Schema treats 5.0 as an integer.
 - `to_wire` converts values to JSON: all fields present, times as RFC 3339.
 - `make_schemas` describes both directions as JSON Schema for the OpenAPI document.
-- The `Body` classes are the request bodies. An unknown field is refused, not ignored.
+- The `Body` classes are the request bodies that are not controls; those of controls are in
+  `midrun.runs.control_bodies`. An unknown field is refused, not ignored.
 """
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from enum import Enum, auto
 from functools import cache
-from typing import Annotated, Final, Literal, get_args, get_type_hints
+from typing import Annotated, Final, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec import inspect as info
-from msgspec.structs import asdict
 
 from midrun.core.ids import Micros, micros_to_datetime
-from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.stops import Stop
-from midrun.core.values import Json, RedirectTiming, RequestedCall, UndoSet, Urgency, Value
-from midrun.runs.validation import LABELS_MAX, NON_SPACE_PATTERN, REASON_MAX_CHARS
+from midrun.core.values import Json, RequestedCall
+from midrun.runs.control_bodies import ID_MAX_CHARS, Body, Caps, Line, Name, Text
+from midrun.runs.validation import LABELS_MAX, NON_SPACE_PATTERN
 
 # Integral floats in bodies.
 #
@@ -173,42 +172,6 @@ def _nested_structs(hint: object) -> Iterator[type[Struct]]:
 # JavaScript it does not, and the pattern means the same in both.
 HALT_SCOPE_PATTERN = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"
 
-REASON_MAX: Final = REASON_MAX_CHARS
-
-ID_MAX_CHARS: Final = NAME_MAX_CHARS
-"""The maximum length of an id, in characters: ids are part of every line of a list."""
-
-Text = Annotated[str, Meta(max_length=100_000)]
-Line = Annotated[str, Meta(max_length=REASON_MAX)]
-Name = Annotated[str, Meta(min_length=1, max_length=ID_MAX_CHARS)]
-Count = Annotated[int, Meta(ge=1, le=10**9)]
-Amount = Annotated[float, Meta(gt=0, le=1e9)]
-
-
-class Body(Value, kw_only=True):
-    """Base of the request bodies."""
-
-
-class Caps(Body, kw_only=True):
-    """Caps by name; cost in dollars, time in seconds."""
-
-    steps: Count | None = None
-    tokens: Count | None = None
-    cost: Amount | None = None
-    time: Amount | None = None
-    tool_calls: Count | None = None
-    repeats: Count | None = None
-
-    def list_set_caps(self) -> dict[str, float]:
-        """Return the caps that are set, by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-class Empty(Body, kw_only=True):
-    """A body with an optional reason."""
-
-    reason: Line = ""
-
 
 class StartBody(Body, kw_only=True):
     """A run to start. `caps` or `stop` replace the agent's own stop condition."""
@@ -221,84 +184,6 @@ class StartBody(Body, kw_only=True):
     labels: Annotated[tuple[Name, ...], Meta(max_length=LABELS_MAX)] = ()
     caps: Caps = Caps()
     stop: Stop | None = None
-
-
-class PauseBody(Body, kw_only=True):
-    """Pause at the boundary or now. With `hold_s`, the run resumes after that many seconds."""
-
-    mode: Literal["boundary", "now"] = "boundary"
-    hold_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
-    reason: Line = ""
-
-
-class ResumeBody(Body, kw_only=True):
-    """Resume, optionally with an instruction and raised caps."""
-
-    instruction: Text = ""
-    caps: Caps = Caps()
-    reason: Line = ""
-
-
-class RedirectBody(Body, kw_only=True):
-    """A new instruction that replaces the current course."""
-
-    instruction: Text
-    when: RedirectTiming = "next_step"
-    reason: Line = ""
-
-
-class MessageBody(Body, kw_only=True):
-    """A message to the run while it works; with `at`, delivered no earlier than that."""
-
-    text: Text
-    urgency: Urgency = "next"
-    at: Annotated[datetime, Meta(tz=True)] | None = None
-    reason: Line = ""
-
-
-class CancelBody(Body, kw_only=True):
-    """Cancel the run, and undo the calls in flight or all calls that can be undone."""
-
-    undo: UndoSet = "in_flight"
-    reason: Line = ""
-
-
-class ChangeBody(Body, kw_only=True):
-    """Caps to raise."""
-
-    caps: Caps
-    reason: Line = ""
-
-
-class DecisionBody(Body, kw_only=True):
-    """A decision about an ask. `edit` approves with other arguments."""
-
-    decision: Literal["approve", "edit", "decline", "answer"]
-    args: Json = None
-    value: Json = None
-    comment: Line = ""
-
-
-class WriteBody(Body, kw_only=True):
-    """Text that the person who took over writes as the assistant."""
-
-    text: Text
-    reason: Line = ""
-
-
-class UseToolBody(Body, kw_only=True):
-    """A tool call by the person who took over."""
-
-    tool: Name
-    args: Json = None
-    reason: Line = ""
-
-
-class HandBackBody(Body, kw_only=True):
-    """Hand the run back to its agent, optionally with an instruction."""
-
-    instruction: Text = ""
-    reason: Line = ""
 
 
 class ForkBody(Body, kw_only=True):

@@ -12,6 +12,7 @@ from prompt_toolkit.utils import get_cwidth
 
 from midrun.agents.outcome import AskView
 from midrun.core.ids import MICROS_PER_SECOND, Micros
+from midrun.runs import control_specs as specs
 from midrun.runs.values import CallView, RunView
 from midrun.text.buttons import Button
 from midrun.text.phrases import format_value
@@ -33,7 +34,11 @@ QUEUED_HINT_AFTER_S: Final = 5
 """Time in the queue after which the bar shows how to start a worker."""
 
 BUTTON_GAP: Final = "   "
-BUTTON_KEYS: Final = {"pause": "p", "redirect": "r", "cancel": "c"}
+BUTTON_KEYS: Final = {
+    "pause": specs.PAUSE.key,
+    "redirect": specs.REDIRECT.key,
+    "cancel": specs.CANCEL.key,
+}
 BADGE_MARKS: Final = {
     "queued": "○",
     "running": "▷",
@@ -145,16 +150,17 @@ def draw_button(key: str, button: Button) -> StyledLine:
 def _draw_pending(view: RunView) -> Iterable[StyledLine]:
     for pending in view.pending:
         text = f"↪ {pending.kind} waits for the next step: “{escape_to_one_line(pending.text)}”"
-        yield [("person", text), ("dim", "  w withdraws it")]
+        yield [("person", text), ("dim", f"  {specs.WITHDRAW.key} withdraws it")]
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
         yield [("dim", f"⋯ held: {escape_to_one_line(frame.goal)} — {frame.place}{more}")]
     if view.controls["pause"].command == "hand_back":
-        yield [("key", " t "), ("bold", " Write"), ("dim", " — In the agent's place.")]
+        key = f" {specs.WRITE.key} "
+        yield [("key", key), ("bold", " Write"), ("dim", " — In the agent's place.")]
     for ask in view.asks[:1]:
         more = f"  ({len(view.asks)} open)" if len(view.asks) > 1 else ""
         yield [
-            ("key", " a "),
+            ("key", f" {specs.ANSWER.key} "),
             ("waiting", f" {escape_to_one_line(format_ask_question(ask))}"),
             ("dim", more),
         ]
@@ -231,13 +237,7 @@ ARGUMENTS_MAX_ROWS: Final = 8
 QUIT_HINT: Final = " ^C again leaves it paused"
 
 KEY_HELP: Final = (
-    ("p", "pause, keep running or resume, as the first button says"),
-    ("r", "redirect: Enter at the next step, Alt+Enter now, Esc discards"),
-    ("s", "side question: the run answers, then returns to its task"),
-    ("c", "cancel: lists what would be undone, and asks first"),
-    ("a", "decide an open ask: approve, decline, edit, answer"),
-    ("w", "withdraw the pending redirect or message"),
-    ("t", "take over, and write in the agent's place; p or r hands back"),
+    *((spec.key, spec.key_help) for spec in specs.CONTROL_SPECS if spec.key_help),
     ("f", "fork: a new run goes on from here, this run does not change"),
     ("d", "detach: the bar closes, {leaving}"),
     ("^C", "pause; again: cancel?; again: quit, the run stays paused"),

@@ -21,17 +21,18 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from midrun.agents.outcome import AskView
-from midrun.codec.strict_json import parse_json
+from midrun.codec.strict_json import parse_json, parse_json_or_text
 from midrun.core.ids import Micros
 from midrun.core.values import Json, UndoSet, Urgency
 from midrun.errors import LOST_ASK_REASONS, ControlRefused, MidrunError
 from midrun.ports.environment import Clock
+from midrun.runs import control_specs as specs
 from midrun.runs.protocols import AnyRun
 from midrun.runs.validation import ActorLike
 from midrun.runs.values import Receipt, RunView
 from midrun.text.buttons import Button
 from midrun.tui.bar import list_options
-from midrun.tui.styled_text import DEFAULT_HINTS, Hints, escape_json, parse_typed_value
+from midrun.tui.styled_text import DEFAULT_HINTS, Hints, escape_json
 
 # Drafts: the text in the composer, and the control that it becomes.
 
@@ -512,7 +513,7 @@ def _answer_request(controller: BarController, ask: AskView, value: Json) -> Con
 def _answer_draft(controller: BarController, ask: AskView) -> Draft:
     async def send(text: str, _: bool) -> Receipt:  # noqa: FBT001 - as Send has it
         return await controller.run.answer(
-            parse_typed_value(text), ask=ask.id, actor=controller.actor
+            parse_json_or_text(text), ask=ask.id, actor=controller.actor
         )
 
     return Draft(label="answer", send=send)
@@ -574,13 +575,13 @@ def _is_in_mode(controller: BarController, mode: Mode) -> bool:
 def _actions_by_mode(controller: BarController) -> dict[Mode, ActionsByKey]:
     return {
         Mode.BAR: {
-            "p": controller.press_toggle,
-            "r": partial(redirect_or_hand_back, controller),
-            "s": controller.compose_side_question,
-            "c": controller.open_cancel_dialog,
-            "a": controller.open_asks_dialog,
-            "w": controller.withdraw_newest,
-            "t": partial(take_over, controller),
+            specs.PAUSE.key: controller.press_toggle,
+            specs.REDIRECT.key: partial(redirect_or_hand_back, controller),
+            specs.SAY.key: controller.compose_side_question,
+            specs.CANCEL.key: controller.open_cancel_dialog,
+            specs.ANSWER.key: controller.open_asks_dialog,
+            specs.WITHDRAW.key: controller.withdraw_newest,
+            specs.TAKE_OVER.key: partial(take_over, controller),
             "f": partial(compose_fork, controller),
             "d": controller.detach,
             "c-d": controller.explain_leaving,

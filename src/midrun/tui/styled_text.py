@@ -7,9 +7,6 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from midrun.codec.hidden_characters import escape_hidden, show_hidden
-from midrun.codec.strict_json import parse_json
-from midrun.core.values import Json
-from midrun.errors import NotJson
 from midrun.runs.values import RunView
 
 StyledPiece: TypeAlias = tuple[str, str]
@@ -127,14 +124,6 @@ def format_progress(view: RunView) -> str:
     if view.plan:
         return f"plan {view.place}"
     return view.place if view.step else ""
-
-
-def parse_typed_value(text: str) -> Json:
-    """Return the value of a typed answer: parsed JSON, or the text if it is not JSON."""
-    try:
-        return parse_json(text)
-    except NotJson:
-        return text
 
 
 class Hints(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,5 @@
 """Commands and controls, at a store and at a server, with the same results."""
 
-import inspect
 import json
 from pathlib import Path
 from typing import cast
@@ -9,10 +8,7 @@ import anyio
 import pytest
 
 from midrun import Midrun
-from midrun.cli.command_specs import COMMAND_GROUPS
 from midrun.models import Use
-from midrun.runs.protocols import AnyRun
-from midrun.runs.values import Receipt
 from tests.support.undoable_drafts import UNDO_ATTEMPTS, UndoableDrafts, make_fast_environment
 from tests.unit.cli.command_runner import (
     APP,
@@ -326,19 +322,6 @@ def wait_for_view(midrun: CommandRunner, run: str, **wanted: str) -> dict[str, o
             and wanted.get("phase", view["phase"]) == view["phase"]
         ):
             return view
-
-
-def test_each_control_of_a_run_has_a_command() -> None:
-    """The command has the name of the method, with dashes."""
-    command_names = {name for commands in COMMAND_GROUPS.values() for name in commands}
-    controls = {
-        name.replace("_", "-")
-        for name, method in inspect.getmembers(AnyRun, inspect.isfunction)
-        if inspect.signature(method).return_annotation is Receipt
-    }
-    assert len(controls) == 19
-    assert controls - command_names == set()
-    assert {"fork", "report", "export", "feed", "show", "verify"} <= command_names
 
 
 def test_take_over_write_and_hand_back(

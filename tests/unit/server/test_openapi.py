@@ -124,9 +124,9 @@ def _make_ref(kind: type[msgspec.Struct]) -> str:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: f"{e.method} {e.path}")
-def test_every_route_has_a_docstring(endpoint: Endpoint) -> None:
-    """It is the summary of the route in the OpenAPI document."""
-    assert endpoint.handler.__doc__
+def test_every_endpoint_has_a_summary(endpoint: Endpoint) -> None:
+    """It is the line of the endpoint in the OpenAPI document."""
+    assert endpoint.summary or endpoint.handler.__doc__
 
 
 async def test_the_openapi_document_has_two_paths(

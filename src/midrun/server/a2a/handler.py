@@ -44,6 +44,7 @@ from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Json, Phase
 from midrun.errors import ControlRefused, CursorRefused, MidrunError, Misconfigured, RunNotFound
 from midrun.ports.store import RunQuery
 from midrun.runs import validation
+from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
 from midrun.server.a2a.tasks import (
@@ -60,7 +61,6 @@ from midrun.server.audit_log import escape_loggers
 from midrun.server.problem_details import HttpProblem, to_problem
 from midrun.server.request_context import RequestContext
 from midrun.server.run_views import UNREADABLE_ERRORS
-from midrun.server.schemas import ID_MAX_CHARS
 
 CONTEXT_SCOPE_KEY: Final = "midrun.visit"
 CANCEL_WAIT_S: Final = 10.0

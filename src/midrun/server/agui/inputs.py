@@ -8,11 +8,11 @@ from msgspec import Meta, Struct, field
 from midrun.core.state import State
 from midrun.core.values import TERMINAL_PHASES, Json, Phase
 from midrun.ports.store import RunQuery, RunRow
+from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions, check_name
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_context import RequestContext
-from midrun.server.schemas import ID_MAX_CHARS
 
 CONTEXT_SEPARATOR: Final = "\n\nContext from the client:\n"
 """The separator between the user's text and the context that the client adds."""
