@@ -82,7 +82,7 @@ Reserve: TypeAlias = Callable[[State, CallPurpose], Spend | RunFailed]
 It is called only if the run has a cap on tokens or cost.
 """
 
-MayStart: TypeAlias = Callable[[CallId, OperationKind], bool]
+MayStart: TypeAlias = Callable[[State, CallId, OperationKind], bool]
 """Tell whether the worker lets a call, undo or release start now. It may hold a call back that
 is suspected of crashing the process; see `driver.suspect_calls`."""
 
@@ -92,7 +92,7 @@ def reserve_nothing(_: State, __: CallPurpose) -> Spend:
     return NO_SPEND
 
 
-def start_all(_: CallId, __: OperationKind) -> bool:
+def start_all(_: State, __: CallId, ___: OperationKind) -> bool:
     """Let everything start; the default of `advance`."""
     return True
 
@@ -105,8 +105,13 @@ def advance(
     now: Micros,
     reserve: Reserve = reserve_nothing,
     may_start: MayStart = start_all,
+    *,
+    hooks_running: bool = False,
 ) -> tuple[Entry, ...]:
     """Return the next entries that follow from the journal alone; () if there are none.
+
+    `hooks_running` says that the worker still runs a check or a custom stop condition. The
+    journal does not show those; the run does not come to rest before they have ended.
 
     The entries must be appended directly after `state.seq`, all or none, by the holder of the
     lease. Apply them and call again: the result may make others follow. That ends, because
@@ -118,15 +123,16 @@ def advance(
     if not state.is_leased:
         return ()
     now = Micros(max(now, state.at))  # the times in a journal never decrease
+    is_busy = hooks_running or _is_busy(state)
     match state.phase:
         case Phase.RUNNING:
-            return _advance_running(state, now, reserve, may_start)
+            return _advance_running(state, now, reserve, may_start, hooks_running=hooks_running)
         case Phase.PAUSING:
-            return () if _is_busy(state) else _make_pause_entries(state)
+            return () if is_busy else _make_pause_entries(state)
         case Phase.CANCELLING:
-            return () if _is_busy(state) else _advance_cancelling(state, now, may_start)
+            return () if is_busy else _advance_cancelling(state, now, may_start)
         case Phase.HALTED:
-            return () if _is_busy(state) else (LeaseReleased(why="halted"),)
+            return () if is_busy else (LeaseReleased(why="halted"),)
         case Phase.QUEUED | Phase.PAUSED | Phase.WAITING | Phase.FAILED:
             return ()
         case Phase.CANCELLED | Phase.COMPLETED:
@@ -141,7 +147,12 @@ def _is_busy(state: State) -> bool:
 
 
 def _advance_running(
-    state: State, now: Micros, reserve: Reserve, may_start: MayStart
+    state: State,
+    now: Micros,
+    reserve: Reserve,
+    may_start: MayStart,
+    *,
+    hooks_running: bool,
 ) -> tuple[Entry, ...]:
     # The usual case, while the run waits for its calls: a boundary needs the end of all calls
     # in flight, and no other call is open that could start or could need an ask.
@@ -163,7 +174,7 @@ def _advance_running(
         if has_unblocked_call(state):
             return ()
     # Not at a boundary while something is in flight.
-    if _is_busy(state):
+    if hooks_running or _is_busy(state):
         return ()
     if failure is not None:
         return (failure,)
@@ -183,7 +194,11 @@ def _start_open_call(
     if not is_startable(call) or _needs_check(call):
         return ()
     if call.call_kind != "model":
-        return _start_call(state, call, "step", NO_SPEND) if may_start(call.id, "call") else ()
+        return (
+            _start_call(state, call, "step", NO_SPEND)
+            if may_start(state, call.id, "call")
+            else ()
+        )
     # A person may have given up a child run while the model call was in flight. A new step
     # waits for the end of such a child, so a retry of the model call waits, too. The child is
     # ended only when nothing is in flight: an approved call may have started meanwhile.
@@ -193,8 +208,8 @@ def _start_open_call(
     if orphan is not None:
         if state.in_flight:
             return ()
-        return _start_cleanup(orphan, "release", now, may_start)
-    if (call.retry_at or 0) > now or not may_start(call.id, "call"):
+        return _start_cleanup(state, orphan, "release", now, may_start)
+    if (call.retry_at or 0) > now or not may_start(state, call.id, "call"):
         return ()
     return _start_model(state, call, call.purpose, reserve)
 
@@ -262,11 +277,11 @@ def _start_call(
 
 
 def _start_cleanup(
-    call: Call, action: CleanupAction, now: Micros, may_start: MayStart
+    state: State, call: Call, action: CleanupAction, now: Micros, may_start: MayStart
 ) -> tuple[Entry, ...]:
     """Return the entry that starts an undo or a release; () if it must wait."""
     cleanup = call.get_cleanup(action)
-    if (cleanup.retry_at or 0) > now or not may_start(call.id, action):
+    if (cleanup.retry_at or 0) > now or not may_start(state, call.id, action):
         return ()
     return (UndoStarted(call=call.id, action=action, attempt=cleanup.attempts + 1),)
 
@@ -283,18 +298,18 @@ def _advance_boundary(
     if waits or state.answer is None:
         orphan = find_orphaned_child(state)
         if orphan is not None:
-            return _start_cleanup(orphan, "release", now, may_start)
+            return _start_cleanup(state, orphan, "release", now, may_start)
     if waits:
         return (RunWaiting(),)
     if state.answer is None:
         if state.run_started.hosted or find_unevaluated_custom(state.stop, state.meter):
             return ()  # see `list_effects`
-        if not may_start(make_call_id(len(state.calls) + 1), "call"):
+        if not may_start(state, make_call_id(len(state.calls) + 1), "call"):
             return ()
         return _start_model(state, None, _choose_purpose(state), reserve)
     if (cleanup := find_next_cleanup(state)) is not None:
         call, _ = cleanup  # without a cancel there are only releases
-        return _start_cleanup(call, "release", now, may_start)
+        return _start_cleanup(state, call, "release", now, may_start)
     # A message that is scheduled for later can no longer reach the agent. Return its text.
     late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
     output = state.answer if state.main_answer is None else state.main_answer
@@ -331,7 +346,7 @@ def _advance_cancelling(state: State, now: Micros, may_start: MayStart) -> tuple
     if cleanup is None:
         return make_cancel_entries(state)
     call, action = cleanup
-    return _start_cleanup(call, action, now, may_start)
+    return _start_cleanup(state, call, action, now, may_start)
 
 
 # ── the work to run ───────────────────────────────────────────────────────────────────────

@@ -1,6 +1,5 @@
-"""Reading and writing journals: build a batch, load a state, append inputs without a lease.
+"""Reading and writing journals: load a state, append inputs without a lease.
 
-- A `Batch` collects the entries of one append. The run loop fills one in each iteration.
 - `load_run_state` and `refresh_state` fold a journal into its `State`, from a snapshot if there
   is one.
 - `append_input` and `append_inputs` bring a control, or another input that needs no lease, into
@@ -15,49 +14,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midrun.codec import snapshot as codec
+from midrun.core.batch import Batch
 from midrun.core.controls import Control
-from midrun.core.decide import decide
 from midrun.core.driver_inputs import CloseChildAsk, ReportLateResult, TakeBack, Wake
 from midrun.core.entries import Entry
 from midrun.core.evolve import apply_entries, fold
-from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.core.run_head import build_head
-from midrun.core.scheduler import MayStart, Reserve, advance
 from midrun.core.state import State
-from midrun.core.transitions import Input, Refused, Verdict
+from midrun.core.transitions import Refused, Verdict
 from midrun.errors import SeqConflict, StoreError
 from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, Snapshot, Store
-
-
-class Batch:
-    """The entries of one append, decided on top of `base`.
-
-    Each input is decided on the state that the inputs before it led to. The batch is valid only
-    if it is appended directly after `base.seq`, as a whole.
-    """
-
-    __slots__ = ("base", "entries", "now", "state")
-
-    def __init__(self, base: State, now: Micros) -> None:
-        self.base = base
-        self.now = now
-        self.state = base
-        self.entries: list[Entry] = []
-
-    def add(self, new_input: Input) -> Verdict:
-        """Decide `new_input` on the state so far, and add the entries if it is accepted."""
-        verdict = decide(self.state, new_input, self.now)
-        if verdict.entries:
-            self.entries += verdict.entries
-            self.state = apply_entries(self.state, verdict.entries, self.now)
-        return verdict
-
-    def advance(self, reserve: Reserve, may_start: MayStart) -> None:
-        """Add everything that follows from the state alone."""
-        while entries := advance(self.state, self.now, reserve, may_start):
-            self.entries += entries
-            self.state = apply_entries(self.state, entries, self.now)
 
 
 async def load_run_state(store: Store, run: RunId) -> State:

@@ -19,6 +19,7 @@ from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.hash_chain import get_chain
 from midrun.core import controls as c
+from midrun.core.batch import Batch
 from midrun.core.controls import Approve, Control, Lift
 from midrun.core.entries import Record, RunStarted
 from midrun.core.evolve import apply_entries, fold
@@ -30,7 +31,6 @@ from midrun.core.state import State
 from midrun.core.transitions import NoChange, Refused, get_input_name, list_possible_controls
 from midrun.core.values import Actor, Message, Phase, RequestedCall
 from midrun.driver.journal_writer import (
-    Batch,
     InputResult,
     append_input,
     append_inputs,

@@ -45,7 +45,7 @@ from midrun.core.ids import (
     make_call_id,
     parse_call_number,
 )
-from midrun.core.scheduler import MayStart, advance, list_effects
+from midrun.core.scheduler import MayStart, advance, list_effects, start_all
 from midrun.core.state import State
 from midrun.core.transitions import Accepted, Input, NoChange, Refused, Verdict
 from midrun.core.values import NO_SPEND, CleanupAction, Phase, Reply, RequestedCall, Spend
@@ -111,7 +111,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     def tries(self, *calls: str, reserve: Spend = NO_SPEND) -> "Scenario":
         """Start these calls, and no other, as far as the run allows it."""
-        return self._advance(lambda call, _: call in calls, reserve)
+        return self._advance(lambda _, call, __: call in calls, reserve)
 
     def starts(self, *calls: str, reserve: Spend = NO_SPEND) -> "Scenario":
         """Start these calls, and no other.
@@ -132,7 +132,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
         Raises:
             AssertionError: it is not the next one in order.
         """
-        scenario = self._advance(lambda given, operation: (given, operation) == (call, action))
+        scenario = self._advance(
+            lambda _, given, operation: (given, operation) == (call, action)
+        )
         assert scenario.state.cleanup_in_flight == (parse_call_number(call), action)
         return scenario
 
@@ -145,7 +147,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     def advances(self) -> "Scenario":
         """Append everything that follows from the journal alone, except starts."""
-        return self._advance(lambda _, __: False)
+        return self._advance(lambda _, __, ___: False)
 
     def _advance(self, may_start: MayStart, reserve: Spend = NO_SPEND) -> "Scenario":
         scenario = self
@@ -162,7 +164,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     @property
     def next_starts(self) -> tuple[tuple[str, str], ...]:
         """The calls, undos and releases that would start now, in order: (id, operation)."""
-        entries = self._advance(lambda _, __: True).entries[self.state.seq :]
+        entries = self._advance(start_all).entries[self.state.seq :]
         return tuple(
             (e.call, "call" if isinstance(e, CallStarted) else e.action)
             for e in entries
@@ -172,7 +174,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     @property
     def next_cleanup(self) -> tuple[CallId, CleanupAction] | None:
         """The undo or release that would start now, or None."""
-        entries = self._advance(lambda _, __: True).entries[self.state.seq :]
+        entries = self._advance(start_all).entries[self.state.seq :]
         cleanups = ((e.call, e.action) for e in entries if isinstance(e, UndoStarted))
         return next(cleanups, None)
 

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Tool, tool
+from midrun.core.batch import Batch
 from midrun.core.controls import Control
 from midrun.core.driver_inputs import CloseCall, CloseUndo, DriverInput, TakeLease
 from midrun.core.effects import AbortCall, AbortReason, CheckCall
@@ -28,7 +29,7 @@ from midrun.core.values import Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.dispatcher import CallDispatcher
 from midrun.driver.heartbeat import LeaseHeartbeat
-from midrun.driver.journal_writer import Batch, append_input, load_run_state
+from midrun.driver.journal_writer import append_input, load_run_state
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier, Wakeup
 from midrun.driver.redaction import SecretRegistry

@@ -8,6 +8,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import NOT_DONE, Agent, Call, Midrun, Run, tool
+from midrun.core.batch import Batch
 from midrun.core.driver_inputs import CloseCall, TakeLease
 from midrun.core.effects import CheckCall
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted
@@ -16,11 +17,12 @@ from midrun.core.ids import CallId, RunId
 from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.run_head import build_head
 from midrun.core.scheduler import list_effects, reserve_nothing, start_all
+from midrun.core.session import Result
 from midrun.core.state import State
 from midrun.core.values import Json, Reply
 from midrun.core.values import RequestedCall as Wanted
 from midrun.driver import suspect_calls
-from midrun.driver.journal_writer import Batch, load_run_state
+from midrun.driver.journal_writer import load_run_state
 from midrun.driver.notifications import Wakeup
 from midrun.driver.run_loop import RunLoop
 from midrun.driver.suspect_calls import SuspectCallGate, SuspectCalls
@@ -213,13 +215,13 @@ async def test_the_loop_does_not_spin_while_a_due_suspect_call_waits_for_the_gat
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The retry time of the call has passed, but the loop must wait for the gate."""
-    iterations, run_once = [0], RunLoop._run_once
+    iterations, take_step = [0], RunLoop._take_step
 
-    async def count(loop: RunLoop) -> None:
+    async def count(loop: RunLoop, result: Result) -> Result | None:
         iterations[0] += 1
-        await run_once(loop)
+        return await take_step(loop, result)
 
-    monkeypatch.setattr(RunLoop, "_run_once", count)
+    monkeypatch.setattr(RunLoop, "_take_step", count)
     store, model = MemoryStore(), RateLimitedModel()
     agent = Agent("a", model=model)
     run = await create_run_with_suspect_model_call(store, agent)

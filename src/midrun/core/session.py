@@ -1,0 +1,450 @@
+"""The session of a worker with one run: everything about driving a run, except I/O.
+
+A `Session` holds the state of the run as far as it was read, and what is on its way into the
+journal. `receive(event, now)` takes one event and returns a `Step`: the one operation that
+comes next (read the journal, append a batch, wait, or end), and the work that can be done now.
+The shell (`driver.run_loop`) performs the operation and feeds its result back as the next
+event. The simulator in the tests is another shell around the same class.
+
+One turn of a session:
+
+1. `Ready` brings the inputs of calls that have ended. If the journal is known to have grown,
+   the step is `ReadJournal`, and the turn begins again with the new entries.
+2. The session builds one `Batch`: first timers that are due, then the inputs, a halt, and
+   everything that follows from the journal alone (`scheduler.advance`). The step is
+   `AppendBatch`. The end of one call and the start of the next are one append.
+3. After `Appended` the step names the calls to make (`started`), the inputs that are recorded,
+   and the effects that need no entry. Then the session waits.
+
+If another writer appended first (`NotAppended`), nothing of the batch was applied: the session
+reads on and decides everything again on the new state. If the store did not answer, the batch
+may have been appended: the session reads on, and recognizes its own entries.
+
+Invariants: no call is named in `started` whose start is not in the journal. And no control is
+overlooked: a control that was appended before the start of a call makes that append conflict.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal, assert_never
+
+from msgspec import Struct
+
+from midrun.core.batch import Batch
+from midrun.core.controls import Halt
+from midrun.core.driver_inputs import (
+    AskPerson,
+    CloseCall,
+    DriverInput,
+    StandDown,
+    TakeLease,
+    Wake,
+)
+from midrun.core.effects import DriverEffect
+from midrun.core.entries import CallAborted, Entry, Record
+from midrun.core.evolve import apply_entries, fold
+from midrun.core.ids import Epoch, Micros, Seq
+from midrun.core.scheduler import (
+    MayStart,
+    Reserve,
+    find_retry_time,
+    find_wake_time,
+    list_effects,
+)
+from midrun.core.state import State
+from midrun.core.transitions import Accepted, Refused
+from midrun.core.values import Phase, Value
+
+TIMED_PHASES: Final = frozenset({Phase.RUNNING, Phase.PAUSING})
+"""Phases in which the worker appends the entries of timers; others need no worker for it."""
+
+
+# ── events: notices, which may come at any time ───────────────────────────────────────────
+
+
+class JournalGrew(Value, kw_only=True):
+    """The journal has an entry `seq`, appended by any writer."""
+
+    seq: Seq
+
+
+class HaltSet(Value, kw_only=True):
+    """A halt of an operator covers the run."""
+
+    halt: Halt
+
+
+class StandDownRequested(Value, kw_only=True):
+    """The worker gives the run back soon, so that another one can continue it."""
+
+    reason: str
+
+
+class LeaseLost(Value, kw_only=True):
+    """The lease may be lost: nothing may be appended under it any more."""
+
+
+Notice = JournalGrew | HaltSet | StandDownRequested | LeaseLost
+
+
+# ── events: the results of operations ─────────────────────────────────────────────────────
+
+
+class Ready(Value, kw_only=True):
+    """The wait is over, or was not necessary: these inputs are not journaled yet.
+
+    `hooks_running` says that the worker runs a check or a custom stop condition. The journal
+    does not show those, and a run must not come to rest meanwhile.
+    """
+
+    inputs: tuple[DriverInput, ...] = ()
+    hooks_running: bool = False
+
+
+class JournalRead(Value, kw_only=True):
+    """The entries after `State.seq`."""
+
+    records: Sequence[Record]
+
+
+class ReadFailed(Value, kw_only=True):
+    """The store cannot read at present."""
+
+
+class Appended(Value, kw_only=True):
+    """The batch was appended at the time `at`, under the lease of `epoch` or without one."""
+
+    at: Micros
+    epoch: Epoch | None
+
+
+class NotAppended(Value, kw_only=True):
+    """The batch was not appended, or it is unknown whether it was.
+
+    - `conflict`: another writer was first.
+    - `halted`: `halt` covers the run, and the batch starts a call.
+    - `unavailable`: the store cannot write at present; nothing was applied.
+    - `unknown`: the store did not answer; the batch may have been appended.
+    - `leased`: another worker holds the lease.
+    """
+
+    reason: Literal["conflict", "halted", "unavailable", "unknown", "leased"]
+    halt: Halt | None = None
+
+
+Result = Ready | JournalRead | ReadFailed | Appended | NotAppended
+Event = Notice | Result
+
+
+# ── steps ─────────────────────────────────────────────────────────────────────────────────
+
+
+class ReadJournal(Value, kw_only=True):
+    """Read the entries after `after`; answer with `JournalRead` or `ReadFailed`."""
+
+    after: Seq
+
+
+class AppendBatch(Struct, frozen=True, kw_only=True):
+    """Append `batch`; answer with `Appended` or `NotAppended`.
+
+    `lease` says under which lease: the one that the worker holds, a new one that this append
+    takes, or none.
+    """
+
+    batch: Batch
+    lease: Literal["held", "take", "none"]
+
+
+class Proceed(Value, kw_only=True):
+    """Answer with `Ready` at once."""
+
+
+class RetryLater(Value, kw_only=True):
+    """Answer with `Ready` after a short delay: the store is not available."""
+
+
+class WaitForNews(Value, kw_only=True):
+    """Answer with `Ready` at the time `until`, or when something has happened."""
+
+    until: Micros | None
+
+
+class Finish(Value, kw_only=True):
+    """The session is over."""
+
+
+Operation = ReadJournal | AppendBatch | Proceed | RetryLater | WaitForNews | Finish
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """The next operation, and the work to do before it."""
+
+    operation: Operation
+    started: tuple[Entry, ...] = ()  # entries that start calls, undos and releases: make them
+    effects: tuple[DriverEffect, ...] = ()
+    settled_count: int = 0  # so many inputs, from the oldest on, are recorded or late
+    late: frozenset[int] = frozenset()  # positions of those whose call was closed without them
+    has_changed: bool = False  # `Session.state` is another one: tell the subscribers
+    stops_calls: bool = False  # the worker gives the run back: stop the calls in flight
+
+
+class Session:
+    """Drives one run under one lease, from taking the lease to its end.
+
+    `state` is the fold of the journal, as far as it was read.
+    """
+
+    def __init__(
+        self, state: State, take_lease: TakeLease, reserve: Reserve, may_start: MayStart
+    ) -> None:
+        self.state = state
+        self._take_lease = take_lease
+        self._reserve = reserve
+        self._may_start = may_start
+        self._epoch: Epoch | None = None  # of our lease
+        self._known_seq = state.seq  # the highest seq known to exist, read or not
+        self._pending_halt: Halt | None = None  # a halt that is not in the journal yet
+        self._stand_down_reason = ""  # why the worker gives the run back
+        self._is_lease_lost = False
+        self._batch: Batch | None = None  # the batch that is being appended
+        self._batch_halt: Halt | None = None  # the halt that it records
+        self._is_batch_unknown = False  # it may have been appended: the store did not answer
+        self._must_read = False  # the last read failed
+        self._input_count = 0  # inputs in the batch ...
+        self._late: frozenset[int] = frozenset()  # ... and those that `decide` has refused
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the journal is known to have entries that were not read yet."""
+        return self._must_read or self._known_seq > self.state.seq
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether the journal, as far as it was read, has our lease as the current one.
+
+        A lease ends with an entry: when the run rests, or when another worker takes it.
+        """
+        is_ours = self.state.is_leased and self.state.epoch == self._epoch
+        return is_ours and not self._is_lease_lost
+
+    def notice(self, notice: Notice) -> bool:
+        """Take a notice; return whether a wait must end because of it."""
+        match notice:
+            case JournalGrew(seq=seq):
+                is_news = seq > self._known_seq
+                self._known_seq = max(self._known_seq, seq)
+                return is_news
+            case HaltSet(halt=halt):
+                self._pending_halt = halt
+            case StandDownRequested(reason=reason):
+                self._stand_down_reason = reason
+            case LeaseLost():
+                self._is_lease_lost = True
+            case _:
+                assert_never(notice)
+        return True
+
+    def receive(self, result: Result, now: Micros) -> Step:
+        """Take the result of the last operation, and return the next step."""
+        match result:
+            case Ready():
+                return self._begin_turn(result, now)
+            case JournalRead(records=records):
+                return self._fold(records)
+            case ReadFailed():
+                self._must_read = True
+                return Step(operation=RetryLater())
+            case Appended(at=at, epoch=epoch):
+                return self._apply_batch(at, epoch, now)
+            case NotAppended():
+                return self._drop_batch(result)
+            case _:
+                assert_never(result)
+
+    # ── one turn ──────────────────────────────────────────────────────────────────────────
+
+    def _begin_turn(self, ready: Ready, now: Micros) -> Step:
+        if self._is_lease_lost:
+            return Step(operation=Finish())
+        self._batch_halt = self._batch_halt if self._is_batch_unknown else None
+        if self.is_behind or self._is_batch_unknown:
+            return self._read()
+        if self._epoch is None:
+            return self._take(now)
+        # The entries that were just read may have ended the lease.
+        if not self.holds_lease:
+            return Step(operation=Finish())
+        batch = Batch(self.state, now)
+        if self._is_timer_due(now):
+            # An input of the clock, not of the holder of the lease: it has an append of its own.
+            batch.add(Wake())
+            if batch.entries:
+                return self._append(batch, "none")
+        # `decide` refuses an input whose call the journal has closed by now. It may still tell
+        # something about an effect, so the shell reports it as late, but only after the append:
+        # until then the decision rests on a state that may be outdated.
+        self._input_count = len(ready.inputs)
+        self._late = frozenset(
+            n for n, one in enumerate(ready.inputs) if not _add_input(batch, one)
+        )
+        self._add_halt(batch)
+        if not self._is_leaving:
+            self._advance(batch, hooks_running=ready.hooks_running)
+        elif not ready.hooks_running:
+            # Every turn tries again: `decide` refuses it while a call is in flight.
+            batch.add(StandDown(epoch=batch.state.epoch, why=self._stand_down_reason))
+        if batch.entries:
+            return self._append(batch, "held")
+        return self._act(now)
+
+    @property
+    def _is_leaving(self) -> bool:
+        return bool(self._stand_down_reason)
+
+    def _is_timer_due(self, now: Micros) -> bool:
+        if self.state.phase not in TIMED_PHASES:
+            return False
+        due_at = find_wake_time(self.state)
+        return due_at is not None and due_at <= now
+
+    def _add_halt(self, batch: Batch) -> None:
+        self._batch_halt = self._pending_halt
+        if self._pending_halt is not None:
+            batch.add(self._pending_halt)
+
+    def _advance(self, batch: Batch, *, hooks_running: bool = False) -> None:
+        batch.advance(self._reserve, self._may_start, hooks_running=hooks_running)
+
+    def _read(self) -> Step:
+        # A failed append leaves `_known_seq` at a seq that does not exist. Lower it before the
+        # read: then a notice that comes during the read raises it again. If it were lowered
+        # afterwards, the entry of that notice would be overlooked.
+        self._known_seq, self._must_read = self.state.seq, False
+        return Step(operation=ReadJournal(after=self.state.seq), stops_calls=self._is_leaving)
+
+    def _take(self, now: Micros) -> Step:
+        """Take the lease and start the first calls, in one append."""
+        batch = Batch(self.state, now)
+        self._add_halt(batch)
+        if batch.entries:  # without a lease there is no call to stop: the run is halted at once
+            return self._append(batch, "none")
+        if not isinstance(batch.add(self._take_lease), Accepted):
+            return Step(operation=Finish())
+        self._advance(batch)
+        return self._append(batch, "take")
+
+    def _append(self, batch: Batch, lease: Literal["held", "take", "none"]) -> Step:
+        # The store announces every append, ours too, and the announcement may overtake the
+        # reply. Raise `_known_seq` first, so that it ends no wait. If the append fails,
+        # `_known_seq` is ahead of `state`, and the next turn reads on.
+        self._known_seq = max(self._known_seq, batch.state.seq)
+        self._batch = batch
+        return Step(
+            operation=AppendBatch(batch=batch, lease=lease), stops_calls=self._is_leaving
+        )
+
+    def _act(
+        self, now: Micros, started: tuple[Entry, ...] = (), *, changed: bool = False
+    ) -> Step:
+        """Return the step at the end of a turn: make the calls, then wait."""
+        self._forget_halt()
+        return Step(
+            operation=WaitForNews(until=self._find_next_time(now))
+            if self.holds_lease
+            else Finish(),
+            started=started,
+            effects=list_effects(self.state),
+            settled_count=self._input_count,
+            late=self._late,
+            has_changed=changed,
+            stops_calls=self._is_leaving,
+        )
+
+    def _find_next_time(self, now: Micros) -> Micros | None:
+        times = [find_wake_time(self.state) if self.state.phase in TIMED_PHASES else None]
+        # Retry times in the past are left out: such a call waits for something else, perhaps
+        # for its turn among the suspect calls. They would make the loop spin.
+        times += [] if self._is_leaving else [find_retry_time(self.state, now)]
+        return min((time for time in times if time is not None), default=None)
+
+    # ── results of operations ─────────────────────────────────────────────────────────────
+
+    def _fold(self, records: Sequence[Record]) -> Step:
+        """Add the entries that were read to the state."""
+        batch, is_unknown = self._batch, self._is_batch_unknown
+        self._batch, self._is_batch_unknown = None, False
+        started: tuple[Entry, ...] = ()
+        if is_unknown and batch is not None:
+            # Other writers may have appended after the batch, but not in between: it is one
+            # append. If it is there, its calls must be made: the journal has them as started,
+            # and the run would wait for them for ever.
+            count = len(batch.entries)
+            if [record.entry for record in records[:count]] == batch.entries:
+                started = tuple(batch.entries)
+        self.state = fold(self.state.run, records, self.state)
+        self._known_seq = max(self._known_seq, self.state.seq)
+        if not started:
+            return Step(operation=Proceed(), has_changed=True)
+        self._forget_halt()
+        return Step(
+            operation=Proceed(),
+            started=started,
+            settled_count=self._input_count,
+            late=self._late,
+            has_changed=True,
+        )
+
+    def _forget_halt(self) -> None:
+        # A halt that was set during the append is kept: the batch does not have it.
+        if self._pending_halt is self._batch_halt:
+            self._pending_halt = None
+
+    def _apply_batch(self, at: Micros, epoch: Epoch | None, now: Micros) -> Step:
+        """Take over the state after the batch, and act."""
+        batch = self._batch
+        assert batch is not None
+        self._batch = None
+        # The store stamps the entries. Usually it takes our time; with another one, apply the
+        # entries again at that time, so that the state is the one every reader computes.
+        is_leased = epoch is not None
+        is_same_time = at == max(batch.now, batch.base.at)
+        self.state = (
+            batch.state if is_same_time else apply_entries(batch.base, batch.entries, at)
+        )
+        changed = self.state.phase is not batch.base.phase
+        if not is_leased:
+            self._forget_halt()
+            return Step(operation=Proceed(), has_changed=changed)
+        self._epoch = epoch
+        return self._act(now, tuple(batch.entries), changed=changed)
+
+    def _drop_batch(self, result: NotAppended) -> Step:
+        """Decide again after a batch that was not appended, or perhaps not."""
+        match result.reason:
+            case "conflict":
+                return Step(operation=Proceed())
+            case "halted":
+                self._pending_halt = result.halt
+                return Step(operation=Proceed())
+            case "unavailable":
+                return Step(operation=RetryLater())
+            case "unknown":
+                # Without the lease the epoch of the batch is unknown: take the lease again.
+                self._is_batch_unknown = self._epoch is not None
+                return Step(operation=RetryLater())
+            case "leased":
+                return Step(operation=Finish())
+            case _:
+                assert_never(result.reason)
+
+
+def _add_input(batch: Batch, driver_input: DriverInput) -> bool:
+    """Add an input to `batch`; False if its call was closed without it."""
+    if not isinstance(batch.add(driver_input), Refused):
+        return True
+    if isinstance(driver_input, AskPerson):
+        # The call asked a question and is over, but the run takes no questions any more: it is
+        # being cancelled, say. The journal still has the call in flight and waits for its end.
+        stopped = CallAborted(call=driver_input.call)
+        batch.add(CloseCall(epoch=driver_input.epoch, outcome=stopped))
+    return False
