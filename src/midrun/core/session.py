@@ -276,7 +276,7 @@ class Session:
             return Step(operation=Finish())
         batch = Batch(self.state, now)
         if self._is_timer_due(now):
-            # An input of the clock, not of the holder of the lease: it has an append of its own.
+            # An input of the clock, not of the lease holder: it has an append of its own.
             batch.add(Wake())
             if batch.entries:
                 return self._append(batch, "none")
