@@ -20,9 +20,9 @@ grace (a blocking tool: until its killed process has ended), and none holds up a
 
 A child run has no such limit: its parent waits until the child has stopped its own calls, each
 within its grace, and has undone them. If the child's worker is gone, another worker takes the
-child when its lease has expired; the parent's own worker can, as it has the child's agent. Only
-an operator's halt of the child, or `Fleet(versions="same")` without a worker of the child's
-version, can keep the parent waiting.
+child when its lease has expired; the parent's own worker can, as it has the child's agent. The
+parent waits longer if an operator has halted the child, or if no worker of the child's version
+runs (`Fleet(versions="same")`).
 
 `ARCHITECTURE.md` has the order in which to read the modules.
 """

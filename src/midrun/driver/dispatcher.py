@@ -219,9 +219,7 @@ class CallDispatcher:
         call = self._context.secret_registry.restore_call(self._run_id, call)
         save = partial(self._save_progress, call_id) if operation == "call" else _refuse_save
         in_flight = InFlightCall(call, save, operation, attempt)
-        in_flight.on_overdue = partial(
-            self._context.task_group.start_soon, self._watch_deadline, in_flight
-        )
+        in_flight.on_overdue = partial(self._watch_overdue, in_flight)
         self._in_flight[call_id, operation] = in_flight
         self._context.task_group.start_soon(self._run, in_flight, state)
 
@@ -390,6 +388,9 @@ class CallDispatcher:
         # False: it is being stopped since an earlier iteration, for this or a stronger reason.
         if in_flight.abort(reason):
             self._context.task_group.start_soon(self._watch_grace, in_flight, reason)
+
+    def _watch_overdue(self, in_flight: InFlightCall, wait_ended: WaitEnded) -> None:
+        self._context.task_group.start_soon(self._watch_deadline, in_flight, wait_ended)
 
     async def _watch_deadline(self, in_flight: InFlightCall, wait_ended: WaitEnded) -> None:
         """Start a grace when the own time of user code that is being stopped is up.

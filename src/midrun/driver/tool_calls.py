@@ -224,12 +224,13 @@ async def run_check(
     unsettled = f"cannot find out whether {call.use.tool} took effect"
     problem = f"{unsettled}: its check took too long and did not stop"
     in_flight.overdue_input = FailRun(epoch=epoch, error=problem, code="check_failed")
-    end: FunctionEnd = Stopped()
     if call.attempt > 1:
         await _wait_for_backoff(context, in_flight, call.attempt - 1)
         if in_flight.stop_reason:
             return None
-    for attempt in range(1, CHECK_MAX_ATTEMPTS + 1):
+    attempt = 0
+    while True:
+        attempt += 1
         end, _ = await _run_hook(context, agent, in_flight, state, "check")
         if isinstance(end, Returned | NotDone):
             happened = isinstance(end, Returned)
@@ -238,9 +239,10 @@ async def run_check(
         # Stopped: no verdict. The call stays unknown, and the next worker checks it again.
         if in_flight.stop_reason:
             return None
-        if attempt < CHECK_MAX_ATTEMPTS:
-            await _wait_for_backoff(context, in_flight, attempt)
-    return FailRun(epoch=epoch, error=f"{unsettled}: {_describe_end(end)}", code="check_failed")
+        if attempt == CHECK_MAX_ATTEMPTS:
+            problem = f"{unsettled}: {_describe_end(end)}"
+            return FailRun(epoch=epoch, error=problem, code="check_failed")
+        await _wait_for_backoff(context, in_flight, attempt)
 
 
 async def _wait_for_backoff(

@@ -14,6 +14,7 @@ from midrun.core.ids import RunId
 from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
 from midrun.core.values import Phase
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import JournalCorrupt, NoRoom, StoreDamaged
 from midrun.ports.environment import Environment
 from midrun.ports.store import RunRow, Store
@@ -81,7 +82,7 @@ async def test_a_run_that_cannot_be_driven_takes_no_place(
     """Every sweep finds it again, and must not count it for the limit."""
     monkeypatch.setattr(local, "SWEEP_S", 0.01)
     broken_run, reads, sweeps = RunId("run_x"), 0, 0
-    load_run_state, list_due = local.load_run_state, MemoryStore.list_due
+    list_due = MemoryStore.list_due
 
     async def raise_for_broken_run(store: Store, run: RunId) -> State:
         nonlocal reads
