@@ -18,7 +18,7 @@ class ControlBase(
 ):
     """Base of every control: sender, reason and request id.
 
-    `request` makes a control safe to repeat: it is applied once, and a repeat gets the first
+    `request_id` makes a control safe to repeat: it is applied once, and a repeat gets the first
     verdict. `seen` is the revision (`State.control_rev`) that the sender decided on; the
     control is refused if the run has another one by now. `Pause` and `Cancel` ignore it.
     """

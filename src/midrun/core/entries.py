@@ -427,7 +427,7 @@ class ResidueAccepted(RequestEntry, kw_only=True):
 
 
 class RunHalted(RequestEntry, kw_only=True):
-    """An operator's halt stops the run; after the lift it returns to the phase `then`."""
+    """An operator's halt stops the run; after the lift it returns to `phase_after_lift`."""
 
     phase_after_lift: Phase
     scope: str = "run"

@@ -15,8 +15,14 @@ are never journaled.
 
 Invariants: no call is made before its start is journaled under a live lease. No outcome is lost
 while the process lives: it is journaled, or recorded as late. An error of user code ends its
-call and nothing else. No call can hold up its run, or another run, for longer than its grace
-when the run is cancelled.
+call and nothing else. No call of user code holds up a run that is cancelled for longer than its
+grace (a blocking tool: until its killed process has ended), and none holds up another run.
 
-Start with `run_loop.py`, then `dispatcher.py`, `in_flight_call.py` and `function_runner.py`.
+A child run has no such limit: its parent waits until the child has stopped its own calls, each
+within its grace, and has undone them. If the child's worker is gone, another worker takes the
+child when its lease has expired; the parent's own worker can, as it has the child's agent. The
+parent waits longer if an operator has halted the child, or if no worker of the child's version
+runs (`Fleet(versions="same")`).
+
+`ARCHITECTURE.md` has the order in which to read the modules.
 """

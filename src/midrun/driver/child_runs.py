@@ -20,6 +20,7 @@ Every control that is passed on may be sent more than once: after a crash, or by
 is harmless, as `decide` answers *already so*, or because it has a request id.
 """
 
+import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -49,6 +50,8 @@ from midrun.driver.context import DriverContext
 from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.journal_writer import UnleasedInput, append_input, load_run_state
 from midrun.errors import (
+    JournalCorrupt,
+    JournalTooNew,
     RunExists,
     RunNotFound,
     StoreBusy,
@@ -57,6 +60,8 @@ from midrun.errors import (
     StoreUnreachable,
 )
 from midrun.ports.store import HaltRecord
+
+log = logging.getLogger("midrun")
 
 STORE_RETRY_S: Final = 0.25
 """Seconds between two attempts to reach a store that cannot write at present."""
@@ -354,6 +359,14 @@ async def send_control(context: DriverContext, parent: RunId, in_flight: InFligh
             return  # `_wait_for_child` sends it when it has created the child
         except StoreError:
             await anyio.sleep(STORE_RETRY_S)
+        except (JournalCorrupt, JournalTooNew) as error:
+            # This is a task of the worker's group: raised here, the error would end all runs of
+            # the process. The child may be driven by a newer midrun, so a pause or a halt waits
+            # for it. A cancel ends the call; its cleanup fails, too, and the report says so.
+            log.error("Cannot %s run %s: %s", effect.control, effect.child, error)  # noqa: TRY400 - a traceback adds nothing
+            if effect.control == "cancel":
+                in_flight.scope.cancel()
+            return
         else:
             # The child may rest already, so that the control changes nothing and no change is
             # announced. Wake the waiter: with `sent_control` set, it ends the call now.

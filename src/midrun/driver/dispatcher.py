@@ -20,9 +20,11 @@ call at once and starts `_watch_grace` beside it:
 - After half of the agent's grace, a call that is still running is shown as *not responding*.
 - After all of it, a run that is being cancelled, or given back at shutdown, stops waiting, and
   so does a run whose call has exceeded its own `timeout` (`NO_WAIT_REASONS`). The dispatcher
-  abandons the call: it submits `CallUnknown` in its place, and the call may run on. A run that
-  is being paused, redirected or halted keeps waiting: it must not say *paused* while a call
-  runs.
+  abandons the call: it submits `CallUnknown` in its place, and the call may run on. For a
+  blocking tool it first waits until the killed process has ended. A run that is being paused,
+  redirected or halted keeps waiting: it must not say *paused* while a call runs.
+- A child run is not stopped by a grace. It gets the control in its own journal, and the call
+  waits until the child rests (`child_runs`).
 
 **Late results.** An abandoned call may still return, and so may a call whose lease was lost.
 The journal has closed such a call without its result. If the call was done, the result is
@@ -84,7 +86,14 @@ from midrun.core.transcript import Transcript
 from midrun.core.values import Json, OperationKind, PlanItem
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
-from midrun.driver.in_flight_call import FENCED_REASON, InFlightCall, WaitEnded
+from midrun.driver.in_flight_call import (
+    FENCED_REASON,
+    NO_WAIT_REASONS,
+    OVERDUE_REASON,
+    SHUTDOWN_REASON,
+    InFlightCall,
+    WaitEnded,
+)
 from midrun.driver.journal_writer import append_input, load_run_state
 from midrun.driver.live import Delta
 from midrun.driver.model_calls import call_model
@@ -163,17 +172,8 @@ async def evaluate_stop(
     return RecordStopVerdict(epoch=epoch, name=name, met=met)
 
 
-SHUTDOWN_REASON: Final = "shutdown"
-"""The reason to stop a call because this worker gives the run back."""
-
 LATE_RESULT_TIMEOUT_S: Final = 2.0
 """Seconds for which a process that shuts down still tries to record a late result."""
-
-OVERDUE_REASON: Final = "overdue"
-"""The reason to stop user code whose own time (`timeout=`) is up, without a control."""
-
-NO_WAIT_REASONS: Final = frozenset({"cancelled", SHUTDOWN_REASON, OVERDUE_REASON})
-"""Reasons to stop a call for which the run waits no longer than the grace."""
 
 
 class CallDispatcher:
@@ -384,15 +384,22 @@ class CallDispatcher:
     # ── stopping calls ────────────────────────────────────────────────────────────────────
 
     def _stop_call(self, in_flight: InFlightCall, reason: str) -> None:
-        if in_flight.abort(
-            reason
-        ):  # False: stopped for the same reason in an earlier iteration
+        # False: it is being stopped since an earlier iteration, for this or a stronger reason.
+        if in_flight.abort(reason):
             self._context.task_group.start_soon(self._watch_grace, in_flight, reason)
 
     def _watch_overdue(self, in_flight: InFlightCall, wait_ended: WaitEnded) -> None:
-        self._context.task_group.start_soon(
-            self._watch_grace, in_flight, OVERDUE_REASON, wait_ended
-        )
+        self._context.task_group.start_soon(self._watch_deadline, in_flight, wait_ended)
+
+    async def _watch_deadline(self, in_flight: InFlightCall, wait_ended: WaitEnded) -> None:
+        """Start a grace when the own time of user code that is being stopped is up.
+
+        A pause may have stopped the code before its time was up. The run waits for it, but not
+        for longer than its `timeout` and one grace.
+        """
+        rest_s = in_flight.deadline - anyio.current_time()
+        if not await _ends_within(rest_s, in_flight, wait_ended):
+            await self._watch_grace(in_flight, OVERDUE_REASON, wait_ended)
 
     async def _watch_grace(
         self, in_flight: InFlightCall, reason: str, wait_ended: WaitEnded | None = None
@@ -405,14 +412,14 @@ class CallDispatcher:
         """
         half, call = self._agent.grace.total_seconds() / 2, in_flight.call.id
         wait_ended = wait_ended or in_flight.wait_finished
-        with anyio.move_on_after(half):
-            await wait_ended()
+        if await _ends_within(half, in_flight, wait_ended):
             return
         self._context.live_output.send(
             Delta(run=self._run_id, call=call, kind="not_responding")
         )
-        with anyio.move_on_after(half):
-            await wait_ended()
+        # The process of a blocking tool is killed at the end of the same grace. Wait until it
+        # has ended: an undo must not run beside it.
+        if await _ends_within(half + in_flight.kill_time_s, in_flight, wait_ended):
             return
         if reason not in NO_WAIT_REASONS or in_flight.abandoned or self._is_closed:
             return
@@ -514,6 +521,18 @@ class CallDispatcher:
                 return True
         await anyio.sleep(LATE_RESULT_TIMEOUT_S / 10)
         return False
+
+
+async def _ends_within(seconds: float, in_flight: InFlightCall, wait_ended: WaitEnded) -> bool:
+    """Wait for an end for at most `seconds`; tell whether it came."""
+    with anyio.move_on_after(seconds):
+        await wait_ended()
+        return True
+    # The time may be up in the same turn of the event loop in which the call ends, when user
+    # code has blocked the loop for a while. The timer then cancels this wait, and `_run` ends
+    # the call before this task goes on: the call is over all the same, and is not in
+    # `_in_flight` any more.
+    return in_flight.finished
 
 
 async def _refuse_save(_: Json) -> None:

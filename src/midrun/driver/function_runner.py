@@ -8,17 +8,18 @@
   a thread. If the run is cancelled or given back, its outcome is unknown after the grace;
   otherwise the run waits for its end.
 
-In all three the function ends as one `FunctionOutcome`, and an exception that it raises is one,
-too.
+In all three the end of the function is a value (`FunctionEnd`), also if it raises. A function
+that returns or raises within its grace has that end. Otherwise its end is `Stopped`; a thread
+has no such end, as it runs on.
 """
 
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from typing import TypeAlias, cast
 
-import anyio
 import anyio.to_thread
 from anyio import from_thread
+from msgspec import Struct
 
 from midrun.agents.agent import Agent
 from midrun.agents.signature import Function
@@ -44,11 +45,17 @@ from midrun.driver.subprocess.protocol import (
     Returned,
     find_unrun_code,
 )
+from midrun.driver.subprocess.zygote_client import KILL_TIMEOUT_S
 from midrun.driver.user_code import RUNNING_THREAD_LABELS, must_reraise, outcome_of_exception
 from midrun.errors import NotJson, TooLarge
 
-FunctionEnd: TypeAlias = FunctionOutcome | None
-"""The end of a function; None if it was stopped before it returned or raised."""
+
+class Stopped(Struct, frozen=True):
+    """The function was stopped before it returned or raised; it may have taken effect."""
+
+
+FunctionEnd: TypeAlias = FunctionOutcome | Stopped
+"""The end of a function."""
 
 
 class FunctionExecution:
@@ -153,10 +160,11 @@ class FunctionExecution:
                     raise
                 return outcome_of_exception(error)
             return await _make_return_outcome_in_slices(value, form)
-        return None  # the scope was cancelled, and the function had no outcome of its own
+        return Stopped()  # the scope was cancelled, and the function had no outcome of its own
 
     async def _run_in_process(self, task: FunctionTask) -> FunctionEnd:
         process_call = None
+        self._in_flight.kill_time_s = KILL_TIMEOUT_S
         with self._in_flight.scope:
             async with self._context.zygote.run_process(
                 task,
@@ -169,9 +177,13 @@ class FunctionExecution:
         # Leaving the context of `run_process` has stopped the process and waited for its end.
         # A function that finished within its grace has its outcome, cancelled or not.
         outcome = None if process_call is None else process_call.final_outcome
-        if isinstance(outcome, Died) and not (
-            self._in_flight.stop_reason or self._context.heartbeat.is_alive()
-        ):
+        if outcome is None:  # it was stopped before its process had started
+            return Stopped()
+        if not isinstance(outcome, Died):
+            return outcome
+        if self._in_flight.stop_reason and outcome.is_gone:
+            return Stopped()
+        if not (self._in_flight.stop_reason or self._context.heartbeat.is_alive()):
             # The zygote has killed it because the lease lapsed (see `protocol.Deadline`). The
             # call did not crash, so its death must not become its outcome: the run loop is
             # dropped, and the next lease closes the call as unknown.

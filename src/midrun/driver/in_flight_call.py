@@ -1,5 +1,6 @@
 """A call in flight: the handle by which the dispatcher stops it and waits for its end."""
 
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, TypeAlias
 
@@ -13,8 +14,19 @@ from midrun.core.values import CleanupAction, Json, OperationKind
 WaitEnded: TypeAlias = Callable[[], Awaitable[None]]
 """Waits for the end of a call, or of the user code that runs for it."""
 
+SHUTDOWN_REASON: Final = "shutdown"
+"""The reason to stop a call because this worker gives the run back."""
+
 FENCED_REASON: Final = "fenced"
 """The reason to stop a call because its epoch is over."""
+
+OVERDUE_REASON: Final = "overdue"
+"""The reason to stop user code whose own time (`timeout=`) is up, without a control."""
+
+NO_WAIT_REASONS: Final = frozenset(
+    {"cancelled", SHUTDOWN_REASON, FENCED_REASON, OVERDUE_REASON}
+)
+"""Reasons to stop a call for which the run waits no longer than the grace."""
 
 
 class InFlightCall:
@@ -40,7 +52,9 @@ class InFlightCall:
         "abandoned",
         "attempt",
         "call",
+        "deadline",
         "finished",
+        "kill_time_s",
         "on_overdue",
         "operation",
         "overdue_input",
@@ -71,6 +85,8 @@ class InFlightCall:
         self.sent_control: ControlChild | None = None  # the control that its child run was sent
         self.shutting_down = False  # the worker shuts down, and this call has a grace to finish
         self.abandoned = False
+        self.deadline = math.inf  # the end of its own time, on the clock of the event loop
+        self.kill_time_s = 0.0  # the time to end, after its grace, of a process that is killed
         self.overdue_input: DriverInput | None = None
         self.on_overdue: Callable[[WaitEnded], None] | None = None  # set by the dispatcher
         self._cancel_again: Callable[[], None] | None = None  # cancels the user task once more
@@ -98,13 +114,19 @@ class InFlightCall:
             await self._finished_event.wait()
 
     def abort(self, reason: str) -> bool:
-        """Cancel the call for `reason`; False if that reason is known already.
+        """Cancel the call for `reason`; False if the reason changes nothing.
 
         A second reason, such as a cancel after a pause, replaces the first. The scope has been
         cancelled by then, which has no further effect on user code (see `user_code.UserTasks`),
         so the user task is cancelled once more by itself.
+
+        A reason for which the run waits never replaces one for which it does not. A pausing run
+        whose worker shuts down asks for both stops in every iteration of its loop; otherwise
+        they would replace each other, and each time start a new grace.
         """
         if self.stop_reason == reason:
+            return False
+        if self.stop_reason in NO_WAIT_REASONS and reason not in NO_WAIT_REASONS:
             return False
         self.stop_reason = reason
         self.scope.cancel()
@@ -115,11 +137,12 @@ class InFlightCall:
     def track_stop(self, cancel_again: Callable[[], None], wait_ended: WaitEnded) -> None:
         """Note that user code of this call is being stopped; `cancel_again` cancels it again.
 
-        Without a reason in `stop_reason`, the code is cancelled because its own time is up.
-        Then the dispatcher starts a grace for it, as for every other reason.
+        From here on the end of its own time (`deadline`) does not reach the code any more: it
+        is being cancelled, because its time is up or for another reason, and its waiter is
+        behind a shield. So the dispatcher watches the deadline.
         """
         self._cancel_again = cancel_again
-        if not self.stop_reason and self.on_overdue is not None:
+        if self.deadline < math.inf and self.on_overdue is not None:
             self.on_overdue(wait_ended)
 
     def forget_pause(self) -> bool:

@@ -1,8 +1,8 @@
 """Tool calls and hooks: run the function, and turn its end into an outcome for the journal.
 
-`function_runner` runs the function and returns how it ended: `Returned`, `Raised`,
-`QuestionAsked`, `Died`, or None if it was stopped. This module decides which outcome the
-journal gets. The question is always the same: *may the call have taken effect?*
+`function_runner` runs the function and returns how it ended: `Returned`, `NotDone`, `Raised`,
+`QuestionAsked`, `Died` or `Stopped`. This module decides which outcome the journal gets. The
+question is always the same: *may the call have taken effect?*
 
 | end of the function | safe to repeat | otherwise |
 |---|---|---|
@@ -10,6 +10,7 @@ journal gets. The question is always the same: *may the call have taken effect?*
 | raised by itself | failed | failed |
 | raised `OutcomeUnknown`, or its process died | failed, or aborted with cleanup | unknown |
 | stopped, or raised after a stop | aborted | aborted |
+| killed, but its process does not end | unknown | unknown |
 | timed out | failed, or aborted with cleanup | aborted |
 | timed out and does not stop | failed, or aborted with cleanup | unknown |
 
@@ -18,7 +19,7 @@ is settled by its check or by a person.
 """
 
 from collections.abc import Awaitable
-from typing import Final
+from typing import Final, assert_never
 
 import anyio
 
@@ -41,7 +42,7 @@ from midrun.core.state import Call, CallStage, State
 from midrun.core.values import Json
 from midrun.driver import child_runs
 from midrun.driver.context import DriverContext
-from midrun.driver.function_runner import FunctionEnd, FunctionExecution
+from midrun.driver.function_runner import FunctionEnd, FunctionExecution, Stopped
 from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.subprocess.protocol import Died, NotDone, QuestionAsked, Raised, Returned
 from midrun.errors import OutcomeUnknown
@@ -93,7 +94,9 @@ async def call_tool(
             epoch=epoch, outcome=_make_unstopped_outcome(call, tool)
         )
     execution = FunctionExecution(context, agent, tool, in_flight, state)
-    end, timed_out = await _await_within(_get_timeout_s(tool), execution.run_tool(arguments))
+    end, timed_out = await _await_within(
+        _get_timeout_s(tool), in_flight, execution.run_tool(arguments)
+    )
     # A pause does not withdraw a question: the run pauses with the question open. Under every
     # other stop the call is aborted instead.
     if isinstance(end, QuestionAsked) and in_flight.stop_reason in {"", "paused"}:
@@ -124,14 +127,20 @@ def _make_outcome(
         case Raised(not_found=not_found):
             code = TOOL_NOT_IMPORTABLE_CODE if not_found else ""
             return CallFailed(call=call.id, error=_describe_end(end), code=code)
-        case Died(started=started) if not in_flight.stop_reason:
-            if not started:
-                return CallFailed(call=call.id, error=_describe_end(end))
-            return _make_uncertain_outcome(
-                call, _describe_end(end)
-            )  # it may have acted before it died
-        case _:  # stopped: None, or its process was killed, or it asked a question meanwhile
+        case Died(is_gone=False):
+            return CallUnknown(call=call.id, why="not_responding")
+        case Died(started=False):
+            return CallFailed(call=call.id, error=_describe_end(end))
+        case Died():  # it may have acted before it died
+            return _make_uncertain_outcome(call, _describe_end(end))
+        case NotDone():
+            problem = "it returned NOT_DONE, which only a check can"
+            return CallFailed(call=call.id, error=problem)
+        # A question that the function asked while it was being stopped is dropped.
+        case Stopped() | QuestionAsked():
             return CallAborted(call=call.id)
+        case _:
+            assert_never(end)
 
 
 def _may_result_from_stop(end: FunctionEnd) -> bool:
@@ -187,11 +196,12 @@ async def run_cleanup(
     problem = f"it took too long and did not stop, so this {action} may still be at work"
     failed = UndoFailed(call=call.id, action=action, error=problem, final=True)
     in_flight.overdue_input = CloseUndo(epoch=state.epoch, outcome=failed)
-    end, timed_out = await _run_hook(context, agent, in_flight, state, action)
+    end, _ = await _run_hook(context, agent, in_flight, state, action)
     if isinstance(end, Returned | NotDone):
         return UndoDone(call=call.id, action=action)
-    if end is None and not timed_out:
-        # Stopped. The next worker makes it again, with the same idempotency key.
+    if in_flight.stop_reason and (isinstance(end, Stopped) or _may_result_from_stop(end)):
+        # Only a shutdown stops an undo. The next worker makes it again, with the same
+        # idempotency key; this attempt must not count as a failed one.
         return UndoUnknown(call=call.id, action=action)
     retry_time = compute_retry_at(
         context.clock(), in_flight.attempt, chance=context.random_unit()
@@ -214,12 +224,13 @@ async def run_check(
     unsettled = f"cannot find out whether {call.use.tool} took effect"
     problem = f"{unsettled}: its check took too long and did not stop"
     in_flight.overdue_input = FailRun(epoch=epoch, error=problem, code="check_failed")
-    end: FunctionEnd = None
     if call.attempt > 1:
         await _wait_for_backoff(context, in_flight, call.attempt - 1)
         if in_flight.stop_reason:
             return None
-    for attempt in range(1, CHECK_MAX_ATTEMPTS + 1):
+    attempt = 0
+    while True:
+        attempt += 1
         end, _ = await _run_hook(context, agent, in_flight, state, "check")
         if isinstance(end, Returned | NotDone):
             happened = isinstance(end, Returned)
@@ -228,9 +239,10 @@ async def run_check(
         # Stopped: no verdict. The call stays unknown, and the next worker checks it again.
         if in_flight.stop_reason:
             return None
-        if attempt < CHECK_MAX_ATTEMPTS:
-            await _wait_for_backoff(context, in_flight, attempt)
-    return FailRun(epoch=epoch, error=f"{unsettled}: {_describe_end(end)}", code="check_failed")
+        if attempt == CHECK_MAX_ATTEMPTS:
+            problem = f"{unsettled}: {_describe_end(end)}"
+            return FailRun(epoch=epoch, error=problem, code="check_failed")
+        await _wait_for_backoff(context, in_flight, attempt)
 
 
 async def _wait_for_backoff(
@@ -260,21 +272,22 @@ async def _run_hook(
     seconds = (
         None if execution.is_threaded(function) else _get_timeout_s(tool) or HOOK_TIMEOUT_S
     )
-    return await _await_within(seconds, execution.run_hook(function, *hook_args))
+    return await _await_within(seconds, in_flight, execution.run_hook(function, *hook_args))
 
 
 async def _await_within(
-    seconds: float | None, work: Awaitable[FunctionEnd]
+    seconds: float | None, in_flight: InFlightCall, work: Awaitable[FunctionEnd]
 ) -> tuple[FunctionEnd, bool]:
     """Await `work` for `seconds`; return its end, and whether it timed out."""
     if seconds is None:
         return await work, False
     with anyio.move_on_after(seconds) as limit:
+        in_flight.deadline = limit.deadline
         end = await work
         # It may have ended by itself in the same moment in which its time was up. A value that
         # it returned counts; an error may be a consequence of the cancellation.
         return end, limit.cancel_called and _may_result_from_stop(end)
-    return None, True
+    return Stopped(), True
 
 
 def _get_result(call: Call) -> Json:
@@ -286,7 +299,7 @@ def _get_timeout_s(tool: Tool) -> float | None:
     return None if tool.timeout is None else tool.timeout.total_seconds()
 
 
-def _describe_end(end: FunctionEnd) -> str:
+def _describe_end(end: Raised | Died | QuestionAsked | Stopped) -> str:
     match end:
         case Raised(kind=kind, message=message):
             return f"{kind}: {message}"
@@ -294,5 +307,7 @@ def _describe_end(end: FunctionEnd) -> str:
             return f"its process died: {detail}"
         case QuestionAsked():
             return "it asked a person, which an undo, a release or a check cannot"
-        case _:
+        case Stopped():  # by its time limit; another stop is no failure to describe
             return "it took too long"
+        case _:
+            assert_never(end)

@@ -271,8 +271,9 @@ class Run:
         end, and `report` lists the effects that remain.
 
         Args:
-            undo: "in_flight" undoes only the calls that were in flight; "all" undoes every
-                call that has an undo hook.
+            undo: "in_flight" undoes the calls that were in flight, stopped midway or of
+                unknown outcome when the cancel came; "all" also undoes every finished call
+                that has an undo hook.
         """
         check_choice("undo", undo, get_args(UndoSet))
         return await self._submit(c.Cancel(undo=undo, **make_control_fields(options)))

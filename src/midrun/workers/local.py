@@ -232,6 +232,10 @@ class LocalWorker:
         if self._place_run is not None:
             self._place_run(run)
             return
+        # `start_drive` refuses a run that cannot be driven, which every sweep finds again. It
+        # must not be counted: only the end of a drive frees its place.
+        if run in self._undrivable_runs:
+            return
         if own or self._limiter.can_start(run, head):
             self._limiter.add_run(run, head, own=own)
             self.start_drive(run, state)
@@ -518,7 +522,8 @@ class LocalWorker:
         if not self._active_runs:
             return
         grace = max((agent.grace for agent in self._agents.values()), default=timedelta())
-        # The bound leaves time for two graces and for the appends that give the leases back.
+        # The bound leaves time for two graces, for the end of processes that were killed after
+        # them, and for the appends that give the leases back.
         with anyio.move_on_after(SHUTDOWN_MAX_S + 2 * grace.total_seconds()):
             await self._all_runs_ended.wait()
 

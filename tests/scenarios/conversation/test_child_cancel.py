@@ -19,8 +19,14 @@ from midrun.core.entries import (
     UndoRetried,
     UndoStarted,
 )
+from midrun.core.ids import RunId
+from midrun.core.state import State
+from midrun.driver import child_runs
+from midrun.driver.journal_writer import load_run_state
+from midrun.errors import JournalTooNew
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
+from midrun.ports.store import Store
 from tests.scenarios.conversation.toolkit import (
     OPERATOR,
     ApprovalToolkit,
@@ -183,6 +189,31 @@ async def test_a_cancel_of_the_parent_cancels_and_undoes_a_failed_child(
     await run.until("cancelled")
     assert (await child.view()).phase == "cancelled"
     assert toolkit.undone == ["x"]
+
+
+async def test_a_cancel_reports_a_child_whose_journal_is_unreadable(
+    opened: OpenMidrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer version drives the child. The worker of the parent and its other runs go on."""
+    toolkit = ApprovalToolkit()
+    child_agent = make_child(toolkit, Use("slow", name="x"), "Found.", grace=SHORT_GRACE)
+    midrun = await opened(make_parent(child_agent, turns=[Use("aide", task="Find")]))
+    run = await midrun.start("parent", "go")
+    await toolkit.start("x").wait()
+    child = await wait_for_child(midrun, run)
+    child_id = child.id
+
+    async def raise_for_child(store: Store, run: RunId) -> State:
+        if run == child_id:
+            raise JournalTooNew(run, 1, "RunMoved")
+        return await load_run_state(store, run)
+
+    monkeypatch.setattr(child_runs, "load_run_state", raise_for_child)
+    await run.cancel()
+    await run.until("cancelled")
+    assert [call.tool for call in (await run.report()).still_held] == ["aide"]
+    assert (await child.view()).phase == "running"
+    toolkit.gate("x").set()
 
 
 # ── several processes ─────────────────────────────────────────────────────────────────────

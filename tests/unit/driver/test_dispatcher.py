@@ -1,7 +1,10 @@
 """The call dispatcher: start and end of calls, abort and grace, shutdown, progress."""
 
+import os
+import signal
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import anyio
 import pytest
@@ -36,6 +39,7 @@ from midrun.core.values import RequestedCall as RequestedUse
 from midrun.driver import dispatcher as dispatcher_module
 from midrun.driver.dispatcher import StopContext
 from midrun.driver.notifications import Wakeup
+from midrun.driver.subprocess import zygote_client
 from midrun.errors import StaleEpoch
 from midrun.models import ScriptedModel, Use
 from midrun.stops import Custom
@@ -52,6 +56,8 @@ from tests.unit.driver.driver_context import (
     make_agent,
     wait_until,
 )
+from tests.unit.driver.subprocess.blocking_tools import hold, undo_at_gate
+from tests.unit.driver.subprocess.process_calls import GatedCall
 
 # ── start and end ─────────────────────────────────────────────────────────────────────────
 
@@ -89,6 +95,18 @@ async def test_an_error_of_a_tool_fails_its_call(dispatch: Dispatch) -> None:
     assert await test.wait_for_outcome() == CallFailed(
         call=CALL, error="ValueError: no such hotel"
     )
+
+
+async def test_a_tool_that_returns_the_verdict_of_a_check_fails(dispatch: Dispatch) -> None:
+    """It says itself that nothing was done, so it is not stopped midway."""
+
+    @tool(read_only=True)
+    async def find() -> object:
+        return NOT_DONE
+
+    test = dispatch(make_agent(find))
+    test.start_tools(Use("find"))
+    assert isinstance(await test.wait_for_outcome(), CallFailed)
 
 
 async def test_no_call_is_made_under_a_lease_that_has_lapsed(
@@ -346,21 +364,57 @@ async def test_an_aborted_call_has_its_grace_to_clean_up(dispatch: Dispatch) -> 
     assert cleaned == ["upload"]
 
 
+def count_grace_watchers() -> int:
+    return sum("_watch_grace" in str(task.name) for task in anyio.get_running_tasks())
+
+
 async def test_one_task_watches_the_grace_until_the_call_has_stopped(
     tools: ControllableTools, dispatch: Dispatch
 ) -> None:
-    def count_watchers() -> int:
-        return sum("_watch_grace" in str(task.name) for task in anyio.get_running_tasks())
-
     test = dispatch(make_agent(*tools.tools()))
     test.start_tools(Use("read", name="a"))
     await tools.start("a").wait()
     test.abort("cancelled")
     test.abort("cancelled")
     test.dispatcher.begin_shutdown()
-    assert count_watchers() == 1
+    assert count_grace_watchers() == 1
     assert await test.wait_for_outcome() == CallAborted(call=CALL)
-    await wait_until(lambda: count_watchers() == 0)
+    await wait_until(lambda: count_grace_watchers() == 0)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_call_that_ends_in_the_turn_in_which_its_grace_ends_ends_once(
+    parts: DriverParts, dispatch: Dispatch, turns: int
+) -> None:
+    """Cleanup of the tool blocks the event loop until the grace is over, then returns."""
+    grace = timedelta(milliseconds=20)
+    called, second_half = anyio.Event(), anyio.Event()
+
+    @tool
+    async def upload() -> str:
+        with anyio.CancelScope(shield=True):
+            called.set()
+            await second_half.wait()
+            grace_end = anyio.current_time() + grace.total_seconds()
+            while anyio.current_time() < grace_end:
+                pass
+            await let_others_run(turns)
+        return "uploaded"
+
+    test = dispatch(make_agent(upload, grace=grace))
+    test.start_tools(Use("upload"))
+    await called.wait()
+    with parts.live_output.watch(RUN, Wakeup()) as deltas:
+        test.abort("cancelled")
+        await wait_until(lambda: [delta.kind for delta in deltas] == ["not_responding"])
+    second_half.set()
+    outcome = await test.wait_for_outcome()
+    await let_others_run()
+    assert len(test.list_inputs()) == 1
+    assert outcome in [
+        CallDone(call=CALL, result="uploaded"),
+        CallUnknown(call=CALL, why="not_responding"),
+    ]
 
 
 async def test_a_call_that_returns_after_its_abort_is_done(dispatch: Dispatch) -> None:
@@ -428,6 +482,20 @@ async def test_a_call_that_outlives_its_timeout_and_its_grace_is_abandoned(
     stubborn.gate.set()
 
 
+async def test_a_timeout_that_ends_after_a_pause_abandons_a_call_that_does_not_stop(
+    dispatch: Dispatch,
+) -> None:
+    """The pause alone would wait for the call for ever."""
+    stubborn = UnstoppableTool(timeout=timedelta(milliseconds=100))
+    test = dispatch(make_agent(stubborn.tool, grace=SHORT_GRACE))
+    test.start_tools(Use("unstoppable"))
+    await stubborn.called.wait()
+    test.abort("paused")
+    unknown = CallUnknown(call=CALL, why="not_responding")
+    assert await test.wait_for_outcome() == unknown
+    stubborn.gate.set()
+
+
 async def test_an_undo_that_does_not_stop_at_shutdown_is_unknown(dispatch: Dispatch) -> None:
     called, gate = anyio.Event(), anyio.Event()
 
@@ -447,13 +515,18 @@ async def test_an_undo_that_does_not_stop_at_shutdown_is_unknown(dispatch: Dispa
     gate.set()
 
 
-async def test_shutdown_stops_an_undo_at_once(dispatch: Dispatch) -> None:
-    """The next worker runs it again."""
+@pytest.mark.parametrize("raises", [False, True])
+async def test_shutdown_stops_an_undo_at_once(dispatch: Dispatch, raises: bool) -> None:
+    """The next worker runs it again. It may turn its cancellation into an error."""
     called = anyio.Event()
 
     async def delete(_: Call, __: Json, ___: Json) -> None:
         called.set()
-        await anyio.sleep_forever()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if raises:
+                raise ConnectionError("connection closed")
 
     test = dispatch(make_agent(tool(_do_nothing, name="act", undo=delete)))
     test.start_tools(Use("act"))
@@ -463,6 +536,66 @@ async def test_shutdown_stops_an_undo_at_once(dispatch: Dispatch) -> None:
     await called.wait()
     test.dispatcher.begin_shutdown()
     assert await test.wait_for_outcome() == UndoUnknown(call=CALL)
+
+
+async def test_a_killed_process_whose_end_is_not_seen_is_unknown(
+    parts: DriverParts,
+    dispatch: Dispatch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its zygote is frozen and reports nothing. A paused run must not call it stopped."""
+    monkeypatch.setattr(zygote_client, "KILL_TIMEOUT_S", 0.05)
+    middle = GatedCall(tmp_path)
+    async with parts.context.zygote:
+        test = dispatch(make_agent(hold, grace=SHORT_GRACE))
+        test.start_tools(Use("hold", **middle.args))
+        await middle.fifo.read_numbers()
+        (process,) = parts.context.zygote._processes.values()
+        os.kill(process._process.pid, signal.SIGSTOP)
+        test.abort("paused")
+        outcome = await test.wait_for_outcome()
+        os.kill(process._process.pid, signal.SIGCONT)
+    assert outcome == CallUnknown(call=CALL, why="not_responding")
+
+
+async def test_shutdown_stops_an_undo_in_a_process(
+    parts: DriverParts, dispatch: Dispatch, tmp_path: Path
+) -> None:
+    """SIGTERM ends the process without an answer; that is no failure of the undo."""
+
+    async def act(begun: str, gate: str, effect: str) -> None:
+        """Do nothing."""
+
+    middle = GatedCall(tmp_path)
+    async with parts.context.zygote:
+        test = dispatch(make_agent(tool(act, undo=undo_at_gate)))
+        test.start_tools(Use("act", **middle.args))
+        await test.wait_for_outcome()
+        test.dispatcher.pending_inputs.clear()
+        test.start_undo()
+        await middle.fifo.read_numbers()
+        test.dispatcher.begin_shutdown()
+        assert await test.wait_for_outcome() == UndoUnknown(call=CALL)
+    assert not middle.effect.exists()
+
+
+@pytest.mark.parametrize("reason", ["paused", "redirected", "halted"])
+async def test_shutdown_of_a_run_that_stops_starts_one_grace(
+    dispatch: Dispatch, reason: AbortReason
+) -> None:
+    """Each iteration of the run loop asks for both stops; the shutdown has the last word."""
+    stubborn = UnstoppableTool(read_only=True)
+    test = dispatch(make_agent(stubborn.tool))
+    test.start_tools(Use("unstoppable"))
+    await stubborn.called.wait()
+    for _ in range(3):
+        test.dispatcher.begin_shutdown()
+        test.abort(reason)
+    watchers = count_grace_watchers()
+    stubborn.gate.set()
+    await test.wait_for_outcome()
+    assert watchers == 1
 
 
 async def test_shutdown_stops_an_unsafe_call_after_its_grace(

@@ -11,10 +11,13 @@ import pytest
 from midrun import Agent, Midrun
 from midrun.core.controls import Pause, Withdraw
 from midrun.core.ids import RunId
-from midrun.core.run_head import build_head
-from midrun.errors import NoRoom, StoreDamaged
+from midrun.core.run_head import Head, build_head
+from midrun.core.state import State
+from midrun.core.values import Phase
+from midrun.driver.journal_writer import load_run_state
+from midrun.errors import JournalCorrupt, NoRoom, StoreDamaged
 from midrun.ports.environment import Environment
-from midrun.ports.store import RunRow
+from midrun.ports.store import RunRow, Store
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.scenario import LEASED_RUN, given
@@ -69,6 +72,39 @@ async def test_a_run_whose_row_is_unreadable_does_not_stop_the_sweep(
         async with Midrun("memory://", agents=[agent]) as midrun:
             await create_run(midrun.store, damaged_run)
             await wait_until(lambda: sweeps > 5)
+            run = await midrun.start(agent, "go")
+            await run.until("completed")
+
+
+async def test_a_run_that_cannot_be_driven_takes_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every sweep finds it again, and must not count it for the limit."""
+    monkeypatch.setattr(local, "SWEEP_S", 0.01)
+    broken_run, reads, sweeps = RunId("run_x"), 0, 0
+    list_due = MemoryStore.list_due
+
+    async def raise_for_broken_run(store: Store, run: RunId) -> State:
+        nonlocal reads
+        if run == broken_run:
+            reads += 1
+            raise JournalCorrupt(run, 1, "a torn entry")
+        return await load_run_state(store, run)
+
+    async def count_sweep(store: MemoryStore, *, limit: int) -> object:
+        nonlocal sweeps
+        sweeps += reads > 0  # counted from the first read on
+        return await list_due(store, limit=limit)
+
+    monkeypatch.setattr(local, "load_run_state", raise_for_broken_run)
+    monkeypatch.setattr(MemoryStore, "list_due", count_sweep)
+    agent = ControllableTools().agent("Done.", name="researcher")
+    with anyio.fail_after(60):
+        async with Midrun("memory://", agents=[agent], fleet=Fleet(here={"all": 1})) as midrun:
+            head = Head(phase=Phase.QUEUED, agent=agent.name, task="compare")
+            await create_run(midrun.store, broken_run, head=head)
+            await wait_until(lambda: sweeps > 5)
+            assert reads == 1
             run = await midrun.start(agent, "go")
             await run.until("completed")
 

@@ -108,12 +108,12 @@ def cap_reached(state: State, entry: CapReached) -> State:
     return replace(state, pause=PauseState(reason="cap", cap_name=entry.cap, seq=state.seq))
 
 
-def end_reached(state: State, _: StopReached) -> State:
+def stop_reached(state: State, _: StopReached) -> State:
     """Take the agent's last text as the answer: a stop condition ends the run."""
     return replace(state, answer=state.meter.last_text)
 
 
-def verdict_given(state: State, entry: StopEvaluated) -> State:
+def stop_evaluated(state: State, entry: StopEvaluated) -> State:
     """Store the verdict of a custom condition until the next step."""
     verdicts = state.meter.custom_verdicts | {entry.name: entry.met}
     return replace(state, meter=replace(state.meter, custom_verdicts=verdicts))
@@ -244,8 +244,8 @@ EVOLVE_FUNCTIONS: EvolveFunctions = {
     RunResumed: run_resumed,
     CapRaised: cap_raised,
     CapReached: cap_reached,
-    StopReached: end_reached,
-    StopEvaluated: verdict_given,
+    StopReached: stop_reached,
+    StopEvaluated: stop_evaluated,
     RedirectRequested: redirect_requested,
     RedirectApplied: redirect_applied,
     RedirectClosed: redirect_closed,

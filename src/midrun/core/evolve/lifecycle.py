@@ -74,7 +74,7 @@ def lease_taken(state: State, entry: LeaseTaken) -> State:
     )
 
 
-def stood_down(state: State, _: LeaseReleased) -> State:
+def lease_released(state: State, _: LeaseReleased) -> State:
     """Release the lease: the worker's process shuts down or sheds load."""
     return replace(state, is_leased=False)
 
@@ -103,7 +103,7 @@ EVOLVE_FUNCTIONS: EvolveFunctions = {
     RunStarted: run_started,
     RunImported: run_imported,
     LeaseTaken: lease_taken,
-    LeaseReleased: stood_down,
+    LeaseReleased: lease_released,
     RunWaiting: run_waiting,
     RunWoken: run_woken,
     RunCompleted: run_completed,

@@ -92,12 +92,14 @@ class QuestionAsked(Struct, frozen=True, kw_only=True, tag="asked"):
 class Died(Struct, frozen=True, kw_only=True):
     """The process ended without an answer: by `signal`, or with `exit_code`.
 
-    If it was never `started`, it had no effect. Otherwise that is unknown.
+    If it was never `started`, it had no effect. Otherwise that is unknown. Without `is_gone` it
+    was killed, but its end was not seen: it may still act.
     """
 
     signal: int = 0
     exit_code: int = 0
     started: bool = True
+    is_gone: bool = True
     detail: str = ""
 
 

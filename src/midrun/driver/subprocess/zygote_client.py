@@ -351,9 +351,8 @@ class ProcessCall:
                 await self._read_message()
         if self.final_outcome is None:
             self._zygote_process.kill_directly(self._call)
-            stuck = Died(
-                signal=signal.SIGKILL, detail="killed, but the end of its process was not seen"
-            )
+            problem = "killed, but the end of its process was not seen"
+            stuck = Died(signal=signal.SIGKILL, is_gone=False, detail=problem)
             self.final_outcome = self._answer or stuck
 
     # ── reports of the zygote ────────────────────────────────────────────────

@@ -187,6 +187,12 @@ def undo(call: Call, args: Json, result: Json) -> Json:
     return [call.key, args, result]
 
 
+def undo_at_gate(_: Call, args: dict[str, str], __: Json) -> None:
+    """Undo after the gate."""
+    wait_at_gate(args["begun"], args["gate"])
+    Path(args["effect"]).touch()
+
+
 def check(call: Call, args: Json) -> object:
     """Check whether the call took effect."""
     return [call.key, args] if args else NOT_DONE
