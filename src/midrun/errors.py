@@ -2,7 +2,7 @@
 
     MidrunError
     ├── ControlRefused         the control does not fit the phase or state of the run
-    ├── RunOver                the run has ended and will not reach the awaited phase
+    ├── RunOver                the run ended or failed outside of the awaited phases
     ├── NotJson                a value that JSON cannot represent
     ├── TooLarge               a value beyond its limit
     ├── CheckpointRefused      a checkpoint that must not be resumed
@@ -171,22 +171,27 @@ class ControlRefused(MidrunError):
 
 
 class RunOver(MidrunError):
-    """The run has ended and will not reach the phase that the caller waits for."""
+    """The run ended or failed; it will not reach the awaited phase by itself.
+
+    A completed or cancelled run has ended. A failed run (`phase` is "failed", `error` is its
+    error) can be resumed.
+    """
 
     code = "run_over"
 
-    def __init__(self, run: str, phase: str, wanted: tuple[str, ...]) -> None:
-        super().__init__(run, phase, wanted)
+    def __init__(self, run: str, phase: str, wanted: tuple[str, ...], error: str = "") -> None:
+        super().__init__(run, phase, wanted, error)
         self.run = run
         self.phase = phase
         self.wanted = wanted
+        self.error = error
 
     def __str__(self) -> str:
-        wanted = " or ".join(self.wanted)
-        return (
-            f"Cannot wait until {self.run} is {wanted}: it is {self.phase} and has ended. "
-            "Read its report."
-        )
+        text = f"Cannot wait until {self.run} is {' or '.join(self.wanted)}"
+        if self.phase == "failed":
+            why = f": {self.error}" if self.error else ""
+            return f"{text}: it failed{_end(why)} Resume or cancel it, then wait again."
+        return f"{text}: it is {self.phase} and has ended. Read its report."
 
 
 class NotJson(MidrunError):
