@@ -96,7 +96,7 @@ COMMAND_GROUPS: Final = {
     },
     "control": {
         "pause": CommandSpec(
-            "pause a run at its next step; nothing is lost",
+            "pause a run: the model stops at once, a tool call finishes first",
             arguments.add_pause_arguments,
             ("midrun pause 3f2a", "midrun pause 3f2a --now    also stop the running tools"),
         ),
@@ -110,7 +110,7 @@ COMMAND_GROUPS: Final = {
             ),
         ),
         "redirect": CommandSpec(
-            "give a run a new instruction; finished work is kept",
+            "give a run a new instruction; a paused run continues with it",
             arguments.add_redirect_arguments,
             ('midrun redirect 3f2a "Only vendor A"', 'midrun redirect 3f2a "Stop that" --now'),
         ),
@@ -120,7 +120,7 @@ COMMAND_GROUPS: Final = {
             ('midrun say 3f2a "How far are you?"', 'midrun say 3f2a "Thanks" --urgency later'),
         ),
         "cancel": CommandSpec(
-            "cancel a run, undo its unfinished work, and report the result",
+            "cancel a run and undo its unfinished work; see also: report",
             arguments.add_cancel_arguments,
             ("midrun cancel 3f2a", 'midrun cancel 3f2a --undo-all --reason "wrong vendor"'),
         ),

@@ -12,7 +12,7 @@ from midrun.cli.targets import find_ask, find_run, load_agents, open_target
 from midrun.codec.strict_json import parse_json
 from midrun.core.stops import CAP_TYPES
 from midrun.core.values import Json, RedirectTiming, UndoSet
-from midrun.errors import Misconfigured
+from midrun.errors import ControlRefused, Misconfigured
 from midrun.runs.protocols import AnyMidrun, AnyRun
 from midrun.runs.validation import ActorLike
 from midrun.runs.values import Receipt
@@ -63,11 +63,13 @@ async def withdraw(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> in
     run = await find_run(midrun, args.run)
     seq = args.seq
     if seq is None:
-        pending = (await run.view()).pending
-        if not pending:
-            problem = "no request is pending; `resume` withdraws a pending pause"
-            raise Misconfigured(run.id, problem)
-        seq = pending[-1].seq
+        view = await run.view()
+        if not view.pending:
+            detail = "`resume` withdraws a pending pause."
+            raise ControlRefused(
+                run.id, "withdraw", "not_pending", view.phase, view.allowed, detail=detail
+            )
+        seq = view.pending[-1].seq
     return await print_receipt(
         midrun, args, out, run, await run.withdraw(seq, actor=args.actor)
     )
@@ -169,7 +171,7 @@ async def halt(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
 async def lift(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Lift a halt."""
     lifted = await midrun.lift(scope=args.scope, actor=_operator_actor(args))
-    text = f"lifted {args.scope}" if lifted else f"there is no halt of {args.scope}"
+    text = f"lifted {args.scope}" if lifted else f"no halt is set for the scope {args.scope}"
     out.write({"lifted": lifted}, text)
     return 0 if lifted else 1
 
@@ -204,10 +206,11 @@ async def _find_frame(run: AnyRun, args: Namespace) -> str:
     """Return the id of the named topic, or of the topmost one."""
     if args.frame:
         return str(args.frame)
-    frames = (await run.view()).frames
-    if not frames:
-        raise Misconfigured(run.id, "no topic is held; `show` lists the held topics")
-    return frames[-1].id
+    view = await run.view()
+    if not view.frames:
+        control = args.command.replace("-", "_")
+        raise ControlRefused(run.id, control, "no_such_frame", view.phase, view.allowed)
+    return view.frames[-1].id
 
 
 def _receipt_fields(receipt: Receipt) -> dict[str, Json]:

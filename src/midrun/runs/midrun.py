@@ -527,12 +527,10 @@ class Midrun:
         name = agent if isinstance(agent, str) else agent.name
         known = self.agents.get(name)
         if known is None or (isinstance(agent, Agent) and agent is not known):
-            names = ", ".join(self.agents) or "none"
-            problem = (
-                "Cannot start a run: this Midrun does not have the agent. Pass it as "
-                f"Midrun(agents=[…]). Agents it has: {names}."
-            )
-            raise Misconfigured(f"agent {name}", problem)
+            names = ", ".join(self.agents) or "none, it has no agents"
+            given = repr(name) if known is None else f"another agent of the name {name!r}"
+            problem = f"must be one of this Midrun ({names}), got {given}"
+            raise Misconfigured("agent", f"{problem}; pass it as Midrun(agents=[…])")
         return known
 
     async def _open_model(self, stack: AsyncExitStack, agent: Agent) -> None:
@@ -562,7 +560,12 @@ def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
         Misconfigured: Two different agents have the same name.
     """
     by_name: dict[str, Agent] = {}
-    queue = list(agents)
+    # A single agent, or a str, is the usual mistake; neither is a list of agents.
+    queue = list(agents) if isinstance(agents, Iterable) else [agents]
+    others = [one for one in queue if not isinstance(one, Agent)]
+    if others or not isinstance(agents, Iterable):
+        got = type(others[0] if others else agents).__name__
+        raise Misconfigured("agents", f"must be a list of Agent, got {got}; write agents=[…]")
     while queue:
         agent = queue.pop(0)
         if by_name.setdefault(agent.name, agent) is not agent:
