@@ -560,12 +560,7 @@ def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
         Misconfigured: Two different agents have the same name.
     """
     by_name: dict[str, Agent] = {}
-    # A single agent, or a str, is the usual mistake; neither is a list of agents.
-    queue = list(agents) if isinstance(agents, Iterable) else [agents]
-    others = [one for one in queue if not isinstance(one, Agent)]
-    if others or not isinstance(agents, Iterable):
-        got = type(others[0] if others else agents).__name__
-        raise Misconfigured("agents", f"must be a list of Agent, got {got}; write agents=[…]")
+    queue = _check_agents(agents)
     while queue:
         agent = queue.pop(0)
         if by_name.setdefault(agent.name, agent) is not agent:
@@ -574,3 +569,15 @@ def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
         inner = (tool.agent for tool in agent.tools.values())
         queue += [a for a in inner if isinstance(a, Agent) and by_name.get(a.name) is not a]
     return by_name
+
+
+def _check_agents(agents: object) -> list[Agent]:
+    # A single agent without brackets is the usual mistake.
+    checked: list[Agent] = []
+    for one in agents if isinstance(agents, Iterable) else [agents]:
+        if not isinstance(agents, Iterable) or not isinstance(one, Agent):
+            got = type(one).__name__
+            problem = f"must be a list of Agent, got {got}; write agents=[…]"
+            raise Misconfigured("agents", problem)
+        checked.append(one)
+    return checked

@@ -182,7 +182,7 @@ async def test_leaving_the_bar_prints_that_no_worker_drives_the_run(tmp_path: Pa
 async def test_the_option_terminal_is_refused_without_a_terminal() -> None:
     command = [sys.executable, "-m", "midrun", "demo", "--terminal"]
     done = await anyio.run_process(command, env=ENV_WITHOUT_API_KEYS, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert b"needs a terminal" in done.stderr
 
 
