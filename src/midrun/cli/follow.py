@@ -230,26 +230,42 @@ async def _show_plainly(printer: "_FeedPrinter", args: Namespace, *, driven_here
         # line must pause the run, not kill the process.
         await tasks.start(leave)
         tasks.start_soon(go_on)
-        # Not `result()`: its checkpoint holds the whole journal, which a server records in its
-        # audit log as an export.
-        view = await run.until(*RESTING_PHASES)
+        view = await _wait_for_rest(run)
         # The phase is known before the feed has delivered the last entries. Print those first,
         # so that the outcome comes last.
         await printer.wait_until_printed(view.seq)
         tasks.cancel_scope.cancel()
     if view is None:
         return await _report_leaving(run, args, say, paused=paused)
-    following = _next_commands(view, args)
-    if unread and following:
+    if unread and (following := _next_commands(view, args)):
         why = f"midrun: the output cannot be written, so the run is {view.phase}"
         sys.stderr.write("\n".join([why, *following, ""]))
-    report = await run.report() if view.phase is Phase.CANCELLED else None
-    fields = _outcome_fields(view, report, printer.error_code)
-    say.write(fields, *_outcome_lines(view, report))
-    if not say.as_json:
-        for line in following:
-            say.write_text(line)
+    await _print_outcome(printer, view, args)
     return EXIT_CODE_BY_PHASE.get(view.phase, PAUSED_EXIT_CODE)
+
+
+async def _wait_for_rest(run: AnyRun) -> RunView:
+    """Wait until the run cannot continue by itself, and return its view."""
+    while True:
+        # Not `result()`: its checkpoint holds the whole journal, which a server records in its
+        # audit log as an export.
+        view = await run.until(*RESTING_PHASES)
+        if not any(ask.kind == "child" for ask in view.asks):
+            return view
+        # A decision may have just continued the child run that asked. `result` waits for it.
+        await run.result()
+        view = await run.view()
+        if view.phase in RESTING_PHASES:
+            return view
+
+
+async def _print_outcome(printer: "_FeedPrinter", view: RunView, args: Namespace) -> None:
+    report = await printer.run.report() if view.phase is Phase.CANCELLED else None
+    if printer.out.as_json:
+        printer.out.write_json(_outcome_fields(view, report, printer.error_code))
+        return
+    for line in (*_outcome_lines(view, report), *_next_commands(view, args)):
+        printer.out.write_text(line)
 
 
 async def _report_leaving(
