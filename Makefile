@@ -138,7 +138,7 @@ bench: $(READY) ## measure the cost of midrun, compared with raw limits
 	$(BIN)/python -m bench
 
 # Uses .venv if it exists; otherwise a smaller environment with only the packages of the demo.
-demo: $(if $(wildcard $(READY)),$(READY),.venv-demo/.ready) ## run the demo: an agent to interrupt; needs no key and no network
+demo: $(if $(wildcard $(READY)),$(READY),.venv-demo/.ready) ## run the demo: an agent to interrupt; needs no API key
 	$(<D)/bin/midrun demo $(ARGS)
 
 docs: $(READY) ## generate docs/concepts/phases.md from the transition table

@@ -2,6 +2,9 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import pytest
 from hypothesis import settings
@@ -46,10 +49,15 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep the tokens of test servers out of the home folder."""
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the tokens of test servers out of the home folder.
+
+    This is no fixture: some modules copy the environment when they are imported, and the pages
+    of the documentation have no fixtures.
+    """
+    folder = mkdtemp(prefix="midrun-state-")
+    os.environ["XDG_STATE_HOME"] = folder
+    config.add_cleanup(partial(rmtree, folder, ignore_errors=True))
 
 
 @pytest.fixture(scope="session")

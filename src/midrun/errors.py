@@ -2,7 +2,7 @@
 
     MidrunError
     ├── ControlRefused         the control does not fit the phase or state of the run
-    ├── RunOver                the run has ended and will not reach the awaited phase
+    ├── RunOver                the run ended or failed outside of the awaited phases
     ├── NotJson                a value that JSON cannot represent
     ├── TooLarge               a value beyond its limit
     ├── CheckpointRefused      a checkpoint that must not be resumed
@@ -103,6 +103,22 @@ _REFUSAL_TEXTS_WITH_BY: Final = {
 }
 """Reason of a refusal → its text, where `by` is not the person who was first."""
 
+_VERB_BY_CONTROL: Final = {
+    "accept_residue": "accept the residue of",
+    "answer": "answer a question of",
+    "approve": "approve a call of",
+    "decline": "decline a call of",
+    "drop_frame": "drop a topic of",
+    "raise_cap": "raise a cap of",
+    "resume_frame": "return to a topic of",
+    "retry_undo": "retry the undos of",
+    "say": "send a message to",
+    "use_tool": "use a tool of",
+    "withdraw": "withdraw a request to",
+    "write": "write a message in",
+}
+"""Control → its verb in "Cannot … run_1"; the other controls are verbs of a run themselves."""
+
 LOST_ASK_REASONS: Final = frozenset({"already_answered", "ask_closed"})
 """Reasons of a refusal because the ask was closed before, by a decision or by its timeout."""
 
@@ -133,17 +149,19 @@ class ControlRefused(MidrunError):
         self.control = control
         self.reason = reason
         self.phase = phase
-        self.allowed = allowed or ("fork",)  # a run can be forked in every phase
+        self.allowed = allowed
         self.by = by
         self.seq = seq
         self.detail = detail
 
     def __str__(self) -> str:
         # The name of the reason is in the text, so that it can be looked up in docs/errors.md.
-        text = f"Cannot {self.control} {self.run}: {self._explain()} ({self.reason})."
+        name = self.control.replace("-", "_")  # the command line writes take-over
+        verb = _VERB_BY_CONTROL.get(name, name.replace("_", " "))
+        text = f"Cannot {verb} {self.run}: {self._explain()} ({self.reason})."
         if self.detail.endswith("."):  # whole sentences
             text = f"{text} {self.detail}"
-        return f"{text} Allowed now: {', '.join(self.allowed)}."
+        return f"{text} Allowed now: {', '.join(self.allowed)}." if self.allowed else text
 
     def _explain(self) -> str:
         first = f" by {self.by} at seq {self.seq}" if self.by else ""
@@ -171,22 +189,27 @@ class ControlRefused(MidrunError):
 
 
 class RunOver(MidrunError):
-    """The run has ended and will not reach the phase that the caller waits for."""
+    """The run ended or failed; it will not reach the awaited phase by itself.
+
+    A completed or cancelled run has ended. A failed run (`phase` is "failed", `error` is its
+    error) can be resumed.
+    """
 
     code = "run_over"
 
-    def __init__(self, run: str, phase: str, wanted: tuple[str, ...]) -> None:
-        super().__init__(run, phase, wanted)
+    def __init__(self, run: str, phase: str, wanted: tuple[str, ...], error: str = "") -> None:
+        super().__init__(run, phase, wanted, error)
         self.run = run
         self.phase = phase
         self.wanted = wanted
+        self.error = error
 
     def __str__(self) -> str:
-        wanted = " or ".join(self.wanted)
-        return (
-            f"Cannot wait until {self.run} is {wanted}: it is {self.phase} and has ended. "
-            "Read its report."
-        )
+        text = f"Cannot wait until {self.run} is {' or '.join(self.wanted)}"
+        if self.phase == "failed":
+            why = f": {self.error}" if self.error else ""
+            return f"{text}: it failed{_end(why)} Resume or cancel it, then wait again."
+        return f"{text}: it is {self.phase} and has ended. Read its report."
 
 
 class NotJson(MidrunError):
@@ -756,40 +779,3 @@ class StoreClosed(StoreError):
 
     def __str__(self) -> str:
         return f"Cannot use store {self.path}: it was closed. Open it again."
-
-
-__all__ = [
-    "CheckpointRefused",
-    "ControlRefused",
-    "CursorRefused",
-    "EngineLost",
-    "HaltInForce",
-    "JournalCorrupt",
-    "JournalTooNew",
-    "KindRefused",
-    "LeaseHeld",
-    "MidrunError",
-    "Misconfigured",
-    "ModelFailed",
-    "NoRoom",
-    "NotJson",
-    "OutcomeUnknown",
-    "RunExists",
-    "RunNotFound",
-    "RunOver",
-    "SeqConflict",
-    "ServerRefused",
-    "ServerUnreachable",
-    "SqliteConflict",
-    "StaleEpoch",
-    "StoreBusy",
-    "StoreClosed",
-    "StoreDamaged",
-    "StoreError",
-    "StoreForeign",
-    "StoreFull",
-    "StoreKeyRefused",
-    "StoreUnreachable",
-    "TooLarge",
-    "ToolsUnreachable",
-]

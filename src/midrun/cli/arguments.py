@@ -13,6 +13,10 @@ from midrun.runs.control_specs import ControlSpec
 
 SCOPE_HELP: Final = "all, agent:NAME, label:LABEL or run:ID"
 SERVER_DEFAULT_PORT: Final = 8700
+SERVER_CREDENTIAL_HELP: Final = (
+    "of the server (default: $MIDRUN_TOKEN; for a server on this machine also the token that "
+    "`midrun serve` saved for this folder)"
+)
 
 
 def add_store_options(parser: ArgumentParser) -> None:
@@ -26,7 +30,7 @@ def add_target_options(parser: ArgumentParser) -> None:
     """Add the options that choose a store or a server."""
     add_store_options(parser)
     parser.add_argument("--url", metavar="SERVER", help="use a server: http://host:8700")
-    add_token_option(parser, "of the server (default: $MIDRUN_TOKEN)")
+    add_token_option(parser, SERVER_CREDENTIAL_HELP)
 
 
 def add_token_option(parser: ArgumentParser, token_owner: str) -> None:
@@ -146,7 +150,9 @@ def add_serve_arguments(parser: ArgumentParser) -> None:
         default=SERVER_DEFAULT_PORT,
         help=f"0 for any free port ({SERVER_DEFAULT_PORT})",
     )
-    add_token_option(parser, "of the operator (default: $MIDRUN_TOKEN, or a new one)")
+    add_token_option(
+        parser, "of the operator (default: $MIDRUN_TOKEN, or one that is saved for this folder)"
+    )
     parser.add_argument(
         "--allow-host",
         action="append",

@@ -12,7 +12,7 @@ from midrun.cli.hints import format_command, print_worker_hint
 from midrun.cli.output import CommandOutput, format_receipt
 from midrun.cli.targets import find_ask, find_run, load_agents, open_target
 from midrun.core.values import Json
-from midrun.errors import Misconfigured
+from midrun.errors import ControlRefused, Misconfigured
 from midrun.runs.control_specs import CONTROL_SPECS, ControlSpec, ControlTarget
 from midrun.runs.protocols import AnyMidrun, AnyRun
 from midrun.runs.validation import ActorLike, ControlOptions
@@ -53,7 +53,7 @@ async def _find_target(midrun: AnyMidrun, spec: ControlSpec, args: Namespace) ->
     run = await find_run(midrun, args.run)
     match spec.route.part:
         case "frame":
-            return ControlTarget(run, args.frame or await _find_top_frame(run))
+            return ControlTarget(run, args.frame or await _find_top_frame(run, spec.name))
         case "command":
             seq = args.seq if args.seq is not None else await _find_newest_request(run)
             return ControlTarget(run, str(seq))
@@ -61,19 +61,21 @@ async def _find_target(midrun: AnyMidrun, spec: ControlSpec, args: Namespace) ->
             return ControlTarget(run)
 
 
-async def _find_top_frame(run: AnyRun) -> str:
-    frames = (await run.view()).frames
-    if not frames:
-        raise Misconfigured(run.id, "no topic is held; `show` lists the held topics")
-    return frames[-1].id
+async def _find_top_frame(run: AnyRun, control: str) -> str:
+    view = await run.view()
+    if not view.frames:
+        raise ControlRefused(run.id, control, "no_such_frame", view.phase, view.allowed)
+    return view.frames[-1].id
 
 
 async def _find_newest_request(run: AnyRun) -> int:
-    pending = (await run.view()).pending
-    if not pending:
-        problem = "no request is pending; `resume` withdraws a pending pause"
-        raise Misconfigured(run.id, problem)
-    return pending[-1].seq
+    view = await run.view()
+    if not view.pending:
+        detail = "`resume` withdraws a pending pause."
+        raise ControlRefused(
+            run.id, "withdraw", "not_pending", view.phase, view.allowed, detail=detail
+        )
+    return view.pending[-1].seq
 
 
 async def fork(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
@@ -101,7 +103,7 @@ async def halt(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
 async def lift(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Lift a halt."""
     lifted = await midrun.lift(scope=args.scope, actor=_operator_actor(args))
-    text = f"lifted {args.scope}" if lifted else f"there is no halt of {args.scope}"
+    text = f"lifted {args.scope}" if lifted else f"no halt is set for the scope {args.scope}"
     out.write({"lifted": lifted}, text)
     return 0 if lifted else 1
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from midrun.cli import hints
 from midrun.cli.output import EXIT_CODE_BY_PHASE, PAUSED_EXIT_CODE, CommandOutput
-from midrun.core.values import DRIVABLE_PHASES
+from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Phase
 from midrun.demo.agents import choose_model
 from midrun.demo.launch import DEFAULT_DEMO_STORE, Demo, OnOpened
 from midrun.demo.model import Pace
@@ -95,10 +95,16 @@ async def demo(args: Namespace, out: CommandOutput) -> int:
     except ImportError as error:
         raise Misconfigured("demo", f"install midrun[server] ({error})") from error
     browser = not args.no_browser and not out.as_json and page.has_screen(os.environ)
-    await page.serve_demo(demo_config, on_opened, port=args.port, browser=browser)
+    phase = await page.serve_demo(demo_config, on_opened, port=args.port, browser=browser)
     if not out.as_json:
-        out.write_text(f"\nStopped. `{hints.demo_command()}` continues from here.")
+        out.write_text(f"\n{describe_stop(phase)}")
     return 0
+
+
+def describe_stop(phase: Phase) -> str:
+    """Describe the effect of starting the demo again, by the last phase of the run."""
+    then = "starts a new one" if phase in TERMINAL_PHASES else "continues it"
+    return f"The server has stopped. The run is {phase}; `{hints.demo_command()}` {then}."
 
 
 async def _show_in_terminal(demo_config: Demo, on_opened: OnOpened, out: CommandOutput) -> int:
@@ -144,7 +150,7 @@ def _build_greeting(
     run = f"found again, {found_phase} at {format_progress(view)}" if found_phase else "started"
     lines = [
         "An agent reads the notes of a small town and writes a briefing.",
-        "You hold the handle.",
+        "Interrupt it at any time.",
         "",
         *([f"  {link}", ""] if link else []),
         f"  run     {view.run_id}, {run}",

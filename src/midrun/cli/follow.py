@@ -20,7 +20,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskStatus
 
-from midrun.agents.outcome import AskView, Cancelled, Completed, Failed, Outcome, Paused
+from midrun.agents.outcome import AskView, Cancelled, Completed
 from midrun.cli.hints import build_hints, format_command
 from midrun.cli.output import (
     EXIT_CODE_BY_PHASE,
@@ -28,13 +28,17 @@ from midrun.cli.output import (
     UNWRITABLE_ERRNOS,
     CommandOutput,
 )
+from midrun.core.entries import RunFailed
 from midrun.core.ids import RunId, micros_to_datetime
+from midrun.core.journaled_text import shorten_to_line
+from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Phase
 from midrun.driver.live import Delta
 from midrun.errors import ControlRefused, Misconfigured
 from midrun.runs.protocols import AnyRun
-from midrun.runs.values import FeedItem
+from midrun.runs.values import FeedEntry, FeedItem, RunView
 from midrun.text.entries import JournalDescriber
 from midrun.text.phrases import flatten
+from midrun.text.report import Report
 from midrun.tui.stderr_capture import StderrCapture
 
 # The feed as lines: number of the entry, time, sentence.
@@ -141,7 +145,7 @@ async def show_run(
         hints=build_hints(args),
     )
     if reason is ExitReason.ENDED:
-        return _print_end(await run.result(), out)
+        return await _print_end(run, out)
     if reason is ExitReason.QUIT:
         return _print_resume_hint(run, args, out, driven_here=options.driven_here)
     if not options.driven_here:
@@ -163,11 +167,12 @@ async def _print_detached(run: AnyRun, args: Namespace, out: CommandOutput) -> i
     return 0
 
 
-def _print_end(outcome: Outcome, out: CommandOutput) -> int:
+async def _print_end(run: AnyRun, out: CommandOutput) -> int:
     """Return the exit code; print the report of a cancel, which the bar does not show."""
-    if isinstance(outcome, Cancelled):
-        out.write_wrapped(str(outcome.report))
-    return EXIT_CODE_BY_PHASE.get(outcome.phase, PAUSED_EXIT_CODE)
+    phase = (await run.until(*RESTING_PHASES)).phase
+    if phase is Phase.CANCELLED:
+        out.write_wrapped(str(await run.report()))
+    return EXIT_CODE_BY_PHASE.get(phase, PAUSED_EXIT_CODE)
 
 
 def _print_resume_hint(
@@ -192,9 +197,9 @@ async def _show_plainly(printer: "_FeedPrinter", args: Namespace, *, driven_here
     driver is about to exit. The remaining messages then go to standard error.
     """
     run, say = printer.run, printer.out
-    # `outcome` stays None if the watching ended before the run rested. `paused` is then False
+    # `view` stays None if the watching ended before the run rested. `paused` is then False
     # if the run goes on. `unread`: the output failed.
-    outcome: Outcome | None = None
+    view: RunView | None = None
     paused, unread = True, False
     async with anyio.create_task_group() as tasks:
 
@@ -225,22 +230,42 @@ async def _show_plainly(printer: "_FeedPrinter", args: Namespace, *, driven_here
         # line must pause the run, not kill the process.
         await tasks.start(leave)
         tasks.start_soon(go_on)
-        outcome = await run.result()
-        # The outcome is known before the feed has delivered the last entries. Print those
-        # first, so that the outcome comes last.
-        await printer.wait_until_printed((await run.view()).seq)
+        view = await _wait_for_rest(run)
+        # The phase is known before the feed has delivered the last entries. Print those first,
+        # so that the outcome comes last.
+        await printer.wait_until_printed(view.seq)
         tasks.cancel_scope.cancel()
-    if outcome is None:
+    if view is None:
         return await _report_leaving(run, args, say, paused=paused)
-    following = _next_commands(outcome, args)
-    if unread and following:
-        why = f"midrun: the output cannot be written, so the run is {outcome.phase}"
+    if unread and (following := _next_commands(view, args)):
+        why = f"midrun: the output cannot be written, so the run is {view.phase}"
         sys.stderr.write("\n".join([why, *following, ""]))
-    say.write(_outcome_fields(outcome), *_outcome_lines(outcome))
-    if not say.as_json:
-        for line in following:
-            say.write_text(line)
-    return EXIT_CODE_BY_PHASE.get(outcome.phase, PAUSED_EXIT_CODE)
+    await _print_outcome(printer, view, args)
+    return EXIT_CODE_BY_PHASE.get(view.phase, PAUSED_EXIT_CODE)
+
+
+async def _wait_for_rest(run: AnyRun) -> RunView:
+    """Wait until the run cannot continue by itself, and return its view."""
+    while True:
+        # Not `result()`: its checkpoint holds the whole journal, which a server records in its
+        # audit log as an export.
+        view = await run.until(*RESTING_PHASES)
+        if not any(ask.kind == "child" for ask in view.asks):
+            return view
+        # A decision may have just continued the child run that asked. `result` waits for it.
+        await run.result()
+        view = await run.view()
+        if view.phase in RESTING_PHASES:
+            return view
+
+
+async def _print_outcome(printer: "_FeedPrinter", view: RunView, args: Namespace) -> None:
+    report = await printer.run.report() if view.phase is Phase.CANCELLED else None
+    if printer.out.as_json:
+        printer.out.write_json(_outcome_fields(view, report, printer.error_code))
+        return
+    for line in (*_outcome_lines(view, report), *_next_commands(view, args)):
+        printer.out.write_text(line)
 
 
 async def _report_leaving(
@@ -262,6 +287,7 @@ class _FeedPrinter:
     ) -> None:
         self.run = run
         self.out = out
+        self.error_code = ""  # of the newest `RunFailed`
         self._first_text = first_text
         self._printed_seq: float = after
         self._progressed = anyio.Event()
@@ -279,6 +305,8 @@ class _FeedPrinter:
                 # Of the live items, only notes are useful in a log; tokens would flood it.
                 elif not isinstance(item, Delta) or item.kind == "note":
                     self.out.write_json(item)
+                if isinstance(item, FeedEntry) and isinstance(item.entry, RunFailed):
+                    self.error_code = item.entry.code
                 if item.seq is not None:
                     self._mark_printed(max(self._printed_seq, item.seq))
 
@@ -349,28 +377,44 @@ async def _request_pause(run: AnyRun, args: Namespace, reason: str) -> bool:
     return not receipt.already
 
 
-def _outcome_fields(outcome: Outcome) -> dict[str, object]:
-    """Return the JSON fields of an outcome, without its checkpoint, which is long."""
-    fields: dict[str, object] = {"run_id": outcome.run_id, "phase": outcome.phase}
-    for name in ("output", "reason", "asks", "report", "error", "code"):
-        if hasattr(outcome, name):
-            fields[name] = getattr(outcome, name)
-    return fields
+def _outcome_fields(view: RunView, report: Report | None, code: str) -> dict[str, object]:
+    """Return the JSON fields of the outcome; `code` is the one of a failed run's error."""
+    fields: dict[str, object] = {"run_id": view.run_id, "phase": view.phase}
+    if view.phase is Phase.COMPLETED:
+        return fields | {"output": view.output}
+    if view.phase is Phase.CANCELLED:
+        return fields | {"report": report}
+    if view.phase is Phase.FAILED:
+        return fields | {"error": view.error, "code": code}
+    return fields | {"reason": _rest_reason(view), "asks": view.asks}
 
 
-def _outcome_lines(outcome: Outcome) -> list[str]:
-    if isinstance(outcome, Completed) and outcome.output:
-        return [f"run {outcome.run_id} completed:", outcome.output]
-    return [str(outcome)]
+def _outcome_lines(view: RunView, report: Report | None) -> list[str]:
+    name = f"run {view.run_id}"
+    if view.phase is Phase.COMPLETED and view.output:
+        return [f"{name} completed:", view.output]
+    if view.phase is Phase.COMPLETED:
+        return [str(Completed(run_id=view.run_id, output=""))]
+    if report is not None:
+        return [str(Cancelled(run_id=view.run_id, report=report))]
+    if view.phase is Phase.FAILED:
+        return [f"{name} failed: {shorten_to_line(view.error)}; it can be resumed"]
+    reason = _rest_reason(view)
+    why = f" ({reason})" if reason and reason != view.phase else ""
+    asks = "; ".join(map(str, view.asks))
+    return [f"{name} {view.phase}{why}" + (asks and f": {asks}")]
 
 
-def _next_commands(outcome: Outcome, args: Namespace) -> list[str]:
+def _rest_reason(view: RunView) -> str:
+    return "halted" if view.phase is Phase.HALTED else view.reason
+
+
+def _next_commands(view: RunView, args: Namespace) -> list[str]:
     """Return the commands that let the run go on."""
-    run = outcome.run_id
-    if isinstance(outcome, Paused) and outcome.phase == "waiting":
-        return [f"decide with: {_decision_command(ask, run, args)}" for ask in outcome.asks]
-    rests = isinstance(outcome, Paused | Failed)
-    return [f"resume with: {format_command(args, 'resume', run)}"] if rests else []
+    if view.phase is Phase.WAITING:
+        return [f"decide with: {_decision_command(a, view.run_id, args)}" for a in view.asks]
+    has_ended = view.phase in TERMINAL_PHASES
+    return [] if has_ended else [f"resume with: {format_command(args, 'resume', view.run_id)}"]
 
 
 def _decision_command(ask: AskView, run: str, args: Namespace) -> str:

@@ -7,6 +7,7 @@ terminal bar.
 
 import importlib
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,8 +21,14 @@ import anyio
 from midrun.cli.hints import format_command, format_refusal, next_step
 from midrun.cli.output import UNWRITABLE_ERRNOS, CommandOutput
 from midrun.cli.parser import UsageError, build_parser
-from midrun.cli.targets import open_target, resolve_settings
-from midrun.errors import ControlRefused, MidrunError, RunNotFound, ServerRefused
+from midrun.cli.targets import find_saved_token, open_target, resolve_settings
+from midrun.errors import (
+    ControlRefused,
+    MidrunError,
+    Misconfigured,
+    RunNotFound,
+    ServerRefused,
+)
 from midrun.runs.control_specs import CONTROL_SPECS
 from midrun.runs.protocols import AnyMidrun
 from midrun.tui.styled_text import escape_controls
@@ -60,6 +67,26 @@ HINT_BY_ERROR_CODE: Final = {
 }
 """Error code → next step, for errors whose text does not name one."""
 
+OPTION_BY_ARGUMENT: Final = {
+    "allow_hosts": "--allow-host",
+    "allow_origins": "--allow-origin",
+    "host": "--host",
+    "labels": "--label",
+    "limit": "--limit",
+    "phase": "--phase",
+    "port": "--port",
+    "public_url": "--public-url",
+    "root_path": "--root-path",
+    "scope": "--scope",
+    "store": "--store",
+    "thread": "--thread",
+    "tls_cert": "--tls-cert",
+    "tls_key": "--tls-key",
+    "token= or auth": "--token-file, or set MIDRUN_TOKEN",
+    "url": "--url",
+}
+"""Argument of a Python function → the option of the command that sets it."""
+
 HTTP_UNAUTHORIZED: Final = 401
 
 USAGE_EXIT_CODE: Final = 2
@@ -86,9 +113,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MidrunError, OSError, BaseExceptionGroup) as raised:
         if not _report_error(_first_expected_error(raised), args, say):
             raise
-        return 1
+        return USAGE_EXIT_CODE if _has_wrong_setting(raised) else 1
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT_CODE
+
+
+def _has_wrong_setting(raised: BaseException) -> bool:
+    """Tell whether the command must be typed in another way, as after a wrong option."""
+    return isinstance(_first_expected_error(raised), Misconfigured)
 
 
 def _report_error(error: BaseException | None, args: Namespace, out: CommandOutput) -> bool:
@@ -158,12 +190,12 @@ def _load_function(path: str) -> object:
 def _print_error(error: MidrunError, args: Namespace, out: CommandOutput) -> None:
     if out.as_json:
         out.write_json(
-            {"error": error.code, "text": _format_error(error), **_refusal_fields(error)}
+            {"error": error.code, "text": _format_error(error, args), **_refusal_fields(error)}
         )
         return
     hint = _find_hint(error, args)
     next_line = f"\nmidrun: {hint}" if hint else ""
-    sys.stderr.write(f"midrun: {escape_controls(_format_error(error))}{next_line}\n")
+    sys.stderr.write(f"midrun: {escape_controls(_format_error(error, args))}{next_line}\n")
 
 
 def _refusal_fields(error: MidrunError) -> dict[str, object]:
@@ -185,9 +217,29 @@ def _find_hint(error: MidrunError, args: Namespace) -> str:
     return HINT_BY_ERROR_CODE.get(error.code, "")
 
 
-def _format_error(error: MidrunError) -> str:
+def _format_error(error: MidrunError, args: Namespace) -> str:
     """Return the error text, with option names instead of Python arguments."""
     if isinstance(error, ServerRefused) and error.status == HTTP_UNAUTHORIZED:
-        options = "pass its token: --token-file or $MIDRUN_TOKEN"
-        return f"server {error.url}: {error.problem}; {options}"
+        return f"Cannot sign in to server {error.url}: {_explain_refused_token(args)}"
+    if isinstance(error, Misconfigured):
+        names = "|".join(OPTION_BY_ARGUMENT)
+        return re.sub(
+            rf"^({names})\b|\b({names})=",  # the subject, or an argument to pass
+            lambda match: OPTION_BY_ARGUMENT[match[1] or match[2]],
+            str(error),
+        )
     return format_refusal(error) if isinstance(error, ControlRefused) else str(error)
+
+
+def _explain_refused_token(args: Namespace) -> str:
+    """Return the problem and the next step, by the source of the token that was sent."""
+    if args.token:
+        source = f"in {args.token_file or 'MIDRUN_TOKEN'}"
+    elif find_saved_token(args.url):
+        source = "that `midrun serve` saved for this folder"
+    else:
+        return (
+            "it needs a token. Pass --token-file FILE, or set MIDRUN_TOKEN. In the folder in "
+            "which the server was started, the command finds its token by itself."
+        )
+    return f"it does not accept the token {source}. Use the token of this server."

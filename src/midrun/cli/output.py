@@ -285,7 +285,7 @@ def _format_other_commands(view: RunView) -> list[StyledLine]:
     more = [
         command_name(name) for name in view.allowed if name not in offered | OPERATOR_COMMANDS
     ]
-    return [[("dim", f"  also: {', '.join([*more, 'fork'])}")]]
+    return [[("dim", f"  also: {', '.join(more)}")]]
 
 
 def command_name(control: str) -> str:

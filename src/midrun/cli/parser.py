@@ -27,7 +27,8 @@ examples:
 store or server: --store or --url; else $MIDRUN_URL, $MIDRUN_STORE, sqlite:///midrun.db
 environment: MIDRUN_TOKEN (of the server), MIDRUN_ACTOR (your name), MIDRUN_KEY (signs
   checkpoints), MIDRUN_CHAIN_KEY (key of the store's hash chains), NO_COLOR
-exit codes: 0 completed or done, 1 failed or refused, 2 usage, 3 cancelled, 75 paused
+exit codes: 0 completed or done, 1 failed or refused, 2 wrong option, argument or setting,
+  3 cancelled, 75 paused
 """
 
 
@@ -63,6 +64,18 @@ class CommandParser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Add the arguments of this command, then parse."""
         return argparse.ArgumentParser.parse_known_args(self.with_arguments(), args, namespace)
+
+    def parse_args(  # type: ignore[override]  # as above
+        self,
+        args: Sequence[str] | None = None,
+        namespace: argparse.Namespace | None = None,
+    ) -> argparse.Namespace:
+        """Parse; report unknown arguments with the usage of the command that got them."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            command = find_subparsers(self).get(getattr(parsed, "command", ""), self)
+            command.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with the closest known word as a suggestion."""

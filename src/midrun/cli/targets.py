@@ -109,7 +109,7 @@ async def open_target(
     if getattr(args, "url", None):
         from midrun.client import connect  # noqa: PLC0415 - not needed for a store
 
-        async with connect(args.url, token=args.token or _find_token(args.url)) as far:
+        async with connect(args.url, token=args.token or find_saved_token(args.url)) as far:
             yield far
         return
     from midrun.runs.midrun import Midrun  # noqa: PLC0415 - not needed for a server
@@ -147,8 +147,8 @@ def check_store_file(store: str, *, must_exist: bool) -> None:
         raise Misconfigured(store, f"create the folder {path.parent} first, or check --store")
 
 
-def _find_token(url: str) -> str | None:
-    """Return the token that a server wrote to this folder; only for a local server."""
+def find_saved_token(url: str) -> str | None:
+    """Return the token that `midrun serve` saved for this folder; only for a local server."""
     return find_token(Path.cwd()) if urlsplit(url).hostname in LOOPBACK_HOSTS else None
 
 

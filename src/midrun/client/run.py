@@ -20,14 +20,13 @@ from midrun.core.ids import MICROS_PER_SECOND, RunId, micros_to_datetime
 from midrun.core.stops import CAP_TYPES
 from midrun.core.values import (
     RESTING_PHASES,
-    TERMINAL_PHASES,
     Json,
     Phase,
     RedirectTiming,
     UndoSet,
     Urgency,
 )
-from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
+from midrun.errors import CheckpointRefused, ControlRefused, RunOver
 from midrun.runs import control_specs as specs
 from midrun.runs import validation
 from midrun.runs.control_bodies import (
@@ -46,11 +45,12 @@ from midrun.runs.control_bodies import (
 )
 from midrun.runs.control_specs import ControlSpec
 from midrun.runs.validation import (
+    WAIT_ENDING_PHASES,
     ActorLike,
     ControlOptions,
     TimeLike,
     check_choice,
-    parse_phase,
+    parse_awaited_phases,
 )
 from midrun.runs.values import FeedItem, Receipt, RunView
 from midrun.text.report import Report
@@ -270,24 +270,19 @@ class RemoteRun:
         "terminal" means completed or cancelled.
 
         Raises:
-            RunOver: The run ended in another phase and can never reach one of `phases`.
+            RunOver: The run ended or failed, and that phase is not one of `phases`.
             Misconfigured: A phase has an unknown name, or no phase is given.
         """
-        if not phases:
-            problem = 'Cannot wait: no phase was given. Name one: until("paused").'
-            raise Misconfigured("until", problem)
-        wanted = {parse_phase(p) for p in phases if p != "terminal"}
-        wanted |= TERMINAL_PHASES if "terminal" in phases else set()
+        wanted = parse_awaited_phases(phases)
+        params = {"until": ",".join(sorted(wanted | WAIT_ENDING_PHASES))}
         while True:
             asked_at = anyio.current_time()
-            reply = await self._transport.get(
-                self._path, params={"until": ",".join(sorted(wanted))}, wait_s=LONG_POLL_S
-            )
+            reply = await self._transport.get(self._path, params=params, wait_s=LONG_POLL_S)
             view = decode_value(RunView, reply.json())
             if view.phase in wanted:
                 return view
-            if view.phase in TERMINAL_PHASES:
-                raise RunOver(self.id, view.phase, tuple(sorted(wanted)))
+            if view.phase in WAIT_ENDING_PHASES:
+                raise RunOver(self.id, view.phase, tuple(sorted(wanted)), view.error)
             # The poll ended without result. Normally it took its whole time; see the constant.
             if anyio.current_time() - asked_at < LONG_POLL_S / 2:
                 await anyio.sleep(EARLY_REPLY_DELAY_S)

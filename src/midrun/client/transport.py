@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from inspect import signature
+from logging import getLogger
 from math import inf
 from re import fullmatch
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from typing import Final, get_type_hints
-from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -36,8 +36,8 @@ from midrun.runs.values import FeedItem
 _PROBLEM_TYPE_PREFIX: Final = "urn:midrun:problem:"
 _ERROR_CLASSES: Final[Mapping[str, type[MidrunError]]] = {
     kind.code: kind
-    for name in errors.__all__
-    for kind in [getattr(errors, name)]
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, MidrunError)
     if "__init__" in vars(kind)  # base classes are never raised
 }
 
@@ -81,6 +81,8 @@ certificate authorities of the system, which takes noticeable time."""
 
 _HEADER_SAFE_PATTERN: Final = r"[!#-~]{1,200}"
 """Request ids that a header can hold unchanged: printable ASCII without space and quotes."""
+
+_LOG: Final = getLogger("midrun.client")
 
 _UNAVAILABLE_CODES: Final = frozenset({502, 503, 504})
 _RATE_LIMITED: Final = "too_many_requests"
@@ -147,6 +149,8 @@ class HttpTransport:
         self, url: str, token: str | None, patience: float, environment: Environment
     ) -> None:
         self.url = url.rstrip("/")
+        if not fullmatch(r"https?://[^/].*", self.url):
+            raise Misconfigured("url", f"must be like http://host:8700, got {url!r}")
         self.actor = Actor()
         self.new_id = environment.make_id
         self.now = environment.clock
@@ -154,6 +158,7 @@ class HttpTransport:
         self._patience = patience
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._client_or_none: httpx2.AsyncClient | None = None
+        self._is_outage_logged = False
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[None]:
@@ -174,7 +179,7 @@ class HttpTransport:
                 headers=self._headers,
                 timeout=timeout,
                 limits=limits,
-                verify=NO_TLS_CONTEXT if urlsplit(self.url).scheme == "http" else True,
+                verify=NO_TLS_CONTEXT if self.url.startswith("http:") else True,
             )
         except (httpx2.InvalidURL, ValueError) as error:
             raise Misconfigured(f"url {self.url!r}", str(error)) from None
@@ -285,6 +290,7 @@ class HttpTransport:
                 lost = lost or not isinstance(error, httpx2.ConnectError)
                 retry_after = 0.0
             else:
+                self._is_outage_logged = False
                 if reply.is_success:
                     replayed = reply.headers.get("idempotency-replayed") == "true"
                     return HttpReply(
@@ -294,8 +300,18 @@ class HttpTransport:
                 if not _is_temporary(reply.status_code, problem):
                     raise problem  # repeating the request would give the same answer
                 retry_after = _parse_seconds(reply.headers.get("retry-after", ""))
+            self.log_outage(problem)
             if not await backoff.wait(retry_after):
                 raise problem
+
+    def log_outage(self, problem: MidrunError) -> None:
+        """Log the first failure since the server answered; the request is repeated."""
+        if self._is_outage_logged or not isinstance(problem, ServerUnreachable):
+            return
+        self._is_outage_logged = True
+        if self._patience:
+            text = "Cannot reach server %s: %s. Trying again for %g s."
+            _LOG.warning(text, problem.url, problem.problem, self._patience)
 
     def make_unreachable_error(self, error: Exception) -> ServerUnreachable:
         """Return the error to raise for a broken connection."""
@@ -320,6 +336,7 @@ class HttpTransport:
                 raise httpx2.RemoteProtocolError(f"it answered {reply.status_code}")
             if not reply.is_success:
                 raise make_error(self.url, reply.status_code, await reply.aread())
+            self._is_outage_logged = False
             yield None if reply.status_code == httpx2.codes.NO_CONTENT else reply
 
 
@@ -390,6 +407,7 @@ async def follow_feed(
                         yield item
         except httpx2.TransportError as error:
             problem = error
+            transport.log_outage(transport.make_unreachable_error(error))
         # A stream that ends without `stream.end` was cut by the server or a proxy: reconnect.
         if not await backoff.wait():
             raise transport.make_unreachable_error(

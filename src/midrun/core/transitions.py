@@ -463,13 +463,15 @@ def list_possible_controls(state: State) -> tuple[str, ...]:
     """Return the names of the controls that a run in `state` accepts, in table order.
 
     The sender is not known here. `decide` may still refuse a person who lacks the role, or who
-    is not the one that took over.
+    is not the one that took over. "fork" is the last one in every phase: it creates a new run
+    and changes nothing in this one, so it is not in the table.
     """
-    return tuple(
+    accepted = (
         name
         for name in list_phase_controls(state.phase)
         if name not in CONTROL_PRECONDITIONS or CONTROL_PRECONDITIONS[name](state)
     )
+    return (*accepted, "fork")
 
 
 # Each of these repeats one check of `decide/` on the state alone. If a check there changes, the

@@ -161,10 +161,10 @@ def choose_model(environ: Mapping[str, str]) -> tuple[str, str]:
         if find_spec("pydantic_ai") is None or find_spec(package) is None:
             return (
                 SCRIPTED_MODEL,
-                f"played: {key} is set, but midrun[{package}] is not installed",
+                f"a script: {key} is set, but midrun[{package}] is not installed",
             )
         return name, f"{name}, because {key} is set; --model scripted spends nothing"
-    return SCRIPTED_MODEL, "played, so it needs no key; it reacts to what you say"
+    return SCRIPTED_MODEL, "a script, without an API key; it reacts to your texts"
 
 
 def _build_model(name: str, pace: Pace, play: Callable[[], AgentScripts]) -> str | Model:

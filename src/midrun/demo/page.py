@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
+from midrun.core.values import Phase
 from midrun.demo.launch import Demo, OnOpened
 from midrun.errors import Misconfigured
 from midrun.server import app
@@ -23,8 +24,8 @@ LISTEN_HOST: Final = "127.0.0.1"
 
 async def serve_demo(
     demo: Demo, on_opened: OnOpened, *, port: int | None, browser: bool
-) -> None:
-    """Serve the demo until a signal stops the process.
+) -> Phase:
+    """Serve the demo until a signal stops the process; return the last phase of the run.
 
     Without a `port`, the default port is used, or any free port if that one is taken. Leaving
     stands down from the run but does not pause it: it goes on when the demo is opened again.
@@ -49,7 +50,9 @@ async def serve_demo(
                 # only once, not the token.
                 tasks.start_soon(_open_browser, f"{page}#code={served.code()}")
             await server.serve(sockets=[listening])
+            phase = (await run.view()).phase
             tasks.cancel_scope.cancel()
+    return phase
 
 
 def has_screen(environ: Mapping[str, str], platform: str = sys.platform) -> bool:

@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from decimal import ROUND_CEILING
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
@@ -311,7 +312,12 @@ def make_named_model(name: str) -> ProviderModel:
     try:
         infer_provider_class(provider)
     except ValueError as error:
-        problem = f"provider must be one of {', '.join(_list_providers())}, got {provider!r}"
+        known = _list_providers()
+        close = get_close_matches(provider, known, n=1)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        problem = (
+            f"Cannot find provider {provider!r}. {hint}The providers are: {', '.join(known)}."
+        )
         raise Misconfigured(f"model {name!r}", problem) from error
     try:
         return ProviderModel(infer_model(name))

@@ -49,6 +49,15 @@ def model_named(name: str) -> Model:
 
         return make_named_model(name)
     except ImportError as error:
-        extra = EXTRA_BY_PROVIDER.get(provider, f"pydantic-ai-slim[{provider}]")
+        extra = EXTRA_BY_PROVIDER.get(provider)
+        if extra is None and error.name == "pydantic_ai":
+            # Without the package, its list of providers is not known either.
+            problem = (
+                f"Cannot use provider {provider!r}: pydantic-ai is not installed. Install "
+                f"midrun[openai], midrun[anthropic], or pydantic-ai-slim[{provider}] if there "
+                "is such a provider."
+            )
+            raise Misconfigured(f"model {name!r}", problem) from error
+        extra = extra or f"pydantic-ai-slim[{provider}]"
         problem = f"Cannot import the package of the provider: {error}. Install {extra}."
         raise Misconfigured(f"model {name!r}", problem) from error

@@ -213,7 +213,7 @@ PAUSE: Final = _make_spec(
     ),
     command=ControlCommand(
         "control",
-        "pause a run at its next step; nothing is lost",
+        "pause a run: the model stops at once, a tool call finishes first",
         examples=(
             "midrun pause 3f2a",
             "midrun pause 3f2a --now    also stop the running tools",
@@ -266,7 +266,7 @@ REDIRECT: Final = _make_spec(
     ),
     command=ControlCommand(
         "control",
-        "give a run a new instruction; finished work is kept",
+        "give a run a new instruction; a paused run continues with it",
         examples=(
             'midrun redirect 3f2a "Only vendor A"',
             'midrun redirect 3f2a "Stop that" --now',
@@ -322,7 +322,7 @@ CANCEL: Final = _make_spec(
     ),
     command=ControlCommand(
         "control",
-        "cancel a run, undo its unfinished work, and report the result",
+        "cancel a run and undo its unfinished work; see also: report",
         examples=(
             "midrun cancel 3f2a",
             'midrun cancel 3f2a --undo-all --reason "wrong vendor"',

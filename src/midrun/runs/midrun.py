@@ -527,12 +527,10 @@ class Midrun:
         name = agent if isinstance(agent, str) else agent.name
         known = self.agents.get(name)
         if known is None or (isinstance(agent, Agent) and agent is not known):
-            names = ", ".join(self.agents) or "none"
-            problem = (
-                "Cannot start a run: this Midrun does not have the agent. Pass it as "
-                f"Midrun(agents=[…]). Agents it has: {names}."
-            )
-            raise Misconfigured(f"agent {name}", problem)
+            names = ", ".join(self.agents) or "none, it has no agents"
+            given = repr(name) if known is None else f"another agent of the name {name!r}"
+            problem = f"must be one of this Midrun ({names}), got {given}"
+            raise Misconfigured("agent", f"{problem}; pass it as Midrun(agents=[…])")
         return known
 
     async def _open_model(self, stack: AsyncExitStack, agent: Agent) -> None:
@@ -562,7 +560,7 @@ def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
         Misconfigured: Two different agents have the same name.
     """
     by_name: dict[str, Agent] = {}
-    queue = list(agents)
+    queue = _check_agents(agents)
     while queue:
         agent = queue.pop(0)
         if by_name.setdefault(agent.name, agent) is not agent:
@@ -571,3 +569,15 @@ def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
         inner = (tool.agent for tool in agent.tools.values())
         queue += [a for a in inner if isinstance(a, Agent) and by_name.get(a.name) is not a]
     return by_name
+
+
+def _check_agents(agents: object) -> list[Agent]:
+    # A single agent without brackets is the usual mistake.
+    checked: list[Agent] = []
+    for one in agents if isinstance(agents, Iterable) else [agents]:
+        if not isinstance(agents, Iterable) or not isinstance(one, Agent):
+            got = type(one).__name__
+            problem = f"must be a list of Agent, got {got}; write agents=[…]"
+            raise Misconfigured("agents", problem)
+        checked.append(one)
+    return checked

@@ -25,19 +25,20 @@ from midrun.core.values import (
     UndoSet,
     Urgency,
 )
-from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
+from midrun.errors import CheckpointRefused, ControlRefused, RunOver
 from midrun.runs import validation
 from midrun.runs.checkpoints import find_active_child
 from midrun.runs.feed import stream_feed
 from midrun.runs.service import RunService
 from midrun.runs.validation import (
+    WAIT_ENDING_PHASES,
     ActorLike,
     ControlOptions,
     TimeLike,
     check_choice,
     convert_caps,
     parse_actor,
-    parse_phase,
+    parse_awaited_phases,
 )
 from midrun.runs.values import FeedItem, Receipt, RunView
 from midrun.runs.views import make_view, mark_lost_worker
@@ -418,24 +419,22 @@ class Run:
     async def until(self, *phases: str) -> RunView:
         """Wait until the run is in one of `phases`, and return its view.
 
-        "terminal" means completed or cancelled.
+        "terminal" means completed or cancelled. A run that fails ends the wait, too: with
+        `RunOver`, or with its view if "failed" is one of `phases`.
 
             await run.until("paused", "waiting", "terminal")
 
         Raises:
-            RunOver: The run ended in another phase and can never reach one of `phases`.
+            RunOver: The run ended or failed, and that phase is not one of `phases`.
             Misconfigured: A phase has an unknown name, or no phase is given.
         """
-        if not phases:
-            problem = 'Cannot wait: no phase was given. Name one: until("paused").'
-            raise Misconfigured("until", problem)
-        wanted = {parse_phase(p) for p in phases if p != "terminal"}
-        wanted |= TERMINAL_PHASES if "terminal" in phases else set()
-        # Also wake up at the end of the run, or a phase that can never come would be awaited
-        # for ever.
-        state = await self._service.wait_for_phase(self.id, wanted | TERMINAL_PHASES)
+        wanted = parse_awaited_phases(phases)
+        # Also wake up when the run ends or fails, or a phase that does not come by itself would
+        # be awaited for ever.
+        state = await self._service.wait_for_phase(self.id, wanted | WAIT_ENDING_PHASES)
         if state.phase not in wanted:
-            raise RunOver(self.id, state.phase, tuple(sorted(wanted)))
+            error = "" if state.error is None else state.error.error
+            raise RunOver(self.id, state.phase, tuple(sorted(wanted)), error)
         return await self._make_view(state)
 
     async def result(self) -> Outcome:

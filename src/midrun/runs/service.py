@@ -274,14 +274,7 @@ class RunService:
                 no such entry.
         """
         if seq is not None and seq < 1:
-            raise ControlRefused(
-                run,
-                "fork",
-                "not_a_boundary",
-                (await self.load_state(run)).phase,
-                ("fork",),
-                detail=f"there is no entry {seq}",
-            )
+            raise await self._make_boundary_error(run, f"there is no entry {seq}")
         records = await self.store.read(run, limit=seq)
         # Folding a long journal takes long enough to delay the event loop.
         state, found = await anyio.to_thread.run_sync(_find_boundary, run, records, seq)
@@ -291,16 +284,17 @@ class RunService:
         if forked is None or isinstance(forked, Refused):
             ends = f"the journal ends at {state.seq}"
             amid = f"a call was in flight at {seq}"
-            raise ControlRefused(
-                run,
-                "fork",
-                "not_a_boundary",
-                (await self.load_state(run)).phase,
-                ("fork",),
-                detail=ends if seq is not None and seq > state.seq else amid,
-            )
+            detail = ends if seq is not None and seq > state.seq else amid
+            raise await self._make_boundary_error(run, detail)
         new = self.choose_run_id(request)
         return new, await self.create_run(new, replace(forked, request_id=request))
+
+    async def _make_boundary_error(self, run: RunId, detail: str) -> ControlRefused:
+        state = await self.load_state(run)
+        allowed = list_possible_controls(state)
+        return ControlRefused(
+            run, "fork", "not_a_boundary", state.phase, allowed, detail=detail
+        )
 
     async def wait_for_phase(self, run: RunId, phases: Collection[Phase]) -> State:
         """Wait until the run is in one of `phases`, and return its state at that moment."""

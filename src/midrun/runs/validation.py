@@ -21,7 +21,7 @@ from midrun.core.ids import (
 )
 from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.stops import CAP_MAX
-from midrun.core.values import Actor, Phase, Role
+from midrun.core.values import TERMINAL_PHASES, Actor, Phase, Role
 from midrun.errors import Misconfigured
 
 TimeLike: TypeAlias = datetime | timedelta
@@ -263,6 +263,23 @@ def parse_phase(name: str) -> Phase:
     if name in set(Phase):
         return Phase(name)
     raise Misconfigured("phase", f"must be one of {', '.join(Phase)}, got {name!r}")
+
+
+WAIT_ENDING_PHASES: Final = TERMINAL_PHASES | {Phase.FAILED}
+"""Phases in which `until` stops to wait: a run leaves them by a control or not at all."""
+
+
+def parse_awaited_phases(names: tuple[str, ...]) -> frozenset[Phase]:
+    """Return the phases that `until` waits for; "terminal" stands for two of them.
+
+    Raises:
+        Misconfigured: There is no name, or a name is not one of a phase.
+    """
+    if not names:
+        problem = 'Cannot wait: no phase was given. Name one: until("paused").'
+        raise Misconfigured("until", problem)
+    phases = frozenset(parse_phase(name) for name in names if name != "terminal")
+    return phases | TERMINAL_PHASES if "terminal" in names else phases
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

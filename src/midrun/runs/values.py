@@ -228,7 +228,7 @@ class RunView(Value, kw_only=True):
     phase: Phase
     sign: StatusLine
     since_by: str = ""  # the actor who caused this phase
-    reason: str = ""  # of a pause: "user", "cap", "taken_over"
+    reason: str = ""  # of a pause: "user", "cap", "taken_over"; of a wait: the kind of the ask
     hold_until: Micros | None = None  # a pause with `hold` ends by itself at this time
     hold_now: bool = False  # the pause aborts tool calls
     step: int = 0

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from msgspec import structs
 
-from midrun.agents.outcome import make_ask_views
+from midrun.agents.outcome import find_paused_reason, make_ask_views
 from midrun.core.ids import CallId, Micros, Seq
 from midrun.core.journaled_text import (
     format_frame_position,
@@ -21,7 +21,7 @@ from midrun.core.journaled_text import (
 from midrun.core.state import Call, CallStage, State
 from midrun.core.stops import measure_caps
 from midrun.core.transitions import list_possible_controls
-from midrun.core.values import DRIVABLE_PHASES
+from midrun.core.values import DRIVABLE_PHASES, Phase
 from midrun.driver.journal_writer import load_run_state
 from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.ports.store import Page, RunQuery, RunRow, Store
@@ -92,7 +92,7 @@ def make_view(
         phase=state.phase,
         sign=build_status_line(state),
         since_by=state.phase_by,
-        reason=state.pause.reason if state.pause is not None else "",
+        reason=_find_reason(state),
         hold_until=state.pause.ends_at if state.pause is not None else None,
         hold_now=state.pause is not None and state.pause.now,
         step=state.meter.steps,
@@ -128,6 +128,13 @@ def make_view(
         thread=spec.thread,
         parent="" if spec.parent is None else spec.parent.run,
     )
+
+
+def _find_reason(state: State) -> str:
+    if state.pause is not None:
+        return state.pause.reason
+    is_waiting = state.phase is Phase.WAITING and bool(state.open_asks)
+    return find_paused_reason(state) if is_waiting else ""
 
 
 def list_open_asks(state: State) -> tuple[OpenAsk, ...]:

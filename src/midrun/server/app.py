@@ -313,9 +313,8 @@ class App:
             caller = await self._find_by_cookie(request)
         if caller is None:
             header = {"WWW-Authenticate": 'Bearer realm="midrun"'}
-            problem = (
-                "Authentication required: send `Authorization: Bearer <token>` or sign in."
-            )
+            why = "The token or code is not valid" if shown else "Authentication required"
+            problem = f"{why}: send `Authorization: Bearer <token>` or sign in."
             raise HttpProblem("unauthorized", 401, problem, headers=header)
         if problem := find_name_problem(caller.actor):
             raise HttpProblem("not_allowed", 403, problem)

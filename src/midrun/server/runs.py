@@ -81,11 +81,9 @@ async def start_run(context: RequestContext) -> Response:
     body = await context.decode_body(StartBody)
     mid = context.server.mid
     if body.agent not in mid.agents:
-        known = ", ".join(mid.agents) or "none"
-        problem = f"Cannot find it on this server. Known agents: {known}"
-        raise problem_from_error(
-            Misconfigured(f"agent {body.agent}", problem), "agent_not_found", 404
-        )
+        known = ", ".join(mid.agents) or "none, it has no agents"
+        problem = f"must be one of this server ({known}), got {body.agent!r}"
+        raise problem_from_error(Misconfigured("agent", problem), "agent_not_found", 404)
     # The quota check knows the request id: a repeat of a request that has already started its
     # run must return that run, even if the caller has no room for another one.
     stop, request_id = _stop_condition(context, body), context.request_id()

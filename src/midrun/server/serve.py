@@ -253,7 +253,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 takes any free port.
 
     Raises:
-        Misconfigured: the address is in use or not available.
+        Misconfigured: the address is in use or not available, or there is no such port.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named explicitly: asyncio sets TCP_NODELAY only on such sockets. With
@@ -266,6 +266,9 @@ def open_listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise Misconfigured(f"address {host}:{port}", str(error)) from error
+    except OverflowError:
+        listening.close()
+        raise Misconfigured("port", f"must be from 0 to 65535, got {port}") from None
     return listening
 
 

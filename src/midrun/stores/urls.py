@@ -33,10 +33,11 @@ async def open_store(
     keyed. A store has its key from the beginning and keeps it, or it has none.
 
     Raises:
-        StoreUnreachable: no such kind of store, no path, or no answer.
+        StoreUnreachable: it cannot be opened, or does not answer.
         StoreForeign, StoreDamaged, StoreBusy, StoreFull: the state it was found in.
         StoreKeyRefused: it was created with another key, or with none.
-        Misconfigured: the package for it is not installed, or the key is too short.
+        Misconfigured: there is no such kind of store, the package for it is not installed, or
+            the key is too short.
     """
     try:
         parts = urlsplit(url)
@@ -57,8 +58,9 @@ async def open_store(
                 url, durability, None if clock is read_wall_clock else clock, key
             )
         case _:
-            problem = "use memory://, sqlite:///path/to/file.db or postgresql://host/database"
-            raise StoreUnreachable(url, problem)
+            kinds = "memory://, sqlite:///path/to/file.db or postgresql://host/database"
+            shown = f"{parts.scheme}://…" if "@" in url else url  # it may hold a password
+            raise Misconfigured("store", f"must be {kinds}, got {shown!r}")
 
 
 async def _open_sqlite(open_sync: Callable[[], SqliteStore]) -> SqliteStore:

@@ -211,7 +211,7 @@ def _find_unanswered_notes(state: State) -> dict[str, str]:
 def _find_note(call: Call, list_name: str) -> str:
     """Return a note that is more precise than the journaled reason, or ""."""
     if list_name == "undone" and call.call_kind == "child":
-        return "all its work, if any"  # only the child's journal knows its calls
+        return "the effects of this child run; its own report lists them"
     if list_name != "stopped":
         return ""
     if call.call_kind == "child" and call.release.stage == "done":

@@ -134,7 +134,7 @@ def test_the_error_for_a_used_port_names_the_option(capsys: pytest.CaptureFixtur
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
         result = CommandRunner(capsys)("serve", f"{APP}:asker", "--port", port)
-    assert result.code == 1
+    assert result.code == 2
     assert "choose another port: --port N" in result.err
 
 
@@ -186,7 +186,7 @@ def test_a_refusal_spells_controls_like_commands() -> None:
     """`take-over`, not `take_over`."""
     text = format_refusal(make_refusal("no_such_frame", by=""))
     assert text == (
-        "Cannot drop-frame run_1: there is no such held topic (no_such_frame). "
+        "Cannot drop a topic of run_1: there is no such held topic (no_such_frame). "
         "Allowed now: take-over."
     )
 

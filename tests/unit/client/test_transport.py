@@ -219,6 +219,7 @@ async def test_an_unreachable_server_is_reported_and_the_request_can_be_repeated
     serve: StartServer,
     connect_client: ConnectClient,
     stage: ControllableTools,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The client does not know whether it arrived; under its request id it is applied once."""
     server = await serve(stage.agent(Use("slow", name="a"), "Done."))
@@ -236,6 +237,9 @@ async def test_an_unreachable_server_is_reported_and_the_request_can_be_repeated
     with pytest.raises(ServerUnreachable) as failed_read:
         await run.view()
     assert failed_read.value.request_id == ""
+    # One warning for each outage, at its beginning: a person must not wait in silence.
+    (warning,) = [log.message for log in caplog.records if log.name == "midrun.client"]
+    assert warning.endswith("Trying again for 0.2 s.")
     proxy.replies_to_drop = 0
     repeated = await run.say("Hello?", request_id=unreachable.value.request_id)
     assert repeated.already == "duplicate_request"

@@ -18,9 +18,9 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from midrun import Midrun
-from midrun.cli.demo import PAGE_TIPS, TERMINAL_TIPS, add_arguments
+from midrun.cli.demo import PAGE_TIPS, TERMINAL_TIPS, add_arguments, describe_stop
 from midrun.core.entries import CallAborted, CallDone, Entry
-from midrun.core.values import Reply
+from midrun.core.values import Phase, Reply
 from midrun.demo import texts
 from midrun.demo.agents import (
     AGENT_NAME,
@@ -182,7 +182,7 @@ async def test_leaving_the_bar_prints_that_no_worker_drives_the_run(tmp_path: Pa
 async def test_the_option_terminal_is_refused_without_a_terminal() -> None:
     command = [sys.executable, "-m", "midrun", "demo", "--terminal"]
     done = await anyio.run_process(command, env=ENV_WITHOUT_API_KEYS, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert b"needs a terminal" in done.stderr
 
 
@@ -220,6 +220,12 @@ async def test_an_open_run_is_continued_and_an_ended_run_is_followed_by_a_new_on
             assert (new.id in {first.id, other.id}, found_phase) == (False, "")
             await new.cancel(actor="ada")
             await new.until("cancelled")
+
+
+def test_an_ended_run_is_not_announced_to_continue() -> None:
+    """After a cancel on the page, the next demo starts a new run."""
+    assert describe_stop(Phase.RUNNING).endswith("demo` continues it.")
+    assert describe_stop(Phase.CANCELLED).endswith("demo` starts a new one.")
 
 
 def test_the_files_are_next_to_the_store_or_in_midrun_demo() -> None:

@@ -49,6 +49,7 @@ def test_importing_midrun_imports_no_provider_package(module: str) -> None:
     ("package", "name", "install"),
     [
         ("pydantic_ai", "openai:gpt-5-mini", "Install midrun[openai]"),
+        ("pydantic_ai", "opnai:gpt-5-mini", "'opnai': pydantic-ai is not installed"),
         ("openai", "openai:gpt-5-mini", "Install midrun[openai]"),
         ("anthropic", "anthropic:claude-opus-4-6", "Install midrun[anthropic]"),
     ],
@@ -79,7 +80,7 @@ def test_a_model_is_found_by_its_name(
 
 def test_the_error_for_an_unknown_provider_lists_the_known_ones() -> None:
     with pytest.raises(
-        Misconfigured, match=r"provider must be one of .*anthropic.*openai.*, got 'opnai'"
+        Misconfigured, match=r"'opnai'. Did you mean openai\? .*: anthropic, .*openai"
     ):
         model_named("opnai:gpt-5-mini")
 

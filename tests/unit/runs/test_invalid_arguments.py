@@ -86,6 +86,31 @@ async def test_a_name_that_is_too_long_is_refused_with_its_argument(
             await midrun.start("asker", "Go.", labels=[str(n) for n in range(33)])
 
 
+@pytest.mark.parametrize(
+    ("agents", "kind"),
+    [
+        (Agent("a", model=ScriptedModel([])), "Agent"),
+        ("a", "str"),
+        (["a"], "str"),
+        (None, "NoneType"),
+    ],
+)
+def test_agents_that_are_not_a_list_of_agents_are_refused(agents: object, kind: str) -> None:
+    """A single agent without brackets is the usual mistake."""
+    with pytest.raises(Misconfigured, match=f"must be a list of Agent, got {kind}; write"):
+        Midrun("memory://", agents=agents)  # type: ignore[arg-type]  # the point of the test
+
+
+async def test_an_unknown_agent_is_refused_with_the_names_of_the_known_ones() -> None:
+    reader = Agent("reader", model=ScriptedModel(["So."]))
+    other = Agent("reader", model=ScriptedModel(["No."]))
+    async with Midrun("memory://", agents=[reader]) as midrun:
+        with pytest.raises(Misconfigured, match=r"one of this Midrun \(reader\), got 'raeder'"):
+            await midrun.start("raeder", "Go.")
+        with pytest.raises(Misconfigured, match="got another agent of the name 'reader'"):
+            await midrun.start(other, "Go.")
+
+
 @pytest.mark.parametrize("limit", [0, -1, "5", None, True])
 async def test_a_limit_that_is_not_a_positive_int_is_refused(limit: int) -> None:
     """The error is about the argument, not one that the store raises for it."""

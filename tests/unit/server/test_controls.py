@@ -333,7 +333,8 @@ async def test_a_refusal_has_the_allowed_controls_in_its_text_and_in_a_field(
     expect_status(await wait_for_phase(client, run_path, "completed"), 200)
     refused = expect_status(await client.post(f"{run_path}/pause", json={}), 409).json()
     assert refused["detail"].endswith(f"Allowed now: {', '.join(refused['allowed'])}.")
-    assert refused["allowed"] == ["fork"]
+    shown = expect_status(await client.get(run_path), 200).json()
+    assert refused["allowed"] == shown["allowed"] == ["fork"]
 
 
 async def test_an_unknown_run_command_frame_or_ask_is_refused(

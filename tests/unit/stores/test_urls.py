@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from midrun.errors import StoreUnreachable
+from midrun.errors import Misconfigured
 from midrun.stores.memory import MemoryStore
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.stores.urls import open_store
@@ -54,5 +54,11 @@ async def test_the_memory_url_opens_a_memory_store() -> None:
 @pytest.mark.parametrize("url", ["", "runs.db", "mysql://x", "sqlite://", "sqlite://host/x"])
 async def test_an_invalid_url_is_refused_with_an_example_of_a_valid_one(url: str) -> None:
     """A plain path must not silently open another file."""
-    with pytest.raises(StoreUnreachable, match="sqlite:///path"):
+    with pytest.raises(Misconfigured, match=r"store must be .*sqlite:///path"):
         await open_store(url)
+
+
+async def test_an_invalid_url_is_refused_without_its_password() -> None:
+    with pytest.raises(Misconfigured) as refused:
+        await open_store("mysql://ada:secret@host/runs")
+    assert "secret" not in str(refused.value)

@@ -120,8 +120,8 @@ def test_a_child_run_that_was_taken_back_is_listed_as_undone() -> None:
     run = leased_run.replies(CHILD).starts("c2")
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2, result="ok")))
     (item,) = build_report(perform_cleanup(run.when(c.Cancel(undo="all"))).state).undone
-    assert item.note == "all its work, if any"
-    assert f"by run {item.run} — all its work, if any" in str(item)
+    assert item.note == "the effects of this child run; its own report lists them"
+    assert f"by run {item.run} — the effects of this child run" in str(item)
 
 
 def test_a_reply_prefix_alone_is_not_partial_work() -> None:

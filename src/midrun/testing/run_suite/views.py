@@ -79,6 +79,12 @@ class ViewTests(RunSuiteFixtures):
 
         mid = await opened(Agent("looks", model=ScriptedModel(turn)))
         run = await mid.start("looks", "go")
+        # A waiter for the end must not wait for a resume that may never come.
+        for awaited in ("completed", "terminal", "paused"):
+            with pytest.raises(RunOver, match=r"it failed: .*no such moon.*Resume") as over:
+                await run.until(awaited)
+            assert over.value.phase == "failed"
+        assert (await run.until("completed", "failed")).phase == "failed"
         outcome = await run.result()
         assert isinstance(outcome, Failed)
         assert "no such moon" in outcome.error
