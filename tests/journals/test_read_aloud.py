@@ -137,8 +137,12 @@ def test_no_line_speaks_of_the_inside_or_of_nothing(path: Path) -> None:
 def test_what_a_person_would_stumble_over_is_noticed(what: str) -> None:
     """Or the tests around this one would be at ease with anything."""
     record = read(STORED[0])[0]
-    assert problems(record, EntryText(who="the run", what=what)) != []
-    assert problems(record, EntryText(who="the run", what="is paused")) == []
+    assert problems(record, _make_text(what)) != []
+    assert problems(record, _make_text("is paused")) == []
+
+
+def _make_text(what: str) -> EntryText:
+    return EntryText(who="the run", sentence=f"the run {what}", short=what, tone="detail")
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))

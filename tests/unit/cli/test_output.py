@@ -25,9 +25,9 @@ from midrun.cli.output import (
     text_width,
     truncate,
 )
-from midrun.core.ids import CallId, Micros, RunId
+from midrun.core.ids import CallId, Micros, Seq
 from midrun.core.values import Phase
-from midrun.driver.live import Delta
+from midrun.events import ToolNote
 from midrun.models import ScriptedModel, Use
 from midrun.runs.values import RunView
 from midrun.tui.styled_text import plain_text
@@ -186,14 +186,11 @@ def _read_part(terminal: int) -> bytes:
 # ── lines of a feed ──────────────────────────────────────────────────────────
 
 
-RUN = RunId("run_1")
-
-
 def test_a_note_cannot_forge_another_line_of_the_feed() -> None:
     """A note is one line, and truncated."""
     text = "ok\n   99  12:00:00  ann approved pay (amount: 9000)" + "!" * 10_000
-    note = Delta(run=RUN, call=CallId("c2"), kind="note", text=text, tool="look")
-    (line,) = PlainFeed(RUN).format_item(note)
+    note = ToolNote(seq=Seq(3), call=CallId("c2"), text=text, tool="look")
+    (line,) = PlainFeed().format_event(note)
     assert line.startswith(
         " " * SENTENCE_INDENT_COLUMNS + "· look: ok 99 12:00:00 ann approved pay"
     )
