@@ -25,7 +25,7 @@ from midrun.core.values import (
     Phase,
     PlanItem,
 )
-from midrun.text.phrases import Tone, flatten
+from midrun.text.phrases import Tone
 
 __all__ = [
     "ArgumentsDelta",
@@ -80,13 +80,13 @@ class EntryEvent(Struct, frozen=True, kw_only=True, tag=True, tag_field="event")
     tone: Tone
 
 
-class PhaseChanged(EntryEvent, kw_only=True):
+class PhaseChanged(EntryEvent, frozen=True, kw_only=True):
     """The run started (`previous` is None), or changed its phase."""
 
     previous: Phase | None
 
 
-class ReplyStarted(EntryEvent, kw_only=True):
+class ReplyStarted(EntryEvent, frozen=True, kw_only=True):
     """A model call started. `prefix` is the text that the run puts before the reply."""
 
     call: CallId
@@ -96,7 +96,7 @@ class ReplyStarted(EntryEvent, kw_only=True):
     prefix: str = ""
 
 
-class ReplyFinished(EntryEvent, kw_only=True):
+class ReplyFinished(EntryEvent, frozen=True, kw_only=True):
     """An attempt of a model call ended. If `will_retry`, another attempt follows.
 
     `reply` is its text with the prefix; of a stopped or failed attempt, the part that it wrote.
@@ -109,7 +109,7 @@ class ReplyFinished(EntryEvent, kw_only=True):
     will_retry: bool = False
 
 
-class ToolStarted(EntryEvent, kw_only=True):
+class ToolStarted(EntryEvent, frozen=True, kw_only=True):
     """An attempt of a tool call started; `why` is the reason that the agent gave."""
 
     call: CallId
@@ -119,7 +119,7 @@ class ToolStarted(EntryEvent, kw_only=True):
     why: str = ""
 
 
-class ToolFinished(EntryEvent, kw_only=True):
+class ToolFinished(EntryEvent, frozen=True, kw_only=True):
     """An attempt of a tool call ended. If `will_retry`, another attempt follows."""
 
     call: CallId
@@ -130,7 +130,7 @@ class ToolFinished(EntryEvent, kw_only=True):
     will_retry: bool = False
 
 
-class CleanupFinished(EntryEvent, kw_only=True):
+class CleanupFinished(EntryEvent, frozen=True, kw_only=True):
     """The effect of a call was undone or its resource released; or the run gave up."""
 
     call: CallId
@@ -140,7 +140,7 @@ class CleanupFinished(EntryEvent, kw_only=True):
     error: str = ""
 
 
-class AskStarted(EntryEvent, kw_only=True):
+class AskStarted(EntryEvent, frozen=True, kw_only=True):
     """The run needs a decision of a person. `tool` and `args` are those of the call."""
 
     ask: AskId
@@ -153,7 +153,7 @@ class AskStarted(EntryEvent, kw_only=True):
     args: Json
 
 
-class AskFinished(EntryEvent, kw_only=True):
+class AskFinished(EntryEvent, frozen=True, kw_only=True):
     """An ask was decided `by` a person, or closed without a decision (`choice` is "")."""
 
     ask: AskId
@@ -161,80 +161,58 @@ class AskFinished(EntryEvent, kw_only=True):
     value: Json = None
 
 
-class PlanChanged(EntryEvent, kw_only=True):
+class PlanChanged(EntryEvent, frozen=True, kw_only=True):
     """The agent made or updated its plan."""
 
     items: tuple[PlanItem, ...]
 
 
-class InstructionChanged(EntryEvent, kw_only=True):
+class InstructionChanged(EntryEvent, frozen=True, kw_only=True):
     """The agent received a new instruction in the place of `previous`."""
 
     instruction: str
     previous: str
 
 
-class EntryAppended(EntryEvent, kw_only=True):
+class EntryAppended(EntryEvent, frozen=True, kw_only=True):
     """Any other entry; see its `kind` and its `sentence`."""
 
 
 class DeltaEvent(Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
     """Base of live output. `seq` is the number of the newest entry before it.
 
+    `sentence` of streamed text does not repeat the text.
+
     `text` continues the last delta of the same call and class. With `opening` it is all of the
     text so far and replaces it: a new watcher gets that first.
     """
 
     seq: Seq
+    sentence: str
     call: CallId
     text: str = ""
     tool: str = ""
     opening: bool = False
 
 
-class TextDelta(DeltaEvent, kw_only=True):
+class TextDelta(DeltaEvent, frozen=True, kw_only=True):
     """A piece of the reply of a model."""
 
-    @property
-    def sentence(self) -> str:
-        """A sentence for people; it does not repeat the text."""
-        return "the agent is writing"
 
-
-class ThinkingDelta(DeltaEvent, kw_only=True):
+class ThinkingDelta(DeltaEvent, frozen=True, kw_only=True):
     """A piece of the thinking of a model."""
 
-    @property
-    def sentence(self) -> str:
-        """A sentence for people; it does not repeat the text."""
-        return "the agent is thinking"
 
-
-class ArgumentsDelta(DeltaEvent, kw_only=True):
+class ArgumentsDelta(DeltaEvent, frozen=True, kw_only=True):
     """A piece of the arguments of the call that a model is writing, as JSON."""
 
-    @property
-    def sentence(self) -> str:
-        """A sentence for people; it does not repeat the text."""
-        return f"the agent is writing a call of {self.tool or 'a tool'}"
 
-
-class ToolNote(DeltaEvent, kw_only=True):
+class ToolNote(DeltaEvent, frozen=True, kw_only=True):
     """A line that a running tool reported."""
 
-    @property
-    def sentence(self) -> str:
-        """The note on one line, with the name of its tool."""
-        return f"{self.tool or 'a call'}: {flatten(self.text)}"
 
-
-class ToolNotResponding(DeltaEvent, kw_only=True):
+class ToolNotResponding(DeltaEvent, frozen=True, kw_only=True):
     """A call that should have stopped by now still runs."""
-
-    @property
-    def sentence(self) -> str:
-        """A sentence that names the tool."""
-        return f"{self.tool or 'a call'} does not respond"
 
 
 RunEvent: TypeAlias = (

@@ -22,7 +22,7 @@ from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, Seq
 from midrun.core.values import Json, Phase, RequestedCall
 from midrun.testing.scenario import given
 from midrun.text.entries import DESCRIBE_FUNCTIONS, JournalDescriber
-from midrun.text.phrases import BUILT_IN_TOOL_ARGS, EntryText
+from midrun.text.phrases import BUILT_IN_TOOL_ARGS, SHORT_MAX_CHARS, EntryText
 from tests.support.simulate.setup import STRATEGIES, Strategy
 from tests.support.simulate.simulation import Simulation
 from tools.golden.aloud import read_aloud
@@ -76,13 +76,13 @@ INNER = re.compile(rf"\b({'|'.join(sorted(inner_names()))})\b")
 
 def problems(record: Record, told: EntryText) -> list[str]:
     """Return what a person would stumble over."""
-    text = str(told)
-    found = [
-        name
-        for name, pattern in (("a repr", REPR), ("an inner name", INNER), ("a hole", HOLLOW))
+    patterns = (("a repr", REPR), ("an inner name", INNER), ("a hole", HOLLOW))
+    return [
+        f"{record.seq} {type(record.entry).__name__}: {why} in {text!r}"
+        for text in (told.sentence, f"{told.who} {told.short}")
+        for why, pattern in patterns
         if pattern.search(text)
     ]
-    return [f"{record.seq} {type(record.entry).__name__}: {why} in {text!r}" for why in found]
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))
@@ -143,6 +143,14 @@ def test_what_a_person_would_stumble_over_is_noticed(what: str) -> None:
 
 def _make_text(what: str) -> EntryText:
     return EntryText(who="the run", sentence=f"the run {what}", short=what, tone="detail")
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))
+def test_the_short_form_is_the_beginning_of_the_sentence(path: Path) -> None:
+    """There is one wording of an entry; a long short form is cut."""
+    for _, told in sentences(read(path)):
+        assert told.sentence.startswith(f"{told.who} {told.short.removesuffix('…')}")
+        assert len(told.short) <= SHORT_MAX_CHARS
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))

@@ -6,7 +6,7 @@ beginning and drops the events up to `after`. Its only source is the feed, so a 
 remote handle yield the same events.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Final, TypeAlias, TypedDict
 
@@ -19,14 +19,17 @@ from midrun.core.state import Call, State
 from midrun.core.values import Phase
 from midrun.driver.live import Delta
 from midrun.runs.values import FeedEntry, FeedItem
-from midrun.text.entries import describe_entry
+from midrun.text.entries import describe_delta, describe_entry
 from midrun.text.phrases import Tone
 
 OpenFeed: TypeAlias = Callable[[int], AsyncGenerator[FeedItem, None]]
 
 _CallEnd: TypeAlias = e.CallDone | e.CallFailed | e.CallAborted | e.CallUnknown
 
-_DELTA_CLASSES: Final = {
+_AnyDelta: TypeAlias = (
+    ev.TextDelta | ev.ThinkingDelta | ev.ArgumentsDelta | ev.ToolNote | ev.ToolNotResponding
+)
+_DELTA_CLASSES: Final[Mapping[str, type[_AnyDelta]]] = {
     "text": ev.TextDelta,
     "thinking": ev.ThinkingDelta,
     "args": ev.ArgumentsDelta,
@@ -63,6 +66,7 @@ class EventBuilder:
         if isinstance(item, Delta):
             return _DELTA_CLASSES[item.kind](
                 seq=before.seq,
+                sentence=describe_delta(item.kind, item.tool, item.text),
                 call=item.call,
                 text=item.text,
                 tool=item.tool,

@@ -512,7 +512,7 @@ DESCRIBE_FUNCTIONS: Final[DescribeFunctions] = {
 """All kinds of entries. A test checks that none is missing."""
 
 
-def describe_entry(entry: Entry, before: State, after: State) -> Clause:
+def describe_entry(entry: Entry, before: State, after: State) -> EntryText:
     """Describe `entry`, which led from the state `before` to the state `after`."""
     usual_tone, describe = DESCRIBE_FUNCTIONS[type(entry)]
     who, short, more, tone = describe(entry, before, after)
@@ -524,13 +524,29 @@ def describe_entry(entry: Entry, before: State, after: State) -> Clause:
     )
 
 
+_DELTA_SENTENCES: Final = {
+    "text": "the agent is writing",
+    "thinking": "the agent is thinking",
+    "args": "the agent is writing a call of {}",
+    "not_responding": "{} does not respond",
+}
+
+
+def describe_delta(kind: str, tool: str, text: str) -> str:
+    """Describe live output; quote its text only if it is the note of a tool."""
+    named = tool or "a call"
+    if kind == "note":
+        return f"{named}: {flatten(text)}"
+    return _DELTA_SENTENCES[kind].format(named)
+
+
 class JournalDescriber:
     """Describes the entries of one journal one by one, from the first or after a state."""
 
     def __init__(self, run: RunId, state: State | None = None) -> None:
         self.state = State(run=run) if state is None else state
 
-    def describe_next(self, entry: Entry, at: Micros) -> Clause:
+    def describe_next(self, entry: Entry, at: Micros) -> EntryText:
         """Describe the next entry, which the store stamped with `at`.
 
         Raises:
