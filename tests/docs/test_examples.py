@@ -74,8 +74,9 @@ async def test_a_side_question_is_answered_and_the_synthesis_goes_on(tmp_path: P
     """The conversation of the eighth promise."""
     assert (await said(tmp_path, "literature.py")).splitlines() == [
         "runtime: Hold on — finishing *Read them* first",
-        "journal: held the synthesis",
-        "journal: Back to *Literature synthesis* — step 2 of 4",
+        "journal: the agent put “Literature synthesis” aside at plan step 2 of 4"
+        " to answer the user's “What was that paper from Tuesday?”",
+        "journal: the run said “Back to Literature synthesis — step 2 of 4”",
         "agent: The four papers agree: sleep helps.",
         "step 3 of 4",
     ]

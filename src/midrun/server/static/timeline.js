@@ -84,6 +84,7 @@ export class Timeline extends StoreElement {
         border-radius: var(--round);
         list-style: none;
         font-size: 13px;
+        font-variant-numeric: tabular-nums;
         overflow-wrap: anywhere;
       }
       .list li {
@@ -132,7 +133,7 @@ export class Timeline extends StoreElement {
   _renderRow({ seq, ts, type, text: { who, short, sentence, tone } }) {
     const show = EXACT_TYPES.test(type) ? exact : String;
     const subject = youOr(who, this.view?.you ?? "");
-    return html`<li data-type=${type} title=${show(sentence)}>
+    return html`<li data-type=${type} title=${show(subject + sentence.slice(who.length))}>
       <span class="dim">${formatTimeOfDay(ts)}</span><span>#${seq}</span>
       <span class="event" data-tone=${TONES[tone] ?? nothing}
         ><span class=${subject === "you" ? "you" : ""}>${show(subject)}</span> ${show(short)}</span
