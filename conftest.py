@@ -11,7 +11,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipP
 # Without this, failed assertions in the shipped test suites do not show their values.
 pytest.register_assert_rewrite("midrun.testing", "tests.support")
 from midrun.testing.postgres import Postgres, running  # noqa: E402 - must follow the line above
-from tests.docs.reader import closed, opened, typed  # noqa: E402 - as above
+from tests.docs.reader import close_page, open_page, run_block  # noqa: E402 - as above
 from tests.support.store_choice import pytest_collection_modifyitems, store_path  # noqa: E402 - for all tests
 from tests.support.verified_journals import journals_are_sound  # noqa: E402 - as above
 
@@ -24,8 +24,8 @@ settings.register_profile("fresh", deadline=None, print_blob=True)
 settings.load_profile("midrun")
 
 
-def _typed(example: Example) -> None:
-    typed(example.namespace, str(example.parsed))
+def _run_sh_block(example: Example) -> None:
+    run_block(example.namespace, str(example.parsed))
 
 
 # Blocks are collected only from pages that the command line names, as in `make examples`. ADRs
@@ -34,9 +34,9 @@ pytest_collect_file = Sybil(
     path=".",
     patterns=["docs/*.md", "docs/**/*.md", "README.md", "CONTRIBUTING.md"],
     excludes=["docs/adr/*.md"],
-    parsers=[PythonCodeBlockParser(), CodeBlockParser("sh", _typed), SkipParser()],
-    setup=opened,
-    teardown=closed,
+    parsers=[PythonCodeBlockParser(), CodeBlockParser("sh", _run_sh_block), SkipParser()],
+    setup=open_page,
+    teardown=close_page,
 ).pytest()
 
 

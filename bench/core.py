@@ -12,7 +12,7 @@ from midrun.core.entries import CallDone, CallStarted, Entry, LeaseTaken, Record
 from midrun.core.evolve import evolve, fold
 from midrun.core.ids import MICROS_PER_SECOND, Epoch, Micros, RunId, Seq, make_call_id
 from midrun.core.run_head import build_head
-from midrun.core.scheduler import plan_effects
+from midrun.core.scheduler import advance, list_effects
 from midrun.core.state import State
 from midrun.core.values import Reply, RequestedCall, Spend
 from midrun.driver.journal_writer import load_run_state, save_snapshot_if_due
@@ -30,7 +30,10 @@ def figures() -> Sequence[Figure]:
     early, late = fold(RUN, records[:10]), fold(RUN, records)
     folding = _best(lambda: fold(RUN, records), 1)
     first, last = (_best(_make_evolve(state), 2000) for state in (early, late))
-    deciding = _best(lambda: (plan_effects(late), decide(late, Pause(), late.at)), 2000)
+    deciding = _best(
+        lambda: (advance(late, late.at), list_effects(late), decide(late, Pause(), late.at)),
+        2000,
+    )
     plain, snapped = anyio.run(_measure_load, [record.entry for record in records])
     return [
         Figure(name="fold 10,000 entries", value=folding * 1e3, unit="ms", at_most=100),

@@ -328,7 +328,7 @@ def test_a_module_fits_in_one_sitting() -> None:
     assert not _found(lambda path: len(path.read_text().splitlines()) > LINES_MAX, CODE)
 
 
-def test_a_module_says_what_it_is_for() -> None:
+def test_a_module_has_a_docstring() -> None:
     """The first line of the docstring gives the purpose of the module."""
     assert not _found(lambda path: not ast.get_docstring(_tree(path)), CODE)
 
@@ -349,7 +349,7 @@ def test_names_speak_the_glossary() -> None:
     assert not _found(synonyms, SHIPPED)
 
 
-def test_files_are_named_for_what_they_hold() -> None:
+def test_the_names_of_files_are_specific() -> None:
     """A name such as `utils` fits any code, so such a module collects unrelated code."""
     refused = _refused("files and folders")
 
@@ -498,11 +498,11 @@ def test_a_decision_has_the_house_shape(path: Path) -> None:
     )
     assert re.findall(r"\n## (.+)", text) == [
         "The question",
-        "What we decided",
+        "Decision",
         "Why",
-        "What it costs",
-        "What we turned down",
-        "How we will know it was wrong",
+        "Costs",
+        "Rejected alternatives",
+        "Signs that it was wrong",
     ]
     assert f"({path.name})" in (path.parent / "README.md").read_text(), "not in the list"
 
@@ -515,7 +515,7 @@ def test_fragments_are_of_a_known_kind() -> None:
     assert [n for n in names if not re.fullmatch(rf"[^.]+\.({kinds})(\.\d+)?\.md", n)] == []
 
 
-def test_the_pins_cover_what_the_package_needs() -> None:
+def test_the_pins_cover_the_dependencies_of_the_package() -> None:
     """A dependency without a pin is missing from every environment that `make` builds."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
     pinned = (ROOT / "requirements" / "dev.in").read_text().splitlines()

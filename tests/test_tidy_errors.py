@@ -87,7 +87,7 @@ def test_an_error_comes_out_of_a_pickle_as_it_went_in(error: type[errors.MidrunE
 
 
 @pytest.mark.parametrize("error", LEAVES)
-def test_an_error_keeps_what_it_was_given(error: type[errors.MidrunError]) -> None:
+def test_an_error_has_its_arguments_as_fields(error: type[errors.MidrunError]) -> None:
     """Callers branch on fields. They should not have to parse the message."""
     parameters = list(inspect.signature(error.__init__).parameters.values())[1:]
     built = build(error)
@@ -114,6 +114,6 @@ def test_the_tree_at_the_top_names_every_error() -> None:
 
 
 @pytest.mark.parametrize("error", ALL)
-def test_an_error_tells_its_catcher_what_to_do(error: type[errors.MidrunError]) -> None:
+def test_an_error_has_a_docstring_of_its_own(error: type[errors.MidrunError]) -> None:
     """Every error has a docstring of its own; otherwise `help` shows that of the base class."""
     assert vars(error).get("__doc__")

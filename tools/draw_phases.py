@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.transitions import INPUT_TABLE, Input
+from midrun.core.transitions import ADVANCE_TABLE, INPUT_TABLE, Input
 from midrun.core.values import Phase
 
 WIDTH, HEIGHT = 1040, 430
@@ -52,11 +52,10 @@ WORDS: Final[dict[type[Input], str]] = {
     v.TakeLease: "a worker takes it",
     v.StandDown: "the worker leaves",
     v.FailRun: "fails",
-    v.SettlePhase: "",
 }
 """Inputs that change the phase, with the label of their arrows."""
 
-SETTLING: Final = {
+PHASE_ENDS: Final = {
     (Phase.RUNNING, Phase.COMPLETED): "done",
     (Phase.RUNNING, Phase.WAITING): "asks",
     (Phase.RUNNING, Phase.PAUSED): "cap",
@@ -138,11 +137,13 @@ def _arrows() -> dict[tuple[Phase, Phase], str]:
     made: dict[tuple[Phase, Phase], list[str]] = {}
     for kind, words in WORDS.items():
         for phase, cell in INPUT_TABLE[kind].items():
-            every = kind is v.SettlePhase and phase is Phase.RUNNING
-            for target in cell.next_phases if every else cell.next_phases[:1]:
-                if target is not phase and (words or (phase, target) in SETTLING):
-                    said = words or SETTLING[phase, target]
-                    made.setdefault((phase, target), []).append(said)
+            for target in cell.next_phases[:1]:
+                if target is not phase:
+                    made.setdefault((phase, target), []).append(words)
+    for phase, targets in ADVANCE_TABLE.items():
+        for target in targets:
+            if (phase, target) in PHASE_ENDS:
+                made.setdefault((phase, target), []).append(PHASE_ENDS[phase, target])
     return {pair: ", ".join(dict.fromkeys(words)) for pair, words in made.items()}
 
 

@@ -70,12 +70,12 @@ _REFUSAL_TEXTS: Final = {
     "cap_not_raised": "a new cap must be higher than the old one",
     "cap_reached": "it has reached a cap",
     "empty_text": "the text is empty",
-    "frame_not_on_top": "another suspended task is on top",
+    "frame_not_on_top": "another held topic is on top",
     "hidden_argument": "an argument is hidden from the approver",
     "no_residue": "it has no residue",
     "no_such_ask": "there is no such ask",
     "no_such_cap": "it has no such cap",
-    "no_such_frame": "there is no such suspended task",
+    "no_such_frame": "there is no such held topic",
     "not_a_boundary": "there is no step boundary to fork from",
     "not_a_question": "the ask is not a question",
     "not_allowed": "the sender may not decide this",
@@ -97,7 +97,7 @@ by rule."""
 _REFUSAL_TEXTS_WITH_BY: Final = {
     "cap_reached": "it has reached its cap on {by}",
     "not_allowed": "only {by} may decide this",
-    "frame_not_on_top": "the suspended task {by} is on top",
+    "frame_not_on_top": "the held topic {by} is on top",
     "taken_over": "{by} has taken it over",
     "not_taken_over": "{by} has taken it over",
 }

@@ -1,4 +1,4 @@
-"""What tests of the runs list share: a server with a run in each state; how to read a row."""
+"""A server with a run in each state, and functions that read the rows of the list."""
 
 from typing import Final
 

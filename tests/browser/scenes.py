@@ -21,7 +21,7 @@ LONG_PAUSE: Final = timedelta(seconds=20)
 """After more than ten seconds the bar offers to stop the calls that a pause waits for."""
 
 POLL_INTERVAL_MS: Final = 5_000
-"""How often the page loads the view of a run that is driven."""
+"""The interval at which the page loads the view of a run that is driven."""
 
 
 def with_clock(clock: Clock) -> Environment:
@@ -187,7 +187,7 @@ async def cancelled(harness: Harness, stage: Stage) -> RunPage:
     ui = await confirming(harness, stage)
     await ui.button_named("Cancel and undo 1").click()
     await ui.expect_badge("Cancelled by you")
-    await expect(ui.page.get_by_text("What happened to the work")).to_be_visible()
+    await expect(ui.page.locator("midrun-report h2")).to_be_visible()
     return ui
 
 

@@ -126,7 +126,7 @@ async def test_a_run_is_started_steered_answered_and_cancelled_by_keys_alone(
 ) -> None:
     """From the list to the report, with keys only."""
     turns: tuple[Turn, ...] = (
-        ["Churn rose, and I am ", Hold("mid"), "not sure why."],
+        ["Churn ", Hold("mid"), "rose."],
         [Use("draft", name="memo"), Use("mail", name="bo")],
         Use("slow_draft", name="work"),
     )
@@ -134,7 +134,7 @@ async def test_a_run_is_started_steered_answered_and_cancelled_by_keys_alone(
     keyboard, badge = Keyboard(page), page.locator("midrun-controls .badge")
     await expect(page.get_by_text("No runs yet.")).to_be_visible()
     await start_run(keyboard)
-    await expect(page.locator("midrun-steps")).to_contain_text("Churn rose, and I am")
+    await expect(page.locator("midrun-steps")).to_contain_text("Churn")
     await pause_and_redirect(keyboard)
     await expect(badge).to_contain_text("Waiting for you")
     await approve(keyboard)
@@ -145,6 +145,6 @@ async def test_a_run_is_started_steered_answered_and_cancelled_by_keys_alone(
     await keyboard.expect_focus("", "section")  # the buttons are gone, the bar is not
     await keyboard.tab_to("Read the report")
     await keyboard.press("Enter")
-    await keyboard.expect_focus("What happened to the work", "h2")
+    await expect(page.locator("midrun-report h2")).to_be_focused()
     assert (stage.completed, stage.stopped) == (["memo", "bo"], ["work"])
     assert sorted(stage.undone) == ["memo", "work"]

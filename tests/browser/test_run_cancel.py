@@ -68,7 +68,7 @@ async def test_a_halted_run_is_cancelled_through_the_sheet_too(
     await expect(ui.button("cancel")).to_contain_text("Requested")
 
 
-async def test_the_sheet_holds_the_run_and_names_what_will_happen(
+async def test_the_cancel_sheet_pauses_the_run_and_lists_the_consequences(
     harness: Harness, stage: Stage
 ) -> None:
     """Nothing new starts while the sheet is open; *Keep running* ends the hold."""
@@ -200,7 +200,7 @@ async def test_c_twice_cancels(harness: Harness, stage: Stage) -> None:
     assert sorted(stage.undone) == ["memo", "work"]
 
 
-async def test_what_could_not_be_undone_is_shown_and_tried_again(
+async def test_a_failed_undo_is_shown_and_can_be_retried(
     harness: Harness, stage: Stage
 ) -> None:
     """Until an operator accepts it."""

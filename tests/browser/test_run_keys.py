@@ -26,7 +26,7 @@ async def test_p_r_and_c_are_the_three_buttons(harness: Harness, stage: Stage) -
 
 
 async def test_escape_never_stops_a_run(harness: Harness, stage: Stage) -> None:
-    """Whatever is open or focused."""
+    """Also while a button has the focus."""
     ui = await open_at_tool(harness, stage)
     for _ in range(3):
         await ui.page.keyboard.press("Escape")
@@ -64,7 +64,9 @@ async def test_changes_of_state_are_announced_once_and_politely(
     await expect(ui.page.locator("[aria-live='assertive']")).to_have_count(0)
 
 
-async def test_the_page_is_called_what_the_run_is(harness: Harness, stage: Stage) -> None:
+async def test_the_title_has_the_status_and_the_task_of_the_run(
+    harness: Harness, stage: Stage
+) -> None:
     """So that a tab can be found, and shows when it needs the viewer."""
     ui = await open_at_tool(harness, stage)
     await expect(ui.page).to_have_title("▶ Running — Write a memo")
@@ -74,7 +76,9 @@ async def test_the_page_is_called_what_the_run_is(harness: Harness, stage: Stage
     await expect(ui.page).to_have_title("⏸ Paused — Write a memo")
 
 
-async def test_buttons_say_what_opens_and_which_key(harness: Harness, stage: Stage) -> None:
+async def test_buttons_declare_their_key_and_their_expanded_state(
+    harness: Harness, stage: Stage
+) -> None:
     """For screen readers."""
     ui = await open_at_tool(harness, stage)
     await expect(ui.button("pause")).to_have_attribute("aria-keyshortcuts", "P")

@@ -32,7 +32,7 @@ from tests.unit.server.conftest import ACTORS, make_token
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 POLL_INTERVAL_MS = 5_000
-"""How often the page loads the view of a run that is driven."""
+"""The interval at which the page loads the view of a run that is driven."""
 
 
 LEAP = timedelta(seconds=40)
@@ -161,9 +161,7 @@ async def test_killed_while_pausing(scene: Scene) -> None:
     assert not any(word.startswith("Paused") for word in await scene.check_bar())
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Paused by you")
-    await expect(scene.bar.locator("#cancel")).to_contain_text(
-        "1 call may or may not have happened"
-    )
+    assert len((await scene.run.view()).controls["cancel"].unsure) == 1
     await scene.check_bar()
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.once
 TEXT = "Summarise what you have and stop"
 
 
-async def test_a_redirect_waits_for_its_step_and_then_shows_what_changed(
+async def test_a_redirect_waits_for_its_step_and_then_shows_the_change(
     harness: Harness, stage: Stage
 ) -> None:
     """The running tool may finish; then one line out, one line in."""
@@ -118,7 +118,7 @@ async def test_a_held_topic_can_be_dropped(harness: Harness, stage: Stage) -> No
     await ui.expect_badge("Completed")
 
 
-async def test_a_paused_run_resumes_with_what_is_written(
+async def test_a_paused_run_resumes_with_the_written_text(
     harness: Harness, stage: Stage
 ) -> None:
     """With one command: nothing happens between the resume and the instruction."""

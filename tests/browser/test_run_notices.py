@@ -32,7 +32,7 @@ async def hide(page: Page) -> None:
     await page.evaluate("document.hasFocus = () => false")
 
 
-async def test_a_row_that_a_redirect_has_changed_says_what_it_was(
+async def test_a_row_that_a_redirect_has_changed_shows_its_earlier_text(
     harness: Harness, stage: Stage
 ) -> None:
     """An item that only moved has not changed."""
@@ -58,16 +58,16 @@ async def test_a_paused_run_says_that_a_halt_holds_it(harness: Harness, stage: S
     await stage.start("mid").wait()
     await ui.button("pause").click()
     await ui.expect_badge("Paused by you")
-    await ui.site.mid.halt("The far end is on fire", actor=ACTORS["olga"])
+    await ui.site.mid.halt("Disk full", actor=ACTORS["olga"])
     for _ in range(4):
         await advance_clock(ui.page, POLL_INTERVAL_MS)
     bar = ui.page.locator("midrun-controls")
     await expect(bar).to_contain_text("Under a halt by you: it cannot start anything.")
-    await expect(bar).to_contain_text("Reason: The far end is on fire")
+    await expect(bar).to_contain_text("Reason: Disk full")
     await expect(bar.get_by_role("link", name="Lift it on the list")).to_be_visible()
 
 
-async def test_what_a_child_asks_has_the_buttons_that_apply(
+async def test_an_ask_of_a_child_has_the_buttons_that_apply(
     harness: Harness, stage: Stage
 ) -> None:
     """An approval is approved or declined, a question is answered."""

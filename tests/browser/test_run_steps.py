@@ -38,7 +38,7 @@ async def test_words_are_shown_as_they_come_and_kept_where_they_were_cut_off(
     await expect(ui.page.get_by_role("region", name="Result")).to_contain_text("price.")
 
 
-async def test_a_call_is_folded_and_says_why_with_what_and_what_came_of_it(
+async def test_a_folded_call_unfolds_to_its_reason_arguments_and_result(
     harness: Harness, stage: Stage
 ) -> None:
     """It unfolds to reason, arguments and result."""
@@ -72,7 +72,7 @@ async def test_each_item_of_the_plan_says_where_it_stands(
     await expect(items.nth(2)).to_contain_text("Not started")
 
 
-async def test_what_was_dropped_is_no_step_anywhere(harness: Harness, stage: Stage) -> None:
+async def test_a_dropped_plan_item_is_counted_nowhere(harness: Harness, stage: Stage) -> None:
     """Rows, bar and timeline count the same."""
     plan = Use(
         "plan",

@@ -23,7 +23,7 @@ def find_imports(*names: str) -> set[str]:
     return found
 
 
-def test_what_is_vendored_is_what_was_recorded() -> None:
+def test_vendored_files_match_their_recorded_hashes() -> None:
     record = json.loads(FOLDER.joinpath("vendor.json").read_text())
     for name, about in record.items():
         body = FOLDER.joinpath(name).read_bytes()
@@ -32,7 +32,7 @@ def test_what_is_vendored_is_what_was_recorded() -> None:
         assert "Redistribution" in FOLDER.joinpath(about["notice"]).read_text()
 
 
-def test_our_own_modules_are_small_and_say_what_they_are_for() -> None:
+def test_our_own_modules_are_small_and_begin_with_a_description() -> None:
     for file in FOLDER.iterdir():
         if not file.name.endswith(".js") or file.name == "lit.js":
             continue

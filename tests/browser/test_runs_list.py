@@ -19,7 +19,7 @@ from tests.browser.stage import Hold, Stage, Turn, Use
 DESK = 1100
 
 POLL_INTERVAL_MS = 10_000
-"""How long the list trusts what it has heard last."""
+"""The interval at which the list is loaded again."""
 
 
 def held_agent(stage: Stage) -> Agent:

@@ -38,7 +38,7 @@ async def test_a_run_is_started_from_the_page(harness: Harness, stage: Stage) ->
     ).to_be_visible()
 
 
-async def test_an_operator_sets_caps_and_sees_what_they_stand_in_for(
+async def test_an_operator_sets_caps_and_sees_the_condition_that_they_replace(
     harness: Harness, stage: Stage
 ) -> None:
     """A cap of the run replaces the agent's own condition, which the form shows."""
@@ -129,7 +129,7 @@ async def test_an_operator_halts_everything_and_lifts_it(
     await run.until("completed")
 
 
-async def test_a_halt_covers_what_it_names_and_no_more(harness: Harness, stage: Stage) -> None:
+async def test_a_halt_covers_only_its_scope(harness: Harness, stage: Stage) -> None:
     """Runs of another agent continue."""
     site = await harness.site(
         stage.play(Use("read", name="one"), "Done.", name="one"),

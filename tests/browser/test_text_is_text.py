@@ -64,7 +64,7 @@ def attack_text(place: str) -> str:
     return f"{place} {SPELL}"
 
 
-async def test_what_the_agent_and_its_tools_write_is_shown_as_written(
+async def test_text_of_the_agent_and_its_tools_is_shown_as_written(
     harness: Harness, stage: Stage
 ) -> None:
     """Plan, text, arguments, results and questions; in the list and on the run's page."""
@@ -92,7 +92,7 @@ async def test_what_the_agent_and_its_tools_write_is_shown_as_written(
     await check_harmless(page, shown="afterwards " + SPELL[:60])
 
 
-async def test_what_people_write_is_shown_as_written(harness: Harness, stage: Stage) -> None:
+async def test_text_of_people_is_shown_as_written(harness: Harness, stage: Stage) -> None:
     """Instructions, reasons and labels."""
     site = await harness.site(
         stage.play(Use("slow", name="held"), "Done."),

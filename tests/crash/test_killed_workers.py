@@ -202,9 +202,6 @@ async def test_a_run_survives_kills_of_two_processes(
 # ── a call that kills its worker ─────────────────────────────────────────────
 
 
-PARSER_ERROR = "parse_pdf: 3 processes ended, or fell silent, while it was under way"
-
-
 @pytest.mark.slow
 @pytest.mark.once
 async def test_a_safe_call_that_killed_three_workers_fails_its_run_only(path: Path) -> None:
@@ -224,7 +221,8 @@ async def test_a_safe_call_that_killed_three_workers_fails_its_run_only(path: Pa
     with start_child("parse", folder, WORKER_DEATHS_MAX) as process:
         lines = await process.read_all_lines()
         assert await process.wait() == 0
-    assert lines == [f"failed {PARSER_ERROR}", *["completed"] * BYSTANDERS]
+    assert lines[0].startswith("failed parse_pdf: 3 processes ended")
+    assert lines[1:] == ["completed"] * BYSTANDERS
     parse_actions = [action for action in read_actions(folder) if action.name == "parse"]
     assert [action.attempt for action in parse_actions] == [1, 2, 3]
     assert len({action.pid for action in parse_actions}) == WORKER_DEATHS_MAX

@@ -1,4 +1,4 @@
-"""The `app.py` of the pages: agents that do what their readers' agents might."""
+"""The `app.py` that the commands on the pages use."""
 
 from midrun import Agent, ask_human, tool
 from midrun.models import ScriptedModel, Use
@@ -7,7 +7,7 @@ from midrun.stops import MaxSteps
 
 @tool(approve=True)
 async def search(q: str) -> str:
-    """Search, if somebody lets it."""
+    """Search, after a person has approved it."""
     return f"all about {q}"
 
 

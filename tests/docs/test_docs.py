@@ -1,4 +1,4 @@
-"""The documentation says what the program does, because parts of it are drawn from it."""
+"""The generated pages and the list of errors agree with the code."""
 
 import re
 from pathlib import Path
@@ -9,14 +9,13 @@ from tools.draw_table import PAGE, PICTURE
 from tools.draw_table import page as drawn
 
 
-def test_the_page_of_phases_is_drawn_from_the_table_as_it_is_now() -> None:
-    """A picture that disagrees with the machine is worse than none."""
+def test_the_page_of_phases_is_generated_from_the_current_table() -> None:
     assert PAGE.read_text() == drawn(), "run `make docs`"
     assert PICTURE.read_text() == picture(), "run `make docs`"
 
 
-def test_every_error_has_its_heading() -> None:
-    """Whoever meets an error can look up what happened, and what to do."""
+def test_every_error_has_a_heading_on_its_page() -> None:
+    """A user can look up the meaning of an error, and its remedy."""
     page = Path("docs/errors.md").read_text()
     headings = set(re.findall(r"^### `(\w+)`$", page, re.MULTILINE))
     assert headings == {getattr(errors, name).code for name in errors.__all__}

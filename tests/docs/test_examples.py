@@ -1,4 +1,4 @@
-"""The examples do what they say, as anybody would run them: as processes of their own."""
+"""Run each example in a process of its own, and check its output."""
 
 import subprocess
 import sys
@@ -11,34 +11,34 @@ from midrun import Checkpoint
 from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
-PATIENCE = 60  # seconds; they take one or two
+TIMEOUT_S = 60  # an example takes one or two seconds
 
 
-async def said(folder: Path, script: str, *arguments: str) -> str:
-    """Run an example in `folder`, and return what it printed."""
+async def run_example(folder: Path, script: str, *arguments: str) -> str:
+    """Run an example in `folder`, and return its output."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / script), *arguments]
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_S):
         done = await anyio.run_process(command, cwd=folder, stderr=None)
     return done.stdout.decode()
 
 
 async def test_the_quick_start_pauses_resumes_and_cancels_with_undo(tmp_path: Path) -> None:
-    """It is the first thing that people try."""
-    out = await said(tmp_path, "quickstart.py")
+    """It leaves no file behind: a user may try it in any folder."""
+    out = await run_example(tmp_path, "quickstart.py")
     assert out.startswith("pausing\npaused\n# Compare the three vendors\n")
     undone, stopped = out.index("## Undone"), out.index("## Stopped midway")
     assert undone < out.index("`write_draft`") < stopped < out.index("`send_mail`")
     assert "drafts: {}, mails: []" in out
     assert out.endswith("entries, clean\n")
     left = [file.name async for file in anyio.Path(tmp_path).iterdir()]
-    assert left == [], "a first try leaves nothing behind"
+    assert left == []
 
 
 async def test_a_refund_is_asked_for_in_one_process_and_paid_in_another(
     tmp_path: Path,
 ) -> None:
-    """The answer is the tool's result; the tool is entered in the first process only."""
-    asked = await said(tmp_path, "refund/ask.py")
+    """The answer is the result of the tool, which runs in the first process only."""
+    asked = await run_example(tmp_path, "refund/ask.py")
     assert asked.splitlines() == [
         "refund(123) was entered",
         "Refund order 123? {'limit': 500, 'order': 123}",
@@ -46,23 +46,23 @@ async def test_a_refund_is_asked_for_in_one_process_and_paid_in_another(
     ]
     text = await anyio.Path(tmp_path / "refund.json").read_text()
     assert Checkpoint.from_json(text).phase == "waiting"
-    assert await said(tmp_path, "refund/approve.py") == "Refunded 500.\n"
+    assert await run_example(tmp_path, "refund/approve.py") == "Refunded 500.\n"
 
 
 async def test_a_refund_that_was_tampered_with_is_not_paid(tmp_path: Path) -> None:
-    """A file is a place where others write, by accident at least."""
-    await said(tmp_path, "refund/ask.py", "mine.json")
+    """A changed byte of the file is enough."""
+    await run_example(tmp_path, "refund/ask.py", "mine.json")
     file = anyio.Path(tmp_path / "mine.json")
     text = await file.read_text()
     await file.write_text(text.replace(r"\"order\":123", r"\"order\":124"))
     with pytest.raises(subprocess.CalledProcessError) as failure:
-        await said(tmp_path, "refund/approve.py", "mine.json")
+        await run_example(tmp_path, "refund/approve.py", "mine.json")
     assert b"Refunded" not in failure.value.stdout
 
 
 async def test_the_research_stops_searching_when_told_to_sum_up(tmp_path: Path) -> None:
-    """The instruction is the next thing the model hears; what was found is kept."""
-    *notes, paused, summary, since = (await said(tmp_path, "research.py")).splitlines()
+    """The model gets the instruction with its next call, and keeps the results so far."""
+    *notes, paused, summary, since = (await run_example(tmp_path, "research.py")).splitlines()
     searches = int(paused.removeprefix("paused after ").removesuffix(" searches"))
     assert notes == ["searching vendor 1 …", "searching vendor 2 …"]
     assert searches >= len(notes)
@@ -70,12 +70,14 @@ async def test_the_research_stops_searching_when_told_to_sum_up(tmp_path: Path) 
     assert since == "searches since the pause: 0"
 
 
-async def test_a_side_question_is_answered_and_the_synthesis_goes_on(tmp_path: Path) -> None:
-    """The conversation of the eighth promise."""
-    assert (await said(tmp_path, "literature.py")).splitlines() == [
+async def test_a_side_question_is_answered_and_the_synthesis_continues(tmp_path: Path) -> None:
+    """The example shows the eighth promise of the README."""
+    assert (await run_example(tmp_path, "literature.py")).splitlines() == [
         "runtime: Hold on — finishing *Read them* first",
-        "journal: the agent put “Literature synthesis” aside at plan step 2 of 4"
-        " to answer the user's “What was that paper from Tuesday?”",
+        (
+            "journal: the agent put “Literature synthesis” aside at plan step 2 of 4"
+            " to answer the user's “What was that paper from Tuesday?”"
+        ),
         "journal: the run said “Back to Literature synthesis — step 2 of 4”",
         "agent: The four papers agree: sleep helps.",
         "step 3 of 4",
@@ -83,8 +85,8 @@ async def test_a_side_question_is_answered_and_the_synthesis_goes_on(tmp_path: P
 
 
 async def test_one_cancel_ends_a_parent_and_its_three_children(tmp_path: Path) -> None:
-    """With all that they have done."""
-    assert (await said(tmp_path, "family.py")).splitlines() == [
+    """The drafts of the children are undone, too."""
+    assert (await run_example(tmp_path, "family.py")).splitlines() == [
         "drafts: ['Ajax', 'Boreas', 'Castor']",
         "drafts: []",
         "Castor: cancelled",

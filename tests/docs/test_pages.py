@@ -1,4 +1,4 @@
-"""Every block and every command on every page is accounted for: nothing is only written."""
+"""Check the blocks and the commands on every page."""
 
 import json
 import re
@@ -27,10 +27,10 @@ RUN: Final = {"python", "sh"}
 """Languages of blocks that `make examples` runs, in page order."""
 
 PARSED: Final = {"json", "javascript", "css", "html"}
-"""Languages of blocks that the tests below look into."""
+"""Languages of blocks that the tests below parse."""
 
 SHOWN: Final = {"text"}
-"""What is shown, and is what somebody reads: output, a picture in letters."""
+"""Languages of blocks that are only read: output, and diagrams of characters."""
 
 
 class Block(NamedTuple):
@@ -41,7 +41,7 @@ class Block(NamedTuple):
     text: str
 
 
-def _blocks(page: Path) -> list[Block]:
+def _list_blocks(page: Path) -> list[Block]:
     text = page.read_text()
     return [
         Block(f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}", m[1], m[2])
@@ -49,30 +49,30 @@ def _blocks(page: Path) -> list[Block]:
     ]
 
 
-BLOCKS: Final = [block for page in PAGES for block in _blocks(page)]
+BLOCKS: Final = [block for page in PAGES for block in _list_blocks(page)]
 
 
-def of(*languages: str) -> list[Block]:
+def list_blocks_in(*languages: str) -> list[Block]:
     """Return the blocks in these languages."""
     return [block for block in BLOCKS if block.language in languages]
 
 
-def test_every_block_says_what_it_is_so_that_somebody_looks_after_it() -> None:
-    """A block without a language is run by nobody."""
-    strange = [b for b in BLOCKS if b.language not in RUN | PARSED | SHOWN]
-    assert [f"{b.where} [{b.language}]" for b in strange] == []
+def test_every_block_has_a_language_that_is_checked() -> None:
+    """A block without a language would be neither run nor parsed."""
+    unchecked = [b for b in BLOCKS if b.language not in RUN | PARSED | SHOWN]
+    assert [f"{b.where} [{b.language}]" for b in unchecked] == []
 
 
-def test_what_is_not_run_says_why() -> None:
-    """By name, where it stands: a reader of the source sees who does it instead."""
+def test_a_block_that_is_not_run_has_a_reason() -> None:
+    """The reason stands beside the block, in the source of the page."""
     for page in PAGES:
         for found in re.findall(r"<!-+ skip: \w+(.*?)-->", page.read_text()):
             assert re.fullmatch(r'\s+".{10,}"\s*', found), page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_command_between_the_lines_is_one_that_there_is(page: Path) -> None:
-    """With arguments that it takes; `…` and words in capitals stand for the reader's own."""
+def test_a_command_between_backticks_exists_with_its_arguments(page: Path) -> None:
+    """`…` and words in capitals stand for values of the reader."""
     for span in re.findall(r"`((?:midrun|make) [^`]+)`", page.read_text()):
         if span.startswith("make "):
             target = span.split()[1]
@@ -84,14 +84,14 @@ def test_a_command_between_the_lines_is_one_that_there_is(page: Path) -> None:
 
 
 def check_command(span: str) -> None:
-    """Fail if the parser does not take it."""
-    said = re.split(r"\s+[|>]", span)[0]
-    words = shlex.split(said)[1:]
+    """Fail if the parser refuses the command."""
+    command = re.split(r"\s+[|>]", span)[0]
+    words = shlex.split(command)[1:]
     top = build_parser()
     names = {name for action in top._actions for name in action.choices or ()}
     assert words[0] in names, f"`{span}`: there is no such command"
     flags = [word for word in words[1:] if word.startswith("--")]
-    if len(words) == 1 or flags == words[1:]:  # named, not typed: what it takes is elsewhere
+    if len(words) == 1 or flags == words[1:]:  # only named, without its arguments
         return
     try:
         top.parse_args(words)
@@ -99,32 +99,29 @@ def check_command(span: str) -> None:
         pytest.fail(f"`{span}` exits with {ended.code}") if ended.code else None
 
 
-def test_json_is_json() -> None:
-    """Somebody will paste it."""
-    for block in of("json"):
+def test_a_json_block_is_valid() -> None:
+    for block in list_blocks_in("json"):
         json.loads(block.text)
 
 
 @pytest.mark.once
-def test_a_script_is_a_script(tmp_path: Path) -> None:
-    """Parsed by the engine that would run it; what it imports is tested with those clients."""
-    for block in of("javascript"):
+def test_a_javascript_block_has_valid_syntax(tmp_path: Path) -> None:
+    """Node parses it. Its imports are tested with the clients that they name."""
+    for block in list_blocks_in("javascript"):
         (tmp_path / "block.mjs").write_text(block.text)
         command = [str(NODE), "--check", str(tmp_path / "block.mjs")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own page
         assert done.returncode == 0, f"{block.where}\n{done.stderr}"
 
 
-def test_a_style_names_only_what_can_be_set() -> None:
-    """Each property of ours is read somewhere on the page."""
-    for block in of("css"):
+def test_a_css_block_names_only_properties_that_the_page_reads() -> None:
+    for block in list_blocks_in("css"):
         for name in set(re.findall(r"--midrun-[a-z]+", block.text)):
             assert name in SOURCES, f"{block.where}: {name}"
 
 
-def test_a_page_names_only_what_is_served() -> None:
-    """Each script is a file that is shipped, each element one that it defines."""
-    for block in of("html"):
+def test_an_html_block_names_only_scripts_and_elements_that_exist() -> None:
+    for block in list_blocks_in("html"):
         for path in re.findall(r'src="[^"]*/static/([^"]+)"', block.text):
             assert (STATIC / path).is_file(), f"{block.where}: {path}"
         for element in set(re.findall(r"<(midrun-[a-z]+)", block.text)):

@@ -1,7 +1,7 @@
-"""Stored journals, read again for ever: what somebody has on disk must go on meaning the same.
+"""Every version of Midrun reads the stored journals, and computes the same state from them.
 
-`python -m tools.make_golden` adds new ones. One that fails here is not written again: the
-entry that changed needs an upcast.
+`python -m tools.make_golden` adds a journal for a new story. If a test here fails, do not store
+the journal again: users have such journals, too. Add an upcast for the entry that changed.
 """
 
 from pathlib import Path
@@ -18,57 +18,52 @@ from tools.golden.scenarios import SCENARIOS
 STORED = sorted(Path(__file__).parent.glob("*.jsonl"))
 
 
-def read(path: Path) -> list[Record]:
-    """Return what a stored journal says."""
+def read_journal(path: Path) -> list[Record]:
+    """Return the records of a stored journal."""
     return decode_lines(RUN, path.read_bytes().splitlines())
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))
-def test_a_stored_journal_means_what_it_always_meant(path: Path) -> None:
-    """Its phase, its calls, its asks, its words; and the hash of its last line."""
+def test_a_stored_journal_folds_into_the_stored_facts(path: Path) -> None:
+    """The facts are its phase, calls, asks, texts, and the hash of its last line."""
     stored = path.with_suffix(".facts.json").read_bytes()
-    assert facts_of(read(path)).decode() == stored.decode()
+    assert facts_of(read_journal(path)).decode() == stored.decode()
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))
 def test_a_stored_journal_is_written_again_byte_for_byte(path: Path) -> None:
-    """What is read and written gives the same bytes, or no chain could be checked."""
-    assert text_of(read(path)) == path.read_bytes()
+    """Other bytes would have other hashes, and the check of the chain would fail."""
+    assert text_of(read_journal(path)) == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))
-def test_a_stored_journal_keeps_every_promise(path: Path) -> None:
-    """And so does every beginning of it that ends between two appends."""
-    records = read(path)
+def test_a_stored_journal_breaks_no_invariant(path: Path) -> None:
+    """Its hash chain is intact, too."""
+    records = read_journal(path)
     assert check_journal(records) == ()
-    before, links = hash_run_id(RUN), []
+    head_hash, lines = hash_run_id(RUN), []
     for record in records:
-        before = hash_line(before, format_record(record))
-        links.append((format_record(record), before))
-    assert (
-        check_chain(
-            links, chain=hash_line, first_hash=hash_run_id(RUN), head=(len(links), before)
-        )
-        == ()
-    )
+        head_hash = hash_line(head_hash, format_record(record))
+        lines.append((format_record(record), head_hash))
+    head = len(lines), head_hash
+    assert check_chain(lines, chain=hash_line, first_hash=hash_run_id(RUN), head=head) == ()
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))
-def test_a_stored_journal_can_be_read_on_from_anywhere(path: Path) -> None:
-    """The fold of the rest on top of the fold of the beginning is the fold of all."""
-    records = read(path)
+def test_a_fold_can_continue_after_any_record(path: Path) -> None:
+    """A fold of the first records, continued with the others, equals the fold of all."""
+    records = read_journal(path)
     whole = fold(RUN, records)
     for cut in range(len(records)):
         assert fold(RUN, records[cut:], fold(RUN, records[:cut])) == whole
 
 
-def test_every_kind_of_entry_is_in_some_stored_journal() -> None:
-    """An entry that no stored journal holds could change without anybody noticing."""
-    held = {type(record.entry) for path in STORED for record in read(path)}
-    assert [kind.__name__ for kind in ENTRY_TYPES if kind not in held] == []
+def test_every_entry_class_is_in_a_stored_journal() -> None:
+    """No test here fails when an entry changes that no stored journal has."""
+    stored = {type(record.entry) for path in STORED for record in read_journal(path)}
+    assert [entry.__name__ for entry in ENTRY_TYPES if entry not in stored] == []
 
 
-def test_every_story_is_stored_and_has_its_facts() -> None:
-    """A story that was written and not stored protects nothing."""
+def test_every_story_is_stored_with_its_facts() -> None:
     assert {path.stem for path in STORED} >= set(SCENARIOS)
     assert all(path.with_suffix(".facts.json").exists() for path in STORED)

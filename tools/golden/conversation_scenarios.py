@@ -91,12 +91,8 @@ def children_are_undone_with_their_parent() -> Scenario:
     left = UndoFailed(
         call=CallId("c4"), action="release", error="run x could not undo 1 of its calls"
     )
-    epoch = run.state.epoch
-    run = run.after(
-        v.StartUndo(epoch=epoch, call=CallId("c4"), action="release"),
-        v.CloseUndo(epoch=epoch, outcome=left),
-    )
-    return run_undos(run)
+    run = run.cleans("c4", "release")
+    return run_undos(run.after(v.CloseUndo(epoch=run.state.epoch, outcome=left)))
 
 
 def a_completed_child_is_taken_back() -> Scenario:

@@ -1,10 +1,8 @@
 """Actors, tools and helpers of the golden scenarios."""
 
 from midrun.core import driver_inputs as v
-from midrun.core.effects import Release, Undo
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted, UndoDone, UndoFailed
 from midrun.core.ids import AskId, CallId, Epoch
-from midrun.core.scheduler import plan_effects
 from midrun.core.values import Actor, CleanupAction, Effect, RequestedCall, Spend, Traits
 from midrun.testing.scenario import Scenario, given
 
@@ -50,13 +48,11 @@ def finish_call(run: Scenario, call: str, result: object = "ok") -> Scenario:
 def run_undos(run: Scenario, *, failing: str = "") -> Scenario:
     """Run all due undos and releases in order; the undo of `failing` always fails."""
     run = run.advances()
-    while orders := [o for o in plan_effects(run.state) if isinstance(o, Undo | Release)]:
-        call, action, epoch = orders[0].call, orders[0].action, run.state.epoch
+    while (cleanup := run.next_cleanup) is not None:
+        call, action = cleanup
         done = _undo_ending(call, action, failing)
-        run = run.after(
-            v.StartUndo(epoch=epoch, call=call, action=action),
-            v.CloseUndo(epoch=epoch, outcome=done),
-        ).advances()
+        run = run.cleans(call, action)
+        run = run.after(v.CloseUndo(epoch=run.state.epoch, outcome=done)).advances()
     return run
 
 

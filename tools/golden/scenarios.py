@@ -85,8 +85,7 @@ def cancel_undoes_what_is_in_flight() -> Scenario:
     run = run.replies(DRAFT, MAIL, text="One more.").starts("c5").when(c.Say(by=ANN, text="?"))
     run = run.when(c.Cancel(by=ANN, reason="wrong inbox"))
     stopped = v.CloseCall(epoch=Epoch(1), outcome=CallAborted(call=CallId("c5")))
-    undo = v.StartUndo(epoch=Epoch(1), call=CallId("c5"))
-    return run_undos(take_lease(run.after(stopped, undo).later(30)))
+    return run_undos(take_lease(run.after(stopped).cleans("c5").later(30)))
 
 
 def cancel_of_all_leaves_a_residue() -> Scenario:
@@ -197,14 +196,14 @@ def a_cap_reached_and_raised() -> Scenario:
 def a_cap_reached_within_one_reply() -> Scenario:
     """Four calls in one reply, a cap of two: of the waiting two, one is made, one dropped."""
     run = start_run(stop=MaxToolCalls(2)).replies(LOOK, DRAFT, LOOK, DRAFT).starts("c2", "c3")
-    run = run.when(v.StartCall(epoch=Epoch(1), call=CallId("c4"), seen_seq=Seq(run.state.seq)))
+    run = run.tries("c4")
     run = (
         finish_call(finish_call(run, "c2"), "c3")
         .advances()
         .when(c.Resume(by=ANN, request_id="q1"))
     )
     run = take_lease(run.when(c.Resume(by=BOB, caps={"tool_calls": 3}))).starts("c4")
-    run = run.when(v.StartCall(epoch=Epoch(2), call=CallId("c5"), seen_seq=Seq(run.state.seq)))
+    run = run.tries("c5")
     run = finish_call(run, "c4").advances()
     run = run.when(c.Resume(by=BOB, caps={"tool_calls": 9}, instruction="No more drafts"))
     return take_lease(run).advances().replies(text="Without the draft, then.").advances()

@@ -49,9 +49,9 @@ class Agent:
         tools: Functions, or tools made with `@tool`. A plain function is treated as having an
             effect that must not happen twice and that cannot be undone.
         stop: The condition at which a run pauses. `Midrun.start` can replace it for one run.
-        frame_depth: The number of topics that can be suspended at a time, while the agent
+        frame_depth: The number of topics that can be held at a time, while the agent
             answers messages.
-        frame_ttl: A suspended topic expires after this time.
+        frame_ttl: A held topic expires after this time.
         grace: The time that an aborted call has to stop.
         window: If a prompt has more tokens than this, older messages are summarized. 0: never.
         tool_env: Environment variables for the processes of all blocking tools: a list of

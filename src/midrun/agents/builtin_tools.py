@@ -75,36 +75,40 @@ async def ask_human(question: str, options: list[str] | None = None) -> NoReturn
 
 # The built-in tool `plan`: the agent's own to-do list, which surfaces show as its progress.
 #
-# The model calls the tool to set the plan or to mark items. The worker does not run a function
-# for it: it computes the new plan with `apply_plan_call` and journals it, so the plan is part
-# of the run's state.
+# The model calls the tool to set the plan or the states of its items. The worker does not run a
+# function for it: it computes the new plan with `apply_plan_call` and journals it, so the plan
+# is part of the run's state.
+#
+# The argument `marks` has the new states (`PlanItem.state`). Its name cannot change: journals
+# have it in the arguments of calls, and the schema of the tool is part of the fingerprint of
+# every agent, which a checkpoint must match.
 
 
 def revise_plan(
     plan: Sequence[PlanItem],
     items: Sequence[PlanItem] | None,
-    marks: Mapping[int, PlanItemState],
+    states: Mapping[int, PlanItemState],
 ) -> tuple[PlanItem, ...]:
-    """Replace the items of `plan` if `items` is given, then set `marks` by number, from 1.
+    """Replace the items of `plan` if `items` is given, then set `states` by number, from 1.
 
     Raises:
         ValueError: There is no item with that number. The text is for the model.
     """
     new_plan = list(plan)
     if items is not None:
-        # A model that revises its plan often repeats finished items without their marks. An
-        # item with the same text as before keeps its mark, unless a new one is given.
-        old_marks = {item.text: item.state for item in plan}
+        # A model that revises its plan often repeats finished items without their states. An
+        # item with the same text as before keeps its state, unless a new one is given.
+        old_states = {item.text: item.state for item in plan}
         new_plan = [
-            replace(item, state=old_marks.get(item.text, "queued"))
+            replace(item, state=old_states.get(item.text, "queued"))
             if item.state == "queued"
             else item
             for item in items
         ]
-    for number, mark in marks.items():
+    for number, state in states.items():
         if not 0 < number <= len(new_plan):
             raise ValueError(f"the plan has {len(new_plan)} items, and no item {number}")
-        new_plan[number - 1] = replace(new_plan[number - 1], state=mark)
+        new_plan[number - 1] = replace(new_plan[number - 1], state=state)
     return tuple(new_plan)
 
 
@@ -116,12 +120,12 @@ def apply_plan_call(
     Raises:
         ValueError: There is no item with that number. The text is for the model.
     """
-    items, marks = arguments.get("items"), arguments.get("marks") or {}
+    items, states = arguments.get("items"), arguments.get("marks") or {}
     assert isinstance(items, list | None)  # checked by the schema of the tool
-    assert isinstance(marks, dict)
+    assert isinstance(states, dict)
     new_items = None if items is None else [_make_item(item) for item in items]
     return revise_plan(
-        plan, new_items, {_parse_number(key): mark for key, mark in marks.items()}
+        plan, new_items, {_parse_number(key): state for key, state in states.items()}
     )
 
 

@@ -189,11 +189,11 @@ class RemoteRun:
         return await self._submit("accept_residue", {}, options)
 
     async def resume_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
-        """Return to the topic that was suspended last."""
+        """Return to the topmost held topic."""
         return await self._submit(f"frames/{frame}/resume", {}, options)
 
     async def drop_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
-        """Drop the topic that was suspended last; the agent does not return to it."""
+        """Drop the topmost held topic; the agent does not return to it."""
         return await self._submit(f"frames/{frame}", None, options, method="DELETE")
 
     async def take_over(self, **options: Unpack[ControlOptions]) -> Receipt:

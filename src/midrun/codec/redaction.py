@@ -189,7 +189,7 @@ quickly, and has nothing before the last letter of the name but one class of cha
 """
 
 NAME_REACH_CHARS: Final = 2 * NAME_MAX_CHARS
-"""How far before its `=` a name may begin."""
+"""Maximum distance, in characters, between the start of a name and its `=`."""
 
 # A value after the mark: in double quotes, in single quotes, in escaped quotes (JSON in a JSON
 # text), or bare, perhaps with an opening quote whose end was cut off.
@@ -264,7 +264,10 @@ class ShapeRule(NamedTuple):
             data
         ):
             return count > 0
-        return any(needle in data for needle in self.needles)
+        for needle in self.needles:  # noqa: SIM110 - `any` with a generator takes twice as long
+            if needle in data:
+                return True
+        return False
 
 
 def _make_rule(

@@ -6,12 +6,14 @@ of entries (`entries.py`). Everything else is computed from it, in a cycle:
 1. `evolve.fold` turns the journal into a `State` (`state.py`), one entry at a time. Each kind
    of entry has one function in `evolve/`, and `transitions.py` says which kinds may follow in
    which phase.
-2. `scheduler.plan_effects(state)` computes the work for the driver now (`effects.py`):
-   call the model, call a tool, abort a call, undo, wait. It reads the state only. A worker that
-   has just loaded a journal therefore plans the same effects as one that never stopped, and
-   recovery after a crash needs no code of its own.
-3. The driver performs effects and reports the results as inputs (`driver_inputs.py`). People
-   send the other half of the inputs, as controls (`controls.py`): pause, redirect, cancel ...
+2. `scheduler.advance(state, now)` returns the entries that follow without any input: a step
+   boundary, the start of a call or of an undo, the end of a phase. `scheduler.list_effects`
+   returns the work that needs no entry (`effects.py`): abort a call, check an unknown call.
+   Both read the state only. A worker that has just loaded a journal therefore does the same as
+   one that never stopped, and recovery after a crash needs no code of its own.
+3. The driver makes the calls that were started and reports their outcomes as inputs
+   (`driver_inputs.py`). People send the other half of the inputs, as controls (`controls.py`):
+   pause, redirect, cancel ...
 4. `decide(state, input, now)` answers an input with a verdict (`transitions.py`): entries to
    append, no change, or a refusal by name. The table in `transitions.py` decides by phase, then
    a function in `decide/` checks the rest of the state.

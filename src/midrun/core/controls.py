@@ -119,13 +119,13 @@ class AcceptResidue(ControlBase, kw_only=True):
 
 
 class ResumeFrame(ControlBase, kw_only=True):
-    """Return to the suspended task on top of the stack."""
+    """Return to the held topic on top of the stack."""
 
     frame: FrameId
 
 
 class DropFrame(ControlBase, kw_only=True):
-    """Give up the suspended task on top of the stack."""
+    """Give up the held topic on top of the stack."""
 
     frame: FrameId
 

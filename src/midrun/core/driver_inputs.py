@@ -1,4 +1,4 @@
-"""Inputs of the driver to `decide`: results of effects, and requests to start something.
+"""Inputs of the driver to `decide`: outcomes of calls and effects, and the passing of time.
 
 Controls are the other kind of input. Inputs that only the lease holder may send are
 `LeasedInput`s and carry the epoch of the lease. `decide` refuses one of an older epoch, so a
@@ -22,15 +22,12 @@ from midrun.core.entries import (
     UndoFailed,
     UndoUnknown,
 )
-from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId, Seq
+from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId
 from midrun.core.values import (
-    NO_SPEND,
     AskKind,
-    CleanupAction,
     Json,
     PlanItem,
     RequestedCall,
-    Spend,
 )
 
 
@@ -61,21 +58,6 @@ class ReportLateResult(DriverInputBase, kw_only=True):
 
 class Wake(DriverInputBase, kw_only=True):
     """Do everything that is due by now: expired asks, scheduled messages, ends of pauses."""
-
-
-class CrossBoundary(LeasedInput, kw_only=True):
-    """Append the entries that are due at a step boundary; see `step_boundary`."""
-
-
-class StartCall(LeasedInput, kw_only=True):
-    """Start a call that was planned on the journal up to `seen_seq`.
-
-    `decide` refuses it if a control came after that seq: the driver must plan again.
-    """
-
-    call: CallId
-    seen_seq: Seq
-    reserved: Spend = NO_SPEND
 
 
 class CloseCall(LeasedInput, kw_only=True):
@@ -148,13 +130,6 @@ class SettleCall(LeasedInput, kw_only=True):
     result: Json = None
 
 
-class StartUndo(LeasedInput, kw_only=True):
-    """Start an undo or a release."""
-
-    call: CallId
-    action: CleanupAction = "undo"
-
-
 class CloseUndo(LeasedInput, kw_only=True):
     """Record the outcome of an undo or a release."""
 
@@ -165,10 +140,6 @@ class FinishHostedAgent(LeasedInput, kw_only=True):
     """Record the output of a hosted agent."""
 
     output: str = ""
-
-
-class SettlePhase(LeasedInput, kw_only=True):
-    """Leave the phase: it has nothing left to do. Pausing becomes paused, for example."""
 
 
 class FailRun(LeasedInput, kw_only=True):
@@ -188,8 +159,6 @@ DriverInput = (
     TakeLease
     | ReportLateResult
     | Wake
-    | CrossBoundary
-    | StartCall
     | CloseCall
     | AskPerson
     | CloseChildAsk
@@ -199,10 +168,8 @@ DriverInput = (
     | SetPlan
     | RecordStopVerdict
     | SettleCall
-    | StartUndo
     | CloseUndo
     | FinishHostedAgent
-    | SettlePhase
     | FailRun
     | StandDown
 )

@@ -1,20 +1,17 @@
-"""Effects: the work that the scheduler wants from the driver now, as data.
+"""Effects: the work that a worker must run now, as data.
 
-`scheduler.plan_effects` computes them from the state alone. The driver performs them and
-reports the results as driver inputs. A worker that has just loaded a journal gets the same
-effects as one that never stopped, so recovery is the normal path.
-
-Some effects need no I/O and are answered with an input at once: `Advance` with `CrossBoundary`,
-`Settle` with `SettlePhase`, `Park` with `StandDown`. An effect that leaves the process is
-performed only after its start is in the journal.
+`scheduler.list_effects` computes them from the state alone. They need no entry of their own:
+an abort, a control for a child run, a check, a custom stop condition. The driver carries them
+out and reports the results as driver inputs. Starts of calls and undos are not effects: they
+are entries, which `scheduler.advance` returns, and the call is made after the append.
 """
 
 from typing import Literal, dataclass_transform
 
 from msgspec import Struct, field
 
-from midrun.core.ids import CallId, Micros, RunId
-from midrun.core.values import CallPurpose, CleanupAction, UndoSet
+from midrun.core.ids import CallId, RunId
+from midrun.core.values import UndoSet
 
 AbortReason = Literal["paused", "redirected", "cancelled", "halted"]
 """The reason to abort a call in flight."""
@@ -26,25 +23,6 @@ ChildControl = Literal["pause", "cancel", "halt"]
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class _DriverEffectBase(Struct, frozen=True, kw_only=True, gc=False):
     """Base of all effects."""
-
-
-class Advance(_DriverEffectBase, kw_only=True):
-    """Send `CrossBoundary`: redirects, messages or asks wait for the step boundary."""
-
-
-class CallModel(_DriverEffectBase, kw_only=True):
-    """Call the model; `call` is the id that the call will have."""
-
-    call: CallId
-    purpose: CallPurpose = "step"
-    not_before: Micros | None = None  # not before this time: backoff after a failed attempt
-
-
-class CallTool(_DriverEffectBase, kw_only=True):
-    """Make a tool call, or drive a child run."""
-
-    call: CallId
-    child: RunId | None = None
 
 
 class CheckCall(_DriverEffectBase, kw_only=True):
@@ -76,52 +54,17 @@ class ControlChild(_DriverEffectBase, kw_only=True):
     undo: UndoSet = "in_flight"
 
 
-class Undo(_DriverEffectBase, kw_only=True):
-    """Undo the effect of a call."""
-
-    call: CallId
-    action: CleanupAction = "undo"
-    not_before: Micros | None = None
-
-
-class Release(_DriverEffectBase, kw_only=True):
-    """Release the resource that a call holds; for a child run, end it."""
-
-    call: CallId
-    action: CleanupAction = "release"
-    not_before: Micros | None = None
-
-
 class RunHost(_DriverEffectBase, kw_only=True):
-    """Run the hosted agent; its calls come back as `ProposeCall`."""
+    """Run the hosted agent; its calls come back as `ProposeCall`.
+
+    A hosted agent is a program of the user that chooses its calls itself; Midrun calls no model
+    for it. The program proposes calls (`ProposeCall`) and ends with `FinishHostedAgent`.
+    `RequestedCall.position` is the place of a call in the program. With it, a driver can run
+    the program again after a restart, and return the journaled results of its earlier calls.
+
+    No driver performs this effect yet, and no interface starts a run with `hosted=True`. The
+    rules are complete in `core`; only the simulator in `tests/support` performs them.
+    """
 
 
-class WakeAt(_DriverEffectBase, kw_only=True):
-    """Send `Wake` at this time, unless something else happens before."""
-
-    at: Micros
-
-
-class Settle(_DriverEffectBase, kw_only=True):
-    """Send `SettlePhase`: the run has nothing left to do in its phase."""
-
-
-class GiveBackLease(_DriverEffectBase, kw_only=True):
-    """Give the lease back; the run leaves memory until a control or a timer wakes it."""
-
-
-DriverEffect = (
-    Advance
-    | CallModel
-    | CallTool
-    | CheckCall
-    | EvaluateStopCondition
-    | AbortCall
-    | ControlChild
-    | Undo
-    | Release
-    | RunHost
-    | WakeAt
-    | Settle
-    | GiveBackLease
-)
+DriverEffect = AbortCall | CheckCall | ControlChild | EvaluateStopCondition | RunHost

@@ -263,7 +263,7 @@ class RunStarted(RequestEntry, kw_only=True):
     thread: str = ""
     labels: tuple[str, ...] = ()
     stop: Stop | None = None
-    hosted: bool = False
+    hosted: bool = False  # the agent is a program of the user; see `effects.RunHost`
     history: tuple[Message, ...] = ()
     plan: tuple[PlanItem, ...] = ()
     frame_depth: int = 4
@@ -466,7 +466,7 @@ class MessageDue(RequestEntry, kw_only=True):
 
 
 class MessageTaken(EntryBase, kw_only=True):
-    """The message reached the agent; no task had to be suspended."""
+    """The message reached the agent; no topic had to be held."""
 
     message: Seq
 
@@ -480,7 +480,7 @@ class MessageClosed(RequestEntry, kw_only=True):
 
 
 class FramePushed(EntryBase, kw_only=True):
-    """The current task was suspended to answer a message."""
+    """The current topic was held, to answer a message."""
 
     frame: FrameId
     message: Seq
@@ -492,21 +492,21 @@ class FramePushed(EntryBase, kw_only=True):
 
 
 class FrameResumed(RequestEntry, kw_only=True):
-    """The suspended task continues where it stopped."""
+    """The held topic continues where it stopped."""
 
     frame: FrameId
     text: str
 
 
 class FrameReconstructed(RequestEntry, kw_only=True):
-    """The task was suspended for too long: it continues from a summary, and says so."""
+    """The topic was held for too long: it continues from a summary, and says so."""
 
     frame: FrameId
     text: str
 
 
 class FrameAbandoned(RequestEntry, kw_only=True):
-    """The suspended task was given up."""
+    """The held topic was given up."""
 
     frame: FrameId
     why: Literal["dropped", "cancelled"]

@@ -71,7 +71,7 @@ def find_current_item(items: tuple[PlanItem, ...]) -> PlanItem | None:
 def get_topic_plan(state: State) -> tuple[PlanItem, ...]:
     """Return the plan of the current topic.
 
-    After a frame is pushed, the state still has the plan of the suspended topic until the agent
+    After a frame is pushed, the state still has the plan of the held topic until the agent
     sets another one. That plan says nothing about the message being answered.
     """
     return () if state.frames and state.plan == state.frames[-1].plan else state.plan
@@ -125,7 +125,7 @@ def format_resumed_topic(frame: Frame) -> str:
 
 
 def format_reconstructed_topic(frame: Frame) -> str:
-    """Return the announcement of a topic that was suspended for too long."""
+    """Return the announcement of a topic that was held for too long."""
     return (
         f"Back to *{frame.goal}* — {format_frame_position(frame)}. "
         "This was held for too long: what follows is a reconstruction, not a continuation"
@@ -138,7 +138,7 @@ def format_dropped_topic(frame: Frame) -> str:
 
 
 def format_frame_position(frame: Frame) -> str:
-    """Return the position of a suspended topic, in the format of `format_position`."""
+    """Return the position of a held topic, in the format of `format_position`."""
     return _format_step(frame.done_steps, frame.total_steps)
 
 

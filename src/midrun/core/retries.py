@@ -15,14 +15,14 @@ from midrun.core.ids import MICROS_PER_SECOND, Micros, add_micros
 from midrun.core.state import Call, State
 
 WORKER_DEATHS_MAX: Final = 3
-"""How many workers may die, or lose their lease, during a call before the run fails.
+"""The number of workers that die, or lose their lease, during a call until the run fails.
 
 One death may be a lost machine, and two may be chance. Each death also interrupts all other
 runs of the same process, so the limit is low.
 """
 
 CHECK_DENIALS_MAX: Final = 8
-"""How often a check may say that its call did not happen before the call is sealed.
+"""The number of times that a check denies its call until the call is sealed.
 
 The waits between the attempts double from half a second, so this takes about a minute.
 """
@@ -44,13 +44,13 @@ def find_failure(state: State) -> RunFailed | None:
         return state.error
     if state.pending_redirects and not state.taken_over_by:
         return None  # the redirect will seal the open calls, so none of them is made again
-    # Only calls that could start now count. A suspect call of a suspended frame does not stop
+    # Only calls that could start now count. A suspect call of a frame does not stop
     # the run until the frame is resumed.
-    calls = [
-        call
-        for n in state.active_calls
-        if (call := state.calls[n - 1]).worker_deaths >= WORKER_DEATHS_MAX
-    ]
+    calls: list[Call] = []
+    for number in state.active_calls:
+        call = state.calls[number - 1]
+        if call.worker_deaths >= WORKER_DEATHS_MAX:
+            calls.append(call)
     if not calls:
         return None
     names = ", ".join(call.use.tool or "the model" for call in calls)

@@ -1,133 +1,391 @@
-"""Compute the effects that a worker must perform next.
+"""Compute what follows from the state of a run: the next entries, and the work to run.
 
-`plan_effects(state)` depends on the state alone. A worker that has just replayed the journal
-gets the same effects as one that never stopped, so recovery needs no code of its own.
+Two functions, both of the state alone (and of the time). A worker that has just replayed the
+journal gets the same results as one that never stopped, so recovery needs no code of its own.
 
-One generator per phase yields the effects:
+- `advance(state, now, …)` returns the entries that follow from the journal without any new
+  input: boundary entries, starts of calls and of undos, the end of a phase. The worker appends
+  them, applies them to the state, and asks again until there are none.
+- `list_effects(state)` returns the work that needs no entry of its own: aborts of calls in
+  flight, controls for child runs, checks of unknown calls, custom stop conditions.
+
+By phase:
 
 - running: abort outdated calls, append boundary entries, start calls, else end the step;
-- pausing: abort the calls that can stop, wait for the others, then settle;
+- pausing: abort the calls that can stop, wait for the others, then pause;
 - halted: abort every call in flight, then release the lease;
-- cancelling: abort every call, then undo and release one at a time, then settle.
+- cancelling: abort every call, then undo and release one at a time, then end.
 
-No other phase has effects. `find_wake_time` returns the time of a run's next timer.
+Nothing follows in any other phase. `find_wake_time` returns the time of a run's next timer,
+`find_retry_time` the time at which a failed attempt may be repeated.
 """
 
-from collections.abc import Iterator
-from typing import Final, assert_never
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias, assert_never
 
 from midrun.core.effects import (
     AbortCall,
     AbortReason,
-    Advance,
-    CallModel,
-    CallTool,
     CheckCall,
     ChildControl,
     ControlChild,
     DriverEffect,
     EvaluateStopCondition,
-    GiveBackLease,
-    Release,
     RunHost,
-    Settle,
-    Undo,
-    WakeAt,
 )
-from midrun.core.ids import Micros, add_micros, make_call_id, make_child_id
+from midrun.core.entries import (
+    CallStarted,
+    Entry,
+    LeaseReleased,
+    MessageClosed,
+    RunCompleted,
+    RunFailed,
+    RunPaused,
+    RunWaiting,
+    RunWoken,
+    UndoStarted,
+)
+from midrun.core.ids import CallId, Micros, add_micros, make_call_id, make_child_id
 from midrun.core.retries import find_failure
 from midrun.core.state import Call, CallStage, PauseState, State
-from midrun.core.step_boundary import boundary_entries
-from midrun.core.stops import find_unevaluated_custom, get_work_limit_micros
-from midrun.core.undo import find_next_cleanup, is_release_due
-from midrun.core.values import TERMINAL_PHASES, CallPurpose, Phase
-
-CONDENSE_KEEP_MESSAGES = 8
-"""How many of the newest messages stay in the prompt when the history is condensed."""
+from midrun.core.step_boundary import (
+    boundary_entries,
+    has_unblocked_call,
+    make_cancel_entries,
+    make_stop_entry,
+)
+from midrun.core.stops import (
+    find_met_call_cap,
+    find_met_stop,
+    find_overdrawn_cap,
+    find_unevaluated_custom,
+    get_work_limit_micros,
+    has_spend_cap,
+)
+from midrun.core.transcript import CONDENSE_KEEP_MESSAGES
+from midrun.core.undo import find_next_cleanup, find_orphaned_child
+from midrun.core.values import (
+    NO_SPEND,
+    TERMINAL_PHASES,
+    CallPurpose,
+    CleanupAction,
+    OperationKind,
+    Phase,
+    Spend,
+)
 
 PAUSE_PHASES: Final = frozenset({Phase.PAUSING, Phase.PAUSED})
-GIVEN_UP_STAGES: Final = frozenset({CallStage.SEALED, CallStage.ABORTED, CallStage.UNKNOWN})
+
+Reserve: TypeAlias = Callable[[State, CallPurpose], Spend | RunFailed]
+"""Return the spend to reserve for the next model call, or the failure of its estimate.
+
+It is called only if the run has a cap on tokens or cost.
+"""
+
+MayStart: TypeAlias = Callable[[CallId, OperationKind], bool]
+"""Tell whether the worker lets a call, undo or release start now. It may hold a call back that
+is suspected of crashing the process; see `driver.suspect_calls`."""
 
 
-def plan_effects(state: State) -> tuple[DriverEffect, ...]:
-    """Return the effects to perform now; an empty tuple means wait for calls in flight.
+def reserve_nothing(_: State, __: CallPurpose) -> Spend:
+    """Reserve no spend; the default of `advance`."""
+    return NO_SPEND
 
-    A call in flight is not planned again. Its abort is planned until the call ends; the worker
-    ignores the abort of a call that it has aborted already.
+
+def start_all(_: CallId, __: OperationKind) -> bool:
+    """Let everything start; the default of `advance`."""
+    return True
+
+
+# ── the entries that follow ───────────────────────────────────────────────────────────────
+
+
+def advance(
+    state: State,
+    now: Micros,
+    reserve: Reserve = reserve_nothing,
+    may_start: MayStart = start_all,
+) -> tuple[Entry, ...]:
+    """Return the next entries that follow from the journal alone; () if there are none.
+
+    The entries must be appended directly after `state.seq`, all or none, by the holder of the
+    lease. Apply them and call again: the result may make others follow. That ends, because
+    each result moves the run forward.
+
+    A start depends on the same state as the append: if a control was appended in between, the
+    append conflicts, and the worker asks again on the state with the control.
     """
-    return tuple(iter_effects(state))
-
-
-def iter_effects(state: State) -> Iterator[DriverEffect]:
-    """Yield the effects of `plan_effects` lazily; `start_call` stops at the first match."""
+    if not state.is_leased:
+        return ()
+    now = Micros(max(now, state.at))  # the times in a journal never decrease
     match state.phase:
         case Phase.RUNNING:
-            return _plan_running(state)
+            return _advance_running(state, now, reserve, may_start)
         case Phase.PAUSING:
-            return _plan_pausing(state, state.pause or PauseState())
+            return () if _is_busy(state) else _make_pause_entries(state)
         case Phase.CANCELLING:
-            return _plan_cancelling(state)
+            return () if _is_busy(state) else _advance_cancelling(state, now, may_start)
         case Phase.HALTED:
-            return _plan_halted(state)
+            return () if _is_busy(state) else (LeaseReleased(why="halted"),)
         case Phase.QUEUED | Phase.PAUSED | Phase.WAITING | Phase.FAILED:
-            return iter(())
+            return ()
         case Phase.CANCELLED | Phase.COMPLETED:
-            return iter(())
+            return ()
         case _:
             assert_never(state.phase)
 
 
-def find_wake_time(state: State) -> Micros | None:
-    """Return the time of the run's next timer, or None."""
-    if state.phase is Phase.HALTED or state.phase in TERMINAL_PHASES:
-        return None
-    hold, stop = state.pause, state.stop
-    # Most states have no timer, and this function is called often.
-    if not (state.open_asks or state.pending or hold or stop):
-        return None
-    asks = (state.asks[n - 1] for n in state.open_asks)
-    times = [ask.expires for ask in asks if ask.expires and ask.ask_kind != "child"]
-    times += [p.due_at for p in state.pending if p.due_at is not None]
-    if hold and hold.ends_at and hold.reason == "user" and state.phase in PAUSE_PHASES:
-        times.append(hold.ends_at)
-    if (
-        state.phase is Phase.RUNNING
-        and state.is_leased
-        and (limit := get_work_limit_micros(stop))
-    ):
-        times.append(add_micros(state.at, max(0, limit - state.worked_micros)))
-    return min(times, default=None)
+def _is_busy(state: State) -> bool:
+    """Tell whether a call, undo or release is in flight."""
+    return bool(state.in_flight) or state.cleanup_in_flight is not None
 
 
-# ── running ───────────────────────────────────────────────────────────────────────────────
+def _advance_running(
+    state: State, now: Micros, reserve: Reserve, may_start: MayStart
+) -> tuple[Entry, ...]:
+    # The usual case, while the run waits for its calls: a boundary needs the end of all calls
+    # in flight, and no other call is open that could start or could need an ask.
+    if state.in_flight and len(state.in_flight) == len(state.open_calls):
+        return ()
+    # Boundary entries come before starts, because they may close the calls that would be
+    # started, or open asks for them.
+    if entries := boundary_entries(state, now):
+        return entries
+    failure = find_failure(state)
+    if failure is None and state.open_calls:
+        if _may_make_calls(state):
+            for number in state.active_calls:
+                entries = _start_open_call(
+                    state, state.calls[number - 1], now, reserve, may_start
+                )
+                if entries:
+                    return entries
+        if has_unblocked_call(state):
+            return ()
+    # Not at a boundary while something is in flight.
+    if _is_busy(state):
+        return ()
+    if failure is not None:
+        return (failure,)
+    return _advance_boundary(state, now, reserve, may_start)
 
 
-def _plan_running(state: State) -> Iterator[DriverEffect]:
-    # The order matters. Aborts come first, because a redirect waits until nothing is in
-    # flight. Boundary entries come before starts, because they may close the calls that would
-    # be started, or open asks for them.
-    if state.in_flight:
-        yield from _plan_redirect_aborts(state)
-    if boundary_entries(state, state.at):
-        yield Advance()
+def _may_make_calls(state: State) -> bool:
+    # A redirect seals the open calls, so none of them is started before it is applied. The
+    # person who has taken over makes calls of their own; redirects wait for the hand-back.
+    return bool(state.taken_over_by) or not state.pending_redirects
+
+
+def _start_open_call(
+    state: State, call: Call, now: Micros, reserve: Reserve, may_start: MayStart
+) -> tuple[Entry, ...]:
+    """Return the entries that start an open call; () if it cannot start now."""
+    if not is_startable(call) or _needs_check(call):
+        return ()
+    if call.call_kind != "model":
+        return _start_call(state, call, "step", NO_SPEND) if may_start(call.id, "call") else ()
+    # A person may have given up a child run while the model call was in flight. A new step
+    # waits for the end of such a child, so a retry of the model call waits, too. The child is
+    # ended only when nothing is in flight: an approved call may have started meanwhile.
+    if state.cleanup_in_flight:
+        return ()
+    orphan = find_orphaned_child(state)
+    if orphan is not None:
+        if state.in_flight:
+            return ()
+        return _start_cleanup(orphan, "release", now, may_start)
+    if (call.retry_at or 0) > now or not may_start(call.id, "call"):
+        return ()
+    return _start_model(state, call, call.purpose, reserve)
+
+
+def is_startable(call: Call) -> bool:
+    """Tell whether the call is proposed or must be retried."""
+    return call.must_retry or call.stage is CallStage.PROPOSED
+
+
+def _needs_check(call: Call) -> bool:
+    return call.needs_settling and not call.error and call.traits.check
+
+
+def _start_model(
+    state: State, call: Call | None, purpose: CallPurpose, reserve: Reserve
+) -> tuple[Entry, ...]:
+    """Start a new model call, or repeat `call`; fail the run if it cannot be estimated."""
+    reserved = reserve(state, purpose) if has_spend_cap(state.stop) else NO_SPEND
+    if isinstance(reserved, RunFailed):
+        return () if _is_busy(state) else (reserved,)
+    # msgspec omits a default by identity. Use the singleton, so that an empty reservation is
+    # not written to the journal.
+    return _start_call(state, call, purpose, reserved if reserved != NO_SPEND else NO_SPEND)
+
+
+def _start_call(
+    state: State, call: Call | None, purpose: CallPurpose, reserved: Spend
+) -> tuple[Entry, ...]:
+    """Start a call if the caps allow it, else return the entry of the cap.
+
+    This is the gate that every model, tool and child call passes: a worker may make a call
+    only after `CallStarted` is appended.
+    """
+    if call is None:  # a new model call begins a step
+        hit = find_met_stop(state.stop, state.meter_with_time, reserved) if state.stop else None
+        started = CallStarted(
+            call=make_call_id(len(state.calls) + 1),
+            call_kind="model",
+            attempt=1,
+            seen=state.seq,
+            purpose=purpose,
+            reserved=reserved,
+        )
+        return (started,) if hit is None else (make_stop_entry(hit),)
+    # The step of this call has begun, so caps on steps do not apply. Caps on money and tokens
+    # apply to every attempt. Caps on tool calls apply to the first attempt only, because a
+    # retry is not counted again. A call that a person makes after taking over is counted, but
+    # caps on tool calls do not stop it.
+    if state.stop is not None:
+        hit = find_overdrawn_cap(state.stop, state.meter, reserved)
+        if hit is None and not call.attempt and not call.requested_by_operator:
+            hit = find_met_call_cap(state.stop, state.meter_with_time)
+        if hit is not None:
+            return (make_stop_entry(hit),)
+    started = CallStarted(
+        call=call.id,
+        call_kind=call.call_kind,
+        attempt=call.attempt + 1,
+        seen=state.seq,
+        purpose=purpose,
+        reserved=reserved,
+        approval=call.approval,
+    )
+    return (started,)
+
+
+def _start_cleanup(
+    call: Call, action: CleanupAction, now: Micros, may_start: MayStart
+) -> tuple[Entry, ...]:
+    """Return the entry that starts an undo or a release; () if it must wait."""
+    cleanup = call.get_cleanup(action)
+    if (cleanup.retry_at or 0) > now or not may_start(call.id, action):
+        return ()
+    return (UndoStarted(call=call.id, action=action, attempt=cleanup.attempts + 1),)
+
+
+def _advance_boundary(
+    state: State, now: Micros, reserve: Reserve, may_start: MayStart
+) -> tuple[Entry, ...]:
+    """Return the entries that follow when nothing is in flight or can be started."""
+    if state.taken_over_by:
+        return (RunPaused(why="taken_over"),)  # until the person makes the next call
+    waits = _waits_for_person(state)
+    # Before the run waits or starts a new step, end child runs that were given up. At the end
+    # of the run the ordinary cleanup below covers them.
+    if waits or state.answer is None:
+        orphan = find_orphaned_child(state)
+        if orphan is not None:
+            return _start_cleanup(orphan, "release", now, may_start)
+    if waits:
+        return (RunWaiting(),)
+    if state.answer is None:
+        if state.run_started.hosted or find_unevaluated_custom(state.stop, state.meter):
+            return ()  # see `list_effects`
+        if not may_start(make_call_id(len(state.calls) + 1), "call"):
+            return ()
+        return _start_model(state, None, _choose_purpose(state), reserve)
+    if (cleanup := find_next_cleanup(state)) is not None:
+        call, _ = cleanup  # without a cancel there are only releases
+        return _start_cleanup(call, "release", now, may_start)
+    # A message that is scheduled for later can no longer reach the agent. Return its text.
+    late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
+    output = state.answer if state.main_answer is None else state.main_answer
+    return (*late, RunCompleted(output=output or ""))
+
+
+def _waits_for_person(state: State) -> bool:
+    # The agent may have its answer while a non-blocking approval is still open. The run waits
+    # for that approval before it ends.
+    return bool(state.open_calls) or (state.answer is not None and bool(state.open_asks))
+
+
+def _choose_purpose(state: State) -> CallPurpose:
+    """Condense if the last prompt exceeded the window and there is enough to condense."""
+    full = 0 < state.run_started.window < state.prompt_tokens
+    condensable = len(state.messages) - state.condensed_count > CONDENSE_KEEP_MESSAGES
+    return "condense" if full and condensable else "step"
+
+
+def _make_pause_entries(state: State) -> tuple[Entry, ...]:
+    """Pause the run; wake it at once if a redirect came after the pause request."""
+    pause = state.pause or PauseState()
+    paused: tuple[Entry, ...] = (RunPaused(why=pause.reason),)
+    if pause.reason == "user" and any(p.seq > pause.seq for p in state.pending_redirects):
+        return (*paused, RunWoken(why="redirected"))
+    return paused
+
+
+def _advance_cancelling(state: State, now: Micros, may_start: MayStart) -> tuple[Entry, ...]:
+    """Return the entries that undo, release or give up the next effect, or end the run."""
+    if entries := boundary_entries(state, now):
+        return entries
+    cleanup = find_next_cleanup(state)
+    if cleanup is None:
+        return make_cancel_entries(state)
+    call, action = cleanup
+    return _start_cleanup(call, action, now, may_start)
+
+
+# ── the work to run ───────────────────────────────────────────────────────────────────────
+
+
+def list_effects(state: State) -> tuple[DriverEffect, ...]:
+    """Return the work that must run now and needs no entry of its own.
+
+    `state` is one from which nothing follows any more; see `advance`. The abort of a call is
+    returned until the call ends; the worker ignores the abort of a call that it has aborted
+    already.
+    """
+    match state.phase:
+        case Phase.RUNNING:
+            return tuple(_list_running_effects(state))
+        case Phase.PAUSING:
+            return tuple(_list_pausing_effects(state, state.pause or PauseState()))
+        case Phase.CANCELLING:
+            return tuple(_make_abort_effect(state, n, "cancelled") for n in state.in_flight)
+        case Phase.HALTED:
+            return tuple(_make_abort_effect(state, n, "halted") for n in state.in_flight)
+        case Phase.QUEUED | Phase.PAUSED | Phase.WAITING | Phase.FAILED:
+            return ()
+        case Phase.CANCELLED | Phase.COMPLETED:
+            return ()
+        case _:
+            assert_never(state.phase)
+
+
+def _list_running_effects(state: State) -> Iterator[DriverEffect]:
+    yield from _list_redirect_aborts(state)
+    if state.in_flight and len(state.in_flight) == len(state.open_calls):
+        return  # no other call is open that could need a check
+    if find_failure(state) is not None:
         return
-    if (
-        state.open_calls
-        and (state.taken_over_by or not state.pending_redirects)
-        and find_failure(state) is None
-    ):
-        yield from _plan_starts(state)
-    # Not at a boundary: something is in flight, or a start was planned above. The worker also
-    # needs the next timer, which may fire before a call ends.
-    if state.in_flight or state.cleanup_in_flight or _has_startable_call(state):
-        if (wake := find_wake_time(state)) is not None:
-            yield WakeAt(at=wake)
+    if state.open_calls:
+        if _may_make_calls(state):
+            calls = (state.calls[number - 1] for number in state.active_calls)
+            yield from (CheckCall(call=call.id) for call in calls if _needs_check(call))
         return
-    yield _plan_boundary(state)
+    if _is_busy(state) or state.answer is not None or state.taken_over_by:
+        return
+    # At a boundary without an answer: the agent continues. Before its next model call, a
+    # custom stop condition is evaluated. A hosted agent makes its calls itself.
+    if find_orphaned_child(state) is None:
+        if name := find_unevaluated_custom(state.stop, state.meter):
+            yield EvaluateStopCondition(name=name)
+        elif state.run_started.hosted:
+            yield RunHost()
 
 
-def _plan_redirect_aborts(state: State) -> Iterator[DriverEffect]:
-    """Abort model calls that have not seen a redirect; abort tools only for when="now"."""
+def _list_redirect_aborts(state: State) -> Iterator[DriverEffect]:
+    # A redirect waits until nothing is in flight. It aborts model calls that have not seen it;
+    # tools are aborted only for when="now".
     now = not state.taken_over_by and any(p.timing == "now" for p in state.pending_redirects)
     for number in state.in_flight:
         call = state.calls[number - 1]
@@ -135,118 +393,11 @@ def _plan_redirect_aborts(state: State) -> Iterator[DriverEffect]:
             yield _make_abort_effect(state, number, "redirected")
 
 
-def _plan_starts(state: State) -> Iterator[DriverEffect]:
-    for number in state.active_calls:
-        call = state.calls[number - 1]
-        if call.needs_settling and not call.error and call.traits.check:
-            yield CheckCall(call=call.id)
-        elif may_start(call) and call.call_kind == "model":
-            yield from _plan_model_retry(state, call)
-        elif may_start(call):
-            yield _make_start_effect(state, call)
+def _list_pausing_effects(state: State, pause: PauseState) -> Iterator[DriverEffect]:
+    """Stop for a pause: abort model calls; let tools finish unless they saved progress.
 
-
-def _plan_model_retry(state: State, call: Call) -> Iterator[DriverEffect]:
-    """Retry a model call, but first end child runs whose call was given up.
-
-    A person may have given up a child while the model call was in flight. A new step waits for
-    the end of such a child, so a retry of the model call waits, too. The child is ended only
-    when nothing is in flight: an approved call may have started meanwhile.
+    An undo or a release in flight is not interrupted by a pause.
     """
-    if state.cleanup_in_flight:
-        return
-    left = orphaned_child_cleanup(state)
-    if left is None:
-        yield _make_start_effect(state, call)
-    elif not state.in_flight:
-        yield left
-
-
-def may_start(call: Call) -> bool:
-    """Tell whether the call is proposed or must be retried."""
-    return call.must_retry or call.stage is CallStage.PROPOSED
-
-
-def _make_start_effect(state: State, call: Call) -> DriverEffect:
-    if call.call_kind == "model":
-        return CallModel(call=call.id, purpose=call.purpose, not_before=call.retry_at)
-    child = make_child_id(state.run, call.id) if call.call_kind == "child" else None
-    return CallTool(call=call.id, child=child)
-
-
-def _has_startable_call(state: State) -> bool:
-    if not state.open_calls or find_failure(state) is not None:
-        return False
-    return any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.active_calls)
-
-
-def _plan_boundary(state: State) -> DriverEffect:
-    """Return the one effect that follows when nothing is in flight or startable."""
-    if find_failure(state) is not None or state.taken_over_by:
-        return Settle()  # the run fails, or pauses again for the person who has taken over
-    # The agent may have its answer while a non-blocking approval is still open. The run waits
-    # for that approval before it ends.
-    waits = bool(state.open_calls) or (state.answer is not None and bool(state.open_asks))
-    # Before the run waits or starts a new step, end child runs that were given up. At the end
-    # of the run the ordinary cleanup below covers them.
-    if (waits or state.answer is None) and (left := orphaned_child_cleanup(state)) is not None:
-        return left
-    if waits:
-        return Settle()
-    if state.answer is None:
-        return plan_next_call(state)
-    if (cleanup := find_next_cleanup(state)) is not None:
-        call, _ = cleanup
-        return Release(call=call.id, not_before=call.release.retry_at)
-    return Settle()
-
-
-def orphaned_child_cleanup(state: State) -> DriverEffect | None:
-    """Return the effect that ends a child run whose call was given up, or None.
-
-    A redirect, for example, seals the call of a child, but the child run would go on working
-    for the old plan. A child that has failed does not go on by itself and is left alone. The
-    child whose call closed last is ended first, as in every cleanup.
-    """
-    last: Call | None = None
-    for number in state.cleanup_calls:
-        call = state.calls[number - 1]
-        if call.call_kind != "child" or call.is_open or call.stage not in GIVEN_UP_STAGES:
-            continue
-        # A child that cannot be ended gets the same number of attempts as any release. At the
-        # end of the run it is listed as residue.
-        tried = call.release.attempts >= state.run_started.undo_attempts
-        if (
-            is_release_due(call)
-            and not tried
-            and (last is None or call.closed_seq > last.closed_seq)
-        ):
-            last = call
-    return None if last is None else Release(call=last.id, not_before=last.release.retry_at)
-
-
-def plan_next_call(state: State) -> DriverEffect:
-    """Return the effect that continues the agent.
-
-    A custom stop condition is evaluated first. Then a hosted agent runs, or the model is
-    called. The model call condenses the history if the last prompt was larger than the window
-    and there are messages to condense.
-    """
-    if name := find_unevaluated_custom(state.stop, state.meter):
-        return EvaluateStopCondition(name=name)
-    if state.run_started.hosted:
-        return RunHost()
-    full = 0 < state.run_started.window < state.prompt_tokens
-    condensable = len(state.messages) - state.condensed_count > CONDENSE_KEEP_MESSAGES
-    purpose: CallPurpose = "condense" if full and condensable else "step"
-    return CallModel(call=make_call_id(len(state.calls) + 1), purpose=purpose)
-
-
-# ── stopping ──────────────────────────────────────────────────────────────────────────────
-
-
-def _plan_pausing(state: State, pause: PauseState) -> Iterator[DriverEffect]:
-    """Stop for a pause: abort model calls; let tools finish unless they saved progress."""
     for number in state.in_flight:
         call = state.calls[number - 1]
         if call.call_kind == "child":
@@ -254,38 +405,6 @@ def _plan_pausing(state: State, pause: PauseState) -> Iterator[DriverEffect]:
             yield ControlChild(call=call.id, child=child, control="pause", now=pause.now)
         elif pause.now or call.call_kind == "model" or call.progress is not None:
             yield AbortCall(call=call.id, reason="paused")
-    # An undo or a release in flight is not interrupted by a pause.
-    if not state.in_flight and not state.cleanup_in_flight:
-        yield Settle()
-    elif (wake := find_wake_time(state)) is not None:
-        yield WakeAt(at=wake)
-
-
-def _plan_halted(state: State) -> Iterator[DriverEffect]:
-    """Abort every call in flight, then release the lease."""
-    for number in state.in_flight:
-        yield _make_abort_effect(state, number, "halted")
-    if not state.in_flight and state.is_leased and not state.cleanup_in_flight:
-        yield GiveBackLease()
-
-
-def _plan_cancelling(state: State) -> Iterator[DriverEffect]:
-    """Abort every call in flight, then undo and release in order, then settle."""
-    for number in state.in_flight:
-        yield _make_abort_effect(state, number, "cancelled")
-    if state.in_flight or state.cleanup_in_flight:
-        return
-    if boundary_entries(state, state.at):
-        yield Advance()
-        return
-    cleanup = find_next_cleanup(state)
-    if cleanup is None:
-        yield Settle()
-        return
-    call, action = cleanup
-    not_before = call.get_cleanup(action).retry_at
-    effect = Undo if action == "undo" else Release
-    yield effect(call=call.id, not_before=not_before)
 
 
 def _make_abort_effect(state: State, number: int, reason: AbortReason) -> DriverEffect:
@@ -298,3 +417,46 @@ def _make_abort_effect(state: State, number: int, reason: AbortReason) -> Driver
     control: ChildControl = "halt" if reason == "halted" else "cancel"
     undo = state.cancel_request.undo if state.cancel_request else "in_flight"
     return ControlChild(call=call.id, child=child, control=control, now=True, undo=undo)
+
+
+# ── times ─────────────────────────────────────────────────────────────────────────────────
+
+
+def find_wake_time(state: State) -> Micros | None:
+    """Return the time of the run's next timer, at which `Wake` is due; or None."""
+    if state.phase is Phase.HALTED or state.phase in TERMINAL_PHASES:
+        return None
+    pause, stop = state.pause, state.stop
+    # Most states have no timer, and this function is called often.
+    if not (state.open_asks or state.pending or pause or stop):
+        return None
+    asks = (state.asks[n - 1] for n in state.open_asks)
+    times = [ask.expires for ask in asks if ask.expires and ask.ask_kind != "child"]
+    times += [p.due_at for p in state.pending if p.due_at is not None]
+    if pause and pause.ends_at and pause.reason == "user" and state.phase in PAUSE_PHASES:
+        times.append(pause.ends_at)
+    if (
+        state.phase is Phase.RUNNING
+        and state.is_leased
+        and (limit := get_work_limit_micros(stop))
+    ):
+        times.append(add_micros(state.at, max(0, limit - state.worked_micros)))
+    return min(times, default=None)
+
+
+def find_retry_time(state: State, now: Micros) -> Micros | None:
+    """Return the earliest time after `now` at which a failed attempt is repeated, or None."""
+    if state.phase not in (Phase.RUNNING, Phase.CANCELLING):
+        return None
+    if state.in_flight and len(state.in_flight) == len(state.open_calls):
+        return None  # nothing else is open
+    calls = (state.calls[n - 1] for n in state.active_calls)
+    times = [call.retry_at for call in calls if is_startable(call) and call.retry_at]
+    if not _is_busy(state) and state.cleanup_calls:
+        orphan = find_orphaned_child(state)
+        times += [orphan.release.retry_at] if orphan and orphan.release.retry_at else []
+        if (cleanup := find_next_cleanup(state)) is not None:
+            call, action = cleanup
+            retry_at = call.get_cleanup(action).retry_at
+            times += [retry_at] if retry_at else []
+    return min((time for time in times if time > now), default=None)

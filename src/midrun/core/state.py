@@ -27,7 +27,6 @@ from midrun.core.ids import (
     Micros,
     RunId,
     Seq,
-    make_call_id,
     make_child_id,
     parse_ask_number,
     parse_call_number,
@@ -111,6 +110,7 @@ class Call(Value, kw_only=True):
     """
 
     number: int  # counted from 1 within the run
+    id: CallId  # in entries and in idempotency keys; made from `number`
     call_kind: CallKind
     step: int
     use: RequestedCall = RequestedCall(tool="")
@@ -152,11 +152,6 @@ class Call(Value, kw_only=True):
     approval: Approval | None = None
     undo: Cleanup = Cleanup()
     release: Cleanup = Cleanup()
-
-    @property
-    def id(self) -> CallId:
-        """The id of the call in entries and in idempotency keys."""
-        return make_call_id(self.number)
 
     @property
     def traits(self) -> Traits:
@@ -242,7 +237,7 @@ class Ask(Value, kw_only=True):
 
 
 class Frame(Value, kw_only=True):
-    """A task that was suspended to answer a message, with the place to continue from."""
+    """A topic that is held in order to answer a message, with the place to continue from."""
 
     id: FrameId
     goal: str
@@ -251,10 +246,8 @@ class Frame(Value, kw_only=True):
     next_step: str
     pushed_seq: Seq
     expires: Micros
-    parked_calls: tuple[int, ...] = ()  # open calls of the suspended task
-    plan: tuple[
-        PlanItem, ...
-    ] = ()  # the plan of the suspended task; a side question has its own
+    parked_calls: tuple[int, ...] = ()  # open calls of the held topic
+    plan: tuple[PlanItem, ...] = ()  # the plan of the held topic; a side question has its own
 
 
 class PendingText(Value, kw_only=True):
@@ -313,8 +306,7 @@ class State(Value, kw_only=True):
     # The entry that took the lease. A call that started before it and has no end is an orphan:
     # the worker that ran it is gone.
     lease_seq: Seq = SEQ_ZERO
-    # The last request of a person. A `StartCall` that has not seen it is refused, so that no
-    # call leaves after a pause or a cancel that its worker did not know.
+    # The last request of a person; part of `control_rev`.
     last_control_seq: Seq = SEQ_ZERO
     # The last redirect, urgent message or return from a side question. A model call that has
     # not seen it is aborted: its reply would be about an outdated conversation.

@@ -1,15 +1,14 @@
 """Compute the entries that are due at a step boundary.
 
-A boundary is the moment between two steps when nothing is in flight. `boundary_entries` is a
-pure function with two callers: the scheduler yields `Advance` if it returns anything, and
-`decide` answers `CrossBoundary` with its entries. So the two cannot disagree.
+A boundary is the moment between two steps when nothing is in flight. `scheduler.advance`
+appends these entries before it starts calls.
 
 One call returns the entries of the first of these that is due; the next call finds the next:
 
 1. pending redirects,
 2. asks that calls need (approvals, unknown outcomes),
 3. one pending message,
-4. the return to a suspended frame,
+4. the return to a held topic,
 5. the stop condition, or undo attempts to give up before the end.
 
 Asks are also opened while other calls are in flight, because they need no boundary.
@@ -29,6 +28,7 @@ from midrun.core.entries import (
     FrameResumed,
     MessageTaken,
     RedirectApplied,
+    RunCancelled,
     StopReached,
     UndoGaveUp,
 )
@@ -62,7 +62,7 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
         return asks
     # Everything below needs a boundary: nothing in flight, and no call left to start. Calls
     # that wait for a person may be open; a message can be answered meanwhile.
-    if state.in_flight or _has_unblocked_call(state):
+    if state.in_flight or has_unblocked_call(state):
         return ()
     if state.pending and (taken := _deliver_message(state, now)):
         return (taken,)
@@ -73,8 +73,12 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
     return _check_stop_condition(state)
 
 
-def _has_unblocked_call(state: State) -> bool:
-    return any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.open_calls)
+def has_unblocked_call(state: State) -> bool:
+    """Tell whether an active call can continue without a decision of a person."""
+    for number in state.active_calls:
+        if not state.is_waiting_for_person(state.calls[number - 1]):
+            return True
+    return False
 
 
 def _apply_redirects(state: State) -> Iterator[Entry]:
@@ -152,7 +156,7 @@ def make_approval_ask(call: Call, ask_id: AskId, now: Micros) -> AskOpened:
 def _deliver_message(state: State, now: Micros) -> Entry | None:
     """Return the entry that delivers the first deliverable message, or None.
 
-    If the agent has given its answer, nothing has to be suspended. In the middle of the work a
+    If the agent has given its answer, no topic has to be held. In the middle of the work a
     frame is pushed, unless the stack is full: then the message waits until a frame closes. A
     "later" message waits for the answer to the task itself.
     """
@@ -228,3 +232,23 @@ def _give_up_cleanups(state: State) -> Iterator[UndoGaveUp]:
         elif not cleanup.is_final and cleanup.attempts < state.run_started.undo_attempts:
             return
         yield UndoGaveUp(call=call.id, action=action, error=why)
+
+
+def make_cancel_entries(state: State) -> tuple[Entry, ...]:
+    """End a cancelled run: seal its open calls, keep its partial answer."""
+    sealed = (seal_call(state.calls[n - 1], "the run was cancelled") for n in state.open_calls)
+    return (*sealed, RunCancelled(residue=state.residue, partial=_find_partial_output(state)))
+
+
+def _find_partial_output(state: State) -> str:
+    if state.has_ended:  # the run ended before; this cancel only undoes, so the output stays
+        return state.output
+    return state.answer if state.answer is not None else _find_last_text(state)
+
+
+def _find_last_text(state: State) -> str:
+    for index in range(len(state.messages) - 1, -1, -1):
+        message = state.messages[index]
+        if message.role == "assistant" and message.text:
+            return message.text
+    return ""

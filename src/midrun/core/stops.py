@@ -39,7 +39,7 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     ] = ()  # tool name and hash of the arguments of the newest calls
     last_text: str = ""  # the last text of the agent
     custom_verdicts: dict[str, bool] = {}  # of custom conditions; a new step clears them
-    held_tokens: int = 0  # estimated prompt tokens that suspended tasks (frames) have cost
+    held_tokens: int = 0  # estimated prompt tokens that held topics (frames) have cost
 
     @property
     def committed_spend(self) -> Spend:
@@ -321,6 +321,13 @@ def find_overdrawn_cap(stop: Stop | None, meter: Meter, reserve: Spend) -> Stop 
         return None
     money = [leaf for leaf in flatten_stop(stop) if isinstance(leaf, MaxTokens | MaxCost)]
     return next((leaf for leaf in money if _is_met(leaf, meter, reserve)), None)
+
+
+def has_spend_cap(stop: Stop | None) -> bool:
+    """Tell whether `stop` limits tokens or cost."""
+    return stop is not None and any(
+        isinstance(leaf, MaxTokens | MaxCost) for leaf in flatten_stop(stop)
+    )
 
 
 def get_work_limit_micros(stop: Stop | None) -> int:

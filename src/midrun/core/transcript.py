@@ -20,28 +20,31 @@ from midrun.core.journaled_text import outcome_phrase, shorten_to_line
 from midrun.core.state import Call, CallStage, State
 from midrun.core.values import CallResult, Json, Message, Value
 
-# Frames in a prompt. Each suspended frame adds a line to every prompt while it is suspended.
+CONDENSE_KEEP_MESSAGES: Final = 8
+"""The number of newest messages that stay in the prompt when the history is condensed."""
+
+# Frames in a prompt. Each frame adds a line to every prompt as long as it is held.
 # The line has a maximum length whatever its goal is, and its tokens are counted per call.
 
 CHARS_PER_TOKEN: Final = 4
 """Estimated characters per token. Providers differ."""
 
 FRAME_MAX_TOKENS: Final = 60
-"""Maximum number of tokens that one suspended frame adds to a prompt."""
+"""Maximum number of tokens that one frame adds to a prompt."""
 
 
 def format_held_topic(goal: str) -> str:
-    """Return the message that tells the model that a topic is suspended."""
+    """Return the message that tells the model that a topic is held."""
     return f"Held: {shorten_to_line(goal)}. Answer this first; the run comes back to it."
 
 
 def format_topic_reminder(goal: str) -> str:
-    """Return the line about a suspended topic in a summary of the history."""
+    """Return the line about a held topic in a summary of the history."""
     return f"Held: {shorten_to_line(goal)}"
 
 
 def estimate_frame_tokens(state: State) -> int:
-    """Estimate how many tokens of the next prompt are due to suspended frames."""
+    """Estimate how many tokens of the next prompt are due to frames."""
     said = [format_held_topic(frame.goal) for frame in state.frames]
     if state.summary:
         said += [format_topic_reminder(frame.goal) for frame in state.frames]
@@ -110,7 +113,7 @@ class Transcript(Sequence[Turn]):
 def format_summary(state: State) -> str:
     """Return the text that replaces the condensed messages.
 
-    Task, instruction, plan and suspended topics come first, word for word: they must not depend
+    Task, instruction, plan and held topics come first, word for word: they must not depend
     on the quality of the model's summary.
     """
     lines = [f"Task: {state.run_started.task}"]
@@ -166,7 +169,7 @@ def make_final_result(call: Call) -> CallResult:
 
 
 def _explain_missing_result(call: Call) -> str:
-    # The call waits with a suspended frame, or for a person, while the model is called.
+    # The call waits with a frame, or for a person, while the model is called.
     if call.is_open:
         return HELD_CALL_TEXT
     if call.stage is CallStage.ABORTED and not call.error:

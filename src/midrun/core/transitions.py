@@ -2,6 +2,7 @@
 
 - `INPUT_TABLE` has a cell for each pair of input and phase: accepted (with the phases that may
   follow), no change by name, or refused by name. `decide` consults it first.
+- `ADVANCE_TABLE` says which phases may follow without an input; see `scheduler.advance`.
 - `ENTRY_TABLE` says in which phases an entry may be appended, and which phase follows it.
   `evolve` obeys it, and `midrun.verify` reports a journal that does not.
 - `GUARD_REFUSALS` lists the refusals that depend on more than the phase. The checks themselves
@@ -66,13 +67,6 @@ class Refused(Value, kw_only=True):
 
 
 Verdict = Accepted | NoChange | Refused
-
-DecideFunctions = Mapping[type, Callable[..., Verdict]]  # type: ignore[explicit-any]  # see below
-"""Type of input → the function that decides it.
-
-Each function takes the one type that is its key, which a mapping type cannot express; a test
-checks that every type has a function.
-"""
 
 
 def accept(*entries: Entry) -> Accepted:
@@ -263,11 +257,6 @@ INPUT_TABLE: Final[Mapping[type[Input], TableRow]] = {
             CANCELLING: _allow(CANCELLING),
         }
     ),
-    v.CrossBoundary: _allow_no_change(
-        "nothing_due",
-        _fill_row({RUNNING: _allow(RUNNING, PAUSING), CANCELLING: _allow(CANCELLING)}),
-    ),
-    v.StartCall: _fill_row({RUNNING: _allow(RUNNING, PAUSING)}),
     # The outcome of a call is accepted in every phase in which a driver can hold the run, also
     # while it stops: a call that ended must not be forgotten.
     v.CloseCall: _fill_row(_accept_and_stay(_LEASED_PHASES)),
@@ -287,21 +276,21 @@ INPUT_TABLE: Final[Mapping[type[Input], TableRow]] = {
     v.SetPlan: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
     v.RecordStopVerdict: _fill_row({RUNNING: _allow(RUNNING)}),
     v.SettleCall: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
-    v.StartUndo: _fill_row(_accept_and_stay((RUNNING, CANCELLING))),
     v.CloseUndo: _fill_row(_accept_and_stay(_LEASED_PHASES)),
     v.FinishHostedAgent: _fill_row(_accept_and_stay((RUNNING, PAUSING, CANCELLING))),
-    v.SettlePhase: _fill_row(
-        {
-            RUNNING: _allow(COMPLETED, WAITING, PAUSED, FAILED),
-            PAUSING: _allow(PAUSED, QUEUED, WAITING),
-            CANCELLING: _allow(CANCELLED),
-        }
-    ),
     v.FailRun: _fill_row({RUNNING: _allow(FAILED), PAUSING: _allow(FAILED)}),
     v.StandDown: _fill_row(
         {**_accept_and_stay((PAUSING, CANCELLING, HALTED)), RUNNING: _allow(QUEUED)}
     ),
 }
+
+ADVANCE_TABLE: Final[Mapping[Phase, tuple[Phase, ...]]] = {
+    RUNNING: (RUNNING, PAUSING, PAUSED, WAITING, COMPLETED, FAILED),
+    PAUSING: (PAUSED, QUEUED),
+    CANCELLING: (CANCELLING, CANCELLED),
+    HALTED: (HALTED,),
+}
+"""Phase → the phases that the entries of `scheduler.advance` may lead to."""
 
 GUARD_REFUSALS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     c.Resume: ("not_paused", "cap_reached", "taken_over", "no_such_cap", "cap_not_raised"),
@@ -343,20 +332,6 @@ GUARD_REFUSALS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     c.HandBack: ("not_taken_over",),
     v.TakeLease: ("leased",),
     v.ReportLateResult: ("no_such_call",),
-    v.StartCall: (
-        "no_such_call",
-        "call_asking",
-        "call_started",
-        "call_done",
-        "call_failed",
-        "call_aborted",
-        "call_unknown",
-        "call_sealed",
-        "unseen_control",
-        "redirected",
-        "not_approved",
-        "not_next",
-    ),
     v.CloseCall: ("not_in_flight",),
     v.ProposeCall: ("taken_over",),
     v.AskPerson: ("not_in_flight",),
@@ -364,10 +339,8 @@ GUARD_REFUSALS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     v.TakeBack: ("not_its_parent",),
     v.SaveProgress: ("not_in_flight",),
     v.SettleCall: ("not_unknown",),
-    v.StartUndo: ("not_next", "in_flight"),
     v.CloseUndo: ("not_in_flight",),
     v.FinishHostedAgent: ("in_flight", "unseen_control", "already_ended"),
-    v.SettlePhase: ("not_settled", "in_flight"),
     v.FailRun: ("in_flight",),
     v.StandDown: ("in_flight",),
 }

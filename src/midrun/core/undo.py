@@ -8,8 +8,12 @@ The order is the reverse of the order in which the calls were closed: the newest
 undone first, so an effect is undone before the effects that it was built on.
 """
 
+from typing import Final
+
 from midrun.core.state import Call, CallStage, State
 from midrun.core.values import CleanupAction
+
+GIVEN_UP_STAGES: Final = frozenset({CallStage.SEALED, CallStage.ABORTED, CallStage.UNKNOWN})
 
 
 def find_next_cleanup(state: State) -> tuple[Call, CleanupAction] | None:
@@ -79,3 +83,27 @@ def is_undo_unsafe(call: Call, action: CleanupAction) -> bool:
     if action != "undo" or call.traits.undo_unknown:
         return False
     return call.stage is not CallStage.DONE  # only a finished call is known to have happened
+
+
+def find_orphaned_child(state: State) -> Call | None:
+    """Return the call of a child run that was given up and still has to be ended, or None.
+
+    A redirect, for example, seals the call of a child, but the child run would go on working
+    for the old plan. A child that has failed does not go on by itself and is left alone. The
+    child whose call closed last is ended first, as in every cleanup.
+    """
+    last: Call | None = None
+    for number in state.cleanup_calls:
+        call = state.calls[number - 1]
+        if call.call_kind != "child" or call.is_open or call.stage not in GIVEN_UP_STAGES:
+            continue
+        # A child that cannot be ended gets the same number of attempts as any release. At the
+        # end of the run it is listed as residue.
+        tried = call.release.attempts >= state.run_started.undo_attempts
+        if (
+            is_release_due(call)
+            and not tried
+            and (last is None or call.closed_seq > last.closed_seq)
+        ):
+            last = call
+    return last

@@ -78,7 +78,7 @@ async def run_child(
         problem = f"agent {agent.name} has no agent {call.use.tool} any more"
         return CloseCall(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
     child = make_child_id(state.run, call.id)
-    if in_flight.stop_reason:
+    if in_flight.is_stopping:
         return CloseCall(epoch=epoch, outcome=CallAborted(call=call.id))
     with in_flight.scope:
         while True:
@@ -108,7 +108,7 @@ async def _wait_for_child(
     with context.change_notifier.subscribe(child) as wakeup:
         while True:
             row = await context.store.get_row(child)
-            if row.head.phase is Phase.PAUSED and not in_flight.stop_reason:
+            if row.head.phase is Phase.PAUSED and not in_flight.is_stopping:
                 # The parent's pause was withdrawn, but had reached the child before.
                 await _resume_child(context, state.run, child)
             if row.head.phase in RESTING_PHASES:
@@ -132,16 +132,16 @@ def _make_ending(
             steered = tuple(name for name in child.steered_by if name not in state.steered_by)
             done = CallDone(call=call, result=child.output, steered_by=steered)
             return CloseCall(epoch=epoch, outcome=done)
-        case Phase.FAILED if not in_flight.stop_reason:
+        case Phase.FAILED if not in_flight.is_stopping:
             error = child.error.error if child.error else "it failed"
             return CloseCall(epoch=epoch, outcome=CallFailed(call=call, error=error))
-        case Phase.CANCELLED if not in_flight.stop_reason:
+        case Phase.CANCELLED if not in_flight.is_stopping:
             error = f"run {child.run} was cancelled"
             return CloseCall(epoch=epoch, outcome=CallFailed(call=call, error=error))
-        case Phase.WAITING if not in_flight.stop_reason and child.open_asks:
+        case Phase.WAITING if not in_flight.is_stopping and child.open_asks:
             return _mirror_ask(child, in_flight, state)
         # The parent is being stopped, and the child rests: the control has arrived.
-        case _ if in_flight.stop_reason:
+        case _ if in_flight.is_stopping:
             return CloseCall(epoch=epoch, outcome=CallAborted(call=call))
         case _:
             return None
@@ -356,7 +356,7 @@ async def send_control(context: DriverContext, parent: RunId, in_flight: InFligh
             await anyio.sleep(STORE_RETRY_S)
         else:
             # The child may rest already, so that the control changes nothing and no change is
-            # announced. Wake the waiter: with `stop_reason` set, it ends the call now.
+            # announced. Wake the waiter: with `sent_control` set, it ends the call now.
             context.change_notifier.notify(effect.child)
             return
 

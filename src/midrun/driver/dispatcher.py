@@ -81,10 +81,10 @@ from midrun.core.ids import CallId, Epoch, RunId, make_child_id
 from midrun.core.state import CallStage, State
 from midrun.core.stops import list_custom_names
 from midrun.core.transcript import Transcript
-from midrun.core.values import Json, PlanItem
+from midrun.core.values import Json, OperationKind, PlanItem
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
-from midrun.driver.in_flight_call import FENCED_REASON, InFlightCall, OperationKind, WaitEnded
+from midrun.driver.in_flight_call import FENCED_REASON, InFlightCall, WaitEnded
 from midrun.driver.journal_writer import append_input, load_run_state
 from midrun.driver.live import Delta
 from midrun.driver.model_calls import call_model
@@ -341,7 +341,7 @@ class CallDispatcher:
         The run loop calls this in every iteration, with the same effects as long as the state
         is the same. Everything here happens once only, however often it is asked for.
         """
-        # A pause is passed on to child runs. If it is withdrawn, `plan_effects` returns no more
+        # A pause is passed on to child runs. If it is withdrawn, `list_effects` returns no more
         # `ControlChild` for the call, and the child has to be resumed.
         controlled = {effect.call for effect in effects if isinstance(effect, ControlChild)}
         for candidate in self._in_flight.values():
@@ -356,10 +356,10 @@ class CallDispatcher:
                 case AbortCall(call=call, reason=because):
                     if (in_flight := self._in_flight.get((call, "call"))) is not None:
                         self._stop_call(in_flight, because)
-                case ControlChild(call=call, control=control):
+                case ControlChild(call=call):
                     in_flight = self._in_flight.get((call, "call"))
                     if in_flight is not None and in_flight.sent_control != effect:
-                        in_flight.stop_reason, in_flight.sent_control = control, effect
+                        in_flight.sent_control = effect
                         self._context.task_group.start_soon(
                             send_control, self._context, self._run_id, in_flight
                         )

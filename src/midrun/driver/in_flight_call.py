@@ -1,17 +1,14 @@
 """A call in flight: the handle by which the dispatcher stops it and waits for its end."""
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 
 from midrun.core.driver_inputs import DriverInput
 from midrun.core.effects import ControlChild
 from midrun.core.state import Call
-from midrun.core.values import CleanupAction, Json
-
-OperationKind: TypeAlias = Literal["call", "undo", "release", "check"]
-"""The call itself, or one of its tool's hooks."""
+from midrun.core.values import CleanupAction, Json, OperationKind
 
 WaitEnded: TypeAlias = Callable[[], Awaitable[None]]
 """Waits for the end of a call, or of the user code that runs for it."""
@@ -26,12 +23,15 @@ class InFlightCall:
     The dispatcher creates it, aborts it, and marks its end. The code that makes the call runs
     inside `scope` and reads `stop_reason` to tell a stop from a failure.
 
-    `stop_reason` is the reason to stop, or "" while there is none. For a child run it is the
-    control that was passed on: "pause", "cancel" or "halt". For everything else it is "paused",
-    "redirected", "cancelled", "halted", "shutdown" or "fenced". `finished` says that nothing of
-    the call runs any more. `abandoned` says that the journal has closed the call without
-    waiting for it: it may still be running, and an outcome that it has is late. `overdue_input`
-    is the driver input to journal if it is abandoned because its own time (`timeout=`) is up.
+    `stop_reason` is the reason to stop, or "" while there is none: "paused", "redirected",
+    "cancelled", "halted", "shutdown" or "fenced". A call that waits for a child run is aborted
+    only for "shutdown" and "fenced". Otherwise its child is sent a control (`sent_control`),
+    and the call ends when the child rests.
+
+    `finished` says that nothing of the call runs any more. `abandoned` says that the journal
+    has closed the call without waiting for it: it may still be running, and an outcome that it
+    has is late. `overdue_input` is the driver input to journal if it is abandoned because its
+    own time (`timeout=`) is up.
     """
 
     __slots__ = (
@@ -80,6 +80,11 @@ class InFlightCall:
         """The kind of cleanup; of use only for an undo or a release."""
         return "release" if self.operation == "release" else "undo"
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether this call must stop, or its child run was sent a control to stop."""
+        return bool(self.stop_reason) or self.sent_control is not None
+
     def mark_finished(self) -> None:
         """Mark the call as finished, and wake all waiters."""
         self.finished = True
@@ -119,11 +124,9 @@ class InFlightCall:
 
     def forget_pause(self) -> bool:
         """Forget a pause that its child run was sent, as it is withdrawn; False if none was."""
-        # A cancel or a halt cannot be withdrawn, and a shutdown has replaced `stop_reason`.
-        if (
-            self.sent_control is None
-            or not self.stop_reason == self.sent_control.control == "pause"
-        ):
+        # A cancel or a halt cannot be withdrawn, and a call that is aborted does not continue.
+        sent = self.sent_control
+        if sent is None or sent.control != "pause" or self.stop_reason:
             return False
-        self.stop_reason, self.sent_control = "", None
+        self.sent_control = None
         return True

@@ -22,6 +22,7 @@ from midrun.core.entries import Entry
 from midrun.core.evolve import apply_entries, fold
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.run_head import build_head
+from midrun.core.scheduler import MayStart, Reserve, advance
 from midrun.core.state import State
 from midrun.core.transitions import Input, Refused, Verdict
 from midrun.errors import SeqConflict, StoreError
@@ -51,6 +52,12 @@ class Batch:
             self.entries += verdict.entries
             self.state = apply_entries(self.state, verdict.entries, self.now)
         return verdict
+
+    def advance(self, reserve: Reserve, may_start: MayStart) -> None:
+        """Add everything that follows from the state alone."""
+        while entries := advance(self.state, self.now, reserve, may_start):
+            self.entries += entries
+            self.state = apply_entries(self.state, entries, self.now)
 
 
 async def load_run_state(store: Store, run: RunId) -> State:

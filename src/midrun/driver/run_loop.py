@@ -4,9 +4,9 @@ Each iteration (`RunLoop._run_once`) does the same five things:
 
 1. **Read.** If the journal has grown, fold the new entries into `state`.
 2. **Decide.** Build one `Batch` on top of `state`. First come the driver inputs of calls that
-   have ended (`CallDispatcher.pending_inputs`), then everything that follows from the journal
-   alone: step boundaries, starts of calls, the end of the run. `core.decide` decides all of it;
-   the loop has no rules of its own.
+   have ended (`CallDispatcher.pending_inputs`), which `core.decide` decides. Then comes
+   everything that follows from the journal alone (`core.scheduler.advance`): step boundaries,
+   starts of calls, the end of the run. The loop has no rules of its own.
 3. **Append.** Write the batch with one compare-and-append. The end of one call and the start of
    the next are one commit. If another writer appended first, nothing of the batch was applied:
    the loop reads on and decides again on the new state.
@@ -21,22 +21,20 @@ start conflict.
 **Example: Cancel is pressed while a tool is in flight.**
 
 1. `append_input` decides the control and appends `CancelRequested`, without a lease. From this
-   entry on, `decide` refuses to start calls. If this loop is about to append a start, its
-   append conflicts.
+   entry on, `advance` starts no calls. If this loop is about to append a start, its append
+   conflicts.
 2. The worker calls `journal_grew`: at once if the control came through this process, else when
    the notification of the store arrives. The loop wakes up and reads the entry.
-3. `plan_effects` returns `AbortCall`, which needs no entry. `CallDispatcher.apply` cancels the
+3. `list_effects` returns `AbortCall`, which needs no entry. `CallDispatcher.apply` cancels the
    scope of the call and starts its grace. The code that waits in that scope stops the tool: it
    cancels the task, or sends SIGTERM. A thread cannot be stopped.
 4. The tool ends within its grace, as *done* or *aborted*. Or the dispatcher abandons it after
    the grace, as *unknown*. Either way a driver input wakes the loop, which appends the outcome
    together with the start of the first undo.
-5. Undos run one at a time, each journaled before it starts. When none is left, `plan_effects`
-   returns `Settle`, and the batch ends with `RunCancelled`. That entry ends the lease as well,
-   and the loop returns.
+5. Undos run one at a time, each journaled before it starts. When none is left, `advance`
+   returns `RunCancelled`. That entry ends the lease as well, and the loop returns.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import anyio
@@ -47,36 +45,19 @@ from midrun.core import controls as c
 from midrun.core.driver_inputs import (
     AskPerson,
     CloseCall,
-    CrossBoundary,
     DriverInput,
-    FailRun,
-    SettlePhase,
     StandDown,
-    StartCall,
-    StartUndo,
     TakeLease,
     Wake,
 )
-from midrun.core.effects import (
-    Advance,
-    CallModel,
-    CallTool,
-    DriverEffect,
-    GiveBackLease,
-    Release,
-    Settle,
-    Undo,
-    WakeAt,
-)
-from midrun.core.entries import CallAborted
+from midrun.core.entries import CallAborted, RunFailed
 from midrun.core.evolve import apply_entries, fold
-from midrun.core.ids import SEQ_ZERO, Micros, Seq
+from midrun.core.ids import SEQ_ZERO, CallId, Micros, Seq
 from midrun.core.run_head import build_head
-from midrun.core.scheduler import plan_effects
+from midrun.core.scheduler import find_retry_time, find_wake_time, list_effects
 from midrun.core.state import State
-from midrun.core.stops import MaxCost, MaxTokens, flatten_stop
 from midrun.core.transitions import Accepted, Refused
-from midrun.core.values import NO_SPEND, Actor, Spend
+from midrun.core.values import Actor, CallPurpose, OperationKind, Phase, Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.dispatcher import CallDispatcher
 from midrun.driver.journal_writer import (
@@ -102,7 +83,9 @@ from midrun.errors import (
 from midrun.ports.store import AppendResult, Lease
 
 STORE_RETRY_S: Final = 0.25
-"""Seconds between two attempts to append to a store that cannot write at present."""
+"""Seconds between two attempts to use a store that cannot read or write at present."""
+
+TEMPORARY_STORE_ERRORS: Final = (StoreBusy, StoreFull, StoreUnreachable)
 
 
 class RunLoop:
@@ -216,9 +199,15 @@ class RunLoop:
 
     async def _run_once(self) -> None:
         """Read, decide, append, act, and wait: one iteration, as the module describes it."""
-        if self._wake_at is not None and self._wake_at <= self._context.clock():
-            await self._append_due_timers()
-        await self._read_journal()
+        try:
+            if self._wake_at is not None and self._wake_at <= self._context.clock():
+                await self._append_due_timers()
+            await self._read_journal()
+        except TEMPORARY_STORE_ERRORS:
+            # Calls in flight go on meanwhile, and none starts. If the store stays away for as
+            # long as a lease, the heartbeat fences this loop.
+            await anyio.sleep(STORE_RETRY_S)
+            return
         # The entries just read may have ended the lease: the run came to rest, or another
         # worker took it.
         if not self._holds_lease():
@@ -237,9 +226,8 @@ class RunLoop:
         self._suspects.reset()
         if self._stand_down_reason:
             self._add_stand_down(batch)
-            effects: Sequence[DriverEffect] = plan_effects(batch.state)
         else:
-            effects = self._derive_entries(batch)
+            self._derive_entries(batch)
         # After a failed append nothing below may happen: no call starts, no input is
         # removed. The next iteration reads on and decides everything again.
         if batch.entries and not await self._append(batch):
@@ -256,9 +244,10 @@ class RunLoop:
         self._pending_halt = self._pending_halt if self._pending_halt is not halt else None
         # `_append` has started the calls of this batch. The effects that need no entry come
         # last: aborts, controls for child runs, checks, custom stop conditions.
+        effects = list_effects(self.state)
         self._dispatcher.apply(self._suspects.runnable(effects, self.state), self.state)
         if self._holds_lease():
-            await self._wakeup.wait(self._compute_wait_s(effects))
+            await self._wakeup.wait(self._compute_wait_s())
 
     def _add_halt(self, batch: Batch) -> c.Halt | None:
         """Add the halt that covers the run to `batch`, and return it; None if there is none."""
@@ -272,10 +261,10 @@ class RunLoop:
         `Wake` is an input of the clock, not of the lease's holder. It expires asks, delivers
         scheduled messages, ends a pause with a time limit, and applies the time cap.
         """
-        self._wake_at = None
         result = await append_input(
             self._context.store, self.state, Wake(), self._context.clock
         )
+        self._wake_at = None
         self.state = result.after
         self._context.change_notifier.notify(self.state.run)
 
@@ -295,77 +284,38 @@ class RunLoop:
         return Batch(self.state, self._context.clock())
 
     async def _read_journal(self) -> None:
-        if self.is_behind:
-            known_before = self._known_seq
+        if not self.is_behind:
+            return
+        # A failed append leaves `_known_seq` at a seq that does not exist. Lower it before the
+        # read: then a notification that comes during the read raises it again. If it were
+        # lowered afterwards, the entry of that notification would be overlooked.
+        known_before, self._known_seq = self._known_seq, self.state.seq
+        try:
             self.state = await refresh_state(self._context.store, self.state)
-            # `_append` raises `_known_seq` to a seq that does not exist if its append fails.
-            # Take the true one, unless a notification came while the store was read.
-            if self._known_seq == known_before:
-                self._known_seq = self.state.seq
-            self._context.change_notifier.notify(self.state.run)
+        except StoreError:
+            self._known_seq = Seq(max(self._known_seq, known_before))
+            raise
+        self._known_seq = Seq(max(self._known_seq, self.state.seq))
+        self._context.change_notifier.notify(self.state.run)
 
-    def _derive_entries(self, batch: Batch) -> Sequence[DriverEffect]:
-        """Add all entries that follow from the state alone, and return the other effects.
+    def _derive_entries(self, batch: Batch) -> None:
+        """Add all entries that follow from the state alone, as `scheduler.advance` has them."""
 
-        The entries are step boundaries, starts of calls and undos, and the end of the run. The
-        effects that are left concern calls in flight, or must wait for a time.
-        """
-        # Each accepted input changes the state, and with it the plan: ask again after each.
-        # It ends because every accepted input moves the run forward.
-        while True:
-            effects: Sequence[DriverEffect] = plan_effects(batch.state)
-            for effect in effects:
-                if self._must_wait(effect, batch):
-                    continue
-                driver_input = self._make_input_for(effect, batch)
-                if driver_input is not None and isinstance(batch.add(driver_input), Accepted):
-                    break
-            else:
-                return effects
+        def may_start(call: CallId, operation: OperationKind) -> bool:
+            return operation != "call" or not self._suspects.must_wait(batch.state, call)
 
-    def _make_input_for(self, effect: DriverEffect, batch: Batch) -> DriverInput | None:
-        """Return the input that records the start of `effect`; None if it needs no entry."""
-        state, epoch = batch.state, batch.state.epoch
-        match effect:
-            case Advance():
-                return CrossBoundary(epoch=epoch)
-            case CallModel(call=call):
-                try:
-                    reserve = self._compute_reserve(effect, state)
-                except BaseException as error:
-                    # `Model.reserve` is user code: its error fails this run, and no other.
-                    if must_reraise(error):
-                        raise
-                    return FailRun(
-                        epoch=epoch, error=format_exception(error), code="model_error"
-                    )
-                return StartCall(epoch=epoch, call=call, seen_seq=state.seq, reserved=reserve)
-            case CallTool(call=call):
-                return StartCall(epoch=epoch, call=call, seen_seq=state.seq)
-            case Undo(call=call, action=action) | Release(call=call, action=action):
-                return StartUndo(epoch=epoch, call=call, action=action)
-            case Settle():
-                return SettlePhase(epoch=epoch)
-            case GiveBackLease():
-                return StandDown(epoch=epoch, why="halted")
-            case _:
-                return None
+        batch.advance(self._compute_reserve, may_start)
 
-    def _must_wait(self, effect: DriverEffect, batch: Batch) -> bool:
-        """Tell whether `effect` is not due yet, or is a suspect call that must wait."""
-        after = effect.not_before if isinstance(effect, CallModel | Undo | Release) else None
-        if after is not None and after > batch.now:
-            return True
-        if not isinstance(effect, CallModel | CallTool):
-            return False
-        return self._suspects.must_wait(batch.state, effect.call)
-
-    def _compute_reserve(self, effect: CallModel, state: State) -> Spend:
-        """Return the spend to reserve for a model call, if the run has a cap on spend."""
-        if not any(isinstance(leaf, MaxTokens | MaxCost) for leaf in flatten_stop(state.stop)):
-            return NO_SPEND
-        prompt = build_prompt(self._agent, state, condense=effect.purpose == "condense")
-        return self._context.get_model(self._agent).reserve(prompt)
+    def _compute_reserve(self, state: State, purpose: CallPurpose) -> Spend | RunFailed:
+        """Return the spend to reserve for a model call of a run with a cap on spend."""
+        try:
+            prompt = build_prompt(self._agent, state, condense=purpose == "condense")
+            return self._context.get_model(self._agent).reserve(prompt)
+        except BaseException as error:
+            # `Model.reserve` is user code: its error fails this run, and no other.
+            if must_reraise(error):
+                raise
+            return RunFailed(error=format_exception(error), code="model_error")
 
     def _add_stand_down(self, batch: Batch) -> None:
         """Stop the calls in flight; add the end of the lease once there are none.
@@ -375,22 +325,15 @@ class RunLoop:
         self._dispatcher.begin_shutdown()
         batch.add(StandDown(epoch=batch.state.epoch, why=self._stand_down_reason))
 
-    def _compute_wait_s(self, effects: Sequence[DriverEffect]) -> float | None:
+    def _compute_wait_s(self) -> float | None:
         """Return the seconds until the loop must act without a wakeup; None if never."""
-        # A suspect call waits for the gate, not for its retry time, which may have passed: that
-        # time would make the wait zero and the loop spin.
-        times = [
-            effect.not_before
-            for effect in effects
-            if isinstance(effect, (CallModel, Undo, Release)) and effect.not_before is not None
-            if not self._suspects.is_waiting(effect.call)
-        ]
-        self._wake_at = min(
-            (effect.at for effect in effects if isinstance(effect, WakeAt)), default=None
-        )
-        if self._wake_at is not None:
-            times.append(self._wake_at)
-        waits = [(min(times) - self._context.clock()) / 1e6] if times else []
+        now = self._context.clock()
+        is_timed = self.state.phase in (Phase.RUNNING, Phase.PAUSING)
+        self._wake_at = find_wake_time(self.state) if is_timed else None
+        # Retry times in the past are left out: such a call waits for something else, perhaps
+        # for the gate of the suspect calls. They would make the wait zero and the loop spin.
+        retry_at = None if self._stand_down_reason else find_retry_time(self.state, now)
+        waits = [(time - now) / 1e6 for time in (self._wake_at, retry_at) if time is not None]
         waits += [] if self._suspects.wait_s is None else [self._suspects.wait_s]
         return min(waits, default=None)
 
@@ -409,7 +352,7 @@ class RunLoop:
         except HaltInForce as halt:
             await self._record_halt(halt)
             return False
-        except (StoreBusy, StoreFull, StoreUnreachable) as problem:
+        except TEMPORARY_STORE_ERRORS as problem:
             # No call starts meanwhile, and inputs are kept until they can be written. Of an
             # unreachable store it is unknown whether it has applied the append.
             await anyio.sleep(STORE_RETRY_S)

@@ -57,6 +57,10 @@ class SuspectCallGate:
         self._waiters[wakeup] = None
         return self._trial_ends_at - now
 
+    def is_held_by(self, run: RunId) -> bool:
+        """Tell whether `run` holds the gate."""
+        return self._holding_run == run
+
     def release(self, run: RunId) -> None:
         """Release the gate if `run` holds it, and wake all waiters."""
         if self._holding_run == run:
@@ -79,12 +83,10 @@ class SuspectCalls:
         self._gate = gate
         self._run = run
         self._wakeup = wakeup
-        self._waiting_calls: set[CallId] = set()
 
     def reset(self) -> None:
-        """Forget the calls that waited in the last iteration."""
+        """Forget the wait of the last iteration."""
         self.wait_s = None
-        self._waiting_calls.clear()
 
     def must_wait(self, state: State, call: CallId) -> bool:
         """Tell whether `call` is a suspect and must wait; acquire the gate if it is free."""
@@ -94,15 +96,13 @@ class SuspectCalls:
         if not wait_s:
             return False
         self.wait_s = wait_s
-        self._waiting_calls.add(call)
         return True
-
-    def is_waiting(self, call: CallId) -> bool:
-        """Tell whether `call` waits for the gate in this iteration."""
-        return call in self._waiting_calls
 
     def runnable(self, effects: Sequence[DriverEffect], state: State) -> Sequence[DriverEffect]:
         """Return `effects` without the checks that must wait; release the gate if unused."""
+        # The usual case: there are no effects, and no suspect is or was running.
+        if not effects and not self._gate.is_held_by(self._run):
+            return effects
         checks = (effect for effect in effects if isinstance(effect, CheckCall))
         held_back = [check for check in checks if self.must_wait(state, check.call)]
         left = [effect for effect in effects if effect not in held_back]

@@ -322,17 +322,17 @@ class Run:
         return await self._submit(c.AcceptResidue(**make_control_fields(options)))
 
     async def resume_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
-        """Return to the topic that was suspended last.
+        """Return to the topmost held topic.
 
         A frame holds a topic that the agent left in order to answer a message. `frame` is its
-        id in `view.frames`; only the newest frame can be resumed or dropped.
+        id in `view.frames`; only the topmost frame can be resumed or dropped.
         """
         return await self._submit(
             c.ResumeFrame(frame=FrameId(frame), **make_control_fields(options))
         )
 
     async def drop_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
-        """Drop the topic that was suspended last; the agent does not return to it."""
+        """Drop the topmost held topic; the agent does not return to it."""
         return await self._submit(
             c.DropFrame(frame=FrameId(frame), **make_control_fields(options))
         )

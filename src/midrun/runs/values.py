@@ -116,7 +116,7 @@ class Usage(Value, kw_only=True):
     cost_usd: float = 0.0
     reserved_tokens: int = 0
     reserved_usd: float = 0.0
-    held_tokens: int = 0  # estimate: the part of all prompts that described suspended topics
+    held_tokens: int = 0  # estimate: the part of all prompts that described held topics
 
 
 class CapView(Value, kw_only=True):
@@ -129,7 +129,7 @@ class CapView(Value, kw_only=True):
 
 
 class FrameView(Value, kw_only=True):
-    """A topic that is suspended while the agent answers something else."""
+    """A topic that is held while the agent answers something else."""
 
     id: FrameId
     goal: str

@@ -259,7 +259,7 @@ async def withdraw(context: RequestContext) -> Response:
 
 
 async def drop_frame(context: RequestContext) -> Response:
-    """Drop the newest held thought; the path names it."""
+    """Drop the topmost held topic; the path names it."""
     run = await context.find_run()
     return await control_response(
         context,
@@ -278,7 +278,7 @@ def _control_arguments_from_query(context: RequestContext) -> ControlOptions:
 
 
 async def resume_frame(context: RequestContext) -> Response:
-    """Return to the newest held thought; the path names it."""
+    """Return to the topmost held topic; the path names it."""
     run, body = await context.find_run(), await context.decode_body(Empty)
     asking = context.control_arguments(body.reason)
     return await control_response(

@@ -57,7 +57,7 @@ class SeenRun(RunView, kw_only=True):
     `silent_since` is a lower bound of that time. `workers` is the number of live workers.
     `halt` is the halt that covers the run, if any, also before the worker has noticed it and
     when no worker drives the run. With `plan_held`, the plan and `place` belong to a held
-    thought: the current side question has no plan of its own.
+    topic: the current side question has no plan of its own.
     """
 
     asks: tuple[SeenAsk, ...] = ()

@@ -184,7 +184,7 @@ class Work(Value, kw_only=True):
     """The part of a list line that is not in the run's head.
 
     `elapsed` grows while the run is `working`. With `plan_held`, `place` belongs to a held
-    thought: the run works on a side question, not on a step of that plan.
+    topic: the run works on a side question, not on a step of that plan.
     """
 
     elapsed: float = 0.0  # seconds at work

@@ -66,7 +66,7 @@ class Commands(Value, kw_only=True):
 
 
 class Frames(Value, kw_only=True):
-    """The held thoughts of a run, oldest first."""
+    """The held topics of a run, oldest first."""
 
     items: tuple[FrameView, ...]
 
@@ -351,7 +351,7 @@ async def _read_commands(context: RequestContext) -> tuple[Command, ...]:
 
 
 async def list_frames(context: RequestContext) -> Response:
-    """List the held thoughts of the run."""
+    """List the held topics of the run."""
     return json_response(Frames(items=(await _read_view(context)).frames))
 
 

@@ -18,16 +18,14 @@ from msgspec.structs import replace
 from midrun.core.decide import decide
 from midrun.core.driver_inputs import (
     CloseCall,
-    CrossBoundary,
     DriverInput,
     LeasedInput,
-    SettlePhase,
-    StartCall,
     TakeLease,
 )
-from midrun.core.effects import Advance, DriverEffect, Settle
+from midrun.core.effects import DriverEffect
 from midrun.core.entries import (
     CallDone,
+    CallStarted,
     Entry,
     EntryBase,
     LateResult,
@@ -35,13 +33,22 @@ from midrun.core.entries import (
     Record,
     RequestEntry,
     RunStarted,
+    UndoStarted,
 )
 from midrun.core.evolve import evolve
-from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, RunId, Seq, make_call_id
-from midrun.core.scheduler import plan_effects
+from midrun.core.ids import (
+    MICROS_PER_SECOND,
+    CallId,
+    Epoch,
+    Micros,
+    RunId,
+    make_call_id,
+    parse_call_number,
+)
+from midrun.core.scheduler import MayStart, advance, list_effects
 from midrun.core.state import State
 from midrun.core.transitions import Accepted, Input, NoChange, Refused, Verdict
-from midrun.core.values import NO_SPEND, Phase, Reply, RequestedCall, Spend
+from midrun.core.values import NO_SPEND, CleanupAction, Phase, Reply, RequestedCall, Spend
 
 RUN: Final = RunId("run_1")
 START_TIME: Final = Micros(1_800_000_000 * MICROS_PER_SECOND)
@@ -102,19 +109,31 @@ class Scenario(Struct, frozen=True, kw_only=True):
             scenario = replace(scenario._append(verdict.entries, epoch), verdict=verdict)
         return scenario
 
+    def tries(self, *calls: str, reserve: Spend = NO_SPEND) -> "Scenario":
+        """Start these calls, and no other, as far as the run allows it."""
+        return self._advance(lambda call, _: call in calls, reserve)
+
     def starts(self, *calls: str, reserve: Spend = NO_SPEND) -> "Scenario":
-        """Start these calls, as a driver that has read the journal to its end."""
-        scenario = self
-        for call in calls:
-            state = scenario.state
-            scenario = scenario.after(
-                StartCall(
-                    epoch=state.epoch,
-                    call=CallId(call),
-                    seen_seq=Seq(state.seq),
-                    reserved=reserve,
-                )
-            )
+        """Start these calls, and no other.
+
+        Raises:
+            AssertionError: one of them does not start: it must wait, or a cap is reached.
+        """
+        scenario = self.tries(*calls, reserve=reserve)
+        started = {
+            e.call for e in scenario.entries[self.state.seq :] if isinstance(e, CallStarted)
+        }
+        assert started == set(calls), f"started: {sorted(started)}"
+        return scenario
+
+    def cleans(self, call: str, action: CleanupAction = "undo") -> "Scenario":
+        """Start the undo or the release of this call.
+
+        Raises:
+            AssertionError: it is not the next one in order.
+        """
+        scenario = self._advance(lambda given, operation: (given, operation) == (call, action))
+        assert scenario.state.cleanup_in_flight == (parse_call_number(call), action)
         return scenario
 
     def replies(self, *uses: RequestedCall, text: str = "") -> "Scenario":
@@ -125,33 +144,61 @@ class Scenario(Struct, frozen=True, kw_only=True):
         return self.starts(call).after(CloseCall(epoch=self.state.epoch, outcome=outcome))
 
     def advances(self) -> "Scenario":
-        """Append everything that follows from the journal alone, the run's end included."""
+        """Append everything that follows from the journal alone, except starts."""
+        return self._advance(lambda _, __: False)
+
+    def _advance(self, may_start: MayStart, reserve: Spend = NO_SPEND) -> "Scenario":
         scenario = self
-        # Each step may make another one possible, so plan again until none is left.
-        while orders := [
-            o for o in plan_effects(scenario.state) if isinstance(o, Advance | Settle)
-        ]:
-            epoch = scenario.state.epoch
-            settles = isinstance(orders[0], Settle)
-            scenario = scenario.after(
-                SettlePhase(epoch=epoch) if settles else CrossBoundary(epoch=epoch)
-            )
+        while entries := advance(
+            scenario.state, scenario.now, lambda _, __: reserve, may_start
+        ):
+            scenario = scenario.follows(entries)
         return scenario
+
+    def follows(self, entries: Iterable[Entry]) -> "Scenario":
+        """Append entries of `scheduler.advance`, under the lease that the run has."""
+        return self._append(entries, self.state.epoch)
+
+    @property
+    def next_starts(self) -> tuple[tuple[str, str], ...]:
+        """The calls, undos and releases that would start now, in order: (id, operation)."""
+        entries = self._advance(lambda _, __: True).entries[self.state.seq :]
+        return tuple(
+            (e.call, "call" if isinstance(e, CallStarted) else e.action)
+            for e in entries
+            if isinstance(e, CallStarted | UndoStarted)
+        )
+
+    @property
+    def next_cleanup(self) -> tuple[CallId, CleanupAction] | None:
+        """The undo or release that would start now, or None."""
+        entries = self._advance(lambda _, __: True).entries[self.state.seq :]
+        cleanups = ((e.call, e.action) for e in entries if isinstance(e, UndoStarted))
+        return next(cleanups, None)
 
     def then(
         self,
         *,
         phase: Phase | None = None,
-        plans: Iterable[DriverEffect] | None = None,
+        starts: Iterable[str] | None = None,
+        cleans: Iterable[tuple[str, CleanupAction]] | None = None,
+        effects: Iterable[DriverEffect] | None = None,
         appended: Iterable[Entry] | None = None,
         already: str | None = None,
         refused: str | None = None,
     ) -> "Scenario":
-        """Assert the phase, all effects, and the decision on the last input."""
+        """Assert the phase, the next starts, all effects, and the decision on the last input.
+
+        `starts` has the calls that would start now, `cleans` the undos and releases.
+        """
         if phase is not None:
             assert self.state.phase == phase
-        if plans is not None:
-            assert plan_effects(self.state) == tuple(plans)
+        if starts is not None:
+            assert [call for call, kind in self.next_starts if kind == "call"] == list(starts)
+        if cleans is not None:
+            assert [start for start in self.next_starts if start[1] != "call"] == list(cleans)
+        if effects is not None:
+            assert list_effects(self.state) == tuple(effects)
         if appended is not None:
             assert self.verdict is not None
             assert self.verdict.entries == tuple(appended)

@@ -21,7 +21,7 @@ PROGRAM: Final = Path(sys.executable).parent / "temporal"
 START_TIMEOUT_S: Final = 60.0
 RETRY_INTERVAL_S: Final = 0.1
 START_ATTEMPTS_MAX: Final = 5
-"""How often a start is tried: the server also takes ports at random, which may be in use."""
+"""Attempts to start: the server also takes ports at random, which may be in use."""
 
 PORT_RANGE: Final = range(20_000, 30_000, 2)
 """The server listens on one of these and on the next port. They are below the range from which

@@ -203,7 +203,7 @@ _WAKE_TEXTS: Final = {
     "edited": "the arguments of its call were changed",
     "child": "an ask of its child run was decided",
     "evidence": "the outcome of a call is known now",
-    "frame": "a suspended topic was resumed or dropped",
+    "frame": "a held topic was resumed or dropped",
     "lifted": "the halt was lifted",
     "message": "it received a message",
     "redirected": "it has a new instruction",

@@ -171,7 +171,7 @@ def format_condition(stop: str) -> str:
 
 
 def format_topic_position(frame: Frame) -> str:
-    """Return the position of a suspended topic: "plan step 2 of 3", or "step 4"."""
+    """Return the position of a held topic: "plan step 2 of 3", or "step 4"."""
     return (
         f"plan {format_frame_position(frame)}"
         if frame.total_steps

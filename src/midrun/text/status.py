@@ -82,6 +82,14 @@ def mark_lost(status_line: StatusLine) -> StatusLine:
     )
 
 
+def describe_hold(state: State) -> str:
+    """Say who holds a paused or halted run; AG-UI and A2A send this text."""
+    if state.phase is Phase.HALTED:
+        return "Halted by an operator. The run continues when the halt is lifted."
+    by = f" by {format_actor_name(state.phase_by)}" if state.phase_by else ""
+    return f"Paused{by} at step {state.meter.steps}. Everything is kept."
+
+
 def _describe_queued(state: State) -> StatusLine:
     note = "starts as soon as a worker takes it"
     if state.meter.steps:

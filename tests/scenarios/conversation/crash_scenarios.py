@@ -25,8 +25,7 @@ from midrun.core.entries import (
     PersonWrote,
 )
 from midrun.core.ids import RunId, make_call_key
-from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES
-from midrun.core.transcript import Transcript
+from midrun.core.transcript import CONDENSE_KEEP_MESSAGES, Transcript
 from midrun.core.values import TERMINAL_PHASES, Reply
 from midrun.core.values import RequestedCall as ToolUse
 from midrun.models import ScriptedModel, Use

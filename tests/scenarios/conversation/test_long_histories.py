@@ -17,8 +17,7 @@ from midrun.core.entries import (
     RedirectApplied,
     RunStarted,
 )
-from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES
-from midrun.core.transcript import Transcript, Turn
+from midrun.core.transcript import CONDENSE_KEEP_MESSAGES, Transcript, Turn
 from midrun.core.values import Reply, Spend
 from midrun.core.values import RequestedCall as ToolUse
 from midrun.errors import ModelFailed

@@ -112,7 +112,7 @@ async def test_the_partial_work_of_a_cancelled_run_is_seen_and_marked(
     await first_run.until("cancelled")
     await (await midrun.start("actor", "second", thread=THREAD)).until("completed")
     prompt = model.transcripts[1]
-    assert "That run was cancelled; its work is partial." in [turn.text for turn in prompt]
+    assert any("was cancelled" in turn.text for turn in prompt)
     problems = {use.tool: use.problem for turn in prompt for use in turn.uses}
     assert "undone" in problems["draft"]
     assert "stopped midway" in problems["slow"]

@@ -188,7 +188,7 @@ async def test_a_paused_task_is_input_required_and_a_message_resumes_it(
             await run.until("paused")
         task = await client.get_task(pb.GetTaskRequest(id=run.id))
         assert task.status.state == pb.TaskState.TASK_STATE_INPUT_REQUIRED
-        assert task.status.message.parts[0].text.startswith("Paused by olga.")
+        assert task.status.message.parts[0].text.startswith("Paused by olga ")
         assert task.metadata["midrun.dev/state"] == "paused"
         seen = [
             summarize_event(e)

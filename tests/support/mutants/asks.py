@@ -8,7 +8,7 @@ from midrun.core.controls import Control, Lift, Redirect, UseTool
 from midrun.core.decide import asks as decide_asks
 from midrun.core.decide import conversation
 from midrun.core.decide import lifecycle as decide_lifecycle
-from midrun.core.driver_inputs import CrossBoundary, Wake
+from midrun.core.driver_inputs import Wake
 from midrun.core.entries import (
     AskAnswered,
     AskClosed,
@@ -25,16 +25,14 @@ from midrun.core.evolve import calls as evolve_calls
 from midrun.core.ids import Micros
 from midrun.core.journaled_text import format_resumed_topic
 from midrun.core.state import Ask, State
-from midrun.core.transitions import Input, Refused, Verdict
+from midrun.core.transitions import Refused, Verdict
 from midrun.core.values import Phase
 from tests.support.mutants.replacements import (
-    DecideFunction,
     Mutant,
     Replacement,
     drop_entries,
     replace_all,
     replace_attribute,
-    replace_decide,
     replace_evolve,
 )
 
@@ -89,14 +87,6 @@ def _resume_expired_topic(state: State, now: Micros) -> FrameResumed:
     return FrameResumed(frame=frame.id, text=format_resumed_topic(frame))
 
 
-def _allow_deep_frames(old: DecideFunction) -> DecideFunction:
-    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
-        spec = replace(state.run_started, frame_depth=99)
-        return old(replace(state, started_entry=spec), run_input, now)
-
-    return decide_wrongly
-
-
 def _plant_unlimited_frames() -> Replacement:
     """Ignore the limit of held topics."""
     original = step_boundary.boundary_entries
@@ -105,10 +95,7 @@ def _plant_unlimited_frames() -> Replacement:
         spec = replace(state.run_started, frame_depth=99)
         return original(replace(state, started_entry=spec), now)
 
-    return replace_all(
-        replace_decide(CrossBoundary, _allow_deep_frames),
-        replace_attribute(scheduler, "boundary_entries", unlimited_boundary_entries),
-    )
+    return replace_attribute(scheduler, "boundary_entries", unlimited_boundary_entries)
 
 
 def _forget_phase_after_halt(before: State, after: State, entry: Entry) -> State:
@@ -142,14 +129,14 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="four_eyes_exclude_the_starter_only",
-        seed=1378,
+        seed=1469,
         description="an actor who steered the run to a call approves it under four eyes",
         plant=lambda: replace_attribute(evolve_calls, "add_name", lambda names, _: names[:1]),
         rules=("I25",),
     ),
     Mutant(
         name="edit_approves_itself_under_four_eyes",
-        seed=321,
+        seed=380,
         description="under four eyes, an actor edits the arguments of a call and approves it",
         plant=lambda: replace_attribute(
             evolve_asks, "is_edit_under_four_eyes", lambda *_: False
@@ -186,7 +173,7 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="frame_depth_ignored",
-        seed=234,
+        seed=537,
         description="more topics are held than the frame depth allows",
         plant=_plant_unlimited_frames,
     ),
@@ -201,7 +188,7 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="expired_frame_resumed",
-        seed=247,
+        seed=1281,
         description="an expired topic is resumed without its reconstruction",
         plant=lambda: replace_all(
             replace_attribute(step_boundary, "resume_topic", _resume_expired_topic),
@@ -212,7 +199,7 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="held_frame_lost",
-        description="a suspended topic is not held",
+        description="the topic that a side question interrupts is not held",
         plant=lambda: replace_evolve(
             FramePushed, lambda before, after, _: replace(after, frames=before.frames)
         ),
@@ -232,13 +219,14 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="tool_use_not_recorded",
+        seed=69,
         description="a tool call of a person is not recorded, and is made twice",
         plant=lambda: drop_entries(UseTool, ToolUseRequested),
     ),
     Mutant(
         name="pausing_never_settles",
         description="a run that is pausing is never paused",
-        plant=lambda: replace_attribute(scheduler, "_plan_pausing", lambda _, __: iter(())),
+        plant=lambda: replace_attribute(scheduler, "_make_pause_entries", lambda _: ()),
     ),
 )
 

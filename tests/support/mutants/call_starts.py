@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 
 from midrun.core import decide as core_decide
-from midrun.core import retries, step_boundary
+from midrun.core import retries, scheduler, step_boundary
 from midrun.core.decide import calls as decide_calls
-from midrun.core.driver_inputs import LeasedInput, StartCall, TakeLease
+from midrun.core.driver_inputs import LeasedInput, TakeLease
 from midrun.core.entries import (
     CallFailed,
     CallStarted,
@@ -15,22 +15,23 @@ from midrun.core.entries import (
     RunLifted,
 )
 from midrun.core.evolve import calls as evolve_calls
-from midrun.core.ids import SEQ_ZERO, Micros, Seq
+from midrun.core.ids import Micros, Seq
 from midrun.core.state import Call, State
-from midrun.core.stops import Meter
-from midrun.core.transitions import Input, Verdict, accept
+from midrun.core.stops import Meter, has_spend_cap
+from midrun.core.transitions import Input, Verdict
 from midrun.core.values import Phase, Spend
 from midrun.stores import validation
 from tests.support.mutants.replacements import (
-    DecideFunction,
+    AdvanceFunction,
     Mutant,
     Replacement,
+    allow_advance,
     allow_entry,
-    allow_input,
+    change_advanced,
     drop_entries,
+    replace_advance,
     replace_all,
     replace_attribute,
-    replace_decide,
     replace_evolve,
 )
 from tests.support.simulate import journal
@@ -59,42 +60,36 @@ def _plant_unfenced_store() -> Replacement:
 
 
 def _plant_ungated_start() -> Replacement:
-    """Accept a start in every driven phase, without a planned effect."""
-    driven = (Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING)
+    """Start calls while the run is pausing or cancelling."""
+    phases = (Phase.PAUSING, Phase.CANCELLING)
 
-    def wrap_decide(_: DecideFunction) -> DecideFunction:
-        def decide_wrongly(state: State, run_input: Input, _: Micros) -> Verdict:
-            assert isinstance(run_input, StartCall)
-            call = state.find_call(run_input.call)
-            return accept(
-                CallStarted(
-                    call=run_input.call,
-                    call_kind="model" if call is None else call.call_kind,
-                    attempt=1 if call is None else call.attempt + 1,
-                    seen=run_input.seen_seq,
-                    reserved=run_input.reserved,
-                    approval=None if call is None else call.approval,
-                )
-            )
+    def wrap_advance(old: AdvanceFunction) -> AdvanceFunction:
+        def advance_wrongly(
+            state: State, now: Micros, reserve: scheduler.Reserve, may_start: scheduler.MayStart
+        ) -> tuple[Entry, ...]:
+            entries = old(state, now, reserve, may_start)
+            if state.phase not in phases or state.in_flight or not state.is_leased:
+                return entries
+            calls = (state.calls[n - 1] for n in state.open_calls)
+            call = next((one for one in calls if scheduler.is_startable(one)), None)
+            return scheduler._start_call(state, call, "step", Spend()) or entries
 
-        return decide_wrongly
+        return advance_wrongly
 
     return replace_all(
-        replace_decide(StartCall, wrap_decide),
-        allow_input(StartCall, {phase: (phase,) for phase in driven}),
-        allow_entry(CallStarted, {phase: phase for phase in driven}),
+        replace_advance(wrap_advance),
+        allow_advance({phase: (phase,) for phase in phases}),
+        allow_entry(CallStarted, {phase: phase for phase in phases}),
     )
 
 
-def _plant_stale_start() -> Replacement:
-    """Ignore the seq of the last control."""
-
-    def wrap_decide(old: DecideFunction) -> DecideFunction:
-        return lambda state, run_input, now: old(
-            replace(state, last_control_seq=SEQ_ZERO), run_input, now
-        )
-
-    return replace_decide(StartCall, wrap_decide)
+def _make_start_stale(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Let a start have seen only the entries before the last control."""
+    seen = Seq(max(0, state.last_control_seq - 1))
+    return tuple(
+        replace(entry, seen=seen) if isinstance(entry, CallStarted) else entry
+        for entry in entries
+    )
 
 
 def _plant_uncompared_append() -> Replacement:
@@ -107,14 +102,23 @@ def _plant_uncompared_append() -> Replacement:
     return replace_attribute(validation, "check_append", check)
 
 
-def _ignore_reserve(old: DecideFunction) -> DecideFunction:
-    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
-        assert isinstance(run_input, StartCall)
-        verdict = old(state, replace(run_input, reserved=Spend()), now)
-        started = [e for e in verdict.entries if isinstance(e, CallStarted)]
-        return accept(replace(started[0], reserved=run_input.reserved)) if started else verdict
+def _ignore_reserve(old: AdvanceFunction) -> AdvanceFunction:
+    """Start a call without its reservation, and add the reservation to the entry."""
 
-    return decide_wrongly
+    def advance_wrongly(
+        state: State, now: Micros, reserve: scheduler.Reserve, may_start: scheduler.MayStart
+    ) -> tuple[Entry, ...]:
+        entries = old(state, now, scheduler.reserve_nothing, may_start)
+        if not has_spend_cap(state.stop):
+            return entries
+        return tuple(
+            replace(entry, reserved=reserve(state, entry.purpose))
+            if isinstance(entry, CallStarted) and entry.call_kind == "model"
+            else entry
+            for entry in entries
+        )
+
+    return advance_wrongly
 
 
 def _meter_without_reserve(meter: Meter, call: Call, _: int) -> Meter:
@@ -163,7 +167,7 @@ CALL_START_MUTANTS = (
     Mutant(
         name="stale_start",
         description="a call starts from a prompt without the last control",
-        plant=_plant_stale_start,
+        plant=lambda: change_advanced(_make_start_stale),
     ),
     Mutant(
         name="append_without_compare",
@@ -201,17 +205,13 @@ CALL_START_MUTANTS = (
     Mutant(
         name="approval_not_needed",
         description="a call that needs an approval starts without one",
-        plant=lambda: replace_all(
-            replace_attribute(step_boundary, "needs_approval", lambda *_: False),
-            replace_attribute(decide_calls, "needs_approval", lambda *_: False),
-        ),
+        plant=lambda: replace_attribute(step_boundary, "needs_approval", lambda *_: False),
     ),
     Mutant(
         name="approval_never_expires",
         description="an approval is used after its expiry",
-        plant=lambda: replace_all(
-            replace_attribute(step_boundary, "needs_approval", _needs_approval_at_zero),
-            replace_attribute(decide_calls, "needs_approval", _needs_approval_at_zero),
+        plant=lambda: replace_attribute(
+            step_boundary, "needs_approval", _needs_approval_at_zero
         ),
     ),
     Mutant(
@@ -222,7 +222,7 @@ CALL_START_MUTANTS = (
     ),
     Mutant(
         name="late_result_settles_any_attempt",
-        seed=263,
+        seed=758,
         description="a late result settles another attempt than its own",
         plant=lambda: replace_all(
             replace_attribute(evolve_calls, "can_settle_late", _can_settle_any_attempt),
@@ -233,14 +233,14 @@ CALL_START_MUTANTS = (
         name="no_reservation",
         description="calls in flight do not count against a cap",
         plant=lambda: replace_all(
-            replace_decide(StartCall, _ignore_reserve),
+            replace_advance(_ignore_reserve),
             replace_attribute(evolve_calls, "_meter_start", _meter_without_reserve),
         ),
     ),
     Mutant(
         name="call_cap_checked_per_step_only",
         description="a reply with many calls exceeds a cap on calls",
-        plant=lambda: replace_attribute(decide_calls, "find_met_call_cap", lambda *_: None),
+        plant=lambda: replace_attribute(scheduler, "find_met_call_cap", lambda *_: None),
         rules=("I37",),
     ),
     Mutant(

@@ -100,7 +100,7 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="lease_not_checked_before_an_effect",
-        seed=194,
+        seed=1092,
         description="a process does not check its lease right before an effect",
         plant=lambda: replace_attribute(Dispatcher, "may_act", lambda _: True),
         limit=12000,
@@ -124,7 +124,7 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="halt_ignores_undo",
-        seed=1018,
+        seed=1772,
         description="an undo starts under a halt",
         plant=lambda: replace_all(
             replace_attribute(journal, "START_ENTRY_TYPES", (CallStarted,)),
@@ -139,13 +139,14 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="snapshot_is_incomplete",
+        seed=160,
         description="a snapshot lacks a part of the state",
         plant=lambda: replace_attribute(journal, "encode_snapshot", _encode_without_frames),
         limit=12000,
     ),
     Mutant(
         name="no_tombstone_and_a_start_gap",
-        seed=678,
+        seed=9250,
         description="an effect that arrives after its undo is accepted",
         plant=lambda: replace_all(
             replace_attribute(World, "undo", _undo_without_tombstone), _plant_start_gap()
@@ -155,6 +156,7 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="start_gap",
+        seed=8584,
         description="a process that froze between its last check and its effect acts later",
         plant=_plant_start_gap,
         limit=12000,

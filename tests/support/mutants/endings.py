@@ -7,9 +7,7 @@ from msgspec.structs import replace
 from midrun.core import scheduler, step_boundary, undo
 from midrun.core.controls import Cancel, ForcePause
 from midrun.core.decide import controls as decide_controls
-from midrun.core.decide import lifecycle as decide_lifecycle
-from midrun.core.driver_inputs import SettlePhase, StandDown
-from midrun.core.effects import DriverEffect, Settle
+from midrun.core.driver_inputs import StandDown
 from midrun.core.entries import (
     AskOpened,
     CallUnknown,
@@ -22,15 +20,16 @@ from midrun.core.entries import (
     UndoGaveUp,
 )
 from midrun.core.ids import Micros
-from midrun.core.state import Call, PauseState, State
-from midrun.core.transitions import Input, Verdict, accept
+from midrun.core.state import Call, State
+from midrun.core.transitions import Input, Verdict
 from midrun.core.values import CleanupAction, Phase
 from tests.support.mutants.replacements import (
     DecideFunction,
     Mutant,
     Replacement,
+    allow_advance,
     allow_entry,
-    allow_input,
+    change_advanced,
     drop_entries,
     replace_all,
     replace_attribute,
@@ -42,17 +41,14 @@ from tests.support.mutants.replacements import (
 def _plant_completion_in(phase: Phase) -> Replacement:
     """Complete a run that has its answer in a phase in which it must not complete."""
 
-    def wrap_decide(old: DecideFunction) -> DecideFunction:
-        def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
-            if state.phase is phase and state.answer is not None and not state.in_flight:
-                return accept(RunCompleted(output=state.answer))
-            return old(state, run_input, now)
-
-        return decide_wrongly
+    def complete(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        if state.phase is phase and state.answer is not None and not state.in_flight:
+            return (RunCompleted(output=state.answer),)
+        return entries
 
     return replace_all(
-        replace_decide(SettlePhase, wrap_decide),
-        allow_input(SettlePhase, {phase: tuple(Phase)}),
+        change_advanced(complete),
+        allow_advance({phase: (Phase.COMPLETED,)}),
         allow_entry(RunCompleted, {phase: Phase.COMPLETED}),
     )
 
@@ -64,24 +60,16 @@ def _list_oldest_first(state: State) -> list[tuple[Call, CleanupAction]]:
 _LIST_REMAINING_CLEANUPS = undo.list_remaining_cleanups
 
 
-def _cancel_at_once(state: State) -> Iterator[DriverEffect]:
-    effects = list(_PLAN_CANCELLING(state))
-    yield from effects
-    if state.in_flight:
-        yield Settle()
+def _cancel_at_once(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    if state.phase is Phase.CANCELLING and state.in_flight:
+        return step_boundary.make_cancel_entries(state)
+    return entries
 
 
-_PLAN_CANCELLING = scheduler._plan_cancelling
-
-
-def _pause_at_once(state: State, pause: PauseState) -> Iterator[DriverEffect]:
-    effects = list(_PLAN_PAUSING(state, pause))
-    yield from effects
-    if state.in_flight and Settle() not in effects:
-        yield Settle()
-
-
-_PLAN_PAUSING = scheduler._plan_pausing
+def _pause_at_once(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    if state.phase is Phase.PAUSING and state.in_flight:
+        return scheduler._make_pause_entries(state)
+    return entries
 
 
 def _undo_in_flight_only(before: State, after: State, _: Entry) -> State:
@@ -102,20 +90,16 @@ def _forget_aborted_attempt(before: State, after: State, entry: Entry) -> State:
     return after.with_call(replace(call, may_have_happened=False, asked_from_inside=False))
 
 
-def _forget_residue(old: DecideFunction) -> DecideFunction:
+def _forget_residue(_: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     """Drop the residue from `RunCancelled`."""
+    return tuple(
+        replace(entry, residue=()) if isinstance(entry, RunCancelled) else entry
+        for entry in entries
+    )
 
-    def decide_wrongly(state: State, run_input: Input, now: Micros) -> Verdict:
-        verdict = old(state, run_input, now)
-        return replace(
-            verdict,
-            entries=tuple(
-                replace(entry, residue=()) if isinstance(entry, RunCancelled) else entry
-                for entry in verdict.entries
-            ),
-        )
 
-    return decide_wrongly
+def _lose_messages(_: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in entries if not isinstance(entry, MessageClosed))
 
 
 def _give_up_at_once(state: State) -> Iterator[UndoGaveUp]:
@@ -153,6 +137,7 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="complete_over_pause",
+        seed=67,
         description="a run completes after its pause was accepted",
         plant=lambda: _plant_completion_in(Phase.PAUSING),
     ),
@@ -167,16 +152,16 @@ ENDING_MUTANTS = (
     Mutant(
         name="cancel_does_not_wait",
         description="a run is cancelled while a call is in flight",
-        plant=lambda: replace_attribute(scheduler, "_plan_cancelling", _cancel_at_once),
+        plant=lambda: change_advanced(_cancel_at_once),
     ),
     Mutant(
         name="pause_does_not_wait",
         description="a run is paused while a call is in flight",
-        plant=lambda: replace_attribute(scheduler, "_plan_pausing", _pause_at_once),
+        plant=lambda: change_advanced(_pause_at_once),
     ),
     Mutant(
         name="undo_set_lacks_unknown_calls",
-        seed=242,
+        seed=1104,
         description="a call with an unknown outcome is not in the undo set",
         plant=lambda: replace_evolve(CancelRequested, _undo_in_flight_only),
         limit=20000,
@@ -224,7 +209,7 @@ ENDING_MUTANTS = (
     Mutant(
         name="residue_forgotten",
         description="a cancel with residue reports none",
-        plant=lambda: replace_decide(SettlePhase, _forget_residue),
+        plant=lambda: change_advanced(_forget_residue),
     ),
     Mutant(
         name="undo_given_up_at_once",
@@ -264,9 +249,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="messages_lost_at_completion",
-        seed=247,
+        seed=543,
         description="a message that is pending when the run completes is lost",
-        plant=lambda: drop_entries(SettlePhase, MessageClosed),
+        plant=lambda: change_advanced(_lose_messages),
     ),
     Mutant(
         name="messages_lost_at_a_cancel",
@@ -277,7 +262,7 @@ ENDING_MUTANTS = (
         name="calls_not_sealed_at_a_cancel",
         description="a cancelled run leaves calls open",
         plant=lambda: replace_all(
-            replace_attribute(decide_lifecycle, "make_cancel_entries", _cancel_without_sealing),
+            replace_attribute(scheduler, "make_cancel_entries", _cancel_without_sealing),
             replace_attribute(decide_controls, "make_cancel_entries", _cancel_without_sealing),
         ),
     ),

@@ -7,12 +7,14 @@ from unittest.mock import patch
 
 from msgspec import Struct
 
-from midrun.core.decide import DECIDE_FUNCTIONS
+from midrun.core import scheduler, transitions
+from midrun.core.decide import asks, calls, controls, conversation, lifecycle
 from midrun.core.entries import Entry
 from midrun.core.evolve import EVOLVE_FUNCTIONS
 from midrun.core.ids import SEQ_ZERO, Micros
 from midrun.core.state import State
 from midrun.core.transitions import (
+    ADVANCE_TABLE,
     ENTRY_TABLE,
     INPUT_TABLE,
     Accepted,
@@ -22,10 +24,14 @@ from midrun.core.transitions import (
     Verdict,
 )
 from midrun.core.values import Phase
+from tests.support.simulate import journal
 from tests.support.simulate.setup import Strategy
 
 Replacement = AbstractContextManager[object]
 DecideFunction = Callable[[State, Input, Micros], Verdict]
+AdvanceFunction = Callable[
+    [State, Micros, scheduler.Reserve, scheduler.MayStart], tuple[Entry, ...]
+]
 
 DEFAULT_LIMIT_SCHEDULES: Final = 5000
 
@@ -61,8 +67,10 @@ def replace_decide(
     kind: type[Input], new: Callable[[DecideFunction], DecideFunction]
 ) -> Replacement:
     """Wrap the decide function of this kind of input."""
-    old: DecideFunction = DECIDE_FUNCTIONS[kind]
-    return patch.dict(DECIDE_FUNCTIONS, {kind: new(old)})
+    name = transitions.get_input_name(kind)
+    modules = (controls, asks, conversation, calls, lifecycle)
+    owner = next(module for module in modules if hasattr(module, name))
+    return patch.object(owner, name, new(getattr(owner, name)))
 
 
 def drop_entries(kind: type[Input], *without: type[Entry]) -> Replacement:
@@ -79,6 +87,30 @@ def drop_entries(kind: type[Input], *without: type[Entry]) -> Replacement:
         return decide_wrongly
 
     return replace_decide(kind, wrap_decide)
+
+
+def replace_advance(new: Callable[[AdvanceFunction], AdvanceFunction]) -> Replacement:
+    """Wrap the function that returns the entries which follow from the journal alone."""
+    return patch.object(journal, "advance", new(scheduler.advance))
+
+
+def change_advanced(
+    change: Callable[[State, tuple[Entry, ...]], tuple[Entry, ...]],
+) -> Replacement:
+    """Change the entries that follow from a state."""
+
+    def wrap_advance(old: AdvanceFunction) -> AdvanceFunction:
+        return lambda state, now, reserve, may_start: change(
+            state, old(state, now, reserve, may_start)
+        )
+
+    return replace_advance(wrap_advance)
+
+
+def allow_advance(also: Mapping[Phase, tuple[Phase, ...]]) -> Replacement:
+    """Let the entries that follow lead to other phases."""
+    wider = {phase: (*ADVANCE_TABLE.get(phase, ()), *to) for phase, to in also.items()}
+    return patch.dict(ADVANCE_TABLE, wider)
 
 
 def replace_evolve(

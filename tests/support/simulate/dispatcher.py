@@ -11,14 +11,11 @@ from midrun.core.driver_inputs import (
     AskPerson,
     CloseCall,
     CloseUndo,
-    CrossBoundary,
     ReportLateResult,
     SaveProgress,
     SetPlan,
     SettleCall,
-    StartCall,
 )
-from midrun.core.effects import Advance, CallModel, CallTool
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -31,10 +28,9 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.ids import CallId, Seq, make_undo_key
-from midrun.core.scheduler import plan_effects
 from midrun.core.state import Call, State
-from midrun.core.transitions import Accepted, Verdict
-from midrun.core.values import Actor, Effect, Reply, Spend
+from midrun.core.transitions import Accepted
+from midrun.core.values import Actor, CallPurpose, Effect, Reply, Spend
 from midrun.errors import HaltInForce, KindRefused, StaleEpoch
 from midrun.ports.store import Lease
 from tests.support.simulate.checks import Violation
@@ -46,6 +42,12 @@ from tests.support.simulate.world import Child
 
 LONG_CALL_PARTS: Final = 2
 MODEL_RESERVE: Final = Spend(tokens=10, cost=1000)
+
+
+def reserve_model_call(_: State, __: CallPurpose) -> Spend:
+    """Return the spend that every model call of a run with a cap on spend reserves."""
+    return MODEL_RESERVE
+
 
 Outcome = CallDone | CallFailed | CallAborted | CallUnknown
 
@@ -162,15 +164,6 @@ class Dispatcher:
 
     # ── starts and outcomes ───────────────────────────────────────────────────────────────
 
-    def add_start(self, batch: Batch, effect: CallModel | CallTool, seen: int) -> Verdict:
-        """Add the start of a call that was planned at entry `seen`."""
-        call = batch.state.find_call(effect.call)
-        reserve = TOOLS[call.use.tool].reserve if call and call.use.tool else MODEL_RESERVE
-        driver_input = StartCall(
-            epoch=self.lease.epoch, call=effect.call, seen_seq=Seq(seen), reserved=reserve
-        )
-        return self.journal.add_driver_input(batch, driver_input)
-
     def close_call(self, running: InFlightCall, outcome: Outcome) -> Steps:
         """Journal the outcome, possibly with the next start; if fenced, as a late result."""
         driver_input = CloseCall(epoch=self.lease.epoch, outcome=outcome)
@@ -209,15 +202,8 @@ class Dispatcher:
             return False
         ends = len(batch.entries)
         for _ in range(4):
-            effects = plan_effects(batch.state)
-            if Advance() in effects:
-                batch.add(CrossBoundary(epoch=self.lease.epoch))
-                continue
-            starts = [o for o in effects if isinstance(o, CallModel | CallTool)]
-            for effect in starts[:1]:
-                if getattr(effect, "not_before", None) is None:
-                    self.add_start(batch, effect, batch.state.seq)
-            break
+            if not batch.advance(reserve_model_call):
+                break
         return len(batch.entries) > ends and self.commit(batch)
 
     def _report_late(self, running: InFlightCall, outcome: Outcome) -> Steps:

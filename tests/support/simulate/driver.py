@@ -1,47 +1,42 @@
-"""The driver loop of one process: take the lease, read, plan effects, perform them.
+"""The driver loop of one process: take the lease, read, append what follows, run effects.
 
-It decides nothing. Each effect becomes a driver input that is decided on the state that was
-read. If the journal has grown meanwhile, the loop reads again; if it is fenced, it drops all.
+It decides nothing. If the journal has grown meanwhile, the loop reads again; if it is fenced,
+it drops all.
 """
 
 from midrun.core.controls import Halt
 from midrun.core.driver_inputs import (
-    CrossBoundary,
     DriverInput,
     FailRun,
     FinishHostedAgent,
     ProposeCall,
     RecordStopVerdict,
-    SettlePhase,
     StandDown,
-    StartUndo,
     Wake,
 )
 from midrun.core.effects import (
     AbortCall,
-    Advance,
-    CallModel,
-    CallTool,
     CheckCall,
     ControlChild,
     DriverEffect,
     EvaluateStopCondition,
-    GiveBackLease,
-    Release,
     RunHost,
-    Settle,
-    Undo,
-    WakeAt,
 )
 from midrun.core.ids import Micros
-from midrun.core.scheduler import plan_effects
+from midrun.core.scheduler import find_retry_time, find_wake_time, list_effects
 from midrun.core.state import State
 from midrun.core.transitions import Accepted
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
-from tests.support.simulate.dispatcher import Dispatcher, check_or_kill_process
+from tests.support.simulate.dispatcher import (
+    Dispatcher,
+    check_or_kill_process,
+    reserve_model_call,
+)
 from tests.support.simulate.environment import Environment
 from tests.support.simulate.programs import propose_uses
 from tests.support.simulate.scheduler import Process, Steps
+
+CHILD_STOP_REASONS = {"pause": "paused", "cancel": "cancelled", "halt": "halted"}
 
 
 class Driver:
@@ -104,22 +99,24 @@ class Driver:
             ):
                 dispatcher.record_halt(scopes[0], "olga")
                 continue
-            busy = state.in_flight or state.cleanup_in_flight
-            if self.is_shutting_down and (not busy or self.env.chance(0.5)):
-                self._append_input(
-                    dispatcher, state, StandDown(epoch=dispatcher.lease.epoch, why="shutdown")
-                )
-                if not busy:
-                    continue
-            effects = plan_effects(state)
+            if self.is_shutting_down and self._stand_down(dispatcher, state):
+                continue
+            effects = list_effects(state)
             self._stop_calls(dispatcher, effects)
-            self.wake_at = self._find_wake_at(effects)
+            if self._wake_run(state):
+                continue
             due_effects = [e for e in effects if self._is_due(dispatcher, e)]
-            if due_effects:
+            follows = not self.is_shutting_down and self.journal.has_next_entries(
+                state, reserve_model_call
+            )
+            if follows or due_effects:
                 if self._fails_run(dispatcher, state):
                     continue
                 yield None  # a real driver awaits here, and the journal may grow
-                self._perform_first(dispatcher, due_effects, state)
+                if follows:
+                    self._advance(dispatcher, state)
+                else:
+                    self._perform(dispatcher, due_effects[0], state)
                 continue
             seq, phase, was_shutting_down = state.seq, state.phase, self.is_shutting_down
             yield (
@@ -131,6 +128,15 @@ class Driver:
                     or (bool(self.journal.halt_scopes) and phase is not Phase.HALTED)  # noqa: B023 - as above
                 )
             )
+
+    def _stand_down(self, dispatcher: Dispatcher, state: State) -> bool:
+        """Return the lease if nothing is in flight; sometimes try it in any case."""
+        busy = bool(state.in_flight or state.cleanup_in_flight)
+        if not busy or self.env.chance(0.5):
+            self._append_input(
+                dispatcher, state, StandDown(epoch=dispatcher.lease.epoch, why="shutdown")
+            )
+        return not busy
 
     def _fails_run(self, dispatcher: Dispatcher, state: State) -> bool:
         """Let the agent's own code raise with a small chance; return whether it did."""
@@ -152,51 +158,35 @@ class Driver:
                 case AbortCall(call=call, reason=reason) if call in dispatcher.calls:
                     dispatcher.calls[call].stop_reason = reason
                 case ControlChild(call=call, control=control) if call in dispatcher.calls:
-                    dispatcher.calls[call].stop_reason = (
-                        "cancelled" if control == "cancel" else control
-                    )
+                    dispatcher.calls[call].stop_reason = CHILD_STOP_REASONS[control]
                 case _:
                     continue
 
-    def _find_wake_at(self, effects: tuple[DriverEffect, ...]) -> Micros | None:
-        times = [e.at for e in effects if isinstance(e, WakeAt)]
-        times += [
-            e.not_before
-            for e in effects
-            if isinstance(e, CallModel | Undo | Release)
-            and e.not_before
-            and not self.is_shutting_down
-        ]
-        return min(times, default=None)
+    def _find_wake_at(self, state: State) -> Micros | None:
+        is_timed = state.phase in (Phase.RUNNING, Phase.PAUSING)
+        times = [find_wake_time(state)] if is_timed else []
+        if not self.is_shutting_down:
+            times.append(find_retry_time(state, self.env.now))
+        return min((time for time in times if time is not None), default=None)
 
     def _is_due(self, dispatcher: Dispatcher, effect: DriverEffect) -> bool:
-        if self.is_shutting_down and not isinstance(effect, WakeAt):
+        if self.is_shutting_down or isinstance(effect, AbortCall | ControlChild):
             return False
-        match effect:
-            case AbortCall() | ControlChild():
-                return False
-            case WakeAt(at=at):
-                return at <= self.env.now
-            case (
-                CallModel(not_before=after) | Undo(not_before=after) | Release(not_before=after)
-            ):
-                return after is None or after <= self.env.now
-            case CheckCall(call=call):
-                return call not in dispatcher.running_checks
-            case _:
-                return True
+        return not isinstance(effect, CheckCall) or (
+            effect.call not in dispatcher.running_checks
+        )
 
-    def _perform_first(
-        self, dispatcher: Dispatcher, effects: list[DriverEffect], state: State
-    ) -> None:
-        """Perform the first effect; if it is a start, the other starts as well."""
+    def _advance(self, dispatcher: Dispatcher, state: State) -> None:
+        """Append the entries that follow, in one batch or in several."""
+        batch = self.journal.make_batch(self._choose_state(state))
+        while batch.advance(reserve_model_call):
+            if not self.env.chance(self.env.setup.batch_share):
+                break
+        dispatcher.commit(batch)
+
+    def _perform(self, dispatcher: Dispatcher, effect: DriverEffect, state: State) -> None:
         epoch = dispatcher.lease.epoch
-        match effects[0]:
-            case Advance():
-                self._append_input(dispatcher, state, CrossBoundary(epoch=epoch))
-            case CallModel() | CallTool():
-                starts = [e for e in effects if isinstance(e, CallModel | CallTool)]
-                self._start_calls(dispatcher, starts, state)
+        match effect:
             case CheckCall(call=call):
                 dispatcher.running_checks.add(call)
                 made = state.find_call(call)
@@ -211,20 +201,10 @@ class Driver:
                 self._append_input(
                     dispatcher, state, RecordStopVerdict(epoch=epoch, name=name, met=met)
                 )
-            case Undo(call=call, action=action) | Release(call=call, action=action):
-                self._append_input(
-                    dispatcher, state, StartUndo(epoch=epoch, call=call, action=action)
-                )
             case RunHost():
                 self._run_hosted_agent(dispatcher, state)
-            case Settle():
-                self._append_input(dispatcher, state, SettlePhase(epoch=epoch))
-            case GiveBackLease():
-                self._append_input(dispatcher, state, StandDown(epoch=epoch, why="halted"))
-            case WakeAt():
-                self._wake_run()
-            case _:
-                raise AssertionError(effects[0])
+            case AbortCall() | ControlChild():
+                raise AssertionError(effect)
 
     def _choose_state(self, state: State) -> State:
         """Return the state that was read, or the current one, at random."""
@@ -236,19 +216,6 @@ class Driver:
         batch = self.journal.make_batch(self._choose_state(state))
         if isinstance(self.journal.add_driver_input(batch, driver_input), Accepted):
             dispatcher.commit(batch)
-
-    def _start_calls(
-        self, dispatcher: Dispatcher, effects: list[CallModel | CallTool], state: State
-    ) -> None:
-        batch = self.journal.make_batch(self._choose_state(state))
-        for effect in effects:
-            before = batch.state.phase
-            verdict = dispatcher.add_start(batch, effect, state.seq)
-            if not isinstance(verdict, Accepted) or batch.state.phase is not before:
-                break
-            if not self.env.chance(self.env.setup.batch_share):
-                break
-        dispatcher.commit(batch)
 
     def _run_hosted_agent(self, dispatcher: Dispatcher, state: State) -> None:
         """Let the hosted agent propose its next calls, or finish."""
@@ -264,8 +231,14 @@ class Driver:
             )
         dispatcher.commit(batch)
 
-    def _wake_run(self) -> None:
+    def _wake_run(self, state: State) -> bool:
+        """Set the time of the next timer; append the entries of those that are due.
+
+        False if there are none.
+        """
+        self.wake_at = self._find_wake_at(state)
+        if self.wake_at is None or self.wake_at > self.env.now:
+            return False
         batch = self.journal.make_batch()
         batch.add(Wake())
-        if batch.entries:
-            self.journal.commit(batch)
+        return bool(batch.entries) and self.journal.commit(batch)

@@ -17,8 +17,10 @@ from midrun.core.entries import Entry, Record
 from midrun.core.evolve import apply_entries, evolve, fold
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head, build_head
+from midrun.core.scheduler import Reserve, advance, start_all
 from midrun.core.state import State
 from midrun.core.transitions import (
+    ADVANCE_TABLE,
     INPUT_TABLE,
     START_ENTRY_TYPES,
     Accepted,
@@ -83,6 +85,21 @@ class Batch:
         self.state = after
         return verdict
 
+    def advance(self, reserve: Reserve) -> bool:
+        """Add the next entries that follow from the journal alone; False if there are none."""
+        entries = advance(self.state, self.now, reserve, start_all)
+        if not entries:
+            return False
+        try:
+            after = apply_entries(self.state, entries, self.now)
+        except JournalCorrupt as error:
+            raise Violation("FOLD", f"{entries} follow, but {error}") from error
+        if after.phase not in ADVANCE_TABLE[self.state.phase]:
+            raise Violation("TABLE", f"{entries} led from {self.state.phase} to {after.phase}")
+        self.entries += entries
+        self.state = after
+        return True
+
 
 class SimulatedJournal:
     """The journal of one run, its store and its current state."""
@@ -114,6 +131,10 @@ class SimulatedJournal:
         self._apply_append(
             batch, run_now(self.store.create(self.run, entries, head=head)), None
         )
+
+    def has_next_entries(self, state: State, reserve: Reserve) -> bool:
+        """Return whether entries follow from `state` alone."""
+        return Batch(state, self.clock()).advance(reserve)
 
     def add_driver_input(self, batch: Batch, driver_input: DriverInput) -> Verdict:
         """Add a driver input to `batch`, and count a refusal."""

@@ -22,7 +22,7 @@ from midrun.core.stops import (
     Stop,
     TextMention,
 )
-from midrun.core.values import Effect, Message, PlanItem, Reply, RequestedCall, Spend, Traits
+from midrun.core.values import Effect, Message, PlanItem, Reply, RequestedCall, Traits
 
 Behaviour = Literal["plain", "asks", "long", "hangs", "fails", "plans", "child"]
 
@@ -30,11 +30,10 @@ READ, SAFE, ONCE = Effect.READ, Effect.IDEMPOTENT, Effect.ONCE
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A tool: its traits, its behaviour, and the reserve of one call."""
+    """A tool: its traits and its behaviour."""
 
     traits: Traits
     behaviour: Behaviour = "plain"
-    reserve: Spend = Spend()
 
 
 TOOLS: Final[dict[str, Tool]] = {
@@ -61,7 +60,7 @@ TOOLS: Final[dict[str, Tool]] = {
     "plan": Tool(traits=Traits(effect=READ), behaviour="plans"),
     "child": Tool(traits=Traits(undo=True), behaviour="child"),  # its undo ends the child
     "note": Tool(traits=Traits(effect=ONCE, undo=True, approve="queue", ask_ttl=30_000)),
-    "search": Tool(traits=Traits(effect=SAFE), reserve=Spend(tokens=10)),
+    "search": Tool(traits=Traits(effect=SAFE)),
     "none": Tool(traits=Traits()),
 }
 

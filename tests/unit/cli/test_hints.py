@@ -186,7 +186,7 @@ def test_a_refusal_spells_controls_like_commands() -> None:
     """`take-over`, not `take_over`."""
     text = format_refusal(make_refusal("no_such_frame", by=""))
     assert text == (
-        "Cannot drop-frame run_1: there is no such suspended task (no_such_frame). "
+        "Cannot drop-frame run_1: there is no such held topic (no_such_frame). "
         "Allowed now: take-over."
     )
 
@@ -199,12 +199,12 @@ def test_a_refusal_spells_controls_like_commands() -> None:
         ("not_paused", "ada", "it is not paused; ada was first at seq 7 (not_paused)."),
         ("cap_reached", "steps", "it has reached its cap on steps (cap_reached)."),
         ("not_allowed", "operator", "only operator may decide this (not_allowed)."),
-        ("frame_not_on_top", "f2", "the suspended task f2 is on top (frame_not_on_top)."),
+        ("frame_not_on_top", "f2", "the held topic f2 is on top (frame_not_on_top)."),
         ("taken_over", "ada", "ada has taken it over (taken_over)."),
     ],
 )
 def test_a_refusal_names_by_according_to_its_reason(
     reason: str, by: str, expected: str
 ) -> None:
-    """For some reasons `by` is a cap, a role or a suspended task."""
+    """For some reasons `by` is a cap, a role or a held topic."""
     assert expected in str(make_refusal(reason, by=by))

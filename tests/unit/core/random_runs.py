@@ -11,9 +11,15 @@ from msgspec.structs import replace
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core import effects as o
 from midrun.core.controls import Control
-from midrun.core.driver_inputs import DriverInput
+from midrun.core.effects import (
+    AbortCall,
+    CheckCall,
+    ControlChild,
+    DriverEffect,
+    EvaluateStopCondition,
+    RunHost,
+)
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -28,7 +34,13 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.run_head import build_head
-from midrun.core.scheduler import find_wake_time, plan_effects
+from midrun.core.scheduler import (
+    advance,
+    find_retry_time,
+    find_wake_time,
+    list_effects,
+    start_all,
+)
 from midrun.core.state import Call, State
 from midrun.core.stops import (
     Custom,
@@ -42,6 +54,7 @@ from midrun.core.stops import (
     measure_caps,
 )
 from midrun.core.transitions import (
+    ADVANCE_TABLE,
     GUARD_REFUSALS,
     INPUT_TABLE,
     Accepted,
@@ -260,9 +273,6 @@ def make_unplanned_input(choose: Choose, state: State) -> v.DriverInput:
     action: CleanupAction = choose(ACTIONS)
     items = (PlanItem(text="one", state="done"), PlanItem(text="two"))
     inputs: tuple[v.DriverInput, ...] = (
-        v.CrossBoundary(epoch=epoch),
-        v.SettlePhase(epoch=epoch),
-        v.StartCall(epoch=epoch, call=call, seen_seq=choose((state.seq, Seq(state.seq // 2)))),
         v.CloseCall(epoch=epoch, outcome=CallDone(call=call)),
         v.CloseUndo(epoch=epoch, outcome=UndoDone(call=call, action=action)),
         v.AskPerson(epoch=epoch, call=call, question="Which one?"),
@@ -272,7 +282,6 @@ def make_unplanned_input(choose: Choose, state: State) -> v.DriverInput:
         v.SetPlan(epoch=epoch, items=items),
         v.RecordStopVerdict(epoch=epoch, name="checks:enough", met=choose(BOOLEANS)),
         v.SettleCall(epoch=epoch, call=call, happened=choose(BOOLEANS)),
-        v.StartUndo(epoch=epoch, call=call, action=action),
         v.FinishHostedAgent(epoch=epoch, output="over"),
         v.FailRun(epoch=epoch, error="boom"),
         v.StandDown(epoch=epoch),
@@ -288,34 +297,18 @@ def make_host_input(choose: Choose, epoch: Epoch) -> v.DriverInput:
     return v.FinishHostedAgent(epoch=epoch, output="hosted")
 
 
-def make_effect_input(  # noqa: C901 - one arm per effect
-    choose: Choose, effect: o.DriverEffect, state: State
-) -> v.DriverInput | None:
-    """Return the input of a driver that performs `effect`; None if the driver must wait."""
+def make_effect_input(choose: Choose, effect: DriverEffect, state: State) -> v.DriverInput:
+    """Return the input of a driver that performs `effect`."""
     epoch = state.epoch
     match effect:
-        case o.Advance():
-            return v.CrossBoundary(epoch=epoch)
-        case o.CallModel(call=call) | o.CallTool(call=call):
-            return v.StartCall(
-                epoch=epoch, call=call, seen_seq=state.seq, reserved=choose_spend(choose)
-            )
-        case o.CheckCall(call=call):
+        case CheckCall(call=call):
             return v.SettleCall(epoch=epoch, call=call, happened=choose(BOOLEANS))
-        case o.EvaluateStopCondition(name=name):
+        case EvaluateStopCondition(name=name):
             return v.RecordStopVerdict(epoch=epoch, name=name, met=choose(BOOLEANS))
-        case o.AbortCall(call=call) | o.ControlChild(call=call):
+        case AbortCall(call=call) | ControlChild(call=call):
             return v.CloseCall(epoch=epoch, outcome=CallAborted(call=call))
-        case o.Undo(call=call, action=action) | o.Release(call=call, action=action):
-            return v.StartUndo(epoch=epoch, call=call, action=action)
-        case o.RunHost():
+        case RunHost():
             return make_host_input(choose, epoch)
-        case o.Settle():
-            return v.SettlePhase(epoch=epoch)
-        case o.GiveBackLease():
-            return v.StandDown(epoch=epoch, why="parked")
-        case o.WakeAt():
-            return None
 
 
 class RandomRun:
@@ -358,8 +351,8 @@ class RandomRun:
                 self.give(make_call_report(choose, state, call, self.scenario.now))
             else:
                 self.give(make_call_end(choose, state, call))
-        elif effects := plan_effects(state):
-            self.perform(choose, choose(effects))
+        elif not self.advance(choose):
+            self.perform(choose)
 
     def crash_worker(self, _: Choose) -> None:
         """Let another worker take the lease."""
@@ -417,7 +410,7 @@ class RandomRun:
                 *self._journaled_verdicts(run_input),
             }
             assert verdict.reason in allowed, f"{run_input} in {before.phase}: {verdict}"
-        plan_effects(self.state)
+        list_effects(self.state)
         build_head(self.state)
         return verdict
 
@@ -444,16 +437,33 @@ class RandomRun:
         else:
             assert replace(verdict, entries=()) == replace(first_verdict, entries=())
 
-    def perform(self, choose: Choose, effect: o.DriverEffect) -> None:
-        """Perform an effect at once; a driver that has read all entries is never refused."""
-        driver_input: DriverInput | None = make_effect_input(choose, effect, self.state)
-        if driver_input is None:
-            self.scenario = self.scenario.at(
-                max(self.scenario.now, find_wake_time(self.state) or 0)
-            )
-            driver_input = v.Wake()
-        verdict = self.give(driver_input)
-        assert isinstance(verdict, Accepted), f"{effect} was refused: {verdict}"
+    def advance(self, choose: Choose) -> bool:
+        """Append the next entries that follow from the journal; False if there are none."""
+        before = self.state
+        entries = advance(
+            before, self.scenario.now, lambda _, __: choose_spend(choose), start_all
+        )
+        self.scenario = self.scenario.follows(entries)
+        if entries:
+            assert self.state.phase in ADVANCE_TABLE[before.phase], f"{entries} in {before}"
+        return bool(entries)
+
+    def perform(self, choose: Choose) -> None:
+        """Perform an effect, or let the time pass for which the run waits.
+
+        A driver that has read all entries is never refused.
+        """
+        effects = list_effects(self.state)
+        if effects:
+            effect = choose(effects)
+            verdict = self.give(make_effect_input(choose, effect, self.state))
+            assert isinstance(verdict, Accepted), f"{effect} was refused: {verdict}"
+            return
+        times = (find_wake_time(self.state), find_retry_time(self.state, self.scenario.now))
+        due_at = min((time for time in times if time is not None), default=Micros(0))
+        self.scenario = self.scenario.at(max(self.scenario.now, due_at))
+        if due_at == times[0]:
+            self.give(v.Wake())
 
     def assert_sound(self) -> None:
         """Assert that the journal passes every check and folds to the state."""
@@ -479,10 +489,11 @@ class RandomRun:
                 reply = Reply(text="That is all.") if call.call_kind == "model" else None
                 done = CallDone(call=call.id, reply=reply)
                 self.give(v.CloseCall(epoch=state.epoch, outcome=done))
-            else:
-                effects = plan_effects(state)
-                assert effects, f"no call in flight and no effect in {state.phase}"
-                self.perform(choose, effects[0])
+            elif not self.advance(choose):
+                effects = list_effects(state)
+                retry_at = find_retry_time(state, self.scenario.now)
+                assert effects or retry_at, f"nothing follows and no effect in {state.phase}"
+                self.perform(choose)
         assert self.state.phase not in DRIVABLE_PHASES, "the run did not come to rest"
         if self.state.cancel_request is not None:
             assert self.state.phase in {Phase.CANCELLED, Phase.HALTED}

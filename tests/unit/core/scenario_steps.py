@@ -1,7 +1,6 @@
 """Steps that several tests of the core and of the texts share, on top of `Scenario`."""
 
 from midrun.core import driver_inputs as v
-from midrun.core.effects import Release, Undo
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -11,7 +10,6 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.ids import CallId, Epoch
-from midrun.core.scheduler import plan_effects
 from midrun.core.state import Call, CallStage
 from midrun.core.values import CleanupAction
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
@@ -45,12 +43,11 @@ def finish_call(run: Scenario, call: str) -> Scenario:
 def perform_cleanup(run: Scenario) -> Scenario:
     """Perform every undo and release that is planned; the journal must be sound then."""
     run = run.advances()
-    while effects := [e for e in plan_effects(run.state) if isinstance(e, Undo | Release)]:
-        call, action, epoch = effects[0].call, effects[0].action, run.state.epoch
-        run = run.after(
-            v.StartUndo(epoch=epoch, call=call, action=action),
-            v.CloseUndo(epoch=epoch, outcome=UndoDone(call=call, action=action)),
-        ).advances()
+    while (cleanup := run.next_cleanup) is not None:
+        call, action = cleanup
+        outcome = UndoDone(call=call, action=action)
+        run = run.cleans(call, action)
+        run = run.after(v.CloseUndo(epoch=run.state.epoch, outcome=outcome)).advances()
     assert check_journal(run.records) == ()
     return run
 

@@ -9,11 +9,7 @@ from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.decide.asks import may_decide
 from midrun.core.effects import (
-    CallModel,
-    CallTool,
     CheckCall,
-    Settle,
-    Undo,
 )
 from midrun.core.entries import (
     CallAborted,
@@ -24,8 +20,7 @@ from midrun.core.entries import (
     RunStarted,
 )
 from midrun.core.history import make_fork_entry
-from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, Micros, Seq
-from midrun.core.scheduler import plan_effects
+from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, Micros
 from midrun.core.state import CallStage
 from midrun.core.transitions import Accepted, Refused
 from midrun.core.values import Actor, Effect, Json, Phase, RequestedCall, Role, Traits
@@ -76,7 +71,7 @@ def test_the_answer_is_the_result_of_the_tool_which_is_not_called_again() -> Non
     run = run.when(c.Answer(ask=A1, value={"approved": True})).then(phase=Phase.QUEUED)
     call = get_call(run)
     assert (call.stage, call.result) == (CallStage.DONE, {"approved": True})
-    run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
+    run.after(v.TakeLease()).then(starts=(C3,))
 
 
 def test_a_question_with_a_continuation_repeats_the_call_with_the_answer() -> None:
@@ -90,7 +85,7 @@ def test_a_question_with_a_continuation_repeats_the_call_with_the_answer() -> No
         .then(phase=Phase.WAITING)
     )
     run = run.when(c.Answer(ask=A1, value="yes")).then(phase=Phase.QUEUED)
-    run = run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
+    run = run.after(v.TakeLease()).then(starts=(C2,))
     call = get_call(run)
     assert call.question_answer == {
         "continuation": {"state": "s"},
@@ -116,15 +111,10 @@ def test_a_question_can_be_declined_only_if_it_has_a_continuation() -> None:
 def test_other_calls_run_while_one_call_asks_and_the_next_model_call_waits() -> None:
     """A question in the middle of a step repeats no other call and drops none."""
     run = leased_run.replies(ASK, MAIL, SEARCH).starts("c2", "c3").after(ask_input)
-    run = run.then(phase=Phase.RUNNING, plans=(CallTool(call=C4),))
-    run = (
-        run.starts("c4")
-        .after(report_done(C3), report_done(C4))
-        .then(plans=(Settle(),))
-        .advances()
-    )
+    run = run.then(phase=Phase.RUNNING, starts=(C4,))
+    run = run.starts("c4").after(report_done(C3), report_done(C4)).advances()
     run = run.then(phase=Phase.WAITING).when(c.Answer(ask=A1, value="yes"))
-    run.after(v.TakeLease()).then(plans=(CallModel(call=CallId("c5")),))
+    run.after(v.TakeLease()).then(starts=(CallId("c5"),))
 
 
 def test_only_the_first_answer_counts_and_the_second_gets_the_name_of_its_actor() -> None:
@@ -170,7 +160,8 @@ def test_resume_with_an_open_ask_goes_back_to_waiting() -> None:
 
 
 def test_a_failed_run_with_an_open_ask_waits_after_a_resume() -> None:
-    run = leased_run.replies(GATED).after(v.CrossBoundary(epoch=Epoch(1)))
+    asked = leased_run.replies(GATED, SEARCH).starts("c3")  # the ask opens at the same boundary
+    run = asked.after(report_done(C3))
     run.after(v.FailRun(epoch=Epoch(1), error="no")).when(c.Resume()).then(phase=Phase.WAITING)
 
 
@@ -201,7 +192,7 @@ def test_a_declined_call_is_never_made_and_the_agent_is_told_why() -> None:
     run = waiting_for_approval.when(c.Decline(ask=A1, reason="too much", by=Actor(name="bo")))
     call = get_call(run)
     assert (call.stage, call.error) == (CallStage.SEALED, "declined by bo: too much")
-    run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
+    run.after(v.TakeLease()).then(starts=(C3,))
 
 
 def test_an_approval_still_counts_after_a_question_of_the_call() -> None:
@@ -209,7 +200,7 @@ def test_an_approval_still_counts_after_a_question_of_the_call() -> None:
     run = waiting_for_approval.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2")
     run = run.after(v.AskPerson(epoch=run.state.epoch, call=C2, continuation={})).advances()
     run = run.when(c.Answer(ask=A2, value="yes")).after(v.TakeLease())
-    run.then(plans=(CallTool(call=C2),))
+    run.then(starts=(C2,))
     started = run.starts("c2").entries[-1]
     assert isinstance(started, CallStarted)
     assert started.approval is not None
@@ -217,8 +208,8 @@ def test_an_approval_still_counts_after_a_question_of_the_call() -> None:
 
 
 def test_a_queued_approval_lets_the_agent_go_on_and_its_outcome_comes_as_a_message() -> None:
-    run = leased_run.replies(POST).advances().then(plans=(CallModel(call=C3),))
-    run = run.when(c.Approve(ask=A1)).then(plans=(CallTool(call=C2),))
+    run = leased_run.replies(POST).advances().then(starts=(C3,))
+    run = run.when(c.Approve(ask=A1)).then(starts=(C2,))
     run = run.starts("c2").after(report_done(C2))
     assert run.state.messages[-1].kind == "outcome"
     assert run.state.messages[-1].calls == ("c2",)
@@ -227,7 +218,7 @@ def test_a_queued_approval_lets_the_agent_go_on_and_its_outcome_comes_as_a_messa
 def test_a_run_that_would_complete_waits_for_its_queued_approvals() -> None:
     run = leased_run.replies(POST).advances().replies(text="done").advances()
     run = run.then(phase=Phase.WAITING).when(c.Decline(ask=A1)).then(phase=Phase.QUEUED)
-    run.after(v.TakeLease()).then(plans=(CallModel(call=C4),))
+    run.after(v.TakeLease()).then(starts=(C4,))
 
 
 def test_an_undecided_approval_expires_after_the_ask_ttl_of_its_tool() -> None:
@@ -244,9 +235,7 @@ def test_an_undecided_approval_expires_after_the_ask_ttl_of_its_tool() -> None:
 def test_an_approval_that_expires_before_the_start_is_asked_for_again() -> None:
     """The call was approved, but no worker drove the run in time."""
     run = leased_run.replies(EXPIRING).advances().when(c.Approve(ask=A1)).later(61)
-    start = v.StartCall(epoch=E2, call=C2, seen_seq=Seq(run.state.seq + 1))
-    run = run.when(v.TakeLease()).when(start)
-    run = run.advances().then(phase=Phase.WAITING)
+    run = run.when(v.TakeLease()).tries("c2").then(phase=Phase.WAITING)
     assert [ask.id for ask in run.state.asks] == ["a1", "a2"]
     assert get_stage(run) is CallStage.ASKING
 
@@ -270,7 +259,7 @@ def test_a_repeated_ask_keeps_the_undo_and_allows_no_other_arguments() -> None:
     run = run.when(c.Resume()).after(v.TakeLease()).advances().then(phase=Phase.WAITING)
     run.when(c.Approve(ask=A2, args={"eur": 9})).then(refused="already_attempted")
     run = run.when(c.Cancel()).then(phase=Phase.CANCELLING).after(v.TakeLease())
-    run.then(plans=(Undo(call=C2),))
+    run.then(cleans=((C2, "undo"),))
 
 
 def test_an_approval_is_void_after_a_redirect_even_if_that_was_withdrawn() -> None:
@@ -291,9 +280,8 @@ def test_a_redirect_voids_the_approval_of_a_call_in_a_held_topic() -> None:
     )
     run = run.when(c.Approve(ask=A1, by=BO), c.Redirect(text="Other")).advances()
     run = run.replies(text="Because.").advances()
-    starts = [effect for effect in plan_effects(run.state) if isinstance(effect, CallTool)]
     assert not any(isinstance(e, CallStarted) and e.call == C2 for e in run.entries)
-    assert CallTool(call=C2) not in starts
+    assert (C2, "call") not in run.next_starts
 
 
 # ── audience and four eyes ─────────────────────────────────────────────────────────────
@@ -443,7 +431,7 @@ def test_arguments_edited_under_four_eyes_need_the_approval_of_another_person() 
     assert (ask.id, ask.data, ask.excluded) == ("a2", {"eur": 900}, ("ann", "bo"))
     run.when(c.Approve(ask=ask.id, by=BO)).then(refused="not_allowed")
     approved = run.when(c.Approve(ask=ask.id, by=CY)).after(v.TakeLease())
-    approved.then(plans=(CallTool(call=C2),))
+    approved.then(starts=(C2,))
     edited_again = take_and_advance(run.when(c.Approve(ask=ask.id, args={"eur": 9}, by=CY)))
     assert edited_again.state.asks[-1].excluded == ("ann", "bo", "cy")
 
@@ -451,7 +439,7 @@ def test_arguments_edited_under_four_eyes_need_the_approval_of_another_person() 
 def test_arguments_that_are_sent_back_unchanged_are_not_an_edit() -> None:
     """A form that sends all fields does not require a third person."""
     run = leased_run.replies(SIGN).advances().when(c.Approve(ask=A1, args={"eur": 5}, by=BO))
-    run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
+    run.after(v.TakeLease()).then(starts=(C2,))
 
 
 def test_four_eyes_exclude_every_person_who_imported_the_run() -> None:
@@ -515,7 +503,7 @@ def test_an_unknown_call_that_is_not_safe_to_repeat_is_put_to_a_person() -> None
     run = leased_run.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
     run = run.then(phase=Phase.WAITING)
     assert run.state.asks[0].ask_kind == "unsure"
-    run.when(v.StartCall(epoch=E2, call=C2, seen_seq=run.state.seq)).then(refused="lease_lost")
+    run.then(starts=())
     run.when(c.Answer(ask=A1, value="perhaps")).then(refused="not_an_outcome")
 
 
@@ -529,16 +517,15 @@ def test_the_answer_of_a_person_settles_an_unsure_call(answer: Json, stage: Call
     run = run.when(c.Answer(ask=A1, value=answer)).then(phase=Phase.QUEUED)
     assert get_stage(run) is stage
     run = run.after(v.TakeLease())
-    expected = CallTool(call=C2) if answer == "no" else CallModel(call=C3)
-    run.then(plans=(expected,))
+    run.then(starts=(C2 if answer == "no" else C3,))
 
 
 def test_an_unknown_call_with_a_check_is_checked_before_a_person_is_asked() -> None:
     checked = RequestedCall(tool="mail", args={}, traits=Traits(check=True))
     run = leased_run.replies(checked).starts("c2").after(v.TakeLease())
-    run = run.then(plans=(CheckCall(call=C2),))
+    run = run.then(effects=(CheckCall(call=C2),))
     run = run.after(v.SettleCall(epoch=E2, call=C2, happened=True, result="sent"))
-    run.then(plans=(CallModel(call=C3),))
+    run.then(starts=(C3,))
 
 
 def test_an_unsure_call_is_put_to_the_audience_that_may_approve_it() -> None:
@@ -569,7 +556,7 @@ def test_a_late_result_counts_after_a_person_answered_no() -> None:
     """A call whose result is journaled is never made again."""
     run = unsure_payment.when(c.Answer(ask=A1, value="no"), late_payment)
     assert get_stage(run) is CallStage.DONE
-    run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
+    run.after(v.TakeLease()).then(starts=(C3,))
 
 
 def test_a_late_result_of_an_earlier_attempt_keeps_the_call_in_the_undo_set() -> None:
@@ -577,4 +564,4 @@ def test_a_late_result_of_an_earlier_attempt_keeps_the_call_in_the_undo_set() ->
     run = unsure_payment.when(c.Answer(ask=A1, value="no")).after(v.TakeLease()).starts("c2")
     run = run.when(late_payment)
     run = run.after(v.CloseCall(epoch=Epoch(3), outcome=CallFailed(call=C2, error="no")))
-    run.when(c.Cancel()).then(plans=(Undo(call=C2),))
+    run.when(c.Cancel()).then(cleans=((C2, "undo"),))

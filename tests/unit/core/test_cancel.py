@@ -6,11 +6,7 @@ from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.effects import (
     AbortCall,
-    CallModel,
     ControlChild,
-    Release,
-    Settle,
-    Undo,
 )
 from midrun.core.entries import (
     CallAborted,
@@ -25,7 +21,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId
 from midrun.core.run_head import build_head
-from midrun.core.scheduler import plan_effects
+from midrun.core.scheduler import list_effects
 from midrun.core.values import Actor, Effect, Origin, Phase, RequestedCall, Traits, UndoSet
 from midrun.testing.scenario import LEASED_RUN, given
 from midrun.text.report import build_report
@@ -66,9 +62,7 @@ drafting = leased_run.replies(DRAFT, DRAFT).starts("c2", "c3")
 def test_a_cancel_aborts_the_calls_in_flight_and_no_other_call_starts() -> None:
     run = drafting.when(c.Cancel()).then(phase=Phase.CANCELLING)
     aborts = (AbortCall(call=C2, reason="cancelled"), AbortCall(call=C3, reason="cancelled"))
-    run.then(plans=aborts)
-    start = v.StartCall(epoch=E1, call=CallId("c4"), seen_seq=run.state.seq)
-    run.when(start).then(refused="is_cancelling")
+    run.then(starts=(), effects=aborts)
 
 
 def test_an_aborted_call_is_undone() -> None:
@@ -89,7 +83,7 @@ def test_a_call_that_fails_after_a_cancel_request_is_undone() -> None:
     """An error is no proof that the call had no effect."""
     run = leased_run.replies(DRAFT).starts("c2").when(c.Cancel())
     run = run.after(v.CloseCall(epoch=E1, outcome=CallFailed(call=C2, error="cut off")))
-    run = run.then(plans=(Undo(call=C2),)).after(v.StartUndo(epoch=E1, call=C2))
+    run = run.then(cleans=((C2, "undo"),)).cleans(C2)
     run.after(v.CloseUndo(epoch=E1, outcome=UndoDone(call=C2))).advances().then(
         phase=Phase.CANCELLED
     )
@@ -168,8 +162,8 @@ def test_an_undo_that_fails_every_attempt_becomes_residue_and_the_others_run() -
     run = drafting.when(c.Cancel()).after(report_done(C2), report_done(C3))
     failed = UndoFailed(call=C3, error="403")
     for _ in range(5):
-        run = run.then(plans=(Undo(call=C3),))
-        run = run.after(v.StartUndo(epoch=E1, call=C3), v.CloseUndo(epoch=E1, outcome=failed))
+        run = run.then(cleans=((C3, "undo"),))
+        run = run.cleans(C3).after(v.CloseUndo(epoch=E1, outcome=failed))
     run = perform_cleanup(run.advances()).then(phase=Phase.CANCELLED)
     assert [item.call for item in run.state.residue] == ["c3"]
     report = build_report(run.state)
@@ -190,7 +184,7 @@ def test_an_undo_that_did_not_stop_becomes_residue_after_one_attempt() -> None:
     run = drafting.when(c.Cancel()).after(report_done(C2), report_done(C3))
     assert not build_report(run.state).clean
     failed = UndoFailed(call=C3, error="it did not stop", final=True)
-    run = run.after(v.StartUndo(epoch=E1, call=C3), v.CloseUndo(epoch=E1, outcome=failed))
+    run = run.cleans(C3).after(v.CloseUndo(epoch=E1, outcome=failed))
     run = perform_cleanup(run.advances()).then(phase=Phase.CANCELLED)
     assert [item.call for item in run.state.residue] == ["c3"]
     assert not build_report(run.state).clean
@@ -199,8 +193,8 @@ def test_an_undo_that_did_not_stop_becomes_residue_after_one_attempt() -> None:
 def test_an_undo_whose_worker_died_is_started_again_by_the_next_worker() -> None:
     """Both attempts have the same key, so the second is safe."""
     run = drafting.when(c.Cancel()).after(report_done(C2), report_done(C3))
-    run = run.after(v.StartUndo(epoch=E1, call=C3), v.TakeLease())
-    run.then(phase=Phase.CANCELLING, plans=(Undo(call=C3),))
+    run = run.cleans(C3).after(v.TakeLease())
+    run.then(phase=Phase.CANCELLING, cleans=((C3, "undo"),))
 
 
 def test_accepted_residue_needs_no_attention() -> None:
@@ -209,9 +203,12 @@ def test_accepted_residue_needs_no_attention() -> None:
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).replies(text="done")
     failed = UndoFailed(call=C2, action="release", error="403")
     for _ in range(5):
-        run = run.then(plans=(Release(call=C2),)).after(
-            v.StartUndo(epoch=E1, call=C2, action="release"),
-            v.CloseUndo(epoch=E1, outcome=failed),
+        run = (
+            run.then(cleans=((C2, "release"),))
+            .cleans(C2, "release")
+            .after(
+                v.CloseUndo(epoch=E1, outcome=failed),
+            )
         )
     run = run.advances().then(phase=Phase.COMPLETED)
     assert build_head(run.state).attention == "residue"
@@ -261,20 +258,16 @@ def test_a_cancel_while_halted_is_journaled_at_once_and_undoes_after_the_lift() 
 
 def test_only_a_halt_interrupts_an_undo() -> None:
     run = drafting.when(c.Cancel()).after(report_done(C2), report_done(C3))
-    run = run.after(v.StartUndo(epoch=E1, call=C3))
+    run = run.cleans(C3)
     for control in (c.Pause(), c.Resume(), c.Redirect(text="x"), c.Say(text="x")):
         run.when(control).then(refused="is_cancelling")
     run.when(c.Halt()).then(phase=Phase.HALTED)
 
 
-def test_settling_is_refused_while_a_call_is_in_flight_or_not_yet_undone() -> None:
-    """A run is cancelled only after its last undo."""
-    run = drafting.when(c.Cancel())
-    run.when(v.SettlePhase(epoch=E1)).then(refused="in_flight")
-    run.after(report_aborted(C2), report_aborted(C3)).when(v.SettlePhase(epoch=E1)).then(
-        refused="not_settled"
-    )
-    assert Settle() not in plan_effects(run.state)
+def test_a_run_is_not_cancelled_while_a_call_is_in_flight_or_not_yet_undone() -> None:
+    run = drafting.when(c.Cancel()).advances().then(phase=Phase.CANCELLING)
+    run = run.after(report_aborted(C2), report_aborted(C3)).advances()
+    run.then(phase=Phase.CANCELLING)
 
 
 # ── child runs: the parent ─────────────────────────────────────────────────────────────
@@ -288,7 +281,7 @@ with_child = finish_call(leased_run.replies(DRAFT, CHILD).starts("c2", "c3"), "c
 def test_a_cancel_is_sent_to_child_runs_first_with_its_undo_set() -> None:
     """A child run undoes its calls before its parent undoes other calls."""
     run = leased_run.replies(CHILD_WITHOUT_UNDO).starts("c2").when(c.Cancel(undo="all"))
-    effect = plan_effects(run.state)[0]
+    effect = list_effects(run.state)[0]
     assert isinstance(effect, ControlChild)
     assert (effect.control, effect.undo, effect.now) == ("cancel", "all", True)
 
@@ -304,7 +297,7 @@ def test_a_child_run_that_asks_is_released_when_its_parent_is_cancelled() -> Non
         .when(c.Cancel())
     )
     run = run.then(phase=Phase.CANCELLING).after(v.TakeLease())
-    run.then(plans=(Release(call=C2),))
+    run.then(cleans=((C2, "release"),))
 
 
 @pytest.mark.parametrize(
@@ -352,10 +345,10 @@ def test_a_repeated_model_call_waits_for_the_release_of_a_dropped_child() -> Non
     run = with_child.after(CHILD_ASK).when(c.Say(text="Wait", urgency="now")).advances()
     run = run.starts("c4").when(DROP_FRAME).after(v.TakeLease())
     assert run.entries[-1] == CallUnknown(call=CallId("c4"))
-    assert [type(effect) for effect in plan_effects(run.state)] == [Release]
+    run.then(starts=(), cleans=((C3, "release"),))
     run = perform_cleanup(run)
     assert list_cleanups(run) == [("c3", "release")]
-    assert [effect for effect in plan_effects(run.state) if isinstance(effect, CallModel)]
+    assert run.next_starts
 
 
 def test_the_release_of_a_dropped_child_waits_for_a_call_in_flight() -> None:
@@ -364,10 +357,10 @@ def test_the_release_of_a_dropped_child_waits_for_a_call_in_flight() -> None:
     run = with_child.after(CHILD_ASK).when(c.Say(text="Wait", urgency="now")).advances()
     run = run.replies(mail).advances().starts("c6").when(DROP_FRAME)
     run = run.when(c.Approve(ask=AskId("a2"))).after(v.TakeLease()).starts("c5")
-    assert not [e for e in plan_effects(run.state) if isinstance(e, Release | CallModel)]
+    assert not run.next_starts
     run = perform_cleanup(finish_call(run, "c5"))
     assert list_cleanups(run) == [("c3", "release")]
-    assert [effect for effect in plan_effects(run.state) if isinstance(effect, CallModel)]
+    assert run.next_starts
 
 
 def test_a_dropped_child_is_released_although_the_run_waits_for_an_answer() -> None:
@@ -377,7 +370,7 @@ def test_a_dropped_child_is_released_although_the_run_waits_for_an_answer() -> N
     run = run.after(v.AskPerson(epoch=E1, call=CallId("c5"), question="Who?")).advances()
     run = run.then(phase=Phase.WAITING).when(DROP_FRAME)
     run = run.then(phase=Phase.QUEUED).after(v.TakeLease())
-    assert [type(effect) for effect in plan_effects(run.state)] == [Release]
+    run.then(starts=(), cleans=((C3, "release"),))
     run = perform_cleanup(run).then(phase=Phase.WAITING)
     assert list_cleanups(run) == [("c3", "release")]
 
@@ -386,7 +379,7 @@ def test_a_child_whose_release_is_in_flight_at_a_cancel_of_all_is_undone_too() -
     """A redirect caused that release, which keeps finished calls."""
     run = with_child.when(c.Redirect(text="Not that", when="now"))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C3)))
-    run = run.advances().after(v.StartUndo(epoch=E1, call=C3, action="release"))
+    run = run.advances().cleans(C3, "release")
     run = run.when(c.Cancel(undo="all"))
     released = UndoDone(call=C3, action="release")
     run = run.after(v.CloseUndo(epoch=E1, outcome=released))

@@ -10,8 +10,6 @@ from midrun.core import driver_inputs as v
 from midrun.core import journaled_text
 from midrun.core.effects import (
     AbortCall,
-    CallModel,
-    CallTool,
 )
 from midrun.core.entries import (
     CallAborted,
@@ -101,7 +99,7 @@ def test_a_side_question_holds_the_task_and_returns_to_the_same_step() -> None:
     assert run.state.messages[-1].text == SIDE_QUESTION.text
     run = run.replies(text="It was Lamport 1978.").advances().then(phase=Phase.RUNNING)
     assert run.state.reply_prefix == "Back to *Sort the mail* — step 4 of 7"
-    run.then(plans=(CallModel(call=C2),))
+    run.then(starts=(C2,))
 
 
 def test_a_nested_question_holds_the_first_question_and_no_plan_item() -> None:
@@ -113,7 +111,8 @@ def test_a_nested_question_holds_the_first_question_and_no_plan_item() -> None:
     )
     run = run.when(c.Say(text="And Monday?")).advances()
     frame = run.state.frames[-1]
-    assert (frame.goal, frame.next_step) == (SIDE_QUESTION.text, "the next step as planned")
+    assert frame.goal == SIDE_QUESTION.text
+    assert frame.next_step not in {item.text for item in run.state.plan}
     paused = run.when(c.Pause(by=Actor(name="ann"))).advances()
     assert build_status_line(paused.state).note == "next: answering And Monday?"
     assert build_buttons(paused.state)["pause"].consequence.startswith(
@@ -152,9 +151,9 @@ def test_the_position_is_that_of_the_plan_item_in_progress(
 
 def test_only_a_message_with_urgency_now_aborts_the_model_call() -> None:
     writing = leased_run.starts("c1")
-    writing.when(SIDE_QUESTION).then(plans=())
+    writing.when(SIDE_QUESTION).then(starts=(), effects=())
     run = writing.when(c.Say(text="now!", urgency="now"))
-    run = run.then(plans=(AbortCall(call=C1, reason="redirected"),))
+    run = run.then(effects=(AbortCall(call=C1, reason="redirected"),))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C1, text="Half"))).advances()
     assert len(run.state.frames) == 1
 
@@ -230,18 +229,18 @@ def test_a_side_question_while_waiting_is_answered_and_the_run_waits_again() -> 
     ask_input = v.AskPerson(epoch=E1, call=C2, question="ok?")
     waiting = leased_run.replies(ASK).starts("c2").after(ask_input).advances()
     run = waiting.when(SIDE_QUESTION).then(phase=Phase.QUEUED).after(v.TakeLease()).advances()
-    run = run.then(plans=(CallModel(call=C3),)).replies(text="Lamport").advances()
+    run = run.then(starts=(C3,)).replies(text="Lamport").advances()
     run = run.then(phase=Phase.WAITING)
     run = run.when(c.Answer(ask=AskId("a1"), value="yes")).after(v.TakeLease())
-    run.then(plans=(CallModel(call=C4),))
+    run.then(starts=(C4,))
 
 
 def test_a_call_approved_during_a_side_question_starts_after_its_answer() -> None:
     gated = RequestedCall(tool="pay", args={}, traits=Traits(approve="block"))
     waiting = leased_run.replies(gated).advances()
     run = waiting.when(SIDE_QUESTION).after(v.TakeLease()).advances()
-    run = run.when(c.Approve(ask=AskId("a1"))).then(plans=(CallModel(call=C3),))
-    run = run.replies(text="Lamport").advances().then(plans=(CallTool(call=C2),))
+    run = run.when(c.Approve(ask=AskId("a1"))).then(starts=(C3,))
+    run = run.replies(text="Lamport").advances().then(starts=(C2,))
 
 
 def test_a_message_while_paused_is_taken_up_after_the_resume() -> None:

@@ -4,9 +4,6 @@ import pytest
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import (
-    CallModel,
-)
 from midrun.core.entries import (
     CallDone,
     HistoryCondensed,
@@ -38,7 +35,8 @@ def test_a_history_beyond_its_window_is_condensed() -> None:
         done = CallDone(call=call, reply=reply)
         run = run.starts(call).after(v.CloseCall(epoch=E1, outcome=done))
     condense = CallId(f"c{len(run.state.calls) + 1}")
-    run = run.then(plans=(CallModel(call=condense, purpose="condense"),)).starts(condense)
+    run = run.starts(condense)
+    assert run.state.calls[-1].purpose == "condense"
     done = CallDone(call=condense, reply=Reply(text="so far: 1 to 4"))
     run = run.after(v.CloseCall(epoch=E1, outcome=done))
     condensed = run.entries[-1]

@@ -7,15 +7,13 @@ from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.effects import (
     AbortCall,
-    CallModel,
-    CallTool,
-    GiveBackLease,
 )
 from midrun.core.entries import (
     CallAborted,
     CallDone,
     CallFailed,
     LateResult,
+    LeaseReleased,
     RequestNoted,
 )
 from midrun.core.ids import (
@@ -28,7 +26,7 @@ from midrun.core.ids import (
     make_child_id,
     make_undo_key,
 )
-from midrun.core.scheduler import plan_effects
+from midrun.core.scheduler import find_retry_time
 from midrun.core.state import CallStage
 from midrun.core.transitions import NoChange
 from midrun.core.values import Actor, Effect, Phase, Reply, RequestedCall, Traits
@@ -60,16 +58,14 @@ def test_a_lease_that_another_worker_holds_is_not_taken() -> None:
 
 def test_an_orphaned_model_call_is_made_again_as_another_attempt() -> None:
     """Both attempts count as one step."""
-    run = leased_run.starts("c1").after(v.TakeLease()).then(plans=(CallModel(call=C1),))
+    run = leased_run.starts("c1").after(v.TakeLease()).then(starts=(C1,))
     run = run.starts("c1")
     again = get_call(run, "c1")
     assert (again.attempt, run.state.meter.steps) == (2, 1)
 
 
 def test_an_orphaned_read_is_made_again() -> None:
-    leased_run.replies(SEARCH).starts("c2").after(v.TakeLease()).then(
-        plans=(CallTool(call=C2),)
-    )
+    leased_run.replies(SEARCH).starts("c2").after(v.TakeLease()).then(starts=(C2,))
 
 
 def test_keys_depend_on_run_and_call_alone_and_differ_by_purpose() -> None:
@@ -92,18 +88,19 @@ def test_a_transient_model_failure_is_retried_and_then_fails_the_run() -> None:
     at = Micros(leased_run.now + 5)
     failed = CallFailed(call=C1, error="529", transient=True, retry_at=at)
     run = leased_run.starts("c1").after(v.CloseCall(epoch=E1, outcome=failed))
-    run.then(plans=(CallModel(call=C1, not_before=at),))
+    assert find_retry_time(run.state, run.now) == at
+    run = run.then(starts=()).at(at).then(starts=(C1,))
     for _ in range(5):
         run = run.starts("c1").after(v.CloseCall(epoch=E1, outcome=failed))
     run = run.advances().then(phase=Phase.FAILED)
-    run.when(c.Resume()).after(v.TakeLease()).then(plans=(CallModel(call=C2),))
+    run.when(c.Resume()).after(v.TakeLease()).then(starts=(C2,))
 
 
 def test_the_model_is_called_again_after_a_failed_tool_call() -> None:
     """The agent decides about the error."""
     failed = CallFailed(call=C2, error="no such address")
     run = with_mail.after(v.CloseCall(epoch=E1, outcome=failed))
-    run.then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
+    run.then(phase=Phase.RUNNING, starts=(C3,))
 
 
 # ── halts ──────────────────────────────────────────────────────────────────────────────
@@ -111,13 +108,10 @@ def test_the_model_is_called_again_after_a_failed_tool_call() -> None:
 
 def test_a_halt_aborts_calls_in_flight_and_a_lift_queues_the_run() -> None:
     run = with_mail.when(c.Halt(reason="incident 7"))
-    run = run.then(phase=Phase.HALTED, plans=(AbortCall(call=C2, reason="halted"),))
-    start = v.StartCall(epoch=E1, call=C3, seen_seq=run.state.seq)
-    run.when(start).then(refused="is_halted")
-    run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).then(
-        plans=(GiveBackLease(),)
-    )
-    run = run.after(v.StandDown(epoch=E1)).then(phase=Phase.HALTED)
+    run = run.then(phase=Phase.HALTED, effects=(AbortCall(call=C2, reason="halted"),))
+    run = run.then(starts=()).after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2)))
+    run = run.advances().then(phase=Phase.HALTED)
+    assert run.entries[-1] == LeaseReleased(why="halted")
     run.when(c.Lift()).then(phase=Phase.QUEUED)
 
 
@@ -212,13 +206,13 @@ def test_a_person_takes_over_writes_uses_a_tool_and_hands_back() -> None:
     run = run.when(c.Write(text="I will do it.", by=ANN))
     assert run.state.messages[-1].by == "ann"
     run = run.when(c.UseTool(use=SEARCH, by=ANN)).then(phase=Phase.QUEUED)
-    run = run.after(v.TakeLease()).then(plans=(CallTool(call=C3),)).starts("c3")
+    run = run.after(v.TakeLease()).then(starts=(C3,)).starts("c3")
     run = run.after(v.CloseCall(epoch=E2, outcome=CallDone(call=C3))).advances()
     run = run.then(phase=Phase.PAUSED)
     run = run.when(c.HandBack(by=ANN, instruction="Go on from here")).then(phase=Phase.QUEUED)
     run = run.after(v.TakeLease()).advances()
     assert run.state.messages[-1].text == "Go on from here"
-    assert isinstance(plan_effects(run.state)[0], CallModel)
+    assert [operation for _, operation in run.next_starts] == ["call"]
 
 
 def test_a_tool_used_during_a_take_over_still_needs_its_approval() -> None:
@@ -227,7 +221,7 @@ def test_a_tool_used_during_a_take_over_still_needs_its_approval() -> None:
     run = run.after(v.TakeLease()).advances().then(phase=Phase.PAUSED)
     run.when(c.Approve(ask=AskId("a1"), by=ANN)).then(refused="not_allowed")
     run = run.when(c.Approve(ask=AskId("a1"), by=BO)).then(phase=Phase.QUEUED)
-    run.after(v.TakeLease()).then(plans=(CallTool(call=C1),))
+    run.after(v.TakeLease()).then(starts=(C1,))
 
 
 def test_calls_of_a_reply_after_a_take_over_are_not_started_for_the_person() -> None:
@@ -235,7 +229,7 @@ def test_calls_of_a_reply_after_a_take_over_are_not_started_for_the_person() -> 
     run = leased_run.starts("c1").when(c.TakeOver(by=ANN))
     run = end_call(run, CallDone(call=C1, reply=Reply(uses=(MAIL,)))).advances()
     run = run.when(c.UseTool(by=ANN, use=replace(MAIL, tool="look"))).after(v.TakeLease())
-    run.then(plans=(CallTool(call=CallId("c3")),))
+    run.then(starts=(CallId("c3"),))
 
 
 def test_a_redirect_from_before_a_take_over_does_not_abort_a_call_of_the_person() -> None:
@@ -244,14 +238,14 @@ def test_a_redirect_from_before_a_take_over_does_not_abort_a_call_of_the_person(
     run = run.when(c.TakeOver(by=ANN))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
     run = run.when(c.UseTool(use=MAIL, by=ANN)).after(v.TakeLease()).starts("c3")
-    assert not [effect for effect in plan_effects(run.state) if isinstance(effect, AbortCall)]
+    run.then(effects=())
 
 
 def test_a_model_call_that_fails_during_a_take_over_does_not_fail_the_run() -> None:
     run = leased_run.starts("c1").when(c.TakeOver(by=ANN))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallFailed(call=C1, error="529"))).advances()
     run = run.when(c.UseTool(use=MAIL, by=ANN)).after(v.TakeLease())
-    run.then(plans=(CallTool(call=C2),))
+    run.then(starts=(C2,))
 
 
 def test_an_operator_can_end_the_take_over_of_another_person() -> None:

@@ -4,15 +4,11 @@ from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.effects import (
     AbortCall,
-    Advance,
-    CallModel,
-    CallTool,
-    Settle,
-    WakeAt,
 )
 from midrun.core.entries import (
     CallAborted,
     CallDone,
+    CallStarted,
     RedirectApplied,
     RedirectClosed,
     RunPaused,
@@ -20,7 +16,7 @@ from midrun.core.entries import (
     RunWoken,
 )
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros
-from midrun.core.scheduler import plan_effects
+from midrun.core.scheduler import find_wake_time, list_effects
 from midrun.core.state import CallStage
 from midrun.core.values import Actor, Effect, Phase, PlanItem, Reply, RequestedCall, Traits
 from midrun.testing.scenario import LEASED_RUN, given
@@ -47,16 +43,15 @@ two_tools = leased_run.replies(SEARCH, MAIL).starts("c2", "c3")
 
 def test_a_pause_lets_started_tools_finish_and_starts_no_other_call() -> None:
     """The run is pausing while a tool runs, and paused only after that."""
-    run = two_tools.when(c.Pause()).then(phase=Phase.PAUSING, plans=())
-    run = run.after(report_done(C2)).then(phase=Phase.PAUSING, plans=())
-    run = run.after(report_done(C3)).then(plans=(Settle(),))
-    run.advances().then(phase=Phase.PAUSED, plans=())
+    run = two_tools.when(c.Pause()).then(phase=Phase.PAUSING, starts=(), effects=())
+    run = run.after(report_done(C2)).then(phase=Phase.PAUSING, starts=(), effects=())
+    run.after(report_done(C3)).advances().then(phase=Phase.PAUSED, starts=(), effects=())
 
 
 def test_a_pause_closes_the_model_stream_and_keeps_its_text() -> None:
     """A provider bills a stream that is open, even if the stream is not read."""
     run = leased_run.starts("c1").when(c.Pause())
-    run.then(plans=(AbortCall(call=C1, reason="paused"),))
+    run.then(effects=(AbortCall(call=C1, reason="paused"),))
     run = run.after(report_aborted(C1, "The first ven")).advances().then(phase=Phase.PAUSED)
     message = run.state.messages[-1]
     assert (message.text, message.interrupted) == ("The first ven", True)
@@ -65,14 +60,14 @@ def test_a_pause_closes_the_model_stream_and_keeps_its_text() -> None:
 def test_pause_now_aborts_tools_too() -> None:
     run = two_tools.when(c.Pause(now=True))
     aborts = (AbortCall(call=C2, reason="paused"), AbortCall(call=C3, reason="paused"))
-    run.then(plans=aborts)
+    run.then(effects=aborts)
 
 
 def test_a_second_pause_can_add_now_but_not_remove_it() -> None:
     """After ten seconds the page offers to stop the call."""
     run = two_tools.when(c.Pause(), c.Pause()).then(already="already_pausing")
     run = run.when(c.Pause(now=True)).then(phase=Phase.PAUSING)
-    assert len(plan_effects(run.state)) == 2
+    assert len(list_effects(run.state)) == 2
     run.when(c.Pause(now=True)).then(already="already_pausing")
 
 
@@ -80,9 +75,9 @@ def test_a_pause_aborts_a_tool_with_saved_progress_and_resume_continues_it() -> 
     """Tools without saved progress finish."""
     saved = v.SaveProgress(epoch=E1, call=C3, progress={"page": 42})
     run = two_tools.after(saved).when(c.Pause())
-    run.then(plans=(AbortCall(call=C3, reason="paused"),))
+    run.then(effects=(AbortCall(call=C3, reason="paused"),))
     run = run.after(report_aborted(C3), report_done(C2)).advances().when(c.Resume())
-    run = run.after(v.TakeLease()).then(plans=(CallTool(call=C3),))
+    run = run.after(v.TakeLease()).then(starts=(C3,))
     assert get_call(run, "c3").progress == {"page": 42}
 
 
@@ -91,7 +86,7 @@ def test_resume_repeats_an_aborted_read_and_no_finished_call() -> None:
         two_tools.when(c.Pause(now=True)).after(report_aborted(C2), report_done(C3)).advances()
     )
     run = run.when(c.Resume()).then(phase=Phase.QUEUED).after(v.TakeLease())
-    run.then(plans=(CallTool(call=C2),))
+    run.then(starts=(C2,))
 
 
 def test_an_aborted_call_that_is_not_safe_to_repeat_is_not_made_again() -> None:
@@ -100,7 +95,7 @@ def test_an_aborted_call_that_is_not_safe_to_repeat_is_not_made_again() -> None:
         two_tools.when(c.Pause(now=True)).after(report_done(C2), report_aborted(C3)).advances()
     )
     run = run.when(c.Resume()).after(v.TakeLease())
-    run.then(plans=(CallModel(call=CallId("c4")),))
+    run.then(starts=(CallId("c4"),))
     stopped = get_call(run, "c3")
     assert stopped.stage is CallStage.ABORTED
     assert stopped.may_have_effect
@@ -132,7 +127,8 @@ def test_a_second_resume_is_a_no_op_that_names_the_first_actor() -> None:
 def test_a_pause_with_a_time_limit_ends_by_itself() -> None:
     """The page requests one while a person decides about a cancel."""
     until = Micros(leased_run.now + 30 * MICROS_PER_SECOND)
-    run = two_tools.when(c.Pause(until=until)).then(plans=(WakeAt(at=until),))
+    run = two_tools.when(c.Pause(until=until))
+    assert find_wake_time(run.state) == until
     run = run.after(report_done(C2), report_done(C3)).advances().then(phase=Phase.PAUSED)
     run.when(v.Wake()).then(already="nothing_due", phase=Phase.PAUSED)
     run.later(31).when(v.Wake()).then(phase=Phase.QUEUED)
@@ -210,26 +206,28 @@ def test_the_result_of_a_hosted_agent_while_pausing_completes_after_the_resume()
 def test_a_redirect_aborts_the_model_call_and_the_next_one_has_its_text() -> None:
     """The text of the aborted call stays in the transcript."""
     run = leased_run.starts("c1").when(REDIRECT).then(phase=Phase.RUNNING)
-    run = run.then(plans=(AbortCall(call=C1, reason="redirected"),))
+    run = run.then(effects=(AbortCall(call=C1, reason="redirected"),))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C1, text="So fa")))
-    run = run.then(plans=(Advance(),)).advances().then(plans=(CallModel(call=C2),))
+    run = run.advances().then(starts=(C2,))
     assert [m.text for m in run.state.messages][-2:] == ["So fa", REDIRECT.text]
 
 
 def test_a_redirect_at_the_next_step_lets_started_tools_finish_and_seals_the_rest() -> None:
     """Finished calls are kept; calls that had not started are never made."""
-    run = leased_run.replies(SEARCH, MAIL).starts("c2").when(REDIRECT).then(plans=())
+    run = (
+        leased_run.replies(SEARCH, MAIL).starts("c2").when(REDIRECT).then(starts=(), effects=())
+    )
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2, result="found")))
-    run = run.advances().then(plans=(CallModel(call=C4),))
+    run = run.advances().then(starts=(C4,))
     assert (get_stage(run), get_stage(run, "c3")) == (CallStage.DONE, CallStage.SEALED)
 
 
 def test_a_redirect_now_aborts_tools_too_and_they_are_not_made_again() -> None:
     """Even a call that is safe to repeat belongs to the old instruction."""
     run = leased_run.replies(SEARCH).starts("c2").when(c.Redirect(text="stop that", when="now"))
-    run = run.then(plans=(AbortCall(call=C2, reason="redirected"),))
+    run = run.then(effects=(AbortCall(call=C2, reason="redirected"),))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
-    run.then(plans=(CallModel(call=C3),))
+    run.then(starts=(C3,))
     assert get_stage(run) is CallStage.ABORTED
 
 
@@ -265,15 +263,14 @@ def test_a_redirect_of_a_waiting_run_closes_its_asks() -> None:
     run.when(c.Approve(ask=run.state.asks[0].id)).then(refused="ask_closed")
     run = run.after(v.TakeLease(holder="w2")).advances()
     assert get_stage(run) is CallStage.SEALED
-    run.then(plans=(CallModel(call=C3),))
+    run.then(starts=(C3,))
 
 
 def test_an_approval_given_before_a_redirect_is_not_used_after_it() -> None:
     """The approved call had not started; it belongs to the old plan."""
     run = leased_run.replies(GATED).advances()
     run = run.when(c.Approve(ask=run.state.asks[0].id), REDIRECT).after(v.TakeLease())
-    start = v.StartCall(epoch=Epoch(2), call=C2, seen_seq=run.state.seq)
-    run.when(start).then(refused="redirected")
+    assert (C2, "call") not in run.next_starts
     assert get_stage(run.advances()) is CallStage.SEALED
 
 
@@ -286,19 +283,19 @@ def test_resume_with_an_instruction_seals_the_calls_that_had_not_started() -> No
     run = leased_run.replies(SEARCH, SEARCH).starts("c2").when(c.Pause())
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
     run = run.when(c.Resume(instruction="Summarise and stop")).after(v.TakeLease())
-    run = run.advances().then(plans=(CallModel(call=C4),))
+    run = run.advances().then(starts=(C4,))
     assert get_stage(run, "c3") is CallStage.SEALED
     assert run.state.messages[-1].text == "Summarise and stop"
 
 
-def test_a_start_from_a_prompt_older_than_the_last_control_is_refused() -> None:
-    """The model must not act on a prompt that lacks the control."""
-    run = leased_run.replies(SEARCH)
-    seen = run.state.seq
-    run = run.when(c.Say(text="psst", urgency="later"))
-    run.when(v.StartCall(epoch=E1, call=C2, seen_seq=seen)).then(refused="unseen_control")
+def test_a_model_call_has_seen_every_entry_before_its_start() -> None:
+    """The prompt is built from the state that the start was decided on."""
+    run = leased_run.when(c.Say(text="psst", urgency="later"))
+    started = run.starts("c1").entries[-1]
+    assert isinstance(started, CallStarted)
+    assert started.seen == run.state.seq
 
 
 def test_a_redirect_after_the_final_answer_keeps_the_run_running() -> None:
     run = leased_run.replies(text="done").when(REDIRECT).advances()
-    run.then(phase=Phase.RUNNING, plans=(CallModel(call=C2),))
+    run.then(phase=Phase.RUNNING, starts=(C2,))

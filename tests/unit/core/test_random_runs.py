@@ -1,4 +1,4 @@
-"""Random controls, driver inputs, crashes and times for `decide`, `evolve` and `plan_effects`.
+"""Random controls, driver inputs, crashes and times for `decide`, `evolve` and `advance`.
 
 There is no store and no driver. Inputs come in turn and out of turn. After each one the
 transition table must allow the answer. In the end the journal must be sound, and a live

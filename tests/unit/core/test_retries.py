@@ -6,7 +6,7 @@ import pytest
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import CallModel, CallTool, CheckCall, Settle
+from midrun.core.effects import CheckCall
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -19,14 +19,13 @@ from midrun.core.entries import (
     LeaseTaken,
     RunFailed,
 )
-from midrun.core.ids import CallId, make_child_id
+from midrun.core.ids import CallId
 from midrun.core.retries import (
     CHECK_DENIALS_MAX,
     TOOL_NOT_IMPORTABLE_CODE,
     WORKER_DEATHS_MAX,
     WORKERS_DIED_CODE,
 )
-from midrun.core.scheduler import plan_effects
 from midrun.core.state import CallStage
 from midrun.core.stops import MaxToolCalls, find_met_stop
 from midrun.core.values import Actor, Effect, Phase, RequestedCall, Traits
@@ -65,9 +64,7 @@ def get_error(run: Scenario) -> RunFailed:
 
 def test_a_call_during_which_three_workers_died_is_not_made_again() -> None:
     """The run fails with its own code before a fourth worker can start the call."""
-    run = kill_workers(parsing, WORKER_DEATHS_MAX).then(plans=(Settle(),))
-    start = v.StartCall(epoch=run.state.epoch, call=C2, seen_seq=run.state.seq)
-    run.when(start).then(refused="not_next")
+    run = kill_workers(parsing, WORKER_DEATHS_MAX).then(starts=())
     run = run.advances().then(phase=Phase.FAILED)
     error = "parse_pdf: 3 processes ended, or fell silent, while it was under way"
     assert get_error(run) == RunFailed(error=error, code=WORKERS_DIED_CODE)
@@ -76,16 +73,16 @@ def test_a_call_during_which_three_workers_died_is_not_made_again() -> None:
 
 
 def test_a_call_during_which_two_workers_died_is_made_again() -> None:
-    run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).then(plans=(CallTool(call=C2),))
+    run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).then(starts=(C2,))
     run = run.starts("c2").after(v.CloseCall(epoch=run.state.epoch, outcome=CallDone(call=C2)))
-    run.then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
+    run.then(phase=Phase.RUNNING, starts=(C3,))
 
 
 def test_a_resume_makes_the_call_again_and_resets_its_count_of_deaths() -> None:
     run = kill_workers(parsing, WORKER_DEATHS_MAX).advances().when(c.Resume(by=ANN))
-    run = run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
+    run = run.after(v.TakeLease()).then(starts=(C2,))
     assert get_call(run).worker_deaths == 0
-    run = kill_workers(run.starts("c2"), WORKER_DEATHS_MAX - 1).then(plans=(CallTool(call=C2),))
+    run = kill_workers(run.starts("c2"), WORKER_DEATHS_MAX - 1).then(starts=(C2,))
     kill_workers(run.starts("c2")).advances().then(phase=Phase.FAILED)
 
 
@@ -147,7 +144,7 @@ def test_new_progress_resets_the_count_of_deaths() -> None:
     run = parsing
     for page in range(WORKER_DEATHS_MAX + 2):
         saved = v.SaveProgress(epoch=run.state.epoch, call=C2, progress={"page": page})
-        run = kill_workers(run.after(saved)).then(plans=(CallTool(call=C2),)).starts("c2")
+        run = kill_workers(run.after(saved)).then(starts=(C2,)).starts("c2")
 
 
 def test_the_same_progress_again_does_not_reset_the_count_of_deaths() -> None:
@@ -162,8 +159,7 @@ def test_deaths_during_the_call_of_a_child_run_are_not_counted_in_the_parent() -
     """The journal of the child run counts them."""
     run = leased_run.replies(CHILD).starts("c2")
     for _ in range(WORKER_DEATHS_MAX + 2):
-        child = make_child_id(run.state.run, C2)
-        run = kill_workers(run).then(plans=(CallTool(call=C2, child=child),)).starts("c2")
+        run = kill_workers(run).then(starts=(C2,)).starts("c2")
 
 
 def test_a_call_that_is_not_safe_to_repeat_is_put_to_a_person_after_one_death() -> None:
@@ -178,18 +174,18 @@ def test_deaths_of_a_call_with_a_check_are_counted_too() -> None:
     """Its check denies the call after each death, and the next worker makes it again."""
     run = paying
     for _ in range(WORKER_DEATHS_MAX - 1):
-        run = kill_workers(run).then(plans=(CheckCall(call=C2),))
+        run = kill_workers(run).then(effects=(CheckCall(call=C2),))
         run = run.after(v.SettleCall(epoch=run.state.epoch, call=C2, happened=False))
         run = run.starts("c2")
-    run = kill_workers(run).then(plans=(Settle(),)).advances().then(phase=Phase.FAILED)
-    run.when(c.Resume()).after(v.TakeLease()).then(plans=(CheckCall(call=C2),))
+    run = kill_workers(run).then(starts=(), effects=()).advances().then(phase=Phase.FAILED)
+    run.when(c.Resume()).after(v.TakeLease()).then(effects=(CheckCall(call=C2),))
 
 
 def test_a_worker_that_dies_during_a_check_counts_as_a_death_of_the_call() -> None:
     """The check is not journaled as started, but the lost lease is."""
     run = kill_workers(paying)
     for _ in range(WORKER_DEATHS_MAX - 1):
-        run = run.then(plans=(CheckCall(call=C2),)).after(v.TakeLease())
+        run = run.then(effects=(CheckCall(call=C2),)).after(v.TakeLease())
     run.advances().then(phase=Phase.FAILED)
 
 
@@ -197,7 +193,7 @@ def test_a_worker_that_stands_down_during_a_check_is_not_counted_as_dead() -> No
     run = kill_workers(paying)
     for _ in range(WORKER_DEATHS_MAX + 1):
         run = run.after(v.StandDown(epoch=run.state.epoch), v.TakeLease())
-    run.then(plans=(CheckCall(call=C2),))
+    run.then(effects=(CheckCall(call=C2),))
 
 
 def test_an_unknown_outcome_reported_by_a_live_worker_counts_no_death() -> None:
@@ -213,7 +209,7 @@ def test_a_late_result_ends_the_call_after_three_deaths() -> None:
     """The worker was only slow."""
     run = kill_workers(parsing, WORKER_DEATHS_MAX)
     late = LateResult(call=C2, attempt=WORKER_DEATHS_MAX, epoch=run.state.epoch)
-    run.after(v.ReportLateResult(result=late)).then(plans=(CallModel(call=C3),))
+    run.after(v.ReportLateResult(result=late)).then(starts=(C3,))
 
 
 def test_a_redirected_run_does_not_fail_for_a_call_that_it_no_longer_makes() -> None:
@@ -222,7 +218,7 @@ def test_a_redirected_run_does_not_fail_for_a_call_that_it_no_longer_makes() -> 
         .starts("c2")
         .when(c.Redirect(text="Leave the PDF.", by=ANN))
     )
-    run = kill_workers(run).advances().then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
+    run = kill_workers(run).advances().then(phase=Phase.RUNNING, starts=(C3,))
     assert get_call(run).error == "outcome unknown, and not made again: the run was redirected"
 
 
@@ -232,13 +228,13 @@ def test_a_redirect_of_the_failed_run_does_not_make_the_call_again() -> None:
         .advances()
         .when(c.Redirect(text="Leave the PDF.", by=ANN))
     )
-    run.after(v.TakeLease()).advances().then(plans=(CallModel(call=C3),))
+    run.after(v.TakeLease()).advances().then(starts=(C3,))
 
 
 def test_a_requested_pause_comes_before_the_failure_and_its_resume_makes_the_call() -> None:
     run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).starts("c2").when(c.Pause(by=ANN))
     run = kill_workers(run).advances().then(phase=Phase.PAUSED)
-    run.when(c.Resume(by=ANN)).after(v.TakeLease()).then(plans=(CallTool(call=C2),))
+    run.when(c.Resume(by=ANN)).after(v.TakeLease()).then(starts=(C2,))
 
 
 def test_a_cancel_ends_the_run_after_three_deaths_as_usual() -> None:
@@ -251,7 +247,7 @@ def test_a_call_with_three_deaths_does_not_stop_the_person_who_took_over() -> No
     run = kill_workers(parsing, WORKER_DEATHS_MAX - 1).starts("c2").when(c.TakeOver(by=ANN))
     run = kill_workers(run).advances().then(phase=Phase.PAUSED)
     run = run.when(c.UseTool(use=LOOK, by=ANN)).after(v.TakeLease())
-    run.then(plans=(CallTool(call=C3),))
+    run.then(starts=(C3,))
 
 
 def test_a_tool_call_by_a_person_who_took_over_counts_deaths_too() -> None:
@@ -261,7 +257,7 @@ def test_a_tool_call_by_a_person_who_took_over_counts_deaths_too() -> None:
         run.after(v.TakeLease()).starts("c1"), WORKER_DEATHS_MAX, "c1"
     ).advances()
     run = run.then(phase=Phase.FAILED).when(c.HandBack(by=ANN)).after(v.TakeLease())
-    run.then(plans=(CallTool(call=C1),))
+    run.then(starts=(C1,))
 
 
 def test_a_stored_journal_with_a_fourth_attempt_keeps_its_meaning() -> None:
@@ -270,14 +266,14 @@ def test_a_stored_journal_with_a_fourth_attempt_keeps_its_meaning() -> None:
     fourth_start = run.starts("c2").entries[-1]
     run = kill_workers(run.starts("c2")).after(fourth_start)
     run = end_call(run, CallDone(call=C2))
-    run.then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
+    run.then(phase=Phase.RUNNING, starts=(C3,))
 
 
 def test_the_state_has_the_seq_at_which_the_lease_was_taken() -> None:
     """Calls that started before it are orphans; later ones are not."""
     run = parsing.after(v.TakeLease())
     assert isinstance(run.entries[run.state.lease_seq - 1], LeaseTaken)
-    assert not [effect for effect in plan_effects(run.state) if isinstance(effect, Settle)]
+    run.advances().then(phase=Phase.RUNNING)
 
 
 # ── checks that deny a call ────────────────────────────────────────────────────────────
@@ -293,8 +289,8 @@ def test_a_call_that_its_check_denies_eight_times_is_sealed() -> None:
     """The service behind the tool may be down. The agent gets the error, and decides."""
     run = paying
     for _ in range(CHECK_DENIALS_MAX - 1):
-        run = deny_call(run).then(plans=(CallTool(call=C2),)).starts("c2")
-    run = deny_call(run).then(phase=Phase.RUNNING, plans=(CallModel(call=C3),))
+        run = deny_call(run).then(starts=(C2,)).starts("c2")
+    run = deny_call(run).then(phase=Phase.RUNNING, starts=(C3,))
     why = "not executed: tried 8 times, and each time its check found nothing done"
     assert run.entries[-2:] == (
         CallSettled(call=C2, happened=False, by="check:pay"),
@@ -318,7 +314,7 @@ def test_the_last_attempt_counts_if_its_check_finds_it_done() -> None:
 def test_a_failure_that_the_call_reports_ends_it_at_once() -> None:
     run = deny_call(paying).starts("c2")
     run = end_call(run, CallFailed(call=C2, error="no"))
-    run.then(plans=(CallModel(call=C3),))
+    run.then(starts=(C3,))
 
 
 def test_all_attempts_of_a_call_are_one_tool_call_for_a_cap() -> None:
@@ -339,12 +335,12 @@ def fail_import(run: Scenario) -> Scenario:
 
 def test_a_tool_that_cannot_be_imported_fails_the_run() -> None:
     """No other call of the reply starts. After a resume the model gets the error."""
-    run = fail_import(leased_run.replies(MAIL, LOOK).starts("c2")).then(plans=(Settle(),))
+    run = fail_import(leased_run.replies(MAIL, LOOK).starts("c2")).then(starts=(), effects=())
     run = run.advances().then(phase=Phase.FAILED)
     assert get_error(run) == RunFailed(error="ImportError: no", code=TOOL_NOT_IMPORTABLE_CODE)
     assert is_sound(run)
     run = run.when(c.Resume(by=ANN)).after(v.TakeLease(holder="w2"))
-    run.then(plans=(CallTool(call=C3),))
+    run.then(starts=(C3,))
     assert is_sound(run)
 
 

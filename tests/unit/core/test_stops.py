@@ -6,9 +6,7 @@ from msgspec.structs import replace
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.effects import (
-    CallModel,
     EvaluateStopCondition,
-    WakeAt,
 )
 from midrun.core.entries import (
     CallAborted,
@@ -17,8 +15,8 @@ from midrun.core.entries import (
     RunStarted,
 )
 from midrun.core.ids import MICROS_MAX, CallId, Epoch
-from midrun.core.journaled_text import describe_unmade
 from midrun.core.scheduler import find_wake_time
+from midrun.core.state import CallStage
 from midrun.core.stops import (
     Custom,
     MaxCost,
@@ -88,8 +86,7 @@ def test_a_call_that_could_overrun_the_cap_is_not_started() -> None:
     run = start_run(MaxTokens(100)).starts("c1", reserve=Spend(tokens=60))
     outcome = CallDone(call=C1, spent=Spend(tokens=50))
     run = run.after(v.CloseCall(epoch=E1, outcome=outcome))
-    start = v.StartCall(epoch=E1, call=C2, seen_seq=run.state.seq, reserved=Spend(tokens=60))
-    run = run.when(start).then(phase=Phase.PAUSING).advances().then(phase=Phase.PAUSED)
+    run = run.tries("c2", reserve=Spend(tokens=60)).then(phase=Phase.PAUSED)
     assert run.state.meter.committed_spend == Spend(tokens=50)
 
 
@@ -113,16 +110,12 @@ def test_the_same_call_three_times_in_a_row_pauses_the_run() -> None:
 def test_a_cap_on_calls_stops_the_calls_of_one_reply() -> None:
     """The call in flight finishes. The others are named, and made after a raise."""
     run = start_run(MaxToolCalls(1)).replies(SEARCH, SEARCH, SEARCH).starts("c2")
-    start = v.StartCall(epoch=E1, call=CallId("c3"), seen_seq=run.state.seq)
-    run = run.when(start).then(phase=Phase.PAUSING)
-    assert "2 calls are not made yet: search, search" in describe_unmade(
-        run.state, lambda call: call.use.tool
-    )
+    run = run.tries("c3").then(phase=Phase.PAUSING)
+    assert [call.stage for call in list(run.state.calls)[2:]] == [CallStage.PROPOSED] * 2
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C2))).advances()
     run.then(phase=Phase.PAUSED).when(c.Resume()).then(refused="cap_reached")
     run = run.when(c.Resume(caps={"tool_calls": 2})).after(v.TakeLease()).starts("c3")
-    start = v.StartCall(epoch=run.state.epoch, call=CallId("c4"), seen_seq=run.state.seq)
-    run.when(start).then(phase=Phase.PAUSING)
+    run.tries("c4").then(phase=Phase.PAUSING)
 
 
 def test_a_second_attempt_does_not_count_against_the_cap_on_calls() -> None:
@@ -144,8 +137,7 @@ def test_a_person_who_took_over_may_make_a_call_beyond_the_cap() -> None:
         .when(c.HandBack(by=BOB))
         .after(v.TakeLease())
     )
-    start = v.StartCall(epoch=run.state.epoch, call=CallId("c3"), seen_seq=run.state.seq)
-    run.when(start).then(phase=Phase.PAUSING)
+    run.tries("c3").then(phase=Phase.PAUSED)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +163,7 @@ def test_the_time_cap_counts_only_while_a_worker_drives_the_run() -> None:
     run = start_run(MaxTime(minutes=1)).starts("c1").later(30)
     run = run.after(v.CloseCall(epoch=E1, outcome=CallDone(call=C1))).when(c.Pause()).advances()
     run = run.later(86_400).when(c.Resume()).after(v.TakeLease()).starts("c2")
-    run.then(plans=(WakeAt(at=run.now + 30_000_000),))  # type: ignore[arg-type]  # a sum of Micros
+    assert find_wake_time(run.state) == run.now + 30_000_000
     run.later(29).when(v.Wake()).then(already="nothing_due")
     run.later(31).when(v.Wake()).then(phase=Phase.PAUSING)
 
@@ -188,10 +180,10 @@ def test_a_text_mention_can_complete_the_run() -> None:
 def test_a_custom_condition_is_evaluated_before_every_step_and_journaled() -> None:
     """The driver evaluates it; the core knows only its name."""
     run = start_run(Custom("shop:too_expensive")).then(
-        plans=(EvaluateStopCondition(name="shop:too_expensive"),)
+        effects=(EvaluateStopCondition(name="shop:too_expensive"),)
     )
     verdict = v.RecordStopVerdict(epoch=E1, name="shop:too_expensive", met=False)
-    run = run.after(verdict).then(plans=(CallModel(call=C1),))
+    run = run.after(verdict).then(starts=(C1,))
     run = search_once(run, "x").after(replace(verdict, met=True))
     run.advances().then(phase=Phase.PAUSED).when(c.Resume()).then(phase=Phase.QUEUED)
 
@@ -210,7 +202,7 @@ def test_conditions_can_be_combined_and_have_a_text() -> None:
 
 def test_a_custom_condition_of_a_hosted_agent_is_evaluated_too() -> None:
     started = RunStarted(agent="guest", task="t", hosted=True, stop=Custom("m:f"))
-    given(started, LEASED_RUN[1]).then(plans=(EvaluateStopCondition(name="m:f"),))
+    given(started, LEASED_RUN[1]).then(effects=(EvaluateStopCondition(name="m:f"),))
 
 
 def test_raising_a_cap_does_not_lower_another_cap_of_the_same_name() -> None:

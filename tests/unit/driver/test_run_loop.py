@@ -1,5 +1,7 @@
 """The run loop: lease, conflicts, controls that wake it, halts, store failures, its end."""
 
+from collections.abc import Sequence
+
 import anyio
 import pytest
 
@@ -18,6 +20,7 @@ from midrun.core.entries import (
     LeaseReleased,
     LeaseTaken,
     ProgressSaved,
+    Record,
     RunCancelled,
     RunFailed,
     RunHalted,
@@ -548,6 +551,54 @@ async def test_the_loop_appends_again_after_the_store_could_not(
     assert called_meanwhile == []
     assert tools.called == ["a"]
     assert [done.call for done in await parts.find_entries(CallDone)] == ["c1", "c2", "c3"]
+
+
+async def test_a_read_that_fails_does_not_stop_the_call_in_flight(
+    parts: DriverParts,
+    tools: ControllableTools,
+    slow_agent: Agent,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, returned = await parts.start_loop(slow_agent)
+    await tools.start("a").wait()
+    read = parts.store.read
+    failures: list[StoreError] = [StoreBusy("memory", 1.0), StoreUnreachable("memory", "reset")]
+
+    async def read_or_fail(run: RunId, *, after: Seq) -> Sequence[Record]:
+        if failures:
+            raise failures.pop()
+        return await read(run, after=after)
+
+    monkeypatch.setattr(parts.store, "read", read_or_fail)
+    loop.journal_grew(Seq(loop.state.seq + 1))
+    await wait_until(lambda: not failures and not loop.is_behind)
+    tools.gate("a").set()
+    await returned.wait()
+    assert loop.state.phase is Phase.COMPLETED
+    assert tools.called == ["a"]
+
+
+async def test_a_control_that_is_announced_during_a_read_is_not_overlooked(
+    parts: DriverParts,
+    tools: ControllableTools,
+    slow_agent: Agent,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The read does not return it, and the loop expects a later entry that does not exist."""
+    loop, returned = await parts.start_loop(slow_agent)
+    await tools.start("a").wait()
+    read = parts.store.read
+
+    async def read_before_pause(run: RunId, *, after: Seq) -> Sequence[Record]:
+        monkeypatch.setattr(parts.store, "read", read)
+        records = await read(run, after=after)
+        await parts.send(Pause(now=True), loop)
+        return records
+
+    monkeypatch.setattr(parts.store, "read", read_before_pause)
+    loop.journal_grew(Seq(loop.state.seq + 5))
+    await returned.wait()
+    assert loop.state.phase is Phase.PAUSED
 
 
 async def test_calls_start_although_the_reply_of_the_store_was_lost(

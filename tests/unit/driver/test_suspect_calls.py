@@ -2,21 +2,20 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from functools import partial
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import NOT_DONE, Agent, Call, Midrun, Run, tool
-from midrun.core.driver_inputs import CloseCall, StartCall, TakeLease
+from midrun.core.driver_inputs import CloseCall, TakeLease
 from midrun.core.effects import CheckCall
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import CallId, RunId
 from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.run_head import build_head
-from midrun.core.scheduler import plan_effects
+from midrun.core.scheduler import list_effects, reserve_nothing, start_all
 from midrun.core.state import State
 from midrun.core.values import Json, Reply
 from midrun.core.values import RequestedCall as Wanted
@@ -58,9 +57,7 @@ async def create_run_with_suspect_model_call(store: MemoryStore, agent: Agent) -
     for _ in range(WORKER_DEATHS_MAX - 1):
         batch = Batch(state, read_wall_clock())
         batch.add(TakeLease(holder="dead"))
-        batch.add(
-            StartCall(epoch=batch.state.epoch, call=CallId("c1"), seen_seq=batch.state.seq)
-        )
+        batch.advance(reserve_nothing, start_all)
         state = await take_and_die(store, state, batch)
     return run
 
@@ -85,12 +82,12 @@ async def create_run_with_suspect_tool_call(
     for number in range(WORKER_DEATHS_MAX - 1):
         batch = Batch(state, read_wall_clock())
         batch.add(TakeLease(holder="dead"))
-        epoch, start = batch.state.epoch, partial(StartCall, epoch=batch.state.epoch)
+        batch.advance(reserve_nothing, start_all)
         if not number:
-            batch.add(start(call=CallId("c1"), seen_seq=batch.state.seq))
+            epoch = batch.state.epoch
             replied = CallDone(call=CallId("c1"), reply=Reply(uses=(wanted,)))
             batch.add(CloseCall(epoch=epoch, outcome=replied))
-        batch.add(start(call=CallId("c2"), seen_seq=batch.state.seq))
+            batch.advance(reserve_nothing, start_all)
         state = await take_and_die(store, state, batch)
     return run
 
@@ -235,7 +232,7 @@ async def test_the_loop_does_not_spin_while_a_due_suspect_call_waits_for_the_gat
                 lambda: model.calls > 0 and not gate.try_acquire(RunId("run_b"), Wakeup())
             )
             await yield_until(
-                lambda: get_worker(midrun)._run_loops[run]._suspects.is_waiting(CallId("c1"))
+                lambda: get_worker(midrun)._run_loops[run]._suspects.wait_s is not None
             )
             before = iterations[0]
             for _ in range(300):
@@ -255,7 +252,7 @@ async def test_the_check_of_a_suspect_call_waits_for_the_gate() -> None:
     )
     batch = Batch(state, read_wall_clock())
     batch.add(TakeLease(holder="alive"))
-    effects, other = plan_effects(batch.state), RunId("run_b")
+    effects, other = list_effects(batch.state), RunId("run_b")
     assert CheckCall(call=CallId("c2")) in effects
     suspects = SuspectCalls(gate, state.run, wakeup)
     assert gate.try_acquire(other, Wakeup()) == 0

@@ -143,6 +143,5 @@ def test_a_reply_prefix_alone_is_not_partial_work() -> None:
 def test_a_cancelled_unknown_call_is_reported_as_unsure() -> None:
     run = leased_run.replies(MAIL).starts("c2").after(v.TakeLease())
     unknown = build_report(run.when(c.Cancel()).advances().state).unsure
-    assert [item.note for item in unknown] == [
-        "outcome unknown, and not made again: the run was cancelled"
-    ]
+    (item,) = unknown
+    assert item.note.endswith("the run was cancelled")

@@ -58,8 +58,7 @@ def fail_releases(run: Scenario) -> Scenario:
     """Let every attempt to release c2 fail, and end the run."""
     failed = UndoFailed(call=C2, action="release", error="refused")
     for _ in range(run.state.run_started.undo_attempts):
-        start = v.StartUndo(epoch=E1, call=C2, action="release")
-        run = run.later(3600).after(start)
+        run = run.later(3600).cleans(C2, "release")
         run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
     return run.advances()
 
@@ -184,7 +183,7 @@ def test_the_status_of_a_cancel_names_the_current_action() -> None:
     assert not any(button.enabled for button in (pause, redirect, cancel))
     assert cancel.consequence == "Nothing new starts. Stopping mail."
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c3"))))
-    run = run.after(v.StartUndo(epoch=E1, call=C2, action="undo"))
+    run = run.cleans(C2)
     status = build_status_line(run.state)
     assert status.word == "Cancelling — undoing 1 of 1"
     assert status.note == 'Undoing draft {"title":"Memo"}.'
@@ -285,7 +284,7 @@ def test_failed_undos_can_be_retried_until_the_residue_is_accepted() -> None:
     for attempt in range(run.state.run_started.undo_attempts):
         if attempt:
             assert "it is retried" in build_status_line(run.state).note
-        run = run.later(3600).after(v.StartUndo(epoch=E1, call=C2))
+        run = run.later(3600).cleans(C2)
         run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
     run = run.advances()
     assert build_status_line(run.state).word == "Cancelled — 1 undo failed"

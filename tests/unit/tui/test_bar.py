@@ -64,7 +64,7 @@ async def test_a_redirect_is_typed_in_the_composer_and_waits_for_the_next_step()
         bar.press("pcd? skip the sports")
         await bar.wait_for("pcd? skip the sports", "Running")
         bar.press(ENTER)
-        await bar.wait_for("redirect waits for the next step: “pcd? skip the sports”")
+        await bar.wait_for("redirect waits", "“pcd? skip the sports”")
         bar.gates["read"].set()
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "received the new instruction “pcd? skip the sports”" in bar.output.written
@@ -163,7 +163,7 @@ async def test_c_asks_for_confirmation_before_a_cancel() -> None:
     async with open_bar(READ, "Done.") as bar:
         await bar.wait_for(READ_IN_FLIGHT, "c  Cancel")
         bar.press("c")
-        await bar.wait_for("Cancel?", "It has changed nothing that a cancel could undo.")
+        await bar.wait_for("Cancel?", "It has changed nothing")
         bar.press("c")
         await bar.wait_for("Pausing by ada")
         bar.press("n")
@@ -305,8 +305,8 @@ async def test_the_notice_of_a_lost_connection_disappears_when_it_is_back(
         await bar.wait_for("Running")
         with monkeypatch.context() as patched:
             patched.setattr(bar.run, "view", raise_unreachable)
-            await bar.wait_for("the run may still be working", "connection refused")
-        await bar.wait_until_hidden("the run may still be working")
+            await bar.wait_for("connection refused")
+        await bar.wait_until_hidden("connection refused")
 
 
 # ── asks ─────────────────────────────────────────────────────────────────────
@@ -425,7 +425,7 @@ async def test_ctrl_c_pauses_a_waiting_run_and_its_ask_stays_open() -> None:
         await bar.wait_for("p  Pause — Pauses here; the question stays open.")
         bar.press(CTRL_C)
         shown = await bar.wait_for("Paused by ada")
-        assert "Let the agent call send?" in shown
+        assert "call send?" in shown
 
 
 async def test_an_answer_that_came_second_returns_to_the_composer() -> None:

@@ -19,35 +19,28 @@ Invariant: the entries of a decision are valid only directly after `state.seq`. 
 appends all of them or none, and decides again when another writer was first.
 """
 
-from typing import Final
+from typing import assert_never
 
 from msgspec.structs import replace
 
+from midrun.core import controls as c
+from midrun.core import driver_inputs as v
 from midrun.core.controls import Cancel, Control, ControlBase, Pause, Resume
 from midrun.core.decide import asks, calls, controls, conversation, lifecycle
 from midrun.core.decide.lifecycle import compute_digest, make_request_fields
-from midrun.core.driver_inputs import LeasedInput
+from midrun.core.driver_inputs import DriverInput, LeasedInput
 from midrun.core.entries import RequestNoted
 from midrun.core.ids import Micros
 from midrun.core.state import State
 from midrun.core.transitions import (
     INPUT_TABLE,
     Accepted,
-    DecideFunctions,
     Input,
     NoChange,
     Refused,
     Verdict,
 )
 from midrun.core.values import Phase
-
-DECIDE_FUNCTIONS: Final[DecideFunctions] = {
-    **controls.DECIDE_FUNCTIONS,
-    **asks.DECIDE_FUNCTIONS,
-    **conversation.DECIDE_FUNCTIONS,
-    **calls.DECIDE_FUNCTIONS,
-    **lifecycle.DECIDE_FUNCTIONS,
-}
 
 
 def decide(state: State, run_input: Input, now: Micros) -> Verdict:
@@ -123,7 +116,9 @@ def _decide_by_phase(state: State, run_input: Input, now: Micros) -> Verdict:
     """Look the input up in the transition table, then call its handler."""
     cell = INPUT_TABLE[type(run_input)][state.phase]
     if cell.next_phases:
-        return DECIDE_FUNCTIONS[type(run_input)](state, run_input, now)
+        if isinstance(run_input, ControlBase):
+            return _apply_control(state, run_input, now)
+        return _apply_driver_input(state, run_input, now)
     if cell.refusal_name:
         ask = state.find_ask(getattr(run_input, "ask", ""))
         # The control is about an ask that is closed. Name the actor who closed it: that tells
@@ -140,3 +135,89 @@ def _decide_by_phase(state: State, run_input: Input, now: Micros) -> Verdict:
             name=cell.no_change_name, seq=state.cancel_seq, by=state.cancel_request.by
         )
     return NoChange(name=cell.no_change_name, seq=state.phase_since, by=state.phase_by)
+
+
+def _apply_control(state: State, control: Control, now: Micros) -> Verdict:  # noqa: C901, PLR0911 - one arm per control
+    match control:
+        case c.Pause():
+            return controls.pause(state, control, now)
+        case c.Resume():
+            return controls.resume(state, control, now)
+        case c.Redirect():
+            return controls.redirect(state, control, now)
+        case c.Say():
+            return conversation.say(state, control, now)
+        case c.Answer():
+            return asks.answer(state, control, now)
+        case c.Approve():
+            return asks.approve(state, control, now)
+        case c.Decline():
+            return asks.decline(state, control, now)
+        case c.Cancel():
+            return controls.cancel(state, control, now)
+        case c.Halt():
+            return controls.halt(state, control, now)
+        case c.Lift():
+            return controls.lift(state, control, now)
+        case c.RaiseCap():
+            return controls.raise_cap(state, control, now)
+        case c.Withdraw():
+            return controls.withdraw(state, control, now)
+        case c.ForcePause():
+            return controls.force_pause(state, control, now)
+        case c.RetryUndo():
+            return controls.retry_undo(state, control, now)
+        case c.AcceptResidue():
+            return controls.accept_residue(state, control, now)
+        case c.ResumeFrame():
+            return conversation.resume_frame(state, control, now)
+        case c.DropFrame():
+            return conversation.drop_frame(state, control, now)
+        case c.TakeOver():
+            return conversation.take_over(state, control, now)
+        case c.Write():
+            return conversation.write(state, control, now)
+        case c.UseTool():
+            return conversation.use_tool(state, control, now)
+        case c.HandBack():
+            return conversation.hand_back(state, control, now)
+        case _:
+            assert_never(control)
+
+
+def _apply_driver_input(state: State, driver_input: DriverInput, now: Micros) -> Verdict:  # noqa: C901, PLR0911 - one arm per input
+    match driver_input:  # the ends of calls are the most frequent ones
+        case v.CloseCall():
+            return calls.close_call(state, driver_input, now)
+        case v.CloseUndo():
+            return calls.close_undo(state, driver_input, now)
+        case v.TakeLease():
+            return calls.take_lease(state, driver_input, now)
+        case v.SaveProgress():
+            return calls.save_progress(state, driver_input, now)
+        case v.AskPerson():
+            return asks.ask_person(state, driver_input, now)
+        case v.SetPlan():
+            return calls.set_plan(state, driver_input, now)
+        case v.Wake():
+            return lifecycle.wake(state, driver_input, now)
+        case v.ReportLateResult():
+            return calls.report_late_result(state, driver_input, now)
+        case v.SettleCall():
+            return calls.settle_call(state, driver_input, now)
+        case v.CloseChildAsk():
+            return asks.close_child_ask(state, driver_input, now)
+        case v.TakeBack():
+            return controls.take_back(state, driver_input, now)
+        case v.RecordStopVerdict():
+            return lifecycle.record_stop_verdict(state, driver_input, now)
+        case v.StandDown():
+            return lifecycle.stand_down(state, driver_input, now)
+        case v.FailRun():
+            return lifecycle.fail_run(state, driver_input, now)
+        case v.ProposeCall():
+            return calls.propose_call(state, driver_input, now)
+        case v.FinishHostedAgent():
+            return lifecycle.finish_hosted_agent(state, driver_input, now)
+        case _:
+            assert_never(driver_input)

@@ -14,7 +14,7 @@ from midrun.core.evolve.calls import hash_args
 from midrun.core.ids import Micros, make_ask_id
 from midrun.core.placeholders import check_hidden
 from midrun.core.state import Ask, CallStage, State, read_child_caps
-from midrun.core.transitions import DecideFunctions, Refused, Verdict, accept
+from midrun.core.transitions import Refused, Verdict, accept
 from midrun.core.values import Actor, Decision, Json, Phase
 
 
@@ -166,12 +166,3 @@ def close_child_ask(state: State, driver_input: CloseChildAsk, _: Micros) -> Ver
         reason = "already_answered" if ask.close_reason == "answered" else "ask_closed"
         return Refused(reason=reason, seq=ask.closed_seq, by=ask.decided_by)
     return accept(*add_wakeup(state, (AskClosed(ask=ask.id, why="elsewhere"),), "child"))
-
-
-DECIDE_FUNCTIONS: DecideFunctions = {
-    Answer: answer,
-    Approve: approve,
-    Decline: decline,
-    AskPerson: ask_person,
-    CloseChildAsk: close_child_ask,
-}

@@ -1,8 +1,6 @@
-"""Decide on calls: leases, starts, outcomes, late results, undo.
+"""Decide on calls: leases, outcomes, late results, undo.
 
-`start_call` is the gate that every model, tool and child call passes. A worker may make a call
-only after `CallStarted` is appended. The check and the append apply to the same state, so a
-control that was journaled first always wins.
+Calls are started by `scheduler.advance`. Here the driver reports what became of them.
 """
 
 from msgspec.structs import replace
@@ -16,11 +14,8 @@ from midrun.core.driver_inputs import (
     SaveProgress,
     SetPlan,
     SettleCall,
-    StartCall,
-    StartUndo,
     TakeLease,
 )
-from midrun.core.effects import CallModel, CallTool, Release, Undo
 from midrun.core.entries import (
     AskClosed,
     CallDone,
@@ -28,7 +23,6 @@ from midrun.core.entries import (
     CallProposed,
     CallSealed,
     CallSettled,
-    CallStarted,
     CallUnknown,
     Entry,
     HistoryCondensed,
@@ -36,18 +30,14 @@ from midrun.core.entries import (
     LeaseTaken,
     PlanMade,
     ProgressSaved,
-    UndoStarted,
     UndoUnknown,
 )
 from midrun.core.evolve.calls import can_settle_late
-from midrun.core.ids import Epoch, Micros, Seq, make_ask_id, make_call_id, parse_call_number
+from midrun.core.ids import Epoch, Micros, Seq, make_call_id, parse_call_number
 from midrun.core.retries import CHECK_DENIALS_MAX
-from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES, iter_effects
 from midrun.core.state import CallStage, State
-from midrun.core.step_boundary import make_approval_ask, make_stop_entry, needs_approval
-from midrun.core.stops import find_met_call_cap, find_met_stop, find_overdrawn_cap
-from midrun.core.transitions import DecideFunctions, NoChange, Refused, Verdict, accept
-from midrun.core.values import NO_SPEND
+from midrun.core.transcript import CONDENSE_KEEP_MESSAGES
+from midrun.core.transitions import NoChange, Refused, Verdict, accept
 
 
 def take_lease(state: State, driver_input: TakeLease, _: Micros) -> Verdict:
@@ -71,66 +61,6 @@ def close_orphans(state: State) -> tuple[Entry, ...]:
         return lost
     number, action = state.cleanup_in_flight
     return (*lost, UndoUnknown(call=make_call_id(number), action=action))
-
-
-def start_call(state: State, driver_input: StartCall, now: Micros) -> Verdict:
-    """Start a call if the scheduler plans it and the caps allow it."""
-    effect = _find_start_effect(state, driver_input.call)
-    if effect is None:
-        return Refused(reason=_explain_refused_start(state, driver_input.call, now))
-    # `seen_seq` is the newest entry that the worker knew when it built the prompt or the
-    # arguments. If a control is newer than that, the call would ignore the control.
-    if not state.last_control_seq <= driver_input.seen_seq <= state.seq:
-        return Refused(reason="unseen_control", seq=state.last_control_seq)
-    call = state.find_call(driver_input.call)
-    # The scheduler decided with `state.at`; the approval may have expired since. Ask again.
-    if call is not None and needs_approval(state, call, now):
-        return accept(make_approval_ask(call, make_ask_id(len(state.asks) + 1), now))
-    if call is None:
-        hit = find_met_stop(state.stop, state.meter_with_time, driver_input.reserved)
-    else:
-        # The step of this call has begun, so caps on steps do not apply. Caps on money and
-        # tokens apply to every attempt. Caps on tool calls apply to the first attempt only,
-        # because a retry is not counted again. A call that a person makes after taking over
-        # is counted, but caps on tool calls do not stop it.
-        hit = find_overdrawn_cap(state.stop, state.meter, driver_input.reserved)
-        if hit is None and not call.attempt and not call.requested_by_operator:
-            hit = find_met_call_cap(state.stop, state.meter_with_time)
-    if hit is not None:
-        return accept(make_stop_entry(hit))
-    return accept(
-        CallStarted(
-            call=driver_input.call,
-            call_kind="model" if call is None else call.call_kind,
-            attempt=1 if call is None else call.attempt + 1,
-            seen=driver_input.seen_seq,
-            purpose=effect.purpose if isinstance(effect, CallModel) else "step",
-            # msgspec omits a default by identity. Use the singleton, so that an empty
-            # reservation is not written to the journal.
-            reserved=NO_SPEND if driver_input.reserved == NO_SPEND else driver_input.reserved,
-            approval=None if call is None else call.approval,
-        )
-    )
-
-
-def _find_start_effect(state: State, call_id: str) -> CallModel | CallTool | None:
-    for effect in iter_effects(state):
-        if isinstance(effect, (CallModel, CallTool)) and effect.call == call_id:
-            return effect
-    return None
-
-
-def _explain_refused_start(state: State, call_id: str, now: Micros) -> str:
-    call = state.find_call(call_id)
-    if call is None:
-        return (
-            "not_next" if parse_call_number(call_id) == len(state.calls) + 1 else "no_such_call"
-        )
-    if call.stage is not CallStage.PROPOSED and not call.must_retry:
-        return f"call_{call.stage}"
-    if state.pending_redirects:
-        return "redirected"
-    return "not_approved" if needs_approval(state, call, now) else "not_next"
 
 
 def close_call(state: State, driver_input: CloseCall, _: Micros) -> Verdict:
@@ -219,36 +149,9 @@ def settle_call(state: State, driver_input: SettleCall, _: Micros) -> Verdict:
     return accept(settled, CallSealed(call=call.id, why=why))
 
 
-def start_undo(state: State, driver_input: StartUndo, _: Micros) -> Verdict:
-    """Start an undo or a release if it is the next in order."""
-    if state.in_flight or state.cleanup_in_flight:
-        return Refused(reason="in_flight")
-    wanted = (driver_input.call, driver_input.action)
-    cleanups = (one for one in iter_effects(state) if isinstance(one, Undo | Release))
-    call = state.find_call(driver_input.call)
-    if call is None or wanted not in [(cleanup.call, cleanup.action) for cleanup in cleanups]:
-        return Refused(reason="not_next")
-    attempt = call.get_cleanup(driver_input.action).attempts + 1
-    return accept(UndoStarted(call=call.id, action=driver_input.action, attempt=attempt))
-
-
 def close_undo(state: State, driver_input: CloseUndo, _: Micros) -> Verdict:
     """Record the outcome of an undo or a release."""
     outcome = driver_input.outcome
     if state.cleanup_in_flight != (parse_call_number(outcome.call), outcome.action):
         return Refused(reason="not_in_flight", seq=Seq(state.seq))
     return accept(outcome)
-
-
-DECIDE_FUNCTIONS: DecideFunctions = {
-    TakeLease: take_lease,
-    StartCall: start_call,
-    CloseCall: close_call,
-    ReportLateResult: report_late_result,
-    SaveProgress: save_progress,
-    ProposeCall: propose_call,
-    SetPlan: set_plan,
-    SettleCall: settle_call,
-    StartUndo: start_undo,
-    CloseUndo: close_undo,
-}

@@ -24,7 +24,6 @@ from midrun.core.decide.lifecycle import (
     add_waiting,
     add_wakeup,
     make_actor_fields,
-    make_cancel_entries,
     make_request_fields,
 )
 from midrun.core.driver_inputs import TakeBack
@@ -51,9 +50,9 @@ from midrun.core.entries import (
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import Micros, make_call_id
 from midrun.core.state import PauseState, PendingText, State
-from midrun.core.step_boundary import close_asks
+from midrun.core.step_boundary import close_asks, make_cancel_entries
 from midrun.core.stops import measure_caps
-from midrun.core.transitions import DecideFunctions, NoChange, Refused, Verdict, accept
+from midrun.core.transitions import NoChange, Refused, Verdict, accept
 from midrun.core.undo import list_remaining_cleanups
 from midrun.core.values import PauseReason, Phase
 
@@ -292,19 +291,3 @@ def accept_residue(state: State, control: AcceptResidue, _: Micros) -> Verdict:
     if not state.residue or state.residue_accepted:
         return Refused(reason="no_residue")
     return accept(ResidueAccepted(**make_request_fields(control)))
-
-
-DECIDE_FUNCTIONS: DecideFunctions = {
-    Pause: pause,
-    Resume: resume,
-    Redirect: redirect,
-    Cancel: cancel,
-    TakeBack: take_back,
-    Halt: halt,
-    Lift: lift,
-    RaiseCap: raise_cap,
-    Withdraw: withdraw,
-    ForcePause: force_pause,
-    RetryUndo: retry_undo,
-    AcceptResidue: accept_residue,
-}

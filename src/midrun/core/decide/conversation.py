@@ -1,6 +1,6 @@
 """Decide on messages, frames and take-overs.
 
-A frame is a suspended topic: when a message needs an answer in the middle of the work, the
+A frame is a held topic: when a message needs an answer in the middle of the work, the
 run pushes a frame with its goal and its open calls, answers, and resumes the frame. Only the
 top of the stack can be resumed or dropped.
 
@@ -33,7 +33,7 @@ from midrun.core.entries import (
 from midrun.core.ids import FrameId, Micros, make_call_id
 from midrun.core.state import State
 from midrun.core.step_boundary import resume_topic
-from midrun.core.transitions import DecideFunctions, Refused, Verdict, accept
+from midrun.core.transitions import Refused, Verdict, accept
 from midrun.core.values import Phase
 
 
@@ -68,7 +68,7 @@ def resume_frame(state: State, control: ResumeFrame, now: Micros) -> Verdict:
 
 
 def drop_frame(state: State, control: DropFrame, _: Micros) -> Verdict:
-    """Abandon the frame on top; close the asks and calls suspended with it."""
+    """Abandon the frame on top; close the asks and calls held with it."""
     if (problem := _find_frame_refusal(state, control.frame)) is not None:
         return problem
     frame = state.frames[-1]
@@ -92,7 +92,7 @@ def drop_frame(state: State, control: DropFrame, _: Micros) -> Verdict:
         # Closing an ask also seals its call, except for "unsure" asks: such a call stays
         # unknown when its ask closes, so it is sealed here.
         *(
-            journaled_text.seal_call(state.calls[n - 1], "its line of thought was dropped")
+            journaled_text.seal_call(state.calls[n - 1], "its held topic was dropped")
             for n in parked
             if make_call_id(n) not in {ask.call for ask in asks if ask.ask_kind != "unsure"}
         ),
@@ -159,14 +159,3 @@ def hand_back(state: State, control: HandBack, _: Micros) -> Verdict:
         instruction=control.instruction, minus=minus, plus=plus, **make_actor_fields(control)
     )
     return accept(*add_waiting(state, (HandedBack(**make_request_fields(control)), resumed)))
-
-
-DECIDE_FUNCTIONS: DecideFunctions = {
-    Say: say,
-    ResumeFrame: resume_frame,
-    DropFrame: drop_frame,
-    TakeOver: take_over,
-    Write: write,
-    UseTool: use_tool,
-    HandBack: hand_back,
-}

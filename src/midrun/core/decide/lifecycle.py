@@ -1,8 +1,7 @@
-"""Decide on boundaries, ends and timers.
+"""Decide on failures, the end of a lease, and timers.
 
-`cross_boundary` appends the entries that are due at a step boundary. `settle_phase` enters
-the phase that follows when nothing is left to do. `wake` handles timers: expired asks,
-scheduled messages, pauses with a time limit, and the cap on time.
+`wake` handles timers: expired asks, scheduled messages, pauses with a time limit, and the cap
+on time. The module also holds the helpers that the handlers of all modules have in common.
 """
 
 from hashlib import sha256
@@ -13,28 +12,21 @@ from msgspec.structs import replace
 
 from midrun.core.controls import Control
 from midrun.core.driver_inputs import (
-    CrossBoundary,
     FailRun,
     FinishHostedAgent,
     RecordStopVerdict,
-    SettlePhase,
     StandDown,
     Wake,
 )
-from midrun.core.effects import Settle
 from midrun.core.entries import (
     AnswerGiven,
     AskClosed,
     CapReached,
     Entry,
     LeaseReleased,
-    MessageClosed,
     MessageDue,
     PauseWithdrawn,
-    RunCancelled,
-    RunCompleted,
     RunFailed,
-    RunPaused,
     RunResumed,
     RunWaiting,
     RunWoken,
@@ -42,13 +34,10 @@ from midrun.core.entries import (
 )
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import Micros, Seq
-from midrun.core.journaled_text import seal_call
-from midrun.core.retries import find_failure
-from midrun.core.scheduler import orphaned_child_cleanup, plan_effects
-from midrun.core.state import PauseState, State
-from midrun.core.step_boundary import boundary_entries
+from midrun.core.state import State
 from midrun.core.stops import get_work_limit_micros
-from midrun.core.transitions import DecideFunctions, NoChange, Refused, Verdict, accept
+from midrun.core.transitions import NoChange, Refused, Verdict, accept
+from midrun.core.undo import find_orphaned_child
 from midrun.core.values import Phase
 
 # Helpers of the handlers: actor fields, and wake-ups of waiting runs.
@@ -115,11 +104,7 @@ def can_continue(state: State) -> bool:
     This mirrors the scheduler: a redirect, a child run to end, a call that does not wait for a
     person, a message that can be taken now, or the next model call.
     """
-    if (
-        state.pending_redirects
-        or not state.open_asks
-        or orphaned_child_cleanup(state) is not None
-    ):
+    if state.pending_redirects or not state.open_asks or find_orphaned_child(state) is not None:
         return True
     if any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.open_calls):
         return True
@@ -138,64 +123,6 @@ def can_continue(state: State) -> bool:
 
 
 CLOCK_ACTOR = "system:clock"
-
-
-def cross_boundary(state: State, _: CrossBoundary, now: Micros) -> Verdict:
-    """Append the entries that are due at this boundary."""
-    entries = boundary_entries(state, now)
-    return accept(*entries) if entries else NoChange(name="nothing_due", seq=state.seq)
-
-
-def settle_phase(state: State, _: SettlePhase, __: Micros) -> Verdict:
-    """Enter the next phase when nothing is left to do in this one."""
-    # The worker decides to settle from its own copy of the state. Plan again here, so that a
-    # control that came in between refuses the input.
-    if Settle() not in plan_effects(state):
-        return Refused(reason="in_flight" if state.in_flight else "not_settled")
-    if state.phase is Phase.CANCELLING:
-        return accept(*make_cancel_entries(state))
-    if state.phase is Phase.PAUSING:
-        return accept(*_make_pause_entries(state))
-    if (error := find_failure(state)) is not None:
-        return accept(error)
-    if state.taken_over_by:
-        return accept(RunPaused(why="taken_over"))
-    # Nothing can start, but calls or asks are open: all of them wait for a person.
-    if state.open_calls or state.open_asks:
-        return accept(RunWaiting())
-    # A message that is scheduled for later can no longer reach the agent. Return its text.
-    late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
-    output = state.answer if state.main_answer is None else state.main_answer
-    return accept(*late, RunCompleted(output=output or ""))
-
-
-def _make_pause_entries(state: State) -> tuple[Entry, ...]:
-    """Pause the run; wake it at once if a redirect came after the pause request."""
-    hold = state.pause or PauseState()
-    paused: tuple[Entry, ...] = (RunPaused(why=hold.reason),)
-    if hold.reason == "user" and any(p.seq > hold.seq for p in state.pending_redirects):
-        return (*paused, RunWoken(why="redirected"))
-    return paused
-
-
-def make_cancel_entries(state: State) -> tuple[Entry, ...]:
-    """End a cancelled run: seal its open calls, keep its partial answer."""
-    sealed = (seal_call(state.calls[n - 1], "the run was cancelled") for n in state.open_calls)
-    return (*sealed, RunCancelled(residue=state.residue, partial=_find_partial_output(state)))
-
-
-def _find_partial_output(state: State) -> str:
-    if state.has_ended:  # the run ended before; this cancel only undoes, so the output stays
-        return state.output
-    return state.answer if state.answer is not None else _find_last_text(state)
-
-
-def _find_last_text(state: State) -> str:
-    for index in range(len(state.messages) - 1, -1, -1):
-        message = state.messages[index]
-        if message.role == "assistant" and message.text:
-            return message.text
-    return ""
 
 
 def fail_run(state: State, driver_input: FailRun, _: Micros) -> Verdict:
@@ -266,14 +193,3 @@ def _end_timed_pause(state: State, now: Micros) -> tuple[Entry, ...]:
     if state.phase is Phase.PAUSED:
         return add_waiting(state, (RunResumed(by=CLOCK_ACTOR),))
     return ()
-
-
-DECIDE_FUNCTIONS: DecideFunctions = {
-    CrossBoundary: cross_boundary,
-    SettlePhase: settle_phase,
-    FailRun: fail_run,
-    StandDown: stand_down,
-    FinishHostedAgent: finish_hosted_agent,
-    RecordStopVerdict: record_stop_verdict,
-    Wake: wake,
-}

@@ -76,6 +76,7 @@ def _add_calls(
         number = len(calls) + 1
         call = Call(
             number=number,
+            id=make_call_id(number),
             call_kind=use.kind,
             step=state.meter.steps,
             use=use,
@@ -98,7 +99,9 @@ def call_started(state: State, entry: CallStarted) -> State:
     # A tool call was proposed before. A model call comes into being with its start.
     new = number == len(state.calls) + 1
     call = (
-        Call(number=number, call_kind=entry.call_kind, step=state.meter.steps + 1)
+        Call(
+            number=number, id=entry.call, call_kind=entry.call_kind, step=state.meter.steps + 1
+        )
         if new
         else get_call(state, entry.call)
     )
@@ -140,7 +143,7 @@ def call_started(state: State, entry: CallStarted) -> State:
 
 def _meter_start(meter: Meter, call: Call, held_tokens: int) -> Meter:
     reserved = meter.reserved.plus(call.reserved)
-    # The tokens of suspended frames are counted for every attempt, because each attempt sends
+    # The tokens of frames are counted for every attempt, because each attempt sends
     # the prompt again.
     if call.call_kind == "model" and held_tokens:
         meter = replace(meter, held_tokens=meter.held_tokens + held_tokens)

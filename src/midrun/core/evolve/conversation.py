@@ -1,6 +1,6 @@
 """Fold messages, frames, plans, answers and take-overs.
 
-A frame suspends the current topic: its goal, plan and open calls are saved in the frame, and
+A frame holds the current topic: its goal, plan and open calls are saved in the frame, and
 restored when the frame is resumed. Frames form a stack.
 """
 
@@ -61,7 +61,7 @@ def message_due(state: State, entry: MessageDue) -> State:
 
 
 def message_taken(state: State, entry: MessageTaken) -> State:
-    """Give the message to the agent without suspending anything.
+    """Give the message to the agent without a frame.
 
     The agent has its answer to the task and now answers a message. `main_answer` keeps the
     answer to the task meanwhile, so that the reply to the message does not replace it.
@@ -101,7 +101,7 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
         open_calls=(),
         goal=waiting.text,
         answer=None,
-        reply_prefix="",  # a pending "Back to …" is obsolete: this topic is suspended again
+        reply_prefix="",  # a pending "Back to …" is obsolete: this topic is held again
     )
     said = transcript.format_held_topic(entry.goal)
     return state.with_messages(
@@ -110,7 +110,7 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
 
 
 def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> State:
-    """Restore the suspended topic; the next reply announces it.
+    """Restore the held topic; the next reply announces it.
 
     `prompt_outdated_seq` is set, so that a model call for the message is aborted.
     """
@@ -128,7 +128,7 @@ def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> Sta
 
 
 def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
-    """Drop a suspended topic; the next reply announces it if the entry has words."""
+    """Drop a held topic; the next reply announces it if the entry has words."""
     state = _pop_frame(state, entry.frame)
     if not entry.text:
         return state
@@ -138,7 +138,7 @@ def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
 
 def _pop_frame(state: State, frame_id: str) -> State:
     frame = _get_frame(state, frame_id)
-    # Calls suspended with the frame may have been closed meanwhile, for example by an expired
+    # Calls held with the frame may have been closed meanwhile, for example by an expired
     # ask. Only open ones return to the open calls, before those of the current topic.
     back = tuple(n for n in frame.parked_calls if state.calls[n - 1].is_open)
     frames = tuple(f for f in state.frames if f is not frame)

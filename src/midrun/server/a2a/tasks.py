@@ -37,6 +37,7 @@ from midrun.ports.environment import ID_BYTES
 from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
 from midrun.server.request_checks import mount_path
 from midrun.text.report import build_report
+from midrun.text.status import describe_hold
 
 # Agent cards: the description of an agent that A2A clients read before they call.
 
@@ -192,14 +193,13 @@ def make_message(state: State, text: str, name: str, role: Role = Role.ROLE_AGEN
 def _status_text(state: State) -> str:
     match state.phase:
         case Phase.PAUSED:
-            by = f" by {state.phase_by}" if state.phase_by else ""
-            return f"Paused{by}. Send any message to resume."
+            return f"{describe_hold(state)} Send any message to resume."
         case Phase.WAITING:
             return "\n".join(str(ask) for ask in make_ask_views(state))
         case Phase.FAILED:
             return state.error.error if state.error is not None else "failed"
         case Phase.HALTED:
-            return "Halted by an operator. It continues when the halt is lifted."
+            return describe_hold(state)
         case Phase.COMPLETED:
             return state.output
         case _:

@@ -27,6 +27,7 @@ from midrun.server.agui.inputs import CONTEXT_SEPARATOR, PAUSE_ID_PREFIX, RunAge
 from midrun.server.events import EVENT_TYPES
 from midrun.server.schemas import to_wire
 from midrun.text.report import build_report
+from midrun.text.status import describe_hold
 
 AguiEvent: TypeAlias = dict[str, object]
 
@@ -358,11 +359,9 @@ def final_events(
                 *((error.code, error.error) if error is not None else ("", "failed"))
             )
         case Phase.HALTED:
-            yield _run_error(
-                "HALTED", "An operator halted this run. It continues when the halt is lifted."
-            )
+            yield _run_error("HALTED", describe_hold(state))
         case Phase.PAUSED if pause_as == "success":
-            value = {"message": _pause_message(state)}
+            value = {"message": describe_hold(state)}
             yield {"type": "CUSTOM", "name": "midrun.run.paused", "value": value}
             yield success
         case Phase.PAUSED:
@@ -380,17 +379,12 @@ def _interrupt_outcome(*interrupts: AguiEvent) -> AguiEvent:
     return {"outcome": {"type": "interrupt", "interrupts": list(interrupts)}}
 
 
-def _pause_message(state: State) -> str:
-    by = f" by {state.phase_by}" if state.phase_by else ""
-    return f"Paused{by} at step {state.meter.steps}. Resume keeps context."
-
-
 def _pause_interrupt(state: State) -> AguiEvent:
     schema = {"type": "object", "properties": {"instruction": _TEXT_SCHEMA}}
     return {
         "id": f"{PAUSE_ID_PREFIX}{state.phase_since}",
         "reason": "midrun:paused",
-        "message": _pause_message(state),
+        "message": describe_hold(state),
         "responseSchema": schema,
     }
 
@@ -401,17 +395,14 @@ def _ask_interrupt(state: State, ask: AskView) -> AguiEvent:
     if ask.kind == "approval":
         wanted = {"approved": {"type": "boolean"}, "editedArgs": {}}
         about |= {"reason": "tool_call", "toolCallId": call_ref(state, ask.call)}
-        message = ask.question or f"May {ask.tool} be called?"
     elif ask.kind == "unsure":
         wanted = {"answer": {"enum": ["yes", "no", "unknown"]}}
         about |= {"reason": "midrun:unsure"}
-        message = f"Did {ask.tool} go through?"
     else:
         wanted = {"answer": {}}
         about |= {"reason": "input_required"}
-        message = ask.question
     schema = {"type": "object", "properties": wanted}
-    return about | {"message": shorten_to_line(message), "responseSchema": schema}
+    return about | {"message": shorten_to_line(ask.question), "responseSchema": schema}
 
 
 # Capabilities of an agent, in the terms of AG-UI.

@@ -25,9 +25,8 @@ from midrun.core.entries import (
     RunWoken,
 )
 from midrun.core.evolve import evolve
-from midrun.core.scheduler import CONDENSE_KEEP_MESSAGES
 from midrun.core.state import State
-from midrun.core.transcript import Transcript
+from midrun.core.transcript import CONDENSE_KEEP_MESSAGES, Transcript
 from midrun.core.values import Phase
 from tests.support.simulate.checks import Violation
 from tests.support.simulate.environment import Environment
