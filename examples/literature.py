@@ -6,6 +6,7 @@ python examples/literature.py
 import anyio
 
 from midrun import Agent, Midrun, tool
+from midrun.events import EntryAppended
 from midrun.models import ScriptedModel, Use
 
 reading, book_closed = anyio.Event(), anyio.Event()
@@ -43,13 +44,12 @@ async def main() -> None:
         print("runtime:", receipt.said)  # immediate, and not from the model
         book_closed.set()
 
-        async for item in run.feed():
-            if item.seq is None:
-                continue
-            if item.kind == "FramePushed":
-                print("journal: held the synthesis")
-            if item.kind == "FrameResumed":
-                print("journal:", getattr(item.entry, "text", ""))
+        async for event in run.events():
+            if isinstance(event, EntryAppended) and event.kind in {
+                "FramePushed",
+                "FrameResumed",
+            }:
+                print("journal:", event.sentence)
         view = await run.view()
         print("agent:", view.output)
         print(view.place)

@@ -6,6 +6,7 @@ python examples/quickstart.py
 import anyio
 
 from midrun import Agent, Call, Midrun, Run, tool
+from midrun.events import ToolStarted
 from midrun.models import ScriptedModel, Use
 
 # ── the agent and its tools ──────────────────────────────────────────────────────────────────
@@ -90,8 +91,8 @@ async def main() -> None:
 
 async def in_the_middle_of(run: Run, tool_name: str) -> None:
     """Wait until a call of this tool is in flight."""
-    async for _ in run.feed():
-        if any(call.tool == tool_name for call in (await run.view()).in_flight):
+    async for event in run.events():
+        if isinstance(event, ToolStarted) and event.tool == tool_name:
             return
 
 

@@ -7,6 +7,7 @@ import anyio
 
 from midrun import Agent, Call, Completed, Midrun, tool
 from midrun.core.transcript import Transcript
+from midrun.events import ToolNote
 from midrun.models import ScriptedModel, Use
 
 ENOUGH = "Summarise and stop; no more searching."
@@ -46,10 +47,10 @@ async def main() -> None:
     """Wait for the second search, pause, and let the agent sum up."""
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Compare the vendors")
-        async for item in run.feed():  # entries have a seq; live items have none
-            if item.seq is None and item.kind == "note":
-                print(item.text)
-                if item.text == note("vendor 2"):
+        async for event in run.events():
+            if isinstance(event, ToolNote):
+                print(event.text)
+                if event.text == note("vendor 2"):
                     break
 
         await run.pause()

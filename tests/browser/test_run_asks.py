@@ -159,7 +159,7 @@ async def test_a_call_is_declined(harness: Harness, stage: Stage) -> None:
     await reason.press("Enter")
     await ui.expect_badge("Completed")
     assert stage.completed == []
-    await expect(ui.page.locator("midrun-timeline")).to_contain_text("decline: crp")
+    await expect(ui.page.locator("midrun-timeline")).to_contain_text("because: crp")
 
 
 async def test_an_ask_comes_into_view_and_its_decision_keeps_the_focus(

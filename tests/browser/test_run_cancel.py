@@ -218,7 +218,7 @@ async def test_a_failed_undo_is_shown_and_can_be_retried(
     before = (await ui.run.view()).seq
     await ui.button_named("Retry undo").click()
     timeline = ui.page.locator("midrun-timeline")
-    await expect(timeline).to_contain_text("undo.retried")
+    await expect(timeline).to_contain_text("you asked to retry the failed cleanup")
     after = (await ui.run.until("cancelled")).seq  # it failed again
     await expect(timeline).to_contain_text(f"#{after}")
     await ui.expect_badge("Cancelled by you — 1 undo failed")

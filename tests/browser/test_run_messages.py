@@ -25,7 +25,9 @@ async def test_a_redirect_waits_for_its_step_and_then_shows_the_change(
     assert stage.completed == []
     stage.gate("work").set()
     await ui.expect_badge("Completed")
-    await expect(ui.page.locator("midrun-timeline")).to_contain_text(f"Look around + {TEXT}")
+    await expect(ui.page.locator("midrun-timeline")).to_contain_text(
+        f"the agent received the new instruction “{TEXT}”"
+    )
     assert stage.completed == ["work"]
 
 
@@ -172,7 +174,7 @@ async def test_a_redirect_that_resumes_does_not_say_that_nothing_changed(
     await ui.run.redirect(TEXT, actor="olga")
     await stage.start("new").wait()
     timeline = ui.page.locator("midrun-timeline")
-    await expect(timeline).to_contain_text("with a new instruction")
+    await expect(timeline).to_contain_text("resumed the run with the new instruction")
     await expect(timeline).not_to_contain_text("no changes")
 
 

@@ -64,20 +64,22 @@ async def test_the_timeline_names_tools_as_soon_as_they_start(
     """By tool, not by call id."""
     ui = await open_run_page(harness, stage, [Hold("mid"), Use("slow", name="work")], "Done.")
     await stage.start("mid").wait()
-    rows = ui.page.locator("midrun-timeline li:has(span)").filter(has_text="call.started")
+    rows = ui.page.locator("midrun-timeline li[data-type='call.started']")
     await expect(rows).to_have_count(1)
     stage.gate("mid").set()
     await expect(rows).to_have_count(2)
-    await expect(rows.first).to_contain_text("slow")
+    await expect(rows.first).to_contain_text("the agent called slow")
 
 
 async def test_the_timeline_is_filtered(harness: Harness, stage: Stage) -> None:
-    """Newest first, with the actor of each control."""
+    """Newest first, in the words of the feed; the viewer is "you"."""
     ui = await open_at_tool(harness, stage)
     await ui.button("pause").click()
     rows = ui.page.locator("midrun-timeline li:has(span)")
-    await expect(rows.first).to_contain_text("run.pausing")
-    await expect(rows.first).to_contain_text("you")
+    await expect(rows.first.locator(".event")).to_have_text(
+        "you asked the run to pause at its next step"
+    )
+    await expect(rows.first).to_have_attribute("data-type", "run.pausing")
     await ui.page.locator("midrun-timeline").get_by_role("button", name="Control").click()
     await expect(rows).to_have_count(2)
     await ui.page.locator("midrun-timeline").get_by_role("button", name="Effects").click()

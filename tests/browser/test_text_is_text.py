@@ -109,7 +109,7 @@ async def test_text_of_people_is_shown_as_written(harness: Harness, stage: Stage
     failing = await site.start("failing")
     await failing.until("terminal", "failed")
     await page.goto(f"{site.url}/runs/{failing.id}")
-    failed = page.locator("midrun-timeline li").filter(has_text="call.failed")
+    failed = page.locator("midrun-timeline li[data-type='call.failed']")
     await expect(failed).to_contain_text('error "><img src=/x')
     await check_harmless(page, shown="error " + SPELL[:60])
     await site.mid.halt(attack_text("halt"), actor="olga")

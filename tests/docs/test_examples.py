@@ -74,8 +74,11 @@ async def test_a_side_question_is_answered_and_the_synthesis_continues(tmp_path:
     """The example shows the eighth promise of the README."""
     assert (await run_example(tmp_path, "literature.py")).splitlines() == [
         "runtime: Hold on — finishing *Read them* first",
-        "journal: held the synthesis",
-        "journal: Back to *Literature synthesis* — step 2 of 4",
+        (
+            "journal: the agent put “Literature synthesis” aside at plan step 2 of 4"
+            " to answer the user's “What was that paper from Tuesday?”"
+        ),
+        "journal: the run said “Back to Literature synthesis — step 2 of 4”",
         "agent: The four papers agree: sleep helps.",
         "step 3 of 4",
     ]

@@ -22,7 +22,7 @@ from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, Seq
 from midrun.core.values import Json, Phase, RequestedCall
 from midrun.testing.scenario import given
 from midrun.text.entries import DESCRIBE_FUNCTIONS, JournalDescriber
-from midrun.text.phrases import BUILT_IN_TOOL_ARGS, EntryText
+from midrun.text.phrases import BUILT_IN_TOOL_ARGS, SHORT_MAX_CHARS, EntryText
 from tests.support.simulate.setup import STRATEGIES, Strategy
 from tests.support.simulate.simulation import Simulation
 from tools.golden.aloud import read_aloud
@@ -77,14 +77,14 @@ CODE_NAME = re.compile(rf"\b({'|'.join(sorted(list_code_names()))})\b")
 
 
 def find_problems(record: Record, sentence: EntryText) -> list[str]:
-    """Return the parts of a sentence that a person cannot understand."""
-    text = str(sentence)
-    found = [
-        name
-        for name, pattern in (("a repr", REPR), ("a code name", CODE_NAME), ("a gap", GAP))
+    """Return the parts of a text that a person cannot understand."""
+    patterns = (("a repr", REPR), ("a code name", CODE_NAME), ("a gap", GAP))
+    return [
+        f"{record.seq} {type(record.entry).__name__}: {why} in {text!r}"
+        for text in (sentence.sentence, f"{sentence.who} {sentence.short}")
+        for why, pattern in patterns
         if pattern.search(text)
     ]
-    return [f"{record.seq} {type(record.entry).__name__}: {why} in {text!r}" for why in found]
 
 
 def list_problems(records: Iterable[Record]) -> list[str]:
@@ -145,10 +145,23 @@ def test_no_line_has_a_code_name_or_a_gap(path: Path) -> None:
     ],
 )
 def test_the_check_finds_a_planted_problem(what: str) -> None:
-    """Otherwise the tests that use the check would accept any text."""
+    """Without this, a pattern that matches nothing would pass all tests above."""
     record = read_journal(STORED[0])[0]
-    assert find_problems(record, EntryText(who="the run", what=what)) != []
-    assert find_problems(record, EntryText(who="the run", what="is paused")) == []
+    assert find_problems(record, make_text(what)) != []
+    assert find_problems(record, make_text("is paused")) == []
+
+
+def make_text(what: str) -> EntryText:
+    """Return a text whose sentence is its short form."""
+    return EntryText(who="the run", sentence=f"the run {what}", short=what, tone="detail")
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))
+def test_the_short_form_is_the_beginning_of_the_sentence(path: Path) -> None:
+    """There is one wording of an entry; a long short form is cut."""
+    for _, text in describe_records(read_journal(path)):
+        assert text.sentence.startswith(f"{text.who} {text.short.removesuffix('…')}")
+        assert len(text.short) <= SHORT_MAX_CHARS
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.stem))

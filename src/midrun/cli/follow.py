@@ -9,7 +9,7 @@ and the command that continues it.
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import date, tzinfo
@@ -29,15 +29,14 @@ from midrun.cli.output import (
     CommandOutput,
 )
 from midrun.core.entries import RunFailed
-from midrun.core.ids import RunId, micros_to_datetime
+from midrun.core.ids import micros_to_datetime
 from midrun.core.journaled_text import shorten_to_line
 from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Phase
 from midrun.driver.live import Delta
 from midrun.errors import ControlRefused, Misconfigured
+from midrun.events import DeltaEvent, RunEvent, ToolNote, ToolNotResponding
 from midrun.runs.protocols import AnyRun
 from midrun.runs.values import FeedEntry, FeedItem, RunView
-from midrun.text.entries import JournalDescriber
-from midrun.text.phrases import flatten
 from midrun.text.report import Report
 from midrun.tui.stderr_capture import StderrCapture
 
@@ -48,41 +47,42 @@ SENTENCE_INDENT_COLUMNS: Final = 17
 
 
 class PlainFeed:
-    """Turns feed items into lines, for the entries after `after`.
+    """Turns events into lines.
 
-    The sentence of an entry depends on the entries before it, so all of them must be passed in,
-    from the first. Times are in `zone`, by default local. The date is printed on a line of its
-    own before the first entry of each day.
+    Times are in `zone`, by default local. The date is printed on a line of its own before the
+    first entry of each day.
     """
 
-    def __init__(self, run: str, *, after: int = 0, zone: tzinfo | None = None) -> None:
-        self._reader = JournalDescriber(RunId(run))
-        self._after = after
+    def __init__(self, zone: tzinfo | None = None) -> None:
         self._zone = zone
         self._day: date | None = None
 
-    def format_item(self, item: FeedItem) -> list[str]:
-        """Return the lines of the next item; none for streamed tokens."""
-        if isinstance(item, Delta):
-            return (
-                [f"{'':{SENTENCE_INDENT_COLUMNS}}{note}"]
-                if (note := _format_delta(item))
-                else []
-            )
-        sentence = self._reader.describe_next(item.entry, item.at)
-        if item.seq <= self._after:
+    def format_event(self, event: RunEvent) -> list[str]:
+        """Return the lines of the next event; none for streamed tokens."""
+        if isinstance(event, ToolNote | ToolNotResponding):
+            return [f"{'':{SENTENCE_INDENT_COLUMNS}}· {event.sentence}"]
+        if isinstance(event, DeltaEvent):
             return []
-        at = micros_to_datetime(item.at).astimezone(self._zone)
+        at = micros_to_datetime(event.at).astimezone(self._zone)
         day = [] if at.date() == self._day else [f"{at:%Y-%m-%d}"]
         self._day = at.date()
-        return [*day, f"{item.seq:>5}  {at:%H:%M:%S}  {sentence}"]
+        return [*day, f"{event.seq:>5}  {at:%H:%M:%S}  {event.sentence}"]
 
 
-def _format_delta(delta: Delta) -> str:
-    tool = delta.tool or "a call"
-    if delta.kind == "note":
-        return f"· {tool}: {flatten(delta.text)}"
-    return f"· {tool} does not respond" if delta.kind == "not_responding" else ""
+def open_feed(
+    run: AnyRun, after: int, out: CommandOutput
+) -> AsyncGenerator[FeedItem | RunEvent, None]:
+    """Follow a run after the entry `after`: the raw feed for JSON, else its events."""
+    return run.feed(after) if out.as_json else run.events(after)
+
+
+def print_item(item: FeedItem | RunEvent, lines: PlainFeed, out: CommandOutput) -> None:
+    """Print one item of `open_feed`: as JSON, or as the lines of its sentence."""
+    if isinstance(item, FeedEntry | Delta):
+        out.write_json(item)
+        return
+    for text in lines.format_event(item):
+        out.write_wrapped(text, indent=SENTENCE_INDENT_COLUMNS)
 
 
 DECISION_COMMANDS: Final = {
@@ -295,16 +295,12 @@ class _FeedPrinter:
     async def print_feed(self) -> None:
         if self._first_text:
             self.out.write_text(self._first_text)
-        after = int(self._printed_seq)
-        reading = PlainFeed(self.run.id, after=after)
-        async with aclosing(self.run.feed(after=after if self.out.as_json else 0)) as items:
+        lines = PlainFeed()
+        async with aclosing(open_feed(self.run, int(self._printed_seq), self.out)) as items:
             async for item in items:
-                if not self.out.as_json:
-                    for text in reading.format_item(item):
-                        self.out.write_wrapped(text, indent=SENTENCE_INDENT_COLUMNS)
                 # Of the live items, only notes are useful in a log; tokens would flood it.
-                elif not isinstance(item, Delta) or item.kind == "note":
-                    self.out.write_json(item)
+                if not isinstance(item, Delta) or item.kind == "note":
+                    print_item(item, lines, self.out)
                 if isinstance(item, FeedEntry) and isinstance(item.entry, RunFailed):
                     self.error_code = item.entry.code
                 if item.seq is not None:

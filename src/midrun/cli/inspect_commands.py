@@ -3,7 +3,7 @@
 from argparse import Namespace
 from contextlib import aclosing
 
-from midrun.cli.follow import SENTENCE_INDENT_COLUMNS, PlainFeed
+from midrun.cli.follow import PlainFeed, open_feed, print_item
 from midrun.cli.hints import format_command, print_worker_hint
 from midrun.cli.output import (
     EXIT_CODE_BY_PHASE,
@@ -13,6 +13,8 @@ from midrun.cli.output import (
     format_view,
 )
 from midrun.cli.targets import find_run
+from midrun.driver.live import Delta
+from midrun.events import DeltaEvent
 from midrun.ports.environment import read_wall_clock
 from midrun.runs.protocols import AnyMidrun, AnyRun
 
@@ -53,16 +55,11 @@ async def feed(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     if args.after >= view.seq and (not args.follow or view.phase == "failed"):
         return EXIT_CODE_BY_PHASE[view.phase] if args.follow else 0
     failed = False
-    reading = PlainFeed(run.id, after=args.after)
-    # Sentences need the earlier entries, too; `PlainFeed` leaves those up to `after` out.
-    async with aclosing(run.feed(after=args.after if out.as_json else 0)) as items:
+    lines = PlainFeed()
+    async with aclosing(open_feed(run, args.after, out)) as items:
         async for item in items:
-            if out.as_json:
-                out.write_json(item)
-            else:
-                for text in reading.format_item(item):
-                    out.write_wrapped(text, indent=SENTENCE_INDENT_COLUMNS)
-            if item.seq is None:
+            print_item(item, lines, out)
+            if isinstance(item, Delta | DeltaEvent):
                 continue
             if not args.follow and item.seq >= view.seq:
                 return 0

@@ -27,6 +27,7 @@ from midrun.core.values import (
     Urgency,
 )
 from midrun.errors import CheckpointRefused, ControlRefused, RunOver
+from midrun.events import RunEvent
 from midrun.runs import control_specs as specs
 from midrun.runs import validation
 from midrun.runs.control_bodies import (
@@ -44,6 +45,7 @@ from midrun.runs.control_bodies import (
     WriteBody,
 )
 from midrun.runs.control_specs import ControlSpec
+from midrun.runs.event_stream import stream_events
 from midrun.runs.validation import (
     WAIT_ENDING_PHASES,
     ActorLike,
@@ -338,6 +340,14 @@ class RemoteRun:
         After a broken connection the feed reconnects and continues with the next entry.
         """
         return follow_feed(self._transport, self.id, after)
+
+    def events(self, after: int = 0) -> AsyncGenerator[RunEvent, None]:
+        """Follow the run as typed events, each with a `seq` and a `sentence`.
+
+        The journal is read from its start, also with `after`: a sentence needs the entries
+        before it.
+        """
+        return stream_events(self.feed, self.id, after)
 
     # ── internals ─────────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,7 @@ from midrun.agents.outcome import Outcome
 from midrun.core.ids import RunId
 from midrun.core.stops import Stop
 from midrun.core.values import Json, RedirectTiming, UndoSet, Urgency
+from midrun.events import RunEvent
 from midrun.ports.store import Page
 from midrun.runs.validation import ActorLike, ControlOptions, TimeLike
 from midrun.runs.values import FeedItem, OpenAsk, Receipt, RunView, Verdict
@@ -112,6 +113,7 @@ class AnyRun(Protocol):
     async def checkpoint(self, *, expires: timedelta | None = ...) -> Checkpoint: ...
     async def export(self) -> tuple[bytes, ...]: ...
     def feed(self, after: int = ...) -> AsyncGenerator[FeedItem, None]: ...
+    def events(self, after: int = ...) -> AsyncGenerator[RunEvent, None]: ...
 
 
 class AnyMidrun(Protocol):

@@ -26,8 +26,10 @@ from midrun.core.values import (
     Urgency,
 )
 from midrun.errors import CheckpointRefused, ControlRefused, RunOver
+from midrun.events import RunEvent
 from midrun.runs import validation
 from midrun.runs.checkpoints import find_active_child
+from midrun.runs.event_stream import stream_events
 from midrun.runs.feed import stream_feed
 from midrun.runs.service import RunService
 from midrun.runs.validation import (
@@ -494,6 +496,22 @@ class Run:
                 print(item)
         """
         return stream_feed(self._service, self.id, Seq(after))
+
+    def events(self, after: int = 0) -> AsyncGenerator[RunEvent, None]:
+        """Follow the run as typed events, each with a `seq` and a `sentence`.
+
+        There is one event for each entry, and live output between them; see `midrun.events`.
+        They end when the run has ended. To continue after an interruption, pass the `seq` of
+        the last event.
+
+            async for event in run.events():
+                match event:
+                    case TextDelta(text=text):
+                        print(text, end="")
+                    case ToolStarted(sentence=sentence):
+                        print(sentence)
+        """
+        return stream_events(self.feed, self.id, after)
 
     # ── internals ─────────────────────────────────────────────────────────────────────────
 

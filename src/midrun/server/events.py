@@ -2,6 +2,9 @@
 
 `EventReader` reads and encodes entries and caches the result, so that an entry is encoded about
 once however many streams send it. `EVENT_TYPES` maps each kind of entry to a stable name.
+
+Each event carries the text of its entry for people. The text depends on the state before the
+entry, so the reader folds a journal from its beginning, once, and keeps a state per page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,19 +14,27 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from midrun.codec.journal import decode_line
+from midrun.codec.journal import decode_line, decode_lines
 from midrun.core import entries as e
+from midrun.core.evolve import fold
 from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.lru import LruDict
+from midrun.core.state import State
 from midrun.core.values import Json, Value
 from midrun.driver.live import Delta
 from midrun.runs.midrun import Midrun
 from midrun.server.schemas import to_wire
+from midrun.text.entries import JournalDescriber
+from midrun.text.phrases import EntryText
 
 EVENTS_PAGE_MAX: Final = 256
 CACHED_EVENTS_MAX: Final = 65_536
 CACHED_EVENTS_MAX_BYTES: Final = 16 * 1024 * 1024
 """The bound on the cached events of all runs together."""
+
+CACHED_STATES_MAX: Final = 1024
+CACHED_STATES_MAX_BYTES: Final = 32 * 1024 * 1024
+"""The bound on the journals of all cached states; a state needs about as much memory."""
 
 EVENT_TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.RunStarted: "run.created",
@@ -95,7 +106,10 @@ _CALL_ENDS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallUnknown)
 
 
 class ShownEvent(Value, kw_only=True):
-    """An entry on the wire. `data` is the entry, `hash` the hash of the chain at its seq."""
+    """An entry on the wire. `data` is the entry, `text` describes it for people.
+
+    `hash` is the hash of the chain at its seq.
+    """
 
     seq: Seq
     type: str
@@ -104,6 +118,7 @@ class ShownEvent(Value, kw_only=True):
     by: str = ""
     epoch: Epoch | None = None
     hash: str
+    text: EntryText
     data: Json
 
 
@@ -129,6 +144,11 @@ class EventReader:
         self._mid = mid
         self._cached: LruDict[tuple[RunId, int], EncodedEvent] = LruDict(
             max_items=CACHED_EVENTS_MAX, max_weight=CACHED_EVENTS_MAX_BYTES
+        )
+        # By run and seq. States of one run share their structure, so the weight of a state is
+        # the part of the journal that was folded since the cached state before it.
+        self._states: LruDict[tuple[RunId, int], State] = LruDict(
+            max_items=CACHED_STATES_MAX, max_weight=CACHED_STATES_MAX_BYTES
         )
 
     async def read_after(
@@ -156,13 +176,38 @@ class EventReader:
 
     async def _read_page(self, run: RunId, seq: int, limit: int) -> Sequence[EncodedEvent]:
         pairs = await self._mid.store.read_lines(run, after=Seq(seq), limit=limit)
-        read = [
-            _encode_event(run, decode_line(line, run=run, seq=Seq(at)), link)
-            for at, (line, link) in enumerate(pairs, seq + 1)
-        ]
-        for event in read:
-            self._cached.put((run, event.seq), event, weight=len(event.body))
+        if not pairs:
+            return []
+        describer = JournalDescriber(run, await self._load_state(run, seq))
+        read: list[EncodedEvent] = []
+        for at, (line, link) in enumerate(pairs, seq + 1):
+            record = decode_line(line, run=run, seq=Seq(at))
+            text = describer.describe_next(record.entry, record.at)
+            read.append(_encode_event(run, record, link, text))
+            self._cached.put((run, at), read[-1], weight=len(read[-1].body))
+        self._keep_state(describer.state, pairs)
         return read
+
+    async def _load_state(self, run: RunId, seq: int) -> State:
+        """Return the state of `run` after the entry `seq`."""
+        state = self._states.get((run, seq))
+        start = seq // EVENTS_PAGE_MAX * EVENTS_PAGE_MAX
+        while state is None and start > 0:
+            state = self._states.get((run, start))
+            start -= EVENTS_PAGE_MAX
+        state = State(run=run) if state is None else state
+        # Page by page: other tasks can run in between, and later reads start at these states.
+        while state.seq < seq:
+            page = min(EVENTS_PAGE_MAX, seq - state.seq)
+            pairs = await self._mid.store.read_lines(run, after=state.seq, limit=page)
+            records = decode_lines(run, [line for line, _ in pairs], after=state.seq)
+            state = fold(run, records, state)
+            self._keep_state(state, pairs)
+        return state
+
+    def _keep_state(self, state: State, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        weight = sum(len(line) for line, _ in pairs)
+        self._states.put((state.run, state.seq), state, weight=weight)
 
 
 def format_sse(kind: str, value: object) -> bytes:
@@ -175,7 +220,7 @@ def delta_type(delta: Delta) -> str:
     return DELTA_TYPES.get(delta.kind, "model.delta")
 
 
-def _encode_event(run: RunId, record: e.Record, link: bytes) -> EncodedEvent:
+def _encode_event(run: RunId, record: e.Record, link: bytes, text: EntryText) -> EncodedEvent:
     entry = _remove_opaque(record.entry)
     kind = EVENT_TYPES[type(entry)]
     shown = ShownEvent(
@@ -186,6 +231,7 @@ def _encode_event(run: RunId, record: e.Record, link: bytes) -> EncodedEvent:
         by=getattr(entry, "by", ""),
         epoch=record.epoch,
         hash=link.hex(),
+        text=text,
         data=to_wire(entry),
     )
     # Streams drop live text of a call that has ended; these two fields tell them which call,

@@ -3,8 +3,9 @@
 This package is pure and sits one layer above `core`. It holds every sentence that the page,
 the terminal and the command line show about a run, so that all of them say the same:
 
-- `entries` and `call_entries`: one sentence per journal entry (`describe_entry`). A sentence
-  needs the state before and after its entry, because an entry holds ids and not names.
+- `entries` and `call_entries`: the text of each journal entry (`describe_entry`): its subject,
+  sentence, short form and tone. The text depends on the states before and after the entry,
+  because an entry holds ids and not names.
 - `status`: the status line of a run: a word, a note, and a text for screen readers.
 - `buttons`: the pause, redirect and cancel buttons, each with its consequence right now.
 - `report`: the list of all calls with their outcome, shown after a cancel.

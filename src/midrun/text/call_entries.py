@@ -50,8 +50,8 @@ from midrun.text.phrases import (
     AGENT_SUBJECT,
     RESULT_MAX_CHARS,
     RUN_SUBJECT,
+    Clause,
     DescribeFunctions,
-    EntryText,
     flatten,
     format_actor,
     format_arguments,
@@ -94,52 +94,52 @@ CHECK_ACTOR_PREFIX: Final = "check:"
 _ACTION_VERBS: Final = {"undo": ("undo", "undid"), "release": ("release", "released")}
 
 
-def _describe_call_proposed(entry: CallProposed, before: State, _: State) -> EntryText:
+def _describe_call_proposed(entry: CallProposed, before: State, _: State) -> Clause:
     wanted = f"{entry.use.tool}{format_arguments(entry.use.args)}"
     if before.taken_over_by:
-        return EntryText(who=RUN_SUBJECT, what=f"will call {wanted}")
-    return EntryText(who=AGENT_SUBJECT, what=f"wants to call {wanted}")
+        return Clause(RUN_SUBJECT, f"will call {wanted}")
+    return Clause(AGENT_SUBJECT, f"wants to call {wanted}")
 
 
-def _describe_call_started(entry: CallStarted, _: State, after: State) -> EntryText:
+def _describe_call_started(entry: CallStarted, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     again = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
     if entry.call_kind == "model":
+        what = f"began step {call.step}"
         if entry.purpose == "condense":
-            return EntryText(
-                who=AGENT_SUBJECT, what=f"began to summarize its older messages{again}"
-            )
-        return EntryText(who=AGENT_SUBJECT, what=f"began step {call.step}{again}")
+            what = "began to summarize its older messages"
+        return Clause(AGENT_SUBJECT, f"{what}{again}", tone="detail")
     use = call.use
     if is_described_elsewhere(use):
         what = "began to update its plan" if use.tool == "plan" else "began to ask a person"
-        return EntryText(who=format_caller(call, after), what=f"{what}{again}")
+        return Clause(format_caller(call, after), f"{what}{again}", tone="detail")
     named, child = format_call(after, entry.call), call.call_kind == "child"
     if again:
         what = (
             f"continued {format_child_call(after, call)}" if child else f"called {named} again"
         )
-        return EntryText(who=RUN_SUBJECT, what=f"{what}{again}")
+        return Clause(RUN_SUBJECT, f"{what}{again}")
     what = f"started {named} as {format_child_run(after, call)}" if child else f"called {named}"
     yes = after.find_ask(entry.approval.ask) if entry.approval is not None else None
     let = f", approved by {format_actor(yes.decided_by)}" if yes is not None else ""
-    what = f"{what}{format_arguments(use.args)}{let}{format_reason(use.why)}"
-    return EntryText(who=format_caller(call, after), what=what)
+    more = f"{format_arguments(use.args)}{let}{format_reason(use.why)}"
+    return Clause(format_caller(call, after), what, more)
 
 
-def _describe_call_done(entry: CallDone, before: State, after: State) -> EntryText:
+def _describe_call_done(entry: CallDone, before: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     named = format_call(before, entry.call)
     if entry.reply is not None:
-        return EntryText(who=AGENT_SUBJECT, what=_format_reply(call, entry.reply))
+        return Clause(AGENT_SUBJECT, _format_reply(call, entry.reply), tone="detail")
     if entry.encoding_error:
         problem = flatten(entry.encoding_error)
-        return EntryText(
-            who=named, what=f"is done, but its result could not be stored: {problem}"
-        )
-    if is_described_elsewhere(call.use) and call.use.tool == "plan":
-        return EntryText(who=AGENT_SUBJECT, what="finished updating its plan")
-    return EntryText(who=named, what=_format_result(entry.result))
+        what = f"is done, but its result could not be stored: {problem}"
+        return Clause(named, what, tone="bad")
+    if not is_described_elsewhere(call.use):
+        return Clause(named, _format_result(entry.result))
+    if call.use.tool == "plan":
+        return Clause(AGENT_SUBJECT, "finished updating its plan", tone="detail")
+    return Clause(named, _format_result(entry.result), tone="detail")
 
 
 def _format_result(result: Json) -> str:
@@ -164,34 +164,34 @@ def _count_tools(tools: Iterable[str]) -> list[str]:
     return [tool if n == 1 else f"{tool} {n} times" for tool, n in Counter(tools).items()]
 
 
-def _describe_call_failed(entry: CallFailed, _: State, after: State) -> EntryText:
+def _describe_call_failed(entry: CallFailed, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     said = f" after saying {quote(entry.text)}" if entry.text.strip() else ""
     again = ""
     if call.must_retry:
         again = "; it is retried" + _format_delay(after, entry.retry_at)
     named = "the agent's model" if call.call_kind == "model" else format_call(after, entry.call)
-    return EntryText(who=named, what=f"failed{said}: {format_error(entry.error)}{again}")
+    return Clause(named, f"failed{said}: {format_error(entry.error)}", again)
 
 
 def _format_delay(state: State, at: Micros | None) -> str:
     return "" if at is None or at <= state.at else f" in {format_time_until(state, at)}"
 
 
-def _describe_call_aborted(entry: CallAborted, _: State, after: State) -> EntryText:
+def _describe_call_aborted(entry: CallAborted, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     if call.call_kind == "model":
         said = f" after saying {quote(entry.text)}" if entry.text.strip() else ""
-        return EntryText(who=AGENT_SUBJECT, what=f"was stopped{said}")
+        return Clause(AGENT_SUBJECT, f"was stopped{said}", tone="detail")
     how = "timed out and was stopped" if entry.final else "was stopped midway"
     by = f" by {call.stopped_by}" if call.stopped_by else ""
     # A read has no effect, and a child run reports its own effects.
     tool = call.call_kind == "tool" and call.traits.effect is not Effect.READ
     doubt = "; it may have taken effect in part" if tool else ""
-    return EntryText(who=format_call(after, entry.call), what=f"{how}{by}{doubt}")
+    return Clause(format_call(after, entry.call), f"{how}{by}", doubt)
 
 
-def _describe_call_unknown(entry: CallUnknown, _: State, after: State) -> EntryText:
+def _describe_call_unknown(entry: CallUnknown, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     then = "it is unknown whether it took effect"
     # Too many workers died during this call: it would be retried, but the run fails first.
@@ -201,40 +201,38 @@ def _describe_call_unknown(entry: CallUnknown, _: State, after: State) -> EntryT
         then = "it is retried"
     model = call.call_kind == "model"
     named = "the agent's model call" if model else format_call(after, entry.call)
-    return EntryText(who=named, what=f"{_UNKNOWN_TEXTS[entry.why]}; {then}")
+    return Clause(named, _UNKNOWN_TEXTS[entry.why], f"; {then}")
 
 
-def _describe_call_settled(entry: CallSettled, _: State, after: State) -> EntryText:
+def _describe_call_settled(entry: CallSettled, _: State, after: State) -> Clause:
     named = format_call(after, entry.call)
     found = _HAPPENED_FORMATS[entry.happened].format(named)
     if entry.by.startswith(CHECK_ACTOR_PREFIX):
-        return EntryText(who=f"the check of {named}", what=f"found that {found}")
-    return EntryText(
-        who=RUN_SUBJECT, what=f"recorded the answer of {format_actor(entry.by)}: {found}"
-    )
+        return Clause(f"the check of {named}", f"found that {found}")
+    return Clause(RUN_SUBJECT, f"recorded the answer of {format_actor(entry.by)}: {found}")
 
 
-def _describe_call_sealed(entry: CallSealed, _: State, after: State) -> EntryText:
+def _describe_call_sealed(entry: CallSealed, _: State, after: State) -> Clause:
     fate = next((fate for fate in _SEALED_TEXTS if entry.why.startswith(f"{fate}: ")), "")
     what = (
         f"{_SEALED_TEXTS.get(fate, 'is closed')}: "
         f"{flatten(entry.why.removeprefix(f'{fate}: '))}"
     )
-    return EntryText(who=format_call(after, entry.call), what=what)
+    return Clause(format_call(after, entry.call), what)
 
 
-def _describe_progress_saved(entry: ProgressSaved, _: State, after: State) -> EntryText:
+def _describe_progress_saved(entry: ProgressSaved, _: State, after: State) -> Clause:
     far = format_arguments(entry.progress)
-    return EntryText(who=format_call(after, entry.call), what=f"saved its progress{far}")
+    return Clause(format_call(after, entry.call), "saved its progress", far)
 
 
-def _describe_late_result(entry: LateResult, before: State, after: State) -> EntryText:
+def _describe_late_result(entry: LateResult, before: State, after: State) -> Clause:
     named = format_call(after, entry.call)
     news = "this settles the call"
     if not can_settle_late(before, get_call(before, entry.call), entry.attempt):
         news = "this is too late to count"
-    what = f"reported late: {named} {_format_result(entry.result)}; {news}"
-    return EntryText(who="a worker that was lost", what=what)
+    what = f"reported late: {named} {_format_result(entry.result)}"
+    return Clause("a worker that was lost", what, f"; {news}")
 
 
 # ── undo and release ──────────────────────────────────────────────────────────────────────
@@ -248,25 +246,23 @@ def _format_cleanup_target(state: State, call_id: str, action: CleanupAction) ->
     return named if action == "undo" else f"the resource held by {named}"
 
 
-def _describe_undo_started(entry: UndoStarted, _: State, after: State) -> EntryText:
+def _describe_undo_started(entry: UndoStarted, _: State, after: State) -> Clause:
     again = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
-    return EntryText(
-        who=RUN_SUBJECT,
-        what=f"began to {_format_cleanup(after, entry.call, entry.action)}{again}",
+    return Clause(
+        RUN_SUBJECT, f"began to {_format_cleanup(after, entry.call, entry.action)}{again}"
     )
 
 
-def _describe_undo_done(entry: UndoDone, _: State, after: State) -> EntryText:
+def _describe_undo_done(entry: UndoDone, _: State, after: State) -> Clause:
     if _is_child_end(after, entry.call, entry.action):
-        return EntryText(who=RUN_SUBJECT, what=f"ended {_format_child(after, entry.call)}")
+        return Clause(RUN_SUBJECT, f"ended {_format_child(after, entry.call)}")
     verb = _ACTION_VERBS[entry.action][1]
-    return EntryText(
-        who=RUN_SUBJECT,
-        what=f"{verb} {_format_cleanup_target(after, entry.call, entry.action)}",
+    return Clause(
+        RUN_SUBJECT, f"{verb} {_format_cleanup_target(after, entry.call, entry.action)}"
     )
 
 
-def _describe_undo_failed(entry: UndoFailed, _: State, after: State) -> EntryText:
+def _describe_undo_failed(entry: UndoFailed, _: State, after: State) -> Clause:
     again = f"; it will retry{_format_delay(after, entry.retry_at)}"
     # After the last attempt `UndoGaveUp` follows, so do not promise a retry.
     attempts = get_call(after, entry.call).get_cleanup(entry.action).attempts
@@ -274,19 +270,17 @@ def _describe_undo_failed(entry: UndoFailed, _: State, after: State) -> EntryTex
         again = ""
     what = (
         f"could not {_format_cleanup(after, entry.call, entry.action)}: "
-        f"{format_error(entry.error)}{again}"
+        f"{format_error(entry.error)}"
     )
-    return EntryText(who=RUN_SUBJECT, what=what)
+    return Clause(RUN_SUBJECT, what, again)
 
 
-def _describe_undo_unknown(entry: UndoUnknown, _: State, after: State) -> EntryText:
+def _describe_undo_unknown(entry: UndoUnknown, _: State, after: State) -> Clause:
     deed = _format_cleanup(after, entry.call, entry.action)
-    return EntryText(
-        who=RUN_SUBJECT, what=f"was interrupted while it tried to {deed}; it will retry"
-    )
+    return Clause(RUN_SUBJECT, f"was interrupted while it tried to {deed}", "; it will retry")
 
 
-def _describe_undo_gave_up(entry: UndoGaveUp, before: State, after: State) -> EntryText:
+def _describe_undo_gave_up(entry: UndoGaveUp, before: State, after: State) -> Clause:
     deed = _format_cleanup(after, entry.call, entry.action)
     clean = get_call(before, entry.call).get_cleanup(entry.action)
     tries = f" after {format_count(clean.attempts, 'attempt')}" if clean.attempts else ""
@@ -296,7 +290,7 @@ def _describe_undo_gave_up(entry: UndoGaveUp, before: State, after: State) -> En
         if clean.attempts and clean.error == entry.error
         else f": {format_error(entry.error)}"
     )
-    return EntryText(who=RUN_SUBJECT, what=f"gave up{tries} and did not {deed}{why}")
+    return Clause(RUN_SUBJECT, f"gave up{tries} and did not {deed}{why}")
 
 
 def _format_cleanup(state: State, call_id: str, action: CleanupAction) -> str:
@@ -314,21 +308,21 @@ def _format_child(state: State, call_id: str) -> str:
 
 
 CALL_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    CallProposed: _describe_call_proposed,
-    CallStarted: _describe_call_started,
-    CallDone: _describe_call_done,
-    CallFailed: _describe_call_failed,
-    CallAborted: _describe_call_aborted,
-    CallUnknown: _describe_call_unknown,
-    CallSettled: _describe_call_settled,
-    CallSealed: _describe_call_sealed,
-    ProgressSaved: _describe_progress_saved,
-    LateResult: _describe_late_result,
-    UndoStarted: _describe_undo_started,
-    UndoDone: _describe_undo_done,
-    UndoFailed: _describe_undo_failed,
-    UndoUnknown: _describe_undo_unknown,
-    UndoGaveUp: _describe_undo_gave_up,
+    CallProposed: ("detail", _describe_call_proposed),
+    CallStarted: ("work", _describe_call_started),
+    CallDone: ("good", _describe_call_done),
+    CallFailed: ("bad", _describe_call_failed),
+    CallAborted: ("quiet", _describe_call_aborted),
+    CallUnknown: ("wait", _describe_call_unknown),
+    CallSettled: ("quiet", _describe_call_settled),
+    CallSealed: ("quiet", _describe_call_sealed),
+    ProgressSaved: ("detail", _describe_progress_saved),
+    LateResult: ("detail", _describe_late_result),
+    UndoStarted: ("undo", _describe_undo_started),
+    UndoDone: ("undo", _describe_undo_done),
+    UndoFailed: ("bad", _describe_undo_failed),
+    UndoUnknown: ("detail", _describe_undo_unknown),
+    UndoGaveUp: ("bad", _describe_undo_gave_up),
 }
 
 # ── conversation: messages, frames, the plan, and take-overs ──────────────────────────────
@@ -342,44 +336,41 @@ _ITEM_SUFFIXES: Final = {
 }
 
 
-def _describe_message_received(entry: MessageReceived, _: State, after: State) -> EntryText:
+def _describe_message_received(entry: MessageReceived, _: State, after: State) -> Clause:
     said = f"said {quote(entry.text)}"
     if entry.due is not None:
         wait = format_time_until(after, entry.due)
         said = f"scheduled a message for the agent in {wait}: {quote(entry.text)}"
     ack = f"; the run replied {quote(strip_emphasis(entry.ack))}" if entry.ack else ""
-    return EntryText(
-        who=format_actor(entry.by), what=f"{said}{ack}{format_reason(entry.reason)}"
-    )
+    return Clause(format_actor(entry.by), said, f"{ack}{format_reason(entry.reason)}")
 
 
-def _describe_message_due(entry: MessageDue, before: State, _: State) -> EntryText:
+def _describe_message_due(entry: MessageDue, before: State, _: State) -> Clause:
     message = _get_pending(before, entry.message)
     what = (
         f"reached the scheduled time of {_format_possessive(message)} message "
         f"{quote(message.text)}"
     )
-    return EntryText(who=RUN_SUBJECT, what=what)
+    return Clause(RUN_SUBJECT, what)
 
 
-def _describe_message_taken(entry: MessageTaken, before: State, _: State) -> EntryText:
+def _describe_message_taken(entry: MessageTaken, before: State, _: State) -> Clause:
     message = _get_pending(before, entry.message)
-    return EntryText(
-        who=AGENT_SUBJECT,
-        what=f"received {_format_possessive(message)} message {quote(message.text)}",
+    return Clause(
+        AGENT_SUBJECT, f"received {_format_possessive(message)} message {quote(message.text)}"
     )
 
 
-def _describe_message_closed(entry: MessageClosed, before: State, _: State) -> EntryText:
-    said = quote(entry.text)
+def _describe_message_closed(entry: MessageClosed, before: State, _: State) -> Clause:
     if entry.why == "withdrawn":
-        what = f"withdrew the message {said} before the agent received it"
-        return EntryText(
-            who=format_actor(entry.by), what=f"{what}{format_reason(entry.reason)}"
-        )
+        what = f"withdrew the message {quote(entry.text)} before the agent received it"
+        reason = format_reason(entry.reason)
+        return Clause(format_actor(entry.by), what, reason, tone="quiet")
     sender = format_actor(_get_pending(before, entry.message).by)
+    # Not cut: the sender may want to use the text again.
+    said = quote(entry.text, len(entry.text))
     what = f"returned the message {said} to {sender}: the agent will not receive it"
-    return EntryText(who=RUN_SUBJECT, what=what)
+    return Clause(RUN_SUBJECT, what)
 
 
 def _get_pending(state: State, seq: Seq) -> PendingText:
@@ -390,51 +381,46 @@ def _format_possessive(pending: PendingText) -> str:
     return f"{format_actor(pending.by)}'s"
 
 
-def _describe_frame_pushed(entry: FramePushed, before: State, after: State) -> EntryText:
+def _describe_frame_pushed(entry: FramePushed, before: State, after: State) -> Clause:
     held = after.frames[-1]
     message = _get_pending(before, entry.message)
-    what = (
-        f"put {quote(entry.goal)} aside at {format_topic_position(held)}"
-        f" to answer {_format_possessive(message)} {quote(message.text)}"
-    )
-    return EntryText(who=AGENT_SUBJECT, what=what)
+    what = f"put {quote(entry.goal)} aside at {format_topic_position(held)}"
+    more = f" to answer {_format_possessive(message)} {quote(message.text)}"
+    return Clause(AGENT_SUBJECT, what, more)
 
 
 def _describe_frame_resumed(
     entry: FrameResumed | FrameReconstructed, _: State, __: State
-) -> EntryText:
+) -> Clause:
     if is_automatic(entry.by):
-        return EntryText(who=RUN_SUBJECT, what=f"said {quote(strip_emphasis(entry.text))}")
-    what = (
-        f"sent the agent back: {quote(strip_emphasis(entry.text))}{format_reason(entry.reason)}"
-    )
-    return EntryText(who=format_actor(entry.by), what=what)
+        return Clause(RUN_SUBJECT, f"said {quote(strip_emphasis(entry.text))}")
+    what = f"sent the agent back: {quote(strip_emphasis(entry.text))}"
+    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
 
 
-def _describe_frame_abandoned(entry: FrameAbandoned, before: State, _: State) -> EntryText:
+def _describe_frame_abandoned(entry: FrameAbandoned, before: State, _: State) -> Clause:
     frame = next(one for one in before.frames if one.id == entry.frame)
-    topic = f"{quote(frame.goal)}, which was put aside at {format_topic_position(frame)}"
+    topic, where = quote(frame.goal), f", which was put aside at {format_topic_position(frame)}"
     if entry.why == "cancelled" or is_automatic(entry.by):
-        return EntryText(who=RUN_SUBJECT, what=f"dropped {topic}")
-    what = f"made the agent drop {topic}{format_reason(entry.reason)}"
-    return EntryText(who=format_actor(entry.by), what=what)
+        return Clause(RUN_SUBJECT, f"dropped {topic}", where)
+    reason = format_reason(entry.reason)
+    return Clause(format_actor(entry.by), f"made the agent drop {topic}", f"{where}{reason}")
 
 
-def _describe_plan_made(entry: PlanMade, before: State, after: State) -> EntryText:
+def _describe_plan_made(entry: PlanMade, before: State, after: State) -> Clause:
     if not entry.items:
-        return EntryText(who=AGENT_SUBJECT, what="removed its plan")
+        return Clause(AGENT_SUBJECT, "removed its plan")
     where = f"plan {format_position(entry.items, after.meter.steps)}"
     # The same items with other marks: describe only the items that changed.
     if [item.text for item in entry.items] == [item.text for item in before.plan]:
         known = set(before.plan)
         changed = "; ".join(_format_item(item) for item in entry.items if item not in known)
         marked = f"updated its plan: {changed}" if changed else "kept its plan unchanged"
-        return EntryText(who=AGENT_SUBJECT, what=flatten(f"{marked}; it is at {where}"))
+        return Clause(AGENT_SUBJECT, flatten(marked), f"; it is at {where}")
     items = "; ".join(f"{n}. {_format_item(item)}" for n, item in enumerate(entry.items, 1))
     how = "made a new plan of" if before.plan else "made a plan of"
-    return EntryText(
-        who=AGENT_SUBJECT,
-        what=flatten(f"{how} {format_count(len(entry.items), 'step')}: {items}"),
+    return Clause(
+        AGENT_SUBJECT, flatten(f"{how} {format_count(len(entry.items), 'step')}: {items}")
     )
 
 
@@ -442,55 +428,53 @@ def _format_item(item: PlanItem) -> str:
     return f"{flatten(item.text, RESULT_MAX_CHARS)}{_ITEM_SUFFIXES[item.state]}"
 
 
-def _describe_history_condensed(entry: HistoryCondensed, _: State, __: State) -> EntryText:
+def _describe_history_condensed(entry: HistoryCondensed, _: State, __: State) -> Clause:
     older = "message" if entry.message_count == 1 else f"{entry.message_count} messages"
     summed = quote(entry.summary, RESULT_MAX_CHARS)
     kept = "the journal keeps the full text"
-    what = f"continues with a summary of the first {older}: {summed}; {kept}"
-    return EntryText(who=AGENT_SUBJECT, what=what)
+    what = f"continues with a summary of the first {older}"
+    return Clause(AGENT_SUBJECT, what, f": {summed}; {kept}")
 
 
-def _describe_answer_given(entry: AnswerGiven, _: State, __: State) -> EntryText:
-    return EntryText(who=AGENT_SUBJECT, what=f"answered {quote(entry.text)}")
+def _describe_answer_given(entry: AnswerGiven, _: State, __: State) -> Clause:
+    return Clause(AGENT_SUBJECT, f"answered {quote(entry.text)}")
 
 
-def _describe_taken_over(entry: TakenOver, before: State, _: State) -> EntryText:
+def _describe_taken_over(entry: TakenOver, before: State, _: State) -> Clause:
     # A paused run is taken over at once; otherwise the run has to pause first.
     taken = "took" if before.phase is Phase.PAUSED else "asked to take"
-    what = f"{taken} over from the agent{format_reason(entry.reason)}"
-    return EntryText(who=format_actor(entry.by), what=what)
+    what = f"{taken} over from the agent"
+    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
 
 
-def _describe_person_wrote(entry: PersonWrote, _: State, __: State) -> EntryText:
-    return EntryText(
-        who=format_actor(entry.by), what=f"wrote in the agent's place: {quote(entry.text)}"
-    )
+def _describe_person_wrote(entry: PersonWrote, _: State, __: State) -> Clause:
+    return Clause(format_actor(entry.by), f"wrote in the agent's place: {quote(entry.text)}")
 
 
-def _describe_tool_used(entry: ToolUseRequested, _: State, __: State) -> EntryText:
-    what = f"requested a call of {entry.tool} in the agent's place{format_reason(entry.reason)}"
-    return EntryText(who=format_actor(entry.by), what=what)
+def _describe_tool_used(entry: ToolUseRequested, _: State, __: State) -> Clause:
+    what = f"requested a call of {entry.tool} in the agent's place"
+    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
 
 
-def _describe_handed_back(entry: HandedBack, _: State, __: State) -> EntryText:
-    what = f"handed the run back to the agent{format_reason(entry.reason)}"
-    return EntryText(who=format_actor(entry.by), what=what)
+def _describe_handed_back(entry: HandedBack, _: State, __: State) -> Clause:
+    what = "handed the run back to the agent"
+    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
 
 
 CONVERSATION_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    MessageReceived: _describe_message_received,
-    MessageDue: _describe_message_due,
-    MessageTaken: _describe_message_taken,
-    MessageClosed: _describe_message_closed,
-    FramePushed: _describe_frame_pushed,
-    FrameResumed: _describe_frame_resumed,
-    FrameReconstructed: _describe_frame_resumed,
-    FrameAbandoned: _describe_frame_abandoned,
-    PlanMade: _describe_plan_made,
-    HistoryCondensed: _describe_history_condensed,
-    AnswerGiven: _describe_answer_given,
-    TakenOver: _describe_taken_over,
-    PersonWrote: _describe_person_wrote,
-    ToolUseRequested: _describe_tool_used,
-    HandedBack: _describe_handed_back,
+    MessageReceived: ("person", _describe_message_received),
+    MessageDue: ("detail", _describe_message_due),
+    MessageTaken: ("detail", _describe_message_taken),
+    MessageClosed: ("bad", _describe_message_closed),
+    FramePushed: ("quiet", _describe_frame_pushed),
+    FrameResumed: ("detail", _describe_frame_resumed),
+    FrameReconstructed: ("detail", _describe_frame_resumed),
+    FrameAbandoned: ("quiet", _describe_frame_abandoned),
+    PlanMade: ("quiet", _describe_plan_made),
+    HistoryCondensed: ("quiet", _describe_history_condensed),
+    AnswerGiven: ("detail", _describe_answer_given),
+    TakenOver: ("person", _describe_taken_over),
+    PersonWrote: ("person", _describe_person_wrote),
+    ToolUseRequested: ("detail", _describe_tool_used),
+    HandedBack: ("person", _describe_handed_back),
 }

@@ -1,9 +1,10 @@
 """Describe journal entries in sentences: asks, the life of a run, controls.
 
 `describe_entry` finds the function for the type of an entry and passes it the states before
-and after the entry. The function returns an `EntryText`: a subject and the rest of the
-sentence. `call_entries` holds the functions for calls, undo and the conversation.
-`midrun feed` shows these sentences line by line.
+and after the entry. The function returns a `Clause`: the subject, the short form, and the end
+of the sentence, which the short form leaves out. `call_entries` holds the functions for calls,
+undo and the conversation. `midrun feed` and the terminal show the sentences, the timeline of
+the page shows the short forms.
 """
 
 from typing import Final
@@ -52,6 +53,8 @@ from midrun.text.call_entries import CALL_DESCRIBE_FUNCTIONS, CONVERSATION_DESCR
 from midrun.text.phrases import (
     AGENT_SUBJECT,
     RUN_SUBJECT,
+    SHORT_MAX_CHARS,
+    Clause,
     DescribeFunctions,
     EntryText,
     flatten,
@@ -85,7 +88,7 @@ _ASK_CLOSE_TEXTS: Final = {
 }
 
 
-def _describe_ask_opened(entry: AskOpened, _: State, after: State) -> EntryText:
+def _describe_ask_opened(entry: AskOpened, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     named = format_call(after, entry.call)
     asker = format_caller(call, after) if entry.ask_kind == "question" else RUN_SUBJECT
@@ -94,11 +97,11 @@ def _describe_ask_opened(entry: AskOpened, _: State, after: State) -> EntryText:
     terms = _format_ask_terms(entry, after)
     if entry.ask_kind == "approval":
         wanted = f"{named}{format_arguments(call.use.args)}"
-        return EntryText(who=asker, what=f"asks {entry.ask}: may {wanted} be called?{terms}")
+        return Clause(asker, f"asks {entry.ask}: may {wanted} be called?", terms)
     if entry.ask_kind == "unsure":
-        return EntryText(who=asker, what=f"asks {entry.ask}: did {named} take effect?{terms}")
+        return Clause(asker, f"asks {entry.ask}: did {named} take effect?", terms)
     question = quote(entry.question) if entry.question.strip() else "how should it continue?"
-    return EntryText(who=asker, what=f"asks {entry.ask}: {question}{terms}")
+    return Clause(asker, f"asks {entry.ask}: {question}", terms)
 
 
 def _format_ask_terms(entry: AskOpened, state: State) -> str:
@@ -124,7 +127,7 @@ def _format_ask_terms(entry: AskOpened, state: State) -> str:
     return f" ({'; '.join(terms)})" if terms else ""
 
 
-def _describe_ask_answered(entry: AskAnswered, before: State, _: State) -> EntryText:
+def _describe_ask_answered(entry: AskAnswered, before: State, _: State) -> Clause:
     ask = _get_ask(before, entry.ask)
     decision = entry.decision
     about = _format_ask_subject(before, ask)
@@ -132,26 +135,20 @@ def _describe_ask_answered(entry: AskAnswered, before: State, _: State) -> Entry
     if is_edit_under_four_eyes(ask, decision):
         what = f"changed the arguments of {about}{format_arguments(decision.value)}"
         then = "; another person must approve them"
-        return EntryText(
-            who=who, what=f"{what} in {entry.ask}{then}{format_reason(entry.reason)}"
-        )
+        return Clause(who, f"{what} in {entry.ask}", f"{then}{format_reason(entry.reason)}")
     if decision.choice == "approve":
         other = (
             f", with other arguments{format_arguments(decision.value)}"
             if decision.value
             else ""
         )
-        return EntryText(
-            who=who, what=f"approved {entry.ask}, {about}{other}{format_reason(entry.reason)}"
+        return Clause(
+            who, f"approved {entry.ask}, {about}", f"{other}{format_reason(entry.reason)}"
         )
     if decision.choice == "decline":
-        return EntryText(
-            who=who, what=f"declined {entry.ask}, {about}{format_reason(decision.reason)}"
-        )
+        return Clause(who, f"declined {entry.ask}, {about}{format_reason(decision.reason)}")
     said = quote_value(decision.value)
-    return EntryText(
-        who=who, what=f"answered {entry.ask}, {about}: {said}{format_reason(entry.reason)}"
-    )
+    return Clause(who, f"answered {entry.ask}, {about}: {said}", format_reason(entry.reason))
 
 
 def describe_ask_closure(ask: Ask) -> str:
@@ -179,10 +176,10 @@ def _format_ask_subject(state: State, ask: Ask) -> str:
     return f"whether {named} took effect" if ask.ask_kind == "unsure" else named
 
 
-def _describe_ask_closed(entry: AskClosed, before: State, _: State) -> EntryText:
+def _describe_ask_closed(entry: AskClosed, before: State, _: State) -> Clause:
     about = _format_ask_subject(before, _get_ask(before, entry.ask))
     what = f"closed {entry.ask}, {about}, without a decision: {_ASK_CLOSE_TEXTS[entry.why]}"
-    return EntryText(who=RUN_SUBJECT, what=what)
+    return Clause(RUN_SUBJECT, what)
 
 
 def _get_ask(state: State, ask_id: str) -> Ask:
@@ -192,9 +189,9 @@ def _get_ask(state: State, ask_id: str) -> Ask:
 
 
 ASK_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    AskOpened: _describe_ask_opened,
-    AskAnswered: _describe_ask_answered,
-    AskClosed: _describe_ask_closed,
+    AskOpened: ("wait", _describe_ask_opened),
+    AskAnswered: ("person", _describe_ask_answered),
+    AskClosed: ("quiet", _describe_ask_closed),
 }
 
 # ── the life of a run ─────────────────────────────────────────────────────────────────────
@@ -219,28 +216,28 @@ _STAND_DOWN_TEXTS: Final = {
 }
 
 
-def _describe_run_started(entry: RunStarted, _: State, after: State) -> EntryText:
+def _describe_run_started(entry: RunStarted, _: State, after: State) -> Clause:
     run = f"{format_run(after.run)} with the agent {entry.agent}"
     history = len(entry.history)
     said = f", after {format_count(history, 'earlier message')}" if history else ""
     stop = f"; it runs {_format_bounds(entry.stop)}" if entry.stop is not None else ""
     task = quote(entry.task)
+    who = format_actor(entry.by)
+    if entry.parent is not None and entry.forked is None:
+        who = f"the parent {format_run(entry.parent.run)}"
     if entry.forked is not None:
         first = f"{format_run(entry.forked.run)} at entry {entry.forked.seq}"
-        what = f"forked {first}: {task} is the task of {run}{said}{stop}"
-        return EntryText(who=format_actor(entry.by), what=what)
-    if entry.parent is not None:
-        parent = f"the parent {format_run(entry.parent.run)}"
-        return EntryText(who=parent, what=f"started {run}: {task}{said}{stop}")
-    return EntryText(who=format_actor(entry.by), what=f"started {run}: {task}{said}{stop}")
+        more = f"{said}{stop}"
+        return Clause(who, f"forked {first}: {task} is the task of {run}", more)
+    return Clause(who, f"started {run}: {task}", f"{said}{stop}")
 
 
-def _describe_run_imported(entry: RunImported, before: State, _: State) -> EntryText:
+def _describe_run_imported(entry: RunImported, before: State, _: State) -> Clause:
     seal = f"signed with the key {entry.kid}" if entry.kid else "not signed"
     of = f" of {format_run(entry.checkpoint)}" if entry.checkpoint != before.run else ""
     above = format_count(before.seq, "entry", "entries")
-    what = f"imported the {above} above from a checkpoint{of}, {seal}"
-    return EntryText(who=format_actor(entry.by), what=what)
+    what = f"imported the {above} above from a checkpoint"
+    return Clause(format_actor(entry.by), what, f"{of}, {seal}")
 
 
 def _format_bounds(stop: Stop) -> str:
@@ -251,7 +248,7 @@ def _format_bounds(stop: Stop) -> str:
     return format_condition(f"for {stop}" if capped else f"until {stop}")
 
 
-def _describe_lease_taken(entry: LeaseTaken, before: State, _: State) -> EntryText:
+def _describe_lease_taken(entry: LeaseTaken, before: State, _: State) -> Clause:
     worker = f"worker {entry.holder}" if entry.holder else "a worker"
     how = "took the run"
     # Every regular end of a lease has an entry. If the run is still leased, the previous
@@ -262,56 +259,51 @@ def _describe_lease_taken(entry: LeaseTaken, before: State, _: State) -> EntryTe
         "",
         before.agent_fingerprint,
     }
-    return EntryText(
-        who=worker, what=how + (", with another version of the agent" * bool(changed))
-    )
+    return Clause(worker, how + (", with another version of the agent" * bool(changed)))
 
 
-def _describe_stood_down(entry: LeaseReleased, _: State, __: State) -> EntryText:
+def _describe_stood_down(entry: LeaseReleased, _: State, __: State) -> Clause:
     why = _STAND_DOWN_TEXTS.get(entry.why, entry.why)
-    return EntryText(who="the worker", what="released the run" + (f": {why}" if why else ""))
+    return Clause("the worker", "released the run" + (f": {why}" if why else ""))
 
 
-def _describe_run_waiting(_: RunWaiting, before: State, __: State) -> EntryText:
+def _describe_run_waiting(_: RunWaiting, before: State, __: State) -> Clause:
     asks = [before.asks[n - 1].id for n in before.open_asks]
     what = f"waits for a decision on {join_names(asks)}" if asks else "waits"
-    return EntryText(who=RUN_SUBJECT, what=what)
+    return Clause(RUN_SUBJECT, what)
 
 
-def _describe_run_woken(entry: RunWoken, _: State, __: State) -> EntryText:
+def _describe_run_woken(entry: RunWoken, _: State, __: State) -> Clause:
     why = _WAKE_TEXTS.get(entry.why, entry.why)
-    return EntryText(who=RUN_SUBJECT, what="can continue" + (f": {why}" if why else ""))
+    return Clause(RUN_SUBJECT, "can continue" + (f": {why}" if why else ""))
 
 
-def _describe_run_completed(entry: RunCompleted, before: State, _: State) -> EntryText:
+def _describe_run_completed(entry: RunCompleted, before: State, _: State) -> Clause:
     if not entry.output.strip():
-        return EntryText(who=RUN_SUBJECT, what="completed without an answer")
+        return Clause(RUN_SUBJECT, "completed without an answer")
     # The answer is usually the message directly above. Do not quote it twice.
     last = before.messages[-1] if len(before.messages) else None
     if last is not None and last.role == "assistant" and last.text.endswith(entry.output):
-        return EntryText(who=RUN_SUBJECT, what="completed; its answer is the last message")
-    return EntryText(who=RUN_SUBJECT, what=f"completed with the answer {quote(entry.output)}")
+        return Clause(RUN_SUBJECT, "completed; its answer is the last message")
+    return Clause(RUN_SUBJECT, f"completed with the answer {quote(entry.output)}")
 
 
-def _describe_run_failed(entry: RunFailed, before: State, _: State) -> EntryText:
+def _describe_run_failed(entry: RunFailed, before: State, _: State) -> Clause:
+    can_resume = "; it can be resumed"
     if before.error is not None and before.error.error == entry.error:
-        return EntryText(
-            who=RUN_SUBJECT, what="failed because of this error; it can be resumed"
-        )
-    return EntryText(
-        who=RUN_SUBJECT, what=f"failed: {format_error(entry.error)}; it can be resumed"
-    )
+        return Clause(RUN_SUBJECT, "failed because of this error", can_resume)
+    return Clause(RUN_SUBJECT, f"failed: {format_error(entry.error)}", can_resume)
 
 
 LIFECYCLE_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    RunStarted: _describe_run_started,
-    RunImported: _describe_run_imported,
-    LeaseTaken: _describe_lease_taken,
-    LeaseReleased: _describe_stood_down,
-    RunWaiting: _describe_run_waiting,
-    RunWoken: _describe_run_woken,
-    RunCompleted: _describe_run_completed,
-    RunFailed: _describe_run_failed,
+    RunStarted: ("person", _describe_run_started),
+    RunImported: ("person", _describe_run_imported),
+    LeaseTaken: ("detail", _describe_lease_taken),
+    LeaseReleased: ("quiet", _describe_stood_down),
+    RunWaiting: ("detail", _describe_run_waiting),
+    RunWoken: ("detail", _describe_run_woken),
+    RunCompleted: ("good", _describe_run_completed),
+    RunFailed: ("bad", _describe_run_failed),
 }
 
 # ── controls ──────────────────────────────────────────────────────────────────────────────
@@ -330,58 +322,52 @@ _AFTER_LIFT_TEXTS: Final = {
 _CAP_NOUNS: Final = {"tool_calls": "tool calls", "repeats": "repetitions"}
 
 
-def _describe_pause_requested(entry: PauseRequested, before: State, after: State) -> EntryText:
+def _describe_pause_requested(entry: PauseRequested, before: State, after: State) -> Clause:
     when = "now" if entry.now else "at its next step"
     # This entry follows `TakenOver`, which has named the person. Make the run the subject.
     if entry.why == "taken_over" and before.taken_over_by == entry.by:
-        return EntryText(
-            who=RUN_SUBJECT, what=f"will pause for {format_actor(entry.by)} {when}"
-        )
+        return Clause(RUN_SUBJECT, f"will pause for {format_actor(entry.by)} {when}")
     if entry.now and before.pause is not None and before.pause.now:
         when = "without waiting any longer"
     elif entry.until is not None:
         when += f", for {format_time_until(after, entry.until)} at most"
     why = format_reason(entry.reason)
-    return EntryText(who=format_actor(entry.by), what=f"asked the run to pause {when}{why}")
+    return Clause(format_actor(entry.by), f"asked the run to pause {when}", why)
 
 
-def _describe_pause_withdrawn(entry: PauseWithdrawn, _: State, __: State) -> EntryText:
+def _describe_pause_withdrawn(entry: PauseWithdrawn, _: State, __: State) -> Clause:
     if is_automatic(entry.by):
-        return EntryText(who=RUN_SUBJECT, what="continues: the time limit of the pause is over")
+        return Clause(RUN_SUBJECT, "continues: the time limit of the pause is over")
     reason = format_reason(entry.reason)
-    what = f"withdrew the pause before it took effect; the run continues{reason}"
-    return EntryText(who=format_actor(entry.by), what=what)
+    what = "withdrew the pause before it took effect"
+    return Clause(format_actor(entry.by), what, f"; the run continues{reason}")
 
 
-def _describe_run_paused(entry: RunPaused, before: State, _: State) -> EntryText:
+def _describe_run_paused(entry: RunPaused, before: State, _: State) -> Clause:
     if entry.why == "cap":
         bound = (
             "its cap"
             if before.pause is not None and before.pause.cap_name
             else "its stop condition"
         )
-        return EntryText(who=RUN_SUBJECT, what=f"is paused at {bound}")
+        return Clause(RUN_SUBJECT, f"is paused at {bound}")
     if entry.why == "taken_over" and before.taken_over_by:
-        return EntryText(
-            who=RUN_SUBJECT,
-            what=f"is paused; {before.taken_over_by} has taken over from the agent",
-        )
-    return EntryText(who=RUN_SUBJECT, what="is paused")
+        more = f"; {before.taken_over_by} has taken over from the agent"
+        return Clause(RUN_SUBJECT, "is paused", more)
+    return Clause(RUN_SUBJECT, "is paused")
 
 
-def _describe_run_resumed(entry: RunResumed, before: State, _: State) -> EntryText:
+def _describe_run_resumed(entry: RunResumed, before: State, _: State) -> Clause:
     if is_automatic(entry.by):
-        return EntryText(who=RUN_SUBJECT, what="continues: the time limit of the pause is over")
+        return Clause(RUN_SUBJECT, "continues: the time limit of the pause is over")
     if entry.instruction:
         change = f"with the instruction {quote(entry.instruction)}"
     elif before.pending_redirects:
         change = "with the new instruction"
     else:
         change = "with no changes"
-    return EntryText(
-        who=format_actor(entry.by),
-        what=f"resumed the run {change}{format_reason(entry.reason)}",
-    )
+    who = format_actor(entry.by)
+    return Clause(who, f"resumed the run {change}", format_reason(entry.reason))
 
 
 def _format_cap(name: str, bound: int) -> str:
@@ -392,88 +378,83 @@ def _format_cap(name: str, bound: int) -> str:
     return f"{bound} {_CAP_NOUNS.get(name, name)}"
 
 
-def _describe_cap_raised(entry: CapRaised, _: State, __: State) -> EntryText:
+def _describe_cap_raised(entry: CapRaised, _: State, __: State) -> Clause:
     to = join_names(_format_cap(name, bound) for name, bound in entry.caps.items())
-    return EntryText(
-        who=format_actor(entry.by), what=f"raised the cap to {to}{format_reason(entry.reason)}"
-    )
+    who = format_actor(entry.by)
+    return Clause(who, f"raised the cap to {to}", format_reason(entry.reason))
 
 
-def _describe_cap_reached(entry: CapReached, before: State, _: State) -> EntryText:
+def _describe_cap_reached(entry: CapReached, before: State, _: State) -> Clause:
     met = "reached a cap" if entry.cap else "met a condition to pause"
     unmade = describe_unmade(before, lambda call: format_call(before, call.id))
     waiting = f"; {unmade}" if unmade else ""
-    return EntryText(who=RUN_SUBJECT, what=f"{met}: {format_condition(entry.stop)}{waiting}")
+    return Clause(RUN_SUBJECT, f"{met}: {format_condition(entry.stop)}", waiting)
 
 
-def _describe_end_reached(entry: StopReached, _: State, __: State) -> EntryText:
-    return EntryText(
-        who=RUN_SUBJECT, what=f"met a condition to end: {format_condition(entry.stop)}"
-    )
+def _describe_end_reached(entry: StopReached, _: State, __: State) -> Clause:
+    return Clause(RUN_SUBJECT, f"met a condition to end: {format_condition(entry.stop)}")
 
 
-def _describe_verdict_given(entry: StopEvaluated, _: State, __: State) -> EntryText:
+def _describe_verdict_given(entry: StopEvaluated, _: State, __: State) -> Clause:
     result = "is met" if entry.met else "is not met"
-    return EntryText(who=f"the stop condition {entry.name}", what=result)
+    return Clause(f"the stop condition {entry.name}", result)
 
 
-def _describe_redirect_requested(entry: RedirectRequested, _: State, __: State) -> EntryText:
+def _describe_redirect_requested(entry: RedirectRequested, _: State, __: State) -> Clause:
     when = "now" if entry.when == "now" else "at its next step"
-    what = f"asked to redirect the run {when}: {quote(entry.text)}{format_reason(entry.reason)}"
-    return EntryText(who=format_actor(entry.by), what=what)
+    what = f"asked to redirect the run {when}: {quote(entry.text)}"
+    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
 
 
-def _describe_redirect_applied(entry: RedirectApplied, _: State, __: State) -> EntryText:
+def _describe_redirect_applied(entry: RedirectApplied, _: State, __: State) -> Clause:
     old = f", instead of: {flatten(entry.minus)}" if entry.minus else ""
-    return EntryText(
-        who=AGENT_SUBJECT, what=f"received the new instruction {quote(entry.plus)}{old}"
-    )
+    return Clause(AGENT_SUBJECT, f"received the new instruction {quote(entry.plus)}", old)
 
 
-def _describe_redirect_closed(entry: RedirectClosed, before: State, _: State) -> EntryText:
-    said = quote(entry.text)
+def _describe_redirect_closed(entry: RedirectClosed, before: State, _: State) -> Clause:
     if entry.why == "withdrawn":
-        what = f"withdrew the instruction {said} before it was applied"
-        return EntryText(
-            who=format_actor(entry.by), what=f"{what}{format_reason(entry.reason)}"
-        )
+        what = f"withdrew the instruction {quote(entry.text)} before it was applied"
+        reason = format_reason(entry.reason)
+        return Clause(format_actor(entry.by), what, reason, tone="quiet")
     asker = format_actor(next((p.by for p in before.pending if p.seq == entry.redirect), ""))
+    # Not cut: the sender may want to use the text again.
+    said = quote(entry.text, len(entry.text))
     what = f"returned the instruction {said} to {asker}: it will not be applied"
-    return EntryText(who=RUN_SUBJECT, what=what)
+    return Clause(RUN_SUBJECT, what)
 
 
-def _describe_cancel_requested(entry: CancelRequested, _: State, __: State) -> EntryText:
+def _describe_cancel_requested(entry: CancelRequested, _: State, __: State) -> Clause:
     undo = "undo everything possible" if entry.undo == "all" else "keep finished work"
-    what = f"asked to cancel the run and {undo}{format_reason(entry.reason)}"
-    return EntryText(who=format_actor(entry.by), what=what)
+    what = f"asked to cancel the run and {undo}"
+    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
 
 
-def _describe_run_cancelled(entry: RunCancelled, before: State, _: State) -> EntryText:
+def _describe_run_cancelled(entry: RunCancelled, before: State, _: State) -> Clause:
     # The report of the state before is complete: this entry only ends the run.
     told = build_report(before)
     fates = (("undone", told.undone), ("kept", told.done), ("unsure", told.unsure))
     came = [f"{len(deeds)} {fate}" for fate, deeds in fates if deeds]
-    said = f"is cancelled; calls: {', '.join(came)}" if came else "is cancelled"
+    more = f"; calls: {', '.join(came)}" if came else ""
     if entry.residue:
-        said += f"; cleanup failed: {_join_residue_calls(before, entry.residue)}"
-    return EntryText(who=RUN_SUBJECT, what=said)
+        more += f"; cleanup failed: {_join_residue_calls(before, entry.residue)}"
+    return Clause(RUN_SUBJECT, "is cancelled", more)
 
 
 def _join_residue_calls(state: State, residue: tuple[Residue, ...]) -> str:
     return join_names(format_call(state, left.call) for left in residue)
 
 
-def _describe_undo_retried(entry: UndoRetried, before: State, _: State) -> EntryText:
+def _describe_undo_retried(entry: UndoRetried, before: State, _: State) -> Clause:
     what = f"asked to retry the failed cleanup: {_join_residue_calls(before, before.residue)}"
-    return EntryText(who=format_actor(entry.by), what=f"{what}{format_reason(entry.reason)}")
+    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
 
 
-def _describe_residue_accepted(entry: ResidueAccepted, before: State, _: State) -> EntryText:
+def _describe_residue_accepted(entry: ResidueAccepted, before: State, _: State) -> Clause:
     what = f"accepted the failed cleanup: {_join_residue_calls(before, before.residue)}"
-    return EntryText(who=format_actor(entry.by), what=f"{what}{format_reason(entry.reason)}")
+    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
 
 
-def _describe_run_halted(entry: RunHalted, _: State, __: State) -> EntryText:
+def _describe_run_halted(entry: RunHalted, _: State, __: State) -> Clause:
     kind, name = [*entry.scope.split(":", 1), ""][:2]
     scope = {
         "run": "the run",
@@ -481,47 +462,44 @@ def _describe_run_halted(entry: RunHalted, _: State, __: State) -> EntryText:
         "agent": f"all runs of agent {name}, including this one",
         "label": f"all runs with the label {name}, including this one",
     }.get(kind, "the run")
-    why = format_reason(entry.reason)
-    what = f"halted {scope}{why}; nothing starts until the halt is lifted"
-    return EntryText(who=format_actor(entry.by), what=what)
+    what = f"halted {scope}{format_reason(entry.reason)}"
+    return Clause(format_actor(entry.by), what, "; nothing starts until the halt is lifted")
 
 
-def _describe_run_lifted(entry: RunLifted, _: State, after: State) -> EntryText:
+def _describe_run_lifted(entry: RunLifted, _: State, after: State) -> Clause:
     then = _AFTER_LIFT_TEXTS.get(after.phase, "")
     what = "lifted the halt" + (f"; {then}" if then else "")
-    return EntryText(who=format_actor(entry.by), what=f"{what}{format_reason(entry.reason)}")
+    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
 
 
-def _describe_request_noted(entry: RequestNoted, _: State, __: State) -> EntryText:
+def _describe_request_noted(entry: RequestNoted, _: State, __: State) -> Clause:
     verdict = flatten(entry.verdict.replace("_", " "))
     if entry.refused:
-        return EntryText(
-            who=format_actor(entry.by), what=f"sent a request that was refused: {verdict}"
-        )
+        return Clause(format_actor(entry.by), f"sent a request that was refused: {verdict}")
     by = f"by {format_actor(entry.since_by)}, " if entry.since_by else ""
-    what = f"sent a request that changed nothing: {verdict} ({by}since entry {entry.since})"
-    return EntryText(who=format_actor(entry.by), what=what)
+    what = f"sent a request that changed nothing: {verdict}"
+    return Clause(format_actor(entry.by), what, f" ({by}since entry {entry.since})")
 
 
 CONTROL_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    PauseRequested: _describe_pause_requested,
-    PauseWithdrawn: _describe_pause_withdrawn,
-    RunPaused: _describe_run_paused,
-    RunResumed: _describe_run_resumed,
-    CapRaised: _describe_cap_raised,
-    CapReached: _describe_cap_reached,
-    StopReached: _describe_end_reached,
-    StopEvaluated: _describe_verdict_given,
-    RedirectRequested: _describe_redirect_requested,
-    RedirectApplied: _describe_redirect_applied,
-    RedirectClosed: _describe_redirect_closed,
-    CancelRequested: _describe_cancel_requested,
-    RunCancelled: _describe_run_cancelled,
-    UndoRetried: _describe_undo_retried,
-    ResidueAccepted: _describe_residue_accepted,
-    RunHalted: _describe_run_halted,
-    RunLifted: _describe_run_lifted,
-    RequestNoted: _describe_request_noted,
+    PauseRequested: ("hold", _describe_pause_requested),
+    PauseWithdrawn: ("go", _describe_pause_withdrawn),
+    RunPaused: ("hold", _describe_run_paused),
+    RunResumed: ("go", _describe_run_resumed),
+    CapRaised: ("person", _describe_cap_raised),
+    CapReached: ("hold", _describe_cap_reached),
+    StopReached: ("detail", _describe_end_reached),
+    StopEvaluated: ("detail", _describe_verdict_given),
+    RedirectRequested: ("person", _describe_redirect_requested),
+    RedirectApplied: ("go", _describe_redirect_applied),
+    RedirectClosed: ("bad", _describe_redirect_closed),
+    CancelRequested: ("stop", _describe_cancel_requested),
+    RunCancelled: ("stop", _describe_run_cancelled),
+    UndoRetried: ("person", _describe_undo_retried),
+    ResidueAccepted: ("person", _describe_residue_accepted),
+    RunHalted: ("stop", _describe_run_halted),
+    RunLifted: ("go", _describe_run_lifted),
+    RequestNoted: ("detail", _describe_request_noted),
 }
 
 DESCRIBE_FUNCTIONS: Final[DescribeFunctions] = {
@@ -531,19 +509,42 @@ DESCRIBE_FUNCTIONS: Final[DescribeFunctions] = {
     **ASK_DESCRIBE_FUNCTIONS,
     **CONVERSATION_DESCRIBE_FUNCTIONS,
 }
-"""Type of entry → the function that describes it. A test checks that no type is missing."""
+"""All kinds of entries. A test checks that none is missing."""
 
 
 def describe_entry(entry: Entry, before: State, after: State) -> EntryText:
     """Describe `entry`, which led from the state `before` to the state `after`."""
-    return DESCRIBE_FUNCTIONS[type(entry)](entry, before, after)
+    usual_tone, describe = DESCRIBE_FUNCTIONS[type(entry)]
+    who, short, more, tone = describe(entry, before, after)
+    return EntryText(
+        who=who,
+        sentence=f"{who} {short}{more}",
+        short=flatten(short, SHORT_MAX_CHARS),
+        tone=tone or usual_tone,
+    )
+
+
+_DELTA_SENTENCES: Final = {
+    "text": "the agent is writing",
+    "thinking": "the agent is thinking",
+    "args": "the agent is writing a call of {}",
+    "not_responding": "{} does not respond",
+}
+
+
+def describe_delta(kind: str, tool: str, text: str) -> str:
+    """Describe live output; quote its text only if it is the note of a tool."""
+    named = tool or "a call"
+    if kind == "note":
+        return f"{named}: {flatten(text)}"
+    return _DELTA_SENTENCES[kind].format(named)
 
 
 class JournalDescriber:
-    """Describes the entries of one journal, one by one from the first."""
+    """Describes the entries of one journal one by one, from the first or after a state."""
 
-    def __init__(self, run: RunId) -> None:
-        self.state = State(run=run)
+    def __init__(self, run: RunId, state: State | None = None) -> None:
+        self.state = State(run=run) if state is None else state
 
     def describe_next(self, entry: Entry, at: Micros) -> EntryText:
         """Describe the next entry, which the store stamped with `at`.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -40,17 +40,52 @@ _MENTION_PATTERN: Final = re.compile(r"(the agent says )['\"](.*?)['\"](?= or | 
 _DURATION_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
+Tone = Literal[
+    "work", "good", "bad", "person", "go", "hold", "wait", "stop", "undo", "quiet", "detail"
+]
+"""The character of an entry, from which page and terminal choose a colour and an icon.
+
+`work`: a call starts; `good` and `bad`: it succeeded or failed; `person`: a person said or did
+something; `go`: the run continues; `hold`: it pauses; `wait`: a person must decide; `stop`: it
+is cancelled or halted; `undo`: an effect is taken back; `quiet`: a minor change; `detail`:
+bookkeeping, or a fact that other entries show better. A live view may leave `detail` out.
+"""
+
+SHORT_MAX_CHARS: Final = 160
+"""Maximum length of the short form of an entry."""
+
+
 class EntryText(Value, kw_only=True):
-    """One entry as a sentence: the subject `who` and the predicate `what`."""
+    """The text of one entry, the same on every surface.
+
+    Attributes:
+        who: The subject: an actor, "the run", "the agent", or a call.
+        sentence: The whole sentence. It begins with `who`.
+        short: The short form without its subject: "asked the run to pause".
+        tone: The character of the entry; each surface has a colour for it.
+    """
 
     who: str
-    what: str
+    sentence: str
+    short: str
+    tone: Tone
 
     def __str__(self) -> str:
-        return f"{self.who} {self.what}"
+        return self.sentence
 
 
-DescribeFunctions = Mapping[type, Callable[..., EntryText]]  # type: ignore[explicit-any]  # as `state.EvolveFunctions`
+class Clause(NamedTuple):
+    """The parts of an entry's text. Without a tone, it has the tone of its kind of entry."""
+
+    who: str
+    short: str
+    more: str = ""  # the end of the sentence, which the short form leaves out
+    tone: Tone | None = None
+
+
+DescribeFunction: TypeAlias = Callable[..., Clause]  # type: ignore[explicit-any]  # as `state.EvolveFunctions`
+DescribeFunctions: TypeAlias = Mapping[type, tuple[Tone, DescribeFunction]]
+"""Kind of entry → its usual tone, and the function that describes it."""
 
 
 def format_actor(actor: str) -> str:

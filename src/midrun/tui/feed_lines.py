@@ -1,20 +1,34 @@
 """Turn the feed of a run into lines for the terminal.
 
-`FeedLines` folds the entries and asks `entry_lines` for their text. `StreamedText` lays out the
-words that a model streams.
+`FeedLines` prints the sentence of each event behind an icon. `StreamedText` lays out the words
+that a model streams.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
-from midrun.core import entries as e
-from midrun.core.evolve import evolve
-from midrun.core.ids import CallId, RunId
-from midrun.core.state import State
-from midrun.driver.live import Delta
-from midrun.runs.values import FeedItem
-from midrun.tui.entry_lines import format_entry
-from midrun.tui.styled_text import StyledLine, escape_controls, style_emphasis
+from midrun.core.ids import CallId
+from midrun.events import (
+    AskStarted,
+    DeltaEvent,
+    EntryEvent,
+    ReplyFinished,
+    ReplyStarted,
+    RunEvent,
+    TextDelta,
+    ToolFinished,
+    ToolNote,
+    ToolNotResponding,
+    ToolStarted,
+)
+from midrun.text.phrases import Tone
+from midrun.tui.styled_text import (
+    StyledLine,
+    escape_controls,
+    show_hidden_characters,
+    style_emphasis,
+)
 from midrun.tui.wrap import wrap_styled, wrap_text
 
 # The text of a model, streamed word by word, as rows that fit the terminal.
@@ -98,35 +112,44 @@ RECALLED_MAX_LINES: Final = 20
 """Number of earlier lines that are printed when the user attaches to a running run."""
 
 
-class FeedLines:
-    """Folds a feed from its beginning and turns its items into lines.
+ICON_BY_TONE: Final[Mapping[Tone, str]] = {
+    "work": "→",
+    "good": "✓",
+    "bad": "!",
+    "person": "»",
+    "go": "▷",
+    "hold": "‖",
+    "wait": "?",
+    "stop": "■",
+    "undo": "↩",
+    "quiet": "·",
+}
+"""Tone of an event → the icon of its line. Events of the tone "detail" have no line."""
 
-    The text of an entry depends on the state before it, so all entries must be read. Of those
-    up to the entry `known_seq`, only the last lines are printed.
+
+class FeedLines:
+    """Turns the events of a run into lines.
+
+    Of the events up to the entry `known_seq`, only the last lines are printed.
     """
 
-    def __init__(self, run: str, known_seq: int = 0) -> None:
-        self.state = State(run=RunId(run))
+    def __init__(self, known_seq: int = 0) -> None:
+        self.seq = 0  # of the last entry
         self.streamed = StreamedText()
         self._known_seq = known_seq
         self._recalled_lines: deque[StyledLine] = deque(maxlen=RECALLED_MAX_LINES)
 
-    def format_item(self, item: FeedItem, width: int) -> list[StyledLine]:
-        """Process the next item, and return the lines to print for it."""
-        before = self.state
-        self.streamed.prefix = before.reply_prefix
-        if isinstance(item, Delta):
-            return self._format_delta(item, width)
-        self.state = evolve(before, item.entry, item.at)
-        lines = [
-            *self._finish_model_text(item.entry, before, width),
-            *format_entry(item.entry, before, self.state),
-        ]
-        if item.seq > self._known_seq:
+    def format_event(self, event: RunEvent, width: int) -> list[StyledLine]:
+        """Process the next event, and return the lines to print for it."""
+        if isinstance(event, DeltaEvent):
+            return self._format_delta(event, width)
+        self.seq = event.seq
+        lines = [*self._finish_reply(event, width), *format_entry(event)]
+        if event.seq > self._known_seq:
             return lines
         # Collect the lines up to the known entry, and print the last of them when it comes.
         self._recalled_lines.extend(lines)
-        if item.seq < self._known_seq:
+        if event.seq < self._known_seq:
             return []
         recalled, self._recalled_lines = (
             list(self._recalled_lines),
@@ -134,43 +157,45 @@ class FeedLines:
         )
         return recalled
 
-    def _format_delta(self, delta: Delta, width: int) -> list[StyledLine]:
-        match delta.kind:
-            case "text":
+    def _format_delta(self, delta: DeltaEvent, width: int) -> list[StyledLine]:
+        match delta:
+            case TextDelta():
                 return self.streamed.add_piece(
                     delta.call, delta.text, width, opening=delta.opening
                 )
-            case "note":
-                return [*self.streamed.end_text(), [("dim", f"  · {delta.tool}: {delta.text}")]]
-            case "not_responding":
-                tool = delta.tool or "a call"
-                return [[("bad", f"! {tool} does not respond")]]
+            case ToolNote():
+                return [*self.streamed.end_text(), [("dim", f"  · {delta.sentence}")]]
+            case ToolNotResponding():
+                return [[("bad", f"! {delta.sentence}")]]
             case _:
                 return []
 
-    def _finish_model_text(self, entry: e.Entry, before: State, width: int) -> list[StyledLine]:
-        """Return the rest of a model's text, if this entry ends a model call."""
-        match entry:
-            case e.CallDone(call=call, reply=reply) if reply is not None:
-                text = _with_prefix(before, call, reply.text)
-                return self.streamed.finish_call(call, text, width, interrupted=False)
-            case e.CallAborted(call=call, text=text) | e.CallFailed(call=call, text=text):
-                text = _with_prefix(before, call, text) if text else ""
-                return self.streamed.finish_call(call, text, width, interrupted=True)
+    def _finish_reply(self, event: EntryEvent, width: int) -> list[StyledLine]:
+        """Return the rest of a model's text, if this event ends its call."""
+        match event:
+            case ReplyStarted():
+                self.streamed.prefix = event.prefix
+                return []
+            case ReplyFinished():
+                interrupted = event.outcome != "done"
+                return self.streamed.finish_call(
+                    event.call, event.reply, width, interrupted=interrupted
+                )
             case _:
                 return []
 
 
-def _with_prefix(state: State, call: CallId, text: str) -> str:
-    """Return a model's text with the runtime's prefix, such as "Back to …", before it.
-
-    The stream contains both; the entry has only the model's own text.
-    """
-    model_call = state.find_call(call)
-    if (
-        not state.reply_prefix
-        or model_call is None
-        or model_call.seen_seq < state.reply_prefix_seq
-    ):
-        return text
-    return f"{state.reply_prefix}\n\n{text}".rstrip()
+def format_entry(event: EntryEvent) -> list[StyledLine]:
+    """Return the line of an entry, or no line if the bar or the reply shows it better."""
+    icon = ICON_BY_TONE.get(event.tone)
+    if icon is None:
+        return []
+    sentence, head = event.sentence, f"{event.who} {event.short}"
+    # In the text about a call, a hidden character could change the meaning of an argument.
+    if isinstance(event, ToolStarted | ToolFinished | AskStarted):
+        sentence, head = show_hidden_characters(sentence), show_hidden_characters(head)
+    # A long short form is cut, and then not the beginning of the sentence.
+    if not sentence.startswith(head):
+        head = sentence
+    rest = sentence.removeprefix(head)
+    return [[(event.tone, f"{icon} {head}"), *([("dim", rest)] if rest else [])]]

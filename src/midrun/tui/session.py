@@ -87,7 +87,7 @@ class TerminalSession:
         self._controller = BarController(
             run, view, actor=actor, clock=clock, leave=self._leave, hints=hints
         )
-        self._feed_lines = FeedLines(run.id, known_seq=view.seq)
+        self._feed_lines = FeedLines(known_seq=view.seq)
         self._screen = Screen(self._controller, self._feed_lines, clock=clock)
         self._journal_grew = anyio.Event()
         self._captured_rest = ""  # the unfinished last line of captured output
@@ -163,9 +163,9 @@ class TerminalSession:
         """Print the feed until the run ends; after an error, continue at the last entry."""
         while True:
             try:
-                async for item in self._run.feed(after=self._feed_lines.state.seq):
+                async for event in self._run.events(after=self._feed_lines.seq):
                     self._screen.print_above(
-                        self._feed_lines.format_item(item, self._screen.width)
+                        self._feed_lines.format_event(event, self._screen.width)
                     )
                     self._journal_grew.set()
                 self._controller.update_view(await self._run.view())

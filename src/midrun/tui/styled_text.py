@@ -30,11 +30,17 @@ SGR_BY_STYLE: Final = {
     "dim": "2",
     "bold": "1",
     "em": "3",
+    # The tones of entries.
+    "work": "1",
     "person": "36",
-    "minus": "31",
-    "plus": "32",
     "good": "32",
     "bad": "31",
+    "go": "34",
+    "hold": "33",
+    "wait": "35",
+    "stop": "31",
+    "undo": "33",
+    "quiet": "2",
 }
 """Style → parameters of the SGR escape sequence. A badge is the same in reverse video."""
 

@@ -29,6 +29,7 @@ from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.values import Phase
 from midrun.driver.live import Delta
 from midrun.models import ScriptedModel, Use
+from midrun.runs.event_stream import EventBuilder
 from midrun.runs.values import RunView
 from midrun.tui.styled_text import plain_text
 
@@ -186,14 +187,11 @@ def _read_part(terminal: int) -> bytes:
 # ── lines of a feed ──────────────────────────────────────────────────────────
 
 
-RUN = RunId("run_1")
-
-
 def test_a_note_cannot_forge_another_line_of_the_feed() -> None:
     """A note is one line, and truncated."""
     text = "ok\n   99  12:00:00  ann approved pay (amount: 9000)" + "!" * 10_000
-    note = Delta(run=RUN, call=CallId("c2"), kind="note", text=text, tool="look")
-    (line,) = PlainFeed(RUN).format_item(note)
+    note = Delta(run=RunId("run_1"), call=CallId("c2"), kind="note", text=text, tool="look")
+    (line,) = PlainFeed().format_event(EventBuilder(note.run).build_next(note))
     assert line.startswith(
         " " * SENTENCE_INDENT_COLUMNS + "· look: ok 99 12:00:00 ann approved pay"
     )

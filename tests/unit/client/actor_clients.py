@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 from midrun import Actor, Midrun
 from midrun.client.midrun import RemoteMidrun
 from midrun.client.run import RemoteRun
+from midrun.events import RunEvent
 from midrun.runs.validation import ActorLike, parse_actor
 from midrun.runs.values import FeedItem
 
@@ -71,6 +72,10 @@ class ActorRun:
     def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
         """Return the feed of the run."""
         return self._run.feed(after)
+
+    def events(self, after: int = 0) -> AsyncGenerator[RunEvent, None]:
+        """Return the events of the run."""
+        return self._run.events(after)
 
     def __getattr__(self, name: str) -> Method:
         async def call(*args: object, **kwargs: object) -> object:

@@ -14,6 +14,7 @@ from midrun.server.events import _encode_event
 from midrun.server.problem_details import problem_response, to_problem
 from midrun.stops import MaxCost, MaxSteps, TextMention
 from midrun.testing.store_suite.fixtures import make_example
+from midrun.text.phrases import EntryText
 from tests.test_tidy_errors import LEAVES, build
 
 RUN = RunId("run_1")
@@ -21,7 +22,9 @@ RUN = RunId("run_1")
 
 def _encode_as_server(entry: Entry) -> dict[str, object]:
     record = Record(seq=Seq(3), at=Micros(1_800_000_000_000_001), entry=entry)
-    event: dict[str, object] = msgspec.json.decode(_encode_event(RUN, record, b"\0" * 32).body)
+    text = EntryText(who="ann", sentence="ann spoke", short="spoke", tone="person")
+    encoded = _encode_event(RUN, record, b"\0" * 32, text)
+    event: dict[str, object] = msgspec.json.decode(encoded.body)
     return event
 
 

@@ -60,6 +60,24 @@ async def test_a_stream_is_the_journal_with_its_hashes(
     }
 
 
+async def test_an_event_has_the_same_text_from_whichever_seq_it_is_read(
+    serve: StartServer, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It depends on the entries before, which the reader folds from the nearest page."""
+    monkeypatch.setattr("midrun.server.events.EVENTS_PAGE_MAX", 4)
+    server = await serve(stage.agent(*(Use("draft", name=str(n)) for n in range(5)), "Done."))
+    run = await server.mid.start("actor", "Go.", actor="olga")
+    await run.until("terminal")
+    client = await server.client()
+    sentences = [event.sentence async for event in run.events()]
+    assert sentences[4] == "the agent called draft (name: 0)"
+    for after in reversed(range(len(sentences))):
+        page = await client.get(f"/v1/runs/{run.id}/events?after={after}&limit=1")
+        (item,) = page.json()["items"]
+        assert item["text"]["sentence"] == sentences[after]
+        assert item["text"].keys() == {"who", "sentence", "short", "tone"}
+
+
 async def test_live_output_has_no_event_id(
     serve: StartServer, stage: ControllableTools
 ) -> None:

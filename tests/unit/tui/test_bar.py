@@ -40,7 +40,7 @@ async def test_p_pauses_withdraws_the_pause_and_resumes() -> None:
         await bar.wait_for("Paused by ada", "p  Resume")
         bar.press("p")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "✓ completed" in bar.output.written
+        assert "✓ the run completed" in bar.output.written
 
 
 async def test_a_key_that_is_held_down_counts_once() -> None:
@@ -67,7 +67,7 @@ async def test_a_redirect_is_typed_in_the_composer_and_waits_for_the_next_step()
         await bar.wait_for("redirect waits", "“pcd? skip the sports”")
         bar.gates["read"].set()
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "+ pcd? skip the sports" in bar.output.written
+        assert "received the new instruction “pcd? skip the sports”" in bar.output.written
 
 
 async def test_alt_enter_redirects_now() -> None:
@@ -80,8 +80,8 @@ async def test_alt_enter_redirects_now() -> None:
         await bar.wait_for("stop reading")
         bar.press(ALT_ENTER)
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "redirect now by ada: stop reading" in bar.output.written
-        assert "■ read stopped midway" in bar.output.written
+        assert "ada asked to redirect the run now: “stop reading”" in bar.output.written
+        assert "· read was stopped midway" in bar.output.written
 
 
 async def test_escape_discards_the_text_in_the_composer() -> None:
@@ -103,7 +103,7 @@ async def test_w_withdraws_a_pending_redirect() -> None:
         bar.press(f"rskip the sports{ENTER}")
         await bar.wait_for("skip the sports", "w withdraws it")
         bar.press("w")
-        await bar.wait_for_print("withdrawn by ada: skip the sports")
+        await bar.wait_for_print("ada withdrew the instruction “skip the sports”")
         bar.gates["read"].set()
         assert await bar.wait_for_exit() is ExitReason.ENDED
 
@@ -118,7 +118,7 @@ async def test_a_side_question_is_acknowledged_at_once() -> None:
         await bar.wait_for("Tab: redirect", "how far are you?")
         bar.press(ENTER)
         await bar.wait_for("Hold on")
-        await bar.wait_for_print("» ada: how far are you?")
+        await bar.wait_for_print("» ada said “how far are you?”")
         bar.gates["read"].set()
         assert await bar.wait_for_exit() is ExitReason.ENDED
         # The output has the row twice if the bar is redrawn while the text streams.
@@ -172,11 +172,11 @@ async def test_c_asks_for_confirmation_before_a_cancel() -> None:
         await bar.wait_for("Cancel?", "Pausing by ada")
         bar.press("y")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "cancel requested by ada" in bar.output.written
+        assert "■ ada asked to cancel the run" in bar.output.written
 
 
 @pytest.mark.parametrize(
-    ("key", "printed"), [("y", "↩ undone: write"), ("k", "keep finished work")]
+    ("key", "printed"), [("y", "↩ the run undid write"), ("k", "keep finished work")]
 )
 async def test_the_cancel_dialog_lists_the_undos_and_holds_the_run(
     key: str, printed: str
@@ -192,7 +192,7 @@ async def test_the_cancel_dialog_lists_the_undos_and_holds_the_run(
         bar.press(key)
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert printed in bar.output.written
-        assert "■ cancelled" in bar.output.written
+        assert "■ the run is cancelled" in bar.output.written
 
 
 async def test_the_cancel_dialog_lists_the_releases() -> None:
@@ -215,7 +215,7 @@ async def test_n_in_the_cancel_dialog_lets_the_run_go_on() -> None:
         await bar.wait_for("Running", "p  Pause")
         bar.gates["read"].set()
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "✓ completed" in bar.output.written
+        assert "✓ the run completed" in bar.output.written
 
 
 async def test_ctrl_c_pauses_then_opens_the_cancel_dialog_then_leaves() -> None:
@@ -267,7 +267,7 @@ async def test_p_raises_a_reached_cap_and_resumes() -> None:
         await bar.wait_for("Paused at the step cap (1)", "p  Raise cap, resume — Adds 10 steps")
         bar.press("p")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "raised by ada: steps" in bar.output.written
+        assert "ada raised the cap to 11 steps" in bar.output.written
 
 
 async def test_pasted_text_does_not_act_as_keys() -> None:
@@ -322,8 +322,8 @@ async def test_y_approves_a_call() -> None:
         await bar.wait_for('"to": "customers"', "y  approve", "e  edit", "n  decline")
         bar.press("y")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "a1: approved by ada" in bar.output.written
-        assert "✓ send sent to customers" in bar.output.written
+        assert "ada approved a1, send" in bar.output.written
+        assert "✓ send returned “sent to customers”" in bar.output.written
 
 
 async def test_the_refusal_of_edited_arguments_is_shown_in_full() -> None:
@@ -352,7 +352,7 @@ async def test_e_approves_a_call_with_edited_arguments() -> None:
         await bar.wait_for('{"to":"customers"', "Pass plain JSON data")
         bar.press(BACKSPACE * 11 + '"bob"}' + ENTER)
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "✓ send sent to bob" in bar.output.written
+        assert "✓ send returned “sent to bob”" in bar.output.written
 
 
 async def test_n_declines_a_call_with_a_reason() -> None:
@@ -364,7 +364,7 @@ async def test_n_declines_a_call_with_a_reason() -> None:
         await bar.wait_for("the reason is optional")
         bar.press(f"not to customers{ENTER}")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "a1: declined by ada not to customers" in bar.output.written
+        assert "ada declined a1, send, because: not to customers" in bar.output.written
 
 
 async def test_a_question_is_answered_by_its_number_or_by_text() -> None:
@@ -375,7 +375,7 @@ async def test_a_question_is_answered_by_its_number_or_by_text() -> None:
         bar.press("a")
         await bar.wait_for("1  red", "2  blue", "t  type an answer")
         bar.press("2")
-        await bar.wait_for_print("a1: answered by ada: blue")
+        await bar.wait_for_print("ada answered a1, “Which colour?”: “blue”")
         await bar.wait_for("Which size?")
         bar.press("a")
         await bar.wait_for("? Which size?")
@@ -383,7 +383,7 @@ async def test_a_question_is_answered_by_its_number_or_by_text() -> None:
         await bar.wait_for("Enter: send")
         bar.press(f"very large{ENTER}")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "a2: answered by ada: very large" in bar.output.written
+        assert "ada answered a2, “Which size?”: “very large”" in bar.output.written
 
 
 async def test_a_question_of_a_tool_that_handles_declines_can_be_declined() -> None:
@@ -396,7 +396,7 @@ async def test_a_question_of_a_tool_that_handles_declines_can_be_declined() -> N
         await bar.wait_for("the reason is optional")
         bar.press(f"neither{ENTER}")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "a1: declined by ada neither" in bar.output.written
+        assert "because: neither" in bar.output.written
 
 
 async def test_an_ask_that_is_settled_elsewhere_closes_its_dialog() -> None:
@@ -406,7 +406,7 @@ async def test_an_ask_that_is_settled_elsewhere_closes_its_dialog() -> None:
         await bar.wait_for("y  approve")
         await bar.run.approve(actor="bob")
         await bar.wait_for("Running", "p  Pause")
-        assert "a1: approved by bob" in await bar.wait_for_print("approved by bob")
+        await bar.wait_for_print("bob approved a1, send")
 
 
 async def test_a_without_open_asks_shows_a_notice() -> None:
@@ -459,11 +459,11 @@ async def test_t_takes_over_and_writes_and_p_hands_back() -> None:
         bar.press("t")
         await bar.wait_for("say it in the agent's place")
         bar.press(f"The news are old.{ENTER}")
-        await bar.wait_for_print("· ada: The news are old.")
+        await bar.wait_for_print("ada wrote in the agent's place: “The news are old.”")
         await bar.wait_for_view()
         bar.press("p")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "handed back by ada" in bar.output.written
+        assert "ada handed the run back to the agent" in bar.output.written
 
 
 async def test_r_hands_back_with_an_instruction() -> None:
@@ -506,7 +506,7 @@ async def test_plan_steps_and_the_step_cap_are_shown_separately() -> None:
     async with open_bar(PLAN, READ, "Done.", stop=MaxSteps(2)) as bar:
         bar.gates["read"].set()
         shown = await bar.wait_for("Paused at the step cap (2)", "plan step 1 of 2")
-        await bar.wait_for_print("cap reached: at most 2 steps")
+        await bar.wait_for_print("the run reached a cap: at most 2 steps")
         assert shown.count("step 1 of 2") == 1
 
 

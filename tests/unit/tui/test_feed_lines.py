@@ -1,19 +1,20 @@
 """Lines above the bar: the streamed text of a model, row by row, and the lines of entries."""
 
+from typing import get_args
+
 from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.core import entries as e
-from midrun.core.evolve import evolve
-from midrun.core.ids import CallId, Seq
-from midrun.core.values import RequestedCall
-from midrun.testing.scenario import LEASED_RUN, START_TIME
+from midrun.core.ids import CallId, RunId
+from midrun.runs.event_stream import EventBuilder
+from midrun.runs.feed import make_feed_entry
+from midrun.testing.scenario import LEASED_RUN
 from midrun.testing.scenario import given as make_scenario
-from midrun.text.phrases import format_value
-from midrun.tui.entry_lines import KINDS_WITHOUT_LINES, LINES_BY_KIND, format_entry
-from midrun.tui.feed_lines import INTERRUPTED_MARK, StreamedText
-from midrun.tui.styled_text import StyledLine, plain_text
+from midrun.text.phrases import Tone, format_value
+from midrun.tui.feed_lines import ICON_BY_TONE, INTERRUPTED_MARK, FeedLines, StreamedText
+from midrun.tui.styled_text import SGR_BY_STYLE, StyledLine, plain_text
 from midrun.tui.wrap import wrap_indented, wrap_text
 
 C1, C2 = CallId("c1"), CallId("c2")
@@ -139,31 +140,30 @@ def test_the_prefix_of_the_runtime_is_shown_with_emphasis() -> None:
 # ── lines of entries ─────────────────────────────────────────────────────────
 
 
-KINDS_WITHOUT_NEWS = {
-    e.LeaseTaken,
-    e.RunWaiting,
-    e.RunWoken,
-    e.StopReached,
-    e.StopEvaluated,
-    e.UndoRetried,
-    e.ResidueAccepted,
-    e.RequestNoted,
-    e.CallProposed,
-    e.ProgressSaved,
-    e.LateResult,
-    e.UndoUnknown,
-    e.MessageDue,
-    e.MessageTaken,
-    e.ToolUseRequested,
-}
-
-KINDS_IN_THE_NEXT_REPLY = {e.FrameResumed, e.FrameReconstructed}
+def make_lines(*later: e.Entry) -> list[StyledLine]:
+    """Return the lines of the entries of a run that has been taken by a worker."""
+    builder, feed = EventBuilder(RunId("run_1")), FeedLines()
+    records = make_scenario(*LEASED_RUN, *later).records
+    events = [builder.build_next(make_feed_entry(record)) for record in records]
+    return [line for event in events for line in feed.format_event(event, 80)]
 
 
-def test_each_kind_of_entry_has_lines_or_is_listed_as_silent() -> None:
-    """The author of a new kind must decide."""
-    assert LINES_BY_KIND.keys() | KINDS_WITHOUT_LINES == set(e.ENTRY_TYPES)
-    assert KINDS_WITHOUT_LINES == KINDS_WITHOUT_NEWS | KINDS_IN_THE_NEXT_REPLY
+def test_each_tone_but_detail_has_an_icon_and_a_colour() -> None:
+    assert {*ICON_BY_TONE, "detail"} == set(get_args(Tone))
+    assert ICON_BY_TONE.keys() <= SGR_BY_STYLE.keys()
+
+
+def test_an_entry_is_its_sentence_behind_the_icon_of_its_tone() -> None:
+    """The bar shows the entries of the tone `detail`, such as the lease."""
+    lines = make_lines(e.PauseRequested(by="ada", reason="lunch"), e.RunPaused(why="user"))
+    assert get_texts(lines)[1:] == [
+        "‖ ada asked the run to pause at its next step, because: lunch",
+        "‖ the run is paused",
+    ]
+    assert lines[1] == [
+        ("hold", "‖ ada asked the run to pause at its next step"),
+        ("dim", ", because: lunch"),
+    ]
 
 
 def test_long_values_are_truncated_with_an_ellipsis() -> None:
@@ -172,41 +172,3 @@ def test_long_values_are_truncated_with_an_ellipsis() -> None:
     assert format_value("x" * 10_000).endswith("…")
     assert format_value({"a": [1, 2]}) == '{"a":[1,2]}'
     assert format_value("two\nlines") == "two lines"
-
-
-def test_calls_of_plan_and_ask_human_have_no_line() -> None:
-    """The plan and the ask have lines of their own; other calls have one."""
-    lines = {}
-    for tool, args in (("plan", {"marks": {}}), ("ask_human", {"question": "?"}), ("look", {})):
-        state = make_scenario(*LEASED_RUN).replies(RequestedCall(tool=tool, args=args)).state
-        started = e.CallStarted(call=CallId("c2"), call_kind="tool", attempt=1, seen=state.seq)
-        lines[tool] = format_entry(started, state, evolve(state, started, state.at))
-    assert lines["plan"] == lines["ask_human"] == []
-    assert plain_text(lines["look"][0]) == "→ look {}"
-
-
-def test_only_a_failure_before_the_last_attempt_is_shown_as_retried() -> None:
-    """A transient failure is retried a limited number of times."""
-    started = e.CallStarted(call=CallId("c1"), call_kind="model", attempt=1, seen=Seq(2))
-    first, later = e.RunStarted(agent="clerk", task="Go", model_attempts=2), LEASED_RUN[1:]
-    failed = e.CallFailed(call=CallId("c1"), error="busy", transient=True, retry_at=START_TIME)
-    before = make_scenario(first, *later, started)
-    after = before.after(failed)
-    assert plain_text(format_entry(failed, before.state, after.state)[0]).endswith(
-        "; it is retried"
-    )
-    again = e.CallStarted(call=CallId("c1"), call_kind="model", attempt=2, seen=Seq(4))
-    before = after.after(again)
-    last = format_entry(failed, before.state, before.after(failed).state)[0]
-    assert plain_text(last).endswith("busy")
-
-
-def test_a_resume_with_a_pending_redirect_is_shown_with_a_new_instruction() -> None:
-    resumed = e.RunResumed(by="ada")
-    before = make_scenario(*LEASED_RUN).state
-    (line,) = format_entry(resumed, before, before)
-    assert plain_text(line) == "= resumed by ada, no changes"
-    redirect = e.RedirectRequested(text="Be brief.", by="ada")
-    waiting = evolve(before, redirect, before.at)
-    (line,) = format_entry(resumed, waiting, waiting)
-    assert plain_text(line) == "= resumed by ada, with a new instruction"

@@ -42,16 +42,16 @@ async def test_at_80_columns_every_button_has_its_own_line(tmp_path: Path) -> No
     """No line wraps, and the printed lines stay above the bar."""
     async with open_terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
         screen = await t.wait_for(
-            "✓ write wrote Memo",
+            "✓ write returned “wrote Memo”",
             "step 2",
             "read",
             condition=lambda screen: (
                 _read_buttons(screen) == [" p  Paus", " r  Redi", " c  Canc"]
             ),
         )
-        assert '→ write {"title":"Memo"}' in screen.partition("Running")[0]
+        assert "→ the agent called write (title: Memo)" in screen.partition("Running")[0]
         t.gate.touch()
-        await t.wait_for("All read.", "✓ completed", "code=0")
+        await t.wait_for("All read.", "✓ the run completed", "code=0")
         assert "Running" not in await t.read_screen(scrollback=True)  # the bar is erased
 
 
@@ -67,7 +67,7 @@ async def test_a_pause_marks_the_streamed_text_as_interrupted(tmp_path: Path) ->
         await t.type_text("come to the point")
         await t.wait_for("redirect ▸ come to the point")
         await t.press("Enter")
-        await t.wait_for("+ come to the point", "Done.", "code=0")
+        await t.wait_for("new instruction “come to the point”", "Done.", "code=0")
 
 
 async def test_on_a_wide_terminal_buttons_share_lines_and_a_resize_redraws_the_bar(
@@ -104,14 +104,14 @@ async def test_a_confirmed_cancel_undoes_and_reports(tmp_path: Path) -> None:
         await t.press("c")
         await t.wait_for("Cancel?", "y", "cancel and undo 1")
         await t.press("y")
-        await t.wait_for("↩ undone: write", "is cancelled.", "## Undone", "code=3")
+        await t.wait_for("↩ the run undid write", "is cancelled.", "## Undone", "code=3")
 
 
 async def test_a_model_cannot_send_an_escape_sequence(tmp_path: Path) -> None:
     """Neither in a text nor in the arguments of a call."""
     async with open_terminal(tmp_path, 80, "run", f"{APP}:evil", "Behave") as t:
         screen = await t.wait_for(
-            "Running", "␛]0;owned␇␛[2J␛[H⟨U+009B⟩31mI was ⟨U+202E⟩here", "→ read"
+            "Running", "␛]0;owned␇␛[2J␛[H⟨U+009B⟩31mI was ⟨U+202E⟩here", "the agent called read"
         )
         assert "midrun pause run_" in screen  # the screen was not cleared
         assert "owned" not in await t.read_title()
@@ -210,16 +210,20 @@ async def test_attach_controls_a_run_through_the_store_or_a_server(
         client = ["--url", url, "--token-file", str(tmp_path / "operator")]
         options = client if through == "server" else []
         async with open_terminal(tmp_path, 100, "attach", run.id[4:12], *options) as t:
-            await t.wait_for("Sort the mail", "✓ write wrote Memo", "Running", "read")
+            await t.wait_for(
+                "Sort the mail", "✓ write returned “wrote Memo”", "Running", "read"
+            )
             await t.press("p")
             await t.wait_for("Pausing by", "Keep running")
             t.gate.touch()
-            await t.wait_for("✓ read all of news", "Paused by", "p  Resume")
+            await t.wait_for("✓ read returned “all of news”", "Paused by", "p  Resume")
             await t.press("r")
             await t.wait_for("redirect ▸")
             await t.type_text("be brief")
             await t.press("Enter")
-            await t.wait_for("+ be brief", "All read.", "✓ completed", "code=0")
+            await t.wait_for(
+                "new instruction “be brief”", "All read.", "✓ the run completed", "code=0"
+            )
 
 
 async def test_detaching_from_a_run_of_another_process_ends_the_command(tmp_path: Path) -> None:

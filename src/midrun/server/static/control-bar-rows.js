@@ -1,7 +1,6 @@
 // @ts-check
 /** The rows of the control bar above its buttons: the run's status, and everything pending. */
 import { nothing } from "./lit.js";
-import { hasNewInstruction } from "./entry-text.js";
 import {
   STATUS_STYLES,
   formatAge,
@@ -180,6 +179,16 @@ export function renderDiffRows({ events }, run) {
       : html`<span data-symbol="−" data-tone="stop">${data.minus}</span>`}
     <span data-symbol="+" data-tone="ok">${data.plus}</span>
   </div>`;
+}
+
+/**
+ * Tell whether a resumed run got a new instruction, with the resume or by a pending redirect.
+ * @param {import("./types.js").FeedEvent[]} events @param {import("./types.js").FeedEvent} resumed
+ */
+function hasNewInstruction(events, resumed) {
+  if (resumed.data.instruction) return true;
+  const last = events.findLast(({ seq, type }) => seq < resumed.seq && type.startsWith("redirect."));
+  return last?.type === "redirect.requested";
 }
 
 /** Events that show or remove the diff. */

@@ -6,7 +6,7 @@
 import { nothing } from "./lit.js";
 import { html } from "./template.js";
 
-export const EMPHASIS = /\*([^*\n]+)\*/g;
+const EMPHASIS = /\*([^*\n]+)\*/g;
 /** The first line of a reply where Midrun wrote it; the lines after it are the agent's. */
 const RUNTIME_LEAD = /^(Back to|Dropped|Switching:) \*/;
 

@@ -80,8 +80,6 @@ export class RunStore extends EventTarget {
   notes = new Map();
   /** @type {Set<string>} calls that were told to stop and have not responded */
   unresponsiveCalls = new Set();
-  /** @type {Set<string>} calls of the model */
-  modelCalls = new Set();
   #userCount = 0;
   #key;
   #loadedAt = 0; // when the view was loaded, by our clock
@@ -324,7 +322,6 @@ export class RunStore extends EventTarget {
   #onEntry(event) {
     if (event.seq <= (this.events.at(-1)?.seq ?? 0)) return; // a duplicate
     this.events.push(event);
-    if (event.data.call_kind === "model") this.modelCalls.add(event.data.call);
     if (event.seq <= this.#firstSeq) return this.#notifyChange(); // the first view includes it
     const call = event.data.call ?? "";
     if (event.type === "call.started") {

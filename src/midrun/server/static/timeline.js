@@ -1,12 +1,11 @@
 // @ts-check
 /** `<midrun-timeline>`: the events of a run, newest first. */
 import { css, nothing, repeat } from "./lit.js";
-import { describeEvent, groupOf } from "./entry-text.js";
 import { formatTimeOfDay, youOr } from "./format.js";
 import { EVENT_PAGE_SIZE } from "./run-store.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { html } from "./template.js";
+import { exact, html } from "./template.js";
 
 /** @typedef {import("./types.js").FeedEvent} FeedEvent */
 
@@ -17,7 +16,34 @@ const FILTERS = /** @type {[string, string][]} */ ([
   ["tools", "Tools"],
   ["effects", "Effects"],
 ]);
-const TEXT_MAX_CHARS = 160;
+/** @typedef {"control" | "steps" | "tools" | "effects"} Group */
+
+const GROUP_PATTERNS = /** @type {[RegExp, Group][]} */ ([
+  [/^(undo|residue)\./, "effects"],
+  [/^call\./, "tools"],
+  [/^(plan|frame|answer|history|lease|stop|cap\.reached)/, "steps"],
+  [/./, "control"],
+]);
+
+/** Return the filter that an event belongs to. @param {FeedEvent} event */
+const groupOf = ({ type }) => GROUP_PATTERNS.find(([pattern]) => pattern.test(type))?.[1];
+
+/** Events with arguments or results: each hidden character in their text is shown. */
+const EXACT_TYPES = /^(call|ask|undo)\./;
+
+/** By tone of an entry's text: the tone of the page. */
+const TONES = /** @type {Record<string, string>} */ ({
+  good: "ok",
+  bad: "stop",
+  person: "run",
+  go: "run",
+  hold: "hold",
+  wait: "wait",
+  stop: "stop",
+  undo: "hold",
+  quiet: "dim",
+  detail: "dim",
+});
 
 export class Timeline extends StoreElement {
   static ignoresLive = true;
@@ -57,16 +83,14 @@ export class Timeline extends StoreElement {
         border: 1px solid var(--line);
         border-radius: var(--round);
         list-style: none;
-        font: 12.5px/1.6 var(--mono);
+        font-size: 13px;
+        font-variant-numeric: tabular-nums;
         overflow-wrap: anywhere;
       }
       .list li {
         display: grid;
         grid-template-columns: auto auto minmax(0, 1fr);
         gap: 0 10px;
-      }
-      .event span {
-        margin-right: 3px; /* in addition to the space between them */
       }
       .you {
         font-weight: 700;
@@ -106,25 +130,14 @@ export class Timeline extends StoreElement {
   }
 
   /** @param {FeedEvent} event */
-  _renderRow(event) {
-    const call = event.data.call ? this.store?.turns.findCall(event.data.call) : null;
-    const actor = event.by && youOr(event.by, this.view?.you ?? "");
-    const isModel = this.store?.modelCalls.has(event.data.call);
-    const toolInFlight = this.view?.in_flight.find((one) => one.id === event.data.call)?.tool;
-    const text = call?.tool === "plan" ? "" : describeEvent(event, this.store?.events ?? []).trim();
-    return html`<li>
-      <span class="dim">${formatTimeOfDay(event.ts)}</span><span>#${event.seq}</span>
-      <span class="event">
-        <span>${formatType(event)}</span>
-        ${actor ? html`<span class=${actor === "you" ? "you" : ""}>${actor}</span>` : nothing}
-        ${event.data.call
-          ? html`<span>${call?.tool ?? (isModel ? "model" : toolInFlight || event.data.call)}</span>`
-          : nothing}
-        ${text
-          ? html`<span class="dim">${text.length > TEXT_MAX_CHARS ? `${text.slice(0, TEXT_MAX_CHARS)}…` : text}</span>`
-          : nothing}
-        ${call?.why ? html`<span class="dim">why: ${call.why}</span>` : nothing}
-      </span>
+  _renderRow({ seq, ts, type, text: { who, short, sentence, tone } }) {
+    const show = EXACT_TYPES.test(type) ? exact : String;
+    const subject = youOr(who, this.view?.you ?? "");
+    return html`<li data-type=${type} title=${show(subject + sentence.slice(who.length))}>
+      <span class="dim">${formatTimeOfDay(ts)}</span><span>#${seq}</span>
+      <span class="event" data-tone=${TONES[tone] ?? nothing}
+        ><span class=${subject === "you" ? "you" : ""}>${show(subject)}</span> ${show(short)}</span
+      >
     </li>`;
   }
 
@@ -146,8 +159,3 @@ export class Timeline extends StoreElement {
 }
 
 customElements.define("midrun-timeline", Timeline);
-
-/** Return the type; the release of a held resource has events of undo, and is shown by its own name. @param {FeedEvent} event */
-function formatType({ type, data }) {
-  return data.action === "release" ? type.replace("undo.", "release.") : type;
-}

@@ -2,7 +2,6 @@
 /** The turns of a run (messages, replies and their calls), loaded in pages and kept up to date. */
 
 /** @typedef {import("./types.js").Turn} Turn */
-/** @typedef {import("./types.js").CallSummary} CallSummary */
 
 const PAGE_SIZE = 200;
 const EARLIER_PAGE_SIZE = 40;
@@ -65,15 +64,6 @@ export class Turns {
     const page = await this.api.get(`${this.path}?after=${after}&limit=${this.earlierCount - after}`);
     this.items = [...page.items, ...this.items];
     this.version += 1;
-  }
-
-  /** Return a call of the known turns. @param {string} id @returns {CallSummary | null} */
-  findCall(id) {
-    for (let at = this.items.length - 1; at >= 0; at--) {
-      const found = this.items[at].calls.find((call) => call.id === id);
-      if (found) return found;
-    }
-    return null;
   }
 
   /** Replace all known turns from the first one of `page` on. @param {{items: Turn[], total: number}} page */

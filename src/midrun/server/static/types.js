@@ -82,7 +82,9 @@
  *   thinking: string, interrupted: boolean, earlier: boolean, item: number, look: string,
  *   calls: CallSummary[]}} Turn
  *
- * @typedef {{seq: number, type: string, ts: string, run_id: string, by: string,
+ * @typedef {{who: string, sentence: string, short: string, tone: string}} EntryText an entry in
+ *   words: `short` continues `who`, and `sentence` begins with it
+ * @typedef {{seq: number, type: string, ts: string, run_id: string, by: string, text: EntryText,
  *   data: any}} FeedEvent one entry of the journal, as the feed sends it
  * @typedef {{call: string, kind: string, text: string, tool: string, opening: boolean}} Delta
  *   a part of a reply that is being streamed; `opening`: its whole text so far

@@ -2,6 +2,7 @@
 
 import pytest
 
+from midrun import events as ev
 from midrun.agents.agent import Agent
 from midrun.agents.builtin_tools import ask_human
 from midrun.agents.outcome import Completed, Paused
@@ -43,6 +44,37 @@ class DecisionTests(RunSuiteFixtures):
         ]
         assert "left" in str(results)
         assert await mid.asks() == ()
+
+    async def test_events_show_the_ask_its_decision_and_the_phases(
+        self, opened: OpenHandle
+    ) -> None:
+        """The events of a run that waits come without polling."""
+        turns = [Use("ask_human", question="Go?"), "Done."]
+        mid = await opened(_make_clerk(ask_human, turns=turns))
+        run = await mid.start("clerk", "go", actor=OLGA)
+        found: list[object] = []
+        async for event in run.events():
+            match event:
+                case ev.AskStarted():
+                    found.append((event.ask_kind, event.question, event.tool))
+                case ev.AskFinished():
+                    found.append((event.choice, event.value, event.by))
+                case ev.PhaseChanged():
+                    found.append(event.phase)
+                    if event.phase == "waiting":
+                        await run.answer("yes", actor=OLGA)
+                case _:
+                    continue
+        assert found == [
+            "queued",
+            "running",
+            ("question", "Go?", "ask_human"),
+            "waiting",
+            ("answer", "yes", "olga"),
+            "queued",
+            "running",
+            "completed",
+        ]
 
     async def test_a_value_that_is_not_json_is_refused_before_it_is_sent(
         self, opened: OpenHandle

@@ -3,6 +3,7 @@
 import anyio
 import pytest
 
+from midrun import events as ev
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Failed
@@ -118,6 +119,44 @@ class ViewTests(RunSuiteFixtures):
         assert rest == items[4:]
         assert [item async for item in run.feed(len(items))] == []
 
+    async def test_events_tell_the_run_in_types_and_sentences(
+        self, opened: OpenHandle, stage: ControllableTools
+    ) -> None:
+        """One event for each entry, from any seq on, and live text between them."""
+        turns = [Use("slow", name="a"), Use("plan", items=["Look", "Tell"]), "All is done."]
+        mid = await opened(stage.agent(*turns))
+        run = await mid.start("actor", "go", actor=OLGA)
+        found: list[ev.EntryEvent] = []
+        deltas: list[ev.DeltaEvent] = []
+        async for event in run.events():
+            if isinstance(event, ev.DeltaEvent):
+                deltas.append(event)
+                continue
+            found.append(event)
+            if isinstance(event, ev.ToolStarted):
+                stage.gate("a").set()
+        assert [event.seq for event in found] == list(range(1, len(found) + 1))
+        assert all(event.sentence.startswith(event.who) for event in found)
+        assert [_summarize_event(event) for event in found] == [
+            ("queued", None),
+            ("running", "queued"),
+            "reply 1",
+            ("done", ""),
+            ("slow", {"name": "a"}),
+            ("slow", "done"),
+            "reply 2",
+            ("done", ""),
+            ("plan", {"items": ["Look", "Tell"]}),
+            ["Look", "Tell"],
+            ("plan", "done"),
+            "reply 3",
+            ("done", "All is done."),
+            ("completed", "running"),
+        ]
+        assert all(0 < delta.seq <= len(found) and delta.sentence for delta in deltas)
+        rest = [event async for event in run.events(after=4)]
+        assert rest == found[4:]
+
     async def test_runs_are_listed_page_by_page(
         self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
@@ -180,3 +219,21 @@ class ViewTests(RunSuiteFixtures):
         verdict = await mid.verify(run.id)
         assert verdict
         assert (verdict.run_id, verdict.entries) == (run.id, view.seq)
+
+
+def _summarize_event(event: ev.EntryEvent) -> object:
+    match event:
+        case ev.PhaseChanged():
+            return event.phase, event.previous
+        case ev.ReplyStarted():
+            return f"reply {event.step}"
+        case ev.ReplyFinished():
+            return event.outcome, event.reply
+        case ev.ToolStarted():
+            return event.tool, event.args
+        case ev.ToolFinished():
+            return event.tool, event.outcome
+        case ev.PlanChanged():
+            return [item.text for item in event.items]
+        case _:
+            return event.sentence

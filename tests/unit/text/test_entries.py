@@ -1,0 +1,55 @@
+"""Texts of entries that depend on the state; the stored journals have the others."""
+
+from midrun.core import entries as e
+from midrun.core.evolve import evolve
+from midrun.core.ids import CallId, Seq
+from midrun.core.values import RequestedCall
+from midrun.testing.scenario import LEASED_RUN, START_TIME, given
+from midrun.text.entries import describe_entry
+
+
+def test_calls_of_plan_and_ask_human_are_a_detail() -> None:
+    """The plan and the ask have entries of their own; other calls have one."""
+    tones = {}
+    for tool, args in (("plan", {"marks": {}}), ("ask_human", {"question": "?"}), ("look", {})):
+        state = given(*LEASED_RUN).replies(RequestedCall(tool=tool, args=args)).state
+        started = e.CallStarted(call=CallId("c2"), call_kind="tool", attempt=1, seen=state.seq)
+        tones[tool] = describe_entry(started, state, evolve(state, started, state.at)).tone
+    assert tones == {"plan": "detail", "ask_human": "detail", "look": "work"}
+
+
+def test_only_a_failure_before_the_last_attempt_is_told_as_retried() -> None:
+    """A transient failure is retried a limited number of times."""
+    first, later = e.RunStarted(agent="clerk", task="Go", model_attempts=2), LEASED_RUN[1:]
+    failed = e.CallFailed(call=CallId("c1"), error="busy", transient=True, retry_at=START_TIME)
+    run, sentences = given(first, *later), []
+    for attempt in (1, 2):
+        seen = Seq(run.state.seq)
+        run = run.after(
+            e.CallStarted(call=CallId("c1"), call_kind="model", attempt=attempt, seen=seen)
+        )
+        before, run = run, run.after(failed)
+        sentences.append(describe_entry(failed, before.state, run.state).sentence)
+    assert sentences == [
+        "the agent's model failed: busy; it is retried",
+        "the agent's model failed: busy",
+    ]
+
+
+def test_a_resume_with_a_pending_redirect_has_a_new_instruction() -> None:
+    resumed = e.RunResumed(by="ada")
+    before = given(*LEASED_RUN).state
+    assert describe_entry(resumed, before, before).short == "resumed the run with no changes"
+    waiting = evolve(before, e.RedirectRequested(text="Be brief.", by="ada"), before.at)
+    text = describe_entry(resumed, waiting, waiting)
+    assert text.short == "resumed the run with the new instruction"
+
+
+def test_a_returned_text_is_not_cut() -> None:
+    """The sender may want to use it again."""
+    asked = e.RedirectRequested(text="word " * 200, by="ada")
+    before = given(*LEASED_RUN, asked).state
+    closed = e.RedirectClosed(redirect=before.seq, text=asked.text, why="returned")
+    text = describe_entry(closed, before, before)
+    assert (text.who, text.tone, text.sentence.count("word")) == ("the run", "bad", 200)
+    assert text.short.endswith("…")
