@@ -83,7 +83,7 @@ from midrun.core.ids import CallId, Epoch, RunId, make_child_id
 from midrun.core.state import CallStage, State
 from midrun.core.stops import list_custom_names
 from midrun.core.transcript import Transcript
-from midrun.core.values import Json, OperationKind, PlanItem
+from midrun.core.values import Json, OperationKind, Phase, PlanItem
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
 from midrun.driver.in_flight_call import (
@@ -176,6 +176,14 @@ LATE_RESULT_TIMEOUT_S: Final = 2.0
 """Seconds for which a process that shuts down still tries to record a late result."""
 
 
+HOOK_STOP_REASONS: Final = {
+    Phase.PAUSING: "paused",
+    Phase.CANCELLING: "cancelled",
+    Phase.HALTED: "halted",
+}
+"""Phase → the reason to stop a check that the run does not want any more."""
+
+
 class CallDispatcher:
     """Makes the calls of one run under one epoch.
 
@@ -195,7 +203,7 @@ class CallDispatcher:
         # Without abandoned calls. The key has the operation, as a call and its check or undo
         # have the same call id.
         self._in_flight: dict[tuple[str, OperationKind], InFlightCall] = {}
-        self._evaluating_stops: set[str] = set()
+        self._evaluating_stops: dict[str, anyio.CancelScope] = {}
         self._last_plan: tuple[int, tuple[PlanItem, ...]] = (-1, ())  # see `_set_plan`
         self._is_closed = False
 
@@ -259,6 +267,7 @@ class CallDispatcher:
         if self._in_flight.get((in_flight.call.id, in_flight.operation)) is in_flight:
             del self._in_flight[in_flight.call.id, in_flight.operation]
         if driver_input is None:
+            self._wakeup.set()  # a hook was stopped; the run loop may wait for its end
             return
         # In both cases the journal has closed, or will close, the call without this outcome.
         if in_flight.abandoned or self._is_closed:
@@ -335,6 +344,31 @@ class CallDispatcher:
 
     # ── effects that need no entry ────────────────────────────────────────────────────────
 
+    @property
+    def has_hooks_running(self) -> bool:
+        """Whether a check or a custom stop condition runs; the journal does not show those."""
+        return bool(self._evaluating_stops) or any(
+            operation == "check" for _, operation in self._in_flight
+        )
+
+    def stop_unwanted_hooks(self, effects: Sequence[DriverEffect], state: State) -> None:
+        """Stop the checks and stop conditions that `effects` do not list any more.
+
+        The run is being paused, say. It must not come to rest while user code runs, so the run
+        loop waits for their end; see `has_hooks_running`.
+        """
+        if not self.has_hooks_running:
+            return
+        wanted = {effect.call for effect in effects if isinstance(effect, CheckCall)}
+        for (call, operation), in_flight in self._in_flight.items():
+            if operation == "check" and call not in wanted:
+                reason = HOOK_STOP_REASONS.get(state.phase, "redirected")
+                self._stop_call(in_flight, reason)
+        names = {e.name for e in effects if isinstance(e, EvaluateStopCondition)}
+        for name, scope in self._evaluating_stops.items():
+            if name not in names:
+                scope.cancel()
+
     def apply(self, effects: Sequence[DriverEffect], state: State) -> None:
         """Carry out the effects that need no entry: aborts, checks, custom stop conditions.
 
@@ -366,20 +400,25 @@ class CallDispatcher:
                 case CheckCall(call=call) if (call, "check") not in self._in_flight:
                     self._start_call(state, call, "check")
                 case EvaluateStopCondition(name=name) if name not in self._evaluating_stops:
-                    self._evaluating_stops.add(name)
+                    self._evaluating_stops[name] = anyio.CancelScope()
                     self._context.task_group.start_soon(self._evaluate_stop, name, state)
                 case _:
                     continue
 
     async def _evaluate_stop(self, name: str, state: State) -> None:
-        driver_input = await evaluate_stop(
-            self._context, name, state, agent=self._agent, epoch=self.epoch
-        )
+        verdict: RecordStopVerdict | FailRun | None = None
+        with self._evaluating_stops[name]:
+            verdict = await evaluate_stop(
+                self._context, name, state, agent=self._agent, epoch=self.epoch
+            )
         await absorb_stray_cancellation()
-        self._evaluating_stops.discard(name)
-        self._submit(
-            await redact_struct(self._context.secret_registry, self._run_id, driver_input)
-        )
+        if verdict is not None:
+            verdict = await redact_struct(self._context.secret_registry, self._run_id, verdict)
+        del self._evaluating_stops[name]
+        if verdict is None:  # it was stopped; the condition is evaluated again later
+            self._wakeup.set()
+        elif not self._is_closed:
+            self._submit(verdict)
 
     # ── stopping calls ────────────────────────────────────────────────────────────────────
 
@@ -428,7 +467,10 @@ class CallDispatcher:
         in_flight.abandoned = True
         del self._in_flight[call, in_flight.operation]
         overdue = in_flight.overdue_input if reason == OVERDUE_REASON else None
-        self._submit(overdue or _make_unknown(self.epoch, in_flight))
+        if in_flight.operation == "check" and overdue is None:
+            self._wakeup.set()  # there is no outcome: the call stays unknown
+        else:
+            self._submit(overdue or _make_unknown(self.epoch, in_flight))
 
     def begin_shutdown(self) -> None:
         """Stop calls that are safe to repeat at once, and let others finish for a grace.
@@ -463,6 +505,8 @@ class CallDispatcher:
         self.pending_inputs.clear()
         for in_flight in self._in_flight.values():
             in_flight.abort(FENCED_REASON)
+        for scope in self._evaluating_stops.values():
+            scope.cancel()
 
     # ── late results ──────────────────────────────────────────────────────────────────────
 

@@ -184,7 +184,10 @@ class RunLoop:
         # turn of the session handles exactly those that it was given.
         self._suspects.reset()
         pending = self._dispatcher.pending_inputs
-        return Ready(inputs=tuple(one.driver_input for one in pending))
+        return Ready(
+            inputs=tuple([one.driver_input for one in pending]),
+            hooks_running=self._dispatcher.has_hooks_running,
+        )
 
     def _start_work(self, step: Step) -> None:
         """Do everything in `step` that needs no waiting."""
@@ -209,6 +212,7 @@ class RunLoop:
             if is_late:
                 self._dispatcher.report_late(pending)
         if isinstance(step.operation, WaitForNews | Finish):
+            self._dispatcher.stop_unwanted_hooks(step.effects, self.state)
             effects = self._suspects.runnable(step.effects, self.state)
             self._dispatcher.apply(effects, self.state)
 

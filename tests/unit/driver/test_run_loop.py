@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from midrun import Agent, Call, pause_here, tool
+from midrun import Agent, Call, OutcomeUnknown, pause_here, tool
 from midrun.codec import snapshot as snapshots
-from midrun.core.controls import Cancel, ForcePause, Pause, Say
+from midrun.core.controls import Cancel, Control, ForcePause, Pause, Say
 from midrun.core.entries import (
     AskOpened,
     CallAborted,
@@ -41,6 +41,7 @@ from midrun.errors import (
 )
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import HaltRecord
+from midrun.stops import Custom
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.scenario import RUN
 from tests.unit.driver.driver_context import (
@@ -520,6 +521,66 @@ async def test_save_raises_in_a_call_that_was_abandoned_after_its_grace(
     assert (await parts.find_entries(CallUnknown))[0].why == "not_responding"
     assert await parts.find_entries(ProgressSaved) == []
     assert loop.state.phase is Phase.CANCELLED
+
+
+# ── checks and stop conditions, which the journal does not show ───────────────────────────
+
+
+class SlowHook:
+    """User code that starts, ignores its first cancellation, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.started, self.may_end, self.ended = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def run(self) -> bool:
+        self.started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.may_end.wait()
+            self.ended.set()
+        return False
+
+
+slow_condition = SlowHook()
+
+
+async def evaluate_slow_condition(_: object) -> bool:
+    """Evaluate `slow_condition`."""
+    return await slow_condition.run()
+
+
+@pytest.mark.parametrize("control", [Pause(), Cancel()], ids=["pause", "cancel"])
+@pytest.mark.parametrize("hook_kind", ["check", "stop condition"])
+async def test_a_run_comes_to_rest_only_after_its_checks_and_stop_conditions_have_ended(
+    parts: DriverParts, monkeypatch: pytest.MonkeyPatch, hook_kind: str, control: Control
+) -> None:
+    """It never says paused, or cancelled, while user code runs."""
+    hook = SlowHook()
+    monkeypatch.setitem(globals(), "slow_condition", hook)
+
+    async def check(_: Call, __: object) -> bool:
+        return await hook.run()
+
+    @tool(check=check)
+    async def pay() -> str:
+        raise OutcomeUnknown("the connection was reset")
+
+    stop = Custom(evaluate_slow_condition) if hook_kind == "stop condition" else None
+    model = ScriptedModel([Use("pay"), "Done."])
+    loop, returned = await parts.start_loop(
+        Agent("actor", model=model, tools=[pay], stop=stop, grace=LONG_GRACE)
+    )
+    await hook.started.wait()
+    await parts.send(control, loop)
+    await wait_until(lambda: loop.state.phase in (Phase.PAUSING, Phase.CANCELLING))
+    await let_others_run()
+    assert loop.state.phase in (Phase.PAUSING, Phase.CANCELLING)
+    hook.may_end.set()
+    await returned.wait()
+    assert hook.ended.is_set()
+    assert loop.state.phase in (Phase.PAUSED, Phase.CANCELLED)
 
 
 # ── a store that fails ────────────────────────────────────────────────────────────────────
