@@ -82,7 +82,8 @@ class GroupCommit(Generic[RequestT]):
     """Commit the requests of one event loop in groups.
 
     `commit_group` commits a group and sets the outcome of each request. The groups are
-    committed one after the other. `store_name` stands in the errors.
+    committed one after the other. `store_name` stands in the errors. `committer` is None while
+    no request is pending and none is being committed.
     """
 
     def __init__(
@@ -91,13 +92,8 @@ class GroupCommit(Generic[RequestT]):
         self._store_name = store_name
         self._commit_group = commit_group
         self._pending: list[RequestT] = []
-        self._committer: asyncio.Task[None] | None = None
+        self.committer: asyncio.Task[None] | None = None
         self._closed = False
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request is pending and none is being committed."""
-        return self._committer is None
 
     async def submit(self, request: RequestT) -> None:
         """Hand in `request`; return when it has an outcome."""
@@ -113,16 +109,16 @@ class GroupCommit(Generic[RequestT]):
     async def close(self) -> None:
         """Refuse new requests; return when the others have an outcome."""
         self._closed = True
-        while self._committer is not None:
+        while self.committer is not None:
             # `wait` leaves the task alone if its own caller is cancelled.
-            await asyncio.wait([self._committer])
+            await asyncio.wait([self.committer])
 
     def _start_committer(self) -> None:
-        if self._committer is None and self._pending:
-            self._committer = asyncio.get_running_loop().create_task(self._commit_pending())
+        if self.committer is None and self._pending:
+            self.committer = asyncio.get_running_loop().create_task(self._commit_pending())
             # An exception that ends the committer was raised from the event loop already, and
             # the callers have it as a cause. asyncio need not log it as unseen.
-            self._committer.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self.committer.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _commit_pending(self) -> None:
         try:
@@ -140,7 +136,7 @@ class GroupCommit(Generic[RequestT]):
         finally:
             # No await from the last look at `_pending` to here: a request that arrives now
             # starts a new committer.
-            self._committer = None
+            self.committer = None
             self._start_committer()
 
     async def _commit_next_group(self) -> None:

@@ -224,7 +224,7 @@ def test_a_caller_can_write_while_its_loop_shuts_down() -> None:
         caller = runner.run(start())
     assert caller.cancelled()
     assert results == [2]
-    assert disk.group_commit.is_idle
+    assert disk.group_commit.committer is None
 
 
 async def test_close_waits_for_the_pending_requests_and_refuses_new_ones() -> None:
@@ -241,7 +241,7 @@ async def test_close_waits_for_the_pending_requests_and_refuses_new_ones() -> No
         await checkpoint()
         disk.is_open.set()
         await disk.group_commit.close()
-        assert disk.group_commit.is_idle
+        assert disk.group_commit.committer is None
     assert results == [1, 2]
     with pytest.raises(StoreClosed):
         await disk.write(3)

@@ -13,16 +13,17 @@ import apsw
 import pytest
 
 from midrun.codec.hash_chain import HashChain
+from midrun.core.ids import Seq
 from midrun.errors import RunNotFound, StoreClosed, StoreError, StoreUnreachable
 from midrun.stores import validation
 from midrun.stores.group_commit import GROUP_MAX_REQUESTS
-from midrun.stores.sqlite.connection import WAL_MAX_BYTES, open_file
+from midrun.stores.sqlite.connection import PAGE_BYTES, WAL_MAX_BYTES, open_file
 from midrun.stores.sqlite.row_cache import RowCache
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.stores.sqlite.writer import (
     DETOUR_MIN_GROUPS,
+    GROWTH_FIRST_PAGES,
     INLINE_COMMIT_MAX_S,
-    WARMUP_COMMITS,
     SqliteWriter,
 )
 from midrun.stores.watchers import Watchers
@@ -65,7 +66,7 @@ def count_write(cache: RowCache) -> int:
 
 async def test_quick_commits_run_in_the_event_loops_thread(writer: SqliteWriter) -> None:
     """A thread switch would take as long as the commit."""
-    for _ in range(WARMUP_COMMITS - 1):
+    for _ in range(GROWTH_FIRST_PAGES // 8):
         assert await writer.write(count_write) == get_ident()
 
 
@@ -341,20 +342,25 @@ async def test_close_answers_every_pending_request(tmp_path: Path) -> None:
         await append_message(store, RUN, 1)
 
 
-async def test_the_log_is_grown_after_the_first_commits(tmp_path: Path) -> None:
-    """While the log grows with each commit, an fsync takes nearly twice as long."""
-    store = SqliteStore(tmp_path / "runs.db")
+async def test_the_log_is_grown_in_advance_by_what_was_written(tmp_path: Path) -> None:
+    """While the log grows with each commit, an fsync takes nearly twice as long.
+
+    The log doubles, so a process that writes little does not write megabytes to grow it.
+    """
+    store, log = SqliteStore(tmp_path / "runs.db"), tmp_path / "runs.db-wal"
     await create_run(store)
-    for seq in range(1, 2 * WARMUP_COMMITS):
-        await append_message(store, RUN, seq)
+    seq, written = Seq(1), 0
+    while written < 1.25 * GROWTH_FIRST_PAGES * PAGE_BYTES:
+        seq = (await append_message(store, RUN, seq)).seq
+        written = store._writer._count_pages() * PAGE_BYTES
     # The thread works in order, so this append is answered after the log has grown.
     store._writer._detours_left = 1
-    await append_message(store, RUN, 2 * WARMUP_COMMITS)
-    assert (tmp_path / "runs.db-wal").stat().st_size > 4_000_000
-    assert len(await store.read(RUN)) == 2 * WARMUP_COMMITS + 1
+    seq = (await append_message(store, RUN, seq)).seq
+    assert 1.25 * written < log.stat().st_size < 3 * written
+    assert len(await store.read(RUN)) == seq
     await store.close()
     store = SqliteStore(tmp_path / "runs.db")
-    assert len(await store.read(RUN)) == 2 * WARMUP_COMMITS + 1
+    assert len(await store.read(RUN)) == seq
     await store.close()
 
 

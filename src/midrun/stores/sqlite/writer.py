@@ -18,6 +18,7 @@ whole transaction is rolled back, and each request of the group is then committe
 """
 
 import os
+import sys
 from asyncio import current_task, get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,7 +51,7 @@ from midrun.stores.watchers import Watchers
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-SOLO_COMMITS_MAX: Final = 8
+SOLO_COMMITS_MAX: Final = 16
 """The most commits in succession that one task makes without opening a group."""
 
 INLINE_COMMIT_MAX_S: Final = 0.004
@@ -72,11 +73,11 @@ CHECKPOINT_PAGES: Final = 1000
 COMMITS_PER_PAGE_COUNT: Final = 4
 """The number of written pages is read once in this many commits."""
 
-WAL_FRAME_BYTES: Final = 4096 + 24
-"""Size of one page in the write-ahead log: the page and its frame header."""
+FRAME_HEADER_BYTES: Final = 24
+"""Size of the header that precedes each page in the write-ahead log."""
 
-WARMUP_COMMITS: Final = 16
-"""After this many commits the log is grown to full size.
+GROWTH_FIRST_PAGES: Final = 64
+"""After this many pages the log is grown in advance for the first time.
 
 A process that writes less than this is a short command and would not profit.
 """
@@ -163,6 +164,8 @@ class SqliteWriter:
         self._commit_count = 0
         self._waits_for_locks = True  # the connection was opened with a busy timeout
         self._pages_at_checkpoint = 0  # pages written when the last checkpoint was queued
+        self._pages_at_growth = GROWTH_FIRST_PAGES  # pages after which the log is grown next
+        self._filler_pages = 0  # pages written only to grow the log
         self._last_task_id = 0
         self._solo_commits = 0
         # A checkpoint can take many milliseconds. It must not hit a commit in the event loop.
@@ -182,7 +185,7 @@ class SqliteWriter:
         groups = self._groups_by_loop.get(loop) or self._add_loop(loop)
         if not inline:
             request.size_bytes = GROUP_MAX_BYTES + 1
-        elif groups.is_idle and self._may_commit_alone(loop):
+        elif groups.committer is None and self._may_commit_alone(loop):
             if self._commit_inline([request]):
                 return request.get_result()
             request.inline = False
@@ -254,14 +257,6 @@ class SqliteWriter:
         finally:
             self._connection_lock.release()
 
-    def _adapt_detour(self, took_s: float) -> None:
-        """Send the next groups to the thread if an inline commit was slow."""
-        if took_s <= INLINE_COMMIT_MAX_S:
-            self._next_detour = DETOUR_MIN_GROUPS
-            return
-        self._detours_left = self._next_detour
-        self._next_detour = min(self._next_detour * 2, DETOUR_MAX_GROUPS)
-
     def _run_thread(self) -> None:
         """Run the writer thread: take a queued item, carry it out, answer it."""
         while (item := self._queue.get()) is not WriterTask.STOP:
@@ -309,8 +304,11 @@ class SqliteWriter:
         for request, outcome in zip(group, outcomes, strict=True):
             request.outcome = outcome
         # Only inline commits are measured. One in the thread does not block the event loop.
-        if not wait:
-            self._adapt_detour(self._timer() - started)
+        if not wait and self._timer() - started > INLINE_COMMIT_MAX_S:
+            self._detours_left = self._next_detour
+            self._next_detour = min(self._next_detour * 2, DETOUR_MAX_GROUPS)
+        elif not wait:
+            self._next_detour = DETOUR_MIN_GROUPS
         self._watchers.notify(rows.changes, delayed=True)
         self._count_commit()
         return True
@@ -333,17 +331,27 @@ class SqliteWriter:
         return True
 
     def _count_commit(self) -> None:
+        """Queue a checkpoint, or growth of the log, when it is due."""
         self._commit_count += 1
-        if self._commit_count == WARMUP_COMMITS:
-            self._queue.put(WriterTask.GROW_WAL)
         if self._commit_count % COMMITS_PER_PAGE_COUNT:
             return
-        # The pages that this connection has written since it was opened: a cheap measure of how
-        # far the log has grown.
-        pages, _ = self._db.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)
+        pages = self._count_pages()
+        if pages >= self._pages_at_growth:
+            # The log doubles each time, until it is as long as it gets between checkpoints. So
+            # growing it never writes more than the commits have written.
+            self._pages_at_growth = 2 * pages if 2 * pages < CHECKPOINT_PAGES else sys.maxsize
+            self._queue.put(WriterTask.GROW_WAL)
         if pages - self._pages_at_checkpoint >= CHECKPOINT_PAGES:
             self._pages_at_checkpoint = pages
             self._queue.put(WriterTask.CHECKPOINT)
+
+    def _count_pages(self) -> int:
+        """Return the pages that this connection has committed since it was opened.
+
+        This is a cheap measure of how far the log has grown.
+        """
+        pages, _ = self._db.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)
+        return pages - self._filler_pages
 
     def _run_task(self, task: WriterTask) -> None:
         # Both tasks are optional. A checkpoint that fails is queued again later; a log that was
@@ -355,22 +363,28 @@ class SqliteWriter:
                 self._grow_wal()
 
     def _grow_wal(self) -> None:
-        """Grow the file of the write-ahead log to the size it will reach anyway.
+        """Double the file of the write-ahead log, up to its length between checkpoints.
 
         While the file grows, each fsync also has to write the file's new length, and a commit
         costs nearly twice as much. To grow it at once, a transaction writes a large blob with a
         tiny page cache, so that SQLite spills the pages into the log. Then it is rolled back:
         the pages are invisible and the file keeps its length.
         """
+        page_bytes = self._db.pragma("page_size") + FRAME_HEADER_BYTES
+        pages = self._count_pages()
+        length = min(2 * pages, CHECKPOINT_PAGES)
         disk = os.statvfs(self._path)
-        if disk.f_bavail * disk.f_frsize < 16 * CHECKPOINT_PAGES * WAL_FRAME_BYTES:
+        if disk.f_bavail * disk.f_frsize < 16 * CHECKPOINT_PAGES * page_bytes:
             return  # a slow log is better than a full disk
+        if Path(f"{self._path.resolve()}-wal").stat().st_size >= length * page_bytes:
+            return  # an earlier writer has left the log long enough
         size = self._db.execute(queries.CACHE_SIZE).get
         self._db.execute(queries.SMALL_CACHE)
         try:
             self._rows.begin()
             self._db.execute(queries.CREATE_FILLER)
-            self._db.execute(queries.INSERT_FILLER, (CHECKPOINT_PAGES * WAL_FRAME_BYTES,))
+            self._db.execute(queries.INSERT_FILLER, ((length - pages) * page_bytes,))
         finally:
             self._rows.roll_back()
             self._db.pragma("cache_size", size)
+            self._filler_pages += self._count_pages() - pages
