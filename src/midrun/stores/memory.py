@@ -20,9 +20,8 @@ from msgspec.structs import replace
 from midrun.codec.hash_chain import HashChain
 from midrun.codec.journal import decode_lines
 from midrun.codec.strict_json import INTEGER_MAX
-from midrun.core.entries import Entry, Record, RunImported
+from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
-from midrun.core.run_head import Head
 from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Phase
 from midrun.errors import CursorRefused, RunNotFound, StoreClosed
 from midrun.ports.environment import Clock, read_wall_clock
@@ -31,7 +30,6 @@ from midrun.ports.store import (
     AppendResult,
     Change,
     HaltRecord,
-    Lease,
     OwnerUsage,
     Page,
     RunQuery,
@@ -41,15 +39,7 @@ from midrun.ports.store import (
 )
 from midrun.stores import validation
 from midrun.stores.cursors import MemoryFollowerCursors
-from midrun.stores.operations import (
-    JournalWrite,
-    StoredRow,
-    TakeLeaseWrite,
-    prepare_adopt,
-    prepare_append,
-    prepare_create,
-    prepare_take,
-)
+from midrun.stores.operations import JournalStore, JournalWrite, StoredRow, TakeLeaseWrite
 from midrun.stores.validation import StoredHead
 from midrun.stores.watchers import HALTS_CHANGED, Watchers
 
@@ -85,7 +75,7 @@ class _HolderBeat(Struct, frozen=True, kw_only=True):
     lag_s: float
 
 
-class MemoryStore:
+class MemoryStore(JournalStore):
     """Keep runs in dictionaries.
 
     Every method is atomic, because it awaits nothing after it has read the first dictionary.
@@ -104,59 +94,8 @@ class MemoryStore:
         )
         self._closed = False
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
+    async def _write(self, operation: JournalWrite) -> AppendResult:
         await self._yield_and_check_open()
-        return self._write(await prepare_create(self.chain, run, entries, head))
-
-    async def adopt(
-        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
-    ) -> AppendResult:
-        await self._yield_and_check_open()
-        return self._write(await prepare_adopt(self.chain, run, lines, imported, head))
-
-    async def append(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq | None,
-        lease: Lease | None,
-        head: Head | None,
-        starts: bool = False,
-        at: Micros | None = None,
-    ) -> AppendResult:
-        await self._yield_and_check_open()
-        operation = await prepare_append(
-            self.chain,
-            run,
-            entries,
-            after=after,
-            lease=lease,
-            head=head,
-            starts=starts,
-            at=at,
-        )
-        return self._write(operation)
-
-    async def take_lease(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq,
-        holder: str,
-        head: Head,
-        limits: Mapping[str, int] | None = None,
-    ) -> tuple[Lease, AppendResult]:
-        await self._yield_and_check_open()
-        operation = await prepare_take(
-            self.chain, run, entries, after=after, holder=holder, head=head, limits=limits
-        )
-        appended = self._write(operation)
-        return Lease(run=run, holder=holder, epoch=operation.epoch), appended
-
-    def _write(self, operation: JournalWrite) -> AppendResult:
-        """Create or extend a journal if the row, the halts and the limits allow it."""
         run, stored_run = operation.run, self._runs.get(operation.run)
         current = stored_run.stored_row if stored_run else None
         alive = current is not None and self._is_alive(current.holder)

@@ -1,16 +1,16 @@
-"""The writes that extend a journal, as values that all stores share.
+"""The writes that extend a journal, in the form that all stores share.
 
-A write goes through three stages. `prepare_…` checks and encodes the arguments of the caller,
-before any transaction: nothing can fail for its content afterwards. `apply` compares the
-prepared operation with the row of the run and returns the change, the new lines and the new
-row, or raises the refusal. It is a pure function, so a store can call it again: with a newer
-row, or in a second transaction. Then the store writes the change.
+A write goes through three stages. The methods of `JournalStore` check and encode the arguments
+of the caller, before any transaction: nothing can fail for its content afterwards. The result
+is an operation. Its `apply` compares it with the row of the run and returns the change, the new
+lines and the new row, or raises the refusal. It is a pure function, so a store can call it
+again: with a newer row, or in a second transaction. Then the store writes the change.
 
 Halts and limits concern several runs. The store checks them itself, between `apply` and the
 first change.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -69,13 +69,15 @@ class RowChange(Struct, frozen=True, kw_only=True, gc=False):
 class JournalWrite(Struct, frozen=True, kw_only=True, gc=False):
     """A prepared write: the encoded entries, and the conditions under which they are added.
 
-    `starts` means that an entry starts a call, so no halt may be in force. A write that
-    `is_large` was encoded in a thread and should be written there.
+    Without a `stored_head` the row keeps its head. `starts` means that an entry starts a call,
+    so no halt may be in force. A write that `is_large` was encoded in a thread and should be
+    written there.
     """
 
     run: RunId
     chain: HashChain
-    bodies: Sequence[bytes] = ()
+    bodies: Sequence[bytes]
+    stored_head: StoredHead | None
     starts: bool = False
     is_large: bool = False
 
@@ -99,6 +101,11 @@ class CreateRunWrite(JournalWrite, frozen=True, kw_only=True):
     stored_head: StoredHead
     adopted: AdoptedJournal | None = None
 
+    @property
+    def first_body(self) -> bytes:
+        """The first entry; it has the same chunks as the complete line."""
+        return self.bodies[0] if self.adopted is None else self.adopted.lines[0][0]
+
     def apply(
         self, current: StoredRow | None, clock: Clock, *, holder_alive: bool = False
     ) -> RowChange:
@@ -114,9 +121,8 @@ class CreateRunWrite(JournalWrite, frozen=True, kw_only=True):
         else:
             version, started_at = self.adopted.last_version, self.adopted.started_at
             stamped = self.adopted.stamp_with_import(self.chain, now)
-        row = _make_row(self.run, 0, stamped, self.stored_head, version.epoch, "")
-        return RowChange(
-            lines=stamped.lines, appended=stamped.appended, row=row, started_at=started_at
+        return _make_change(
+            version, 0, stamped, self.stored_head, version.epoch, "", started_at=started_at
         )
 
 
@@ -128,7 +134,6 @@ class AppendWrite(JournalWrite, frozen=True, kw_only=True, gc=False):
 
     after: Seq | None
     lease: Lease | None
-    stored_head: StoredHead | None
     at: Micros | None = None
 
     def apply(
@@ -151,8 +156,9 @@ class AppendWrite(JournalWrite, frozen=True, kw_only=True, gc=False):
         if self.stored_head is not None:
             stored_head = self.stored_head
             holder = holder if stored_head.head.leased else ""
-        row = _make_row(self.run, current.number, stamped, stored_head, current.epoch, holder)
-        return RowChange(lines=stamped.lines, appended=stamped.appended, row=row)
+        return _make_change(
+            current, current.number, stamped, stored_head, current.epoch, holder
+        )
 
 
 class TakeLeaseWrite(JournalWrite, frozen=True, kw_only=True):
@@ -182,21 +188,24 @@ class TakeLeaseWrite(JournalWrite, frozen=True, kw_only=True):
         # If the same entries also end the work, the head is not `leased`, and the lease is
         # given back at once.
         holder = self.holder if self.stored_head.head.leased else ""
-        row = _make_row(self.run, current.number, stamped, self.stored_head, self.epoch, holder)
-        return RowChange(lines=stamped.lines, appended=stamped.appended, row=row)
+        return _make_change(
+            current, current.number, stamped, self.stored_head, self.epoch, holder
+        )
 
 
-def _make_row(
-    run: RunId,
+def _make_change(
+    version: RunRowVersion,
     number: int,
     stamped: StampedLines,
     stored_head: StoredHead,
     epoch: Epoch,
     holder: str,
-) -> StoredRow:
+    *,
+    started_at: Micros | None = None,
+) -> RowChange:
     end = stamped.appended
-    return StoredRow(
-        run=run,
+    row = StoredRow(
+        run=version.run,
         number=number,
         seq=end.seq,
         hash=end.hash,
@@ -205,94 +214,104 @@ def _make_row(
         holder=holder,
         stored_head=stored_head,
     )
+    return RowChange(lines=stamped.lines, appended=end, row=row, started_at=started_at)
 
 
-# ── Preparation ──────────────────────────────────────────────────────────────────────────
+class JournalStore(ABC):
+    """The methods of a store that write journals: they prepare an operation and write it."""
 
+    chain: HashChain
 
-async def prepare_create(
-    chain: HashChain, run: RunId, entries: Sequence[Entry], head: Head
-) -> CreateRunWrite:
-    """Check and encode the first entries of a new run."""
-    encode = partial(validation.encode_first_entries, run, entries)
-    bodies, is_large = await _encode_bodies(encode, entries)
-    return CreateRunWrite(
-        run=run,
-        chain=chain,
-        bodies=bodies,
-        is_large=is_large,
-        stored_head=encode_first_head(head),
-    )
+    @abstractmethod
+    async def _write(self, operation: JournalWrite) -> AppendResult:
+        """Apply `operation` in a transaction; return once it is committed."""
 
-
-async def prepare_adopt(
-    chain: HashChain, run: RunId, lines: Sequence[bytes], imported: RunImported, head: Head
-) -> CreateRunWrite:
-    """Verify the lines of another store in a thread."""
-    stored_head = encode_first_head(head)
-    adopted = await anyio.to_thread.run_sync(verify_adopted_lines, run, lines, imported, chain)
-    return CreateRunWrite(
-        run=run, chain=chain, is_large=True, stored_head=stored_head, adopted=adopted
-    )
-
-
-async def prepare_append(
-    chain: HashChain,
-    run: RunId,
-    entries: Sequence[Entry],
-    *,
-    after: Seq | None,
-    lease: Lease | None,
-    head: Head | None,
-    starts: bool,
-    at: Micros | None,
-) -> AppendWrite:
-    """Check and encode entries that follow `after`."""
-    if after is None:
-        validation.check_append_without_after(
-            run, entries, lease=lease, head=head, starts=starts
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
+        encode = partial(validation.encode_first_entries, run, entries)
+        bodies, is_large = await _encode_bodies(encode, entries)
+        operation = CreateRunWrite(
+            run=run,
+            chain=self.chain,
+            bodies=bodies,
+            stored_head=encode_first_head(head),
+            is_large=is_large,
         )
-    encode = partial(validation.encode_entries, run, entries, lease)
-    bodies, is_large = await _encode_bodies(encode, entries)
-    return AppendWrite(
-        run=run,
-        chain=chain,
-        bodies=bodies,
-        starts=starts or validation.has_starts(entries),
-        is_large=is_large,
-        after=after,
-        lease=lease,
-        stored_head=None if head is None else encode_head(head),
-        at=at,
-    )
+        return await self._write(operation)
 
+    async def adopt(
+        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
+    ) -> AppendResult:
+        stored_head = encode_first_head(head)
+        adopted = await anyio.to_thread.run_sync(
+            verify_adopted_lines, run, lines, imported, self.chain
+        )
+        operation = CreateRunWrite(
+            run=run,
+            chain=self.chain,
+            bodies=(),
+            stored_head=stored_head,
+            adopted=adopted,
+            is_large=True,
+        )
+        return await self._write(operation)
 
-async def prepare_take(
-    chain: HashChain,
-    run: RunId,
-    entries: Sequence[Entry],
-    *,
-    after: Seq,
-    holder: str,
-    head: Head,
-    limits: Mapping[str, int] | None,
-) -> TakeLeaseWrite:
-    """Check and encode the entries of a new lease holder."""
-    epoch = validation.read_taken_epoch(run, entries, holder)
-    encode = partial(validation.encode_lease_entries, run, entries, holder)
-    bodies, is_large = await _encode_bodies(encode, entries)
-    return TakeLeaseWrite(
-        run=run,
-        chain=chain,
-        bodies=bodies,
-        starts=validation.has_starts(entries),
-        is_large=is_large,
-        after=after,
-        holder=holder,
-        epoch=epoch,
-        stored_head=encode_head(head),
-        limits=validation.select_valid_limits(head, limits),
-    )
+    async def append(
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq | None,
+        lease: Lease | None,
+        head: Head | None,
+        starts: bool = False,
+        at: Micros | None = None,
+    ) -> AppendResult:
+        if after is None:
+            validation.check_append_without_after(
+                run, entries, lease=lease, head=head, starts=starts
+            )
+        encode = partial(validation.encode_entries, run, entries, lease)
+        bodies, is_large = await _encode_bodies(encode, entries)
+        operation = AppendWrite(
+            run=run,
+            chain=self.chain,
+            bodies=bodies,
+            stored_head=None if head is None else encode_head(head),
+            starts=starts or validation.has_starts(entries),
+            is_large=is_large,
+            after=after,
+            lease=lease,
+            at=at,
+        )
+        return await self._write(operation)
+
+    async def take_lease(
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq,
+        holder: str,
+        head: Head,
+        limits: Mapping[str, int] | None = None,
+    ) -> tuple[Lease, AppendResult]:
+        epoch = validation.read_taken_epoch(run, entries, holder)
+        encode = partial(validation.encode_lease_entries, run, entries, holder)
+        bodies, is_large = await _encode_bodies(encode, entries)
+        operation = TakeLeaseWrite(
+            run=run,
+            chain=self.chain,
+            bodies=bodies,
+            stored_head=encode_head(head),
+            starts=validation.has_starts(entries),
+            is_large=is_large,
+            after=after,
+            holder=holder,
+            epoch=epoch,
+            limits=validation.select_valid_limits(head, limits),
+        )
+        appended = await self._write(operation)
+        return Lease(run=run, holder=holder, epoch=epoch), appended
 
 
 async def _encode_bodies(

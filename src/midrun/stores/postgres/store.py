@@ -17,9 +17,8 @@ import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
 from midrun.codec.hash_chain import HashChain
-from midrun.core.entries import Entry, Record, RunImported
+from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
-from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import RunNotFound, StoreClosed
 from midrun.ports.environment import Clock, read_boot_clock
@@ -30,7 +29,6 @@ from midrun.ports.store import (
     Change,
     Durability,
     HaltRecord,
-    Lease,
     OwnerUsage,
     Page,
     RunQuery,
@@ -44,10 +42,9 @@ from midrun.stores.operations import (
     INLINE_MAX_BYTES,
     INLINE_MAX_ENTRIES,
     CreateRunWrite,
-    prepare_adopt,
-    prepare_append,
-    prepare_create,
-    prepare_take,
+    JournalStore,
+    JournalWrite,
+    TakeLeaseWrite,
 )
 from midrun.stores.postgres import queries, reader
 from midrun.stores.postgres.connection import (
@@ -113,7 +110,7 @@ class _LoopResources:
         self.read_pool.close_at_once()
 
 
-class PostgresStore:
+class PostgresStore(JournalStore):
     """Keep runs in a Postgres database; `open` makes an instance.
 
     The time is the server's unless a `clock` is given, which is for tests: all processes that
@@ -177,19 +174,14 @@ class PostgresStore:
 
     # ── writing ───────────────────────────────────────────────────────────────────────────
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
-        operation = await prepare_create(self.chain, run, entries, head)
-        return await self._create(operation, operation.bodies[0])
-
-    async def adopt(
-        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
-    ) -> AppendResult:
-        operation = await prepare_adopt(self.chain, run, lines, imported, head)
-        return await self._create(operation, lines[0])
-
-    async def _create(self, operation: CreateRunWrite, first: bytes) -> AppendResult:
-        check_storable_head(operation.stored_head.head)
-        await self._store_chunks(first)
+    async def _write(self, operation: JournalWrite) -> AppendResult:
+        validation.check_run_id(operation.run)
+        if operation.stored_head is not None:
+            check_storable_head(operation.stored_head.head)
+        if isinstance(operation, TakeLeaseWrite):
+            check_no_nul("holder", operation.holder)
+        elif isinstance(operation, CreateRunWrite):
+            await self._store_chunks(operation.first_body)
         return await self._resources.writer.write(operation)
 
     async def _store_chunks(self, first: bytes) -> None:
@@ -202,51 +194,6 @@ class PostgresStore:
         if chunks:
             values = {"hashes": list(chunks), "bodies": list(chunks.values())}
             await self._resources.read_pool.execute(queries.ADD_CHUNKS, values)
-
-    async def append(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq | None,
-        lease: Lease | None,
-        head: Head | None,
-        starts: bool = False,
-        at: Micros | None = None,
-    ) -> AppendResult:
-        operation = await prepare_append(
-            self.chain,
-            run,
-            entries,
-            after=after,
-            lease=lease,
-            head=head,
-            starts=starts,
-            at=at,
-        )
-        validation.check_run_id(run)
-        if operation.stored_head is not None:
-            check_storable_head(operation.stored_head.head)
-        return await self._resources.writer.write(operation)
-
-    async def take_lease(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq,
-        holder: str,
-        head: Head,
-        limits: Mapping[str, int] | None = None,
-    ) -> tuple[Lease, AppendResult]:
-        operation = await prepare_take(
-            self.chain, run, entries, after=after, holder=holder, head=head, limits=limits
-        )
-        check_no_nul("holder", holder)
-        validation.check_run_id(run)
-        check_storable_head(operation.stored_head.head)
-        appended = await self._resources.writer.write(operation)
-        return Lease(run=run, holder=holder, epoch=operation.epoch), appended
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         validation.check_snapshot(snapshot)

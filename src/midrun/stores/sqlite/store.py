@@ -18,9 +18,8 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from midrun.codec.hash_chain import HashChain
-from midrun.core.entries import Entry, Record, RunImported
+from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
-from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import StoreClosed
 from midrun.ports.environment import Clock, read_wall_clock
@@ -31,7 +30,6 @@ from midrun.ports.store import (
     Change,
     Durability,
     HaltRecord,
-    Lease,
     OwnerUsage,
     Page,
     RunQuery,
@@ -39,14 +37,7 @@ from midrun.ports.store import (
     Snapshot,
 )
 from midrun.stores import validation
-from midrun.stores.operations import (
-    INLINE_MAX_BYTES,
-    JournalWrite,
-    prepare_adopt,
-    prepare_append,
-    prepare_create,
-    prepare_take,
-)
+from midrun.stores.operations import INLINE_MAX_BYTES, JournalStore, JournalWrite
 from midrun.stores.sqlite import operations, reader
 from midrun.stores.sqlite.change_poller import ChangePoller
 from midrun.stores.sqlite.connection import open_file
@@ -61,7 +52,7 @@ BUSY_TIMEOUT: Final = timedelta(seconds=5)
 """The longest wait for the write lock of another process."""
 
 
-class SqliteStore:
+class SqliteStore(JournalStore):
     """Keep runs in one file that any number of processes of a machine may share.
 
     The constructor opens the file, or creates it with mode 0600. With `durability="relaxed"` a
@@ -96,53 +87,6 @@ class SqliteStore:
             self.path, busy_ms=busy_ms, notify=self._watchers.notify
         )
         self._closed = False
-
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
-        return await self._write(await prepare_create(self.chain, run, entries, head))
-
-    async def adopt(
-        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
-    ) -> AppendResult:
-        return await self._write(await prepare_adopt(self.chain, run, lines, imported, head))
-
-    async def append(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq | None,
-        lease: Lease | None,
-        head: Head | None,
-        starts: bool = False,
-        at: Micros | None = None,
-    ) -> AppendResult:
-        operation = await prepare_append(
-            self.chain,
-            run,
-            entries,
-            after=after,
-            lease=lease,
-            head=head,
-            starts=starts,
-            at=at,
-        )
-        return await self._write(operation)
-
-    async def take_lease(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq,
-        holder: str,
-        head: Head,
-        limits: Mapping[str, int] | None = None,
-    ) -> tuple[Lease, AppendResult]:
-        operation = await prepare_take(
-            self.chain, run, entries, after=after, holder=holder, head=head, limits=limits
-        )
-        appended = await self._write(operation)
-        return Lease(run=run, holder=holder, epoch=operation.epoch), appended
 
     async def _write(self, operation: JournalWrite) -> AppendResult:
         request = operations.WriteJournal(operation, self._clock)
