@@ -63,7 +63,13 @@ class Watchers:
         if not self._watches:
             return
         with self._lock:
-            fresh = {run: seq for run, seq in changes if self._is_new(run, seq)}
+            fresh: dict[RunId, Seq] = {}
+            for run, seq in changes:
+                if run == HALTS_CHANGED:
+                    fresh[run] = seq
+                elif self._last_seqs.get(run, SEQ_ZERO) < seq:
+                    self._last_seqs.put(run, seq)
+                    fresh[run] = seq
             watches = tuple(self._watches)
         if fresh:
             for watch in watches:
@@ -88,14 +94,6 @@ class Watchers:
         finally:
             with self._lock:
                 self._watches.remove(watch)
-
-    def _is_new(self, run: RunId, seq: Seq) -> bool:
-        if run == HALTS_CHANGED:
-            return True
-        if self._last_seqs.get(run, SEQ_ZERO) >= seq:
-            return False
-        self._last_seqs.put(run, seq)
-        return True
 
 
 class ChangeWatch(AsyncIterator[Change]):

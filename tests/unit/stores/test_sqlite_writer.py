@@ -206,16 +206,16 @@ async def test_a_rollback_clears_the_cached_row(
     """The next append must not follow an entry that was rolled back."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
-    extend_run = RowCache.extend_run
+    write_change = RowCache.write_change
 
-    def extend_and_raise(self: RowCache, *rest: object) -> None:
-        extend_run(self, *rest)  # type: ignore[arg-type]  # passed on unchanged
+    def write_and_raise(self: RowCache, *rest: object) -> None:
+        write_change(self, *rest)  # type: ignore[arg-type]  # passed on unchanged
         raise OverflowError("beyond")
 
-    monkeypatch.setattr(RowCache, "extend_run", extend_and_raise)
+    monkeypatch.setattr(RowCache, "write_change", write_and_raise)
     with pytest.raises(OverflowError):
         await append_message(store, RUN, 1)
-    monkeypatch.setattr(RowCache, "extend_run", extend_run)
+    monkeypatch.setattr(RowCache, "write_change", write_change)
     assert (await append_message(store, RUN, 1)).seq == 2
     assert len(await store.read(RUN)) == 2
     await store.close()

@@ -50,12 +50,9 @@ class WriteJournal(Struct, frozen=True, gc=False):
             and rows.is_holder_alive(current.holder, self.clock())
         )
         change = operation.apply(current, self.clock, holder_alive=alive)
-        if current is None:
-            rows.insert_run(change)
-            return change.appended
-        if operation.starts and (halts := rows.load_halts()):
+        if current is not None and operation.starts and (halts := rows.load_halts()):
             validation.check_halts(operation.run, current.stored_head.head, halts)
-        if taken is not None:
+        if current is not None and taken is not None:
             now = self.clock()
             validation.check_limits(
                 current,
@@ -63,7 +60,7 @@ class WriteJournal(Struct, frozen=True, gc=False):
                 taken.limits,
                 lambda scope: rows.count_held(scope, taken.run, now),
             )
-        rows.extend_run(current, change)
+        rows.write_change(current, change)
         return change.appended
 
 

@@ -11,8 +11,7 @@ they differ, another process has written, and the whole cache is dropped. So the
 trusted across a foreign write, and no invalidation message is needed.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import apsw
 from msgspec.structs import replace
@@ -27,6 +26,8 @@ from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connection import check_schema_version
 from midrun.stores.validation import StoredHead, decode_head
 from midrun.stores.watchers import HALTS_CHANGED
+
+LineAndHash: TypeAlias = tuple[bytes, bytes]
 
 CACHED_RUNS_MAX: Final = 4096
 """The cache is dropped at the next transaction when it holds more rows than this."""
@@ -115,8 +116,21 @@ class RowCache:
         if self.find_row(run) is None:
             raise RunNotFound(run)
 
-    def insert_run(self, change: RowChange) -> None:
-        """Insert a new run with its labels and its first entries."""
+    def write_change(self, current: StoredRow | None, change: RowChange) -> None:
+        """Write the entries and the row of a run; `current` is None for a new run."""
+        row, lines = change.row, change.lines
+        if current is None:
+            row, lines = self._insert_run(change)
+        else:
+            self._update_row(current, row)
+        number, first = row.number, row.seq - len(lines) + 1
+        for seq, (line, link) in enumerate(lines, first):
+            self._execute(queries.ADD_ENTRY, (number, seq, line, link))
+        self._cached[row.run] = row
+        self.changes.append((row.run, row.seq))
+
+    def _insert_run(self, change: RowChange) -> tuple[StoredRow, tuple[LineAndHash, ...]]:
+        """Insert a run, its labels and its chunks; return its row and its stored lines."""
         row, head = change.row, change.row.stored_head.head
         number = self.db.execute(
             queries.INSERT_RUN,
@@ -143,36 +157,26 @@ class RowCache:
         line, chunks = split_line(first)
         for digest, body in chunks.items():
             self._execute(queries.ADD_CHUNK, (digest, body))
-        self._add_lines(replace(row, number=number), ((line, link), *rest))
+        return replace(row, number=number), ((line, link), *rest)
 
-    def extend_run(self, current: StoredRow, change: RowChange) -> None:
-        """Insert the entries of a run and update its row; write only changed columns."""
-        row = change.row
+    def _update_row(self, current: StoredRow, row: StoredRow) -> None:
+        """Update the row of a run; leave out the indexed columns if they are unchanged."""
         head, old = row.stored_head.head, current.stored_head.head
-        # Two statements of growing cost. Most appends change neither the lease nor a column
-        # with an index; then no index page is written.
+        advanced = (row.seq, row.hash, row.at, row.stored_head.body)
+        # Most appends change neither the lease nor a column with an index; then no index page
+        # is written.
         if (
-            row.epoch != current.epoch
-            or row.holder != current.holder
-            or head.phase != old.phase
-            or head.attention != old.attention
-            or head.wake_at != old.wake_at
+            row.epoch == current.epoch
+            and row.holder == current.holder
+            and head.phase == old.phase
+            and head.attention == old.attention
+            and head.wake_at == old.wake_at
         ):
+            self._execute(queries.ADVANCE_ROW, (*advanced, row.number))
+        else:
             indexed = (head.phase.value, head.attention, head.wake_at)
             lease = (row.epoch, row.holder)
-            changed = (row.seq, row.hash, row.at, row.stored_head.body, *lease, *indexed)
-            self._execute(queries.UPDATE_ROW, (*changed, row.number))
-        else:
-            advanced = (row.seq, row.hash, row.at, row.stored_head.body, row.number)
-            self._execute(queries.ADVANCE_ROW, advanced)
-        self._add_lines(row, change.lines)
-
-    def _add_lines(self, row: StoredRow, lines: Sequence[tuple[bytes, bytes]]) -> None:
-        number, first = row.number, row.seq - len(lines) + 1
-        for seq, (line, link) in enumerate(lines, first):
-            self._execute(queries.ADD_ENTRY, (number, seq, line, link))
-        self._cached[row.run] = row
-        self.changes.append((row.run, row.seq))
+            self._execute(queries.UPDATE_ROW, (*advanced, *lease, *indexed, row.number))
 
     def is_holder_alive(self, holder: str, now: Micros) -> bool:
         """Tell whether the last beat of `holder` is recent enough."""

@@ -310,7 +310,9 @@ class SqliteWriter:
         elif not wait:
             self._next_detour = DETOUR_MIN_GROUPS
         self._watchers.notify(rows.changes, delayed=True)
-        self._count_commit()
+        self._commit_count += 1
+        if self._commit_count % COMMITS_PER_PAGE_COUNT == 0:
+            self._maintain_log()
         return True
 
     def _fail_group(self, group: WriteGroup, error: Exception, errno: int) -> bool:
@@ -330,11 +332,8 @@ class SqliteWriter:
             request.outcome = Failure(failure)
         return True
 
-    def _count_commit(self) -> None:
+    def _maintain_log(self) -> None:
         """Queue a checkpoint, or growth of the log, when it is due."""
-        self._commit_count += 1
-        if self._commit_count % COMMITS_PER_PAGE_COUNT:
-            return
         pages = self._count_pages()
         if pages >= self._pages_at_growth:
             # The log doubles each time, until it is as long as it gets between checkpoints. So
