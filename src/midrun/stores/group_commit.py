@@ -2,11 +2,11 @@
 
 **Groups.** A commit costs one fsync, and one round trip to a server, whether it holds one write
 or two hundred. So the tasks of an event loop do not commit themselves. `GroupCommit.submit`
-adds a request to the pending ones, starts the *committer* if it does not run, and waits. The
-committer is a task that takes the pending requests as a group, commits them, wakes their
-callers and repeats that until no request is pending; then it ends. It starts in the next turn
-of the loop, so every task that is ready now joins the first group. The requests that arrive
-while a group is being committed form the next group.
+adds a request to the pending ones, starts the *committer* if it does not run, and returns a
+future for the caller to await. The committer is a task that takes the pending requests as a
+group, commits them, wakes their callers and repeats that until no request is pending; then it
+ends. It starts in the next turn of the loop, so every task that is ready now joins the first
+group. The requests that arrive while a group is being committed form the next group.
 
 **Cancellation.** A request that was handed in is carried out exactly once, also if the caller
 that waits for it is cancelled: the caller only leaves. (It cannot know the outcome then; it has
@@ -37,7 +37,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import UNSET, Struct, UnsetType
 
 from midrun.errors import StoreClosed, StoreUnreachable
-from midrun.stores.cross_thread import Waiter, new_waiter, wake_waiters
+from midrun.stores.cross_thread import Waiter, wake_waiters
 
 GROUP_MAX_REQUESTS: Final = 256
 """The most requests in one group."""
@@ -95,16 +95,17 @@ class GroupCommit(Generic[RequestT]):
         self.committer: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def submit(self, request: RequestT) -> None:
-        """Hand in `request`; return when it has an outcome."""
-        # There is no await before the request is pending. So a cancellation arrives either
-        # before it was handed in or after.
+    def submit(self, request: RequestT) -> Waiter:
+        """Hand in `request`; return a future that is done when it has an outcome."""
+        # This is not a coroutine: once it returns, the request is handed in. A cancellation
+        # arrives either before that or while the caller awaits the future.
         if self._closed:
             raise StoreClosed(self._store_name)
-        request.waiter = waiter = new_waiter()
+        request.waiter = waiter = asyncio.get_running_loop().create_future()
         self._pending.append(request)
-        self._start_committer()
-        await waiter
+        if self.committer is None:
+            self._start_committer()
+        return waiter
 
     async def close(self) -> None:
         """Refuse new requests; return when the others have an outcome."""
@@ -114,11 +115,10 @@ class GroupCommit(Generic[RequestT]):
             await asyncio.wait([self.committer])
 
     def _start_committer(self) -> None:
-        if self.committer is None and self._pending:
-            self.committer = asyncio.get_running_loop().create_task(self._commit_pending())
-            # An exception that ends the committer was raised from the event loop already, and
-            # the callers have it as a cause. asyncio need not log it as unseen.
-            self.committer.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self.committer = asyncio.get_running_loop().create_task(self._commit_pending())
+        # An exception that ends the committer was raised from the event loop already, and the
+        # callers have it as a cause. asyncio need not log it as unseen.
+        self.committer.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _commit_pending(self) -> None:
         try:
@@ -137,7 +137,8 @@ class GroupCommit(Generic[RequestT]):
             # No await from the last look at `_pending` to here: a request that arrives now
             # starts a new committer.
             self.committer = None
-            self._start_committer()
+            if self._pending:
+                self._start_committer()
 
     async def _commit_next_group(self) -> None:
         group = self._take_group()
@@ -148,7 +149,7 @@ class GroupCommit(Generic[RequestT]):
             if not isinstance(error, Exception):
                 raise
         finally:
-            wake_waiters(request.waiter for request in group if request.waiter is not None)
+            wake_waiters([request.waiter for request in group if request.waiter is not None])
 
     def _take_group(self) -> list[RequestT]:
         """Take the pending requests that fit into one group, at least one."""

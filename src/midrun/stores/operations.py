@@ -11,12 +11,13 @@ first change.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 import anyio.to_thread
 from msgspec import Struct
+from msgspec.structs import replace
 
 from midrun.codec.hash_chain import HashChain
 from midrun.codec.strict_json import DEFAULT_LIMITS, JsonLimits
@@ -30,7 +31,6 @@ from midrun.stores import validation
 from midrun.stores.validation import (
     AdoptedJournal,
     RunRowVersion,
-    StampedLines,
     StoredHead,
     encode_first_head,
     encode_head,
@@ -121,9 +121,17 @@ class CreateRunWrite(JournalWrite, frozen=True, kw_only=True):
         else:
             version, started_at = self.adopted.last_version, self.adopted.started_at
             stamped = self.adopted.stamp_with_import(self.chain, now)
-        return _make_change(
-            version, 0, stamped, self.stored_head, version.epoch, "", started_at=started_at
+        end = stamped.appended
+        row = StoredRow(
+            run=self.run,
+            seq=end.seq,
+            hash=end.hash,
+            at=end.at,
+            epoch=version.epoch,
+            holder="",
+            stored_head=self.stored_head,
         )
+        return RowChange(lines=stamped.lines, appended=end, row=row, started_at=started_at)
 
 
 class AppendWrite(JournalWrite, frozen=True, kw_only=True, gc=False):
@@ -156,9 +164,16 @@ class AppendWrite(JournalWrite, frozen=True, kw_only=True, gc=False):
         if self.stored_head is not None:
             stored_head = self.stored_head
             holder = holder if stored_head.head.leased else ""
-        return _make_change(
-            current, current.number, stamped, stored_head, current.epoch, holder
+        end = stamped.appended
+        row = replace(
+            current,
+            seq=end.seq,
+            hash=end.hash,
+            at=end.at,
+            holder=holder,
+            stored_head=stored_head,
         )
+        return RowChange(lines=stamped.lines, appended=end, row=row)
 
 
 class TakeLeaseWrite(JournalWrite, frozen=True, kw_only=True):
@@ -188,33 +203,17 @@ class TakeLeaseWrite(JournalWrite, frozen=True, kw_only=True):
         # If the same entries also end the work, the head is not `leased`, and the lease is
         # given back at once.
         holder = self.holder if self.stored_head.head.leased else ""
-        return _make_change(
-            current, current.number, stamped, self.stored_head, self.epoch, holder
+        end = stamped.appended
+        row = replace(
+            current,
+            seq=end.seq,
+            hash=end.hash,
+            at=end.at,
+            epoch=self.epoch,
+            holder=holder,
+            stored_head=self.stored_head,
         )
-
-
-def _make_change(
-    version: RunRowVersion,
-    number: int,
-    stamped: StampedLines,
-    stored_head: StoredHead,
-    epoch: Epoch,
-    holder: str,
-    *,
-    started_at: Micros | None = None,
-) -> RowChange:
-    end = stamped.appended
-    row = StoredRow(
-        run=version.run,
-        number=number,
-        seq=end.seq,
-        hash=end.hash,
-        at=end.at,
-        epoch=epoch,
-        holder=holder,
-        stored_head=stored_head,
-    )
-    return RowChange(lines=stamped.lines, appended=end, row=row, started_at=started_at)
+        return RowChange(lines=stamped.lines, appended=end, row=row)
 
 
 class JournalStore(ABC):
@@ -223,7 +222,7 @@ class JournalStore(ABC):
     chain: HashChain
 
     @abstractmethod
-    async def _write(self, operation: JournalWrite) -> AppendResult:
+    def _write(self, operation: JournalWrite) -> Awaitable[AppendResult]:
         """Apply `operation` in a transaction; return once it is committed."""
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:

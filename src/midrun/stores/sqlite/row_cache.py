@@ -122,7 +122,22 @@ class RowCache:
         if current is None:
             row, lines = self._insert_run(change)
         else:
-            self._update_row(current, row)
+            head, old = row.stored_head.head, current.stored_head.head
+            advanced = (row.seq, row.hash, row.at, row.stored_head.body)
+            # Most appends change neither the lease nor a column with an index; then no index
+            # page is written.
+            if (
+                row.epoch == current.epoch
+                and row.holder == current.holder
+                and head.phase == old.phase
+                and head.attention == old.attention
+                and head.wake_at == old.wake_at
+            ):
+                self._execute(queries.ADVANCE_ROW, (*advanced, row.number))
+            else:
+                indexed = (head.phase.value, head.attention, head.wake_at)
+                lease = (row.epoch, row.holder)
+                self._execute(queries.UPDATE_ROW, (*advanced, *lease, *indexed, row.number))
         number, first = row.number, row.seq - len(lines) + 1
         for seq, (line, link) in enumerate(lines, first):
             self._execute(queries.ADD_ENTRY, (number, seq, line, link))
@@ -158,25 +173,6 @@ class RowCache:
         for digest, body in chunks.items():
             self._execute(queries.ADD_CHUNK, (digest, body))
         return replace(row, number=number), ((line, link), *rest)
-
-    def _update_row(self, current: StoredRow, row: StoredRow) -> None:
-        """Update the row of a run; leave out the indexed columns if they are unchanged."""
-        head, old = row.stored_head.head, current.stored_head.head
-        advanced = (row.seq, row.hash, row.at, row.stored_head.body)
-        # Most appends change neither the lease nor a column with an index; then no index page
-        # is written.
-        if (
-            row.epoch == current.epoch
-            and row.holder == current.holder
-            and head.phase == old.phase
-            and head.attention == old.attention
-            and head.wake_at == old.wake_at
-        ):
-            self._execute(queries.ADVANCE_ROW, (*advanced, row.number))
-        else:
-            indexed = (head.phase.value, head.attention, head.wake_at)
-            lease = (row.epoch, row.holder)
-            self._execute(queries.UPDATE_ROW, (*advanced, *lease, *indexed, row.number))
 
     def is_holder_alive(self, holder: str, now: Micros) -> bool:
         """Tell whether the last beat of `holder` is recent enough."""

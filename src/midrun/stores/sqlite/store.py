@@ -7,7 +7,7 @@ event loop's thread as well, after one checkpoint, because a hop to a thread wou
 than the read.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -88,9 +88,9 @@ class SqliteStore(JournalStore):
         )
         self._closed = False
 
-    async def _write(self, operation: JournalWrite) -> AppendResult:
+    def _write(self, operation: JournalWrite) -> Awaitable[AppendResult]:
         request = operations.WriteJournal(operation, self._clock)
-        return await self._writer.write(request, inline=not operation.is_large)
+        return self._writer.write(request, inline=not operation.is_large)
 
     async def read(
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None

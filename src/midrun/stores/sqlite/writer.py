@@ -234,7 +234,9 @@ class SqliteWriter:
         if len(group) > 1:
             # Several tasks write at the same time: none of them must commit alone next.
             self._last_task_id = 0
-        if all(request.inline for request in group) and self._commit_inline(group):
+        # Only the first request can be one for the thread. A large one is a group of its own,
+        # and one that was tried alone before is handed in while no other is pending.
+        if group[0].inline and self._commit_inline(group):
             return
         waiter = new_waiter()
         with self._handoff_lock:
