@@ -133,6 +133,11 @@ class GroupCommit(Generic[RequestT]):
             # before the loop does.
             self._pending = [request for request in self._pending if request.is_awaited]
             raise
+        except GeneratorExit:
+            # The loop was closed without a shutdown, and the garbage collector frees the task,
+            # perhaps while another loop runs: that one must not get the requests.
+            self._pending.clear()
+            raise
         finally:
             # No await from the last look at `_pending` to here: a request that arrives now
             # starts a new committer.

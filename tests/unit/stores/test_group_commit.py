@@ -1,7 +1,7 @@
 """GroupCommit: which requests share a commit, and who learns of its failure."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from itertools import chain
 from typing import Literal
@@ -225,6 +225,27 @@ def test_a_caller_can_write_while_its_loop_shuts_down() -> None:
     assert caller.cancelled()
     assert results == [2]
     assert disk.group_commit.committer is None
+
+
+def test_the_requests_of_a_closed_loop_are_not_committed_in_another() -> None:
+    """A loop can be closed without a shutdown; its tasks are freed while another loop runs."""
+    disk = Disk()
+    loop = asyncio.new_event_loop()
+    callers = [loop.create_task(disk.write(1))]
+    loop.run_until_complete(disk.is_committing.wait())
+    callers.append(loop.create_task(disk.write(2)))
+    loop.run_until_complete(checkpoint())
+    loop.close()
+
+    async def free_committer() -> None:
+        assert disk.group_commit.committer is not None
+        committer = disk.group_commit.committer.get_coro()
+        assert isinstance(committer, Coroutine)
+        committer.close()
+
+    asyncio.run(free_committer())
+    assert disk.group_commit.committer is None
+    assert disk.groups == [[1]]
 
 
 async def test_close_waits_for_the_pending_requests_and_refuses_new_ones() -> None:
