@@ -1,16 +1,19 @@
 """A bounded dictionary that drops the least recently used items."""
 
 from collections import OrderedDict
-from typing import Generic, TypeVar
+from collections.abc import Iterator
+from typing import Generic, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
+D = TypeVar("D")
 
 
 class LruDict(Generic[K, V]):
     """A cache of at most `max_items` items with a total weight of at most `max_weight`.
 
-    An item that is heavier than `max_weight` evicts all others and is then dropped itself.
+    An item that is heavier than `max_weight` is not cached. Iteration begins with the item that
+    would be dropped next.
     """
 
     def __init__(self, *, max_items: int, max_weight: int | None = None) -> None:
@@ -25,17 +28,32 @@ class LruDict(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._items
 
-    def get(self, key: K) -> V | None:
-        """Return the value of `key` and mark it as used; None if it is not cached."""
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._items)
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: D | None = None) -> V | D | None:
+        """Return the value of `key` and mark it as used, or `default`."""
         found = self._items.get(key)
         if found is None:
-            return None
+            return default
         self._items.move_to_end(key)
         return found[0]
 
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Iterate over the items without marking them as used."""
+        return ((key, value) for key, (value, _) in self._items.items())
+
     def put(self, key: K, value: V, weight: int = 0) -> None:
         """Cache `value`, and drop the oldest items until both bounds hold."""
-        self.pop(key)
+        replaced = self._items.pop(key, None)
+        if replaced is not None:
+            self.weight -= replaced[1]
+        if self._max_weight is not None and weight > self._max_weight:
+            return
         self._items[key] = value, weight
         self.weight += weight
         while len(self._items) > self._max_items or (

@@ -20,7 +20,6 @@ runs with pauses for the event loop.
 
 import hmac
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
@@ -50,6 +49,7 @@ from midrun.codec.redaction import (
 from midrun.core.controls import Approve, ControlBase
 from midrun.core.entries import RunStarted
 from midrun.core.ids import CallId, RunId
+from midrun.core.lru import LruDict
 from midrun.core.placeholders import PLACEHOLDER, PLACEHOLDER_PREFIX, is_declared, join_path
 from midrun.core.state import Call, State
 from midrun.core.values import Json, Reply, RequestedCall
@@ -76,9 +76,6 @@ PIECE_CHARS: Final = 131_072
 
 WORD_BYTES: Final = array("I").itemsize
 
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
-
 
 class SecretRegistry:
     """The secrets of all runs of this process.
@@ -91,17 +88,15 @@ class SecretRegistry:
         self.is_enabled = redact is not False
         self.find_secrets = redact if callable(redact) else None
         self._key = key
-        self._runs: OrderedDict[RunId, RunSecrets] = OrderedDict()
+        self._runs: LruDict[RunId, RunSecrets] = LruDict(max_items=REMEMBERED_MAX_RUNS)
 
     def get_run(self, run: RunId) -> "RunSecrets":
         """Return the secrets of `run`; create an empty set for a new run."""
         found = self._runs.get(run)
         if found is None:
             salt = hmac.digest(self._key, run.encode(), "sha256")
-            found = self._runs[run] = RunSecrets(salt, self.find_secrets)
-            if len(self._runs) > REMEMBERED_MAX_RUNS:
-                self._runs.popitem(last=False)
-        self._runs.move_to_end(run)
+            found = RunSecrets(salt, self.find_secrets)
+            self._runs.put(run, found)
         return found
 
     def restore_call(self, run: RunId, call: Call) -> Call:
@@ -144,15 +139,13 @@ class RunSecrets:
         self.redactor = Redactor(self, find_secrets)
         self.found_count = 0
         self._salt = salt
-        self._secret_by_placeholder: OrderedDict[str, str] = (
-            OrderedDict()
-        )  # placeholder: secret
-        self._searched_secrets: OrderedDict[str, tuple[int, str]] = (
-            OrderedDict()
-        )  # secret: number, place
-        self._original_args: OrderedDict[bytes, Json] = (
-            OrderedDict()
-        )  # digest: original arguments
+        self._secret_by_placeholder: LruDict[str, str] = LruDict(max_items=RUN_MAX_SECRETS)
+        # By secret: its number and its placeholder.
+        self._searched_secrets: LruDict[str, tuple[int, str]] = LruDict(
+            max_items=RUN_MAX_SECRETS
+        )
+        # By the digest of the redacted call: its original arguments.
+        self._original_args: LruDict[bytes, Json] = LruDict(max_items=RUN_MAX_SECRETS)
 
     def __bool__(self) -> bool:
         return bool(self._secret_by_placeholder)
@@ -179,12 +172,12 @@ class RunSecrets:
 
     def _remember_secret(self, secret: str, digest: bytes, *, everywhere: bool) -> str:
         placeholder = f"{PLACEHOLDER_PREFIX}{digest.hex()[:12]}]"
-        _remember_lru(self._secret_by_placeholder, placeholder, secret)
+        self._secret_by_placeholder.put(placeholder, secret)
         if everywhere and SEARCHED_MIN_CHARS <= len(secret) <= SEARCHED_MAX_CHARS:
             if secret not in self._searched_secrets:
                 self.found_count += 1
             number, _ = self._searched_secrets.get(secret, (self.found_count, ""))
-            _remember_lru(self._searched_secrets, secret, (number, placeholder))
+            self._searched_secrets.put(secret, (number, placeholder))
         return placeholder
 
     def may_contain_secret(self, text: str) -> bool:
@@ -253,7 +246,7 @@ class RunSecrets:
         words = MODEL_TEXT_SCOPE if by_model else PERSON_TEXT_SCOPE
         args = yield from self.redactor.redact_value(use.args, scope)
         if args is not use.args:
-            _remember_lru(self._original_args, _hash_call(use.tool, args), use.args)
+            self._original_args.put(_hash_call(use.tool, args), use.args)
         why = yield from self.redactor.redact_value(use.why, words)
         refused = yield from self.redactor.redact_value(use.refused, scope)
         if args is use.args and why is use.why and refused is use.refused:
@@ -371,13 +364,6 @@ def _iter_texts(value: Json) -> Iterator[str]:
 
 def _hash_call(tool: str, args: Json) -> bytes:
     return sha256(msgspec.json.encode([tool, args], order="sorted")).digest()
-
-
-def _remember_lru(cache: OrderedDict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
-    cache[key] = value
-    cache.move_to_end(key)
-    if len(cache) > RUN_MAX_SECRETS:
-        cache.popitem(last=False)
 
 
 # Redaction of driver inputs, controls and entries, field by field.
@@ -515,7 +501,9 @@ class LiveRedactor:
 
     def __init__(self, secret_registry: SecretRegistry) -> None:
         self._secret_registry = secret_registry
-        self._held_back: OrderedDict[tuple[RunId, CallId, str], str | None] = OrderedDict()
+        self._held_back: LruDict[tuple[RunId, CallId, str], str | None] = LruDict(
+            max_items=HELD_BACK_MAX_STREAMS
+        )
 
     def redact_delta(self, delta: Delta) -> Delta | None:
         """Return the part of `delta` that may be shown now; None if there is none.
@@ -525,7 +513,7 @@ class LiveRedactor:
         if not self._secret_registry.is_enabled or not delta.text:
             return delta
         if delta.opening:
-            self._held_back.pop((delta.run, delta.call, delta.kind), None)
+            self._held_back.pop((delta.run, delta.call, delta.kind))
         secrets = self._secret_registry.get_run(delta.run)
         if delta.kind == "note":  # comes whole
             shown = run_steps(secrets.redactor.redact_value(delta.text))
@@ -547,7 +535,7 @@ class LiveRedactor:
             return False
         text = before + delta.text
         named = may_contain_secret_name(text)
-        self._hold_back(key, None if named else text[-ARGS_TAIL_CHARS:])
+        self._held_back.put(key, None if named else text[-ARGS_TAIL_CHARS:])
         return not named
 
     def _redact_text(self, secrets: RunSecrets, delta: Delta) -> str:
@@ -555,15 +543,9 @@ class LiveRedactor:
             return delta.text
         key = (delta.run, delta.call, delta.kind)
         # Prepend the text that was held back with the last delta, and hold back the new end.
-        text = secrets.redact_all_known((self._held_back.pop(key, None) or "") + delta.text)
+        text = secrets.redact_all_known((self._held_back.pop(key) or "") + delta.text)
         keep = secrets.count_secret_start(text)
         if keep:
-            self._hold_back(key, text[-keep:])
+            self._held_back.put(key, text[-keep:])
             return text[:-keep]
         return text
-
-    def _hold_back(self, key: tuple[RunId, CallId, str], text: str | None) -> None:
-        self._held_back[key] = text
-        self._held_back.move_to_end(key)
-        if len(self._held_back) > HELD_BACK_MAX_STREAMS:
-            self._held_back.popitem(last=False)

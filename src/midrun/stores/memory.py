@@ -20,18 +20,16 @@ from msgspec.structs import replace
 from midrun.codec.hash_chain import HashChain
 from midrun.codec.journal import decode_lines
 from midrun.codec.strict_json import INTEGER_MAX
-from midrun.core.entries import Entry, Record, RunImported
-from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
-from midrun.core.run_head import Head
+from midrun.core.entries import Record
+from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Phase
-from midrun.errors import CursorRefused, RunExists, RunNotFound, StoreClosed
+from midrun.errors import CursorRefused, RunNotFound, StoreClosed
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.store import (
     AppendResult,
     Change,
     HaltRecord,
-    Lease,
     OwnerUsage,
     Page,
     RunQuery,
@@ -41,13 +39,8 @@ from midrun.ports.store import (
 )
 from midrun.stores import validation
 from midrun.stores.cursors import MemoryFollowerCursors
-from midrun.stores.validation import (
-    RunRowVersion,
-    StampedLines,
-    encode_first_head,
-    encode_head,
-    verify_adopted_lines,
-)
+from midrun.stores.operations import JournalStore, JournalWrite, StoredRow, TakeLeaseWrite
+from midrun.stores.validation import StoredHead
 from midrun.stores.watchers import HALTS_CHANGED, Watchers
 
 
@@ -60,15 +53,17 @@ class _MemoryRun(Struct, kw_only=True):
     snapshot: Snapshot | None = None
 
     @property
-    def version(self) -> RunRowVersion:
+    def stored_row(self) -> StoredRow:
+        """The row in the form that a write compares."""
         row = self.row
-        return RunRowVersion(
+        return StoredRow(
             run=row.run,
             seq=row.seq,
             hash=row.hash,
             at=row.changed_at,
             epoch=row.epoch,
             holder=row.holder,
+            stored_head=StoredHead(row.head, b""),
         )
 
 
@@ -80,10 +75,10 @@ class _HolderBeat(Struct, frozen=True, kw_only=True):
     lag_s: float
 
 
-class MemoryStore:
+class MemoryStore(JournalStore):
     """Keep runs in dictionaries.
 
-    Every method is atomic, because it awaits only once, at its start.
+    Every method is atomic, because it awaits nothing after it has read the first dictionary.
     """
 
     def __init__(self, *, clock: Clock = read_wall_clock, key: bytes | None = None) -> None:
@@ -99,98 +94,38 @@ class MemoryStore:
         )
         self._closed = False
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
+    async def _write(self, operation: JournalWrite) -> AppendResult:
         await self._yield_and_check_open()
-        bodies, head = (
-            validation.encode_first_entries(run, entries),
-            encode_first_head(head).head,
-        )
-        if run in self._runs:
-            raise RunExists(run)
-        stamped = self._stamp(
-            validation.make_first_version(run, self.chain), bodies, self._clock(), None
-        )
-        return self._insert_run(run, stamped, head, Epoch(0), stamped.appended.at)
-
-    async def adopt(
-        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
-    ) -> AppendResult:
-        await self._yield_and_check_open()
-        head, journal = (
-            encode_first_head(head).head,
-            verify_adopted_lines(run, lines, imported, self.chain),
-        )
-        if run in self._runs:
-            raise RunExists(run)
-        stamped = journal.stamp_with_import(self.chain, self._clock())
-        return self._insert_run(
-            run, stamped, head, journal.last_version.epoch, journal.started_at
-        )
-
-    async def append(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq | None,
-        lease: Lease | None,
-        head: Head | None,
-        starts: bool = False,
-        at: Micros | None = None,
-    ) -> AppendResult:
-        await self._yield_and_check_open()
-        if after is None:
-            validation.check_append_without_after(
-                run, entries, lease=lease, head=head, starts=starts
+        run, stored_run = operation.run, self._runs.get(operation.run)
+        current = stored_run.stored_row if stored_run else None
+        alive = current is not None and self._is_alive(current.holder)
+        # The order of the checks is part of the contract: first those of the row, then the
+        # halts, then the limits. The SQL stores refuse in the same order.
+        change = operation.apply(current, self._clock, holder_alive=alive)
+        if current is not None and operation.starts:
+            validation.check_halts(run, current.stored_head.head, self._halts.values())
+        if current is not None and isinstance(operation, TakeLeaseWrite):
+            validation.check_limits(
+                current, operation.holder, operation.limits, partial(self._count_held, run)
             )
-        bodies = validation.encode_entries(run, entries, lease)
-        head = head and encode_head(head).head
-        stored_run = self._get_run(run)
-        # The order of the checks is part of the contract: the lease before `after`, both before
-        # the halts. The SQL stores refuse in the same order.
-        validation.check_append(stored_run.version, after, lease)
-        if starts or validation.has_starts(entries):
-            validation.check_halts(run, stored_run.row.head, self._halts.values())
-        epoch = lease.epoch if lease else None
-        now = self._clock() if at is None else at
-        stamped = self._stamp(stored_run.version, bodies, now, epoch)
-        # A head that is not `leased` gives the lease back with the same append.
-        holder = stored_run.row.holder if head is None or head.leased else ""
-        return self._extend_run(
-            stored_run, stamped, head or stored_run.row.head, stored_run.row.epoch, holder
+        new = change.row
+        row = RunRow(
+            run=run,
+            head=new.stored_head.head,
+            seq=new.seq,
+            hash=new.hash,
+            epoch=new.epoch,
+            holder=new.holder,
+            started_at=stored_run.row.started_at if stored_run else change.started_at or new.at,
+            changed_at=new.at,
         )
-
-    async def take_lease(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq,
-        holder: str,
-        head: Head,
-        limits: Mapping[str, int] | None = None,
-    ) -> tuple[Lease, AppendResult]:
-        await self._yield_and_check_open()
-        epoch = validation.read_taken_epoch(run, entries, holder)
-        bodies = validation.encode_lease_entries(run, entries, holder)
-        head, run_limits = encode_head(head).head, validation.select_valid_limits(head, limits)
-        stored_run = self._get_run(run)
-        alive = self._is_alive(stored_run.row.holder)
-        validation.check_take(
-            stored_run.version, after=after, holder=holder, epoch=epoch, holder_alive=alive
-        )
-        if validation.has_starts(entries):
-            validation.check_halts(run, stored_run.row.head, self._halts.values())
-        validation.check_limits(
-            stored_run.version, holder, run_limits, partial(self._count_held, run)
-        )
-        # If the same entries also end the work, the head is not `leased`, and the lease is
-        # given back at once.
-        stamped = self._stamp(stored_run.version, bodies, self._clock(), epoch)
-        appended = self._extend_run(
-            stored_run, stamped, head, epoch, holder if head.leased else ""
-        )
-        return Lease(run=run, holder=holder, epoch=epoch), appended
+        if stored_run is None:
+            stored_run = _MemoryRun(number=next(self._numbers), row=row, lines=[])
+            self._runs[run] = stored_run
+        stored_run.row = row
+        stored_run.lines.extend(change.lines)
+        self._watchers.notify([(run, new.seq)])
+        return change.appended
 
     async def read(
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
@@ -376,47 +311,6 @@ class MemoryStore:
         return beat is not None and validation.is_holder_alive(
             self._clock(), beat.at, beat.ttl_micros
         )
-
-    def _stamp(
-        self, version: RunRowVersion, bodies: Sequence[bytes], now: Micros, epoch: Epoch | None
-    ) -> StampedLines:
-        return validation.stamp_lines(version, bodies, chain=self.chain, now=now, epoch=epoch)
-
-    def _insert_run(
-        self, run: RunId, stamped: StampedLines, head: Head, epoch: Epoch, started_at: Micros
-    ) -> AppendResult:
-        new = stamped.appended
-        row = RunRow(
-            run=run,
-            head=head,
-            seq=new.seq,
-            hash=new.hash,
-            epoch=epoch,
-            holder="",
-            started_at=started_at,
-            changed_at=new.at,
-        )
-        number = next(self._numbers)
-        self._runs[run] = _MemoryRun(number=number, row=row, lines=list(stamped.lines))
-        self._watchers.notify([(run, new.seq)])
-        return new
-
-    def _extend_run(
-        self, kept: _MemoryRun, stamped: StampedLines, head: Head, epoch: Epoch, holder: str
-    ) -> AppendResult:
-        new = stamped.appended
-        kept.lines.extend(stamped.lines)
-        kept.row = replace(
-            kept.row,
-            head=head,
-            seq=new.seq,
-            hash=new.hash,
-            epoch=epoch,
-            holder=holder,
-            changed_at=new.at,
-        )
-        self._watchers.notify([(kept.row.run, new.seq)])
-        return new
 
 
 def _matches_query(row: RunRow, query: RunQuery) -> bool:

@@ -10,7 +10,6 @@ listener that sees every commit of the store. `Watchers` therefore remembers the
 has reported for the last `REMEMBERED_MAX_RUNS` runs and drops the repetition.
 """
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -19,6 +18,7 @@ from typing import Final
 from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
+from midrun.core.lru import LruDict
 from midrun.ports.store import Change
 from midrun.stores.cross_thread import get_current_loop, new_waiter, wake_waiters
 
@@ -44,7 +44,7 @@ class Watchers:
     def __init__(self) -> None:
         self._lock = Lock()
         self._watches: list[ChangeWatch] = []
-        self._last_seqs: OrderedDict[RunId, Seq] = OrderedDict()  # last reported seq, LRU order
+        self._last_seqs: LruDict[RunId, Seq] = LruDict(max_items=REMEMBERED_MAX_RUNS)
 
     def notify(
         self,
@@ -63,7 +63,13 @@ class Watchers:
         if not self._watches:
             return
         with self._lock:
-            fresh = {run: seq for run, seq in changes if self._is_new(run, seq)}
+            fresh: dict[RunId, Seq] = {}
+            for run, seq in changes:
+                if run == HALTS_CHANGED:
+                    fresh[run] = seq
+                elif self._last_seqs.get(run, SEQ_ZERO) < seq:
+                    self._last_seqs.put(run, seq)
+                    fresh[run] = seq
             watches = tuple(self._watches)
         if fresh:
             for watch in watches:
@@ -88,17 +94,6 @@ class Watchers:
         finally:
             with self._lock:
                 self._watches.remove(watch)
-
-    def _is_new(self, run: RunId, seq: Seq) -> bool:
-        if run == HALTS_CHANGED:
-            return True
-        if self._last_seqs.get(run, SEQ_ZERO) >= seq:
-            return False
-        self._last_seqs[run] = seq
-        self._last_seqs.move_to_end(run)
-        if len(self._last_seqs) > REMEMBERED_MAX_RUNS:
-            self._last_seqs.popitem(last=False)
-        return True
 
 
 class ChangeWatch(AsyncIterator[Change]):

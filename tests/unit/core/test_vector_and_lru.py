@@ -47,5 +47,21 @@ def test_an_lru_dict_bounds_the_sum_of_the_weights() -> None:
     assert cache.weight == 50
     assert cache.pop("b") == "b"
     assert cache.pop("b") is None
-    cache.put("d", "d", weight=101)
-    assert (len(cache), cache.weight) == (0, 0)
+
+
+def test_an_item_that_is_too_heavy_for_an_lru_dict_evicts_no_other() -> None:
+    """It only removes the old value of its own key."""
+    cache: LruDict[str, str] = LruDict(max_items=9, max_weight=100)
+    cache.put("a", "a", weight=50)
+    cache.put("b", "old", weight=50)
+    cache.put("b", "new", weight=101)
+    assert list(cache.items()) == [("a", "a")]
+    assert cache.weight == 50
+
+
+def test_a_stored_none_differs_from_a_missing_item_of_an_lru_dict() -> None:
+    cache: LruDict[str, None] = LruDict(max_items=1)
+    cache.put("a", None)
+    assert cache.get("a", "missing") is None
+    assert cache.get("b", "missing") == "missing"
+    assert list(cache) == ["a"]

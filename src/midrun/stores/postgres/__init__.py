@@ -2,8 +2,8 @@
 
 `store.PostgresStore` implements the port. Each event loop of a process has a small pool of
 connections for reads and one connection for writes. `writer` sends the appends of many tasks in
-one call of the procedure `midrun_write` (in `migrations`). The write is optimistic: an
-operation (`operations`) builds lines and hashes from the cached row of the run; the server
+one call of the procedure `midrun_write` (in `migrations`; its messages are in `operations`).
+The write is optimistic: lines and hashes are built from the cached row of the run; the server
 compares under the row's lock, writes the matching requests in one transaction, and answers the
 others with their current rows. A request whose answer was lost is sent again; its hash tells
 whether it was committed.

@@ -18,9 +18,10 @@ from midrun.ports.store import HaltRecord, OwnerUsage, Page, RunQuery, RunRow, S
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
 from midrun.stores.cursors import check_cursor, check_follower_name
+from midrun.stores.operations import StoredRow
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import ServerClock
-from midrun.stores.postgres.operations import CachedRow, check_no_nul
+from midrun.stores.postgres.operations import check_no_nul
 from midrun.stores.postgres.pool import ConnectionPool
 from midrun.stores.postgres.writer import build_row_state
 from midrun.stores.validation import ROW_COLUMN_COUNT, build_row, name_indexed_columns
@@ -102,7 +103,7 @@ class JournalRange:
         self._run = run
         self._after = after
         self._previous_hash: bytes | None = None
-        self._row: CachedRow | None = None
+        self._row: StoredRow | None = None
         self._end = 0  # seq of the last entry that the range must contain
         self.pairs: list[LineAndHash] = []
 
@@ -139,7 +140,7 @@ class JournalRange:
             raise JournalCorrupt(run, self._end, "the run's head has another hash")
         return decode_lines(run, lines, after=after)
 
-    async def read(self, pool: ConnectionPool, limit: int | None) -> CachedRow:
+    async def read(self, pool: ConnectionPool, limit: int | None) -> StoredRow:
         """Read all parts and return the run's row.
 
         Raises:

@@ -6,10 +6,9 @@ the estimate of the server's time are shared by all loops of the process.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import partial
 from threading import Lock
 from typing import Final, Self
 
@@ -18,12 +17,10 @@ import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
 from midrun.codec.hash_chain import HashChain
-from midrun.codec.strict_json import DEFAULT_LIMITS, JsonLimits
-from midrun.core.entries import Entry, Record, RunImported
+from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
-from midrun.core.run_head import Head
 from midrun.core.values import Phase
-from midrun.errors import RunNotFound, StoreClosed, TooLarge
+from midrun.errors import RunNotFound, StoreClosed
 from midrun.ports.environment import Clock, read_boot_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.relay import Relay
@@ -32,7 +29,6 @@ from midrun.ports.store import (
     Change,
     Durability,
     HaltRecord,
-    Lease,
     OwnerUsage,
     Page,
     RunQuery,
@@ -42,6 +38,14 @@ from midrun.ports.store import (
 from midrun.stores import validation
 from midrun.stores.chunks import SHARED_MIN_BYTES, split_line
 from midrun.stores.cross_thread import Loop
+from midrun.stores.operations import (
+    INLINE_MAX_BYTES,
+    INLINE_MAX_ENTRIES,
+    CreateRunWrite,
+    JournalStore,
+    JournalWrite,
+    TakeLeaseWrite,
+)
 from midrun.stores.postgres import queries, reader
 from midrun.stores.postgres.connection import (
     AnswerLost,
@@ -51,13 +55,7 @@ from midrun.stores.postgres.connection import (
     make_unreachable_error,
 )
 from midrun.stores.postgres.listener import ChangeListener
-from midrun.stores.postgres.operations import (
-    AppendRequest,
-    CreateRunRequest,
-    TakeLeaseRequest,
-    check_no_nul,
-    encode_storable_head,
-)
+from midrun.stores.postgres.operations import check_no_nul, check_storable_head
 from midrun.stores.postgres.pool import (
     RECONNECT_MAX_S,
     RETRY_PAUSE_MAX_S,
@@ -68,7 +66,6 @@ from midrun.stores.postgres.reader import JournalRange, LineAndHash, PostgresFol
 from midrun.stores.postgres.relay import PostgresRelay
 from midrun.stores.postgres.setup import prepare_store
 from midrun.stores.postgres.writer import PostgresWriter, RecentRows
-from midrun.stores.validation import verify_adopted_lines
 from midrun.stores.watchers import HALTS_CHANGED, Watchers
 
 WRITE_TIMEOUT: Final = timedelta(seconds=1)
@@ -83,15 +80,6 @@ READ_TIMEOUT_S: Final = 10.0
 
 READ_POOL_SIZE: Final = 4
 """The number of connections for reads in each event loop, besides the one for writes."""
-
-INLINE_ENTRY_LIMITS: Final = JsonLimits(max_bytes=32 * 1024)
-"""Size limit of an entry that is encoded in the event loop's thread."""
-
-INLINE_MAX_ENTRIES: Final = 64
-"""At most this many entries are encoded or decoded there; a thread would cost more."""
-
-INLINE_MAX_BYTES: Final = 256 * 1024
-"""At most this many bytes are decoded there."""
 
 
 class _LoopResources:
@@ -122,7 +110,7 @@ class _LoopResources:
         self.read_pool.close_at_once()
 
 
-class PostgresStore:
+class PostgresStore(JournalStore):
     """Keep runs in a Postgres database; `open` makes an instance.
 
     The time is the server's unless a `clock` is given, which is for tests: all processes that
@@ -186,28 +174,14 @@ class PostgresStore:
 
     # ── writing ───────────────────────────────────────────────────────────────────────────
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
-        bodies = await _encode_bodies(
-            partial(validation.encode_first_entries, run, entries), entries
-        )
-        stored_head = encode_storable_head(head, new_run=True)
-        await self._store_chunks(bodies[0])
-        operation = CreateRunRequest(
-            run=run, stored_head=stored_head, bodies=bodies, chain=self.chain
-        )
-        return await self._resources.writer.write(operation)
-
-    async def adopt(
-        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
-    ) -> AppendResult:
-        stored_head = encode_storable_head(head, new_run=True)
-        journal = await anyio.to_thread.run_sync(
-            verify_adopted_lines, run, lines, imported, self.chain
-        )
-        await self._store_chunks(journal.lines[0][0])
-        operation = CreateRunRequest(
-            run=run, stored_head=stored_head, adopted=journal, chain=self.chain
-        )
+    async def _write(self, operation: JournalWrite) -> AppendResult:
+        validation.check_run_id(operation.run)
+        if operation.stored_head is not None:
+            check_storable_head(operation.stored_head.head)
+        if isinstance(operation, TakeLeaseWrite):
+            check_no_nul("holder", operation.holder)
+        elif isinstance(operation, CreateRunWrite):
+            await self._store_chunks(operation.first_body)
         return await self._resources.writer.write(operation)
 
     async def _store_chunks(self, first: bytes) -> None:
@@ -220,67 +194,6 @@ class PostgresStore:
         if chunks:
             values = {"hashes": list(chunks), "bodies": list(chunks.values())}
             await self._resources.read_pool.execute(queries.ADD_CHUNKS, values)
-
-    async def append(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq | None,
-        lease: Lease | None,
-        head: Head | None,
-        starts: bool = False,
-        at: Micros | None = None,
-    ) -> AppendResult:
-        if after is None:
-            validation.check_append_without_after(
-                run, entries, lease=lease, head=head, starts=starts
-            )
-        bodies = await _encode_bodies(
-            partial(validation.encode_entries, run, entries, lease), entries
-        )
-        validation.check_run_id(run)
-        operation = AppendRequest(
-            run=run,
-            bodies=bodies,
-            after=after,
-            lease=lease,
-            stored_head=None if head is None else encode_storable_head(head),
-            starts=starts or validation.has_starts(entries),
-            chain=self.chain,
-            at=at,
-        )
-        return await self._resources.writer.write(operation)
-
-    async def take_lease(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq,
-        holder: str,
-        head: Head,
-        limits: Mapping[str, int] | None = None,
-    ) -> tuple[Lease, AppendResult]:
-        epoch = validation.read_taken_epoch(run, entries, holder)
-        check_no_nul("holder", holder)
-        bodies = await _encode_bodies(
-            partial(validation.encode_lease_entries, run, entries, holder), entries
-        )
-        validation.check_run_id(run)
-        operation = TakeLeaseRequest(
-            run=run,
-            bodies=bodies,
-            after=after,
-            holder=holder,
-            epoch=epoch,
-            stored_head=encode_storable_head(head),
-            starts=validation.has_starts(entries),
-            limits=validation.select_valid_limits(head, limits),
-            chain=self.chain,
-        )
-        appended = await self._resources.writer.write(operation)
-        return Lease(run=run, holder=holder, epoch=epoch), appended
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         validation.check_snapshot(snapshot)
@@ -461,18 +374,3 @@ class PostgresStore:
                     self._resources_by_loop.pop(closed_loop).close_at_once()
                 resources = self._resources_by_loop[loop] = _LoopResources(self)
         return resources
-
-
-async def _encode_bodies(
-    encode: Callable[[JsonLimits], list[bytes]], entries: Sequence[Entry]
-) -> list[bytes]:
-    """Encode `entries`, in a thread if they are large.
-
-    A caller that changes its entries meanwhile gets a mixture of both versions, or a refusal.
-    """
-    if len(entries) <= INLINE_MAX_ENTRIES:
-        try:
-            return encode(INLINE_ENTRY_LIMITS)
-        except TooLarge:
-            pass
-    return await anyio.to_thread.run_sync(encode, DEFAULT_LIMITS)

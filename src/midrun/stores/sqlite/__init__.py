@@ -1,8 +1,8 @@
 """The default store: one SQLite file, shared by the processes of one machine.
 
-`store.SqliteStore` implements the port. It checks and encodes the arguments of a write, wraps
-them in an operation (`operations`) and hands that to the one `SqliteWriter`, which commits
-operations of many tasks in one transaction. Inside the transaction an operation sees the run's
+`store.SqliteStore` implements the port. It wraps a prepared write in an operation
+(`operations`) and hands that to the one `SqliteWriter`, which commits operations of many tasks
+in one transaction. Inside the transaction an operation sees the run's
 row through `row_cache`. Reads use two read-only connections (`reader`): one for short reads in
 the event loop's thread, one for long reads in a worker thread. WAL mode lets them run beside
 the writer.

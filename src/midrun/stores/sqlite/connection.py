@@ -58,6 +58,14 @@ SQLITE_MIN_VERSION: Final = (3, 51, 3)
 Before it, two processes that checkpointed at the same time could do so.
 """
 
+PAGE_BYTES: Final = 2048
+"""The page size of a new file.
+
+A commit writes each page that it has changed as a whole, three or four of them for an append,
+however little has changed. Half of SQLite's default takes a third off the bytes written per
+append. A smaller page makes reads slower: a line of a few hundred bytes needs overflow pages.
+"""
+
 WAL_MAX_BYTES: Final = 16 * 1024 * 1024
 """The write-ahead log is cut back to this size.
 
@@ -112,6 +120,7 @@ def open_file(
             _check_application_id(db, path)
             for suffix in ("", "-wal", "-shm"):
                 _restrict_access(Path(f"{path}{suffix}"))
+            db.pragma("page_size", PAGE_BYTES)  # without effect on an existing file
             _enable_wal(db, busy_ms)
             full = "PRAGMA synchronous = FULL"
             db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")
@@ -164,7 +173,7 @@ class FileIdentity:
         if self._identity is None:
             return
         try:
-            current = _stat_identity(self._path)
+            status = os.stat(self._path)  # noqa: PTH116 - called with every commit
         except FileNotFoundError:
             raise FileReplaced(self._path) from None
         except OSError:
@@ -172,6 +181,7 @@ class FileIdentity:
         # The log is tested with `access` and not with `stat`, which reads its times: once they
         # were read, the next write has to update them, and each commit takes half as long again
         # (Linux 6.13 and later).
+        current = status.st_dev, status.st_ino
         if current != self._identity or not os.access(self._wal_path, os.F_OK):
             raise FileReplaced(self._path)
 

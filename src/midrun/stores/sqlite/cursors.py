@@ -143,7 +143,7 @@ class AdvanceCursor(Struct, frozen=True, kw_only=True):
             RunNotFound: no such run.
         """
         cursor = self.cursor
-        rows.find_row(cursor.run)
+        rows.check_run_exists(cursor.run)
         rows.db.execute(ADVANCE_CURSOR, (self.follower, cursor.run, cursor.seq, cursor.note))
 
 

@@ -19,10 +19,9 @@ ADD_LABEL: Final = "INSERT OR IGNORE INTO labels (label, no) VALUES (?, ?)"
 ADD_ENTRY: Final = "INSERT INTO entries (no, seq, line, hash) VALUES (?, ?, ?, ?)"
 ADD_CHUNK: Final = "INSERT OR IGNORE INTO chunks (hash, body) VALUES (?, ?)"
 
-# Three forms of the same update. The shorter ones leave out the columns that have an index, so
+# Two forms of the same update. The shorter one leaves out the columns that have an index, so
 # that an ordinary append writes no index page.
-ADVANCE_ROW: Final = "UPDATE runs SET seq = ?, hash = ?, at = ? WHERE no = ?"
-ADVANCE_ROW_AND_HEAD: Final = "UPDATE runs SET seq = ?, hash = ?, at = ?, head = ? WHERE no = ?"
+ADVANCE_ROW: Final = "UPDATE runs SET seq = ?, hash = ?, at = ?, head = ? WHERE no = ?"
 UPDATE_ROW: Final = """
     UPDATE runs SET seq = ?, hash = ?, at = ?, head = ?, epoch = ?, holder = ?, phase = ?,
                     attention = ?, wake_at = ?

@@ -26,6 +26,7 @@ from midrun.errors import CursorRefused, JournalCorrupt, RunNotFound, StoreClose
 from midrun.ports.store import OwnerUsage, Page, RunQuery, RunRow, Snapshot
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
+from midrun.stores.operations import INLINE_MAX_BYTES, INLINE_MAX_ENTRIES
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connection import (
     FILE_ERRORS,
@@ -37,13 +38,6 @@ from midrun.stores.validation import ROW_COLUMN_COUNT, build_row, name_indexed_c
 
 T = TypeVar("T")
 LineAndHash = tuple[bytes, bytes]
-
-INLINE_MAX_ENTRIES: Final = 64
-"""A read of at most this many entries stays in the event loop's thread."""
-
-INLINE_MAX_BYTES: Final = 256 * 1024
-"""A read of at most this many bytes does, too: to hash and decode them takes about 1 ms."""
-
 
 READER_MAX_THREADS: Final = 8
 """The most threads that may wait for one connection."""

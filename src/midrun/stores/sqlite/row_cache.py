@@ -11,32 +11,26 @@ they differ, another process has written, and the whole cache is dropped. So the
 trusted across a foreign write, and no invalidation message is needed.
 """
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import apsw
+from msgspec.structs import replace
 
-from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.errors import RunNotFound
-from midrun.ports.store import AppendResult, HaltRecord
+from midrun.ports.store import HaltRecord
 from midrun.stores import validation
 from midrun.stores.chunks import split_line
+from midrun.stores.operations import RowChange, StoredRow
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connection import check_schema_version
-from midrun.stores.validation import RunRowVersion, StampedLines, StoredHead, decode_head
+from midrun.stores.validation import StoredHead, decode_head
 from midrun.stores.watchers import HALTS_CHANGED
+
+LineAndHash: TypeAlias = tuple[bytes, bytes]
 
 CACHED_RUNS_MAX: Final = 4096
 """The cache is dropped at the next transaction when it holds more rows than this."""
-
-FIRST_SEQ: Final = SEQ_ZERO + 1
-"""The seq of a run's first entry, the only one that is split into chunks."""
-
-
-class RunRowState(RunRowVersion, frozen=True, kw_only=True, gc=False):
-    """The row of a run, with its number and its head."""
-
-    number: int
-    stored_head: StoredHead
 
 
 class RowCache:
@@ -51,7 +45,7 @@ class RowCache:
         # One cursor serves every statement that returns no rows. That saves creating one each
         # time.
         self._execute = db.cursor().execute
-        self._cached: dict[RunId, RunRowState] = {}
+        self._cached: dict[RunId, StoredRow] = {}
         self._halts: tuple[HaltRecord, ...] | None = None
         self._data_version = -1
 
@@ -91,21 +85,18 @@ class RowCache:
         self._cached.clear()
         self._halts = None
 
-    def find_row(self, run: RunId) -> RunRowState:
-        """Return the row of `run` as this transaction sees it.
-
-        Raises:
-            RunNotFound: no such run.
-        """
+    def find_row(self, run: RunId) -> StoredRow | None:
+        """Return the row of `run` as this transaction sees it; None if there is none."""
         cached = self._cached.get(run)
         if cached is not None:
             return cached
-        validation.check_run_id(run)
+        if not validation.RUN_ID_PATTERN.fullmatch(run):
+            return None
         row = self.db.execute(queries.RUN_ROW_STATE, (run,)).get
         if row is None:
-            raise RunNotFound(run)
+            return None
         number, seq, link, at, epoch, holder, body = row
-        return RunRowState(
+        return StoredRow(
             run=run,
             seq=seq,
             hash=link,
@@ -116,58 +107,76 @@ class RowCache:
             stored_head=StoredHead(decode_head(body), body),
         )
 
-    def add_lines(self, run: RunId, number: int, stamped: StampedLines) -> None:
-        """Insert stamped entries of `run`; `number` is its primary key."""
-        end = stamped.appended.seq
-        for seq, (data, link) in enumerate(stamped.lines, end - len(stamped.lines) + 1):
-            line = self._store_chunks(data) if seq == FIRST_SEQ else data
-            self._execute(queries.ADD_ENTRY, (number, seq, line, link))
-        self.changes.append((run, end))
+    def check_run_exists(self, run: RunId) -> None:
+        """Refuse a write for a run that does not exist.
 
-    def _store_chunks(self, data: bytes) -> bytes:
-        """Store the chunks of a first line; return the line in its stored form."""
-        line, chunks = split_line(data)
+        Raises:
+            RunNotFound: no such run.
+        """
+        if self.find_row(run) is None:
+            raise RunNotFound(run)
+
+    def write_change(self, current: StoredRow | None, change: RowChange) -> None:
+        """Write the entries and the row of a run; `current` is None for a new run."""
+        row, lines = change.row, change.lines
+        if current is None:
+            row, lines = self._insert_run(change)
+        else:
+            head, old = row.stored_head.head, current.stored_head.head
+            advanced = (row.seq, row.hash, row.at, row.stored_head.body)
+            # Most appends change neither the lease nor a column with an index; then no index
+            # page is written.
+            if (
+                row.epoch == current.epoch
+                and row.holder == current.holder
+                and head.phase == old.phase
+                and head.attention == old.attention
+                and head.wake_at == old.wake_at
+            ):
+                self._execute(queries.ADVANCE_ROW, (*advanced, row.number))
+            else:
+                indexed = (head.phase.value, head.attention, head.wake_at)
+                lease = (row.epoch, row.holder)
+                self._execute(queries.UPDATE_ROW, (*advanced, *lease, *indexed, row.number))
+        number, first = row.number, row.seq - len(lines) + 1
+        for seq, (line, link) in enumerate(lines, first):
+            self._execute(queries.ADD_ENTRY, (number, seq, line, link))
+        self._cached[row.run] = row
+        self.changes.append((row.run, row.seq))
+
+    def _insert_run(self, change: RowChange) -> tuple[StoredRow, tuple[LineAndHash, ...]]:
+        """Insert a run, its labels and its chunks; return its row and its stored lines."""
+        row, head = change.row, change.row.stored_head.head
+        number = self.db.execute(
+            queries.INSERT_RUN,
+            (
+                row.run,
+                row.seq,
+                row.hash,
+                row.at,
+                change.started_at,
+                row.epoch,
+                row.stored_head.body,
+                head.phase.value,
+                head.attention,
+                head.wake_at,
+                head.agent,
+                head.thread,
+                head.parent,
+                head.owner,
+            ),
+        ).get
+        for label in head.labels:
+            self._execute(queries.ADD_LABEL, (label, number))
+        (first, link), *rest = change.lines
+        line, chunks = split_line(first)
         for digest, body in chunks.items():
             self._execute(queries.ADD_CHUNK, (digest, body))
-        return line
+        return replace(row, number=number), ((line, link), *rest)
 
-    def update_row(
-        self,
-        current: RunRowState,
-        new: AppendResult,
-        stored_head: StoredHead,
-        epoch: Epoch,
-        holder: str,
-    ) -> None:
-        """Update the row of a run to `new`; write only the columns that changed."""
-        head, old = stored_head.head, current.stored_head.head
-        # Three statements of growing cost. Most appends change neither the lease nor a column
-        # with an index; then no index page is written.
-        if (
-            epoch != current.epoch
-            or holder != current.holder
-            or head.phase != old.phase
-            or head.attention != old.attention
-            or head.wake_at != old.wake_at
-        ):
-            indexed = (head.phase.value, head.attention, head.wake_at)
-            row = (new.seq, new.hash, new.at, stored_head.body, epoch, holder, *indexed)
-            self._execute(queries.UPDATE_ROW, (*row, current.number))
-        elif stored_head.body != current.stored_head.body:
-            grown = (new.seq, new.hash, new.at, stored_head.body, current.number)
-            self._execute(queries.ADVANCE_ROW_AND_HEAD, grown)
-        else:
-            self._execute(queries.ADVANCE_ROW, (new.seq, new.hash, new.at, current.number))
-        self._cached[current.run] = RunRowState(
-            run=current.run,
-            seq=new.seq,
-            hash=new.hash,
-            at=new.at,
-            epoch=epoch,
-            holder=holder,
-            number=current.number,
-            stored_head=stored_head,
-        )
+    def is_holder_alive(self, holder: str, now: Micros) -> bool:
+        """Tell whether the last beat of `holder` is recent enough."""
+        return self.db.execute(queries.HOLDER_ALIVE, (holder, now)).get is not None
 
     def count_held(self, scope: str, excluded: RunId, now: Micros) -> int:
         """Count the other runs of `scope` that are held by a live holder."""

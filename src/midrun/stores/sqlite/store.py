@@ -7,24 +7,21 @@ event loop's thread as well, after one checkpoint, because a hop to a thread wou
 than the read.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import anyio.to_thread
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from midrun.codec.hash_chain import HashChain
-from midrun.codec.strict_json import DEFAULT_LIMITS, JsonLimits
-from midrun.core.entries import Entry, Record, RunImported
+from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
-from midrun.core.run_head import Head
 from midrun.core.values import Phase
-from midrun.errors import StoreClosed, TooLarge
+from midrun.errors import StoreClosed
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.relay import Relay
@@ -33,7 +30,6 @@ from midrun.ports.store import (
     Change,
     Durability,
     HaltRecord,
-    Lease,
     OwnerUsage,
     Page,
     RunQuery,
@@ -41,31 +37,22 @@ from midrun.ports.store import (
     Snapshot,
 )
 from midrun.stores import validation
+from midrun.stores.operations import INLINE_MAX_BYTES, JournalStore, JournalWrite
 from midrun.stores.sqlite import operations, reader
 from midrun.stores.sqlite.change_poller import ChangePoller
 from midrun.stores.sqlite.connection import open_file
 from midrun.stores.sqlite.cursors import SqliteFollowerCursors
-from midrun.stores.sqlite.reader import (
-    INLINE_MAX_BYTES,
-    INLINE_MAX_ENTRIES,
-    LineAndHash,
-    ReadConnection,
-)
+from midrun.stores.sqlite.reader import LineAndHash, ReadConnection
 from midrun.stores.sqlite.relay import SocketRelay
 from midrun.stores.sqlite.row_cache import select_halts
 from midrun.stores.sqlite.writer import SqliteWriter
-from midrun.stores.validation import encode_first_head, encode_head, verify_adopted_lines
 from midrun.stores.watchers import Watchers
 
 BUSY_TIMEOUT: Final = timedelta(seconds=5)
 """The longest wait for the write lock of another process."""
 
-INLINE_ENTRY_LIMITS: Final = JsonLimits(max_bytes=32 * 1024)
-"""Size limit of an entry that is encoded and written in the event loop's thread: 3 ms at worst.
-"""
 
-
-class SqliteStore:
+class SqliteStore(JournalStore):
     """Keep runs in one file that any number of processes of a machine may share.
 
     The constructor opens the file, or creates it with mode 0600. With `durability="relaxed"` a
@@ -101,92 +88,9 @@ class SqliteStore:
         )
         self._closed = False
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
-        encode = partial(validation.encode_first_entries, run, entries)
-        bodies, quick = _encode_inline(encode, entries) or await _encode_in_thread(encode)
-        request = operations.CreateRunWrite(
-            run=run,
-            stored_head=encode_first_head(head),
-            bodies=bodies,
-            chain=self.chain,
-            clock=self._clock,
-        )
-        return await self._writer.write(request, inline=quick)
-
-    async def adopt(
-        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
-    ) -> AppendResult:
-        stored_head = encode_first_head(head)
-        journal = await anyio.to_thread.run_sync(
-            verify_adopted_lines, run, lines, imported, self.chain
-        )
-        request = operations.CreateRunWrite(
-            run=run,
-            stored_head=stored_head,
-            adopted=journal,
-            chain=self.chain,
-            clock=self._clock,
-        )
-        return await self._writer.write(request, inline=False)
-
-    async def append(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq | None,
-        lease: Lease | None,
-        head: Head | None,
-        starts: bool = False,
-        at: Micros | None = None,
-    ) -> AppendResult:
-        if after is None:
-            validation.check_append_without_after(
-                run, entries, lease=lease, head=head, starts=starts
-            )
-        encode = partial(validation.encode_entries, run, entries, lease)
-        bodies, quick = _encode_inline(encode, entries) or await _encode_in_thread(encode)
-        request = operations.AppendWrite(
-            run=run,
-            bodies=bodies,
-            after=after,
-            lease=lease,
-            stored_head=None if head is None else encode_head(head),
-            starts=starts or validation.has_starts(entries),
-            chain=self.chain,
-            # `at` is the time at which the caller decided. It knows the timestamps of its
-            # entries before they are stored.
-            now=self._clock() if at is None else at,
-        )
-        return await self._writer.write(request, inline=quick)
-
-    async def take_lease(
-        self,
-        run: RunId,
-        entries: Sequence[Entry],
-        *,
-        after: Seq,
-        holder: str,
-        head: Head,
-        limits: Mapping[str, int] | None = None,
-    ) -> tuple[Lease, AppendResult]:
-        epoch = validation.read_taken_epoch(run, entries, holder)
-        encode = partial(validation.encode_lease_entries, run, entries, holder)
-        bodies, quick = _encode_inline(encode, entries) or await _encode_in_thread(encode)
-        request = operations.TakeLeaseWrite(
-            run=run,
-            bodies=bodies,
-            after=after,
-            holder=holder,
-            epoch=epoch,
-            stored_head=encode_head(head),
-            starts=validation.has_starts(entries),
-            limits=validation.select_valid_limits(head, limits),
-            chain=self.chain,
-            clock=self._clock,
-        )
-        appended = await self._writer.write(request, inline=quick)
-        return Lease(run=run, holder=holder, epoch=epoch), appended
+    def _write(self, operation: JournalWrite) -> Awaitable[AppendResult]:
+        request = operations.WriteJournal(operation, self._clock)
+        return self._writer.write(request, inline=not operation.is_large)
 
     async def read(
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
@@ -322,28 +226,3 @@ class SqliteStore:
         self._watchers.end_watches()
         self._inline_reader.close()
         self._thread_reader.close()
-
-
-def _encode_inline(
-    encode: Callable[[JsonLimits], list[bytes]], entries: Sequence[Entry]
-) -> tuple[list[bytes], bool] | None:
-    """Encode `entries` here if they are small; return None if they are not.
-
-    The second value is True: the write may be committed in the event loop's thread.
-    """
-    if len(entries) > INLINE_MAX_ENTRIES:
-        return None
-    try:
-        return encode(INLINE_ENTRY_LIMITS), True
-    except TooLarge:
-        return None
-
-
-async def _encode_in_thread(
-    encode: Callable[[JsonLimits], list[bytes]],
-) -> tuple[list[bytes], bool]:
-    """Encode large entries in a thread; the write then goes through the writer thread.
-
-    A caller that changes its entries meanwhile gets a mixture of both versions, or a refusal.
-    """
-    return await anyio.to_thread.run_sync(encode, DEFAULT_LIMITS), False

@@ -1,5 +1,6 @@
 """Connections that break during a write: no entry is lost, and none is appended twice."""
 
+import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,6 +11,7 @@ import anyio
 import anyio.to_thread
 import psycopg
 import pytest
+from anyio.lowlevel import checkpoint
 from psycopg import Connection
 
 from midrun.core.entries import MessageReceived
@@ -197,6 +199,25 @@ async def test_a_stalled_server_raises_unreachable_after_the_timeout(
     await store.append(RUN, [make_message()], after=seq, lease=None, head=make_head())
 
 
+async def test_an_interrupted_commit_does_not_block_the_next_writes(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C raises an exception in the code that is running; the cleanup writes afterwards."""
+
+    class Interrupt(BaseException):
+        pass
+
+    async def interrupt(*_: object, **__: object) -> None:
+        raise Interrupt
+
+    await create_run(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(connection.PostgresConnection, "execute", interrupt)
+        with pytest.raises(StoreUnreachable, match="Interrupt interrupted a commit"):
+            await append_message(store, RUN, 1)
+    assert (await append_message(store, RUN, 1)).seq == 2
+
+
 # ── backends that are terminated at each step of a write ─────────────────────
 
 
@@ -280,3 +301,21 @@ async def test_a_write_whose_backend_is_terminated_at_any_step_is_applied_once(
         assert [record.seq for record in await store.read(run)] == [*range(1, seq + 1)]
     assert (await append_message(store, RUN, (await store.get_row(RUN)).seq)).seq > Seq(1)
     await store.close()
+
+
+async def test_a_write_whose_caller_is_cancelled_by_asyncio_is_applied_once(
+    store: PostgresStore, postgres: Postgres, url: str
+) -> None:
+    """AnyIO's shields do not protect from `Task.cancel`, which `asyncio.timeout` uses."""
+    await create_run(store)
+    await create_run(store, OTHER_RUN)
+    async with anyio.create_task_group() as tasks:
+        with block_writes_at("at the run", url):
+            caller = asyncio.get_running_loop().create_task(append_once(store))
+            await wait_for_backends(postgres, exclude=())
+            caller.cancel()
+            tasks.start_soon(append_message, store, OTHER_RUN, 1)
+            await checkpoint()
+    assert caller.cancelled()
+    assert await read_texts(store) == ["once"]
+    assert (await store.get_row(OTHER_RUN)).seq == 2
