@@ -58,14 +58,6 @@ SQLITE_MIN_VERSION: Final = (3, 51, 3)
 Before it, two processes that checkpointed at the same time could do so.
 """
 
-PAGE_BYTES: Final = 2048
-"""The page size of a new file.
-
-A commit writes each page that it has changed as a whole, three or four of them for an append,
-however little has changed. Half of SQLite's default takes a third off the bytes written per
-append. A smaller page makes reads slower: a line of a few hundred bytes needs overflow pages.
-"""
-
 WAL_MAX_BYTES: Final = 16 * 1024 * 1024
 """The write-ahead log is cut back to this size.
 
@@ -120,7 +112,6 @@ def open_file(
             _check_application_id(db, path)
             for suffix in ("", "-wal", "-shm"):
                 _restrict_access(Path(f"{path}{suffix}"))
-            db.pragma("page_size", PAGE_BYTES)  # without effect on an existing file
             _enable_wal(db, busy_ms)
             full = "PRAGMA synchronous = FULL"
             db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")
