@@ -159,7 +159,7 @@ class Proceed(Value, kw_only=True):
     """Answer with `Ready` at once."""
 
 
-class RetryLater(Value, kw_only=True):
+class WaitForStore(Value, kw_only=True):
     """Answer with `Ready` after a short delay: the store is not available."""
 
 
@@ -173,7 +173,7 @@ class Finish(Value, kw_only=True):
     """The session is over."""
 
 
-Operation = ReadJournal | AppendBatch | Proceed | RetryLater | WaitForNews | Finish
+Operation = ReadJournal | AppendBatch | Proceed | WaitForStore | WaitForNews | Finish
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -253,9 +253,9 @@ class Session:
                 return self._fold(records)
             case ReadFailed():
                 self._must_read = True
-                return Step(operation=RetryLater())
+                return Step(operation=WaitForStore())
             case Appended(at=at, epoch=epoch):
-                return self._apply_batch(at, epoch, now)
+                return self._apply_batch(at, epoch)
             case NotAppended():
                 return self._drop_batch(result)
             case _:
@@ -295,7 +295,7 @@ class Session:
             batch.add(StandDown(epoch=batch.state.epoch, why=self._stand_down_reason))
         if batch.entries:
             return self._append(batch, "held")
-        return self._act(now)
+        return self._act(batch)
 
     @property
     def _is_leaving(self) -> bool:
@@ -343,16 +343,14 @@ class Session:
             operation=AppendBatch(batch=batch, lease=lease), stops_calls=self._is_leaving
         )
 
-    def _act(
-        self, now: Micros, started: tuple[Entry, ...] = (), *, changed: bool = False
-    ) -> Step:
-        """Return the step at the end of a turn: make the calls, then wait."""
+    def _act(self, batch: Batch, *, changed: bool = False) -> Step:
+        """Return the step at the end of a turn: make the calls of `batch`, then wait."""
         self._forget_halt()
         return Step(
-            operation=WaitForNews(until=self._find_next_time(now))
+            operation=WaitForNews(until=self._find_next_time(batch))
             if self.holds_lease
             else Finish(),
-            started=started,
+            started=tuple(batch.entries),
             effects=list_effects(self.state),
             settled_count=self._input_count,
             late=self._late,
@@ -360,11 +358,13 @@ class Session:
             stops_calls=self._is_leaving,
         )
 
-    def _find_next_time(self, now: Micros) -> Micros | None:
+    def _find_next_time(self, batch: Batch) -> Micros | None:
         times = [find_wake_time(self.state) if self.state.phase in TIMED_PHASES else None]
-        # Retry times in the past are left out: such a call waits for something else, perhaps
-        # for its turn among the suspect calls. They would make the loop spin.
-        times += [] if self._is_leaving else [find_retry_time(self.state, now)]
+        # Retry times that had passed when `batch` was decided are left out: such a call waits
+        # for something else, perhaps for its turn among the suspect calls. They would make the
+        # loop spin. A time that has passed since then counts: no decision has seen it.
+        decided_at = max(batch.now, batch.state.at)
+        times += [] if self._is_leaving else [find_retry_time(self.state, decided_at)]
         return min((time for time in times if time is not None), default=None)
 
     # ── results of operations ─────────────────────────────────────────────────────────────
@@ -399,7 +399,7 @@ class Session:
         if self._pending_halt is self._batch_halt:
             self._pending_halt = None
 
-    def _apply_batch(self, at: Micros, epoch: Epoch | None, now: Micros) -> Step:
+    def _apply_batch(self, at: Micros, epoch: Epoch | None) -> Step:
         """Take over the state after the batch, and act."""
         batch = self._batch
         assert batch is not None
@@ -416,7 +416,7 @@ class Session:
             self._forget_halt()
             return Step(operation=Proceed(), has_changed=changed)
         self._epoch = epoch
-        return self._act(now, tuple(batch.entries), changed=changed)
+        return self._act(batch, changed=changed)
 
     def _drop_batch(self, result: NotAppended) -> Step:
         """Decide again after a batch that was not appended, or perhaps not."""
@@ -427,11 +427,11 @@ class Session:
                 self._pending_halt = result.halt
                 return Step(operation=Proceed())
             case "unavailable":
-                return Step(operation=RetryLater())
+                return Step(operation=WaitForStore())
             case "unknown":
                 # Without the lease the epoch of the batch is unknown: take the lease again.
                 self._is_batch_unknown = self._epoch is not None
-                return Step(operation=RetryLater())
+                return Step(operation=WaitForStore())
             case "leased":
                 return Step(operation=Finish())
             case _:

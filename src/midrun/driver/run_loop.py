@@ -47,11 +47,11 @@ from midrun.core.session import (
     ReadJournal,
     Ready,
     Result,
-    RetryLater,
     Session,
     StandDownRequested,
     Step,
     WaitForNews,
+    WaitForStore,
 )
 from midrun.core.state import State
 from midrun.core.values import Actor, CallPurpose, OperationKind, Spend
@@ -165,7 +165,7 @@ class RunLoop:
                 return await self._append(step.operation)
             case Proceed():
                 return self._collect_inputs()
-            case RetryLater():
+            case WaitForStore():
                 # No call starts meanwhile, and inputs are kept until they can be written. If
                 # the store stays away for as long as a lease, the heartbeat fences this loop.
                 await anyio.sleep(STORE_RETRY_S)

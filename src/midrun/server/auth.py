@@ -195,7 +195,7 @@ class _CookieContent(Value, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class SignInSession:
     """One signed-in browser. If it has a `token`, it ends when `auth` rejects the token."""
 
     actor: Actor
@@ -222,13 +222,13 @@ class Sessions:
         self._proof_key = token_bytes(_RANDOM_BYTES) if key is None else key
         # The keys of these dicts are hashes of codes and of cookies.
         self._codes: dict[str, tuple[Actor, float]] = {}
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, SignInSession] = {}
         # Sessions that were evicted from `_sessions`, while a stream or a request still refers
-        # to them. They must be found: a second `Session` for the same cookie would have an
+        # to them. They must be found: a second session for the same cookie would have an
         # `ended` event of its own, and signing out would not end the stream of the first.
-        self._evicted: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._evicted: WeakValueDictionary[str, SignInSession] = WeakValueDictionary()
         # Signed sessions that were ended before their expiry: their cookies are still signed.
-        self._ended: dict[str, Session] = {}
+        self._ended: dict[str, SignInSession] = {}
         # Name of an actor → every signed session that expires by this time is over. It stands
         # for ended sessions that are not listed one by one.
         self._ended_up_to: dict[str, Micros] = {}
@@ -255,11 +255,14 @@ class Sessions:
             # A very long name does not fit; its session is kept in memory, as without a key.
             if len(secret) <= SECRET_MAX_CHARS:
                 self._store(
-                    _hash_secret(secret), Session(actor=actor, expires_at=until, is_signed=True)
+                    _hash_secret(secret),
+                    SignInSession(actor=actor, expires_at=until, is_signed=True),
                 )
                 return secret
         secret = token_urlsafe(_RANDOM_BYTES)
-        self._store(_hash_secret(secret), Session(actor=actor, token=token, expires_at=until))
+        self._store(
+            _hash_secret(secret), SignInSession(actor=actor, token=token, expires_at=until)
+        )
         return secret
 
     def make_proof(self, secret: str) -> str:
@@ -272,7 +275,7 @@ class Sessions:
         shown = proof.encode(errors="surrogateescape")
         return hmac.compare_digest(shown, self.make_proof(secret).encode())
 
-    def find(self, secret: str) -> Session | None:
+    def find(self, secret: str) -> SignInSession | None:
         """Return the session of the cookie `secret`; None if it has ended or expired."""
         name = _hash_secret(secret)
         session = self._find_in_memory(name) or self._adopt_signed(name, secret)
@@ -302,10 +305,10 @@ class Sessions:
         """End a session; its streams end with it."""
         self._end(_hash_secret(secret))
 
-    def _find_in_memory(self, secret_hash: str) -> Session | None:
+    def _find_in_memory(self, secret_hash: str) -> SignInSession | None:
         return self._sessions.get(secret_hash) or self._evicted.get(secret_hash)
 
-    def _adopt_signed(self, secret_hash: str, secret: str) -> Session | None:
+    def _adopt_signed(self, secret_hash: str, secret: str) -> SignInSession | None:
         """Adopt a signed session that another process opened, or that was evicted here."""
         payload = (
             None
@@ -316,11 +319,11 @@ class Sessions:
             return None
         if payload.until <= max(self._ended_up_to.get(payload.actor.name, 0), self._clock()):
             return None
-        session = Session(actor=payload.actor, expires_at=payload.until, is_signed=True)
+        session = SignInSession(actor=payload.actor, expires_at=payload.until, is_signed=True)
         self._store(secret_hash, session)
         return session
 
-    def _store(self, secret_hash: str, session: Session) -> None:
+    def _store(self, secret_hash: str, session: SignInSession) -> None:
         # Evict the oldest session of the actor with the most: an actor that opens many cannot
         # sign others out. A signed session is adopted again when its cookie comes back; one
         # that is only in memory has to end.
@@ -342,7 +345,7 @@ class Sessions:
         if session.is_signed and session.expires_at > self._clock():
             self._remember_ended(secret_hash, session)
 
-    def _remember_ended(self, secret_hash: str, ended: Session) -> None:
+    def _remember_ended(self, secret_hash: str, ended: SignInSession) -> None:
         """Remember that a signed session has ended, until its cookie expires.
 
         If too many are remembered, those of the actor with the most are replaced by one time in
@@ -368,7 +371,7 @@ class Sessions:
                 self._ended_up_to[who] = max(before, forgotten.expires_at)
 
 
-def _sessions_of_busiest_actor(sessions: Mapping[str, Session]) -> Sequence[str]:
+def _sessions_of_busiest_actor(sessions: Mapping[str, SignInSession]) -> Sequence[str]:
     """Return the sessions of the actor with the most sessions, oldest first."""
     ((most, _),) = Counter(each.actor for each in sessions.values()).most_common(1)
     return [name for name, each in sessions.items() if each.actor == most]

@@ -37,7 +37,7 @@ from midrun.runs.service import make_run_id
 from midrun.runs.validation import ControlOptions
 from midrun.runs.values import Receipt, RunView
 from midrun.server.audit_log import AuditRecord
-from midrun.server.auth import Auth, Session, Sessions
+from midrun.server.auth import Auth, Sessions, SignInSession
 from midrun.server.broadcast import RunChannels
 from midrun.server.events import EventReader
 from midrun.server.limits import AddressLimit, Allowance, FailedSignIns, Limits, Quota
@@ -216,7 +216,7 @@ class Caller:
 
     actor: Actor
     token: str = field(repr=False, default="")
-    session: Session | None = None
+    session: SignInSession | None = None
     secret: str = field(repr=False, default="")  # the session's, from the cookie
 
     async def has_valid_credential(self, server: ServerState) -> bool:

@@ -1,0 +1,398 @@
+"""The session of a worker with a run: which operation follows which result.
+
+There is no store. Each test plays the shell: it answers the operations by hand.
+"""
+
+from collections.abc import Sequence
+
+from midrun.core.controls import Cancel, Control, Halt, Pause
+from midrun.core.driver_inputs import AskPerson, CloseCall, DriverInput, TakeLease
+from midrun.core.effects import AbortCall
+from midrun.core.entries import (
+    AskOpened,
+    CallDone,
+    CallFailed,
+    CallStarted,
+    Entry,
+    LeaseReleased,
+    LeaseTaken,
+    Record,
+    RunCompleted,
+    RunHalted,
+    RunPaused,
+)
+from midrun.core.ids import CallId, Epoch, Micros, Seq
+from midrun.core.scheduler import reserve_nothing, start_all
+from midrun.core.session import (
+    AppendBatch,
+    Appended,
+    Finish,
+    HaltSet,
+    JournalGrew,
+    JournalRead,
+    LeaseLost,
+    NotAppended,
+    Operation,
+    Proceed,
+    ReadFailed,
+    ReadJournal,
+    Ready,
+    Session,
+    StandDownRequested,
+    Step,
+    WaitForNews,
+    WaitForStore,
+)
+from midrun.core.values import Phase, Reply, RequestedCall
+from midrun.testing.scenario import LEASED_RUN, START_TIME, Scenario, given
+
+E1, C1, C2 = Epoch(1), CallId("c1"), CallId("c2")
+MAIL = RequestedCall(tool="mail", args={})
+OPERATOR_HALT = Halt(scope="all")
+
+
+class Shell:
+    """Answers the operations of a session, and is the journal of its run."""
+
+    def __init__(self, run: Scenario | None = None) -> None:
+        self.journal = run or given(LEASED_RUN[0])
+        self.now = START_TIME
+        take = TakeLease(holder="w1", agent_fingerprint="")
+        self.session = Session(self.journal.state, take, reserve_nothing, start_all)
+
+    def ready(self, *inputs: DriverInput, hooks_running: bool = False) -> Step:
+        """Begin a turn with these inputs."""
+        return self.session.receive(Ready(inputs=inputs, hooks_running=hooks_running), self.now)
+
+    def append(self, operation: Operation) -> Step:
+        """Append the batch of `operation`, and report it."""
+        batch = self.write(operation)
+        epoch = None if batch.lease == "none" else self.journal.state.epoch
+        return self.session.receive(Appended(at=batch.batch.now, epoch=epoch), self.now)
+
+    def write(self, operation: Operation) -> AppendBatch:
+        """Append the batch of `operation`; the session does not learn of it."""
+        assert isinstance(operation, AppendBatch)
+        assert operation.batch.base.seq == self.journal.state.seq
+        self.journal = self.journal.follows(operation.batch.entries)
+        return operation
+
+    def send(self, control: Control) -> Seq:
+        """Append a control, as another process does; return its seq."""
+        self.journal = self.journal.when(control)
+        return self.journal.state.seq
+
+    def read(self, operation: Operation) -> Step:
+        """Read the journal for the session."""
+        assert isinstance(operation, ReadJournal)
+        records = self.journal.records[operation.after :]
+        return self.session.receive(JournalRead(records=records), self.now)
+
+    def take_lease(self) -> Step:
+        """Take the lease; the model call c1 is in flight then."""
+        return self.append(self.ready().operation)
+
+    def reply(self, *uses: RequestedCall, call: CallId = C1, text: str = "") -> DriverInput:
+        """Return the input that ends a model call."""
+        done = CallDone(call=call, reply=Reply(uses=uses, text=text))
+        return CloseCall(epoch=self.journal.state.epoch, outcome=done)
+
+
+def kinds(entries: Sequence[Entry] | Sequence[Record]) -> list[type]:
+    """Return the types of entries."""
+    return [type(entry) for entry in entries]
+
+
+def test_the_lease_and_the_first_start_are_one_append_and_then_the_call_is_made() -> None:
+    shell = Shell()
+    step = shell.ready()
+    assert isinstance(step.operation, AppendBatch)
+    assert step.operation.lease == "take"
+    assert step.started == ()
+    step = shell.append(step.operation)
+    assert kinds(step.started) == [LeaseTaken, CallStarted]
+    assert step.operation == WaitForNews(until=None)
+
+
+def test_a_run_that_cannot_be_driven_is_not_taken() -> None:
+    shell = Shell(given(LEASED_RUN[0]).when(Pause()))
+    assert shell.ready().operation == Finish()
+
+
+def test_a_lease_of_another_worker_ends_the_session() -> None:
+    shell = Shell()
+    shell.ready()
+    step = shell.session.receive(NotAppended(reason="leased"), shell.now)
+    assert step.operation == Finish()
+
+
+def test_the_end_of_one_call_and_the_start_of_the_next_are_one_append() -> None:
+    shell = Shell()
+    shell.take_lease()
+    step = shell.ready(shell.reply(MAIL))
+    assert isinstance(step.operation, AppendBatch)
+    assert kinds(step.operation.batch.entries) == [CallDone, CallStarted]
+    assert step.settled_count == 0
+    step = shell.append(step.operation)
+    assert (step.settled_count, step.late) == (1, frozenset())
+
+
+def test_a_session_ends_when_the_run_has_ended() -> None:
+    shell = Shell()
+    shell.take_lease()
+    step = shell.append(shell.ready(shell.reply(text="done")).operation)
+    assert kinds(step.started) == [CallDone, RunCompleted]
+    assert step.has_changed
+    assert step.operation == Finish()
+
+
+def test_a_control_that_came_first_is_read_before_anything_is_decided() -> None:
+    shell = Shell()
+    shell.take_lease()
+    assert shell.session.notice(JournalGrew(seq=shell.send(Pause())))
+    step = shell.read(shell.ready(shell.reply(MAIL)).operation)
+    assert step.has_changed
+    assert step.operation == Proceed()
+    step = shell.ready()
+    assert step.effects == (AbortCall(call=C1, reason="paused"),)
+    assert isinstance(step.operation, WaitForNews)
+
+
+def test_a_conflict_starts_nothing_and_decides_again_on_the_new_state() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.ready(shell.reply(MAIL))
+    shell.send(Pause())
+    step = shell.session.receive(NotAppended(reason="conflict"), shell.now)
+    assert (step.operation, step.started, step.settled_count) == (Proceed(), (), 0)
+    step = shell.read(shell.ready(shell.reply(MAIL)).operation)
+    step = shell.append(shell.ready(shell.reply(MAIL)).operation)
+    assert kinds(step.started) == [CallDone, RunPaused]
+    assert step.operation == Finish()
+
+
+def test_the_announcement_of_our_own_append_ends_no_wait() -> None:
+    shell = Shell()
+    operation = shell.ready().operation
+    shell.write(operation)
+    assert not shell.session.notice(JournalGrew(seq=shell.journal.state.seq))
+
+
+def test_a_control_that_is_announced_during_a_read_is_read_next() -> None:
+    """A failed append has left the session with a seq that does not exist."""
+    shell = Shell()
+    shell.take_lease()
+    shell.ready(shell.reply(MAIL))
+    shell.session.receive(NotAppended(reason="unavailable"), shell.now)
+    operation = shell.ready(shell.reply(MAIL)).operation
+    records = shell.journal.records[shell.session.state.seq :]
+    shell.session.notice(JournalGrew(seq=shell.send(Cancel())))
+    shell.session.receive(JournalRead(records=records), shell.now)
+    assert isinstance(operation, ReadJournal)
+    assert isinstance(shell.ready().operation, ReadJournal)
+
+
+def test_a_read_that_failed_is_repeated() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.session.notice(JournalGrew(seq=shell.send(Pause())))
+    shell.ready()
+    assert shell.session.receive(ReadFailed(), shell.now).operation == WaitForStore()
+    assert isinstance(shell.ready().operation, ReadJournal)
+
+
+def test_an_append_that_the_store_refused_for_now_is_tried_again() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.ready(shell.reply(MAIL))
+    step = shell.session.receive(NotAppended(reason="unavailable"), shell.now)
+    assert (step.operation, step.settled_count) == (WaitForStore(), 0)
+    shell.read(shell.ready(shell.reply(MAIL)).operation)
+    step = shell.append(shell.ready(shell.reply(MAIL)).operation)
+    assert kinds(step.started) == [CallDone, CallStarted]
+
+
+def test_a_batch_whose_reply_was_lost_is_recognized_although_a_read_fails() -> None:
+    """Its calls are made: the journal has them as started."""
+    shell = Shell()
+    shell.take_lease()
+    shell.write(shell.ready(shell.reply(MAIL)).operation)
+    step = shell.session.receive(NotAppended(reason="unknown"), shell.now)
+    assert (step.operation, step.started) == (WaitForStore(), ())
+    shell.ready(shell.reply(MAIL))
+    shell.session.receive(ReadFailed(), shell.now)
+    shell.send(Pause())
+    step = shell.read(shell.ready(shell.reply(MAIL)).operation)
+    assert kinds(step.started) == [CallDone, CallStarted]
+    assert step.settled_count == 1
+    assert shell.session.state == shell.journal.state
+
+
+def test_a_batch_whose_reply_was_lost_and_that_is_not_in_the_journal_is_decided_again() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.ready(shell.reply(MAIL))
+    shell.session.receive(NotAppended(reason="unknown"), shell.now)
+    step = shell.read(shell.ready(shell.reply(MAIL)).operation)
+    assert (step.started, step.settled_count) == ((), 0)
+    assert isinstance(shell.ready(shell.reply(MAIL)).operation, AppendBatch)
+
+
+def test_a_lease_whose_reply_was_lost_is_taken_again() -> None:
+    shell = Shell()
+    shell.write(shell.ready().operation)
+    shell.session.receive(NotAppended(reason="unknown"), shell.now)
+    step = shell.read(shell.ready().operation)
+    assert step.started == ()
+    operation = shell.ready().operation
+    assert isinstance(operation, AppendBatch)
+    assert operation.lease == "take"
+
+
+def test_a_retry_time_that_passes_during_the_append_is_not_forgotten() -> None:
+    shell = Shell()
+    shell.take_lease()
+    retry_at = Micros(shell.now + 5)
+    failed = CallFailed(call=C1, error="529", transient=True, retry_at=retry_at)
+    operation = shell.ready(CloseCall(epoch=E1, outcome=failed)).operation
+    shell.write(operation)
+    shell.now = Micros(shell.now + 10)
+    step = shell.session.receive(Appended(at=START_TIME, epoch=E1), shell.now)
+    assert step.operation == WaitForNews(until=retry_at)
+    assert kinds(shell.append(shell.ready().operation).started) == [CallStarted]
+
+
+def test_an_input_whose_call_was_closed_without_it_is_late() -> None:
+    shell = Shell()
+    shell.take_lease()
+    step = shell.append(shell.ready(shell.reply(MAIL), shell.reply(MAIL)).operation)
+    assert (step.settled_count, step.late) == (2, frozenset({1}))
+    step = shell.ready(shell.reply(MAIL))
+    assert (step.settled_count, step.late) == (1, frozenset({0}))
+
+
+def test_a_question_that_a_cancel_has_overtaken_ends_its_call() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.append(shell.ready(shell.reply(MAIL)).operation)
+    shell.session.notice(JournalGrew(seq=shell.send(Cancel())))
+    shell.read(shell.ready().operation)
+    step = shell.append(shell.ready(AskPerson(epoch=E1, call=C2, question="?")).operation)
+    assert AskOpened not in kinds(step.started)
+    assert shell.session.state.phase is Phase.CANCELLED
+    assert step.late == frozenset({0})
+
+
+def test_a_halt_is_recorded_and_the_lease_is_given_back_after_the_last_call() -> None:
+    shell = Shell()
+    shell.take_lease()
+    assert shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    step = shell.append(shell.ready().operation)
+    assert kinds(step.started) == [RunHalted]
+    assert step.effects == (AbortCall(call=C1, reason="halted"),)
+    step = shell.append(shell.ready(shell.reply(text="done")).operation)
+    assert kinds(step.started) == [CallDone, LeaseReleased]
+    assert step.operation == Finish()
+
+
+def test_a_halt_that_is_set_during_an_append_is_recorded_by_the_next() -> None:
+    shell = Shell()
+    shell.take_lease()
+    operation = shell.ready(shell.reply(MAIL)).operation
+    shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    shell.append(operation)
+    assert kinds(shell.append(shell.ready().operation).started) == [RunHalted]
+
+
+def test_a_halt_that_the_store_reports_is_recorded_under_the_lease() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.ready(shell.reply(MAIL))
+    halted = NotAppended(reason="halted", halt=OPERATOR_HALT)
+    assert shell.session.receive(halted, shell.now).operation == Proceed()
+    shell.read(shell.ready(shell.reply(MAIL)).operation)
+    step = shell.append(shell.ready(shell.reply(MAIL)).operation)
+    assert kinds(step.started) == [CallDone, RunHalted, LeaseReleased]
+
+
+def test_a_run_that_is_not_taken_yet_is_halted_without_a_lease() -> None:
+    shell = Shell()
+    shell.ready()
+    shell.session.receive(NotAppended(reason="halted", halt=OPERATOR_HALT), shell.now)
+    shell.read(shell.ready().operation)
+    operation = shell.ready().operation
+    assert isinstance(operation, AppendBatch)
+    assert operation.lease == "none"
+    assert shell.append(operation).operation == Proceed()
+    assert shell.ready().operation == Finish()
+    assert shell.journal.state.phase is Phase.HALTED
+
+
+def test_timers_are_appended_without_the_lease_and_before_the_inputs() -> None:
+    run = given(LEASED_RUN[0])
+    shell = Shell(run)
+    shell.take_lease()
+    until = Micros(shell.now + 5)
+    shell.session.notice(JournalGrew(seq=shell.send(Pause(until=until))))
+    shell.read(shell.ready().operation)
+    assert shell.ready().operation == WaitForNews(until=until)
+    shell.now = until
+    shell.journal = shell.journal.at(until)
+    operation = shell.ready(shell.reply(MAIL)).operation
+    assert isinstance(operation, AppendBatch)
+    assert operation.lease == "none"
+    step = shell.append(operation)
+    assert (step.operation, step.settled_count) == (Proceed(), 0)
+    step = shell.append(shell.ready(shell.reply(MAIL)).operation)
+    assert kinds(step.started) == [CallDone, CallStarted]
+
+
+def test_a_worker_that_stands_down_stops_its_calls_and_gives_the_lease_back() -> None:
+    shell = Shell()
+    shell.take_lease()
+    assert shell.session.notice(StandDownRequested(reason="shutdown"))
+    step = shell.ready()
+    assert step.stops_calls
+    assert isinstance(step.operation, WaitForNews)
+    step = shell.append(shell.ready(shell.reply(MAIL)).operation)
+    assert kinds(step.started) == [CallDone, LeaseReleased]
+    assert step.operation == Finish()
+
+
+def test_a_run_does_not_rest_while_a_check_or_a_stop_condition_runs() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.session.notice(JournalGrew(seq=shell.send(Pause())))
+    shell.read(shell.ready().operation)
+    step = shell.ready(shell.reply(text="done"), hooks_running=True)
+    assert shell.append(step.operation).operation == WaitForNews(until=None)
+    step = shell.append(shell.ready().operation)
+    assert kinds(step.started) == [RunPaused]
+
+
+def test_a_worker_that_stands_down_waits_for_a_check_too() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.session.notice(StandDownRequested(reason="shutdown"))
+    step = shell.append(shell.ready(shell.reply(MAIL), hooks_running=True).operation)
+    assert kinds(step.started) == [CallDone]
+    assert isinstance(step.operation, WaitForNews)
+
+
+def test_nothing_is_read_or_appended_after_the_lease_is_lost() -> None:
+    shell = Shell()
+    shell.take_lease()
+    operation = shell.ready(shell.reply(MAIL)).operation
+    assert shell.session.notice(LeaseLost())
+    assert shell.append(operation).operation == Finish()
+    assert shell.ready(shell.reply(MAIL)).operation == Finish()
+
+
+def test_the_state_has_the_time_that_the_store_has_stamped() -> None:
+    shell = Shell()
+    operation = shell.ready().operation
+    assert isinstance(operation, AppendBatch)
+    later = Micros(shell.now + 7)
+    shell.journal = shell.journal.at(later).follows(operation.batch.entries)
+    shell.session.receive(Appended(at=later, epoch=E1), shell.now)
+    assert shell.session.state == shell.journal.state
