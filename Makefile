@@ -87,15 +87,11 @@ web: $(READY) ## tsc: check the types of the page's scripts
 
 # Collecting the tests imports all of their modules, so Python stores the bytecode of each. Without
 # this, the test processes of one run would all compile the same modules at the same time.
-COLLECT := -m pytest --collect-only -qqq
+COLLECT := --collect-only -qqq
 HIDE_COUNTS := sed '/: [0-9]*$$/d; /^$$/d'
 bytecode: $(READY) ## create the environments of the other Pythons; compile the imports of all tests
-	@$(BIN)/python $(COLLECT) | $(HIDE_COUNTS)
-	@for version in $(OTHER_VERSIONS); do \
-	    if tools/find-python $$version >/dev/null; then \
-	        $(MAKE) .venv-$$version/.ready; \
-	        .venv-$$version/bin/python $(COLLECT) $(LIBRARY) | $(HIDE_COUNTS); \
-	    fi; done
+	@$(PYTEST) $(COLLECT) | $(HIDE_COUNTS)
+	@$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(COLLECT) $(LIBRARY) | $(HIDE_COUNTS)
 
 programs: $(READY) ## find or install programs for the tests: Chromium, pgbouncer, tmux, zsh, fish
 	@$(BIN)/python tools/programs.py
