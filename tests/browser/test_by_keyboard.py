@@ -143,6 +143,7 @@ async def test_a_run_is_started_steered_answered_and_cancelled_by_keys_alone(
     await cancel(keyboard)
     await expect(badge).to_contain_text("Cancelled by you")
     await keyboard.expect_focus("", "section")  # the buttons are gone, the bar is not
+    await expect(page.get_by_role("button", name="Read the report")).to_be_visible()
     await keyboard.tab_to("Read the report")
     await keyboard.press("Enter")
     await expect(page.locator("midrun-report h2")).to_be_focused()

@@ -265,7 +265,7 @@ export function renderUnsureRows(run, settle) {
 
 /**
  * Render the button that scrolls to the asks of a waiting run or the report of a cancelled one.
- * Each panel is null where the page does not show it.
+ * Each panel is null where the page does not show it, and while the report is not loaded.
  * @param {Run} run
  * @param {{reveal(): void} | null} asks @param {{reveal(): void} | null} report
  */

@@ -270,7 +270,7 @@ export class MidrunControls extends StoreElement {
     const { store, view: run } = this;
     if (!store || !run) return this._renderEmpty();
     return html`<section class="bar" part="bar" aria-label="Run controls">
-      ${renderStatusRow(store, run, renderJumpLink(run, this._asks, this._report))}
+      ${renderStatusRow(store, run, renderJumpLink(run, this._asks, store.report && this._report))}
       ${renderLostRow(store)} ${renderHaltRow(store, run)}
       ${renderPausingRow(store, run, (verb, body) => void this._send(verb, body))}
       ${this.sheet === "cancel" || run.hold_until ? renderHoldRow(store, run) : nothing}
