@@ -13,14 +13,14 @@ One turn of a session:
 2. The session builds one `Batch`: first timers that are due, then the inputs, a halt, and
    everything that follows from the journal alone (`scheduler.advance`). The step is
    `AppendBatch`. The end of one call and the start of the next are one append.
-3. After `Appended` the step names the calls to make (`started`), the inputs that are recorded,
-   and the effects that need no entry. Then the session waits.
+3. After `Appended` the step has the entries whose calls are to be made (`appended`), the
+   inputs that are recorded, and the effects that need no entry. Then the session waits.
 
 If another writer appended first (`NotAppended`), nothing of the batch was applied: the session
 reads on and decides everything again on the new state. If the store did not answer, the batch
 may have been appended: the session reads on, and recognizes its own entries.
 
-Invariants: no call is named in `started` whose start is not in the journal. And no control is
+Invariants: `appended` has no start of a call that is not in the journal. And no control is
 overlooked: a control that was appended before the start of a call makes that append conflict.
 """
 
@@ -39,7 +39,7 @@ from midrun.core.driver_inputs import (
     TakeLease,
     Wake,
 )
-from midrun.core.effects import DriverEffect
+from midrun.core.effects import AbortCall, ControlChild, DriverEffect
 from midrun.core.entries import CallAborted, Entry, Record
 from midrun.core.evolve import apply_entries, fold
 from midrun.core.ids import Epoch, Micros, Seq
@@ -132,7 +132,6 @@ class NotAppended(Value, kw_only=True):
 
 
 Result = Ready | JournalRead | ReadFailed | Appended | NotAppended
-Event = Notice | Result
 
 
 # ── steps ─────────────────────────────────────────────────────────────────────────────────
@@ -180,7 +179,7 @@ class Step(Struct, frozen=True, kw_only=True):
     """The next operation, and the work to do before it."""
 
     operation: Operation
-    started: tuple[Entry, ...] = ()  # entries that start calls, undos and releases: make them
+    appended: tuple[Entry, ...] = ()  # make the calls, undos and releases that these start
     effects: tuple[DriverEffect, ...] = ()
     settled_count: int = 0  # so many inputs, from the oldest on, are recorded or late
     late: frozenset[int] = frozenset()  # positions of those whose call was closed without them
@@ -266,7 +265,8 @@ class Session:
     def _begin_turn(self, ready: Ready, now: Micros) -> Step:
         if self._is_lease_lost:
             return Step(operation=Finish())
-        self._batch_halt = self._batch_halt if self._is_batch_unknown else None
+        if not self._is_batch_unknown:
+            self._input_count, self._late, self._batch_halt = 0, frozenset(), None
         if self.is_behind or self._is_batch_unknown:
             return self._read()
         if self._epoch is None:
@@ -274,12 +274,16 @@ class Session:
         # The entries that were just read may have ended the lease.
         if not self.holds_lease:
             return Step(operation=Finish())
-        batch = Batch(self.state, now)
+        timers = Batch(self.state, now)
         if self._is_timer_due(now):
+            timers.add(Wake())
+        if timers.entries:
             # An input of the clock, not of the lease holder: it has an append of its own.
-            batch.add(Wake())
-            if batch.entries:
-                return self._append(batch, "none")
+            return self._append(timers, "none")
+        return self._decide(ready, Batch(self.state, now))
+
+    def _decide(self, ready: Ready, batch: Batch) -> Step:
+        """Decide everything of this turn into `batch`, and append it."""
         # `decide` refuses an input whose call the journal has closed by now. It may still tell
         # something about an effect, so the shell reports it as late, but only after the append:
         # until then the decision rests on a state that may be outdated.
@@ -350,13 +354,19 @@ class Session:
             operation=WaitForNews(until=self._find_next_time(batch))
             if self.holds_lease
             else Finish(),
-            started=tuple(batch.entries),
-            effects=list_effects(self.state),
+            appended=tuple(batch.entries),
+            effects=self._list_effects(),
             settled_count=self._input_count,
             late=self._late,
             has_changed=changed,
             stops_calls=self._is_leaving,
         )
+
+    def _list_effects(self) -> tuple[DriverEffect, ...]:
+        effects = list_effects(self.state)
+        if self._is_leaving:  # the next worker runs checks and stop conditions
+            return tuple(e for e in effects if isinstance(e, AbortCall | ControlChild))
+        return effects
 
     def _find_next_time(self, batch: Batch) -> Micros | None:
         times = [find_wake_time(self.state) if self.state.phase in TIMED_PHASES else None]
@@ -373,22 +383,23 @@ class Session:
         """Add the entries that were read to the state."""
         batch, is_unknown = self._batch, self._is_batch_unknown
         self._batch, self._is_batch_unknown = None, False
-        started: tuple[Entry, ...] = ()
+        appended: tuple[Entry, ...] = ()
         if is_unknown and batch is not None:
             # Other writers may have appended after the batch, but not in between: it is one
             # append. If it is there, its calls must be made: the journal has them as started,
             # and the run would wait for them for ever.
             count = len(batch.entries)
             if [record.entry for record in records[:count]] == batch.entries:
-                started = tuple(batch.entries)
+                appended = tuple(batch.entries)
         self.state = fold(self.state.run, records, self.state)
         self._known_seq = max(self._known_seq, self.state.seq)
-        if not started:
+        if not appended:
             return Step(operation=Proceed(), has_changed=True)
         self._forget_halt()
         return Step(
             operation=Proceed(),
-            started=started,
+            # Another worker that has taken the lease meanwhile has closed these calls.
+            appended=appended if self.holds_lease else (),
             settled_count=self._input_count,
             late=self._late,
             has_changed=True,

@@ -203,7 +203,7 @@ class CallDispatcher:
         # Without abandoned calls. The key has the operation, as a call and its check or undo
         # have the same call id.
         self._in_flight: dict[tuple[str, OperationKind], InFlightCall] = {}
-        self._evaluating_stops: dict[str, anyio.CancelScope] = {}
+        self._evaluating_stops: dict[str, StopEvaluation] = {}
         self._last_plan: tuple[int, tuple[PlanItem, ...]] = (-1, ())  # see `_set_plan`
         self._is_closed = False
 
@@ -351,7 +351,9 @@ class CallDispatcher:
             operation == "check" for _, operation in self._in_flight
         )
 
-    def stop_unwanted_hooks(self, effects: Sequence[DriverEffect], state: State) -> None:
+    def stop_unwanted_hooks(
+        self, effects: Sequence[DriverEffect], state: State, *, is_leaving: bool
+    ) -> None:
         """Stop the checks and stop conditions that `effects` do not list any more.
 
         The run is being paused, say. It must not come to rest while user code runs, so the run
@@ -365,9 +367,15 @@ class CallDispatcher:
                 reason = HOOK_STOP_REASONS.get(state.phase, "redirected")
                 self._stop_call(in_flight, reason)
         names = {e.name for e in effects if isinstance(e, EvaluateStopCondition)}
-        for name, scope in self._evaluating_stops.items():
-            if name not in names:
-                scope.cancel()
+        for name, evaluation in self._evaluating_stops.items():
+            if name in names:
+                continue
+            evaluation.scope.cancel()
+            # As for a call: a run that is being cancelled or given back waits for one grace.
+            must_wait = not is_leaving and state.phase is not Phase.CANCELLING
+            if not (must_wait or evaluation.is_grace_running):
+                evaluation.is_grace_running = True
+                self._context.task_group.start_soon(self._abandon_stop, name, evaluation)
 
     def apply(self, effects: Sequence[DriverEffect], state: State) -> None:
         """Carry out the effects that need no entry: aborts, checks, custom stop conditions.
@@ -400,25 +408,38 @@ class CallDispatcher:
                 case CheckCall(call=call) if (call, "check") not in self._in_flight:
                     self._start_call(state, call, "check")
                 case EvaluateStopCondition(name=name) if name not in self._evaluating_stops:
-                    self._evaluating_stops[name] = anyio.CancelScope()
+                    self._evaluating_stops[name] = StopEvaluation()
                     self._context.task_group.start_soon(self._evaluate_stop, name, state)
                 case _:
                     continue
 
     async def _evaluate_stop(self, name: str, state: State) -> None:
         verdict: RecordStopVerdict | FailRun | None = None
-        with self._evaluating_stops[name]:
+        evaluation = self._evaluating_stops[name]
+        with evaluation.scope:
             verdict = await evaluate_stop(
                 self._context, name, state, agent=self._agent, epoch=self.epoch
             )
         await absorb_stray_cancellation()
         if verdict is not None:
             verdict = await redact_struct(self._context.secret_registry, self._run_id, verdict)
+        evaluation.ended.set()
+        if self._evaluating_stops.get(name) is not evaluation:
+            return  # abandoned
         del self._evaluating_stops[name]
         if verdict is None:  # it was stopped; the condition is evaluated again later
             self._wakeup.set()
         elif not self._is_closed:
             self._submit(verdict)
+
+    async def _abandon_stop(self, name: str, evaluation: "StopEvaluation") -> None:
+        """Wait no longer than the grace for a stop condition that does not stop."""
+        with anyio.move_on_after(self._agent.grace.total_seconds()):
+            await evaluation.ended.wait()
+            return
+        if self._evaluating_stops.get(name) is evaluation:
+            del self._evaluating_stops[name]
+            self._wakeup.set()
 
     # ── stopping calls ────────────────────────────────────────────────────────────────────
 
@@ -505,8 +526,8 @@ class CallDispatcher:
         self.pending_inputs.clear()
         for in_flight in self._in_flight.values():
             in_flight.abort(FENCED_REASON)
-        for scope in self._evaluating_stops.values():
-            scope.cancel()
+        for evaluation in self._evaluating_stops.values():
+            evaluation.scope.cancel()
 
     # ── late results ──────────────────────────────────────────────────────────────────────
 
@@ -585,6 +606,17 @@ async def _refuse_save(_: Json) -> None:
         "call.save",
         "cannot save progress in an undo, a release or a check. Save it in the tool itself.",
     )
+
+
+class StopEvaluation:
+    """A custom stop condition that is being evaluated."""
+
+    __slots__ = ("ended", "is_grace_running", "scope")
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+        self.is_grace_running = False  # after it, the run waits no longer
 
 
 class SaveWaiter:

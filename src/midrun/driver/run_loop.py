@@ -199,8 +199,8 @@ class RunLoop:
             self._dispatcher.begin_shutdown()
         # If `fence` was called during the append, the dispatcher is closed and makes none of
         # these calls; the next lease closes them as unknown.
-        if step.started:
-            self._dispatcher.start(step.started, self.state)
+        if step.appended:
+            self._dispatcher.start(step.appended, self.state)
         settled = self._dispatcher.pending_inputs[: step.settled_count]
         del self._dispatcher.pending_inputs[: step.settled_count]
         for position, pending in enumerate(settled):
@@ -212,7 +212,9 @@ class RunLoop:
             if is_late:
                 self._dispatcher.report_late(pending)
         if isinstance(step.operation, WaitForNews | Finish):
-            self._dispatcher.stop_unwanted_hooks(step.effects, self.state)
+            self._dispatcher.stop_unwanted_hooks(
+                step.effects, self.state, is_leaving=step.stops_calls
+            )
             effects = self._suspects.runnable(step.effects, self.state)
             self._dispatcher.apply(effects, self.state)
 

@@ -108,9 +108,9 @@ def test_the_lease_and_the_first_start_are_one_append_and_then_the_call_is_made(
     step = shell.ready()
     assert isinstance(step.operation, AppendBatch)
     assert step.operation.lease == "take"
-    assert step.started == ()
+    assert step.appended == ()
     step = shell.append(step.operation)
-    assert kinds(step.started) == [LeaseTaken, CallStarted]
+    assert kinds(step.appended) == [LeaseTaken, CallStarted]
     assert step.operation == WaitForNews(until=None)
 
 
@@ -141,7 +141,7 @@ def test_a_session_ends_when_the_run_has_ended() -> None:
     shell = Shell()
     shell.take_lease()
     step = shell.append(shell.ready(shell.reply(text="done")).operation)
-    assert kinds(step.started) == [CallDone, RunCompleted]
+    assert kinds(step.appended) == [CallDone, RunCompleted]
     assert step.has_changed
     assert step.operation == Finish()
 
@@ -164,10 +164,10 @@ def test_a_conflict_starts_nothing_and_decides_again_on_the_new_state() -> None:
     shell.ready(shell.reply(MAIL))
     shell.send(Pause())
     step = shell.session.receive(NotAppended(reason="conflict"), shell.now)
-    assert (step.operation, step.started, step.settled_count) == (Proceed(), (), 0)
+    assert (step.operation, step.appended, step.settled_count) == (Proceed(), (), 0)
     step = shell.read(shell.ready(shell.reply(MAIL)).operation)
     step = shell.append(shell.ready(shell.reply(MAIL)).operation)
-    assert kinds(step.started) == [CallDone, RunPaused]
+    assert kinds(step.appended) == [CallDone, RunPaused]
     assert step.operation == Finish()
 
 
@@ -209,7 +209,7 @@ def test_an_append_that_the_store_refused_for_now_is_tried_again() -> None:
     assert (step.operation, step.settled_count) == (WaitForStore(), 0)
     shell.read(shell.ready(shell.reply(MAIL)).operation)
     step = shell.append(shell.ready(shell.reply(MAIL)).operation)
-    assert kinds(step.started) == [CallDone, CallStarted]
+    assert kinds(step.appended) == [CallDone, CallStarted]
 
 
 def test_a_batch_whose_reply_was_lost_is_recognized_although_a_read_fails() -> None:
@@ -218,12 +218,12 @@ def test_a_batch_whose_reply_was_lost_is_recognized_although_a_read_fails() -> N
     shell.take_lease()
     shell.write(shell.ready(shell.reply(MAIL)).operation)
     step = shell.session.receive(NotAppended(reason="unknown"), shell.now)
-    assert (step.operation, step.started) == (WaitForStore(), ())
+    assert (step.operation, step.appended) == (WaitForStore(), ())
     shell.ready(shell.reply(MAIL))
     shell.session.receive(ReadFailed(), shell.now)
     shell.send(Pause())
     step = shell.read(shell.ready(shell.reply(MAIL)).operation)
-    assert kinds(step.started) == [CallDone, CallStarted]
+    assert kinds(step.appended) == [CallDone, CallStarted]
     assert step.settled_count == 1
     assert shell.session.state == shell.journal.state
 
@@ -234,7 +234,7 @@ def test_a_batch_whose_reply_was_lost_and_that_is_not_in_the_journal_is_decided_
     shell.ready(shell.reply(MAIL))
     shell.session.receive(NotAppended(reason="unknown"), shell.now)
     step = shell.read(shell.ready(shell.reply(MAIL)).operation)
-    assert (step.started, step.settled_count) == ((), 0)
+    assert (step.appended, step.settled_count) == ((), 0)
     assert isinstance(shell.ready(shell.reply(MAIL)).operation, AppendBatch)
 
 
@@ -243,7 +243,7 @@ def test_a_lease_whose_reply_was_lost_is_taken_again() -> None:
     shell.write(shell.ready().operation)
     shell.session.receive(NotAppended(reason="unknown"), shell.now)
     step = shell.read(shell.ready().operation)
-    assert step.started == ()
+    assert step.appended == ()
     operation = shell.ready().operation
     assert isinstance(operation, AppendBatch)
     assert operation.lease == "take"
@@ -259,7 +259,7 @@ def test_a_retry_time_that_passes_during_the_append_is_not_forgotten() -> None:
     shell.now = Micros(shell.now + 10)
     step = shell.session.receive(Appended(at=START_TIME, epoch=E1), shell.now)
     assert step.operation == WaitForNews(until=retry_at)
-    assert kinds(shell.append(shell.ready().operation).started) == [CallStarted]
+    assert kinds(shell.append(shell.ready().operation).appended) == [CallStarted]
 
 
 def test_an_input_whose_call_was_closed_without_it_is_late() -> None:
@@ -278,7 +278,7 @@ def test_a_question_that_a_cancel_has_overtaken_ends_its_call() -> None:
     shell.session.notice(JournalGrew(seq=shell.send(Cancel())))
     shell.read(shell.ready().operation)
     step = shell.append(shell.ready(AskPerson(epoch=E1, call=C2, question="?")).operation)
-    assert AskOpened not in kinds(step.started)
+    assert AskOpened not in kinds(step.appended)
     assert shell.session.state.phase is Phase.CANCELLED
     assert step.late == frozenset({0})
 
@@ -288,10 +288,10 @@ def test_a_halt_is_recorded_and_the_lease_is_given_back_after_the_last_call() ->
     shell.take_lease()
     assert shell.session.notice(HaltSet(halt=OPERATOR_HALT))
     step = shell.append(shell.ready().operation)
-    assert kinds(step.started) == [RunHalted]
+    assert kinds(step.appended) == [RunHalted]
     assert step.effects == (AbortCall(call=C1, reason="halted"),)
     step = shell.append(shell.ready(shell.reply(text="done")).operation)
-    assert kinds(step.started) == [CallDone, LeaseReleased]
+    assert kinds(step.appended) == [CallDone, LeaseReleased]
     assert step.operation == Finish()
 
 
@@ -301,7 +301,7 @@ def test_a_halt_that_is_set_during_an_append_is_recorded_by_the_next() -> None:
     operation = shell.ready(shell.reply(MAIL)).operation
     shell.session.notice(HaltSet(halt=OPERATOR_HALT))
     shell.append(operation)
-    assert kinds(shell.append(shell.ready().operation).started) == [RunHalted]
+    assert kinds(shell.append(shell.ready().operation).appended) == [RunHalted]
 
 
 def test_a_halt_that_the_store_reports_is_recorded_under_the_lease() -> None:
@@ -312,7 +312,7 @@ def test_a_halt_that_the_store_reports_is_recorded_under_the_lease() -> None:
     assert shell.session.receive(halted, shell.now).operation == Proceed()
     shell.read(shell.ready(shell.reply(MAIL)).operation)
     step = shell.append(shell.ready(shell.reply(MAIL)).operation)
-    assert kinds(step.started) == [CallDone, RunHalted, LeaseReleased]
+    assert kinds(step.appended) == [CallDone, RunHalted, LeaseReleased]
 
 
 def test_a_run_that_is_not_taken_yet_is_halted_without_a_lease() -> None:
@@ -344,7 +344,23 @@ def test_timers_are_appended_without_the_lease_and_before_the_inputs() -> None:
     step = shell.append(operation)
     assert (step.operation, step.settled_count) == (Proceed(), 0)
     step = shell.append(shell.ready(shell.reply(MAIL)).operation)
-    assert kinds(step.started) == [CallDone, CallStarted]
+    assert kinds(step.appended) == [CallDone, CallStarted]
+
+
+def test_a_lost_reply_to_a_timer_does_not_drop_the_inputs() -> None:
+    shell = Shell()
+    shell.take_lease()
+    until = Micros(shell.now + 5)
+    shell.session.notice(JournalGrew(seq=shell.send(Pause(until=until))))
+    shell.read(shell.ready().operation)
+    late = CloseCall(epoch=Epoch(9), outcome=CallDone(call=C1))
+    assert shell.ready(late).settled_count == 1
+    shell.now = until
+    shell.journal = shell.journal.at(until)
+    shell.write(shell.ready(shell.reply(MAIL)).operation)
+    shell.session.receive(NotAppended(reason="unknown"), shell.now)
+    step = shell.read(shell.ready(shell.reply(MAIL)).operation)
+    assert step.settled_count == 0
 
 
 def test_a_worker_that_stands_down_stops_its_calls_and_gives_the_lease_back() -> None:
@@ -355,7 +371,7 @@ def test_a_worker_that_stands_down_stops_its_calls_and_gives_the_lease_back() ->
     assert step.stops_calls
     assert isinstance(step.operation, WaitForNews)
     step = shell.append(shell.ready(shell.reply(MAIL)).operation)
-    assert kinds(step.started) == [CallDone, LeaseReleased]
+    assert kinds(step.appended) == [CallDone, LeaseReleased]
     assert step.operation == Finish()
 
 
@@ -367,7 +383,7 @@ def test_a_run_does_not_rest_while_a_check_or_a_stop_condition_runs() -> None:
     step = shell.ready(shell.reply(text="done"), hooks_running=True)
     assert shell.append(step.operation).operation == WaitForNews(until=None)
     step = shell.append(shell.ready().operation)
-    assert kinds(step.started) == [RunPaused]
+    assert kinds(step.appended) == [RunPaused]
 
 
 def test_a_worker_that_stands_down_waits_for_a_check_too() -> None:
@@ -375,7 +391,7 @@ def test_a_worker_that_stands_down_waits_for_a_check_too() -> None:
     shell.take_lease()
     shell.session.notice(StandDownRequested(reason="shutdown"))
     step = shell.append(shell.ready(shell.reply(MAIL), hooks_running=True).operation)
-    assert kinds(step.started) == [CallDone]
+    assert kinds(step.appended) == [CallDone]
     assert isinstance(step.operation, WaitForNews)
 
 

@@ -1,6 +1,7 @@
 """The run loop: lease, conflicts, controls that wake it, halts, store failures, its end."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import anyio
 import pytest
@@ -30,6 +31,7 @@ from midrun.core.stops import MaxTime, MaxTokens
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
 from midrun.driver.journal_writer import load_run_state
+from midrun.driver.run_loop import RunLoop
 from midrun.errors import (
     NoRoom,
     StaleEpoch,
@@ -551,12 +553,10 @@ async def evaluate_slow_condition(_: object) -> bool:
     return await slow_condition.run()
 
 
-@pytest.mark.parametrize("control", [Pause(), Cancel()], ids=["pause", "cancel"])
-@pytest.mark.parametrize("hook_kind", ["check", "stop condition"])
-async def test_a_run_comes_to_rest_only_after_its_checks_and_stop_conditions_have_ended(
-    parts: DriverParts, monkeypatch: pytest.MonkeyPatch, hook_kind: str, control: Control
-) -> None:
-    """It never says paused, or cancelled, while user code runs."""
+async def start_with_slow_hook(
+    parts: DriverParts, monkeypatch: pytest.MonkeyPatch, hook_kind: str, grace: timedelta
+) -> tuple[RunLoop, anyio.Event, SlowHook]:
+    """Drive a run until its check or its stop condition runs."""
     hook = SlowHook()
     monkeypatch.setitem(globals(), "slow_condition", hook)
 
@@ -570,9 +570,21 @@ async def test_a_run_comes_to_rest_only_after_its_checks_and_stop_conditions_hav
     stop = Custom(evaluate_slow_condition) if hook_kind == "stop condition" else None
     model = ScriptedModel([Use("pay"), "Done."])
     loop, returned = await parts.start_loop(
-        Agent("actor", model=model, tools=[pay], stop=stop, grace=LONG_GRACE)
+        Agent("actor", model=model, tools=[pay], stop=stop, grace=grace)
     )
     await hook.started.wait()
+    return loop, returned, hook
+
+
+@pytest.mark.parametrize("control", [Pause(), Cancel()], ids=["pause", "cancel"])
+@pytest.mark.parametrize("hook_kind", ["check", "stop condition"])
+async def test_a_run_comes_to_rest_only_after_its_checks_and_stop_conditions_have_ended(
+    parts: DriverParts, monkeypatch: pytest.MonkeyPatch, hook_kind: str, control: Control
+) -> None:
+    """It never says paused, or cancelled, while user code runs."""
+    loop, returned, hook = await start_with_slow_hook(
+        parts, monkeypatch, hook_kind, grace=LONG_GRACE
+    )
     await parts.send(control, loop)
     await wait_until(lambda: loop.state.phase in (Phase.PAUSING, Phase.CANCELLING))
     await let_others_run()
@@ -581,6 +593,26 @@ async def test_a_run_comes_to_rest_only_after_its_checks_and_stop_conditions_hav
     await returned.wait()
     assert hook.ended.is_set()
     assert loop.state.phase in (Phase.PAUSED, Phase.CANCELLED)
+
+
+@pytest.mark.parametrize("ending", ["cancel", "stand down"])
+@pytest.mark.parametrize("hook_kind", ["check", "stop condition"])
+async def test_a_check_or_stop_condition_that_never_ends_does_not_hold_up_an_end(
+    parts: DriverParts, monkeypatch: pytest.MonkeyPatch, hook_kind: str, ending: str
+) -> None:
+    """The run waits for the grace only."""
+    loop, returned, hook = await start_with_slow_hook(
+        parts, monkeypatch, hook_kind, grace=SHORT_GRACE
+    )
+    if ending == "cancel":
+        await parts.send(Cancel(), loop)
+    else:
+        loop.stand_down("shutdown")
+    await returned.wait()
+    assert not hook.ended.is_set()
+    assert not loop.state.is_leased
+    hook.may_end.set()
+    await hook.ended.wait()
 
 
 # ── a store that fails ────────────────────────────────────────────────────────────────────
