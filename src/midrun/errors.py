@@ -41,15 +41,39 @@ Texts have the form *Cannot X: reason. Do Y.* Some of them are stored as the err
 where the model reads them, too.
 """
 
-from typing import ClassVar, Final
+from inspect import Parameter, Signature
+from typing import ClassVar, Final, dataclass_transform
 
 # The root of the tree.
 
 
+@dataclass_transform(eq_default=False)
 class MidrunError(Exception):
-    """Base of all errors that Midrun raises on purpose."""
+    """Base of all errors that Midrun raises on purpose.
+
+    The annotated names of a class are its fields, and the arguments of its constructor.
+    """
 
     code: ClassVar[str] = "midrun"
+    __signature__: ClassVar[Signature] = Signature()
+
+    def __init_subclass__(cls) -> None:
+        fields = [
+            Parameter(
+                name,
+                Parameter.POSITIONAL_OR_KEYWORD,
+                default=vars(cls).get(name, Parameter.empty),
+                annotation=kind,
+            )
+            for name, kind in cls.__annotations__.items()
+        ]
+        cls.__signature__ = Signature([*cls.__signature__.parameters.values(), *fields])
+
+    def __init__(self, *values: object, **named: object) -> None:
+        given = self.__signature__.bind(*values, **named)
+        given.apply_defaults()
+        super().__init__(*given.args)
+        vars(self).update(given.arguments)
 
 
 def _end(text: str) -> str:
@@ -132,27 +156,14 @@ class ControlRefused(MidrunError):
     """
 
     code = "control_refused"
-
-    def __init__(
-        self,
-        run: str,
-        control: str,
-        reason: str,
-        phase: str,
-        allowed: tuple[str, ...] = (),
-        by: str = "",
-        seq: int = 0,
-        detail: str = "",
-    ) -> None:
-        super().__init__(run, control, reason, phase, allowed, by, seq, detail)
-        self.run = run
-        self.control = control
-        self.reason = reason
-        self.phase = phase
-        self.allowed = allowed
-        self.by = by
-        self.seq = seq
-        self.detail = detail
+    run: str
+    control: str
+    reason: str
+    phase: str
+    allowed: tuple[str, ...] = ()
+    by: str = ""
+    seq: int = 0
+    detail: str = ""
 
     def __str__(self) -> str:
         # The name of the reason is in the text, so that it can be looked up in docs/errors.md.
@@ -196,13 +207,10 @@ class RunOver(MidrunError):
     """
 
     code = "run_over"
-
-    def __init__(self, run: str, phase: str, wanted: tuple[str, ...], error: str = "") -> None:
-        super().__init__(run, phase, wanted, error)
-        self.run = run
-        self.phase = phase
-        self.wanted = wanted
-        self.error = error
+    run: str
+    phase: str
+    wanted: tuple[str, ...]
+    error: str = ""
 
     def __str__(self) -> str:
         text = f"Cannot wait until {self.run} is {' or '.join(self.wanted)}"
@@ -216,11 +224,8 @@ class NotJson(MidrunError):
     """A value cannot be stored as JSON and read back unchanged. `path` locates it."""
 
     code = "not_json"
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(path, problem)
-        self.path = path
-        self.problem = problem
+    path: str
+    problem: str
 
     def __str__(self) -> str:
         return f"Cannot use {self.path} as JSON: {_end(self.problem)} Pass plain JSON data."
@@ -230,12 +235,9 @@ class TooLarge(MidrunError):
     """A value exceeds its limit; it was refused before it could fill memory or disk."""
 
     code = "too_large"
-
-    def __init__(self, path: str, size: int, limit: int) -> None:
-        super().__init__(path, size, limit)
-        self.path = path
-        self.size = size
-        self.limit = limit
+    path: str
+    size: int
+    limit: int
 
     def __str__(self) -> str:
         return (
@@ -261,11 +263,8 @@ class CheckpointRefused(MidrunError):
     """
 
     code = "checkpoint_refused"
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
+    reason: str
+    detail: str = ""
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
@@ -291,21 +290,11 @@ class ModelFailed(MidrunError):
     """
 
     code = "model_failed"
-
-    def __init__(
-        self,
-        model: str,
-        reason: str,
-        detail: str = "",
-        transient: bool = False,  # noqa: FBT001, FBT002 - all fields are in args, so it pickles
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(model, reason, detail, transient, retry_after)
-        self.model = model
-        self.reason = reason
-        self.detail = detail
-        self.transient = transient
-        self.retry_after = retry_after
+    model: str
+    reason: str
+    detail: str = ""
+    transient: bool = False
+    retry_after: float | None = None
 
     def __str__(self) -> str:
         # The driver decides about a retry: attempts and waits are bounded.
@@ -322,10 +311,7 @@ class OutcomeUnknown(MidrunError):
     """
 
     code = "outcome_unknown"
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    problem: str
 
     def __str__(self) -> str:
         return f"{_end(self.problem)} The call may have taken effect."
@@ -335,11 +321,8 @@ class ToolsUnreachable(MidrunError):
     """The MCP server of a tool cannot be reached; the call was not made."""
 
     code = "tools_unreachable"
-
-    def __init__(self, server: str, problem: str) -> None:
-        super().__init__(server, problem)
-        self.server = server
-        self.problem = problem
+    server: str
+    problem: str
 
     def __str__(self) -> str:
         problem = _end(self.problem)
@@ -369,11 +352,8 @@ class Misconfigured(MidrunError, ValueError):
     """
 
     code = "misconfigured"
-
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where = where
-        self.problem = problem
+    where: str
+    problem: str
 
     def __str__(self) -> str:
         # "actor must be a str, got int" reads as one sentence; other texts follow a colon.
@@ -389,12 +369,9 @@ class JournalCorrupt(MidrunError):
     """
 
     code = "journal_corrupt"
-
-    def __init__(self, run: str, seq: int, problem: str) -> None:
-        super().__init__(run, seq, problem)
-        self.run = run
-        self.seq = seq
-        self.problem = problem
+    run: str
+    seq: int
+    problem: str
 
     def __str__(self) -> str:
         return (
@@ -407,12 +384,9 @@ class JournalTooNew(MidrunError):
     """The journal holds an entry that this version does not know, so it must not append."""
 
     code = "journal_too_new"
-
-    def __init__(self, run: str, seq: int, kind: str) -> None:
-        super().__init__(run, seq, kind)
-        self.run = run
-        self.seq = seq
-        self.kind = kind
+    run: str
+    seq: int
+    kind: str
 
     def __str__(self) -> str:
         return (
@@ -439,12 +413,9 @@ class ServerUnreachable(MidrunError):
     """
 
     code = "server_unreachable"
-
-    def __init__(self, url: str, problem: str, request_id: str = "") -> None:
-        super().__init__(url, problem, request_id)
-        self.url = url
-        self.problem = problem
-        self.request_id = request_id
+    url: str
+    problem: str
+    request_id: str = ""
 
     def __str__(self) -> str:
         advice = "Check the address, and that `midrun serve` runs there."
@@ -464,13 +435,10 @@ class ServerRefused(MidrunError):
     """
 
     code = "server_refused"
-
-    def __init__(self, url: str, status: int, problem: str, detail: str = "") -> None:
-        super().__init__(url, status, problem, detail)
-        self.url = url
-        self.status = status
-        self.problem = problem
-        self.detail = detail
+    url: str
+    status: int
+    problem: str
+    detail: str = ""
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
@@ -492,10 +460,7 @@ class RunNotFound(StoreError, LookupError):
     """There is no run of this id in the store."""
 
     code = "run_not_found"
-
-    def __init__(self, run: str) -> None:
-        super().__init__(run)
-        self.run = run
+    run: str
 
     def __str__(self) -> str:
         return f"Cannot find run {self.run} in this store. Check the id and the address."
@@ -505,10 +470,7 @@ class RunExists(StoreError):
     """A run of this id exists already; its journal was not changed."""
 
     code = "run_exists"
-
-    def __init__(self, run: str) -> None:
-        super().__init__(run)
-        self.run = run
+    run: str
 
     def __str__(self) -> str:
         return f"Cannot create run {self.run}: it exists already. Use another id."
@@ -521,12 +483,9 @@ class SeqConflict(StoreError):
     """
 
     code = "seq_conflict"
-
-    def __init__(self, run: str, after: int, head: int) -> None:
-        super().__init__(run, after, head)
-        self.run = run
-        self.after = after
-        self.head = head
+    run: str
+    after: int
+    head: int
 
     def __str__(self) -> str:
         return (
@@ -543,12 +502,9 @@ class StaleEpoch(StoreError):
     """
 
     code = "stale_epoch"
-
-    def __init__(self, run: str, held: int, current: int) -> None:
-        super().__init__(run, held, current)
-        self.run = run
-        self.held = held
-        self.current = current
+    run: str
+    held: int
+    current: int
 
     def __str__(self) -> str:
         why = f"another holder has epoch {self.current}"
@@ -564,11 +520,8 @@ class LeaseHeld(StoreError):
     """Another process drives the run and is alive."""
 
     code = "lease_held"
-
-    def __init__(self, run: str, holder: str) -> None:
-        super().__init__(run, holder)
-        self.run = run
-        self.holder = holder
+    run: str
+    holder: str
 
     def __str__(self) -> str:
         return (
@@ -581,12 +534,9 @@ class NoRoom(StoreError):
     """The concurrency limit of a scope is reached; the run waits."""
 
     code = "no_room"
-
-    def __init__(self, run: str, scope: str, most: int) -> None:
-        super().__init__(run, scope, most)
-        self.run = run
-        self.scope = scope
-        self.most = most
+    run: str
+    scope: str
+    most: int
 
     def __str__(self) -> str:
         return (
@@ -599,13 +549,10 @@ class HaltInForce(StoreError):
     """An operator's halt covers the run: nothing starts until it is lifted."""
 
     code = "halt_in_force"
-
-    def __init__(self, run: str, scope: str, reason: str, by: str) -> None:
-        super().__init__(run, scope, reason, by)
-        self.run = run
-        self.scope = scope
-        self.reason = reason
-        self.by = by
+    run: str
+    scope: str
+    reason: str
+    by: str
 
     def __str__(self) -> str:
         return (
@@ -618,12 +565,9 @@ class KindRefused(StoreError):
     """A driver may not append a person's decision, nor a control the outcome of a call."""
 
     code = "kind_refused"
-
-    def __init__(self, run: str, kind: str, writer: str) -> None:
-        super().__init__(run, kind, writer)
-        self.run = run
-        self.kind = kind
-        self.writer = writer
+    run: str
+    kind: str
+    writer: str
 
     def __str__(self) -> str:
         return f"Cannot append {self.kind} to run {self.run}: not allowed for a {self.writer}."
@@ -633,10 +577,7 @@ class CursorRefused(StoreError, ValueError):
     """A page was requested with a cursor that no list returned."""
 
     code = "cursor_refused"
-
-    def __init__(self, cursor: str) -> None:
-        super().__init__(cursor)
-        self.cursor = cursor
+    cursor: str
 
     def __str__(self) -> str:
         return (
@@ -649,11 +590,8 @@ class StoreBusy(StoreError):
     """Another process kept the store locked for longer than the timeout."""
 
     code = "store_busy"
-
-    def __init__(self, path: str, waited_s: float) -> None:
-        super().__init__(path, waited_s)
-        self.path = path
-        self.waited_s = waited_s
+    path: str
+    waited_s: float
 
     def __str__(self) -> str:
         return (
@@ -666,10 +604,7 @@ class StoreFull(StoreError):
     """The disk is full. Acknowledged entries are safe; appends work again with free space."""
 
     code = "store_full"
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
     def __str__(self) -> str:
         return f"Cannot write to store {self.path}: the disk is full. Free space, then retry."
@@ -679,11 +614,8 @@ class StoreUnreachable(StoreError):
     """The store cannot be opened or does not answer."""
 
     code = "store_unreachable"
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(path, problem)
-        self.path = path
-        self.problem = problem
+    path: str
+    problem: str
 
     def __str__(self) -> str:
         return (
@@ -696,11 +628,8 @@ class StoreDamaged(StoreError):
     """The structure of the store is broken: a truncated, overwritten or bit-flipped file."""
 
     code = "store_damaged"
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(path, problem)
-        self.path = path
-        self.problem = problem
+    path: str
+    problem: str
 
     def __str__(self) -> str:
         return f"Cannot use store {self.path}: damaged ({self.problem}). Restore a backup."
@@ -710,11 +639,8 @@ class StoreForeign(StoreError):
     """The file is not a midrun store, or a newer version wrote it. It was not touched."""
 
     code = "store_foreign"
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(path, problem)
-        self.path = path
-        self.problem = problem
+    path: str
+    problem: str
 
     def __str__(self) -> str:
         return (
@@ -730,12 +656,9 @@ class StoreKeyRefused(StoreError):
     """
 
     code = "store_key_refused"
-
-    def __init__(self, path: str, kept: str, given: str) -> None:
-        super().__init__(path, kept, given)
-        self.path = path
-        self.kept = kept
-        self.given = given
+    path: str
+    kept: str
+    given: str
 
     def __str__(self) -> str:
         if not self.kept:
@@ -755,10 +678,7 @@ class SqliteConflict(StoreError):
     """`sqlite3` of the standard library tried to open a file that is open as a store."""
 
     code = "sqlite_conflict"
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
     def __str__(self) -> str:
         return (
@@ -772,10 +692,7 @@ class StoreClosed(StoreError):
     """The store was closed in this process."""
 
     code = "store_closed"
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
     def __str__(self) -> str:
         return f"Cannot use store {self.path}: it was closed. Open it again."

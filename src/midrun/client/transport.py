@@ -15,7 +15,7 @@ from logging import getLogger
 from math import inf
 from re import fullmatch
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext
-from typing import Final, get_type_hints
+from typing import Final
 
 import anyio
 import httpx2
@@ -38,7 +38,7 @@ _ERROR_CLASSES: Final[Mapping[str, type[MidrunError]]] = {
     kind.code: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, MidrunError)
-    if "__init__" in vars(kind)  # base classes are never raised
+    if signature(kind).parameters  # base classes are never raised
 }
 
 
@@ -59,13 +59,11 @@ def make_error(url: str, status: int, body: bytes) -> MidrunError:
 
 
 def _rebuild_error(kind: type[MidrunError], args: object) -> MidrunError:
-    # The server sends `error.args`, which are the arguments of `__init__` by position. JSON has
+    # The server sends `error.args`, which are the fields of the error by position. JSON has
     # lost their types (a tuple came as a list), so convert each by its annotation.
     values = msgspec.convert(args, list[object])
-    hints = get_type_hints(kind.__init__)
-    names = list(signature(kind.__init__).parameters)[1:]
-    pairs = zip(values, (hints[name] for name in names), strict=True)
-    return kind(*(msgspec.convert(value, hint) for value, hint in pairs))
+    pairs = zip(values, signature(kind).parameters.values(), strict=True)
+    return kind(*(msgspec.convert(value, field.annotation) for value, field in pairs))
 
 
 READ_TIMEOUT_S: Final = 45.0
