@@ -1,37 +1,108 @@
-"""Specifications of all commands: summary, arguments and examples.
+"""Specifications of all commands: function, summary, examples and arguments.
 
-`parser` builds the command line from `COMMAND_GROUPS`, and `completion` the shell completions.
-A new command needs an entry here, its arguments in `arguments`, and its function in `main`. The
-command of a control needs none of these: it is made from the control's spec.
+`main` finds the function of a command in `COMMAND_GROUPS`, `parser` builds the command line
+from it, and `completion` the shell completions. A new command needs an entry here and its
+function. The command of a control needs neither: it is made from the control's spec.
 """
 
-from argparse import ArgumentParser
-from collections.abc import Callable
-from functools import partial
+from argparse import ArgumentTypeError
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from midrun.cli import arguments
+from midrun.demo import DEFAULT_DEMO_STORE
 from midrun.runs.control_specs import CONTROL_SPECS, CommandGroup
+from midrun.runs.control_specs import CommandArgument as Arg
 
 
 class CommandSpec(Struct, frozen=True):
-    """One command: its summary, its arguments and its examples."""
+    """One command. `function` is `module.function` in this package."""
 
+    function: str
     summary: str  # one line of help; lower case, no period
-    add_arguments: Callable[
-        [ArgumentParser], None
-    ]  # adds the arguments to the command's parser
     examples: tuple[str, ...]
+    arguments: tuple[Arg, ...]
+    opens_target: bool = False  # the function opens the store or server, or needs neither
+
+
+def _parse_speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not speed > 0:
+        raise ArgumentTypeError(f"speed must be a number > 0, got {text!r}")
+    return speed
+
+
+# ── arguments of several commands ────────────────────────────────────────────────────────────
+
+_STORE_OPTIONS: Final = (
+    Arg("--store", "the store, such as sqlite:///midrun.db", "URL"),
+    Arg("--json", "print one JSON value per line", kind="flag"),
+    Arg("--actor", "your name, as the journal records it", "NAME"),
+)
+_TARGET_OPTIONS: Final = (
+    *_STORE_OPTIONS,
+    Arg("--url", "use a server: http://host:8700", "SERVER"),
+    Arg(
+        "--token-file",
+        "file with the token of the server (default: $MIDRUN_TOKEN; for a server on this "
+        "machine also the token that `midrun serve` saved for this folder)",
+        "FILE",
+    ),
+)
+_RUN: Final = (*_TARGET_OPTIONS, Arg("run", "the run's id, or the beginning of it", "RUN"))
+_ASK: Final = (
+    *_TARGET_OPTIONS,
+    Arg("ask", "id of the ask in `asks`; or RUN, if it has only one", "ASK"),
+)
+_PLAIN: Final = Arg("--plain", "one line per entry, no control bar", kind="flag")
+_SCOPE: Final = Arg("--scope", "all, agent:NAME, label:LABEL or run:ID", default="all")
+
+
+def _list_worker_arguments(engine: Arg) -> tuple[Arg, ...]:
+    """Return the arguments of a process that drives runs: a worker or a server."""
+    return (
+        *_STORE_OPTIONS,
+        Arg("app", "file.py, file.py:agent or module:agent", "APP"),
+        engine,
+        Arg(
+            "--limit",
+            "max concurrent runs in all processes: all=50, agent:clerk=10, label:gpu=2",
+            "SCOPE=N",
+            kind="list",
+        ),
+        Arg("--here", "max concurrent runs in this process", "SCOPE=N", kind="list"),
+        Arg(
+            "--versions",
+            "same: leave runs alone that another version of the agent drove last (any)",
+            choices=("any", "same"),
+            default="any",
+        ),
+        Arg("--temporal-address", "", "HOST:PORT"),
+        Arg("--temporal-namespace", "", "NAME", default="default"),
+        Arg(
+            "--webhook",
+            "post events to this URL, signed with $MIDRUN_WEBHOOK_SECRET",
+            "URL",
+            kind="list",
+        ),
+        Arg("--spans", "emit OpenTelemetry spans", kind="flag"),
+    )
+
+
+# ── commands ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _list_control_commands(group: CommandGroup) -> dict[str, CommandSpec]:
     return {
         spec.command_name: CommandSpec(
+            "control_commands.send_control",
             spec.command.summary,
-            partial(arguments.add_control_arguments, spec),
             spec.command.examples,
+            (*(_ASK if spec.route.part == "ask" else _RUN), *spec.command.arguments),
         )
         for spec in CONTROL_SPECS
         if spec.command.group == group
@@ -41,118 +112,271 @@ def _list_control_commands(group: CommandGroup) -> dict[str, CommandSpec]:
 COMMAND_GROUPS: Final = {
     "run": {
         "run": CommandSpec(
+            "run_commands.run",
             "start a run and show it until it rests; Ctrl-C pauses it",
-            arguments.add_run_command_arguments,
             (
                 'midrun run app.py "Compare the vendors"',
                 'midrun run app:researcher "Find cats" --plain > log.txt',
                 'midrun run researcher "Find cats" --url http://127.0.0.1:8700',
             ),
+            (
+                *_TARGET_OPTIONS,
+                Arg("app", "file.py or module:agent; with --url, an agent's name", "APP"),
+                Arg("task", "the task of the run", "TASK"),
+                Arg("--agent", "the agent, if the app has several", "NAME"),
+                Arg("--thread", "the conversation to continue", "NAME"),
+                Arg("--label", "a label to find and halt runs by", "WORD", kind="list"),
+                _PLAIN,
+            ),
+            opens_target=True,
         ),
         "attach": CommandSpec(
+            "run_commands.attach",
             "show an existing run, with its control bar",
-            arguments.add_attach_arguments,
             (
                 "midrun attach 3f2a                 watch and control; d detaches",
                 "midrun attach 3f2a --app app.py    also drive it here if no worker does",
             ),
+            (*_RUN, Arg("--app", "drive the run here, with this app's agents", "APP"), _PLAIN),
+            opens_target=True,
         ),
         "serve": CommandSpec(
+            "run_commands.serve",
             "serve an app over HTTP with a web page, and drive its runs",
-            arguments.add_serve_arguments,
             ("midrun serve app.py", "midrun serve app.py --port 0 --store sqlite:///runs.db"),
+            (
+                *_list_worker_arguments(
+                    Arg(
+                        "--engine",
+                        "assigns runs to workers; none: other processes drive them",
+                        choices=("local", "temporal", "none"),
+                        default="local",
+                    )
+                ),
+                Arg(
+                    "--host",
+                    "address to listen on (default: this machine only)",
+                    default="127.0.0.1",
+                ),
+                Arg("--port", "0 for any free port (8700)", default="8700", type=int),
+                Arg(
+                    "--token-file",
+                    "file with the token of the operator (default: $MIDRUN_TOKEN, or one that "
+                    "is saved for this folder)",
+                    "FILE",
+                ),
+                Arg(
+                    "--allow-host",
+                    "another host name under which clients reach the server",
+                    "NAME",
+                    kind="list",
+                ),
+                Arg(
+                    "--allow-origin",
+                    "https://app.example: its pages may call the API with a bearer token",
+                    "ORIGIN",
+                    kind="list",
+                ),
+                Arg(
+                    "--unsigned-checkpoints",
+                    "let operators import checkpoints without a signature",
+                    kind="flag",
+                ),
+                Arg(
+                    "--public-url",
+                    "https://runs.example: the address that browsers use, behind a proxy",
+                    "ORIGIN",
+                ),
+                Arg(
+                    "--forwarded-allow-ips",
+                    "proxies whose X-Forwarded-* headers are trusted (127.0.0.1,::1)",
+                    "ADDRESSES",
+                ),
+                Arg(
+                    "--root-path",
+                    "the prefix that a proxy strips from the path",
+                    "/PREFIX",
+                    default="",
+                ),
+                Arg("--tls-cert", "certificate: PEM", "FILE", type=Path),
+                Arg("--tls-key", "its private key: PEM", "FILE", type=Path),
+                Arg(
+                    "--drain",
+                    "after SIGTERM, keep serving this long with /readyz at 503 "
+                    "(5; 0 on loopback)",
+                    "SECONDS",
+                    type=float,
+                ),
+            ),
+            opens_target=True,
         ),
         "worker": CommandSpec(
+            "run_commands.worker",
             "drive the runs of an app until interrupted",
-            arguments.add_worker_arguments,
             (
                 "midrun worker app.py",
                 "midrun worker app.py --limit agent:clerk=10 --here all=200 --versions same",
                 "midrun worker app.py --engine temporal --store postgresql://db/midrun",
             ),
+            _list_worker_arguments(
+                Arg(
+                    "--engine",
+                    "assigns runs to workers",
+                    choices=("local", "temporal"),
+                    default="local",
+                )
+            ),
+            opens_target=True,
         ),
         "demo": CommandSpec(
+            "demo.demo",
             "try midrun in a minute: no API key, no network",
-            arguments.add_demo_arguments,
             ("midrun demo", "midrun demo --terminal"),
+            (
+                Arg(
+                    "--store",
+                    f"default: {DEFAULT_DEMO_STORE}",
+                    "URL",
+                    default=DEFAULT_DEMO_STORE,
+                ),
+                Arg("--port", "port of the page; 0 for any free port (8700)", type=int),
+                Arg("--no-browser", "only print the link", kind="flag"),
+                Arg("--terminal", "show it here, not on a page", kind="flag"),
+                Arg(
+                    "--speed",
+                    "2 is twice as fast, inf never waits (1)",
+                    default="1",
+                    type=_parse_speed,
+                ),
+                Arg(
+                    "--model",
+                    "provider:model, or scripted (default: by the API key in the environment, "
+                    "if any)",
+                    "NAME",
+                ),
+                Arg("--new", "start a new run, even if one is unfinished", kind="flag"),
+                *_STORE_OPTIONS[1:],
+            ),
+            opens_target=True,
         ),
     },
     "inspect": {
         "ls": CommandSpec(
+            "inspect_commands.ls",
             "list runs, newest first",
-            arguments.add_ls_arguments,
             ("midrun ls --phase waiting", "midrun ls --json | jq -r .run_id"),
+            (
+                *_TARGET_OPTIONS,
+                Arg("--phase", "only runs in this phase: running, paused, waiting …"),
+                Arg("--agent", "only runs of this agent", "NAME"),
+                Arg("--label", "only runs with this label", "WORD"),
+                Arg("--limit", "max number of runs (50)", default="50", type=int),
+            ),
         ),
         "show": CommandSpec(
+            "inspect_commands.show",
             "show the status of a run and the commands it accepts now",
-            arguments.add_run_argument,
             ("midrun show 3f2a",),
+            _RUN,
         ),
         "feed": CommandSpec(
+            "inspect_commands.feed",
             "print the history of a run, one sentence per entry",
-            arguments.add_feed_arguments,
             ("midrun feed 3f2a", "midrun feed 3f2a --follow --after 120 --json"),
+            (
+                *_RUN,
+                Arg("--follow", "continue until the run has ended or failed", kind="flag"),
+                Arg("--after", "only entries after this one", "SEQ", default="0", type=int),
+            ),
         ),
         "report": CommandSpec(
+            "inspect_commands.report",
             "print the outcome of every call: kept, undone or unknown",
-            arguments.add_run_argument,
             ("midrun report 3f2a > report.md",),
+            _RUN,
         ),
         "verify": CommandSpec(
+            "inspect_commands.verify",
             "check a run's hash chain and its invariants",
-            arguments.add_run_argument,
             ("midrun verify 3f2a",),
+            _RUN,
         ),
         "export": CommandSpec(
+            "inspect_commands.export",
             "print a run's journal as stored, one entry per line",
-            arguments.add_run_argument,
             ("midrun export 3f2a > journal.jsonl",),
+            _RUN,
         ),
     },
     "control": _list_control_commands("control"),
     "decide": {
         "asks": CommandSpec(
+            "inspect_commands.asks",
             "list the questions and approvals that runs wait for",
-            arguments.add_target_options,
             ("midrun asks",),
+            _TARGET_OPTIONS,
         ),
         **_list_control_commands("decide"),
     },
     "more controls": {
         **_list_control_commands("more controls"),
         "fork": CommandSpec(
+            "control_commands.fork",
             "continue in a new run; this run does not change",
-            arguments.add_fork_arguments,
             (
                 'midrun fork 3f2a "The same for vendor B"',
                 'midrun fork 3f2a "Try it without the table" --at 41',
+            ),
+            (
+                *_RUN,
+                Arg("text", "an instruction for the new run", "TEXT", nargs="?"),
+                Arg("--at", "number of a boundary in `feed` (the newest)", "SEQ", type=int),
             ),
         ),
     },
     "take over": _list_control_commands("take over"),
     "operate": {
         "halt": CommandSpec(
+            "control_commands.halt",
             "set a halt: nothing starts until it is lifted",
-            arguments.add_halt_arguments,
             (
                 'midrun halt "runaway costs"',
                 'midrun halt "bad prompt" --scope agent:researcher',
             ),
+            (
+                *_TARGET_OPTIONS,
+                Arg("reason", "the reason; all users can read it", "REASON"),
+                _SCOPE,
+            ),
         ),
         "lift": CommandSpec(
+            "control_commands.lift",
             "lift a halt; the halted runs go on",
-            arguments.add_lift_arguments,
             ("midrun lift", "midrun lift --scope agent:researcher"),
+            (*_TARGET_OPTIONS, _SCOPE),
         ),
         "completion": CommandSpec(
+            "completion.completion",
             "print a script that completes commands and run ids",
-            arguments.add_completion_arguments,
             (
                 'eval "$(midrun completion bash)"        in ~/.bashrc',
                 'eval "$(midrun completion zsh)"         in ~/.zshrc',
                 "midrun completion fish | source         in config.fish",
             ),
+            (
+                *_TARGET_OPTIONS,
+                Arg(
+                    "shell",
+                    "the shell; `runs` lists all run ids",
+                    choices=("bash", "zsh", "fish", "runs"),
+                ),
+            ),
+            opens_target=True,
         ),
     },
 }
 """Every command, in the order in which help lists them."""
+
+COMMANDS: Final = {
+    name: command for group in COMMAND_GROUPS.values() for name, command in group.items()
+}

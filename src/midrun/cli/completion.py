@@ -6,7 +6,7 @@ calls `midrun completion runs` each time Tab is pressed.
 
 from argparse import ArgumentParser, Namespace
 
-from midrun.cli.command_specs import COMMAND_GROUPS
+from midrun.cli.command_specs import COMMANDS
 from midrun.cli.output import CommandOutput
 from midrun.cli.parser import build_parser, find_subparsers, list_arguments
 from midrun.cli.targets import open_target
@@ -51,10 +51,6 @@ def _first_argument_is(command_parser: ArgumentParser, *names: str) -> bool:
     return first in names
 
 
-def _command_summaries() -> dict[str, str]:
-    return {name: c.summary for group in COMMAND_GROUPS.values() for name, c in group.items()}
-
-
 def _build_bash_script() -> str:
     # `$COMP_CWORD$first` joins the position of the word with the kind of the first argument:
     # "2runs" is the first argument of a command that takes a run.
@@ -87,7 +83,7 @@ def _build_zsh_script() -> str:
         f"    {name}) {_build_shell_case(made)} ;;"
         for name, made in _build_command_parsers().items()
     )
-    listed = " ".join(f"'{name}:{_quote(text)}'" for name, text in _command_summaries().items())
+    listed = " ".join(f"'{name}:{_quote(spec.summary)}'" for name, spec in COMMANDS.items())
     return f"""\
 _midrun() {{
   local -a commands
@@ -125,7 +121,7 @@ def _build_shell_case(command_parser: ArgumentParser) -> str:
 def _build_fish_script() -> str:
     lines = ["complete -c midrun -f"]
     for name, made in _build_command_parsers().items():
-        text = _quote(_command_summaries()[name])
+        text = _quote(COMMANDS[name].summary)
         lines.append(f"complete -c midrun -n __fish_use_subcommand -a {name} -d '{text}'")
         condition = f"complete -c midrun -n '__fish_seen_subcommand_from {name}'"
         for action in list_arguments(made):

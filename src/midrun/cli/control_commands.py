@@ -2,7 +2,9 @@
 
 `send_control` is the function of all controls: it finds the run, makes the body from the
 arguments as the control's spec says, sends it, and prints the receipt. A receipt says that the
-control is in the journal; it may not be applied yet.
+control is in the journal; it may not be applied yet. The arguments of `use-tool` are checked
+against the tool's schema, so this process needs the agent's code (`--app`) unless a server has
+it.
 """
 
 from argparse import Namespace
@@ -10,9 +12,9 @@ from typing import Final
 
 from midrun.cli.hints import format_command, print_worker_hint
 from midrun.cli.output import CommandOutput, format_receipt
-from midrun.cli.targets import find_ask, find_run, load_agents, open_target
+from midrun.cli.targets import find_ask, find_run
 from midrun.core.values import Json
-from midrun.errors import ControlRefused, Misconfigured
+from midrun.errors import ControlRefused
 from midrun.runs.control_specs import CONTROL_SPECS, ControlSpec, ControlTarget
 from midrun.runs.protocols import AnyMidrun, AnyRun
 from midrun.runs.validation import ActorLike, ControlOptions
@@ -29,20 +31,6 @@ async def send_control(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -
     actor = _operator_actor(args) if spec.command.as_operator else args.actor
     receipt = await spec.send(target, body, ControlOptions(actor=actor, reason=body.reason))
     return await print_receipt(midrun, args, out, target.run, receipt)
-
-
-async def use_tool(args: Namespace, out: CommandOutput) -> int:
-    """Call a tool in the agent's place.
-
-    The arguments are checked against the tool's schema, so this process needs the agent's code
-    (`--app`) unless a server has it.
-    """
-    if args.app and args.url:
-        problem = "cannot be combined with --url: a server has its own agents; leave --app out"
-        raise Misconfigured("--app", problem)
-    agents = load_agents(args.app) if args.app else ()
-    async with open_target(args, agents, drive=False) as midrun:
-        return await send_control(midrun, args, out)
 
 
 async def _find_target(midrun: AnyMidrun, spec: ControlSpec, args: Namespace) -> ControlTarget:

@@ -2,14 +2,14 @@
 
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import Namespace
 from typing import Final
 
 from midrun.cli import hints
 from midrun.cli.output import EXIT_CODE_BY_PHASE, PAUSED_EXIT_CODE, CommandOutput
 from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Phase
 from midrun.demo.agents import choose_model
-from midrun.demo.launch import DEFAULT_DEMO_STORE, Demo, OnOpened
+from midrun.demo.launch import Demo, OnOpened
 from midrun.demo.model import Pace
 from midrun.errors import Misconfigured
 from midrun.runs.values import RunView
@@ -38,41 +38,6 @@ Try, while it works:
   d   leave; the run waits until `{again}` continues it.
   ?   all keys
 """
-
-
-def add_arguments(arg_parser: ArgumentParser) -> None:
-    """Add the arguments of `demo`."""
-    arg_parser.add_argument(
-        "--store",
-        metavar="URL",
-        default=DEFAULT_DEMO_STORE,
-        help=f"default: {DEFAULT_DEMO_STORE}",
-    )
-    arg_parser.add_argument(
-        "--port", type=int, help="port of the page; 0 for any free port (8700)"
-    )
-    arg_parser.add_argument("--no-browser", action="store_true", help="only print the link")
-    arg_parser.add_argument(
-        "--terminal", action="store_true", help="show it here, not on a page"
-    )
-    arg_parser.add_argument(
-        "--speed",
-        type=_parse_speed,
-        default=1.0,
-        help="2 is twice as fast, inf never waits (1)",
-    )
-    arg_parser.add_argument(
-        "--model",
-        metavar="NAME",
-        help="provider:model, or scripted (default: by the API key in the environment, if any)",
-    )
-    arg_parser.add_argument(
-        "--new", action="store_true", help="start a new run, even if one is unfinished"
-    )
-    arg_parser.add_argument("--json", action="store_true", help="print one JSON value per line")
-    arg_parser.add_argument(
-        "--actor", metavar="NAME", help="your name, as the journal records it"
-    )
 
 
 async def demo(args: Namespace, out: CommandOutput) -> int:
@@ -166,13 +131,3 @@ def _build_greeting(
     return "\n".join(
         [*lines, tips, elsewhere, "Ctrl-C stops; the run goes on when you start it again."]
     )
-
-
-def _parse_speed(text: str) -> float:
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    if not speed > 0:
-        raise ArgumentTypeError(f"speed must be a number > 0, got {text!r}")
-    return speed

@@ -1,8 +1,7 @@
 """Entry point of the `midrun` command: parse, run one command, report errors.
 
-`COMMANDS` and `STANDALONE_COMMANDS` map each command name to `module.function`. The module is
-imported when the command is run, so that `midrun ls` does not pay for the server or the
-terminal bar.
+The module of a command is imported when the command is run, so that `midrun ls` does not pay
+for the server or the terminal bar.
 """
 
 import importlib
@@ -18,10 +17,16 @@ from typing import Final, cast
 
 import anyio
 
+from midrun.cli.command_specs import COMMANDS
 from midrun.cli.hints import format_command, format_refusal, next_step
 from midrun.cli.output import UNWRITABLE_ERRNOS, CommandOutput
 from midrun.cli.parser import UsageError, build_parser
-from midrun.cli.targets import find_saved_token, open_target, resolve_settings
+from midrun.cli.targets import (
+    find_saved_token,
+    load_given_app,
+    open_target,
+    resolve_settings,
+)
 from midrun.errors import (
     ControlRefused,
     MidrunError,
@@ -29,38 +34,11 @@ from midrun.errors import (
     RunNotFound,
     ServerRefused,
 )
-from midrun.runs.control_specs import CONTROL_SPECS
 from midrun.runs.protocols import AnyMidrun
 from midrun.tui.styled_text import escape_controls
 
 Command = Callable[[AnyMidrun, Namespace, CommandOutput], Awaitable[int]]
 StandaloneCommand = Callable[[Namespace, CommandOutput], Awaitable[int]]
-
-COMMANDS: Final = {
-    "ls": "inspect_commands.ls",
-    "show": "inspect_commands.show",
-    "feed": "inspect_commands.feed",
-    "report": "inspect_commands.report",
-    "verify": "inspect_commands.verify",
-    "export": "inspect_commands.export",
-    "asks": "inspect_commands.asks",
-    **{spec.command_name: "control_commands.send_control" for spec in CONTROL_SPECS},
-    "fork": "control_commands.fork",
-    "halt": "control_commands.halt",
-    "lift": "control_commands.lift",
-}
-"""Commands that work on an open store or server: name → `module.function` in this package."""
-
-STANDALONE_COMMANDS: Final = {
-    "run": "run_commands.run",
-    "attach": "run_commands.attach",
-    "serve": "run_commands.serve",
-    "worker": "run_commands.worker",
-    "demo": "demo.demo",
-    "use-tool": "control_commands.use_tool",
-    "completion": "completion.completion",
-}
-"""Commands that open the store or server themselves, or need neither; they come first."""
 
 HINT_BY_ERROR_CODE: Final = {
     "store_unreachable": "name the store or the server: --store or --url",
@@ -159,13 +137,14 @@ def _configure_stdout(*, as_json: bool) -> None:
 
 
 async def _run_command(args: Namespace, out: CommandOutput) -> int:
-    if args.command in STANDALONE_COMMANDS:
-        return await cast(
-            "StandaloneCommand", _load_function(STANDALONE_COMMANDS[args.command])
-        )(args, out)
-    command = cast("Command", _load_function(COMMANDS[args.command]))
-    async with open_target(args) as midrun:
-        return await command(midrun, args, out)
+    spec = COMMANDS[args.command]
+    module, name = spec.function.split(".")
+    function = getattr(importlib.import_module(f"midrun.cli.{module}"), name)
+    if spec.opens_target:
+        return await cast("StandaloneCommand", function)(args, out)
+    agents = load_given_app(args, "a server has its own agents")
+    async with open_target(args, agents, drive=False) as midrun:
+        return await cast("Command", function)(midrun, args, out)
 
 
 def _first_expected_error(raised: BaseException) -> BaseException | None:
@@ -180,11 +159,6 @@ def _first_expected_error(raised: BaseException) -> BaseException | None:
     if expected is None or others is not None:
         return None
     return _first_expected_error(expected.exceptions[0])
-
-
-def _load_function(path: str) -> object:
-    module, name = path.split(".")
-    return getattr(importlib.import_module(f"midrun.cli.{module}"), name)
 
 
 def _print_error(error: MidrunError, args: Namespace, out: CommandOutput) -> None:

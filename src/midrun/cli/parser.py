@@ -3,10 +3,11 @@
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NoReturn, Self
 
-from midrun.cli.command_specs import COMMAND_GROUPS, CommandSpec
+from midrun.cli.command_specs import COMMAND_GROUPS, COMMANDS, CommandSpec
+from midrun.runs.control_specs import CommandArgument
 
 DESCRIPTION: Final = """\
 Pause, redirect, resume and cancel agents that are already running.
@@ -45,17 +46,34 @@ class CommandParser(argparse.ArgumentParser):
     """A parser that suggests corrections and adds its arguments when they are needed.
 
     One process runs one command, so adding the arguments of all others would be wasted time.
-    `add_arguments` holds the function that adds them until then.
+    `missing_arguments` holds them until then.
     """
 
-    add_arguments: Callable[["CommandParser"], None] | None = None
+    missing_arguments: tuple[CommandArgument, ...] = ()
 
     def with_arguments(self) -> Self:
         """Add the arguments on the first call, and return the parser."""
-        fill, self.add_arguments = self.add_arguments, None
-        if fill is not None:
-            fill(self)
+        arguments, self.missing_arguments = self.missing_arguments, ()
+        for argument in arguments:
+            self._add_argument(argument)
         return self
+
+    def _add_argument(self, argument: CommandArgument) -> None:
+        if argument.kind == "flag":
+            self.add_argument(argument.name, action="store_true", help=argument.help)
+            return
+        self.add_argument(
+            argument.name,
+            action="append" if argument.kind == "list" else "store",
+            nargs=argument.nargs,
+            type=argument.type,
+            choices=argument.choices,
+            default=argument.default,
+            metavar=argument.metavar,
+            help=argument.help or None,
+        )
+        if argument.name == "--token-file":
+            self.add_argument("--token", action=_RefuseToken, help=argparse.SUPPRESS)
 
     def parse_known_args(  # type: ignore[override]  # argparse overloads it for other namespaces
         self,
@@ -111,16 +129,15 @@ def build_parser() -> CommandParser:
         help=argparse.SUPPRESS,
         parser_class=CommandParser,
     )
-    for commands in COMMAND_GROUPS.values():
-        for name, command in commands.items():
-            subparser = commands_action.add_parser(
-                name,
-                description=command.summary[0].upper() + command.summary[1:] + ".",
-                epilog=_format_examples(command),
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-                allow_abbrev=False,
-            )
-            subparser.add_arguments = command.add_arguments
+    for name, command in COMMANDS.items():
+        subparser = commands_action.add_parser(
+            name,
+            description=command.summary[0].upper() + command.summary[1:] + ".",
+            epilog=_format_examples(command),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        subparser.missing_arguments = command.arguments
     return top
 
 
@@ -164,6 +181,20 @@ def _format_command_list() -> str:
 def _format_examples(command: CommandSpec) -> str:
     title = "examples:" if len(command.examples) > 1 else "example:"
     return "\n".join([title, *(f"  {example}" for example in command.examples)])
+
+
+class _RefuseToken(argparse.Action):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        del parser, namespace, values, option_string
+        problem = "every user of this machine can read it in the list of processes"
+        advice = "use --token-file FILE, or set MIDRUN_TOKEN"
+        raise argparse.ArgumentError(self, f"{problem}; {advice}")
 
 
 class _Version(argparse.Action):

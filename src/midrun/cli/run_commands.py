@@ -20,7 +20,13 @@ from midrun.agents.agent import Agent
 from midrun.cli.follow import ShowOptions, capture_stderr, show_run
 from midrun.cli.hints import format_command
 from midrun.cli.output import CommandOutput
-from midrun.cli.targets import check_store_file, find_run, load_agents, open_target
+from midrun.cli.targets import (
+    check_store_file,
+    find_run,
+    load_agents,
+    load_given_app,
+    open_target,
+)
 from midrun.core.values import DRIVABLE_PHASES
 from midrun.driver.user_code import list_unfinished
 from midrun.errors import Misconfigured
@@ -147,10 +153,7 @@ def _choose_agent(args: Namespace, agents: tuple[Agent, ...]) -> str:
 
 async def attach(args: Namespace, out: CommandOutput) -> int:
     """Show an existing run, and drive it if an app is given."""
-    if args.app and args.url:
-        problem = "cannot be combined with --url: a server drives its runs; leave --app out"
-        raise Misconfigured("--app", problem)
-    agents = load_agents(args.app) if args.app else ()
+    agents = load_given_app(args, "a server drives its runs")
     with capture_stderr(args, out) as spill:
         async with open_target(args, agents) as midrun:
             run = await find_run(midrun, args.run)

@@ -200,6 +200,19 @@ def load_agents(app: str) -> tuple[Agent, ...]:
     return tuple(agent for value in candidates for agent in _extract_agents(app, value))
 
 
+def load_given_app(args: Namespace, server_reason: str) -> tuple[Agent, ...]:
+    """Return the agents of `--app`; none if the command was typed without it.
+
+    Raises:
+        Misconfigured: as `load_agents`; or a server was given, too.
+    """
+    app: str | None = getattr(args, "app", None)
+    if app and args.url:
+        problem = f"cannot be combined with --url: {server_reason}; leave --app out"
+        raise Misconfigured("--app", problem)
+    return load_agents(app) if app else ()
+
+
 def _extract_agents(app: str, value: object) -> tuple[Agent, ...]:
     match value:
         case Agent():

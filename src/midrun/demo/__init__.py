@@ -10,3 +10,7 @@ of its own) and `files` (draft, lock, outbox). `model` streams the lines that `s
 script is replayed from the transcript before every reply and keeps no state, so pauses and
 crashes do not matter. `launch` finds or starts the run; `page` and `terminal` show it.
 """
+
+from typing import Final
+
+DEFAULT_DEMO_STORE: Final = "sqlite:///midrun-demo/runs.db"

@@ -3,19 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from midrun.core.values import TERMINAL_PHASES
+from midrun.demo import DEFAULT_DEMO_STORE
 from midrun.demo.agents import AGENT_NAME, NATURAL_PACE, SCRIPTED_MODEL, build_researcher
 from midrun.demo.model import Pace
 from midrun.demo.texts import TASK
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
 from midrun.runs.values import RunView
-
-DEFAULT_FOLDER: Final = "midrun-demo"
-DEFAULT_DEMO_STORE: Final = f"sqlite:///{DEFAULT_FOLDER}/runs.db"
 
 OnOpened: TypeAlias = Callable[[str, str, RunView], None]
 """Called with the link ("" in a terminal), the phase of a run that was found ("" for a new
@@ -39,9 +37,8 @@ class Demo:
     @property
     def folder(self) -> Path:
         """The folder of the demo's files."""
-        parts = urlsplit(self.store)
-        path = parts.path[1:] if parts.scheme == "sqlite" else f"{DEFAULT_FOLDER}/runs.db"
-        return Path(unquote(path)).parent
+        store = self.store if self.store.startswith("sqlite:") else DEFAULT_DEMO_STORE
+        return Path(unquote(urlsplit(store).path[1:])).parent
 
     def build_midrun(self) -> Midrun:
         """Return a `Midrun` with the demo's agent, to be opened."""

@@ -81,7 +81,7 @@ class CommandArgument(Struct, frozen=True):
     nargs: Literal["?", "+"] | None = None
     choices: tuple[str, ...] | None = None
     default: str | None = None
-    is_number: bool = False
+    type: Callable[[str], object] = str
 
 
 class ControlCommand(Struct, frozen=True):
@@ -458,7 +458,7 @@ WITHDRAW: Final = _make_spec(
                 "number of the request in `show` (the newest)",
                 metavar="SEQ",
                 nargs="?",
-                is_number=True,
+                type=int,
             ),
         ),
     ),
