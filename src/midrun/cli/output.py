@@ -15,6 +15,7 @@ from unicodedata import combining, east_asian_width
 import msgspec
 
 from midrun.agents.outcome import AskView
+from midrun.codec.hidden_characters import escape_hidden, show_hidden
 from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.core.journaled_text import shorten_to_line
 from midrun.runs.values import CallView, OpenAsk, Receipt, RunView
@@ -23,17 +24,13 @@ from midrun.tui.styled_text import (
     SGR_BY_STYLE,
     StyledLine,
     escape_controls,
-    escape_json,
     escape_to_one_line,
     format_progress,
     plain_text,
-    show_hidden_characters,
     style_emphasis,
 )
 
 # Rows of the run list, fitted to the terminal, and short forms of times and numbers.
-
-# Times and numbers in a short form.
 
 DECIMALS_BELOW: Final = 100
 
@@ -75,16 +72,12 @@ def format_row(view: RunView, now: Micros, columns: int | None = None) -> Styled
     then the needs, and the task gets the rest.
     """
     roomy = columns is None or columns >= WIDE_ROW_MIN_COLUMNS
-    age = (
-        format_age(now, view.changed_at)
-        if roomy
-        else format_duration(max(0, now - view.changed_at) / MICROS_PER_SECOND)
-    )
+    age = format_age(now, view.changed_at)
     head: StyledLine = [
         ("", f"{view.run_id}  "),
         (view.phase, f"{view.phase:<11}"),
         ("", format_progress(view).ljust(18) if roomy else ""),
-        ("dim", f"{age:>10}  " if roomy else f"{age:>6}  "),
+        ("dim", f"{age:>10}  " if roomy else f"{age.removesuffix(' ago'):>6}  "),
     ]
     wanted = escape_controls(describe_need(view))
     needs = f"  ! {wanted}" if wanted else ""
@@ -105,11 +98,8 @@ def format_row(view: RunView, now: Micros, columns: int | None = None) -> Styled
 def describe_need(view: RunView) -> str:
     """Return the reason why a run needs attention, or ""."""
     if view.asks:
-        return (
-            f"{len(view.asks)} to decide"
-            if len(view.asks) > 1
-            else format_question(view.asks[0])
-        )
+        count = len(view.asks)
+        return f"{count} to decide" if count > 1 else format_question(view.asks[0])
     if view.sign.look == "lost":
         return view.sign.word
     if view.phase == "failed":
@@ -182,7 +172,7 @@ class CommandOutput:
 
     def write_json(self, value: object) -> None:
         """Write `value` as one line of JSON."""
-        self.write_raw(escape_json(msgspec.json.encode(value).decode()) + "\n")
+        self.write_raw(escape_hidden(msgspec.json.encode(value).decode()) + "\n")
 
     def write_line(self, pieces: StyledLine) -> None:
         """Write a line of styled pieces, with colours if the output shows them."""
@@ -328,24 +318,17 @@ def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
 
 def format_ask(ask: OpenAsk) -> StyledLine:
     """Return an open ask as one line: id, question, arguments and task."""
-    args = (
-        ""
-        if ask.args is None or ask.kind == "question"
-        else f" {escape_to_one_line(show_hidden_characters(_to_text(ask.args)))}"
-    )
-    about = f"  ({shorten_to_line(ask.task)})"
-    hidden: StyledLine = (
-        [("waiting", f"  {escape_to_one_line(show_hidden_characters(ask.hidden))}")]
-        if ask.hidden
-        else []
+    args = "" if ask.args is None or ask.kind == "question" else _to_text(ask.args)
+    hidden = [("waiting", f"  {escape_to_one_line(show_hidden(ask.hidden))}")] * bool(
+        ask.hidden
     )
     return [
         ("bold", ask.ref),
         ("waiting", f"  {format_question(ask)}"),
-        ("", args),
+        ("", f" {escape_to_one_line(show_hidden(args))}" if args else ""),
         *hidden,
-        ("dim", about),
-    ]  # fmt: skip
+        ("dim", f"  ({shorten_to_line(ask.task)})"),
+    ]
 
 
 # ── receipts ──────────────────────────────────────────────────────────────────────────────

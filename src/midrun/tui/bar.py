@@ -11,6 +11,7 @@ import msgspec
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.agents.outcome import AskView
+from midrun.codec.hidden_characters import show_hidden
 from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.runs import control_specs as specs
 from midrun.runs.values import CallView, RunView
@@ -23,7 +24,6 @@ from midrun.tui.styled_text import (
     escape_to_one_line,
     format_progress,
     plain_text,
-    show_hidden_characters,
 )
 from midrun.tui.wrap import wrap_text
 
@@ -62,12 +62,8 @@ def draw_bar(
     """Return the whole bar: headline, buttons, pending requests and asks."""
     lines = [clip_line(draw_headline(view, now), width)]
     if is_queued_long(view, now) and hints.can_start_workers:
-        lines.append(
-            clip_line(
-                [("bad", f"no worker drives it: {hints.format_command('worker', 'APP')}")],
-                width,
-            )
-        )
+        command = hints.format_command("worker", "APP")
+        lines.append(clip_line([("bad", f"no worker drives it: {command}")], width))
     lines += layout_buttons(
         [draw_button(BUTTON_KEYS[name], offer) for name, offer in view.controls.items()], width
     )
@@ -173,7 +169,7 @@ def format_ask_question(ask: AskView) -> str:
     return (
         question
         if ask.kind == "question"
-        else f"{question} {show_hidden_characters(format_value(ask.args))}"
+        else f"{question} {show_hidden(format_value(ask.args))}"
     )
 
 
@@ -247,7 +243,8 @@ KEY_HELP: Final = (
 
 def draw_cancel_dialog(button: Button, *, held: bool, width: int) -> list[StyledLine]:
     """Return the dialog that confirms a cancel, with all effects that it would undo."""
-    lines: list[StyledLine] = [[("bold", "Cancel? "), ("dim", _describe_hold(held=held))]]
+    hold = "Nothing new starts meanwhile; after a minute the run goes on." if held else ""
+    lines: list[StyledLine] = [[("bold", "Cancel? "), ("dim", hold)]]
     for title, names, look in (
         ("will undo", button.undo, "good"),
         ("cannot undo", button.irreversible, "bad"),
@@ -255,16 +252,11 @@ def draw_cancel_dialog(button: Button, *, held: bool, width: int) -> list[Styled
         ("will release", button.release, "dim"),
     ):
         if names:
-            shown = [escape_to_one_line(show_hidden_characters(name)) for name in names]
-            text = f"  {title}: {'; '.join(shown)}"
-            lines += [[(look, row)] for row in wrap_text(text, width)]
+            shown = [escape_to_one_line(show_hidden(name)) for name in names]
+            lines += _wrap_in_style(look, f"  {title}: {'; '.join(shown)}", width)
     if len(lines) == 1:
         lines.append([("dim", "  It has changed nothing that a cancel could undo.")])
     return [*lines, draw_keys(list_confirm_keys(button)), [("dim", QUIT_HINT)]]
-
-
-def _describe_hold(*, held: bool) -> str:
-    return "Nothing new starts meanwhile; after a minute the run goes on." if held else ""
 
 
 def list_confirm_keys(button: Button) -> dict[str, str]:
@@ -278,36 +270,30 @@ def list_confirm_keys(button: Button) -> dict[str, str]:
 def draw_ask_dialog(ask: AskView, number: int, count: int, width: int) -> list[StyledLine]:
     """Return the dialog of an ask: its question, its call, and its keys."""
     head = f"{ask.id}" + (f"  ({number} of {count}, Tab for the next)" if count > 1 else "")
-    lines: list[StyledLine] = [
-        [("waiting", row)]
-        for row in wrap_text(f"? {escape_to_one_line(format_ask_question(ask))}  {head}", width)
-    ]
+    question = f"? {escape_to_one_line(format_ask_question(ask))}  {head}"
+    lines = _wrap_in_style("waiting", question, width)
     if ask.why:
-        lines += [
-            [("dim", row)] for row in wrap_text(f"  why: {escape_to_one_line(ask.why)}", width)
-        ]
+        lines += _wrap_in_style("dim", f"  why: {escape_to_one_line(ask.why)}", width)
     if ask.kind != "question" and ask.args is not None:
         lines += _draw_arguments(ask, width)
     if ask.hidden:
-        lines += [
-            [("waiting", row)]
-            for row in wrap_text(
-                f"  {escape_to_one_line(show_hidden_characters(ask.hidden))}", width
-            )
-        ]
+        hidden = escape_to_one_line(show_hidden(ask.hidden))
+        lines += _wrap_in_style("waiting", f"  {hidden}", width)
     lines += [
-        [("", f"  {n}  {escape_to_one_line(show_hidden_characters(str(o)))}")]
-        for n, o in enumerate(list_options(ask), 1)
+        [("", f"  {n}  {escape_to_one_line(show_hidden(option))}")]
+        for n, option in enumerate(list_options(ask), 1)
     ]
     return [*lines, draw_keys(list_ask_keys(ask))]
+
+
+def _wrap_in_style(style: str, text: str, width: int) -> list[StyledLine]:
+    return [[(style, row)] for row in wrap_text(text, width)]
 
 
 def _draw_arguments(ask: AskView, width: int) -> list[StyledLine]:
     pretty = msgspec.json.format(msgspec.json.encode(ask.args), indent=2).decode()
     rows = [
-        row
-        for line in show_hidden_characters(pretty).split("\n")
-        for row in wrap_text(f"  {line}", width)
+        row for line in show_hidden(pretty).split("\n") for row in wrap_text(f"  {line}", width)
     ]
     more: list[StyledLine] = [[("dim", "  …")]] if len(rows) > ARGUMENTS_MAX_ROWS else []
     return [[("dim", row)] for row in rows[:ARGUMENTS_MAX_ROWS]] + more
@@ -344,10 +330,8 @@ def draw_help(width: int, leaving: str) -> list[StyledLine]:
 
 def draw_keys(meanings: dict[str, str]) -> StyledLine:
     """Return keys and their meanings as one line."""
-    return list(_iterate_key_pieces(meanings))
-
-
-def _iterate_key_pieces(meanings: dict[str, str]) -> Iterable[tuple[str, str]]:
-    for key, meaning in meanings.items():
-        yield ("key", f" {key} ")
-        yield ("", f" {meaning}   ")
+    return [
+        piece
+        for key, meaning in meanings.items()
+        for piece in (("key", f" {key} "), ("", f" {meaning}   "))
+    ]

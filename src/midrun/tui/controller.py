@@ -21,9 +21,10 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from midrun.agents.outcome import AskView
+from midrun.codec.hidden_characters import escape_hidden
 from midrun.codec.strict_json import parse_json, parse_json_or_text
 from midrun.core.ids import Micros
-from midrun.core.values import Json, UndoSet, Urgency
+from midrun.core.values import UndoSet
 from midrun.errors import LOST_ASK_REASONS, ControlRefused, MidrunError
 from midrun.ports.environment import Clock
 from midrun.runs import control_specs as specs
@@ -32,7 +33,7 @@ from midrun.runs.validation import ActorLike
 from midrun.runs.values import Receipt, RunView
 from midrun.text.buttons import Button
 from midrun.tui.bar import list_options
-from midrun.tui.styled_text import DEFAULT_HINTS, Hints, escape_json
+from midrun.tui.styled_text import DEFAULT_HINTS, Hints
 
 # Drafts: the text in the composer, and the control that it becomes.
 
@@ -179,10 +180,7 @@ class BarController:
         now, offer = self._clock(), self.view.controls["pause"]
         again, self._pressed_at = now - self._pressed_at < TOGGLE_REPEAT_MICROS, now
         # A key that is held down repeats. It must not pause and resume alternately.
-        if again:
-            return
-        if not offer.enabled:
-            self.notice = offer.consequence
+        if again or not self._is_enabled("pause"):
             return
         run, actor, revision = self.run, self.actor, self.view.control_rev
         wishes: dict[str, ControlRequest] = {
@@ -195,11 +193,8 @@ class BarController:
 
     def compose_redirect(self) -> None:
         """Open the composer for a redirect."""
-        offer = self.view.controls["redirect"]
-        if offer.enabled:
+        if self._is_enabled("redirect"):
             self.compose(self._redirect_draft())
-        else:
-            self.notice = offer.consequence
 
     def compose_side_question(self) -> None:
         """Open the composer for a side question."""
@@ -207,11 +202,15 @@ class BarController:
 
     def open_cancel_dialog(self) -> None:
         """Open the cancel dialog: a cancel always takes two keys."""
-        offer = self.view.controls["cancel"]
-        if offer.enabled:
+        if self._is_enabled("cancel"):
             self.confirm_cancel()
-        else:
+
+    def _is_enabled(self, button: str) -> bool:
+        """Tell whether a button is enabled; if not, show the reason as a notice."""
+        offer = self.view.controls[button]
+        if not offer.enabled:
             self.notice = offer.consequence
+        return offer.enabled
 
     def confirm_cancel(self) -> None:
         """Open the cancel dialog, and pause a run that is at work for its duration."""
@@ -339,7 +338,7 @@ class BarController:
             self.compose(other, self.buffer.text)
 
     def _redirect_draft(self) -> Draft:
-        async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as Send has it
+        async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
             offer, seen = self.view.controls["redirect"], self.view.control_rev
             if offer.command == "resume":
                 return await self.run.resume(
@@ -353,12 +352,13 @@ class BarController:
         return Draft(label="redirect", send=send, hint=hint)
 
     def _side_question_draft(self) -> Draft:
-        async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as Send has it
-            urgency: Urgency = "now" if now else "next"
-            return await self.run.say(text, urgency=urgency, actor=self.actor)
-
-        hint = STEERING_HINT.format(other="redirect")
-        return Draft(label="side question", send=send, hint=hint)
+        return Draft(
+            label="side question",
+            send=lambda text, now: self.run.say(
+                text, urgency="now" if now else "next", actor=self.actor
+            ),
+            hint=STEERING_HINT.format(other="redirect"),
+        )
 
     # ── asks ──────────────────────────────────────────────────────────────────────────────
 
@@ -429,47 +429,45 @@ def is_taken_over(buttons: dict[str, Button]) -> bool:
 
 def take_over(controller: BarController) -> None:
     """Take the run over; if it is taken over already, open the composer to write."""
-    if is_taken_over(controller.view.controls):
-        controller.compose(_write_draft(controller))
-    else:
-        controller.enqueue(lambda: controller.run.take_over(actor=controller.actor))
+    run, actor = controller.run, controller.actor
+    if not is_taken_over(controller.view.controls):
+        controller.enqueue(lambda: run.take_over(actor=actor))
+        return
+    controller.compose(
+        Draft(
+            label="in the agent's place",
+            send=lambda text, _: run.write(text, actor=actor),
+            hint=WRITE_HINT,
+        )
+    )
 
 
 def redirect_or_hand_back(controller: BarController) -> None:
     """Open the composer for a redirect; for a run that is taken over, for a hand-back."""
-    if is_taken_over(controller.view.controls):
-        controller.compose(_hand_back_draft(controller))
-    else:
+    run, actor = controller.run, controller.actor
+    if not is_taken_over(controller.view.controls):
         controller.compose_redirect()
+        return
+    controller.compose(
+        Draft(
+            label="hand back, and",
+            send=lambda text, _: run.hand_back(text, actor=actor),
+            hint=HAND_BACK_HINT,
+        )
+    )
 
 
 def compose_fork(controller: BarController) -> None:
     """Open the composer for the instruction of a fork."""
-    controller.compose(_fork_draft(controller))
 
-
-def _write_draft(controller: BarController) -> Draft:
-    async def send(text: str, _: bool) -> Receipt:  # noqa: FBT001 - as Send has it
-        return await controller.run.write(text, actor=controller.actor)
-
-    return Draft(label="in the agent's place", send=send, hint=WRITE_HINT)
-
-
-def _hand_back_draft(controller: BarController) -> Draft:
-    async def send(text: str, _: bool) -> Receipt:  # noqa: FBT001 - as Send has it
-        return await controller.run.hand_back(text, actor=controller.actor)
-
-    return Draft(label="hand back, and", send=send, hint=HAND_BACK_HINT)
-
-
-def _fork_draft(controller: BarController) -> Draft:
-    async def send(text: str, _: bool) -> None:  # noqa: FBT001 - as Send has it
+    async def send(text: str, _: bool) -> None:  # noqa: FBT001 - as SendDraft has it
         made = await controller.run.fork(instruction=text or None, actor=controller.actor)
         controller.notice = (
             f"A new run goes on from here: {controller.hints.format_command('attach', made.id)}"
         )
 
-    return Draft(label="fork, and", send=send, hint=FORK_HINT, may_be_empty=True)
+    draft = Draft(label="fork, and", send=send, hint=FORK_HINT, may_be_empty=True)
+    controller.compose(draft)
 
 
 # Keys of the dialog for asks.
@@ -484,7 +482,7 @@ def handle_ask_key(controller: BarController, key: str) -> None:
         return
     if ask.kind == "unsure":
         if key in OUTCOME_KEYS:
-            controller.enqueue(_answer_request(controller, ask, OUTCOME_KEYS[key]))
+            _answer_ask(controller, ask, OUTCOME_KEYS[key])
     elif ask.kind == "approval" or (ask.kind == "child" and key in "yn"):
         _handle_approval_key(controller, ask, key)
     elif key == "t":
@@ -492,7 +490,7 @@ def handle_ask_key(controller: BarController, key: str) -> None:
     elif key == "n" and ask.declinable:
         controller.compose(_decline_draft(controller, ask))
     elif key.isdecimal() and 0 < int(key) <= len(list_options(ask)):
-        controller.enqueue(_answer_request(controller, ask, list_options(ask)[int(key) - 1]))
+        _answer_ask(controller, ask, list_options(ask)[int(key) - 1])
 
 
 def _handle_approval_key(controller: BarController, ask: AskView, key: str) -> None:
@@ -501,40 +499,40 @@ def _handle_approval_key(controller: BarController, ask: AskView, key: str) -> N
     elif key == "n":
         controller.compose(_decline_draft(controller, ask))
     elif key == "e":
-        controller.compose(
-            _edit_draft(controller, ask), escape_json(msgspec.json.encode(ask.args).decode())
-        )
+        args = escape_hidden(msgspec.json.encode(ask.args).decode())
+        controller.compose(_edit_draft(controller, ask), args)
 
 
-def _answer_request(controller: BarController, ask: AskView, value: Json) -> ControlRequest:
-    return lambda: controller.run.answer(value, ask=ask.id, actor=controller.actor)
+def _answer_ask(controller: BarController, ask: AskView, value: str) -> None:
+    controller.enqueue(lambda: controller.run.answer(value, ask=ask.id, actor=controller.actor))
 
 
 def _answer_draft(controller: BarController, ask: AskView) -> Draft:
-    async def send(text: str, _: bool) -> Receipt:  # noqa: FBT001 - as Send has it
-        return await controller.run.answer(
+    return Draft(
+        label="answer",
+        send=lambda text, _: controller.run.answer(
             parse_json_or_text(text), ask=ask.id, actor=controller.actor
-        )
-
-    return Draft(label="answer", send=send)
+        ),
+    )
 
 
 def _decline_draft(controller: BarController, ask: AskView) -> Draft:
-    async def send(text: str, _: bool) -> Receipt:  # noqa: FBT001 - as Send has it
-        return await controller.run.decline(text, ask=ask.id, actor=controller.actor)
-
-    hint = "Enter: decline; the reason is optional · Esc: discard"
-    return Draft(label="decline, because", send=send, hint=hint, may_be_empty=True)
+    return Draft(
+        label="decline, because",
+        send=lambda text, _: controller.run.decline(text, ask=ask.id, actor=controller.actor),
+        hint="Enter: decline; the reason is optional · Esc: discard",
+        may_be_empty=True,
+    )
 
 
 def _edit_draft(controller: BarController, ask: AskView) -> Draft:
-    async def send(text: str, _: bool) -> Receipt:  # noqa: FBT001 - as Send has it
-        return await controller.run.approve(
+    return Draft(
+        label="arguments",
+        send=lambda text, _: controller.run.approve(
             ask=ask.id, args=parse_json(text), actor=controller.actor
-        )
-
-    hint = "Enter: approve with these arguments (JSON) · Esc: discard"
-    return Draft(label="arguments", send=send, hint=hint)
+        ),
+        hint="Enter: approve with these arguments (JSON) · Esc: discard",
+    )
 
 
 # Key bindings of the bar, for each mode.

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
+from midrun.codec.hidden_characters import show_hidden
 from midrun.core.ids import CallId
 from midrun.events import (
     AskStarted,
@@ -23,12 +24,7 @@ from midrun.events import (
     ToolStarted,
 )
 from midrun.text.phrases import Tone
-from midrun.tui.styled_text import (
-    StyledLine,
-    escape_controls,
-    show_hidden_characters,
-    style_emphasis,
-)
+from midrun.tui.styled_text import StyledLine, escape_controls, style_emphasis
 from midrun.tui.wrap import wrap_styled, wrap_text
 
 # The text of a model, streamed word by word, as rows that fit the terminal.
@@ -151,11 +147,7 @@ class FeedLines:
         self._recalled_lines.extend(lines)
         if event.seq < self._known_seq:
             return []
-        recalled, self._recalled_lines = (
-            list(self._recalled_lines),
-            deque(maxlen=RECALLED_MAX_LINES),
-        )
-        return recalled
+        return list(self._recalled_lines)
 
     def _format_delta(self, delta: DeltaEvent, width: int) -> list[StyledLine]:
         match delta:
@@ -193,7 +185,7 @@ def format_entry(event: EntryEvent) -> list[StyledLine]:
     sentence, head = event.sentence, f"{event.who} {event.short}"
     # In the text about a call, a hidden character could change the meaning of an argument.
     if isinstance(event, ToolStarted | ToolFinished | AskStarted):
-        sentence, head = show_hidden_characters(sentence), show_hidden_characters(head)
+        sentence, head = show_hidden(sentence), show_hidden(head)
     # A long short form is cut, and then not the beginning of the sentence.
     if not sentence.startswith(head):
         head = sentence

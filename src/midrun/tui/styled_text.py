@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from midrun.codec.hidden_characters import escape_hidden, show_hidden
+from midrun.codec.hidden_characters import show_hidden
 from midrun.runs.values import RunView
 
 StyledPiece: TypeAlias = tuple[str, str]
@@ -89,7 +89,7 @@ def plain_text(line: Iterable[StyledPiece]) -> str:
 #
 # Characters that could move the cursor, change the title, answer a query, change the reading
 # direction or be invisible are replaced by visible symbols. Everything that is printed passes
-# through here last. Arguments and results also pass through `show_hidden_characters` before,
+# through here last. Arguments and results also pass through `show_hidden` before,
 # which shows every hidden character.
 
 TAB_COLUMNS: Final = 4
@@ -103,19 +103,9 @@ def escape_controls(text: str) -> str:
     return "\n".join(line.expandtabs(TAB_COLUMNS) for line in visible.split("\n"))
 
 
-def show_hidden_characters(text: str) -> str:
-    """Return arguments, paths, commands or results with every hidden character visible."""
-    return show_hidden(text)
-
-
 def escape_to_one_line(text: str) -> str:
     """Return `text` as one printable line."""
     return escape_controls(" ".join(text.split()))
-
-
-def escape_json(text: str) -> str:
-    """Return JSON text with the same value and without characters that control a terminal."""
-    return escape_hidden(text)
 
 
 # Short texts that bar and command line share: progress, typed values, command hints.

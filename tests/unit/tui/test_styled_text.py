@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midrun.codec.hidden_characters import HIDDEN_PATTERN
-from midrun.tui.styled_text import (
-    escape_controls,
-    escape_json,
-    escape_to_one_line,
-    show_hidden_characters,
-    style_emphasis,
-)
+from midrun.codec.hidden_characters import HIDDEN_PATTERN, escape_hidden, show_hidden
+from midrun.tui.styled_text import escape_controls, escape_to_one_line, style_emphasis
 
 HARMLESS = {"\n"}
 
@@ -53,7 +47,7 @@ def test_no_control_character_passes(text: str) -> None:
 
 @given(st.text())
 def test_escaped_json_has_the_same_value(text: str) -> None:
-    line = escape_json(json.dumps(text, ensure_ascii=False))
+    line = escape_hidden(json.dumps(text, ensure_ascii=False))
     assert json.loads(line) == text
     assert all(not "\x7f" <= c <= "\x9f" for c in line)
     assert HIDDEN_PATTERN.search(line) is None
@@ -62,8 +56,8 @@ def test_escaped_json_has_the_same_value(text: str) -> None:
 @given(st.text(st.characters(exclude_categories=())))
 def test_hidden_characters_in_arguments_are_shown(text: str) -> None:
     """Joiners as well: two different names look different."""
-    assert HIDDEN_PATTERN.search(show_hidden_characters(text)) is None
-    assert show_hidden_characters("a\u200db") != show_hidden_characters("ab")
+    assert HIDDEN_PATTERN.search(show_hidden(text)) is None
+    assert show_hidden("a\u200db") != show_hidden("ab")
 
 
 def test_text_between_asterisks_is_emphasised() -> None:
