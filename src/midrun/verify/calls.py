@@ -5,23 +5,7 @@ of a request. `AttemptCheck` checks that a call is made once: one attempt at a t
 further attempt after an outcome that makes a repetition unsafe.
 """
 
-from midrun.core.entries import (
-    AskAnswered,
-    CallAborted,
-    CallDone,
-    CallFailed,
-    CallProposed,
-    CallSettled,
-    CallStarted,
-    CallUnknown,
-    Entry,
-    Record,
-    RequestNoted,
-    RunHalted,
-    RunLifted,
-    RunStarted,
-    UndoStarted,
-)
+from midrun.core import entries as e
 from midrun.core.ids import parse_call_number
 from midrun.verify.checks import REQUEST_KINDS, JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger, LedgerCall
@@ -29,7 +13,7 @@ from midrun.verify.ledger import Ledger, LedgerCall
 # Starts: moments at which no call may start (I10, I11, I12, I13).
 
 CHANGING_REQUEST_KINDS = tuple(
-    kind for kind in REQUEST_KINDS if kind not in {RunStarted, RequestNoted}
+    kind for kind in REQUEST_KINDS if kind not in {e.RunStarted, e.RequestNoted}
 )
 """Requests that change the run: a decision to start a call must have seen them."""
 
@@ -41,15 +25,13 @@ class StartCheck(JournalCheck):
     request came after that, the start was decided without it.
     """
 
-    __slots__ = ("_halted_at", "_last_request_seq", "_operator_calls")
-
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
         self._last_request_seq = 0  # seq of the last request
         self._halted_at = 0  # seq of the halt in force
         self._operator_calls: set[str] = set()  # calls made by an operator who has taken over
 
-    def check_call_started(self, record: Record, entry: CallStarted) -> None:
+    def check_call_started(self, record: e.Record, entry: e.CallStarted) -> None:
         """Check that a call may start now."""
         books, seq = self.ledger, record.seq
         call = books.calls.get(entry.call) or entry.call
@@ -73,67 +55,65 @@ class StartCheck(JournalCheck):
             text = f"{call} was started with knowledge up to {entry.seen}, a later entry."
             self.report("I13", seq, text)
 
-    def check_undo_started(self, record: Record, entry: UndoStarted) -> None:
+    def check_undo_started(self, record: e.Record, entry: e.UndoStarted) -> None:
         """Check that no undo starts during a halt."""
         if self._halted_at:
             action = f"The {entry.action} of {entry.call}"
             text = f"{action} was started during the halt at {self._halted_at}."
             self.report("I12", record.seq, text)
 
-    def apply_run_halted(self, record: Record, _: RunHalted) -> None:
+    def apply_run_halted(self, record: e.Record, _: e.RunHalted) -> None:
         """Record a halt."""
         self._halted_at = record.seq
         self._last_request_seq = record.seq
 
-    def apply_run_lifted(self, record: Record, _: RunLifted) -> None:
+    def apply_run_lifted(self, record: e.Record, _: e.RunLifted) -> None:
         """Record that the halt was lifted."""
         self._halted_at = 0
         self._last_request_seq = record.seq
 
-    def apply_call_proposed(self, record: Record, _: CallProposed) -> None:
+    def apply_call_proposed(self, record: e.Record, _: e.CallProposed) -> None:
         """Record a call of an operator who has taken over: it may start during a pause."""
         # A proposal with an epoch comes from a worker, on behalf of an agent. The ledger does
         # not contain the proposal yet, so its call gets the next number.
         if self.ledger.taken_over_by and record.epoch is None:
             self._operator_calls.add(f"c{len(self.ledger.calls) + 1}")
 
-    def apply_ask_answered(self, record: Record, entry: AskAnswered) -> None:
+    def apply_ask_answered(self, record: e.Record, entry: e.AskAnswered) -> None:
         """Record an answer; an approval during a takeover also lets the call start."""
         self._last_request_seq = record.seq
         ask = self.ledger.asks.get(entry.ask)
         if self.ledger.taken_over_by and ask is not None and entry.decision.choice == "approve":
             self._operator_calls.add(ask.call)
 
-    def apply_request(self, record: Record, _: Entry) -> None:
+    def apply_request(self, record: e.Record, _: e.Entry) -> None:
         """Record a request, which the next start must have seen."""
         self._last_request_seq = record.seq
 
     HANDLERS = merge_handlers(
         dict.fromkeys(CHANGING_REQUEST_KINDS, apply_request),
         {
-            CallStarted: check_call_started,
-            UndoStarted: check_undo_started,
-            RunHalted: apply_run_halted,
-            RunLifted: apply_run_lifted,
-            CallProposed: apply_call_proposed,
-            AskAnswered: apply_ask_answered,
+            e.CallStarted: check_call_started,
+            e.UndoStarted: check_undo_started,
+            e.RunHalted: apply_run_halted,
+            e.RunLifted: apply_run_lifted,
+            e.CallProposed: apply_call_proposed,
+            e.AskAnswered: apply_ask_answered,
         },
     )
 
 
-CallEnd = CallDone | CallFailed | CallAborted | CallUnknown
+CallEnd = e.CallDone | e.CallFailed | e.CallAborted | e.CallUnknown
 
 
 class AttemptCheck(JournalCheck):
     """Checks the attempts of every call: their order, their number, and unsafe repetitions."""
 
-    __slots__ = ("_retryable",)
-
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
         self._retryable: set[str] = set()  # model calls whose last failure was temporary
 
-    def check_call_started(self, record: Record, entry: CallStarted) -> None:
+    def check_call_started(self, record: e.Record, entry: e.CallStarted) -> None:
         """Check that an attempt may start."""
         call = self.ledger.calls.get(entry.call)
         if call is None:
@@ -151,7 +131,7 @@ class AttemptCheck(JournalCheck):
         if problem := self._find_repeat_problem(call):
             self.report("I17", record.seq, f"{call} was started again although {problem}.")
 
-    def _check_unproposed(self, record: Record, entry: CallStarted) -> None:
+    def _check_unproposed(self, record: e.Record, entry: e.CallStarted) -> None:
         """Check a call without a proposal: it must be a model call with the next number."""
         number = len(self.ledger.calls) + 1
         if parse_call_number(entry.call) != number or entry.call_kind != "model":
@@ -164,7 +144,7 @@ class AttemptCheck(JournalCheck):
         self._check_attempt_number(record, entry, 0)
 
     def _check_attempt_number(
-        self, record: Record, entry: CallStarted, previous_attempts: int
+        self, record: e.Record, entry: e.CallStarted, previous_attempts: int
     ) -> None:
         if entry.attempt != previous_attempts + 1:
             self.report(
@@ -184,7 +164,7 @@ class AttemptCheck(JournalCheck):
             return "its failure was final"
         return "it waits for a decision" if call.stage == "asking" else ""
 
-    def check_call_ended(self, record: Record, entry: CallEnd) -> None:
+    def check_call_ended(self, record: e.Record, entry: CallEnd) -> None:
         """Check that an attempt that ends was in flight."""
         call = self.ledger.calls.get(entry.call)
         if call is None or not call.in_flight:
@@ -192,7 +172,7 @@ class AttemptCheck(JournalCheck):
             text = f"{kind} of {call or entry.call}, which was not in flight."
             self.report("I16", record.seq, text)
 
-    def check_call_failed(self, record: Record, entry: CallFailed) -> None:
+    def check_call_failed(self, record: e.Record, entry: e.CallFailed) -> None:
         """Record whether a failed call may be retried: a model call with a temporary error."""
         self.check_call_ended(record, entry)
         call = self.ledger.calls.get(entry.call)
@@ -201,7 +181,7 @@ class AttemptCheck(JournalCheck):
         else:
             self._retryable.discard(entry.call)
 
-    def check_call_settled(self, record: Record, entry: CallSettled) -> None:
+    def check_call_settled(self, record: e.Record, entry: e.CallSettled) -> None:
         """Check that only a call with an unknown outcome is settled."""
         call = self.ledger.calls.get(entry.call)
         if call is None or call.stage != "unknown":
@@ -210,11 +190,11 @@ class AttemptCheck(JournalCheck):
 
     HANDLERS = merge_handlers(
         {
-            CallStarted: check_call_started,
-            CallDone: check_call_ended,
-            CallFailed: check_call_failed,
-            CallAborted: check_call_ended,
-            CallUnknown: check_call_ended,
-            CallSettled: check_call_settled,
+            e.CallStarted: check_call_started,
+            e.CallDone: check_call_ended,
+            e.CallFailed: check_call_failed,
+            e.CallAborted: check_call_ended,
+            e.CallUnknown: check_call_ended,
+            e.CallSettled: check_call_settled,
         }
     )

@@ -5,18 +5,7 @@ Only a condition that can stop the run alone counts: a cap inside `&` or `~` set
 
 from collections.abc import Iterator
 
-from midrun.core.entries import (
-    CallAborted,
-    CallDone,
-    CallFailed,
-    CallStarted,
-    CallUnknown,
-    CapRaised,
-    PauseWithdrawn,
-    Record,
-    RunResumed,
-    RunStarted,
-)
+from midrun.core import entries as e
 from midrun.core.stops import (
     RECENT_CALLS_MAX,
     AnyOf,
@@ -56,17 +45,6 @@ def iterate_caps(stop: Stop | None) -> Iterator[tuple[str, int]]:
 class CapCheck(JournalCheck):
     """Counts spent and reserved tokens and cost, steps, tool calls and repetitions."""
 
-    __slots__ = (
-        "_caps",
-        "_cost",
-        "_last_tool_call",
-        "_repeats",
-        "_reserved",
-        "_steps",
-        "_tokens",
-        "_tool_calls",
-    )
-
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
         self._caps: dict[str, int] = {}
@@ -75,23 +53,22 @@ class CapCheck(JournalCheck):
         self._reserved: dict[str, Spend] = {}
         self._steps = 0
         self._tool_calls = 0
-        self._last_tool_call: tuple[str, str] | None = (
-            None  # last call: its tool, hash of its arguments
-        )
+        # The tool of the last call, and the hash of its arguments.
+        self._last_tool_call: tuple[str, str] | None = None
         self._repeats = 0  # number of equal calls in a row
 
-    def apply_run_started(self, _: Record, entry: RunStarted) -> None:
+    def apply_run_started(self, _: e.Record, entry: e.RunStarted) -> None:
         """Record the caps; of two with the same name, the lower one counts."""
         for name, bound in iterate_caps(entry.stop):
             self._caps[name] = min(bound, self._caps.get(name, bound))
 
-    def apply_cap_raised(self, _: Record, entry: CapRaised) -> None:
+    def apply_cap_raised(self, _: e.Record, entry: e.CapRaised) -> None:
         """Record raised caps."""
         for name, bound in entry.caps.items():
             if name in self._caps:
                 self._caps[name] = bound
 
-    def check_call_started(self, record: Record, entry: CallStarted) -> None:
+    def check_call_started(self, record: e.Record, entry: e.CallStarted) -> None:
         """Add the reservation of a call, and check the caps with it."""
         if entry.attempt == 1:  # a retry is not a new step or tool call, but reserves again
             self._count_call(record, entry)
@@ -104,7 +81,7 @@ class CapCheck(JournalCheck):
         if promised.cost:
             self._check_cap(record, entry, "cost", self._cost)
 
-    def _count_call(self, record: Record, entry: CallStarted) -> None:
+    def _count_call(self, record: e.Record, entry: e.CallStarted) -> None:
         """Check the caps on steps and tool calls, also between the calls of one reply."""
         if entry.call_kind != "model":
             self._count_tool_call(record, entry)
@@ -114,7 +91,7 @@ class CapCheck(JournalCheck):
             # A step must not start if the cap leaves no room for a single tool call in it.
             self._check_cap(record, entry, "tool_calls", self._tool_calls + 1)
 
-    def _count_tool_call(self, record: Record, entry: CallStarted) -> None:
+    def _count_tool_call(self, record: e.Record, entry: e.CallStarted) -> None:
         self._tool_calls += 1
         call = self.ledger.calls.get(entry.call)
         if call is None:
@@ -126,37 +103,39 @@ class CapCheck(JournalCheck):
             self._check_cap(record, entry, "tool_calls", self._tool_calls)
             self._check_cap(record, entry, "repeats", self._repeats)
 
-    def reset_repeats(self, _: Record, __: RunResumed | PauseWithdrawn) -> None:
+    def reset_repeats(self, _: e.Record, __: e.RunResumed | e.PauseWithdrawn) -> None:
         """Restart the count of repetitions, because an operator let the run go on."""
         self._last_tool_call, self._repeats = None, 0
 
-    def _check_cap(self, record: Record, entry: CallStarted, name: str, used: int) -> None:
+    def _check_cap(self, record: e.Record, entry: e.CallStarted, name: str, used: int) -> None:
         cap = self._caps.get(name)
         if cap is not None and used > cap:
             text = f"{entry.call} was started, which raises {name} to {used} of {cap}."
             self.report("I37", record.seq, text)
 
-    def apply_call_ended(self, _: Record, entry: CallDone | CallFailed | CallAborted) -> None:
+    def apply_call_ended(
+        self, _: e.Record, entry: e.CallDone | e.CallFailed | e.CallAborted
+    ) -> None:
         """Replace the reservation by the actual amounts; keep it if those are not known."""
         promised = self._reserved.pop(entry.call, NO_SPEND)
         if entry.spent is not None:
             self._tokens += entry.spent.tokens - promised.tokens
             self._cost += entry.spent.cost - promised.cost
 
-    def apply_call_unknown(self, _: Record, entry: CallUnknown) -> None:
+    def apply_call_unknown(self, _: e.Record, entry: e.CallUnknown) -> None:
         """Keep the reservation as spent: the call may still be billed."""
         self._reserved.pop(entry.call, None)
 
     HANDLERS = merge_handlers(
         {
-            RunStarted: apply_run_started,
-            CapRaised: apply_cap_raised,
-            RunResumed: reset_repeats,
-            PauseWithdrawn: reset_repeats,
-            CallStarted: check_call_started,
-            CallDone: apply_call_ended,
-            CallFailed: apply_call_ended,
-            CallAborted: apply_call_ended,
-            CallUnknown: apply_call_unknown,
+            e.RunStarted: apply_run_started,
+            e.CapRaised: apply_cap_raised,
+            e.RunResumed: reset_repeats,
+            e.PauseWithdrawn: reset_repeats,
+            e.CallStarted: check_call_started,
+            e.CallDone: apply_call_ended,
+            e.CallFailed: apply_call_ended,
+            e.CallAborted: apply_call_ended,
+            e.CallUnknown: apply_call_unknown,
         }
     )

@@ -34,8 +34,6 @@ class JournalCheck:
     HANDLERS: ClassVar["HandlersByKind"] = {}
     HANDLES_ALL: ClassVar[bool] = False
 
-    __slots__ = ("ledger", "problems")
-
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         self.ledger = ledger
         self.problems = problems

@@ -2,22 +2,7 @@
 
 from typing import Final
 
-from midrun.core.entries import (
-    FrameAbandoned,
-    FramePushed,
-    FrameReconstructed,
-    FrameResumed,
-    MessageClosed,
-    MessageReceived,
-    MessageTaken,
-    Record,
-    RedirectApplied,
-    RedirectClosed,
-    RedirectRequested,
-    RunCancelled,
-    RunCompleted,
-    RunResumed,
-)
+from midrun.core import entries as e
 from midrun.core.ids import MICROS_PER_SECOND
 from midrun.verify.checks import JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger
@@ -29,15 +14,13 @@ EXPIRY_TOLERANCE_MICROS: Final = MICROS_PER_SECOND
 class ConversationCheck(JournalCheck):
     """Checks the stack of held topics (frames), and the pending messages and instructions."""
 
-    __slots__ = ("_frame_count", "_pending_texts", "_stack")
-
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
-        self._stack: list[FramePushed] = []
+        self._stack: list[e.FramePushed] = []
         self._frame_count = 0
         self._pending_texts: dict[int, str] = {}  # seq of a pending text → its kind
 
-    def check_frame_pushed(self, record: Record, entry: FramePushed) -> None:
+    def check_frame_pushed(self, record: e.Record, entry: e.FramePushed) -> None:
         """Check number and depth of a new frame, and that its message was pending."""
         self._frame_count += 1
         if entry.frame != f"f{self._frame_count}":
@@ -50,7 +33,7 @@ class ConversationCheck(JournalCheck):
             self.report("I35", record.seq, text)
         self._remove_pending(record, entry.message, "a message")
 
-    def check_frame_resumed(self, record: Record, entry: FrameResumed) -> None:
+    def check_frame_resumed(self, record: e.Record, entry: e.FrameResumed) -> None:
         """Check that the resumed frame is on top, named, and has not expired."""
         frame = self._pop_frame(record, entry.frame)
         if frame is not None and record.at > frame.expires + EXPIRY_TOLERANCE_MICROS:
@@ -58,25 +41,25 @@ class ConversationCheck(JournalCheck):
             self.report("I36", record.seq, text)
         self._check_goal_named(record, entry, frame)
 
-    def check_frame_reconstructed(self, record: Record, entry: FrameReconstructed) -> None:
+    def check_frame_reconstructed(self, record: e.Record, entry: e.FrameReconstructed) -> None:
         """Check that the frame is on top and named; it may have expired."""
         self._check_goal_named(record, entry, self._pop_frame(record, entry.frame))
 
     def _check_goal_named(
         self,
-        record: Record,
-        entry: FrameResumed | FrameReconstructed,
-        frame: FramePushed | None,
+        record: e.Record,
+        entry: e.FrameResumed | e.FrameReconstructed,
+        frame: e.FramePushed | None,
     ) -> None:
         if frame is not None and frame.goal not in entry.text:
             text = f"{entry.frame} was resumed without naming {frame.goal!r}."
             self.report("I36", record.seq, text)
 
-    def check_frame_abandoned(self, record: Record, entry: FrameAbandoned) -> None:
+    def check_frame_abandoned(self, record: e.Record, entry: e.FrameAbandoned) -> None:
         """Check that the dropped frame is on top."""
         self._pop_frame(record, entry.frame)
 
-    def _pop_frame(self, record: Record, frame: str) -> FramePushed | None:
+    def _pop_frame(self, record: e.Record, frame: str) -> e.FramePushed | None:
         """Remove `frame` from the stack, and report it if it was not on top."""
         for depth, held in enumerate(reversed(self._stack)):
             if held.frame != frame:
@@ -91,37 +74,39 @@ class ConversationCheck(JournalCheck):
 
     # ── pending texts ─────────────────────────────────────────────────────────────────────
 
-    def apply_message_received(self, record: Record, _: MessageReceived) -> None:
+    def apply_message_received(self, record: e.Record, _: e.MessageReceived) -> None:
         """Record a pending message."""
         self._pending_texts[record.seq] = "a message"
 
-    def apply_redirect_requested(self, record: Record, _: RedirectRequested) -> None:
+    def apply_redirect_requested(self, record: e.Record, _: e.RedirectRequested) -> None:
         """Record a pending instruction."""
         self._pending_texts[record.seq] = "an instruction"
 
-    def apply_run_resumed(self, record: Record, entry: RunResumed) -> None:
+    def apply_run_resumed(self, record: e.Record, entry: e.RunResumed) -> None:
         """Record an instruction that came with the resume."""
         if entry.instruction:
             self._pending_texts[record.seq] = "an instruction"
 
-    def check_message_closed(self, record: Record, entry: MessageTaken | MessageClosed) -> None:
+    def check_message_closed(
+        self, record: e.Record, entry: e.MessageTaken | e.MessageClosed
+    ) -> None:
         """Check that the message that was used, withdrawn or returned was pending."""
         self._remove_pending(record, entry.message, "a message")
 
     def check_redirect_closed(
-        self, record: Record, entry: RedirectApplied | RedirectClosed
+        self, record: e.Record, entry: e.RedirectApplied | e.RedirectClosed
     ) -> None:
         """Check that the instruction that was used, withdrawn or returned was pending."""
         self._remove_pending(record, entry.redirect, "an instruction")
 
-    def _remove_pending(self, record: Record, seq: int, text_kind: str) -> None:
+    def _remove_pending(self, record: e.Record, seq: int, text_kind: str) -> None:
         if self._pending_texts.pop(seq, "") != text_kind:
             text = (
                 f"{type(record.entry).__name__} names {seq}, where {text_kind} is not pending."
             )
             self.report("I35", record.seq, text)
 
-    def check_run_ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
+    def check_run_ended(self, record: e.Record, entry: e.RunCompleted | e.RunCancelled) -> None:
         """Check that no frame is held and no text is pending when the run ends."""
         end = type(entry).__name__
         for frame in self._stack:
@@ -133,18 +118,18 @@ class ConversationCheck(JournalCheck):
 
     HANDLERS = merge_handlers(
         {
-            FramePushed: check_frame_pushed,
-            FrameResumed: check_frame_resumed,
-            FrameReconstructed: check_frame_reconstructed,
-            FrameAbandoned: check_frame_abandoned,
-            MessageReceived: apply_message_received,
-            RedirectRequested: apply_redirect_requested,
-            RunResumed: apply_run_resumed,
-            MessageTaken: check_message_closed,
-            MessageClosed: check_message_closed,
-            RedirectApplied: check_redirect_closed,
-            RedirectClosed: check_redirect_closed,
-            RunCompleted: check_run_ended,
-            RunCancelled: check_run_ended,
+            e.FramePushed: check_frame_pushed,
+            e.FrameResumed: check_frame_resumed,
+            e.FrameReconstructed: check_frame_reconstructed,
+            e.FrameAbandoned: check_frame_abandoned,
+            e.MessageReceived: apply_message_received,
+            e.RedirectRequested: apply_redirect_requested,
+            e.RunResumed: apply_run_resumed,
+            e.MessageTaken: check_message_closed,
+            e.MessageClosed: check_message_closed,
+            e.RedirectApplied: check_redirect_closed,
+            e.RedirectClosed: check_redirect_closed,
+            e.RunCompleted: check_run_ended,
+            e.RunCancelled: check_run_ended,
         }
     )

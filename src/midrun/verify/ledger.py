@@ -6,53 +6,10 @@ difference. The functions below the classes apply one kind of entry each.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from midrun.core.entries import (
-    AskAnswered,
-    AskClosed,
-    AskOpened,
-    CallAborted,
-    CallDone,
-    CallFailed,
-    CallProposed,
-    CallSealed,
-    CallSettled,
-    CallStarted,
-    CallUnknown,
-    CancelRequested,
-    CapReached,
-    Entry,
-    FramePushed,
-    HandedBack,
-    LateResult,
-    LeaseReleased,
-    LeaseTaken,
-    MessageReceived,
-    MessageTaken,
-    PauseRequested,
-    PauseWithdrawn,
-    PersonWrote,
-    ProgressSaved,
-    Record,
-    RedirectApplied,
-    RedirectRequested,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunImported,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    RunWoken,
-    TakenOver,
-    UndoDone,
-    UndoFailed,
-    UndoRetried,
-    UndoStarted,
-    UndoUnknown,
-)
+from midrun.core import entries as e
 from midrun.core.values import (
     AskKind,
     CallKind,
@@ -66,51 +23,27 @@ from midrun.core.values import (
 NO_TRAITS: Final = Traits()
 
 
+@dataclass(slots=True)
 class LedgerCall:
     """One call, over all its attempts."""
 
-    __slots__ = (
-        "args",
-        "asked_from_inside",
-        "attempt",
-        "closed_unmade",
-        "ended_at",
-        "has_aborted_attempt",
-        "has_progress",
-        "has_unknown_attempt",
-        "id",
-        "in_flight",
-        "kind",
-        "proposed_by_operator",
-        "purpose",
-        "stage",
-        "steered_by",
-        "tool",
-        "traits",
-    )
-
-    def __init__(self, call: str, kind: CallKind, use: RequestedCall | None = None) -> None:
-        self.id = call
-        self.kind = kind
-        self.tool = use.tool if use else kind
-        self.args: Json = use.args if use else None
-        self.traits = use.traits if use else NO_TRAITS
-        self.purpose = "step"
-        self.stage = "proposed"
-        self.attempt = 0
-        self.proposed_by_operator = False  # proposed by an operator who has taken over
-        self.ended_at = 0  # seq of its last end
-        self.in_flight = False  # an attempt is in flight
-        self.has_unknown_attempt = (
-            False  # an attempt has an unknown outcome that is not settled
-        )
-        self.has_aborted_attempt = False  # an attempt was aborted, and none was done since
-        self.asked_from_inside = (
-            False  # it asked a question while it ran, and was not continued since
-        )
-        self.has_progress = False  # it saved progress
-        self.closed_unmade = bool(use and use.refused)  # it will never be made
-        self.steered_by: set[str] = set()  # actors whose texts the agent had at its proposal
+    id: str
+    kind: CallKind
+    tool: str
+    args: Json = None
+    traits: Traits = NO_TRAITS
+    purpose: str = "step"
+    stage: str = "proposed"
+    attempt: int = 0
+    proposed_by_operator: bool = False  # proposed by an operator who has taken over
+    ended_at: int = 0  # seq of its last end
+    in_flight: bool = False  # an attempt is in flight
+    has_unknown_attempt: bool = False  # an outcome is unknown and not settled
+    has_aborted_attempt: bool = False  # an attempt was aborted, and none was done since
+    asked_from_inside: bool = False  # it asked while it ran, and was not continued since
+    has_progress: bool = False  # it saved progress
+    closed_unmade: bool = False  # it will never be made
+    steered_by: set[str] = field(default_factory=set)  # authors of texts before its proposal
 
     def __str__(self) -> str:
         return f"{self.id} ({self.tool})"
@@ -145,9 +78,7 @@ class LedgerCall:
 class LedgerAsk:
     """One ask."""
 
-    __slots__ = ("call", "entry", "is_open", "kind", "seq")
-
-    def __init__(self, seq: int, entry: AskOpened) -> None:
+    def __init__(self, seq: int, entry: e.AskOpened) -> None:
         self.seq = seq
         self.entry = entry
         self.kind: AskKind = entry.ask_kind
@@ -159,7 +90,7 @@ class LedgerAsk:
         """True if an answer steers the agent; not for the outcome of an unsure call."""
         return (self.entry.child_ask_kind or self.kind) != "unsure"
 
-    def is_edited(self, answer: AskAnswered) -> bool:
+    def is_edited(self, answer: e.AskAnswered) -> bool:
         """Tell whether an answer changes the arguments of a call under four eyes."""
         changed = answer.args_hash != self.entry.args_hash
         edit = answer.decision.value is not None and changed
@@ -170,7 +101,7 @@ class Ledger:
     """The run so far, as its entries describe it."""
 
     def __init__(self) -> None:
-        self.started_entry: RunStarted | None = None
+        self.started_entry: e.RunStarted | None = None
         self.epoch = 0
         self.has_lease = False
         self.calls: dict[str, LedgerCall] = {}
@@ -183,11 +114,11 @@ class Ledger:
         self.taken_over_by = ""  # the operator who has taken over
         self.pending_text_authors: dict[int, str] = {}  # seq of a pending text → its author
         self.steered_by: set[str] = set()  # actors whose texts the agent has received
-        self.cancel_entry: CancelRequested | None = None
+        self.cancel_entry: e.CancelRequested | None = None
         self.cancelled_at = 0  # seq of the cancel
         self.end_phase = ""  # "completed" or "cancelled"
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: e.Record) -> None:
         """Apply one record."""
         arm = APPLY_BY_KIND.get(type(record.entry))
         if arm is not None:
@@ -195,12 +126,19 @@ class Ledger:
 
     def add_proposed_call(self, use: RequestedCall) -> LedgerCall:
         """Add a proposed call, with the next number."""
-        call = LedgerCall(f"c{len(self.calls) + 1}", use.kind, use)
-        call.steered_by = set(self.steered_by)
+        call = LedgerCall(
+            f"c{len(self.calls) + 1}",
+            use.kind,
+            use.tool,
+            use.args,
+            use.traits,
+            closed_unmade=bool(use.refused),
+            steered_by=set(self.steered_by),
+        )
         self.calls[call.id] = call
         return call
 
-    def settles_attempt(self, late: LateResult) -> bool:
+    def settles_attempt(self, late: e.LateResult) -> bool:
         """Tell whether a late result decides the outcome of its attempt."""
         call = self.calls.get(late.call)
         if call is None or self.end_phase or call.kind == "model":
@@ -213,13 +151,13 @@ class Ledger:
 # ── entries about the run ─────────────────────────────────────────────────────────────────
 
 
-def _apply_run_started(ledger: Ledger, _: int, entry: RunStarted) -> None:
+def _apply_run_started(ledger: Ledger, _: int, entry: e.RunStarted) -> None:
     ledger.started_entry = entry
     authors = {message.by for message in entry.history if message.role != "runtime"}
     ledger.steered_by = authors | {entry.by, *entry.steered_by}
 
 
-def _apply_run_imported(ledger: Ledger, _: int, entry: RunImported) -> None:
+def _apply_run_imported(ledger: Ledger, _: int, entry: e.RunImported) -> None:
     # The importing user could have changed the checkpoint, and so counts as an author of all
     # that it contains: with four eyes, they may not approve its calls.
     ledger.steered_by.add(entry.by)
@@ -227,7 +165,7 @@ def _apply_run_imported(ledger: Ledger, _: int, entry: RunImported) -> None:
         call.steered_by.add(entry.by)
 
 
-def _apply_lease_taken(ledger: Ledger, _: int, entry: LeaseTaken) -> None:
+def _apply_lease_taken(ledger: Ledger, _: int, entry: e.LeaseTaken) -> None:
     ledger.epoch, ledger.has_lease = entry.epoch, True
 
 
@@ -252,7 +190,7 @@ def _apply_pause_withdrawn(ledger: Ledger, *_: object) -> None:
     ledger.paused_at = 0
 
 
-def _apply_run_resumed(ledger: Ledger, seq: int, entry: RunResumed) -> None:
+def _apply_run_resumed(ledger: Ledger, seq: int, entry: e.RunResumed) -> None:
     ledger.paused_at = 0
     if entry.instruction:
         ledger.pending_text_authors[seq] = entry.by
@@ -264,28 +202,28 @@ def _apply_run_woken(ledger: Ledger, *_: object) -> None:
         ledger.paused_at = 0
 
 
-def _apply_redirect_requested(ledger: Ledger, seq: int, entry: RedirectRequested) -> None:
+def _apply_redirect_requested(ledger: Ledger, seq: int, entry: e.RedirectRequested) -> None:
     ledger.redirect_requested_at = seq
     ledger.pending_text_authors[seq] = entry.by
 
 
-def _apply_message_received(ledger: Ledger, seq: int, entry: MessageReceived) -> None:
+def _apply_message_received(ledger: Ledger, seq: int, entry: e.MessageReceived) -> None:
     ledger.pending_text_authors[seq] = entry.by
 
 
-def _apply_redirect_applied(ledger: Ledger, _: int, entry: RedirectApplied) -> None:
+def _apply_redirect_applied(ledger: Ledger, _: int, entry: e.RedirectApplied) -> None:
     ledger.steered_by.add(ledger.pending_text_authors.pop(entry.redirect, ""))
 
 
-def _apply_message_taken(ledger: Ledger, _: int, entry: MessageTaken | FramePushed) -> None:
+def _apply_message_taken(ledger: Ledger, _: int, entry: e.MessageTaken | e.FramePushed) -> None:
     ledger.steered_by.add(ledger.pending_text_authors.pop(entry.message, ""))
 
 
-def _apply_person_wrote(ledger: Ledger, _: int, entry: PersonWrote) -> None:
+def _apply_person_wrote(ledger: Ledger, _: int, entry: e.PersonWrote) -> None:
     ledger.steered_by.add(entry.by)
 
 
-def _apply_cancel_requested(ledger: Ledger, seq: int, entry: CancelRequested) -> None:
+def _apply_cancel_requested(ledger: Ledger, seq: int, entry: e.CancelRequested) -> None:
     ledger.paused_at = 0
     ledger.end_phase = ""  # a parent may cancel a child that has ended, to undo its work
     ledger.cancel_entry, ledger.cancelled_at = entry, ledger.cancelled_at or seq
@@ -295,7 +233,7 @@ def _apply_undo_retried(ledger: Ledger, *_: object) -> None:
     ledger.end_phase = ""
 
 
-def _apply_taken_over(ledger: Ledger, _: int, entry: TakenOver) -> None:
+def _apply_taken_over(ledger: Ledger, _: int, entry: e.TakenOver) -> None:
     ledger.taken_over_by = entry.by or "a person"
 
 
@@ -306,22 +244,22 @@ def _apply_handed_back(ledger: Ledger, *_: object) -> None:
 # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _apply_call_proposed(ledger: Ledger, _: int, entry: CallProposed) -> None:
+def _apply_call_proposed(ledger: Ledger, _: int, entry: e.CallProposed) -> None:
     if ledger.taken_over_by:
         ledger.steered_by.add(ledger.taken_over_by)
     ledger.add_proposed_call(entry.use).proposed_by_operator = bool(ledger.taken_over_by)
 
 
-def _apply_call_started(ledger: Ledger, _: int, entry: CallStarted) -> None:
+def _apply_call_started(ledger: Ledger, _: int, entry: e.CallStarted) -> None:
     call = ledger.calls.get(entry.call)
     if call is None:
-        call = ledger.calls[entry.call] = LedgerCall(entry.call, entry.call_kind)
-        call.purpose = entry.purpose
+        call = LedgerCall(entry.call, kind := entry.call_kind, kind, purpose=entry.purpose)
+        ledger.calls[entry.call] = call
     call.attempt, call.stage, call.in_flight = entry.attempt, "started", True
     ledger.calls_in_flight[call.id] = call
 
 
-def _apply_call_done(ledger: Ledger, seq: int, entry: CallDone) -> None:
+def _apply_call_done(ledger: Ledger, seq: int, entry: e.CallDone) -> None:
     ledger.steered_by.update(entry.steered_by)
     call = _end_call(ledger, seq, entry.call, "done")
     if call is not None and call.purpose == "step" and entry.reply is not None:
@@ -329,17 +267,17 @@ def _apply_call_done(ledger: Ledger, seq: int, entry: CallDone) -> None:
             ledger.add_proposed_call(use)
 
 
-def _apply_call_failed(ledger: Ledger, seq: int, entry: CallFailed) -> None:
+def _apply_call_failed(ledger: Ledger, seq: int, entry: e.CallFailed) -> None:
     _end_call(ledger, seq, entry.call, "failed")
 
 
-def _apply_call_aborted(ledger: Ledger, seq: int, entry: CallAborted) -> None:
+def _apply_call_aborted(ledger: Ledger, seq: int, entry: e.CallAborted) -> None:
     call = _end_call(ledger, seq, entry.call, "aborted")
     if call is not None:
         call.has_aborted_attempt = True
 
 
-def _apply_call_unknown(ledger: Ledger, seq: int, entry: CallUnknown) -> None:
+def _apply_call_unknown(ledger: Ledger, seq: int, entry: e.CallUnknown) -> None:
     call = _end_call(ledger, seq, entry.call, "unknown")
     if call is not None:
         call.has_unknown_attempt = True
@@ -353,7 +291,7 @@ def _end_call(ledger: Ledger, seq: int, call: str, stage: str) -> LedgerCall | N
     return ended
 
 
-def _apply_call_settled(ledger: Ledger, seq: int, entry: CallSettled) -> None:
+def _apply_call_settled(ledger: Ledger, seq: int, entry: e.CallSettled) -> None:
     call = ledger.calls.get(entry.call)
     if call is None or entry.happened is None:
         return
@@ -365,29 +303,28 @@ def _apply_call_settled(ledger: Ledger, seq: int, entry: CallSettled) -> None:
         call.has_unknown_attempt = call.has_aborted_attempt = call.asked_from_inside = False
 
 
-def _apply_call_sealed(ledger: Ledger, _: int, entry: CallSealed) -> None:
+def _apply_call_sealed(ledger: Ledger, _: int, entry: e.CallSealed) -> None:
     call = ledger.calls.get(entry.call)
     if call is not None:
         call.closed_unmade = True
 
 
-def _apply_progress_saved(ledger: Ledger, _: int, entry: ProgressSaved) -> None:
+def _apply_progress_saved(ledger: Ledger, _: int, entry: e.ProgressSaved) -> None:
     call = ledger.calls.get(entry.call)
     if call is not None:
         call.has_progress = True
 
 
-def _apply_late_result(ledger: Ledger, seq: int, entry: LateResult) -> None:
+def _apply_late_result(ledger: Ledger, seq: int, entry: e.LateResult) -> None:
     call = ledger.calls.get(entry.call)
     if ledger.settles_attempt(entry):
         ledger.calls[entry.call].end_attempt("done", seq)
     elif call is not None and call.stage != "done" and not ledger.end_phase:
-        call.has_unknown_attempt = (
-            True  # it had an effect, although the call was treated otherwise since
-        )
+        # It had an effect, although the call was treated otherwise since.
+        call.has_unknown_attempt = True
 
 
-def _apply_undo_started(ledger: Ledger, _: int, entry: UndoStarted) -> None:
+def _apply_undo_started(ledger: Ledger, _: int, entry: e.UndoStarted) -> None:
     ledger.undo_in_flight = (entry.call, entry.action)
 
 
@@ -398,7 +335,7 @@ def _apply_undo_ended(ledger: Ledger, *_: object) -> None:
 # ── asks ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _apply_ask_opened(ledger: Ledger, seq: int, entry: AskOpened) -> None:
+def _apply_ask_opened(ledger: Ledger, seq: int, entry: e.AskOpened) -> None:
     ask = ledger.asks[entry.ask] = ledger.open_asks[entry.ask] = LedgerAsk(seq, entry)
     call = ledger.calls.get(entry.call)
     if call is not None and ask.kind != "unsure":
@@ -408,7 +345,7 @@ def _apply_ask_opened(ledger: Ledger, seq: int, entry: AskOpened) -> None:
         ledger.calls_in_flight.pop(call.id, None)
 
 
-def _apply_ask_answered(ledger: Ledger, seq: int, entry: AskAnswered) -> None:
+def _apply_ask_answered(ledger: Ledger, seq: int, entry: e.AskAnswered) -> None:
     ask, call = _close_ask(ledger, entry.ask)
     has_words = entry.decision.value is not None or bool(entry.decision.reason)
     if ask is not None and ask.steers_agent and has_words:
@@ -429,7 +366,7 @@ def _apply_ask_answered(ledger: Ledger, seq: int, entry: AskAnswered) -> None:
         call.closed_unmade, call.ended_at = True, seq
 
 
-def _apply_ask_closed(ledger: Ledger, seq: int, entry: AskClosed) -> None:
+def _apply_ask_closed(ledger: Ledger, seq: int, entry: e.AskClosed) -> None:
     call = _close_ask(ledger, entry.ask)[1]
     if call is None or call.stage != "asking":
         return
@@ -449,49 +386,49 @@ def _close_ask(ledger: Ledger, ask_: str) -> tuple[LedgerAsk | None, LedgerCall 
 
 
 _APPLY_BY_KIND = {
-    RunStarted: _apply_run_started,
-    RunImported: _apply_run_imported,
-    LeaseTaken: _apply_lease_taken,
-    LeaseReleased: _apply_lease_released,
-    RunWaiting: _apply_lease_released,
-    RunPaused: _apply_lease_released,
-    RunFailed: _apply_lease_released,
-    RunCompleted: _apply_run_completed,
-    RunCancelled: _apply_run_cancelled,
-    PauseRequested: _apply_pause,
-    CapReached: _apply_pause,
-    PauseWithdrawn: _apply_pause_withdrawn,
-    RunResumed: _apply_run_resumed,
-    RunWoken: _apply_run_woken,
-    RedirectRequested: _apply_redirect_requested,
-    RedirectApplied: _apply_redirect_applied,
-    MessageReceived: _apply_message_received,
-    MessageTaken: _apply_message_taken,
-    FramePushed: _apply_message_taken,
-    PersonWrote: _apply_person_wrote,
-    CancelRequested: _apply_cancel_requested,
-    UndoRetried: _apply_undo_retried,
-    TakenOver: _apply_taken_over,
-    HandedBack: _apply_handed_back,
-    CallProposed: _apply_call_proposed,
-    CallStarted: _apply_call_started,
-    CallDone: _apply_call_done,
-    CallFailed: _apply_call_failed,
-    CallAborted: _apply_call_aborted,
-    CallUnknown: _apply_call_unknown,
-    CallSettled: _apply_call_settled,
-    CallSealed: _apply_call_sealed,
-    ProgressSaved: _apply_progress_saved,
-    LateResult: _apply_late_result,
-    UndoStarted: _apply_undo_started,
-    UndoDone: _apply_undo_ended,
-    UndoFailed: _apply_undo_ended,
-    UndoUnknown: _apply_undo_ended,
-    AskOpened: _apply_ask_opened,
-    AskAnswered: _apply_ask_answered,
-    AskClosed: _apply_ask_closed,
+    e.RunStarted: _apply_run_started,
+    e.RunImported: _apply_run_imported,
+    e.LeaseTaken: _apply_lease_taken,
+    e.LeaseReleased: _apply_lease_released,
+    e.RunWaiting: _apply_lease_released,
+    e.RunPaused: _apply_lease_released,
+    e.RunFailed: _apply_lease_released,
+    e.RunCompleted: _apply_run_completed,
+    e.RunCancelled: _apply_run_cancelled,
+    e.PauseRequested: _apply_pause,
+    e.CapReached: _apply_pause,
+    e.PauseWithdrawn: _apply_pause_withdrawn,
+    e.RunResumed: _apply_run_resumed,
+    e.RunWoken: _apply_run_woken,
+    e.RedirectRequested: _apply_redirect_requested,
+    e.RedirectApplied: _apply_redirect_applied,
+    e.MessageReceived: _apply_message_received,
+    e.MessageTaken: _apply_message_taken,
+    e.FramePushed: _apply_message_taken,
+    e.PersonWrote: _apply_person_wrote,
+    e.CancelRequested: _apply_cancel_requested,
+    e.UndoRetried: _apply_undo_retried,
+    e.TakenOver: _apply_taken_over,
+    e.HandedBack: _apply_handed_back,
+    e.CallProposed: _apply_call_proposed,
+    e.CallStarted: _apply_call_started,
+    e.CallDone: _apply_call_done,
+    e.CallFailed: _apply_call_failed,
+    e.CallAborted: _apply_call_aborted,
+    e.CallUnknown: _apply_call_unknown,
+    e.CallSettled: _apply_call_settled,
+    e.CallSealed: _apply_call_sealed,
+    e.ProgressSaved: _apply_progress_saved,
+    e.LateResult: _apply_late_result,
+    e.UndoStarted: _apply_undo_started,
+    e.UndoDone: _apply_undo_ended,
+    e.UndoFailed: _apply_undo_ended,
+    e.UndoUnknown: _apply_undo_ended,
+    e.AskOpened: _apply_ask_opened,
+    e.AskAnswered: _apply_ask_answered,
+    e.AskClosed: _apply_ask_closed,
 }
 
-APPLY_BY_KIND: Final[Mapping[type[Entry], Callable[[Ledger, int, Entry], None]]] = (
+APPLY_BY_KIND: Final[Mapping[type[e.Entry], Callable[[Ledger, int, e.Entry], None]]] = (
     _APPLY_BY_KIND  # type: ignore[assignment]  # each arm takes the one entry it is filed under
 )

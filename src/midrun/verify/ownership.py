@@ -2,38 +2,7 @@
 
 from typing import Final
 
-from midrun.core.entries import (
-    AnswerGiven,
-    AskClosed,
-    AskOpened,
-    CallAborted,
-    CallDone,
-    CallFailed,
-    CallStarted,
-    CallUnknown,
-    Entry,
-    FramePushed,
-    HistoryCondensed,
-    LateResult,
-    LeaseReleased,
-    LeaseTaken,
-    MessageTaken,
-    PlanMade,
-    ProgressSaved,
-    Record,
-    RedirectApplied,
-    RunCompleted,
-    RunFailed,
-    RunResumed,
-    StopEvaluated,
-    StopReached,
-    TakenOver,
-    UndoDone,
-    UndoFailed,
-    UndoGaveUp,
-    UndoStarted,
-    UndoUnknown,
-)
+from midrun.core import entries as e
 from midrun.core.retries import WORKER_DEATHS_MAX, WORKERS_DIED_CODE
 from midrun.verify.checks import JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger
@@ -47,11 +16,7 @@ from midrun.verify.ledger import Ledger
 class LostWorkerCheck(JournalCheck):
     """Counts the workers that did not give their lease back."""
 
-    __slots__ = ("_lost_workers",)
-
-    def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
-        super().__init__(ledger, problems)
-        self._lost_workers = 0  # since an operator last let the run go on
+    _lost_workers = 0  # since an operator last let the run go on
 
     def apply_lease_taken(self, *_: object) -> None:
         """Count a lost worker if the lease was taken while another one was held."""
@@ -63,41 +28,41 @@ class LostWorkerCheck(JournalCheck):
         """Restart the count, because an operator let the run go on."""
         self._lost_workers = 0
 
-    def check_run_failed(self, record: Record, entry: RunFailed) -> None:
+    def check_run_failed(self, record: e.Record, entry: e.RunFailed) -> None:
         """Check that enough workers died before the run failed for that reason."""
         if entry.code == WORKERS_DIED_CODE and self._lost_workers < WORKER_DEATHS_MAX:
             text = f"The run failed because workers died, but only {self._lost_workers} had."
             self.report("I41", record.seq, text)
 
     HANDLERS = merge_handlers(
-        {LeaseTaken: apply_lease_taken, RunFailed: check_run_failed},
-        dict.fromkeys((RunResumed, TakenOver), reset_lost_workers),
+        {e.LeaseTaken: apply_lease_taken, e.RunFailed: check_run_failed},
+        dict.fromkeys((e.RunResumed, e.TakenOver), reset_lost_workers),
     )
 
 
 LEASE_HOLDER_KINDS: Final = frozenset(
     {
-        AnswerGiven,
-        AskOpened,
-        CallAborted,
-        CallDone,
-        CallFailed,
-        CallStarted,
-        StopReached,
-        FramePushed,
-        HistoryCondensed,
-        MessageTaken,
-        PlanMade,
-        ProgressSaved,
-        RedirectApplied,
-        RunCompleted,
-        RunFailed,
-        LeaseReleased,
-        UndoDone,
-        UndoFailed,
-        UndoGaveUp,
-        UndoStarted,
-        StopEvaluated,
+        e.AnswerGiven,
+        e.AskOpened,
+        e.CallAborted,
+        e.CallDone,
+        e.CallFailed,
+        e.CallStarted,
+        e.StopReached,
+        e.FramePushed,
+        e.HistoryCondensed,
+        e.MessageTaken,
+        e.PlanMade,
+        e.ProgressSaved,
+        e.RedirectApplied,
+        e.RunCompleted,
+        e.RunFailed,
+        e.LeaseReleased,
+        e.UndoDone,
+        e.UndoFailed,
+        e.UndoGaveUp,
+        e.UndoStarted,
+        e.StopEvaluated,
     }
 )
 """Entries that only the lease holder may write. All others may also come from a control."""
@@ -108,15 +73,13 @@ class OwnershipCheck(JournalCheck):
 
     HANDLES_ALL = True
 
-    __slots__ = ("_lease_taken_at", "_orphans", "_settled_late")
-
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
         self._orphans: set[tuple[str, str]] = set()  # left in flight by the previous worker
         self._lease_taken_at = 0  # seq of the `LeaseTaken` whose append must close the orphans
         self._settled_late: set[str] = set()  # calls that a late result has settled
 
-    def check_record(self, record: Record, entry: Entry) -> None:
+    def check_record(self, record: e.Record, entry: e.Entry) -> None:
         """Check the epoch of a record, and that orphans are closed first."""
         if self._orphans:
             self._expect_orphan_closed(record)
@@ -128,14 +91,14 @@ class OwnershipCheck(JournalCheck):
             if kind in LEASE_HOLDER_KINDS and not books.has_lease:
                 text = f"{kind.__name__} was written after the lease had been given back."
                 self.report("I6", record.seq, text)
-        elif kind is not LeaseTaken and kind is not LateResult:
+        elif kind is not e.LeaseTaken and kind is not e.LateResult:
             self._report_writer(record)
 
     def check_end(self) -> None:
         """Check that the last append closed all orphans."""
         self._report_orphans()
 
-    def check_lease_taken(self, record: Record, entry: LeaseTaken) -> None:
+    def check_lease_taken(self, record: e.Record, entry: e.LeaseTaken) -> None:
         """Check that the epoch grows; remember the calls in flight as orphans."""
         books = self.ledger
         if entry.epoch <= books.epoch or record.epoch not in {None, entry.epoch}:
@@ -150,16 +113,16 @@ class OwnershipCheck(JournalCheck):
         if books.undo_in_flight is not None:
             self._orphans.add(books.undo_in_flight)
 
-    def _expect_orphan_closed(self, record: Record) -> None:
+    def _expect_orphan_closed(self, record: e.Record) -> None:
         """Expect the record to close an orphan; report the remaining ones if it does not.
 
         The append that takes the lease also closes every call in flight as unknown. So the
         records right after `LeaseTaken` must be those, with nothing in between.
         """
         entry = record.entry
-        if isinstance(entry, CallUnknown):
+        if isinstance(entry, e.CallUnknown):
             closed = (str(entry.call), "call")
-        elif isinstance(entry, UndoUnknown):
+        elif isinstance(entry, e.UndoUnknown):
             closed = (entry.call, entry.action)
         else:
             closed = ("", "")
@@ -179,7 +142,7 @@ class OwnershipCheck(JournalCheck):
             )
         self._orphans = set()
 
-    def check_late_result(self, record: Record, entry: LateResult) -> None:
+    def check_late_result(self, record: e.Record, entry: e.LateResult) -> None:
         """Check the epoch of a late result, and remember the call that it settles."""
         if entry.epoch > self.ledger.epoch:
             self.report(
@@ -191,7 +154,7 @@ class OwnershipCheck(JournalCheck):
         if self.ledger.settles_attempt(entry):
             self._settled_late.add(entry.call)
 
-    def check_ask_closed(self, record: Record, entry: AskClosed) -> None:
+    def check_ask_closed(self, record: e.Record, entry: e.AskClosed) -> None:
         """Check that an ask that was closed by evidence has a late result."""
         ask = self.ledger.asks.get(entry.ask) if entry.why == "evidence" else None
         if ask is not None and ask.call not in self._settled_late:
@@ -202,7 +165,7 @@ class OwnershipCheck(JournalCheck):
                 f"unknown attempt of {ask.call}.",
             )
 
-    def _report_writer(self, record: Record) -> None:
+    def _report_writer(self, record: e.Record) -> None:
         epoch, current, what = record.epoch, self.ledger.epoch, type(record.entry).__name__
         if epoch is None:
             text = f"{what} was written without the lease, which only its holder may do."
@@ -216,8 +179,8 @@ class OwnershipCheck(JournalCheck):
 
     HANDLERS = merge_handlers(
         {
-            LeaseTaken: check_lease_taken,
-            LateResult: check_late_result,
-            AskClosed: check_ask_closed,
+            e.LeaseTaken: check_lease_taken,
+            e.LateResult: check_late_result,
+            e.AskClosed: check_ask_closed,
         }
     )

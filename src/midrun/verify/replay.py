@@ -27,11 +27,7 @@ class NumberingCheck(JournalCheck):
 
     HANDLES_ALL = True
 
-    __slots__ = ("_last_seq",)
-
-    def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
-        super().__init__(ledger, problems)
-        self._last_seq = 0
+    _last_seq = 0
 
     def check_record(self, record: Record, _: Entry) -> None:
         """Check the number of the next record."""
@@ -46,8 +42,6 @@ class FoldCheck(JournalCheck):
 
     It comes last for each record, so its ledger already contains the record.
     """
-
-    __slots__ = ("_failed", "_last_seq", "state")
 
     def __init__(self, ledger: Ledger, problems: list[Problem], run: RunId) -> None:
         super().__init__(ledger, problems)

@@ -4,47 +4,21 @@ from hashlib import sha256
 
 import msgspec
 
-from midrun.core.entries import (
-    AskAnswered,
-    AskClosed,
-    AskOpened,
-    CallStarted,
-    CancelRequested,
-    HandedBack,
-    MessageReceived,
-    PauseRequested,
-    PauseWithdrawn,
-    PersonWrote,
-    Record,
-    RedirectApplied,
-    RedirectClosed,
-    RedirectRequested,
-    RequestEntry,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunImported,
-    RunPaused,
-    RunResumed,
-    RunWaiting,
-    RunWoken,
-    TakenOver,
-    ToolUseRequested,
-)
+from midrun.core import entries as e
 from midrun.core.values import Json
 from midrun.verify.checks import REQUEST_KINDS, JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger, LedgerAsk, LedgerCall
 
 NOT_WHILE_CANCELLING = (
-    PauseRequested,
-    PauseWithdrawn,
-    RedirectRequested,
-    CancelRequested,
-    MessageReceived,
-    TakenOver,
-    PersonWrote,
-    ToolUseRequested,
-    HandedBack,
+    e.PauseRequested,
+    e.PauseWithdrawn,
+    e.RedirectRequested,
+    e.CancelRequested,
+    e.MessageReceived,
+    e.TakenOver,
+    e.PersonWrote,
+    e.ToolUseRequested,
+    e.HandedBack,
 )
 """Requests that are possible only while the run is not being cancelled."""
 
@@ -52,14 +26,12 @@ NOT_WHILE_CANCELLING = (
 class ControlCheck(JournalCheck):
     """Checks requests: their ids, their place, and that a pause is honoured."""
 
-    __slots__ = ("_is_resting", "_request_seqs")
-
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
         self._request_seqs: dict[str, int] = {}  # request id → seq
         self._is_resting = False  # paused or failed, and not resumed since
 
-    def check_request(self, record: Record, entry: RequestEntry) -> None:
+    def check_request(self, record: e.Record, entry: e.RequestEntry) -> None:
         """Check that the request id was not applied before."""
         if not entry.request_id:
             return
@@ -68,7 +40,7 @@ class ControlCheck(JournalCheck):
             text = f"Request {entry.request_id!r} was applied at {first} already."
             self.report("I20", record.seq, text)
 
-    def check_interrupt(self, record: Record, entry: RequestEntry) -> None:
+    def check_interrupt(self, record: e.Record, entry: e.RequestEntry) -> None:
         """Check that no such request is accepted during a cancel; only a halt may stop it."""
         self.check_request(record, entry)
         # Entries after the end of a run are checked by `EndCheck` (I5).
@@ -77,7 +49,7 @@ class ControlCheck(JournalCheck):
             text = f"{type(entry).__name__} came after the cancel at {since}."
             self.report("I32", record.seq, text)
 
-    def check_run_settled(self, record: Record, entry: RunCompleted | RunWaiting) -> None:
+    def check_run_settled(self, record: e.Record, entry: e.RunCompleted | e.RunWaiting) -> None:
         """Check that the run did not complete or wait while a pause was in force."""
         if self.ledger.paused_at:
             self.report(
@@ -88,11 +60,11 @@ class ControlCheck(JournalCheck):
                 "and the run was not resumed.",
             )
 
-    def apply_run_rests(self, _: Record, __: RunPaused | RunFailed) -> None:
+    def apply_run_rests(self, _: e.Record, __: e.RunPaused | e.RunFailed) -> None:
         """Record that the run stopped until it is resumed."""
         self._is_resting = True
 
-    def check_run_resumed(self, record: Record, entry: RunResumed) -> None:
+    def check_run_resumed(self, record: e.Record, entry: e.RunResumed) -> None:
         """Check that the run had stopped since the last resume."""
         self.check_request(record, entry)
         if not self._is_resting:
@@ -100,7 +72,7 @@ class ControlCheck(JournalCheck):
             self.report("I23", record.seq, text)
         self._is_resting = False
 
-    def apply_run_woken(self, _: Record, __: RunWoken) -> None:
+    def apply_run_woken(self, _: e.Record, __: e.RunWoken) -> None:
         """Record that the run goes on, and that its pause is over."""
         self._is_resting = False
 
@@ -108,12 +80,12 @@ class ControlCheck(JournalCheck):
         dict.fromkeys(REQUEST_KINDS, check_request),
         dict.fromkeys(NOT_WHILE_CANCELLING, check_interrupt),
         {
-            RunCompleted: check_run_settled,
-            RunWaiting: check_run_settled,
-            RunPaused: apply_run_rests,
-            RunFailed: apply_run_rests,
-            RunResumed: check_run_resumed,
-            RunWoken: apply_run_woken,
+            e.RunCompleted: check_run_settled,
+            e.RunWaiting: check_run_settled,
+            e.RunPaused: apply_run_rests,
+            e.RunFailed: apply_run_rests,
+            e.RunResumed: check_run_resumed,
+            e.RunWoken: apply_run_woken,
         },
     )
 
@@ -129,24 +101,20 @@ def hash_arguments(args: Json) -> str:
 class AskCheck(JournalCheck):
     """Checks every ask, and every start of a call that needs an approval."""
 
-    __slots__ = ("_approvals", "_pending_redirects", "_redirect_applied_at")
-
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
-        self._pending_redirects: set[int] = (
-            set()
-        )  # seqs of instructions that are not applied yet
+        self._pending_redirects: set[int] = set()  # seqs of instructions to be applied
         self._redirect_applied_at = 0  # seq at which the last instruction was applied
-        self._approvals: dict[str, tuple[int, AskAnswered]] = {}  # ask → seq, answer
+        self._approvals: dict[str, tuple[int, e.AskAnswered]] = {}  # ask → seq, answer
 
-    def check_ask_opened(self, record: Record, entry: AskOpened) -> None:
+    def check_ask_opened(self, record: e.Record, entry: e.AskOpened) -> None:
         """Check that the ask has the next id."""
         expected = f"a{len(self.ledger.asks) + 1}"
         if entry.ask != expected:
             text = f"An ask was opened as {entry.ask}; the next one of the run is {expected}."
             self.report("I19", record.seq, text)
 
-    def check_ask_answered(self, record: Record, entry: AskAnswered) -> None:
+    def check_ask_answered(self, record: e.Record, entry: e.AskAnswered) -> None:
         """Check that the ask is open and the actor allowed; record an approval."""
         ask = self._find_open(record, entry.ask, "answered")
         if ask is None:
@@ -156,11 +124,11 @@ class AskCheck(JournalCheck):
         if approved and not ask.is_edited(entry):  # an edit needs the approval of another actor
             self._approvals[ask.entry.ask] = (record.seq, entry)
 
-    def check_ask_closed(self, record: Record, entry: AskClosed) -> None:
+    def check_ask_closed(self, record: e.Record, entry: e.AskClosed) -> None:
         """Check that the ask is open."""
         self._find_open(record, entry.ask, "closed")
 
-    def _find_open(self, record: Record, ask_: str, what: str) -> LedgerAsk | None:
+    def _find_open(self, record: e.Record, ask_: str, what: str) -> LedgerAsk | None:
         ask = self.ledger.asks.get(ask_)
         if ask is not None and ask.is_open:
             return ask
@@ -168,7 +136,7 @@ class AskCheck(JournalCheck):
         self.report("I24", record.seq, f"{ask_} was {what}, but it {why}.")
         return None
 
-    def _check_decider(self, record: Record, entry: AskAnswered, ask: LedgerAsk) -> None:
+    def _check_decider(self, record: e.Record, entry: e.AskAnswered, ask: LedgerAsk) -> None:
         audience = ask.entry.audience
         call = self.ledger.calls.get(ask.call)
         steered_by = {*ask.entry.excluded, *(call.steered_by if call is not None else ())}
@@ -179,13 +147,13 @@ class AskCheck(JournalCheck):
             text = f"{entry.ask} needs another actor: {entry.by} steered or imported it."
             self.report("I25", record.seq, text)
 
-    def check_run_ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
+    def check_run_ended(self, record: e.Record, entry: e.RunCompleted | e.RunCancelled) -> None:
         """Check that no ask is open when the run ends."""
         for ask in self.ledger.open_asks:
             text = f"{ask} was open at {type(entry).__name__}."
             self.report("I24", record.seq, text)
 
-    def check_call_started(self, record: Record, entry: CallStarted) -> None:
+    def check_call_started(self, record: e.Record, entry: e.CallStarted) -> None:
         """Check that a call that needs an approval cites a valid one."""
         call = self.ledger.calls.get(entry.call)
         if call is None or not call.traits.approve:
@@ -194,7 +162,7 @@ class AskCheck(JournalCheck):
             self.report("I25", record.seq, f"{call} was started, but {problem}.")
 
     def _find_approval_problem(
-        self, record: Record, entry: CallStarted, made: LedgerCall
+        self, record: e.Record, entry: e.CallStarted, made: LedgerCall
     ) -> str:
         """Return the reason why the cited approval does not cover a start, or ""."""
         if entry.approval is None:
@@ -222,40 +190,40 @@ class AskCheck(JournalCheck):
             return f"the run was redirected after {ask_} had been approved"
         return ""
 
-    def apply_run_imported(self, _: Record, __: RunImported) -> None:
+    def apply_run_imported(self, _: e.Record, __: e.RunImported) -> None:
         """Forget the approvals before an import: this store did not witness them."""
         self._approvals.clear()
 
-    def apply_redirect_requested(self, record: Record, _: RedirectRequested) -> None:
+    def apply_redirect_requested(self, record: e.Record, _: e.RedirectRequested) -> None:
         """Record a pending instruction."""
         self._pending_redirects.add(record.seq)
 
-    def apply_run_resumed(self, record: Record, entry: RunResumed) -> None:
+    def apply_run_resumed(self, record: e.Record, entry: e.RunResumed) -> None:
         """Record an instruction that came with the resume."""
         if entry.instruction:
             self._pending_redirects.add(record.seq)
 
-    def apply_redirect_applied(self, record: Record, entry: RedirectApplied) -> None:
+    def apply_redirect_applied(self, record: e.Record, entry: e.RedirectApplied) -> None:
         """Record that an instruction was applied: earlier approvals are void."""
         self._pending_redirects.discard(entry.redirect)
         self._redirect_applied_at = record.seq
 
-    def apply_redirect_closed(self, _: Record, entry: RedirectClosed) -> None:
+    def apply_redirect_closed(self, _: e.Record, entry: e.RedirectClosed) -> None:
         """Forget an instruction that was withdrawn."""
         self._pending_redirects.discard(entry.redirect)
 
     HANDLERS = merge_handlers(
         {
-            AskOpened: check_ask_opened,
-            AskAnswered: check_ask_answered,
-            AskClosed: check_ask_closed,
-            RunCompleted: check_run_ended,
-            RunCancelled: check_run_ended,
-            CallStarted: check_call_started,
-            RunImported: apply_run_imported,
-            RedirectRequested: apply_redirect_requested,
-            RunResumed: apply_run_resumed,
-            RedirectApplied: apply_redirect_applied,
-            RedirectClosed: apply_redirect_closed,
+            e.AskOpened: check_ask_opened,
+            e.AskAnswered: check_ask_answered,
+            e.AskClosed: check_ask_closed,
+            e.RunCompleted: check_run_ended,
+            e.RunCancelled: check_run_ended,
+            e.CallStarted: check_call_started,
+            e.RunImported: apply_run_imported,
+            e.RedirectRequested: apply_redirect_requested,
+            e.RunResumed: apply_run_resumed,
+            e.RedirectApplied: apply_redirect_applied,
+            e.RedirectClosed: apply_redirect_closed,
         }
     )

@@ -4,60 +4,38 @@ Every call of the undo set that may have had an effect is undone before the run 
 reverse order of the calls' ends. An undo that failed for good is listed as residue.
 """
 
-from midrun.core.entries import (
-    CancelRequested,
-    LateResult,
-    Record,
-    RunCancelled,
-    RunCompleted,
-    UndoDone,
-    UndoFailed,
-    UndoGaveUp,
-    UndoRetried,
-    UndoStarted,
-    UndoUnknown,
-)
+from dataclasses import dataclass
+
+from midrun.core import entries as e
 from midrun.core.values import CleanupAction
 from midrun.verify.checks import JournalCheck, Problem, merge_handlers
 from midrun.verify.ledger import Ledger, LedgerCall
 
 
+@dataclass(slots=True)
 class CleanupProgress:
     """Progress of the undo, or the release, of one call."""
 
-    __slots__ = ("attempts", "is_done", "may_still_run", "was_given_up")
-
-    def __init__(self) -> None:
-        self.attempts = 0
-        self.is_done = False
-        self.may_still_run = False  # the last attempt may still be running
-        self.was_given_up = False
+    attempts: int = 0
+    is_done: bool = False
+    may_still_run: bool = False  # the last attempt may still be running
+    was_given_up: bool = False
 
 
 class UndoCheck(JournalCheck):
     """Checks undo and release, from the first attempt to the end of the run."""
 
-    __slots__ = (
-        "_cleanups",
-        "_exempt_from_order",
-        "_last_cleaned",
-        "_last_cleaned_at",
-        "_undo_set",
-    )
-
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
         self._cleanups: dict[tuple[str, CleanupAction], CleanupProgress] = {}
         self._undo_set: frozenset[str] = frozenset()  # unfinished calls at the cancel
-        self._last_cleaned: tuple[int, LedgerCall] | None = (
-            None  # last call cleaned up, with its end
-        )
+        # The end of the last call that was cleaned up, and the call.
+        self._last_cleaned: tuple[int, LedgerCall] | None = None
         self._last_cleaned_at = 0  # seq at which that cleanup started
-        self._exempt_from_order: set[str] = (
-            set()
-        )  # calls with a late result after cleanups had begun
+        # Calls with a late result after cleanups had begun.
+        self._exempt_from_order: set[str] = set()
 
-    def apply_cancel_requested(self, _: Record, __: CancelRequested) -> None:
+    def apply_cancel_requested(self, _: e.Record, __: e.CancelRequested) -> None:
         """Fix the undo set: the calls that are in flight, aborted or unknown now."""
         self._undo_set = frozenset(
             call.id for call in self.ledger.calls.values() if self._is_unfinished(call)
@@ -78,7 +56,7 @@ class UndoCheck(JournalCheck):
         cleaning = self._cleanups.get((call.id, "release"))
         return cleaning is not None and cleaning.is_done
 
-    def apply_undo_retried(self, _: Record, __: UndoRetried) -> None:
+    def apply_undo_retried(self, _: e.Record, __: e.UndoRetried) -> None:
         """Reset the cleanups that were given up: they get all their attempts again."""
         for key, cleaning in self._cleanups.items():
             if cleaning.was_given_up:
@@ -87,7 +65,7 @@ class UndoCheck(JournalCheck):
 
     # ── one undo ──────────────────────────────────────────────────────────────────────────
 
-    def check_undo_started(self, record: Record, entry: UndoStarted) -> None:
+    def check_undo_started(self, record: e.Record, entry: e.UndoStarted) -> None:
         """Check that an attempt may start: one at a time, wanted, and in order."""
         call = self.ledger.calls.get(entry.call)
         action = f"The {entry.action} of {call or entry.call}"
@@ -122,7 +100,7 @@ class UndoCheck(JournalCheck):
             self._check_order(record, entry, call)
         cleaning.attempts = entry.attempt
 
-    def _check_order(self, record: Record, entry: UndoStarted, call: LedgerCall) -> None:
+    def _check_order(self, record: e.Record, entry: e.UndoStarted, call: LedgerCall) -> None:
         """Check the order of the cleanups: the call that ended last is cleaned up first.
 
         A call that ended after the previous cleanup had started is exempt: at that time it
@@ -153,23 +131,23 @@ class UndoCheck(JournalCheck):
         """Tell whether the run goes on without the call: it was given up, not the run."""
         return self.ledger.cancel_entry is None and call.stage in {"aborted", "unknown"}
 
-    def apply_late_result(self, _: Record, entry: LateResult) -> None:
+    def apply_late_result(self, _: e.Record, entry: e.LateResult) -> None:
         """Exempt a call from the order if its late result comes after cleanups began."""
         if self._cleanups:
             self._exempt_from_order.add(entry.call)
 
     def check_undo_ended(
-        self, record: Record, entry: UndoDone | UndoFailed | UndoUnknown
+        self, record: e.Record, entry: e.UndoDone | e.UndoFailed | e.UndoUnknown
     ) -> None:
         """Check that the attempt that ends was in flight, and record its outcome."""
         if self.ledger.undo_in_flight != (entry.call, entry.action):
             text = f"{type(entry).__name__} of {entry.call}, which was not being cleaned up."
             self.report("I30", record.seq, text)
         elif (cleaning := self._cleanups.get((entry.call, entry.action))) is not None:
-            cleaning.is_done = isinstance(entry, UndoDone)
-            cleaning.may_still_run = isinstance(entry, UndoFailed) and entry.final
+            cleaning.is_done = isinstance(entry, e.UndoDone)
+            cleaning.may_still_run = isinstance(entry, e.UndoFailed) and entry.final
 
-    def check_undo_gave_up(self, record: Record, entry: UndoGaveUp) -> None:
+    def check_undo_gave_up(self, record: e.Record, entry: e.UndoGaveUp) -> None:
         """Check that attempts were made before giving up.
 
         Giving up is right after all attempts, after one that did not stop, or for the undo of a
@@ -194,7 +172,7 @@ class UndoCheck(JournalCheck):
 
     # ── the end of the run ────────────────────────────────────────────────────────────────
 
-    def check_run_cancelled(self, record: Record, entry: RunCancelled) -> None:
+    def check_run_cancelled(self, record: e.Record, entry: e.RunCancelled) -> None:
         """Check that all undos and releases are done or given up, and the residue is right."""
         for call in self.ledger.calls.values():
             if call.traits.undo and self._must_undo(call):
@@ -209,11 +187,11 @@ class UndoCheck(JournalCheck):
             text = f"The residue is wrong: the {action} of {call_id} {what}."
             self.report("I30", record.seq, text)
 
-    def check_run_completed(self, record: Record, _: RunCompleted) -> None:
+    def check_run_completed(self, record: e.Record, _: e.RunCompleted) -> None:
         """Check that all held resources are released when the run completes."""
         self._check_releases(record)
 
-    def _check_releases(self, record: Record) -> None:
+    def _check_releases(self, record: e.Record) -> None:
         for call in self.ledger.calls.values():
             # A child run that was started and has not completed must be ended. A tool's release
             # is needed if the call may have taken its resource.
@@ -234,7 +212,7 @@ class UndoCheck(JournalCheck):
             return cancel.undo == "all" and (call.stage == "done" or over)
         return call.id in self._undo_set or (call.may_have_effect and cancel.undo == "all")
 
-    def _check_cleaned(self, record: Record, call: LedgerCall, action: CleanupAction) -> None:
+    def _check_cleaned(self, record: e.Record, call: LedgerCall, action: CleanupAction) -> None:
         cleaning = self._cleanups.get((call.id, action))
         if cleaning is not None and (cleaning.is_done or cleaning.was_given_up):
             return
@@ -255,16 +233,16 @@ class UndoCheck(JournalCheck):
 
     HANDLERS = merge_handlers(
         {
-            CancelRequested: apply_cancel_requested,
-            UndoRetried: apply_undo_retried,
-            UndoStarted: check_undo_started,
-            UndoDone: check_undo_ended,
-            UndoFailed: check_undo_ended,
-            UndoUnknown: check_undo_ended,
-            UndoGaveUp: check_undo_gave_up,
-            LateResult: apply_late_result,
-            RunCancelled: check_run_cancelled,
-            RunCompleted: check_run_completed,
+            e.CancelRequested: apply_cancel_requested,
+            e.UndoRetried: apply_undo_retried,
+            e.UndoStarted: check_undo_started,
+            e.UndoDone: check_undo_ended,
+            e.UndoFailed: check_undo_ended,
+            e.UndoUnknown: check_undo_ended,
+            e.UndoGaveUp: check_undo_gave_up,
+            e.LateResult: apply_late_result,
+            e.RunCancelled: check_run_cancelled,
+            e.RunCompleted: check_run_completed,
         }
     )
 
