@@ -8,38 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from midrun.core.entries import (
-    AnswerGiven,
-    CallAborted,
-    CallDone,
-    CallFailed,
-    CallProposed,
-    CallSealed,
-    CallSettled,
-    CallStarted,
-    CallUnknown,
-    FrameAbandoned,
-    FramePushed,
-    FrameReconstructed,
-    FrameResumed,
-    HandedBack,
-    HistoryCondensed,
-    LateResult,
-    MessageClosed,
-    MessageDue,
-    MessageReceived,
-    MessageTaken,
-    PersonWrote,
-    PlanMade,
-    ProgressSaved,
-    TakenOver,
-    ToolUseRequested,
-    UndoDone,
-    UndoFailed,
-    UndoGaveUp,
-    UndoStarted,
-    UndoUnknown,
-)
+from midrun.core import entries as e
 from midrun.core.evolve.calls import can_settle_late, get_call
 from midrun.core.ids import Micros, Seq
 from midrun.core.journaled_text import format_position
@@ -52,6 +21,7 @@ from midrun.text.phrases import (
     RUN_SUBJECT,
     Clause,
     DescribeFunctions,
+    describe_request,
     flatten,
     format_actor,
     format_arguments,
@@ -94,14 +64,14 @@ CHECK_ACTOR_PREFIX: Final = "check:"
 _ACTION_VERBS: Final = {"undo": ("undo", "undid"), "release": ("release", "released")}
 
 
-def _describe_call_proposed(entry: CallProposed, before: State, _: State) -> Clause:
+def _describe_call_proposed(entry: e.CallProposed, before: State, _: State) -> Clause:
     wanted = f"{entry.use.tool}{format_arguments(entry.use.args)}"
     if before.taken_over_by:
         return Clause(RUN_SUBJECT, f"will call {wanted}")
     return Clause(AGENT_SUBJECT, f"wants to call {wanted}")
 
 
-def _describe_call_started(entry: CallStarted, _: State, after: State) -> Clause:
+def _describe_call_started(entry: e.CallStarted, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     again = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
     if entry.call_kind == "model":
@@ -126,7 +96,7 @@ def _describe_call_started(entry: CallStarted, _: State, after: State) -> Clause
     return Clause(format_caller(call, after), what, more)
 
 
-def _describe_call_done(entry: CallDone, before: State, after: State) -> Clause:
+def _describe_call_done(entry: e.CallDone, before: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     named = format_call(before, entry.call)
     if entry.reply is not None:
@@ -164,7 +134,7 @@ def _count_tools(tools: Iterable[str]) -> list[str]:
     return [tool if n == 1 else f"{tool} {n} times" for tool, n in Counter(tools).items()]
 
 
-def _describe_call_failed(entry: CallFailed, _: State, after: State) -> Clause:
+def _describe_call_failed(entry: e.CallFailed, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     said = f" after saying {quote(entry.text)}" if entry.text.strip() else ""
     again = ""
@@ -178,7 +148,7 @@ def _format_delay(state: State, at: Micros | None) -> str:
     return "" if at is None or at <= state.at else f" in {format_time_until(state, at)}"
 
 
-def _describe_call_aborted(entry: CallAborted, _: State, after: State) -> Clause:
+def _describe_call_aborted(entry: e.CallAborted, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     if call.call_kind == "model":
         said = f" after saying {quote(entry.text)}" if entry.text.strip() else ""
@@ -191,7 +161,7 @@ def _describe_call_aborted(entry: CallAborted, _: State, after: State) -> Clause
     return Clause(format_call(after, entry.call), f"{how}{by}", doubt)
 
 
-def _describe_call_unknown(entry: CallUnknown, _: State, after: State) -> Clause:
+def _describe_call_unknown(entry: e.CallUnknown, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     then = "it is unknown whether it took effect"
     # Too many workers died during this call: it would be retried, but the run fails first.
@@ -204,7 +174,7 @@ def _describe_call_unknown(entry: CallUnknown, _: State, after: State) -> Clause
     return Clause(named, _UNKNOWN_TEXTS[entry.why], f"; {then}")
 
 
-def _describe_call_settled(entry: CallSettled, _: State, after: State) -> Clause:
+def _describe_call_settled(entry: e.CallSettled, _: State, after: State) -> Clause:
     named = format_call(after, entry.call)
     found = _HAPPENED_FORMATS[entry.happened].format(named)
     if entry.by.startswith(CHECK_ACTOR_PREFIX):
@@ -212,7 +182,7 @@ def _describe_call_settled(entry: CallSettled, _: State, after: State) -> Clause
     return Clause(RUN_SUBJECT, f"recorded the answer of {format_actor(entry.by)}: {found}")
 
 
-def _describe_call_sealed(entry: CallSealed, _: State, after: State) -> Clause:
+def _describe_call_sealed(entry: e.CallSealed, _: State, after: State) -> Clause:
     fate = next((fate for fate in _SEALED_TEXTS if entry.why.startswith(f"{fate}: ")), "")
     what = (
         f"{_SEALED_TEXTS.get(fate, 'is closed')}: "
@@ -221,12 +191,12 @@ def _describe_call_sealed(entry: CallSealed, _: State, after: State) -> Clause:
     return Clause(format_call(after, entry.call), what)
 
 
-def _describe_progress_saved(entry: ProgressSaved, _: State, after: State) -> Clause:
+def _describe_progress_saved(entry: e.ProgressSaved, _: State, after: State) -> Clause:
     far = format_arguments(entry.progress)
     return Clause(format_call(after, entry.call), "saved its progress", far)
 
 
-def _describe_late_result(entry: LateResult, before: State, after: State) -> Clause:
+def _describe_late_result(entry: e.LateResult, before: State, after: State) -> Clause:
     named = format_call(after, entry.call)
     news = "this settles the call"
     if not can_settle_late(before, get_call(before, entry.call), entry.attempt):
@@ -246,14 +216,14 @@ def _format_cleanup_target(state: State, call_id: str, action: CleanupAction) ->
     return named if action == "undo" else f"the resource held by {named}"
 
 
-def _describe_undo_started(entry: UndoStarted, _: State, after: State) -> Clause:
+def _describe_undo_started(entry: e.UndoStarted, _: State, after: State) -> Clause:
     again = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
     return Clause(
         RUN_SUBJECT, f"began to {_format_cleanup(after, entry.call, entry.action)}{again}"
     )
 
 
-def _describe_undo_done(entry: UndoDone, _: State, after: State) -> Clause:
+def _describe_undo_done(entry: e.UndoDone, _: State, after: State) -> Clause:
     if _is_child_end(after, entry.call, entry.action):
         return Clause(RUN_SUBJECT, f"ended {_format_child(after, entry.call)}")
     verb = _ACTION_VERBS[entry.action][1]
@@ -262,7 +232,7 @@ def _describe_undo_done(entry: UndoDone, _: State, after: State) -> Clause:
     )
 
 
-def _describe_undo_failed(entry: UndoFailed, _: State, after: State) -> Clause:
+def _describe_undo_failed(entry: e.UndoFailed, _: State, after: State) -> Clause:
     again = f"; it will retry{_format_delay(after, entry.retry_at)}"
     # After the last attempt `UndoGaveUp` follows, so do not promise a retry.
     attempts = get_call(after, entry.call).get_cleanup(entry.action).attempts
@@ -275,12 +245,12 @@ def _describe_undo_failed(entry: UndoFailed, _: State, after: State) -> Clause:
     return Clause(RUN_SUBJECT, what, again)
 
 
-def _describe_undo_unknown(entry: UndoUnknown, _: State, after: State) -> Clause:
+def _describe_undo_unknown(entry: e.UndoUnknown, _: State, after: State) -> Clause:
     deed = _format_cleanup(after, entry.call, entry.action)
     return Clause(RUN_SUBJECT, f"was interrupted while it tried to {deed}", "; it will retry")
 
 
-def _describe_undo_gave_up(entry: UndoGaveUp, before: State, after: State) -> Clause:
+def _describe_undo_gave_up(entry: e.UndoGaveUp, before: State, after: State) -> Clause:
     deed = _format_cleanup(after, entry.call, entry.action)
     clean = get_call(before, entry.call).get_cleanup(entry.action)
     tries = f" after {format_count(clean.attempts, 'attempt')}" if clean.attempts else ""
@@ -308,21 +278,21 @@ def _format_child(state: State, call_id: str) -> str:
 
 
 CALL_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    CallProposed: ("detail", _describe_call_proposed),
-    CallStarted: ("work", _describe_call_started),
-    CallDone: ("good", _describe_call_done),
-    CallFailed: ("bad", _describe_call_failed),
-    CallAborted: ("quiet", _describe_call_aborted),
-    CallUnknown: ("wait", _describe_call_unknown),
-    CallSettled: ("quiet", _describe_call_settled),
-    CallSealed: ("quiet", _describe_call_sealed),
-    ProgressSaved: ("detail", _describe_progress_saved),
-    LateResult: ("detail", _describe_late_result),
-    UndoStarted: ("undo", _describe_undo_started),
-    UndoDone: ("undo", _describe_undo_done),
-    UndoFailed: ("bad", _describe_undo_failed),
-    UndoUnknown: ("detail", _describe_undo_unknown),
-    UndoGaveUp: ("bad", _describe_undo_gave_up),
+    e.CallProposed: ("detail", _describe_call_proposed),
+    e.CallStarted: ("work", _describe_call_started),
+    e.CallDone: ("good", _describe_call_done),
+    e.CallFailed: ("bad", _describe_call_failed),
+    e.CallAborted: ("quiet", _describe_call_aborted),
+    e.CallUnknown: ("wait", _describe_call_unknown),
+    e.CallSettled: ("quiet", _describe_call_settled),
+    e.CallSealed: ("quiet", _describe_call_sealed),
+    e.ProgressSaved: ("detail", _describe_progress_saved),
+    e.LateResult: ("detail", _describe_late_result),
+    e.UndoStarted: ("undo", _describe_undo_started),
+    e.UndoDone: ("undo", _describe_undo_done),
+    e.UndoFailed: ("bad", _describe_undo_failed),
+    e.UndoUnknown: ("detail", _describe_undo_unknown),
+    e.UndoGaveUp: ("bad", _describe_undo_gave_up),
 }
 
 # ── conversation: messages, frames, the plan, and take-overs ──────────────────────────────
@@ -336,16 +306,16 @@ _ITEM_SUFFIXES: Final = {
 }
 
 
-def _describe_message_received(entry: MessageReceived, _: State, after: State) -> Clause:
+def _describe_message_received(entry: e.MessageReceived, _: State, after: State) -> Clause:
     said = f"said {quote(entry.text)}"
     if entry.due is not None:
         wait = format_time_until(after, entry.due)
         said = f"scheduled a message for the agent in {wait}: {quote(entry.text)}"
     ack = f"; the run replied {quote(strip_emphasis(entry.ack))}" if entry.ack else ""
-    return Clause(format_actor(entry.by), said, f"{ack}{format_reason(entry.reason)}")
+    return describe_request(entry, said, ack)
 
 
-def _describe_message_due(entry: MessageDue, before: State, _: State) -> Clause:
+def _describe_message_due(entry: e.MessageDue, before: State, _: State) -> Clause:
     message = _get_pending(before, entry.message)
     what = (
         f"reached the scheduled time of {_format_possessive(message)} message "
@@ -354,18 +324,17 @@ def _describe_message_due(entry: MessageDue, before: State, _: State) -> Clause:
     return Clause(RUN_SUBJECT, what)
 
 
-def _describe_message_taken(entry: MessageTaken, before: State, _: State) -> Clause:
+def _describe_message_taken(entry: e.MessageTaken, before: State, _: State) -> Clause:
     message = _get_pending(before, entry.message)
     return Clause(
         AGENT_SUBJECT, f"received {_format_possessive(message)} message {quote(message.text)}"
     )
 
 
-def _describe_message_closed(entry: MessageClosed, before: State, _: State) -> Clause:
+def _describe_message_closed(entry: e.MessageClosed, before: State, _: State) -> Clause:
     if entry.why == "withdrawn":
         what = f"withdrew the message {quote(entry.text)} before the agent received it"
-        reason = format_reason(entry.reason)
-        return Clause(format_actor(entry.by), what, reason, tone="quiet")
+        return describe_request(entry, what, tone="quiet")
     sender = format_actor(_get_pending(before, entry.message).by)
     # Not cut: the sender may want to use the text again.
     said = quote(entry.text, len(entry.text))
@@ -381,7 +350,7 @@ def _format_possessive(pending: PendingText) -> str:
     return f"{format_actor(pending.by)}'s"
 
 
-def _describe_frame_pushed(entry: FramePushed, before: State, after: State) -> Clause:
+def _describe_frame_pushed(entry: e.FramePushed, before: State, after: State) -> Clause:
     held = after.frames[-1]
     message = _get_pending(before, entry.message)
     what = f"put {quote(entry.goal)} aside at {format_topic_position(held)}"
@@ -390,24 +359,22 @@ def _describe_frame_pushed(entry: FramePushed, before: State, after: State) -> C
 
 
 def _describe_frame_resumed(
-    entry: FrameResumed | FrameReconstructed, _: State, __: State
+    entry: e.FrameResumed | e.FrameReconstructed, _: State, __: State
 ) -> Clause:
     if is_automatic(entry.by):
         return Clause(RUN_SUBJECT, f"said {quote(strip_emphasis(entry.text))}")
-    what = f"sent the agent back: {quote(strip_emphasis(entry.text))}"
-    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
+    return describe_request(entry, f"sent the agent back: {quote(strip_emphasis(entry.text))}")
 
 
-def _describe_frame_abandoned(entry: FrameAbandoned, before: State, _: State) -> Clause:
+def _describe_frame_abandoned(entry: e.FrameAbandoned, before: State, _: State) -> Clause:
     frame = next(one for one in before.frames if one.id == entry.frame)
     topic, where = quote(frame.goal), f", which was put aside at {format_topic_position(frame)}"
     if entry.why == "cancelled" or is_automatic(entry.by):
         return Clause(RUN_SUBJECT, f"dropped {topic}", where)
-    reason = format_reason(entry.reason)
-    return Clause(format_actor(entry.by), f"made the agent drop {topic}", f"{where}{reason}")
+    return describe_request(entry, f"made the agent drop {topic}", where)
 
 
-def _describe_plan_made(entry: PlanMade, before: State, after: State) -> Clause:
+def _describe_plan_made(entry: e.PlanMade, before: State, after: State) -> Clause:
     if not entry.items:
         return Clause(AGENT_SUBJECT, "removed its plan")
     where = f"plan {format_position(entry.items, after.meter.steps)}"
@@ -428,7 +395,7 @@ def _format_item(item: PlanItem) -> str:
     return f"{flatten(item.text, RESULT_MAX_CHARS)}{_ITEM_SUFFIXES[item.state]}"
 
 
-def _describe_history_condensed(entry: HistoryCondensed, _: State, __: State) -> Clause:
+def _describe_history_condensed(entry: e.HistoryCondensed, _: State, __: State) -> Clause:
     older = "message" if entry.message_count == 1 else f"{entry.message_count} messages"
     summed = quote(entry.summary, RESULT_MAX_CHARS)
     kept = "the journal keeps the full text"
@@ -436,45 +403,42 @@ def _describe_history_condensed(entry: HistoryCondensed, _: State, __: State) ->
     return Clause(AGENT_SUBJECT, what, f": {summed}; {kept}")
 
 
-def _describe_answer_given(entry: AnswerGiven, _: State, __: State) -> Clause:
+def _describe_answer_given(entry: e.AnswerGiven, _: State, __: State) -> Clause:
     return Clause(AGENT_SUBJECT, f"answered {quote(entry.text)}")
 
 
-def _describe_taken_over(entry: TakenOver, before: State, _: State) -> Clause:
+def _describe_taken_over(entry: e.TakenOver, before: State, _: State) -> Clause:
     # A paused run is taken over at once; otherwise the run has to pause first.
     taken = "took" if before.phase is Phase.PAUSED else "asked to take"
-    what = f"{taken} over from the agent"
-    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
+    return describe_request(entry, f"{taken} over from the agent")
 
 
-def _describe_person_wrote(entry: PersonWrote, _: State, __: State) -> Clause:
+def _describe_person_wrote(entry: e.PersonWrote, _: State, __: State) -> Clause:
     return Clause(format_actor(entry.by), f"wrote in the agent's place: {quote(entry.text)}")
 
 
-def _describe_tool_used(entry: ToolUseRequested, _: State, __: State) -> Clause:
-    what = f"requested a call of {entry.tool} in the agent's place"
-    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
+def _describe_tool_used(entry: e.ToolUseRequested, _: State, __: State) -> Clause:
+    return describe_request(entry, f"requested a call of {entry.tool} in the agent's place")
 
 
-def _describe_handed_back(entry: HandedBack, _: State, __: State) -> Clause:
-    what = "handed the run back to the agent"
-    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
+def _describe_handed_back(entry: e.HandedBack, _: State, __: State) -> Clause:
+    return describe_request(entry, "handed the run back to the agent")
 
 
 CONVERSATION_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    MessageReceived: ("person", _describe_message_received),
-    MessageDue: ("detail", _describe_message_due),
-    MessageTaken: ("detail", _describe_message_taken),
-    MessageClosed: ("bad", _describe_message_closed),
-    FramePushed: ("quiet", _describe_frame_pushed),
-    FrameResumed: ("detail", _describe_frame_resumed),
-    FrameReconstructed: ("detail", _describe_frame_resumed),
-    FrameAbandoned: ("quiet", _describe_frame_abandoned),
-    PlanMade: ("quiet", _describe_plan_made),
-    HistoryCondensed: ("quiet", _describe_history_condensed),
-    AnswerGiven: ("detail", _describe_answer_given),
-    TakenOver: ("person", _describe_taken_over),
-    PersonWrote: ("person", _describe_person_wrote),
-    ToolUseRequested: ("detail", _describe_tool_used),
-    HandedBack: ("person", _describe_handed_back),
+    e.MessageReceived: ("person", _describe_message_received),
+    e.MessageDue: ("detail", _describe_message_due),
+    e.MessageTaken: ("detail", _describe_message_taken),
+    e.MessageClosed: ("bad", _describe_message_closed),
+    e.FramePushed: ("quiet", _describe_frame_pushed),
+    e.FrameResumed: ("detail", _describe_frame_resumed),
+    e.FrameReconstructed: ("detail", _describe_frame_resumed),
+    e.FrameAbandoned: ("quiet", _describe_frame_abandoned),
+    e.PlanMade: ("quiet", _describe_plan_made),
+    e.HistoryCondensed: ("quiet", _describe_history_condensed),
+    e.AnswerGiven: ("detail", _describe_answer_given),
+    e.TakenOver: ("person", _describe_taken_over),
+    e.PersonWrote: ("person", _describe_person_wrote),
+    e.ToolUseRequested: ("detail", _describe_tool_used),
+    e.HandedBack: ("person", _describe_handed_back),
 }

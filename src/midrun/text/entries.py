@@ -9,38 +9,7 @@ the page shows the short forms.
 
 from typing import Final
 
-from midrun.core.entries import (
-    AskAnswered,
-    AskClosed,
-    AskOpened,
-    CancelRequested,
-    CapRaised,
-    CapReached,
-    Entry,
-    LeaseReleased,
-    LeaseTaken,
-    PauseRequested,
-    PauseWithdrawn,
-    RedirectApplied,
-    RedirectClosed,
-    RedirectRequested,
-    RequestNoted,
-    ResidueAccepted,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunHalted,
-    RunImported,
-    RunLifted,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    RunWoken,
-    StopEvaluated,
-    StopReached,
-    UndoRetried,
-)
+from midrun.core import entries as e
 from midrun.core.evolve import evolve
 from midrun.core.evolve.asks import CLOSE_REASON_TEXTS, is_edit_under_four_eyes
 from midrun.core.evolve.calls import get_call
@@ -57,6 +26,7 @@ from midrun.text.phrases import (
     Clause,
     DescribeFunctions,
     EntryText,
+    describe_request,
     flatten,
     format_actor,
     format_arguments,
@@ -88,7 +58,7 @@ _ASK_CLOSE_TEXTS: Final = {
 }
 
 
-def _describe_ask_opened(entry: AskOpened, _: State, after: State) -> Clause:
+def _describe_ask_opened(entry: e.AskOpened, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     named = format_call(after, entry.call)
     asker = format_caller(call, after) if entry.ask_kind == "question" else RUN_SUBJECT
@@ -104,7 +74,7 @@ def _describe_ask_opened(entry: AskOpened, _: State, after: State) -> Clause:
     return Clause(asker, f"asks {entry.ask}: {question}", terms)
 
 
-def _format_ask_terms(entry: AskOpened, state: State) -> str:
+def _format_ask_terms(entry: e.AskOpened, state: State) -> str:
     """Return the terms of an ask in brackets: audience, four eyes, blocking, expiry."""
     name = entry.audience.removeprefix("user:")
     who = (
@@ -127,28 +97,26 @@ def _format_ask_terms(entry: AskOpened, state: State) -> str:
     return f" ({'; '.join(terms)})" if terms else ""
 
 
-def _describe_ask_answered(entry: AskAnswered, before: State, _: State) -> Clause:
+def _describe_ask_answered(entry: e.AskAnswered, before: State, _: State) -> Clause:
     ask = _get_ask(before, entry.ask)
     decision = entry.decision
     about = _format_ask_subject(before, ask)
-    who = format_actor(entry.by)
     if is_edit_under_four_eyes(ask, decision):
         what = f"changed the arguments of {about}{format_arguments(decision.value)}"
         then = "; another person must approve them"
-        return Clause(who, f"{what} in {entry.ask}", f"{then}{format_reason(entry.reason)}")
+        return describe_request(entry, f"{what} in {entry.ask}", then)
     if decision.choice == "approve":
         other = (
             f", with other arguments{format_arguments(decision.value)}"
             if decision.value
             else ""
         )
-        return Clause(
-            who, f"approved {entry.ask}, {about}", f"{other}{format_reason(entry.reason)}"
-        )
+        return describe_request(entry, f"approved {entry.ask}, {about}", other)
     if decision.choice == "decline":
-        return Clause(who, f"declined {entry.ask}, {about}{format_reason(decision.reason)}")
+        what = f"declined {entry.ask}, {about}{format_reason(decision.reason)}"
+        return Clause(format_actor(entry.by), what)
     said = quote_value(decision.value)
-    return Clause(who, f"answered {entry.ask}, {about}: {said}", format_reason(entry.reason))
+    return describe_request(entry, f"answered {entry.ask}, {about}: {said}")
 
 
 def describe_ask_closure(ask: Ask) -> str:
@@ -176,7 +144,7 @@ def _format_ask_subject(state: State, ask: Ask) -> str:
     return f"whether {named} took effect" if ask.ask_kind == "unsure" else named
 
 
-def _describe_ask_closed(entry: AskClosed, before: State, _: State) -> Clause:
+def _describe_ask_closed(entry: e.AskClosed, before: State, _: State) -> Clause:
     about = _format_ask_subject(before, _get_ask(before, entry.ask))
     what = f"closed {entry.ask}, {about}, without a decision: {_ASK_CLOSE_TEXTS[entry.why]}"
     return Clause(RUN_SUBJECT, what)
@@ -189,9 +157,9 @@ def _get_ask(state: State, ask_id: str) -> Ask:
 
 
 ASK_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    AskOpened: ("wait", _describe_ask_opened),
-    AskAnswered: ("person", _describe_ask_answered),
-    AskClosed: ("quiet", _describe_ask_closed),
+    e.AskOpened: ("wait", _describe_ask_opened),
+    e.AskAnswered: ("person", _describe_ask_answered),
+    e.AskClosed: ("quiet", _describe_ask_closed),
 }
 
 # ── the life of a run ─────────────────────────────────────────────────────────────────────
@@ -216,7 +184,7 @@ _STAND_DOWN_TEXTS: Final = {
 }
 
 
-def _describe_run_started(entry: RunStarted, _: State, after: State) -> Clause:
+def _describe_run_started(entry: e.RunStarted, _: State, after: State) -> Clause:
     run = f"{format_run(after.run)} with the agent {entry.agent}"
     history = len(entry.history)
     said = f", after {format_count(history, 'earlier message')}" if history else ""
@@ -232,7 +200,7 @@ def _describe_run_started(entry: RunStarted, _: State, after: State) -> Clause:
     return Clause(who, f"started {run}: {task}", f"{said}{stop}")
 
 
-def _describe_run_imported(entry: RunImported, before: State, _: State) -> Clause:
+def _describe_run_imported(entry: e.RunImported, before: State, _: State) -> Clause:
     seal = f"signed with the key {entry.kid}" if entry.kid else "not signed"
     of = f" of {format_run(entry.checkpoint)}" if entry.checkpoint != before.run else ""
     above = format_count(before.seq, "entry", "entries")
@@ -248,7 +216,7 @@ def _format_bounds(stop: Stop) -> str:
     return format_condition(f"for {stop}" if capped else f"until {stop}")
 
 
-def _describe_lease_taken(entry: LeaseTaken, before: State, _: State) -> Clause:
+def _describe_lease_taken(entry: e.LeaseTaken, before: State, _: State) -> Clause:
     worker = f"worker {entry.holder}" if entry.holder else "a worker"
     how = "took the run"
     # Every regular end of a lease has an entry. If the run is still leased, the previous
@@ -262,23 +230,23 @@ def _describe_lease_taken(entry: LeaseTaken, before: State, _: State) -> Clause:
     return Clause(worker, how + (", with another version of the agent" * bool(changed)))
 
 
-def _describe_stood_down(entry: LeaseReleased, _: State, __: State) -> Clause:
+def _describe_stood_down(entry: e.LeaseReleased, _: State, __: State) -> Clause:
     why = _STAND_DOWN_TEXTS.get(entry.why, entry.why)
     return Clause("the worker", "released the run" + (f": {why}" if why else ""))
 
 
-def _describe_run_waiting(_: RunWaiting, before: State, __: State) -> Clause:
+def _describe_run_waiting(_: e.RunWaiting, before: State, __: State) -> Clause:
     asks = [before.asks[n - 1].id for n in before.open_asks]
     what = f"waits for a decision on {join_names(asks)}" if asks else "waits"
     return Clause(RUN_SUBJECT, what)
 
 
-def _describe_run_woken(entry: RunWoken, _: State, __: State) -> Clause:
+def _describe_run_woken(entry: e.RunWoken, _: State, __: State) -> Clause:
     why = _WAKE_TEXTS.get(entry.why, entry.why)
     return Clause(RUN_SUBJECT, "can continue" + (f": {why}" if why else ""))
 
 
-def _describe_run_completed(entry: RunCompleted, before: State, _: State) -> Clause:
+def _describe_run_completed(entry: e.RunCompleted, before: State, _: State) -> Clause:
     if not entry.output.strip():
         return Clause(RUN_SUBJECT, "completed without an answer")
     # The answer is usually the message directly above. Do not quote it twice.
@@ -288,7 +256,7 @@ def _describe_run_completed(entry: RunCompleted, before: State, _: State) -> Cla
     return Clause(RUN_SUBJECT, f"completed with the answer {quote(entry.output)}")
 
 
-def _describe_run_failed(entry: RunFailed, before: State, _: State) -> Clause:
+def _describe_run_failed(entry: e.RunFailed, before: State, _: State) -> Clause:
     can_resume = "; it can be resumed"
     if before.error is not None and before.error.error == entry.error:
         return Clause(RUN_SUBJECT, "failed because of this error", can_resume)
@@ -296,14 +264,14 @@ def _describe_run_failed(entry: RunFailed, before: State, _: State) -> Clause:
 
 
 LIFECYCLE_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    RunStarted: ("person", _describe_run_started),
-    RunImported: ("person", _describe_run_imported),
-    LeaseTaken: ("detail", _describe_lease_taken),
-    LeaseReleased: ("quiet", _describe_stood_down),
-    RunWaiting: ("detail", _describe_run_waiting),
-    RunWoken: ("detail", _describe_run_woken),
-    RunCompleted: ("good", _describe_run_completed),
-    RunFailed: ("bad", _describe_run_failed),
+    e.RunStarted: ("person", _describe_run_started),
+    e.RunImported: ("person", _describe_run_imported),
+    e.LeaseTaken: ("detail", _describe_lease_taken),
+    e.LeaseReleased: ("quiet", _describe_stood_down),
+    e.RunWaiting: ("detail", _describe_run_waiting),
+    e.RunWoken: ("detail", _describe_run_woken),
+    e.RunCompleted: ("good", _describe_run_completed),
+    e.RunFailed: ("bad", _describe_run_failed),
 }
 
 # ── controls ──────────────────────────────────────────────────────────────────────────────
@@ -322,7 +290,7 @@ _AFTER_LIFT_TEXTS: Final = {
 _CAP_NOUNS: Final = {"tool_calls": "tool calls", "repeats": "repetitions"}
 
 
-def _describe_pause_requested(entry: PauseRequested, before: State, after: State) -> Clause:
+def _describe_pause_requested(entry: e.PauseRequested, before: State, after: State) -> Clause:
     when = "now" if entry.now else "at its next step"
     # This entry follows `TakenOver`, which has named the person. Make the run the subject.
     if entry.why == "taken_over" and before.taken_over_by == entry.by:
@@ -331,19 +299,17 @@ def _describe_pause_requested(entry: PauseRequested, before: State, after: State
         when = "without waiting any longer"
     elif entry.until is not None:
         when += f", for {format_time_until(after, entry.until)} at most"
-    why = format_reason(entry.reason)
-    return Clause(format_actor(entry.by), f"asked the run to pause {when}", why)
+    return describe_request(entry, f"asked the run to pause {when}")
 
 
-def _describe_pause_withdrawn(entry: PauseWithdrawn, _: State, __: State) -> Clause:
+def _describe_pause_withdrawn(entry: e.PauseWithdrawn, _: State, __: State) -> Clause:
     if is_automatic(entry.by):
         return Clause(RUN_SUBJECT, "continues: the time limit of the pause is over")
-    reason = format_reason(entry.reason)
     what = "withdrew the pause before it took effect"
-    return Clause(format_actor(entry.by), what, f"; the run continues{reason}")
+    return describe_request(entry, what, "; the run continues")
 
 
-def _describe_run_paused(entry: RunPaused, before: State, _: State) -> Clause:
+def _describe_run_paused(entry: e.RunPaused, before: State, _: State) -> Clause:
     if entry.why == "cap":
         bound = (
             "its cap"
@@ -357,7 +323,7 @@ def _describe_run_paused(entry: RunPaused, before: State, _: State) -> Clause:
     return Clause(RUN_SUBJECT, "is paused")
 
 
-def _describe_run_resumed(entry: RunResumed, before: State, _: State) -> Clause:
+def _describe_run_resumed(entry: e.RunResumed, before: State, _: State) -> Clause:
     if is_automatic(entry.by):
         return Clause(RUN_SUBJECT, "continues: the time limit of the pause is over")
     if entry.instruction:
@@ -366,8 +332,7 @@ def _describe_run_resumed(entry: RunResumed, before: State, _: State) -> Clause:
         change = "with the new instruction"
     else:
         change = "with no changes"
-    who = format_actor(entry.by)
-    return Clause(who, f"resumed the run {change}", format_reason(entry.reason))
+    return describe_request(entry, f"resumed the run {change}")
 
 
 def _format_cap(name: str, bound: int) -> str:
@@ -378,44 +343,41 @@ def _format_cap(name: str, bound: int) -> str:
     return f"{bound} {_CAP_NOUNS.get(name, name)}"
 
 
-def _describe_cap_raised(entry: CapRaised, _: State, __: State) -> Clause:
+def _describe_cap_raised(entry: e.CapRaised, _: State, __: State) -> Clause:
     to = join_names(_format_cap(name, bound) for name, bound in entry.caps.items())
-    who = format_actor(entry.by)
-    return Clause(who, f"raised the cap to {to}", format_reason(entry.reason))
+    return describe_request(entry, f"raised the cap to {to}")
 
 
-def _describe_cap_reached(entry: CapReached, before: State, _: State) -> Clause:
+def _describe_cap_reached(entry: e.CapReached, before: State, _: State) -> Clause:
     met = "reached a cap" if entry.cap else "met a condition to pause"
     unmade = describe_unmade(before, lambda call: format_call(before, call.id))
     waiting = f"; {unmade}" if unmade else ""
     return Clause(RUN_SUBJECT, f"{met}: {format_condition(entry.stop)}", waiting)
 
 
-def _describe_end_reached(entry: StopReached, _: State, __: State) -> Clause:
+def _describe_end_reached(entry: e.StopReached, _: State, __: State) -> Clause:
     return Clause(RUN_SUBJECT, f"met a condition to end: {format_condition(entry.stop)}")
 
 
-def _describe_verdict_given(entry: StopEvaluated, _: State, __: State) -> Clause:
+def _describe_verdict_given(entry: e.StopEvaluated, _: State, __: State) -> Clause:
     result = "is met" if entry.met else "is not met"
     return Clause(f"the stop condition {entry.name}", result)
 
 
-def _describe_redirect_requested(entry: RedirectRequested, _: State, __: State) -> Clause:
+def _describe_redirect_requested(entry: e.RedirectRequested, _: State, __: State) -> Clause:
     when = "now" if entry.when == "now" else "at its next step"
-    what = f"asked to redirect the run {when}: {quote(entry.text)}"
-    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
+    return describe_request(entry, f"asked to redirect the run {when}: {quote(entry.text)}")
 
 
-def _describe_redirect_applied(entry: RedirectApplied, _: State, __: State) -> Clause:
+def _describe_redirect_applied(entry: e.RedirectApplied, _: State, __: State) -> Clause:
     old = f", instead of: {flatten(entry.minus)}" if entry.minus else ""
     return Clause(AGENT_SUBJECT, f"received the new instruction {quote(entry.plus)}", old)
 
 
-def _describe_redirect_closed(entry: RedirectClosed, before: State, _: State) -> Clause:
+def _describe_redirect_closed(entry: e.RedirectClosed, before: State, _: State) -> Clause:
     if entry.why == "withdrawn":
         what = f"withdrew the instruction {quote(entry.text)} before it was applied"
-        reason = format_reason(entry.reason)
-        return Clause(format_actor(entry.by), what, reason, tone="quiet")
+        return describe_request(entry, what, tone="quiet")
     asker = format_actor(next((p.by for p in before.pending if p.seq == entry.redirect), ""))
     # Not cut: the sender may want to use the text again.
     said = quote(entry.text, len(entry.text))
@@ -423,13 +385,12 @@ def _describe_redirect_closed(entry: RedirectClosed, before: State, _: State) ->
     return Clause(RUN_SUBJECT, what)
 
 
-def _describe_cancel_requested(entry: CancelRequested, _: State, __: State) -> Clause:
+def _describe_cancel_requested(entry: e.CancelRequested, _: State, __: State) -> Clause:
     undo = "undo everything possible" if entry.undo == "all" else "keep finished work"
-    what = f"asked to cancel the run and {undo}"
-    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
+    return describe_request(entry, f"asked to cancel the run and {undo}")
 
 
-def _describe_run_cancelled(entry: RunCancelled, before: State, _: State) -> Clause:
+def _describe_run_cancelled(entry: e.RunCancelled, before: State, _: State) -> Clause:
     # The report of the state before is complete: this entry only ends the run.
     told = build_report(before)
     fates = (("undone", told.undone), ("kept", told.done), ("unsure", told.unsure))
@@ -444,17 +405,20 @@ def _join_residue_calls(state: State, residue: tuple[Residue, ...]) -> str:
     return join_names(format_call(state, left.call) for left in residue)
 
 
-def _describe_undo_retried(entry: UndoRetried, before: State, _: State) -> Clause:
-    what = f"asked to retry the failed cleanup: {_join_residue_calls(before, before.residue)}"
-    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
+def _describe_undo_retried(entry: e.UndoRetried, before: State, _: State) -> Clause:
+    return describe_request(
+        entry,
+        f"asked to retry the failed cleanup: {_join_residue_calls(before, before.residue)}",
+    )
 
 
-def _describe_residue_accepted(entry: ResidueAccepted, before: State, _: State) -> Clause:
-    what = f"accepted the failed cleanup: {_join_residue_calls(before, before.residue)}"
-    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
+def _describe_residue_accepted(entry: e.ResidueAccepted, before: State, _: State) -> Clause:
+    return describe_request(
+        entry, f"accepted the failed cleanup: {_join_residue_calls(before, before.residue)}"
+    )
 
 
-def _describe_run_halted(entry: RunHalted, _: State, __: State) -> Clause:
+def _describe_run_halted(entry: e.RunHalted, _: State, __: State) -> Clause:
     kind, name = [*entry.scope.split(":", 1), ""][:2]
     scope = {
         "run": "the run",
@@ -466,13 +430,12 @@ def _describe_run_halted(entry: RunHalted, _: State, __: State) -> Clause:
     return Clause(format_actor(entry.by), what, "; nothing starts until the halt is lifted")
 
 
-def _describe_run_lifted(entry: RunLifted, _: State, after: State) -> Clause:
+def _describe_run_lifted(entry: e.RunLifted, _: State, after: State) -> Clause:
     then = _AFTER_LIFT_TEXTS.get(after.phase, "")
-    what = "lifted the halt" + (f"; {then}" if then else "")
-    return Clause(format_actor(entry.by), what, format_reason(entry.reason))
+    return describe_request(entry, "lifted the halt" + (f"; {then}" if then else ""))
 
 
-def _describe_request_noted(entry: RequestNoted, _: State, __: State) -> Clause:
+def _describe_request_noted(entry: e.RequestNoted, _: State, __: State) -> Clause:
     verdict = flatten(entry.verdict.replace("_", " "))
     if entry.refused:
         return Clause(format_actor(entry.by), f"sent a request that was refused: {verdict}")
@@ -482,24 +445,24 @@ def _describe_request_noted(entry: RequestNoted, _: State, __: State) -> Clause:
 
 
 CONTROL_DESCRIBE_FUNCTIONS: DescribeFunctions = {
-    PauseRequested: ("hold", _describe_pause_requested),
-    PauseWithdrawn: ("go", _describe_pause_withdrawn),
-    RunPaused: ("hold", _describe_run_paused),
-    RunResumed: ("go", _describe_run_resumed),
-    CapRaised: ("person", _describe_cap_raised),
-    CapReached: ("hold", _describe_cap_reached),
-    StopReached: ("detail", _describe_end_reached),
-    StopEvaluated: ("detail", _describe_verdict_given),
-    RedirectRequested: ("person", _describe_redirect_requested),
-    RedirectApplied: ("go", _describe_redirect_applied),
-    RedirectClosed: ("bad", _describe_redirect_closed),
-    CancelRequested: ("stop", _describe_cancel_requested),
-    RunCancelled: ("stop", _describe_run_cancelled),
-    UndoRetried: ("person", _describe_undo_retried),
-    ResidueAccepted: ("person", _describe_residue_accepted),
-    RunHalted: ("stop", _describe_run_halted),
-    RunLifted: ("go", _describe_run_lifted),
-    RequestNoted: ("detail", _describe_request_noted),
+    e.PauseRequested: ("hold", _describe_pause_requested),
+    e.PauseWithdrawn: ("go", _describe_pause_withdrawn),
+    e.RunPaused: ("hold", _describe_run_paused),
+    e.RunResumed: ("go", _describe_run_resumed),
+    e.CapRaised: ("person", _describe_cap_raised),
+    e.CapReached: ("hold", _describe_cap_reached),
+    e.StopReached: ("detail", _describe_end_reached),
+    e.StopEvaluated: ("detail", _describe_verdict_given),
+    e.RedirectRequested: ("person", _describe_redirect_requested),
+    e.RedirectApplied: ("go", _describe_redirect_applied),
+    e.RedirectClosed: ("bad", _describe_redirect_closed),
+    e.CancelRequested: ("stop", _describe_cancel_requested),
+    e.RunCancelled: ("stop", _describe_run_cancelled),
+    e.UndoRetried: ("person", _describe_undo_retried),
+    e.ResidueAccepted: ("person", _describe_residue_accepted),
+    e.RunHalted: ("stop", _describe_run_halted),
+    e.RunLifted: ("go", _describe_run_lifted),
+    e.RequestNoted: ("detail", _describe_request_noted),
 }
 
 DESCRIBE_FUNCTIONS: Final[DescribeFunctions] = {
@@ -512,7 +475,7 @@ DESCRIBE_FUNCTIONS: Final[DescribeFunctions] = {
 """All kinds of entries. A test checks that none is missing."""
 
 
-def describe_entry(entry: Entry, before: State, after: State) -> EntryText:
+def describe_entry(entry: e.Entry, before: State, after: State) -> EntryText:
     """Describe `entry`, which led from the state `before` to the state `after`."""
     usual_tone, describe = DESCRIBE_FUNCTIONS[type(entry)]
     who, short, more, tone = describe(entry, before, after)
@@ -546,7 +509,7 @@ class JournalDescriber:
     def __init__(self, run: RunId, state: State | None = None) -> None:
         self.state = State(run=run) if state is None else state
 
-    def describe_next(self, entry: Entry, at: Micros) -> EntryText:
+    def describe_next(self, entry: e.Entry, at: Micros) -> EntryText:
         """Describe the next entry, which the store stamped with `at`.
 
         Raises:

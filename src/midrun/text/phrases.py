@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from midrun.core.entries import RequestEntry
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import MICROS_PER_SECOND, Micros, make_child_id
 from midrun.core.journaled_text import format_frame_position
@@ -99,6 +100,13 @@ def format_actor(actor: str) -> str:
 def format_run(run: str) -> str:
     """Return the id of a run, prefixed with "run" if it does not start so."""
     return run if run.startswith("run") else f"run {run}"
+
+
+def describe_request(
+    entry: RequestEntry, short: str, more: str = "", tone: Tone | None = None
+) -> Clause:
+    """Describe a request by its actor, with the reason that was given at the end."""
+    return Clause(format_actor(entry.by), short, f"{more}{format_reason(entry.reason)}", tone)
 
 
 def is_automatic(actor: str) -> bool:
