@@ -8,61 +8,57 @@ from typing import Final
 
 from midrun.agents.agent import Agent
 from midrun.agents.builtin_tools import ask_human
-from midrun.core.transcript import Transcript
 from midrun.demo.analysis import find_themes
 from midrun.demo.files import DemoFiles
-from midrun.demo.interruptions import ResearcherScript
-from midrun.demo.model import SCRIPTED_MODEL_NAME, DemoModel, Pace
+from midrun.demo.interruptions import ResearcherScript, list_hits
+from midrun.demo.model import DemoModel, Pace
 from midrun.demo.notes import best_sentences, load_library, read_note, search_library
-from midrun.demo.script import (
-    AgentScripts,
-    InstructionEffect,
-    Script,
-    ScriptLine,
-    find_next_line,
-)
-from midrun.models.scripted import Use
+from midrun.demo.script import AgentScripts, InstructionEffect, ScriptLine, Steps
+from midrun.demo.texts import TEXTS
+from midrun.models.scripted import MODEL_NAME, Use
 from midrun.ports.model import Model
 from midrun.stops import MaxSteps, MaxTokens
 
-# The fact checker: a child run that looks up claims one by one and finds the wrong one.
-
-_FIGURE_PATTERN = re.compile(r"\d+(?:[.,]\d+)*")
+AGENT_NAME: Final = "researcher"
+SCRIPTED_MODEL: Final = MODEL_NAME
+NATURAL_PACE: Final = Pace()
+ANALYSIS_ROUNDS: Final = 150  # at normal speed; they take some seconds
+ANALYSIS_MIN_ROUNDS: Final = 8
+STOP_CONDITION: Final = MaxSteps(120) | MaxTokens(400_000)
+MODEL_BY_API_KEY: Final = {  # small models: the user pays for them
+    "ANTHROPIC_API_KEY": ("anthropic", "anthropic:claude-haiku-5-5"),
+    "OPENAI_API_KEY": ("openai", "openai:gpt-5.4-mini"),
+}
 
 
 class FactCheckerScript:
-    """The script of the fact checker."""
+    """The script of the fact checker, a child run: it looks up claims one by one."""
 
     def __init__(self) -> None:
         self._remarks: list[str] = []
 
-    def begin(self, task: str) -> Script:
+    def begin(self, task: str) -> Steps:
         """Check the claims that the task lists."""
         claims = re.findall(r"^- (.+)$", task, re.MULTILINE)
         holding, said = 0, "I look each of them up."
         for number, claim in enumerate(claims, 1):
             words = f"{said} Claim {number} of {len(claims)}: {claim}."
-            made = yield ScriptLine(words, (Use("search_library", query=claim),))
-            hits = made[0].result
-            found = hits[0] if isinstance(hits, list) and hits else None
-            name = str(found["name"]) if isinstance(found, dict) else ""
-            holds, said = _check_claim(claim, name)
+            (made,) = yield ScriptLine(words, (Use("search_library", query=claim),))
+            holds, said = _check_claim(claim, next(iter(list_hits(made.result)), ""))
             holding += holds
             self._remarks.append(said)
         wrong = [remark for remark in self._remarks if remark.startswith("Wrong")]
         end = " ".join(wrong) or "There is nothing to correct."
         yield ScriptLine(f"{said} {holding} of {len(claims)} claims hold. {end}")
-        return ""
 
     def react_to_instruction(self, text: str) -> InstructionEffect:
         """Acknowledge an instruction and go on: the checker has only one task."""
         return InstructionEffect(words=f"Noted: {text.rstrip('.')}. I finish the check.")
 
-    def answer_side_question(self, text: str) -> Script:
+    def answer_side_question(self, text: str) -> Steps:
         """Report the findings so far."""
         del text
         yield ScriptLine(" ".join(self._remarks) or "I have not found anything yet.")
-        return ""
 
 
 def _check_claim(claim: str, name: str) -> tuple[bool, str]:
@@ -71,50 +67,10 @@ def _check_claim(claim: str, name: str) -> tuple[bool, str]:
     if note is None:
         return False, "Nothing in the library says so."
     (sentence,) = best_sentences(note, claim, 1)
-    if set(_FIGURE_PATTERN.findall(claim)) <= set(_FIGURE_PATTERN.findall(sentence)):
+    claimed, found = (set(re.findall(r"\d+(?:[.,]\d+)*", text)) for text in (claim, sentence))
+    if claimed <= found:
         return True, f"That holds, see “{note.title}”."
     return False, f"Wrong: the note “{note.title}” says: {sentence}"
-
-
-SCRIPTED_MODEL: Final = SCRIPTED_MODEL_NAME
-
-AGENT_NAME: Final = "researcher"
-
-ANALYSIS_ROUNDS: Final = 150
-"""Rounds of the analysis at normal speed; they take some seconds."""
-
-ANALYSIS_MIN_ROUNDS: Final = 8
-
-STOP_CONDITION: Final = MaxSteps(120) | MaxTokens(400_000)
-
-MODEL_BY_API_KEY: Final = {  # small models: the user pays for them
-    "ANTHROPIC_API_KEY": ("anthropic", "anthropic:claude-haiku-5-5"),
-    "OPENAI_API_KEY": ("openai", "openai:gpt-5.4-mini"),
-}
-
-INSTRUCTIONS: Final = """\
-You write briefings for the council of Larkhaven, an invented town, from its library of notes.
-
-Work in this order, and keep a plan with the `plan` tool that shows it:
-lock the briefing; search the library and read the notes that matter, one at a time, with a
-sentence or two on each; let `find_themes` look at all of them; ask the person with `ask_human`
-what the briefing should put first (cost, shade or upkeep); write the briefing section by
-section with `write_section`, and say each section as you write it; have the figures checked
-with `check_facts`, and correct what was wrong; then mail it to clerk@larkhaven.example with
-`send_mail`.
-
-People interrupt you; that is what you are here to show. When you were cut off, go on from
-there without repeating yourself. When you are given a new instruction, say in one sentence what
-you change, and do it; told to sum up and stop, write a short summary section and end. Answer
-side questions from the library, briefly. Use only what the notes say."""
-
-FACT_CHECKER_INSTRUCTIONS: Final = """\
-You check claims against the library of notes, one by one: search for each, read the note if you
-must, and say whether it holds. End with how many hold, and quote the note for each that does
-not."""
-
-
-NATURAL_PACE: Final = Pace()
 
 
 def build_researcher(
@@ -133,14 +89,14 @@ def build_researcher(
     checker = Agent(
         "fact-checker",
         model=_build_model(model, pace, FactCheckerScript),
-        instructions=FACT_CHECKER_INSTRUCTIONS,
+        instructions=TEXTS.fact_checker_instructions,
         tools=[search_library, read_note],
     )
     check = checker.as_tool("check_facts", "Have a colleague check claims against the library.")
     return Agent(
         AGENT_NAME,
         model=_build_model(model, pace, lambda: ResearcherScript(rounds=rounds)),
-        instructions=INSTRUCTIONS,
+        instructions=TEXTS.instructions,
         tools=[
             search_library,
             read_note,
@@ -159,19 +115,13 @@ def choose_model(environ: Mapping[str, str]) -> tuple[str, str]:
         if not environ.get(key):
             continue
         if find_spec("pydantic_ai") is None or find_spec(package) is None:
-            return (
-                SCRIPTED_MODEL,
-                f"a script: {key} is set, but midrun[{package}] is not installed",
-            )
+            problem = f"{key} is set, but midrun[{package}] is not installed"
+            return SCRIPTED_MODEL, f"a script: {problem}"
         return name, f"{name}, because {key} is set; --model scripted spends nothing"
     return SCRIPTED_MODEL, "a script, without an API key; it reacts to your texts"
 
 
-def _build_model(name: str, pace: Pace, play: Callable[[], AgentScripts]) -> str | Model:
-    if name != SCRIPTED_MODEL:
-        return name
-
-    def find(transcript: Transcript) -> ScriptLine:
-        return find_next_line(play(), transcript)
-
-    return DemoModel(find, pace)
+def _build_model(
+    name: str, pace: Pace, make_scripts: Callable[[], AgentScripts]
+) -> str | Model:
+    return DemoModel(make_scripts, pace) if name == SCRIPTED_MODEL else name

@@ -6,10 +6,10 @@ recognise a repeated call by its key, so a crash in the middle of one needs no h
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from email.message import EmailMessage
 from email.utils import formatdate
-from functools import partial
+from functools import partial, wraps
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, ParamSpec, TypeAlias, TypeVar
@@ -29,6 +29,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _in_thread(work: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """Make a coroutine function of disk access: it is short and not cancelled midway."""
+
+    @wraps(work)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await anyio.to_thread.run_sync(partial(work, *args, **kwargs))
+
+    return run
+
+
 class DemoFiles:
     """The files of the demo in one folder.
 
@@ -38,6 +48,7 @@ class DemoFiles:
     def __init__(self, folder: Path, *, clock: Clock = read_wall_clock) -> None:
         self.folder = folder
         self._clock = clock
+        self._lock_file = folder / "briefing.lock"
 
     def make_tools(self) -> list[Tool]:
         """Return the tools that work on these papers."""
@@ -54,18 +65,12 @@ class DemoFiles:
 
     # ── the lock ──────────────────────────────────────────────────────────────────────────
 
-    @property
-    def _lock_file(self) -> Path:
-        return self.folder / "briefing.lock"
-
-    async def _lock(self, call: Call) -> str:
+    @_in_thread
+    def _lock(self, call: Call) -> str:
         """Lock the briefing, so that nobody else works on it. Released when the run ends."""
-        return await _run_in_thread(self._take_lock, call)
-
-    def _take_lock(self, call: Call) -> str:
-        """Take the lock atomically: the file never exists without its holder's name."""
+        # Linked, and not written in place: the file never exists without its holder's name.
         mine = _write_atomically(
-            self._lock_file.with_suffix(f".{_hash_key(call.key)}"), _format_holder(call)
+            self._lock_file.with_suffix(f".{_hash_key(call.key)}"), f"{call.run_id}\n{call.key}"
         )
         try:
             os.link(mine, self._lock_file)
@@ -77,36 +82,29 @@ class DemoFiles:
             mine.unlink()
         return "the briefing is locked"
 
-    async def _unlock(self, call: Call, args: Args, result: Json) -> None:
+    @_in_thread
+    def _unlock(self, call: Call, args: Args, result: Json) -> None:
         del args, result
-        await _run_in_thread(self._remove_lock, call)
-
-    def _remove_lock(self, call: Call) -> None:
-        held = self._lock_file
-        if held.exists() and held.read_text("utf-8").endswith(f"\n{call.original}"):
-            held.unlink()
+        if _read_text(self._lock_file).endswith(f"\n{call.original}"):
+            self._lock_file.unlink()
 
     # ── the draft ─────────────────────────────────────────────────────────────────────────
 
-    async def _write(self, call: Call, heading: str, text: str) -> dict[str, Json]:  # noqa: D417 - models do not see the call
+    @_in_thread
+    def _write(self, call: Call, heading: str, text: str) -> dict[str, Json]:  # noqa: D417 - models do not see the call
         """Write a section of the draft; one of the same heading is replaced.
 
         Args:
             heading: Of the section.
             text: Its text, in Markdown.
         """
-        return await _run_in_thread(self._write_draft, call, heading, text)
-
-    def _write_draft(self, call: Call, heading: str, text: str) -> dict[str, Json]:
-        """Save the old draft under the key of the call, then write the new one.
-
-        A repeated call finds the saved draft and starts from it, so it writes the same again.
-        """
         draft, kept = self.draft_path(call.run_id), self._saved_draft_path(call.key)
+        # The old draft is saved under the key of the call. A repeated call finds it and starts
+        # from it, so it writes the same again.
         if not kept.exists():
-            _write_atomically(kept, draft.read_text("utf-8") if draft.exists() else "")
+            _write_atomically(kept, _read_text(draft))
         heading = " ".join(heading.split())
-        sections = _parse_sections(kept.read_text("utf-8")) | {heading: text.strip()}
+        sections = _parse_sections(_read_text(kept)) | {heading: text.strip()}
         whole = "\n\n".join(f"## {title}\n\n{body}" for title, body in sections.items())
         _write_atomically(draft, f"{whole}\n")
         return {
@@ -115,35 +113,31 @@ class DemoFiles:
             "words": len(whole.split()),
         }
 
-    async def _unwrite(self, call: Call, args: Args, result: Json) -> None:
-        del args, result
-        await _run_in_thread(self._restore_draft, call)
-
-    def _restore_draft(self, call: Call) -> None:
+    @_in_thread
+    def _unwrite(self, call: Call, args: Args, result: Json) -> None:
         """Restore the saved draft; without one, the call has changed nothing."""
+        del args, result
         draft, kept = self.draft_path(call.run_id), self._saved_draft_path(call.original)
         if not kept.exists():
             return
-        if before := kept.read_text("utf-8"):
+        if before := _read_text(kept):
             _write_atomically(draft, before)
         else:
             draft.unlink(missing_ok=True)
         kept.unlink()
 
-    async def _read(self, call: Call) -> str:
+    @_in_thread
+    def _read(self, call: Call) -> str:
         """Read the draft as it is now."""
-        return await _run_in_thread(self._read_text, call)
-
-    def _read_text(self, call: Call) -> str:
-        draft = self.draft_path(call.run_id)
-        return draft.read_text("utf-8") if draft.exists() else ""
+        return _read_text(self.draft_path(call.run_id))
 
     def _saved_draft_path(self, key: str) -> Path:
         return self.folder / "drafts" / ".before" / f"{_hash_key(key)}.md"
 
     # ── the outbox ────────────────────────────────────────────────────────────────────────
 
-    async def _send(self, call: Call, to: str, subject: str, note: str) -> str:  # noqa: D417 - models do not see the call
+    @_in_thread
+    def _send(self, call: Call, to: str, subject: str, note: str) -> str:  # noqa: D417 - models do not see the call
         """Mail the draft. This cannot be undone, and a person is asked first.
 
         Args:
@@ -151,23 +145,18 @@ class DemoFiles:
             subject: Of the mail.
             note: A few words before the draft.
         """
-        return await _run_in_thread(self._write_mail, call, to, subject, note)
-
-    def _write_mail(self, call: Call, to: str, subject: str, note: str) -> str:
         mail = EmailMessage()
         mail["From"], mail["To"], mail["Subject"] = SENDER, to, subject
         mail["Date"] = formatdate(self._clock() / MICROS_PER_SECOND)
         mail["Message-ID"] = f"<{_hash_key(call.key)}@larkhaven.example>"
-        mail.set_content(f"{note}\n\n{self._read_text(call)}")
+        mail.set_content(f"{note}\n\n{_read_text(self.draft_path(call.run_id))}")
         return self._format_receipt(
             _write_atomically(self._mail_path(call.key), mail.as_string())
         )
 
-    async def _was_sent(self, call: Call, args: Args) -> Json:
+    @_in_thread
+    def _was_sent(self, call: Call, args: Args) -> Json:
         del args
-        return await _run_in_thread(self._find_mail, call)
-
-    def _find_mail(self, call: Call) -> Json:
         mail = self._mail_path(call.key)
         return self._format_receipt(mail) if mail.exists() else NOT_DONE
 
@@ -178,13 +167,11 @@ class DemoFiles:
         return f"sent: {mail.relative_to(self.folder)}"
 
 
-async def _run_in_thread(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run disk access in a thread; it is short and is not cancelled midway."""
-    return await anyio.to_thread.run_sync(partial(work, *args, **kwargs))
+def _read_text(path: Path) -> str:
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 def _write_atomically(path: Path, text: str) -> Path:
-    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text, "utf-8")
@@ -195,10 +182,6 @@ def _parse_sections(text: str) -> dict[str, str]:
     """Return the sections of a draft by their headings."""
     parts = (part.partition("\n") for part in f"\n{text}".split("\n## ")[1:])
     return {heading.strip(): body.strip() for heading, _, body in parts}
-
-
-def _format_holder(call: Call) -> str:
-    return f"{call.run_id}\n{call.key}"
 
 
 def _hash_key(key: str) -> str:

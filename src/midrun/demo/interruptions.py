@@ -9,7 +9,6 @@ import re
 from typing import Final
 
 from midrun.core.values import Json
-from midrun.demo import texts
 from midrun.demo.main_script import (
     CHECK_ITEM,
     MAIL_ADDRESS_PATTERN,
@@ -21,7 +20,8 @@ from midrun.demo.main_script import (
     write_section,
 )
 from midrun.demo.notes import best_sentences, find_answer, load_library
-from midrun.demo.script import InstructionEffect, Script, ScriptLine
+from midrun.demo.script import InstructionEffect, Script, ScriptLine, Steps
+from midrun.demo.texts import TEXTS
 from midrun.models.scripted import Use
 
 
@@ -38,15 +38,20 @@ HURRY_PATTERN: Final = _compile_any(
     r"\b(stop|no more|enough) (read|search|research)", r"\bskip the (read|search|rest)",
     r"\b(start|begin) writing", r"\bwrite (it |the briefing )?(now|already)", r"\bhurry\b",
 )  # fmt: skip
-NO_MAIL_PATTERN: Final = _compile_any(
-    r"\b(no|not|don'?t|never|skip|without)\b[^.]*\b(e-?mail|mail|send)"
-)
-NO_ANALYSIS_PATTERN: Final = _compile_any(
-    r"\b(no|not|don'?t|never|skip|without|stop)\b[^.]*\b(analy|themes?\b)"
-)
-NO_FACT_CHECK_PATTERN: Final = _compile_any(
-    r"\b(no|not|don'?t|never|skip|without)\b[^.]*\b(check|fact)"
-)
+SKIP_PATTERNS: Final = {  # plan item to skip → pattern, and the reply unless it is done
+    MAIL_ITEM: (
+        _compile_any(r"\b(no|not|don'?t|never|skip|without)\b[^.]*\b(e-?mail|mail|send)"),
+        "I will mail nothing.",
+    ),
+    CHECK_ITEM: (
+        _compile_any(r"\b(no|not|don'?t|never|skip|without)\b[^.]*\b(check|fact)"),
+        "I leave out the fact check, and will say so.",
+    ),
+    THEMES_ITEM: (
+        _compile_any(r"\b(no|not|don'?t|never|skip|without|stop)\b[^.]*\b(analy|themes?\b)"),
+        "I leave out the analysis.",
+    ),
+}
 EMPHASIS_PATTERNS: Final = {
     "cost": _compile_any(r"\bcosts?\b", r"\bcheap", r"\bbudget", r"\bmoney\b", r"\bprices?\b"),
     "shade": _compile_any(r"\bshade", r"\bheat\b", r"\bhot", r"\bcool"),
@@ -94,7 +99,7 @@ class ResearcherScript:
 
     def begin(self, task: str) -> Script:
         """Write the briefing; for any other task, look it up in the library."""
-        if _is_briefing_task(task):
+        if re.search(r"\b(quay|tree|brief)", task, re.IGNORECASE):
             return BriefingScript(self._requests, self._work, rounds=self._rounds).run_steps()
         return self._do_other_task(task)
 
@@ -109,183 +114,137 @@ class ResearcherScript:
             said = self._apply_requests(clause)
             understood += said
             topics += [clause] if TOPIC_PATTERN.search(clause) and not said else []
-        if understood:
-            words = " ".join(understood)
-            return (
-                self._visit_topics(words, topics)
-                if topics
-                else InstructionEffect(f"Changing course. {words}")
-            )
-        if CONTINUE_PATTERN.search(text) and len(text.split()) <= CONTINUE_MAX_WORDS:
+        words = " ".join(understood)
+        if understood and not topics:
+            return InstructionEffect(f"Changing course. {words}")
+        is_short = len(text.split()) <= CONTINUE_MAX_WORDS
+        if not understood and is_short and CONTINUE_PATTERN.search(text):
             return InstructionEffect(words="Going on.")
-        return self._visit_topics("", topics or [text])
-
-    def _visit_topics(self, words: str, topics: list[str]) -> InstructionEffect:
-        """Insert the topics as a detour; if only the farewell is left, replace it."""
+        topics = topics or [text]
         if self._work.only_farewell_left:
             return InstructionEffect(words, instead=self._write_late_topics(topics))
         return InstructionEffect(words, detour=self._write_topics(topics))
 
     def _apply_requests(self, text: str) -> list[str]:
         """Record the requests in a text, and return sentences about the changes."""
-        wishes, said = self._requests, []
+        requests, said = self._requests, []
         if HURRY_PATTERN.search(text):
-            wishes.skip_reading = True
+            requests.skip_reading = True
             little = "" if self._work.notes_read else ", which is not much yet"
             said.append(f"No more searching: I write with what I have{little}.")
-        if NO_MAIL_PATTERN.search(text):
-            wishes.with_mail = False
-            said.append(self._reply_unless_done(MAIL_ITEM, "I will mail nothing."))
-        elif address := MAIL_ADDRESS_PATTERN.search(text):
-            wishes.mail_to, wishes.with_mail = address[0], True
-            said.append(f"The mail is for {address[0]}.")
-        if NO_FACT_CHECK_PATTERN.search(text):
-            wishes.with_fact_check = False
-            words = "I leave out the fact check, and will say so."
-            said.append(self._reply_unless_done(CHECK_ITEM, words))
-        if NO_ANALYSIS_PATTERN.search(text):
-            wishes.with_analysis = False
-            said.append(self._reply_unless_done(THEMES_ITEM, "I leave out the analysis."))
+        for item, (pattern, reply) in SKIP_PATTERNS.items():
+            if pattern.search(text):
+                requests.skipped_items.add(item)
+                done = f"“{TEXTS.plan[item - 1]}” is done already; that stays."
+                said.append(done if self._work.marks[item] == "done" else reply)
+            elif item == MAIL_ITEM and (address := MAIL_ADDRESS_PATTERN.search(text)):
+                requests.mail_to = address[0]
+                requests.skipped_items.discard(item)
+                said.append(f"The mail is for {address[0]}.")
         if not (self._work.has_begun_writing or TOPIC_PATTERN.search(text)):
-            said += self._apply_emphasis(text)
+            for name, pattern in EMPHASIS_PATTERNS.items():
+                if pattern.search(text):
+                    requests.emphasis = name
+                    said.append(f"“{TEXTS.emphasis_options[name]}” goes to the top.")
+                    break
         return said
 
-    def _reply_unless_done(self, item: int, words: str) -> str:
-        if self._work.marks[item] == "done":
-            return f"“{texts.PLAN[item - 1]}” is done already; that stays."
-        return words
-
-    def _apply_emphasis(self, text: str) -> list[str]:
-        for name, pattern in EMPHASIS_PATTERNS.items():
-            if pattern.search(text):
-                self._requests.emphasis = name
-                return [f"“{texts.EMPHASIS_OPTIONS[name]}” goes to the top."]
-        return []
-
-    def _write_summary(self) -> Script:
+    def _write_summary(self) -> Steps:
         """Summarise the notes that were read so far, and end."""
         work = self._work
         if not work.notes_read:
             if work.item:
-                yield ScriptLine(
-                    "I stop here.", (work.plan_with_last_item("Stop, as asked", "done"),)
-                )
+                plan = work.plan_with_last_item("Stop, as asked", "done")
+                yield ScriptLine("I stop here.", (plan,))
             kept = " What is written stays in the draft." if work.sections else ""
-            return (yield from _say_and_end(f"{texts.NOTHING_READ}{kept}"))
+            yield ScriptLine(f"{TEXTS.nothing_read}{kept}")
+            return
         count = "one note" if len(work.notes_read) == 1 else f"{len(work.notes_read)} notes"
         words = f"Changing course: no more searching. I sum up the {count} that I have read."
-        yield ScriptLine(
-            words,
-            (work.plan_with_last_item(texts.STOP_PLAN_ITEM, "running"),),
-            STOPPING_THOUGHT,
-        )
-        brief = len(work.notes_read) > len(texts.SUMMARY_NOTES)
-        gists = [t for n, t in work.notes_read.items() if not brief or n in texts.SUMMARY_NOTES]
+        plan = work.plan_with_last_item(TEXTS.stop_plan_item, "running")
+        yield ScriptLine(words, (plan,), STOPPING_THOUGHT)
+        brief = len(work.notes_read) > len(TEXTS.summary_notes)
+        gists = [t for n, t in work.notes_read.items() if not brief or n in TEXTS.summary_notes]
         points = "\n".join(f"- {gist}" for gist in gists)
-        ended = work.plan_with_last_item(texts.STOP_PLAN_ITEM, "done")
+        ended = work.plan_with_last_item(TEXTS.stop_plan_item, "done")
         yield from write_section(work, f"Summary.\n\n{points}", "Summary", points, ended)
-        mailed = (
-            f"The mail to {work.mailed_to} had left" if work.mailed_to else "Nothing was mailed"
-        )
+        mailed = "Nothing was mailed"
+        if work.mailed_to:
+            mailed = f"The mail to {work.mailed_to} had left"
         words = f"I stop here, as you asked. The summary of {count} is in the draft. {mailed}."
-        return (yield from _say_and_end(words))
+        yield ScriptLine(words)
 
     def _write_topics(self, wanted: list[str]) -> Script:
-        closing = ""
+        closing = None
         for text in wanted:
             closing = yield from self._write_topic(text)
         return closing
 
-    def _write_late_topics(self, wanted: list[str]) -> Script:
+    def _write_late_topics(self, wanted: list[str]) -> Steps:
         yield from self._write_topics(wanted)
         work = self._work
         words = f"The briefing has {len(work.sections)} sections now and is in {work.file}."
         mailed = f" What went to {work.mailed_to} is without that." if work.mailed_to else ""
-        return (yield from _say_and_end(words + mailed))
+        yield ScriptLine(words + mailed)
 
     def _write_topic(self, text: str) -> Script:
         """Look a topic up, write a section about it, then continue."""
-        use = Use("search_library", query=text)
-        made = yield ScriptLine(
-            f"Changing course: {text.rstrip('.')}. I look what the library has on that.", (use,)
-        )
-        name, heading = _best_hit(made[0].result), _extract_topic(text)
-        if not name:
+        words = f"Changing course: {text.rstrip('.')}. I look what the library has on that."
+        (made,) = yield ScriptLine(words, (Use("search_library", query=text),))
+        names, heading = list_hits(made.result), _extract_topic(text)
+        if not names:
             words = "The library has nothing on it. I put that on record and make nothing up."
             asked = f"Asked for, and not in the library: {text}"
             yield from write_section(self._work, words, f"Open: {heading}", asked)
             return "Noted. Back to where I was."
-        note = load_library()[name]
-        yield ScriptLine(f"“{note.title}” is the closest.", (Use("read_note", name=name),))
+        note = load_library()[names[0]]
+        yield ScriptLine(f"“{note.title}” is the closest.", (Use("read_note", name=note.name),))
         found = " ".join(best_sentences(note, text, 3))
         words = f"That deserves a section of its own.\n\n{heading}. {found}"
         yield from write_section(self._work, words, heading, found)
         return "That is in the draft. Back to where I was."
 
-    def _do_other_task(self, task: str) -> Script:
+    def _do_other_task(self, task: str) -> Steps:
         """Do a task other than the demo's, from the library."""
         yield from self._write_topic(task)
-        return (yield from _say_and_end("That is what the library has. It is in the draft."))
+        yield ScriptLine("That is what the library has. It is in the draft.")
 
     # ── side questions ────────────────────────────────────────────────────────────────────
 
-    def answer_side_question(self, text: str) -> Script:
+    def answer_side_question(self, text: str) -> Steps:
         """Answer a side question, from the progress or from the library."""
         if PROGRESS_QUESTION.search(text):
-            return _say_and_end(self._describe_progress())
-        if GREETING_PATTERN.search(text) and "?" not in text:
-            return _say_and_end("You are welcome.")
-        return _answer_from_notes(text)
+            yield ScriptLine(self._describe_progress())
+        elif GREETING_PATTERN.search(text) and "?" not in text:
+            yield ScriptLine("You are welcome.")
+        else:
+            (made,) = yield ScriptLine("Let me look.", (Use("search_library", query=text),))
+            found = find_answer(text, list_hits(made.result))
+            if found is None:
+                yield ScriptLine("The library has nothing on that, and I had rather not guess.")
+            else:
+                yield ScriptLine(f"{found[1]} That is from “{found[0].title}”.")
 
     def _describe_progress(self) -> str:
         work = self._work
-        now = texts.PLAN[max(work.item, 1) - 1]
-        sections = len({*work.sections, *texts.HEADINGS})
+        item = max(work.item, 1)
+        sections = len({*work.sections, *TEXTS.headings})
         return (
-            f"I am at “{now}”, item {max(work.item, 1)} of {len(texts.PLAN)}. So far I have "
-            f"read {len(work.notes_read)} of {len(load_library())} notes and written "
-            f"{len(work.sections)} of {sections} sections."
+            f"I am at “{TEXTS.plan[item - 1]}”, item {item} of {len(TEXTS.plan)}. "
+            f"So far I have read {len(work.notes_read)} of {len(load_library())} notes and "
+            f"written {len(work.sections)} of {sections} sections."
         )
 
 
-def _answer_from_notes(question: str) -> Script:
-    """Answer a question from the notes."""
-    made = yield ScriptLine("Let me look.", (Use("search_library", query=question),))
-    hits = made[0].result if isinstance(made[0].result, list) else []
-    found = find_answer(question, [str(hit["name"]) for hit in hits if isinstance(hit, dict)])
-    if found is None:
-        return (
-            yield from _say_and_end(
-                "The library has nothing on that, and I had rather not guess."
-            )
-        )
-    note, said = found
-    return (yield from _say_and_end(f"{said} That is from “{note.title}”."))
-
-
-def _say_and_end(words: str) -> Script:
-    yield ScriptLine(words)
-    return ""
-
-
-def _best_hit(hits: Json) -> str:
-    """Return the name of the best hit, or ""."""
-    match hits:
-        case [{"name": str(name)}, *_]:
-            return name
-        case _:
-            return ""
+def list_hits(hits: Json) -> list[str]:
+    """Return the names of the notes that a search found, best first."""
+    found = hits if isinstance(hits, list) else []
+    return [str(hit["name"]) for hit in found if isinstance(hit, dict)]
 
 
 def _extract_topic(text: str) -> str:
     """Return the topic of an instruction as a heading."""
     asked = POLITE_ENDING.sub("", text.strip(" .!?"))
-    words = re.sub(r"[^\w\s'-]", "", TOPIC_INTRODUCTION.sub("", asked) or asked).split()[
-        :HEADING_MAX_WORDS
-    ]
-    heading = " ".join(words)
+    words = re.sub(r"[^\w\s'-]", "", TOPIC_INTRODUCTION.sub("", asked) or asked).split()
+    heading = " ".join(words[:HEADING_MAX_WORDS])
     return heading[:1].upper() + heading[1:]
-
-
-def _is_briefing_task(task: str) -> bool:
-    return bool(re.search(r"\b(quay|tree|brief)", task, re.IGNORECASE))

@@ -10,7 +10,7 @@ from midrun.core.values import TERMINAL_PHASES
 from midrun.demo import DEFAULT_DEMO_STORE
 from midrun.demo.agents import AGENT_NAME, NATURAL_PACE, SCRIPTED_MODEL, build_researcher
 from midrun.demo.model import Pace
-from midrun.demo.texts import TASK
+from midrun.demo.texts import TEXTS
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
 from midrun.runs.values import RunView
@@ -51,4 +51,4 @@ class Demo:
         for view in () if self.new else (await mid.runs(agent=AGENT_NAME)).items:
             if view.phase not in TERMINAL_PHASES:
                 return await mid.get(view.run_id), view.phase
-        return await mid.start(AGENT_NAME, TASK, labels=["demo"], actor=self.actor), ""
+        return await mid.start(AGENT_NAME, TEXTS.task, labels=["demo"], actor=self.actor), ""

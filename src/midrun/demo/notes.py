@@ -9,6 +9,7 @@ from math import log
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from midrun.agents.tool import tool
 
@@ -16,9 +17,7 @@ BM25_K1: Final = 1.4  # BM25: saturation of repeated words
 BM25_B: Final = 0.6  # BM25: penalty for long notes
 TITLE_WEIGHT: Final = 3  # weight of a word in the title
 MAX_HITS: Final = 6
-ANSWER_WORD_SHARE: Final = (
-    1 / 2
-)  # share of a question's words that a sentence must have to answer it
+ANSWER_WORD_SHARE: Final = 1 / 2  # of a question's words, which its answer must have
 
 _WORD: Final = re.compile(r"[a-z0-9]+(?:[.,]\d+)*")
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9])")
@@ -32,20 +31,9 @@ _STOP_WORDS: Final = frozenset(
         "know mention say section"
     )
 )
-_SYNONYMS: Final = {  # words of questions → words of the notes
-    "hot": "heat",
-    "hotter": "heat",
-    "hottest": "heat",
-    "temperature": "heat",
-    "degree": "heat",
-    "c": "heat",  # of °C
-    "warm": "heat",
-    "cheap": "cost",
-    "expensive": "cost",
-    "price": "cost",
-    "money": "cost",
-    "pay": "cost",
-}
+_SYNONYMS: Final = dict.fromkeys(  # words of questions → words of the notes; c is from °C
+    ("hot", "hotter", "hottest", "temperature", "degree", "c", "warm"), "heat"
+) | dict.fromkeys(("cheap", "expensive", "price", "money", "pay"), "cost")
 
 
 class Note(Struct, frozen=True):
@@ -65,32 +53,25 @@ class Note(Struct, frozen=True):
             for sentence in _SENTENCE.split(" ".join(paragraph.split()))
         ]
 
-    @property
-    def summary(self) -> str:
-        """The first sentence, a summary of the note."""
-        return self.sentences[0]
-
 
 class SearchHit(Struct, frozen=True):
-    """A note that was found, with its best sentence and its score."""
+    """A note that was found, with its best sentence."""
 
     name: str
     title: str
     sentence: str
-    score: float
 
 
 @cache
 def load_library() -> dict[str, Note]:
     """Return the notes by name."""
-    folder = files("midrun.demo").joinpath("library")
-    found = sorted(file.name for file in folder.iterdir() if file.name.endswith(".md"))
-    return {
-        note.name: note
-        for note in (
-            _parse_note(name, folder.joinpath(name).read_text("utf-8")) for name in found
-        )
-    }
+    notes = {}
+    for file in files("midrun.demo").joinpath("library").iterdir():
+        if file.name.endswith(".md"):
+            title, source, body = file.read_text("utf-8").strip().split("\n\n", 2)
+            name = file.name.removesuffix(".md")
+            notes[name] = Note(name, title.removeprefix("# "), source.strip("*"), body)
+    return dict(sorted(notes.items()))
 
 
 def significant_words(text: str) -> list[str]:
@@ -101,38 +82,33 @@ def significant_words(text: str) -> list[str]:
     return [_SYNONYMS.get(word, word) for word in words]
 
 
-def search_notes(query: str, limit: int = MAX_HITS) -> list[SearchHit]:
+def search_notes(query: str) -> list[SearchHit]:
     """Return the notes that match the query, best first (BM25)."""
     wanted = set(significant_words(query))
     counts, rarity, usual = _build_index()
-    hits = []
-    for name, note in load_library().items():
-        score = sum(
-            rarity[word] * _bm25_weight(counts[name][word], counts[name].total() / usual)
+    scores = {
+        name: sum(
+            rarity[word] * _bm25_weight(counted[word], counted.total() / usual)
             for word in wanted
-            if counts[name][word]
+            if counted[word]
         )
-        if score:
-            sentence = best_sentences(note, query, 1)[0]
-            hits.append(SearchHit(name, note.title, sentence, round(score, 2)))
-    return sorted(hits, key=lambda hit: (-hit.score, hit.name))[:limit]
+        for name, counted in counts.items()
+    }
+    ranked = sorted(scores, key=lambda name: (-round(scores[name], 2), name))
+    found = [load_library()[name] for name in ranked if scores[name]][:MAX_HITS]
+    return [SearchHit(n.name, n.title, best_sentences(n, query, 1)[0]) for n in found]
 
 
 def best_sentences(note: Note, query: str, count: int) -> list[str]:
     """Return the sentences of a note that fit a query best, in the order of the note."""
-    ranked = sorted(note.sentences, key=lambda sentence: -score_sentence(sentence, query))[
-        :count
-    ]
-    return [sentence for sentence in note.sentences if sentence in ranked]
+    ranked = sorted(note.sentences, key=lambda sentence: -score_sentence(sentence, query))
+    return [sentence for sentence in note.sentences if sentence in ranked[:count]]
 
 
 def score_sentence(sentence: str, query: str) -> float:
     """Return the score of a sentence for a query: the rarity of their shared words."""
-    rarity = _build_index()[1]
-    return sum(
-        rarity.get(word, 0.0)
-        for word in set(significant_words(sentence)) & set(significant_words(query))
-    )
+    shared = set(significant_words(sentence)) & set(significant_words(query))
+    return sum(_build_index()[1].get(word, 0.0) for word in shared)
 
 
 def find_answer(question: str, names: Iterable[str]) -> tuple[Note, str] | None:
@@ -141,19 +117,15 @@ def find_answer(question: str, names: Iterable[str]) -> tuple[Note, str] | None:
     found: list[tuple[float, Note, str]] = []
     for note in (load_library()[name] for name in names if name in load_library()):
         for sentence in note.sentences:
-            words = asked & set(significant_words(f"{note.title} {sentence}"))
+            text = f"{note.title} {sentence}"
+            words = asked & set(significant_words(text))
             if words and len(words) >= ANSWER_WORD_SHARE * len(asked):
-                found.append(
-                    (score_sentence(f"{note.title} {sentence}", question), note, sentence)
-                )
+                found.append((score_sentence(text, question), note, sentence))
     if not found:
         return None
     _, note, best = max(found, key=lambda one: one[0])
-    others = [
-        line for line in best_sentences(note, question, 2) if score_sentence(line, question)
-    ]
-    said = [line for line in note.sentences if line in {best, *others}]
-    return note, " ".join(said)
+    others = [o for o in best_sentences(note, question, 2) if score_sentence(o, question)]
+    return note, " ".join(line for line in note.sentences if line in {best, *others})
 
 
 @tool(read_only=True)
@@ -163,10 +135,7 @@ async def search_library(query: str) -> list[dict[str, str]]:
     Args:
         query: A few words.
     """
-    return [
-        {"name": hit.name, "title": hit.title, "sentence": hit.sentence}
-        for hit in search_notes(query)
-    ]
+    return [asdict(hit) for hit in search_notes(query)]
 
 
 @tool(read_only=True)
@@ -182,19 +151,12 @@ async def read_note(name: str) -> str:
     return f"# {note.title}\n\n{note.body}"
 
 
-def _parse_note(file: str, text: str) -> Note:
-    title, source, body = text.strip().split("\n\n", 2)
-    return Note(file.removesuffix(".md"), title.removeprefix("# "), source.strip("*"), body)
-
-
 @cache
 def _build_index() -> tuple[dict[str, Counter[str]], dict[str, float], float]:
     """Return the word counts of each note, the rarity of each word, and the mean length."""
     notes = load_library()
     counts = {
-        name: Counter(
-            significant_words(note.body) + TITLE_WEIGHT * significant_words(note.title)
-        )
+        name: Counter(significant_words(f"{note.body} {TITLE_WEIGHT * f'{note.title} '}"))
         for name, note in notes.items()
     }
     known = Counter(word for counted in counts.values() for word in counted)

@@ -11,19 +11,14 @@ topic. An instruction inserts a script, replaces all, or only adds words before 
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from midrun.core.transcript import CallResult, Turn
-from midrun.models.scripted import Use
+from midrun.models.scripted import Thinking, Use
 
-NOT_EXECUTED_PREFIX = "not executed"
-"""Beginning of the problem text of a call that was not made because of a redirect."""
-
-STOPPED_PREFIX = "stopped midway"
-"""Beginning of the problem text of a call that was in flight at a redirect."""
-
-CONTINUATION_PREFIX = "… "
-"""Text before the rest of a sentence that was interrupted."""
+NOT_EXECUTED_PREFIX: Final = "not executed"  # the problem of a call that a redirect prevented
+STOPPED_PREFIX: Final = "stopped midway"  # the problem of a call that a redirect interrupted
+CONTINUATION_PREFIX: Final = "… "  # before the rest of a sentence that was interrupted
 
 
 @dataclass(frozen=True)
@@ -33,13 +28,18 @@ class ScriptLine:
     text: str
     uses: tuple[Use, ...] = ()
     thinking: str = ""
-    retry_unmade_calls: bool = (
-        True  # request calls once more that were not made because of a redirect
-    )
+    retry_unmade_calls: bool = True  # request calls again that a redirect prevented
+
+    def to_turn(self) -> list[str | Use]:
+        """Return the line as a turn of a `ScriptedModel`."""
+        return [Thinking(self.thinking), self.text, *self.uses]
 
 
-Script: TypeAlias = Generator[ScriptLine, tuple[CallResult, ...], str]
-"""Yields lines, receives the results of their calls, returns words that lead back."""
+Steps: TypeAlias = Generator[ScriptLine, tuple[CallResult, ...], None]
+"""Yields lines, and receives the results of their calls."""
+
+Script: TypeAlias = Generator[ScriptLine, tuple[CallResult, ...], str | None]
+"""Steps that may return words that lead back."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,13 @@ class _RunningScript:
     that can still change it.
     """
 
-    def __init__(self, script: Script, *, framed: bool = False) -> None:
-        self.is_side_question = framed
+    def __init__(self, script: Script, *, is_side_question: bool = False) -> None:
+        self.is_side_question = is_side_question
         self.closing = ""
         self._script = script
         self._is_finished = False
-        self._last_results: tuple[CallResult, ...] | None = (
-            None  # results of the last line; None at first
-        )
-        self._must_advance = True  # the generator must be advanced
+        self._last_results: tuple[CallResult, ...] | None = None  # of the last line
+        self._must_advance = True
         self._line = ScriptLine("")
         self._words_left = self._thinking_left = ""
         self._is_interrupted = False
@@ -120,10 +118,8 @@ class _RunningScript:
         """Put an ellipsis before the rest of an interrupted sentence."""
         self._advance()
         if self._is_interrupted:
-            self._words_left, self._is_interrupted = (
-                f"{CONTINUATION_PREFIX}{self._words_left}",
-                False,
-            )
+            self._words_left = f"{CONTINUATION_PREFIX}{self._words_left}"
+            self._is_interrupted = False
 
     def match_turn(self, turn: Turn, text: str) -> None:
         """Match a turn of the transcript with the current line.
@@ -135,23 +131,20 @@ class _RunningScript:
         if turn.interrupted:
             if self._words_left.startswith(text):
                 self._words_left, self._thinking_left = self._words_left[len(text) :], ""
-                self._is_interrupted = (
-                    self._is_interrupted or bool(text.strip())
-                ) and not _ends_sentence(text)
+                said = self._is_interrupted or bool(text.strip())
+                ends_sentence = text.rstrip().endswith((".", "!", "?", ":"))
+                self._is_interrupted = said and not ends_sentence
             return
         left = self._calls_left()
         if [made.tool for made in turn.uses] != [use.tool for _, use in left]:
             return
         for (place, _), made in zip(left, turn.uses, strict=True):
-            if not (
-                self._line.retry_unmade_calls and made.problem.startswith(NOT_EXECUTED_PREFIX)
-            ):
+            unmade = made.problem.startswith(NOT_EXECUTED_PREFIX)
+            if not (unmade and self._line.retry_unmade_calls):
                 self._made[place] = made
         self._words_left, self._thinking_left, self._is_interrupted = "", "", False
         if not self._calls_left():
-            self._last_results = tuple(
-                self._made[place] for place in range(len(self._line.uses))
-            )
+            self._last_results = tuple(made for _, made in sorted(self._made.items()))
             self._must_advance = True
 
     def _advance(self) -> None:
@@ -159,10 +152,10 @@ class _RunningScript:
             return
         self._must_advance, self._made = False, {}
         try:
-            came = self._last_results
-            self._line = next(self._script) if came is None else self._script.send(came)
+            results = self._last_results
+            self._line = next(self._script) if results is None else self._script.send(results)
         except StopIteration as end:
-            self._is_finished, self.closing, self._line = True, end.value, ScriptLine("")
+            self._is_finished, self.closing, self._line = True, end.value or "", ScriptLine("")
         self._words_left, self._thinking_left = self._line.text, self._line.thinking
 
     def _calls_left(self) -> list[tuple[int, Use]]:
@@ -172,8 +165,8 @@ class _RunningScript:
 class _ScriptStack:
     """The stack of active scripts; the last one gives the next line."""
 
-    def __init__(self, play: AgentScripts) -> None:
-        self._agent_scripts = play
+    def __init__(self, agent_scripts: AgentScripts) -> None:
+        self._agent_scripts = agent_scripts
         self._running: list[_RunningScript] = []
         self._prefix = ""  # text that the runtime puts before the next reply
         self._next_suspends = False  # the next side question suspends the current topic
@@ -189,13 +182,9 @@ class _ScriptStack:
         """Process one turn of the transcript."""
         match turn.role, turn.kind:
             case "user", "message":
-                self._running.append(
-                    _RunningScript(
-                        self._agent_scripts.answer_side_question(turn.text),
-                        framed=self._next_suspends,
-                    )
-                )
-                self._next_suspends = False
+                answer = self._agent_scripts.answer_side_question(turn.text)
+                suspends, self._next_suspends = self._next_suspends, False
+                self._running.append(_RunningScript(answer, is_side_question=suspends))
             case "user", _ if not self._running:
                 self._running.append(_RunningScript(self._agent_scripts.begin(turn.text)))
             case "user", _:
@@ -204,8 +193,15 @@ class _ScriptStack:
                 self._prepend_words(f"I have read what {turn.by} wrote.")
             case "assistant", _:
                 self._add_reply(turn)
-            case "runtime", _:
-                self._add_runtime_turn(turn)
+            case "runtime", "held":
+                self._next_suspends, self._prefix = True, ""
+            case "runtime", "back":
+                self._return_to_topic(turn.text)
+            case "runtime", "dropped":
+                self._prefix = f"{self._prefix} {turn.text}".strip()
+                self._drop_held()
+            case _:
+                pass
 
     def _add_reply(self, turn: Turn) -> None:
         text = turn.text
@@ -214,60 +210,45 @@ class _ScriptStack:
         if not self._running:
             return
         self._running[-1].match_turn(turn, text)
-        while (
-            len(self._running) > 1
-            and self._running[-1].is_finished
-            and not self._running[-1].is_side_question
-        ):
-            over = self._running.pop()
-            self._prepend_words(over.closing)
+        while len(self._running) > 1:
+            last = self._running[-1]
+            if not last.is_finished or last.is_side_question:
+                break
+            self._running.pop()
+            self._prepend_words(last.closing)
 
-    def _add_runtime_turn(self, turn: Turn) -> None:
-        match turn.kind:
-            case "held":
-                self._next_suspends, self._prefix = True, ""
-            case "back":
-                self._prefix = turn.text
-                while len(self._running) > 1:
-                    if self._running.pop().is_side_question:
-                        break
-                if self._running:
-                    self._running[-1].mark_continuation()
-            case "dropped":
-                self._prefix = f"{self._prefix} {turn.text}".strip()
-                self._drop_held()
-            case _:
-                return
+    def _return_to_topic(self, text: str) -> None:
+        self._prefix = text
+        while len(self._running) > 1:
+            if self._running.pop().is_side_question:
+                break
+        if self._running:
+            self._running[-1].mark_continuation()
 
     def _drop_held(self) -> None:
         """Remove the topic that is held below the current side question."""
-        framed = [n for n, part in enumerate(self._running) if part.is_side_question]
-        if framed:
-            del self._running[framed[-1] - 1]
-            self._running[framed[-1] - 1].is_side_question = False
+        places = [n for n, part in enumerate(self._running) if part.is_side_question]
+        if places:
+            self._running[places[-1]].is_side_question = False
+            del self._running[places[-1] - 1]
 
     def _apply_instruction(self, text: str) -> None:
-        course = self._agent_scripts.react_to_instruction(text)
-        aside = [
+        effect = self._agent_scripts.react_to_instruction(text)
+        questions = [
             n
             for n, part in enumerate(self._running)
             if part.is_side_question and not part.is_finished
         ]
-        above = aside[0] if aside else len(self._running)  # a side question is answered first
-        if course.instead is not None:
-            self._running[:above] = [_RunningScript(course.instead)]
-        elif course.detour is not None:
-            self._running.insert(above, _RunningScript(course.detour))
-        if aside:
-            self._prepend_words(f"I come to that when I am back: {text.rstrip('.')}.")
-        else:
-            self._prepend_words(course.words)
+        above = (
+            questions[0] if questions else len(self._running)
+        )  # a question is answered first
+        if effect.instead is not None:
+            self._running[:above] = [_RunningScript(effect.instead)]
+        elif effect.detour is not None:
+            self._running.insert(above, _RunningScript(effect.detour))
+        later = f"I come to that when I am back: {text.rstrip('.')}."
+        self._prepend_words(later if questions else effect.words)
 
     def _prepend_words(self, words: str) -> None:
         if words and self._running:
             self._running[-1].prepend_words(words)
-
-
-def _ends_sentence(text: str) -> bool:
-    """Tell whether the text ends with the end of a sentence."""
-    return text.rstrip().endswith((".", "!", "?", ":"))

@@ -44,6 +44,12 @@ class Use:
         return f"Use({self.tool!r}{args})"
 
 
+class Thinking(str):
+    """The thinking before a reply in a script: `[Thinking("Hm."), "Yes."]`."""
+
+    __slots__ = ()
+
+
 Line: TypeAlias = str | Use | Sequence[str | Use]
 """One reply: a text, a call, or a list of these. Texts are joined without a separator."""
 
@@ -174,6 +180,9 @@ def _make_turn(line: Line) -> _PlayedTurn:
     uses: list[Wanted] = []
     for item in [line] if isinstance(line, str | Use) else _require_list(line):
         match item:
+            case Thinking():
+                words = WORD_PATTERN.findall(item)
+                pieces += [Piece(kind="thinking", text=word) for word in words]
             case str():
                 pieces += [Piece(kind="text", text=word) for word in WORD_PATTERN.findall(item)]
             case Use(tool=tool, args=args):
@@ -183,8 +192,11 @@ def _make_turn(line: Line) -> _PlayedTurn:
                 uses.append(Wanted(tool=tool, args=plain))
             case other:
                 raise TypeError(f"a turn is made of text and Use(...), not {other!r}")
-    text = "".join(piece.text for piece in pieces if piece.kind == "text")
-    reply = Reply(text=text, uses=tuple(uses))
+    text, thinking = (
+        "".join(piece.text for piece in pieces if piece.kind == kind)
+        for kind in ("text", "thinking")
+    )
+    reply = Reply(text=text, thinking=thinking, uses=tuple(uses))
     return (*pieces, Finished(reply=reply, spent=Spend(tokens=len(pieces))))
 
 

@@ -12,7 +12,7 @@ from midrun.core.entries import Entry
 from midrun.core.transcript import Transcript, Turn
 from midrun.demo.agents import AGENT_NAME, build_researcher
 from midrun.demo.model import Pace
-from midrun.demo.texts import TASK
+from midrun.demo.texts import TEXTS
 from midrun.driver.journal_writer import load_run_state
 from midrun.ports.model import Finished, Piece
 from midrun.ports.store import RunQuery
@@ -102,7 +102,7 @@ class DemoRun:
 
 @asynccontextmanager
 async def start_demo(
-    folder: Path, *, pace: Pace = NO_DELAY, rounds: int = 8, task: str = TASK
+    folder: Path, *, pace: Pace = NO_DELAY, rounds: int = 8, task: str = TEXTS.task
 ) -> AsyncIterator[DemoRun]:
     """Start the demo in `folder`; verify all journals at the end."""
     agent = build_researcher(folder, pace=pace, rounds=rounds)

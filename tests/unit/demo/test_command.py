@@ -21,7 +21,6 @@ from midrun.cli.demo import PAGE_TIPS, TERMINAL_TIPS, describe_stop
 from midrun.cli.parser import UsageError, build_parser
 from midrun.core.entries import CallAborted, CallDone, Entry
 from midrun.core.values import Phase, Reply
-from midrun.demo import texts
 from midrun.demo.agents import (
     AGENT_NAME,
     MODEL_BY_API_KEY,
@@ -31,6 +30,7 @@ from midrun.demo.agents import (
 )
 from midrun.demo.launch import Demo
 from midrun.demo.page import has_screen
+from midrun.demo.texts import TEXTS
 from tests.support.paths import ROOT
 from tests.support.providers import Answer, Call, Provider, Text
 from tests.unit.demo.demo_run import NO_DELAY, TIMEOUT_S
@@ -85,7 +85,7 @@ async def test_the_command_prints_a_working_link_and_stops_on_sigint(
             assert page.status_code == 200
             assert "text/html" in page.headers["content-type"]
             run = (await browser.get(f"/v1/runs/{printed['run_id']}")).json()
-            assert run["task"] == texts.TASK
+            assert run["task"] == TEXTS.task
             assert run["phase"] in {"queued", "running"}
             refused = await browser.get("/v1/runs", headers={"Authorization": "Bearer no"})
             assert refused.status_code == 401
@@ -134,7 +134,7 @@ async def test_a_paused_run_survives_a_kill_and_continues_in_its_sentence(
     rest = next(text for text in replies[cut + 1 :] if "sentence," in text)
     lead, _, rest = rest.partition(" … ")
     assert lead == "Going on."
-    assert replies[cut] + rest == texts.INVITATION
+    assert replies[cut] + rest == TEXTS.invitation
 
 
 def start_demo_terminal(folder: Path, *, speed: str) -> "pexpect.spawn[str]":
@@ -302,7 +302,7 @@ async def test_the_agent_runs_on_a_model_of_a_provider(
             async with Midrun(
                 "memory://", agents=[build_researcher(tmp_path, model=model)]
             ) as mid:
-                run = await mid.start(AGENT_NAME, texts.TASK, actor="ada")
+                run = await mid.start(AGENT_NAME, TEXTS.task, actor="ada")
                 view = await run.until("completed")
                 assert await mid.verify(run.id)
         request = json.dumps(fake_provider.exchanges[0].body)

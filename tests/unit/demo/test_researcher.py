@@ -13,8 +13,8 @@ from midrun.core.entries import (
     RedirectApplied,
 )
 from midrun.core.journaled_text import count_plan_items
-from midrun.demo import texts
 from midrun.demo.interruptions import ResearcherScript, _extract_topic
+from midrun.demo.texts import TEXTS
 from tests.unit.demo.demo_run import DemoRun, HoldingPace, start_demo
 
 
@@ -39,7 +39,7 @@ async def test_a_whole_run_reads_asks_writes_checks_and_mails(tmp_path: Path) ->
         assert "one was corrected" in view.output
         tools = {use.tool for turn in await demo.read_turns() for use in turn.uses}
         assert tools == set(demo.mid.agents["researcher"].tools) - {"read_draft"}
-    assert texts.TOP_SECTION_BY_EMPHASIS["shade"] in demo.draft
+    assert TEXTS.top_section_by_emphasis["shade"] in demo.draft
     assert "1,150" in demo.draft, "the fact checker found the wrong figure"
     assert "1,510" not in demo.draft
     (mail,) = demo.sent_mails
@@ -59,7 +59,7 @@ async def test_a_resume_after_a_pause_continues_with_the_next_word(tmp_path: Pat
         cut, rest = (await demo.read_replies())[1:3]
     assert cut.endswith("middle of a ")
     assert rest.startswith("sentence,")
-    assert cut + rest == texts.INVITATION
+    assert cut + rest == TEXTS.invitation
 
 
 async def test_a_resume_with_an_instruction_answers_it_and_continues_the_sentence(
@@ -76,7 +76,7 @@ async def test_a_resume_with_an_instruction_answers_it_and_continues_the_sentenc
         cut, rest = (await demo.read_replies())[1:3]
     lead, _, rest = rest.partition(" … ")
     assert lead == "Changing course. I will mail nothing."
-    assert cut + rest == texts.INVITATION
+    assert cut + rest == TEXTS.invitation
     assert not demo.sent_mails
 
 
@@ -153,7 +153,7 @@ async def test_a_side_question_is_answered_and_the_topic_is_resumed(
         replies = await demo.read_replies()
         await demo.run.cancel(actor="ada")
         await demo.run.until("cancelled")
-    assert back.text.startswith(f"Back to *{texts.TASK}* — step 2 of 7")
+    assert back.text.startswith(f"Back to *{TEXTS.task}* — step 2 of 7")
     (answer,) = (n for n, text in enumerate(replies) if "That is from “What a street" in text)
     assert "1,150 crowns" in replies[answer]
     assert replies[answer - 1] == "Let me look."
@@ -161,7 +161,7 @@ async def test_a_side_question_is_answered_and_the_topic_is_resumed(
     if urgency == "now":
         assert (
             replies[answer - 2] + replies[answer + 1].removeprefix(f"{back.text}\n\n… ")
-            == (texts.NOTE_REMARKS["salt-and-wind"])
+            == (TEXTS.first_notes["salt-and-wind"])
         )
 
 
@@ -318,7 +318,7 @@ async def test_a_second_run_reports_that_the_briefing_is_locked(tmp_path: Path) 
     """The failed tool does not end the second run."""
     async with start_demo(tmp_path) as demo:
         await demo.wait_for_ask("ask_human")
-        second = await demo.mid.start("researcher", texts.TASK, actor="bob")
+        second = await demo.mid.start("researcher", TEXTS.task, actor="bob")
         await second.until("waiting")
         other = DemoRun(demo.mid, second, tmp_path)
         assert f"is locked by {demo.run.id}" in "".join(await other.read_replies())
@@ -350,7 +350,7 @@ async def test_a_fork_does_not_read_the_notes_of_the_first_run_again(tmp_path: P
     assert replies[len(first)].startswith("You did not say"), (
         "the question belonged to the first run"
     )
-    assert read == [*texts.FIRST_NOTES, *texts.SECOND_NOTES, "prices", "traders-letter"]
+    assert read == [*TEXTS.first_notes, *TEXTS.second_notes, "prices", "traders-letter"]
 
 
 async def test_a_fork_with_an_instruction_uses_the_notes_of_the_first_run(
@@ -405,7 +405,7 @@ async def test_plan_and_section_count_are_right_after_a_redirect_with_two_reques
     assert [item.state for item in view.plan] == [*["done"] * 6, "dropped"]
     assert view.place == "step 6 of 6"
     headings = re.findall(r"^## (.+)$", demo.draft, re.MULTILINE)
-    assert headings == ["Salt", *texts.HEADINGS]
+    assert headings == ["Salt", *TEXTS.headings]
     assert "It has 7 sections" in view.output
     assert not any(MARKUP.search(text) for text in replies), "the page does not render Markdown"
 
@@ -518,4 +518,4 @@ def test_an_instruction_to_skip_a_finished_item_is_answered_truthfully() -> None
     script = ResearcherScript(rounds=1)
     script._work.end_item(3, done=True)
     words = script.react_to_instruction("Skip the analysis").words
-    assert words == f"Changing course. “{texts.PLAN[2]}” is done already; that stays."
+    assert words == f"Changing course. “{TEXTS.plan[2]}” is done already; that stays."

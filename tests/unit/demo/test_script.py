@@ -4,9 +4,10 @@ import pytest
 
 from midrun.core.ids import CallId
 from midrun.core.transcript import CallResult, Turn
-from midrun.demo.model import Pace, _split_into_pieces
+from midrun.demo.model import Pace
 from midrun.demo.script import InstructionEffect, Script, ScriptLine, find_next_line
 from midrun.models import Use
+from midrun.models.scripted import _make_turn
 
 
 class CountingScript:
@@ -211,7 +212,8 @@ def test_a_script_at_its_end_returns_a_closing_line() -> None:
 
 def test_the_delays_of_a_pace_vary_and_are_reproducible() -> None:
     """The random generator has a fixed seed."""
-    pieces = _split_into_pieces(ScriptLine("One two three. Four five.", (), "Hm, hm."))
+    line = ScriptLine("One two three. Four five.", (), "Hm, hm.")
+    *pieces, _ = _make_turn(line.to_turn())
     delays = Pace().compute_delays(pieces)
     assert delays == Pace().compute_delays(pieces)
     assert len(set(delays)) == len(pieces)
