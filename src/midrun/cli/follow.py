@@ -218,9 +218,8 @@ async def _show_plainly(printer: "_FeedPrinter", args: Namespace, *, driven_here
                     raise
                 unread = True
                 printer.stop()
-                await _request_pause(
-                    run, args, "the output pipe was closed"
-                )  # journaled: format
+                reason = "the output pipe was closed"  # journaled: format
+                await _request_pause(run, args, reason)
                 # EIO: the terminal is gone, and with it the user who could interrupt a second
                 # time, so leave now. After other errors, wait until the run is paused.
                 if error.errno == EIO:
@@ -357,9 +356,8 @@ async def _pause_on_signals(
         async for number in signals:
             if number not in pausing_signals:
                 return False
-            if not await _request_pause(
-                run, args, "interrupted at the terminal"
-            ):  # journaled: format
+            reason = "interrupted at the terminal"  # journaled: format
+            if not await _request_pause(run, args, reason):
                 return True
     return True
 

@@ -100,9 +100,7 @@ class _SegmentBuilder:
         self._model = model
         self._open_segment: Segment | None = None
         self._open_spans: dict[OpenSpanKey, SpanData] = {}
-        self._events_between: list[
-            SpanEvent
-        ] = []  # events outside of any segment, for the next one
+        self._events_between: list[SpanEvent] = []  # before the next segment
 
     def add_record(self, record: e.Record) -> None:
         """Process the next entry."""
@@ -171,11 +169,8 @@ class _SegmentBuilder:
             attributes["midrun.why"] = record.entry.why
         if by := getattr(record.entry, "by", ""):
             attributes["midrun.by"] = by
-        moments = (
-            self._events_between
-            if self._open_segment is None
-            else self._open_segment.span.events
-        )
+        segment = self._open_segment
+        moments = self._events_between if segment is None else segment.span.events
         moments.append(SpanEvent(name=name, at=record.at, attributes=attributes))
 
     def _model_attributes(self) -> dict[str, AttributeValue]:

@@ -169,9 +169,7 @@ class FollowerWorker:
         self._holder = f"f_{environment.make_id()}"
         self._wakeup = Wakeup()
         self._changed: set[RunId] = set()  # notified since the last pass
-        self._retries: dict[
-            RunId, _RetrySchedule
-        ] = {}  # failed, with the time of the next attempt
+        self._retries: dict[RunId, _RetrySchedule] = {}  # of failed deliveries
         self._first_queue = DeliveryQueue(slots=anyio.Semaphore(FIRST_ATTEMPTS_MAX_CONCURRENT))
         self._retry_queue = DeliveryQueue(slots=anyio.Semaphore(RETRIES_MAX_CONCURRENT))
         self._next_scan_at = 0.0
@@ -189,9 +187,8 @@ class FollowerWorker:
                 while True:
                     await self._fill_queues(tasks)
                     await self._wakeup.wait(self._seconds_until_due())
-                    await anyio.sleep(
-                        PASS_MIN_INTERVAL_S
-                    )  # collect further changes into the same pass
+                    # Collect further changes into the same pass.
+                    await anyio.sleep(PASS_MIN_INTERVAL_S)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(SHUTDOWN_WRITE_TIMEOUT_S):
                 await self._release_leadership()
@@ -203,9 +200,8 @@ class FollowerWorker:
                 self._note_change(change)
 
     def _note_change(self, change: Change) -> None:
-        if (
-            change.run and len(self._changed) < DELIVERY_QUEUE_MAX_RUNS
-        ):  # a full scan finds the rest
+        # If the set is full, a full scan finds the rest.
+        if change.run and len(self._changed) < DELIVERY_QUEUE_MAX_RUNS:
             self._changed.add(change.run)
             self._wakeup.set()
 
@@ -251,9 +247,8 @@ class FollowerWorker:
             tasks, self._first_queue, [run for run in candidates if run not in self._retries]
         )
         self._enqueue(tasks, self._retry_queue, due)
-        self._changed |= still_queued | set(
-            overflow[:DELIVERY_QUEUE_MAX_RUNS]
-        )  # a full scan finds the rest
+        # Beyond the limit, a full scan finds the rest.
+        self._changed |= still_queued | set(overflow[:DELIVERY_QUEUE_MAX_RUNS])
 
     def _enqueue(
         self, tasks: TaskGroup, queue: "DeliveryQueue", runs: Sequence[RunId]
@@ -352,11 +347,8 @@ class FollowerWorker:
             schedule = self._retries.get(pending.run)
             if schedule is None or schedule.attempts + 1 < self._follower.attempts:
                 raise
-            log.error("%s: gave up on run %s: %s", *self._log_subject(pending.run), later)  # noqa: TRY400 - the text has the reason
+            log.error("%s: gave up on run %s: %s", self._follower.name, pending.run, later)  # noqa: TRY400 - the text has the reason
             return FollowerCursor(run=pending.run, seq=later.seq, note=cursor.note)
-
-    def _log_subject(self, run: RunId) -> tuple[str, RunId]:
-        return self._follower.name, run
 
     def _schedule_retry(self, run: RunId, reason: str, seconds: float = 0.0) -> None:
         before = self._retries.get(run)
@@ -372,12 +364,8 @@ class FollowerWorker:
         if before is not None or len(self._retries) < RETRY_SCHEDULES_MAX:
             self._retries[run] = _RetrySchedule(attempts=attempts, due=due)
         level = logging.WARNING if attempts == 1 else logging.DEBUG
-        log.log(
-            level,
-            "%s: delivery of run %s is retried later: %s",
-            *self._log_subject(run),
-            reason,
-        )
+        text = "%s: delivery of run %s is retried later: %s"
+        log.log(level, text, self._follower.name, run, reason)
 
 
 class _RetrySchedule(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ stream, depending on the transport), and the session continues.
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -162,13 +161,7 @@ class McpConnection:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     async def _close(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from decimal import ROUND_CEILING
 from difflib import get_close_matches
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 import anyio
@@ -118,9 +117,8 @@ DETAIL_MAX_CHARS: Final = 500
 
 _ErrorReasons = Sequence[tuple[type[Exception], str, bool]]
 
-ERROR_REASONS: Final[
-    _ErrorReasons
-] = (  # exception, reason, is it transient; the first match counts
+# Exception, reason, whether it is transient; the first match counts.
+ERROR_REASONS: Final[_ErrorReasons] = (
     (exceptions.ModelRateLimitError, "rate_limited", True),
     (exceptions.ModelQuotaExceededError, "refused", False),
     (exceptions.ModelUnavailableError, "overloaded", True),
@@ -154,9 +152,8 @@ def _classify_error(error: Exception, *, reply_started: bool) -> tuple[str, bool
         if isinstance(error, kind):
             return reason, transient
     if isinstance(error, exceptions.ModelHTTPError):
-        return TRANSIENT_CODES.get(
-            error.status_code, "bad_request"
-        ), error.status_code in TRANSIENT_CODES
+        code = error.status_code
+        return TRANSIENT_CODES.get(code, "bad_request"), code in TRANSIENT_CODES
     # Before the reply has started, it is a failed connection; later, a broken stream.
     if not reply_started and isinstance(error, exceptions.ModelConnectionError):
         return "connection", True
@@ -211,13 +208,7 @@ class ProviderModel:
         await self._model.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # Without the exception: closing connections does not depend on it.
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await self._model.__aexit__(None, None, None)

@@ -9,7 +9,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from types import TracebackType
 from typing import Final, TypeAlias
 
 import anyio
@@ -132,13 +131,7 @@ class _TurnStream(
         await checkpoint()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._position = len(self._turn)
 
     async def __anext__(self) -> Piece | Finished:

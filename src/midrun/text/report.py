@@ -218,9 +218,8 @@ def _find_note(call: Call, list_name: str) -> str:
         return "its own report has the details"
     if call.stopped_by:
         return f"stopped by {call.stopped_by}"  # before the cancel came
-    return call.error.removeprefix(
-        f"{outcome_phrase(call)}: "
-    )  # the title of the list says that
+    # The title of the list says how the call ended.
+    return call.error.removeprefix(f"{outcome_phrase(call)}: ")
 
 
 def _make_reported_call(state: State, call: Call, note: str = "") -> ReportedCall:

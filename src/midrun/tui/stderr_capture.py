@@ -10,7 +10,6 @@ import os
 import select
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 
 _STDERR: Final = 2
@@ -40,12 +39,7 @@ class StderrCapture:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Restore descriptor 2 first, so that nothing more enters the pipe from this process.
         # Child processes may still hold its write end, so end-of-file may never come: closing
         # `_stop_write_fd` tells the thread to stop as soon as the pipe is empty.
