@@ -54,16 +54,12 @@ def _first_argument_is(command_parser: ArgumentParser, *names: str) -> bool:
 def _build_bash_script() -> str:
     # `$COMP_CWORD$first` joins the position of the word with the kind of the first argument:
     # "2runs" is the first argument of a command that takes a run.
-    cases = "\n".join(
-        f"    {name}) {_build_shell_case(made)} ;;"
-        for name, made in _build_command_parsers().items()
-    )
     return f"""\
 _midrun() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" words="" flags="" first=""
   COMPREPLY=()
   case "${{COMP_WORDS[1]}}" in
-{cases}
+{_build_shell_cases()}
   esac
   if [ "$COMP_CWORD" = 1 ]; then words="{" ".join(_build_command_parsers())}"
   elif [[ "$word" == -* ]]; then words="$flags"
@@ -79,10 +75,7 @@ complete -F _midrun midrun
 def _build_zsh_script() -> str:
     # In a completion function of zsh, `words` is the command line. So the variable that holds
     # the choices gets another name than in bash. `${=name}` splits a string into words.
-    cases = "\n".join(
-        f"    {name}) {_build_shell_case(made)} ;;"
-        for name, made in _build_command_parsers().items()
-    )
+    cases = _build_shell_cases().replace("words=", "midrun_words=")
     listed = " ".join(f"'{name}:{_quote(spec.summary)}'" for name, spec in COMMANDS.items())
     return f"""\
 _midrun() {{
@@ -91,7 +84,7 @@ _midrun() {{
   commands=({listed})
   if (( CURRENT == 2 )); then _describe command commands; return; fi
   case $words[2] in
-{cases.replace("words=", "midrun_words=")}
+{cases}
   esac
   if [[ $PREFIX == -* ]]; then compadd -- ${{=flags}}
   elif [[ $CURRENT$first == 3runs ]]; then compadd -- $({LIST_RUN_IDS_COMMAND})
@@ -102,6 +95,11 @@ _midrun() {{
 (( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
 compdef _midrun midrun
 """
+
+
+def _build_shell_cases() -> str:
+    cases = {name: _build_shell_case(made) for name, made in _build_command_parsers().items()}
+    return "\n".join(f"    {name}) {case} ;;" for name, case in cases.items())
 
 
 def _build_shell_case(command_parser: ArgumentParser) -> str:
@@ -129,15 +127,12 @@ def _build_fish_script() -> str:
                 if flag.startswith("--"):
                     help_text = _quote(action.help or "")
                     lines.append(f"{condition} -l {flag.removeprefix('--')} -d '{help_text}'")
-        lines += (
-            [f"{condition} -a '{' '.join(_list_choices(made))}'"] if _list_choices(made) else []
-        )
-        lines += (
-            [f"{condition} -a '({LIST_RUN_IDS_COMMAND})'"]
-            if _first_argument_is(made, "run", "ask")
-            else []
-        )
-        lines += [f"{condition} -F"] if _first_argument_is(made, "app") else []
+        if choices := _list_choices(made):
+            lines.append(f"{condition} -a '{' '.join(choices)}'")
+        if _first_argument_is(made, "run", "ask"):
+            lines.append(f"{condition} -a '({LIST_RUN_IDS_COMMAND})'")
+        if _first_argument_is(made, "app"):
+            lines.append(f"{condition} -F")
     return "\n".join(lines) + "\n"
 
 

@@ -62,13 +62,11 @@ class StartCheck(JournalCheck):
             text = f"{action} was started during the halt at {self._halted_at}."
             self.report("I12", record.seq, text)
 
-    def apply_run_halted(self, record: e.Record, _: e.RunHalted) -> None:
-        """Record a halt."""
+    def _apply_run_halted(self, record: e.Record, _: e.RunHalted) -> None:
         self._halted_at = record.seq
         self._last_request_seq = record.seq
 
-    def apply_run_lifted(self, record: e.Record, _: e.RunLifted) -> None:
-        """Record that the halt was lifted."""
+    def _apply_run_lifted(self, record: e.Record, _: e.RunLifted) -> None:
         self._halted_at = 0
         self._last_request_seq = record.seq
 
@@ -95,8 +93,8 @@ class StartCheck(JournalCheck):
         {
             e.CallStarted: check_call_started,
             e.UndoStarted: check_undo_started,
-            e.RunHalted: apply_run_halted,
-            e.RunLifted: apply_run_lifted,
+            e.RunHalted: _apply_run_halted,
+            e.RunLifted: _apply_run_lifted,
             e.CallProposed: apply_call_proposed,
             e.AskAnswered: apply_ask_answered,
         },

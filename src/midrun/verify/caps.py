@@ -62,8 +62,7 @@ class CapCheck(JournalCheck):
         for name, bound in iterate_caps(entry.stop):
             self._caps[name] = min(bound, self._caps.get(name, bound))
 
-    def apply_cap_raised(self, _: e.Record, entry: e.CapRaised) -> None:
-        """Record raised caps."""
+    def _apply_cap_raised(self, _: e.Record, entry: e.CapRaised) -> None:
         for name, bound in entry.caps.items():
             if name in self._caps:
                 self._caps[name] = bound
@@ -129,7 +128,7 @@ class CapCheck(JournalCheck):
     HANDLERS = merge_handlers(
         {
             e.RunStarted: apply_run_started,
-            e.CapRaised: apply_cap_raised,
+            e.CapRaised: _apply_cap_raised,
             e.RunResumed: reset_repeats,
             e.PauseWithdrawn: reset_repeats,
             e.CallStarted: check_call_started,

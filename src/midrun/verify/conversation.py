@@ -74,16 +74,13 @@ class ConversationCheck(JournalCheck):
 
     # ── pending texts ─────────────────────────────────────────────────────────────────────
 
-    def apply_message_received(self, record: e.Record, _: e.MessageReceived) -> None:
-        """Record a pending message."""
+    def _apply_message_received(self, record: e.Record, _: e.MessageReceived) -> None:
         self._pending_texts[record.seq] = "a message"
 
-    def apply_redirect_requested(self, record: e.Record, _: e.RedirectRequested) -> None:
-        """Record a pending instruction."""
+    def _apply_redirect_requested(self, record: e.Record, _: e.RedirectRequested) -> None:
         self._pending_texts[record.seq] = "an instruction"
 
-    def apply_run_resumed(self, record: e.Record, entry: e.RunResumed) -> None:
-        """Record an instruction that came with the resume."""
+    def _apply_run_resumed(self, record: e.Record, entry: e.RunResumed) -> None:
         if entry.instruction:
             self._pending_texts[record.seq] = "an instruction"
 
@@ -122,9 +119,9 @@ class ConversationCheck(JournalCheck):
             e.FrameResumed: check_frame_resumed,
             e.FrameReconstructed: check_frame_reconstructed,
             e.FrameAbandoned: check_frame_abandoned,
-            e.MessageReceived: apply_message_received,
-            e.RedirectRequested: apply_redirect_requested,
-            e.RunResumed: apply_run_resumed,
+            e.MessageReceived: _apply_message_received,
+            e.RedirectRequested: _apply_redirect_requested,
+            e.RunResumed: _apply_run_resumed,
             e.MessageTaken: check_message_closed,
             e.MessageClosed: check_message_closed,
             e.RedirectApplied: check_redirect_closed,

@@ -52,16 +52,11 @@ class ControlCheck(JournalCheck):
     def check_run_settled(self, record: e.Record, entry: e.RunCompleted | e.RunWaiting) -> None:
         """Check that the run did not complete or wait while a pause was in force."""
         if self.ledger.paused_at:
-            self.report(
-                "I21",
-                record.seq,
-                f"{type(entry).__name__} although a pause was accepted at "
-                f"{self.ledger.paused_at} "
-                "and the run was not resumed.",
-            )
+            pause = f"a pause was accepted at {self.ledger.paused_at}"
+            text = f"{type(entry).__name__} although {pause} and the run was not resumed."
+            self.report("I21", record.seq, text)
 
-    def apply_run_rests(self, _: e.Record, __: e.RunPaused | e.RunFailed) -> None:
-        """Record that the run stopped until it is resumed."""
+    def _apply_run_rests(self, _: e.Record, __: e.RunPaused | e.RunFailed) -> None:
         self._is_resting = True
 
     def check_run_resumed(self, record: e.Record, entry: e.RunResumed) -> None:
@@ -72,8 +67,7 @@ class ControlCheck(JournalCheck):
             self.report("I23", record.seq, text)
         self._is_resting = False
 
-    def apply_run_woken(self, _: e.Record, __: e.RunWoken) -> None:
-        """Record that the run goes on, and that its pause is over."""
+    def _apply_run_woken(self, _: e.Record, __: e.RunWoken) -> None:
         self._is_resting = False
 
     HANDLERS = merge_handlers(
@@ -82,10 +76,10 @@ class ControlCheck(JournalCheck):
         {
             e.RunCompleted: check_run_settled,
             e.RunWaiting: check_run_settled,
-            e.RunPaused: apply_run_rests,
-            e.RunFailed: apply_run_rests,
+            e.RunPaused: _apply_run_rests,
+            e.RunFailed: _apply_run_rests,
             e.RunResumed: check_run_resumed,
-            e.RunWoken: apply_run_woken,
+            e.RunWoken: _apply_run_woken,
         },
     )
 
@@ -175,18 +169,15 @@ class AskCheck(JournalCheck):
         since, answer = approved
         if ask.call != made.id:
             return f"{ask_}, which it cites, was about {ask.call}"
-        if entry.approval.args_hash != answer.args_hash or answer.args_hash != hash_arguments(
-            made.args
-        ):
+        hashes = {entry.approval.args_hash, answer.args_hash, hash_arguments(made.args)}
+        if len(hashes) > 1:
             return f"{ask_} approved other arguments"
         if ask.entry.expires is not None and record.at > ask.entry.expires:
             return f"{ask_} had expired"
         # An approval holds for the instruction under which it was given. A redirect after it,
         # pending or applied, makes it void; a withdrawn one has left `_pending_redirects`
         # again.
-        if self._redirect_applied_at > since or any(
-            seq > since for seq in self._pending_redirects
-        ):
+        if max(self._redirect_applied_at, *self._pending_redirects, 0) > since:
             return f"the run was redirected after {ask_} had been approved"
         return ""
 
@@ -194,12 +185,10 @@ class AskCheck(JournalCheck):
         """Forget the approvals before an import: this store did not witness them."""
         self._approvals.clear()
 
-    def apply_redirect_requested(self, record: e.Record, _: e.RedirectRequested) -> None:
-        """Record a pending instruction."""
+    def _apply_redirect_requested(self, record: e.Record, _: e.RedirectRequested) -> None:
         self._pending_redirects.add(record.seq)
 
-    def apply_run_resumed(self, record: e.Record, entry: e.RunResumed) -> None:
-        """Record an instruction that came with the resume."""
+    def _apply_run_resumed(self, record: e.Record, entry: e.RunResumed) -> None:
         if entry.instruction:
             self._pending_redirects.add(record.seq)
 
@@ -208,8 +197,7 @@ class AskCheck(JournalCheck):
         self._pending_redirects.discard(entry.redirect)
         self._redirect_applied_at = record.seq
 
-    def apply_redirect_closed(self, _: e.Record, entry: e.RedirectClosed) -> None:
-        """Forget an instruction that was withdrawn."""
+    def _apply_redirect_closed(self, _: e.Record, entry: e.RedirectClosed) -> None:
         self._pending_redirects.discard(entry.redirect)
 
     HANDLERS = merge_handlers(
@@ -221,9 +209,9 @@ class AskCheck(JournalCheck):
             e.RunCancelled: check_run_ended,
             e.CallStarted: check_call_started,
             e.RunImported: apply_run_imported,
-            e.RedirectRequested: apply_redirect_requested,
-            e.RunResumed: apply_run_resumed,
+            e.RedirectRequested: _apply_redirect_requested,
+            e.RunResumed: _apply_run_resumed,
             e.RedirectApplied: apply_redirect_applied,
-            e.RedirectClosed: apply_redirect_closed,
+            e.RedirectClosed: _apply_redirect_closed,
         }
     )

@@ -106,8 +106,7 @@ class EndCheck(JournalCheck):
         if entry.reply is not None:
             self._has_answer = not entry.reply.uses
 
-    def apply_answer(self, *_: object) -> None:
-        """Record that there is an answer."""
+    def _apply_answer(self, *_: object) -> None:
         self._has_answer = True
 
     def apply_call_started(self, _: e.Record, entry: e.CallStarted) -> None:
@@ -115,8 +114,7 @@ class EndCheck(JournalCheck):
         if entry.call_kind == "model":
             self._has_answer = False
 
-    def apply_new_input(self, *_: object) -> None:
-        """Forget the answer because the agent has new input."""
+    def _apply_new_input(self, *_: object) -> None:
         self._has_answer = False
 
     HANDLERS = merge_handlers(
@@ -127,9 +125,9 @@ class EndCheck(JournalCheck):
             e.RunFailed: check_run_rests,
             e.RunWaiting: check_run_waiting,
             e.CallDone: apply_call_done,
-            e.AnswerGiven: apply_answer,
-            e.StopReached: apply_answer,
-            e.PersonWrote: apply_answer,
+            e.AnswerGiven: _apply_answer,
+            e.StopReached: _apply_answer,
+            e.PersonWrote: _apply_answer,
             e.CallStarted: apply_call_started,
         },
         dict.fromkeys(
@@ -141,6 +139,6 @@ class EndCheck(JournalCheck):
                 e.FrameReconstructed,
                 e.HandedBack,
             ),
-            apply_new_input,
+            _apply_new_input,
         ),
     )
