@@ -69,9 +69,10 @@ class FaultyStore(SqliteStore):
         holder: str,
         head: Head,
         limits: Mapping[str, int] | None = None,
+        at: Micros | None = None,
     ) -> tuple[Lease, AppendResult]:
         result = await super().take_lease(
-            run, entries, after=after, holder=holder, head=head, limits=limits
+            run, entries, after=after, holder=holder, head=head, limits=limits, at=at
         )
         self._lose_reply()
         return result

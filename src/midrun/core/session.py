@@ -18,14 +18,16 @@ One turn of a session:
 
 If another writer appended first (`NotAppended`), nothing of the batch was applied: the session
 reads on and decides everything again on the new state. If the store did not answer, the batch
-may have been appended: the session reads on, and recognizes its own entries.
+may have been appended: the session reads on, and recognizes its own entries. It may also be
+appended later, by a server that has lost its client. So the session remembers the batch until
+the journal has grown.
 
 Invariants: `appended` has no start of a call that is not in the journal. And no control is
 overlooked: a control that was appended before the start of a call makes that append conflict.
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal, assert_never
+from typing import Literal, assert_never
 
 from msgspec import Struct
 
@@ -52,11 +54,7 @@ from midrun.core.scheduler import (
 )
 from midrun.core.state import State
 from midrun.core.transitions import Accepted, Refused
-from midrun.core.values import Phase, Value
-
-TIMED_PHASES: Final = frozenset({Phase.RUNNING, Phase.PAUSING})
-"""Phases in which the worker appends the entries of timers; others need no worker for it."""
-
+from midrun.core.values import Value
 
 # ── events: notices, which may come at any time ───────────────────────────────────────────
 
@@ -187,6 +185,15 @@ class Step(Struct, frozen=True, kw_only=True):
     stops_calls: bool = False  # the worker gives the run back: stop the calls in flight
 
 
+class _Turn(Struct, frozen=True, kw_only=True):
+    """The decisions of one turn: a batch, and the halt and the inputs that it settles."""
+
+    batch: Batch
+    halt: Halt | None = None
+    input_count: int = 0
+    late: frozenset[int] = frozenset()  # the inputs that `decide` has refused
+
+
 class Session:
     """Drives one run under one lease, from taking the lease to its end.
 
@@ -205,12 +212,9 @@ class Session:
         self._pending_halt: Halt | None = None  # a halt that is not in the journal yet
         self._stand_down_reason = ""  # why the worker gives the run back
         self._is_lease_lost = False
-        self._batch: Batch | None = None  # the batch that is being appended
-        self._batch_halt: Halt | None = None  # the halt that it records
-        self._is_batch_unknown = False  # it may have been appended: the store did not answer
+        self._turn: _Turn | None = None  # its batch is being appended
+        self._unanswered: list[_Turn] = []  # their batches may be appended after `state.seq`
         self._must_read = False  # the last read failed
-        self._input_count = 0  # inputs in the batch ...
-        self._late: frozenset[int] = frozenset()  # ... and those that `decide` has refused
 
     @property
     def is_behind(self) -> bool:
@@ -265,12 +269,10 @@ class Session:
     def _begin_turn(self, ready: Ready, now: Micros) -> Step:
         if self._is_lease_lost:
             return Step(operation=Finish())
-        if not self._is_batch_unknown:
-            self._input_count, self._late, self._batch_halt = 0, frozenset(), None
-        if self.is_behind or self._is_batch_unknown:
+        if self.is_behind:
             return self._read()
         if self._epoch is None:
-            return self._take(now)
+            return Step(operation=Finish()) if self._is_leaving else self._take(now)
         # The entries that were just read may have ended the lease.
         if not self.holds_lease:
             return Step(operation=Finish())
@@ -279,7 +281,7 @@ class Session:
             timers.add(Wake())
         if timers.entries:
             # An input of the clock, not of the lease holder: it has an append of its own.
-            return self._append(timers, "none")
+            return self._append(_Turn(batch=timers), "none")
         return self._decide(ready, Batch(self.state, now))
 
     def _decide(self, ready: Ready, batch: Batch) -> Step:
@@ -287,34 +289,34 @@ class Session:
         # `decide` refuses an input whose call the journal has closed by now. It may still tell
         # something about an effect, so the shell reports it as late, but only after the append:
         # until then the decision rests on a state that may be outdated.
-        self._input_count = len(ready.inputs)
-        self._late = frozenset(
-            n for n, one in enumerate(ready.inputs) if not _add_input(batch, one)
+        late = frozenset(n for n, one in enumerate(ready.inputs) if not _add_input(batch, one))
+        turn = _Turn(
+            batch=batch,
+            halt=self._add_halt(batch),
+            input_count=len(ready.inputs),
+            late=late,
         )
-        self._add_halt(batch)
         if not self._is_leaving:
             self._advance(batch, hooks_running=ready.hooks_running)
         elif not ready.hooks_running:
             # Every turn tries again: `decide` refuses it while a call is in flight.
             batch.add(StandDown(epoch=batch.state.epoch, why=self._stand_down_reason))
         if batch.entries:
-            return self._append(batch, "held")
-        return self._act(batch)
+            return self._append(turn, "held")
+        return self._act(turn)
 
     @property
     def _is_leaving(self) -> bool:
         return bool(self._stand_down_reason)
 
     def _is_timer_due(self, now: Micros) -> bool:
-        if self.state.phase not in TIMED_PHASES:
-            return False
         due_at = find_wake_time(self.state)
         return due_at is not None and due_at <= now
 
-    def _add_halt(self, batch: Batch) -> None:
-        self._batch_halt = self._pending_halt
+    def _add_halt(self, batch: Batch) -> Halt | None:
         if self._pending_halt is not None:
             batch.add(self._pending_halt)
+        return self._pending_halt
 
     def _advance(self, batch: Batch, *, hooks_running: bool = False) -> None:
         batch.advance(self._reserve, self._may_start, hooks_running=hooks_running)
@@ -329,35 +331,35 @@ class Session:
     def _take(self, now: Micros) -> Step:
         """Take the lease and start the first calls, in one append."""
         batch = Batch(self.state, now)
-        self._add_halt(batch)
+        turn = _Turn(batch=batch, halt=self._add_halt(batch))
         if batch.entries:  # without a lease there is no call to stop: the run is halted at once
-            return self._append(batch, "none")
+            return self._append(turn, "none")
         if not isinstance(batch.add(self._take_lease), Accepted):
             return Step(operation=Finish())
         self._advance(batch)
-        return self._append(batch, "take")
+        return self._append(turn, "take")
 
-    def _append(self, batch: Batch, lease: Literal["held", "take", "none"]) -> Step:
+    def _append(self, turn: _Turn, lease: Literal["held", "take", "none"]) -> Step:
         # The store announces every append, ours too, and the announcement may overtake the
         # reply. Raise `_known_seq` first, so that it ends no wait. If the append fails,
         # `_known_seq` is ahead of `state`, and the next turn reads on.
-        self._known_seq = max(self._known_seq, batch.state.seq)
-        self._batch = batch
+        self._known_seq = turn.batch.state.seq
+        self._turn = turn
         return Step(
-            operation=AppendBatch(batch=batch, lease=lease), stops_calls=self._is_leaving
+            operation=AppendBatch(batch=turn.batch, lease=lease), stops_calls=self._is_leaving
         )
 
-    def _act(self, batch: Batch, *, changed: bool = False) -> Step:
-        """Return the step at the end of a turn: make the calls of `batch`, then wait."""
-        self._forget_halt()
+    def _act(self, turn: _Turn, *, changed: bool = False) -> Step:
+        """Return the step at the end of `turn`: make the calls of its batch, then wait."""
+        self._forget_halt(turn)
         return Step(
-            operation=WaitForNews(until=self._find_next_time(batch))
+            operation=WaitForNews(until=self._find_next_time(turn.batch))
             if self.holds_lease
             else Finish(),
-            appended=tuple(batch.entries),
+            appended=tuple(turn.batch.entries),
             effects=self._list_effects(),
-            settled_count=self._input_count,
-            late=self._late,
+            settled_count=turn.input_count,
+            late=turn.late,
             has_changed=changed,
             stops_calls=self._is_leaving,
         )
@@ -369,52 +371,50 @@ class Session:
         return effects
 
     def _find_next_time(self, batch: Batch) -> Micros | None:
-        times = [find_wake_time(self.state) if self.state.phase in TIMED_PHASES else None]
+        times = [find_wake_time(self.state)]
         # Retry times that had passed when `batch` was decided are left out: such a call waits
         # for something else, perhaps for its turn among the suspect calls. They would make the
         # loop spin. A time that has passed since then counts: no decision has seen it.
-        decided_at = max(batch.now, batch.state.at)
-        times += [] if self._is_leaving else [find_retry_time(self.state, decided_at)]
+        times += [] if self._is_leaving else [find_retry_time(self.state, batch.now)]
         return min((time for time in times if time is not None), default=None)
 
     # ── results of operations ─────────────────────────────────────────────────────────────
 
     def _fold(self, records: Sequence[Record]) -> Step:
         """Add the entries that were read to the state."""
-        batch, is_unknown = self._batch, self._is_batch_unknown
-        self._batch, self._is_batch_unknown = None, False
-        appended: tuple[Entry, ...] = ()
-        if is_unknown and batch is not None:
-            # Other writers may have appended after the batch, but not in between: it is one
-            # append. If it is there, its calls must be made: the journal has them as started,
-            # and the run would wait for them for ever.
-            count = len(batch.entries)
-            if [record.entry for record in records[:count]] == batch.entries:
-                appended = tuple(batch.entries)
+        matches = [turn for turn in self._unanswered if _starts_with(records, turn)]
+        # A batch often begins with the entries of an earlier one: the longest was appended.
+        found = max(matches, key=lambda turn: len(turn.batch.entries), default=None)
+        if records:
+            self._unanswered.clear()
         self.state = fold(self.state.run, records, self.state)
         self._known_seq = max(self._known_seq, self.state.seq)
-        if not appended:
+        if found is None:
             return Step(operation=Proceed(), has_changed=True)
-        self._forget_halt()
+        # Its calls must be made: the journal has them as started, and the run would wait for
+        # them for ever.
+        self._forget_halt(found)
         return Step(
             operation=Proceed(),
-            # Another worker that has taken the lease meanwhile has closed these calls.
-            appended=appended if self.holds_lease else (),
-            settled_count=self._input_count,
-            late=self._late,
+            # Another worker that has taken the lease meanwhile has closed these calls. And the
+            # epoch of a batch that was to take the lease is unknown: take it again.
+            appended=tuple(found.batch.entries) if self.holds_lease else (),
+            settled_count=found.input_count,
+            late=found.late,
             has_changed=True,
         )
 
-    def _forget_halt(self) -> None:
+    def _forget_halt(self, turn: _Turn) -> None:
         # A halt that was set during the append is kept: the batch does not have it.
-        if self._pending_halt is self._batch_halt:
+        if self._pending_halt is turn.halt:
             self._pending_halt = None
 
     def _apply_batch(self, at: Micros, epoch: Epoch | None) -> Step:
         """Take over the state after the batch, and act."""
-        batch = self._batch
-        assert batch is not None
-        self._batch = None
+        turn = self._turn
+        assert turn is not None
+        batch = turn.batch
+        self._unanswered.clear()  # the store appends none of them any more
         # The store stamps the entries. Usually it takes our time; with another one, apply the
         # entries again at that time, so that the state is the one every reader computes.
         is_leased = epoch is not None
@@ -424,10 +424,10 @@ class Session:
         )
         changed = self.state.phase is not batch.base.phase
         if not is_leased:
-            self._forget_halt()
+            self._forget_halt(turn)
             return Step(operation=Proceed(), has_changed=changed)
         self._epoch = epoch
-        return self._act(batch, changed=changed)
+        return self._act(turn, changed=changed)
 
     def _drop_batch(self, result: NotAppended) -> Step:
         """Decide again after a batch that was not appended, or perhaps not."""
@@ -440,13 +440,19 @@ class Session:
             case "unavailable":
                 return Step(operation=WaitForStore())
             case "unknown":
-                # Without the lease the epoch of the batch is unknown: take the lease again.
-                self._is_batch_unknown = self._epoch is not None
+                assert self._turn is not None
+                self._unanswered.append(self._turn)
                 return Step(operation=WaitForStore())
             case "leased":
                 return Step(operation=Finish())
             case _:
                 assert_never(result.reason)
+
+
+def _starts_with(records: Sequence[Record], turn: _Turn) -> bool:
+    """Tell whether `records` begin with the batch of `turn`; it is one append, or none."""
+    entries = turn.batch.entries
+    return [record.entry for record in records[: len(entries)]] == entries
 
 
 def _add_input(batch: Batch, driver_input: DriverInput) -> bool:

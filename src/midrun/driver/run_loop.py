@@ -292,6 +292,7 @@ class RunLoop:
             holder=self._context.heartbeat.holder_name,
             head=head,
             limits=self._context.get_limits(batch.base),
+            at=batch.now,
         )
         self._dispatcher.epoch = self._lease.epoch
         return appended

@@ -231,6 +231,7 @@ class Store(Protocol):
         holder: str,
         head: Head,
         limits: Mapping[str, int] | None = None,
+        at: Micros | None = None,
     ) -> tuple[Lease, AppendResult]:
         """Take the lease and append `entries` under it, in one transaction.
 
@@ -241,7 +242,8 @@ class Store(Protocol):
         and another process may take it.
 
         `limits` are counted in the same transaction (`select_limits`), so that concurrent calls
-        cannot exceed them. A run that the caller holds already is counted once.
+        cannot exceed them. A run that the caller holds already is counted once. `at` is the
+        time of the decision, as with `append`.
 
         Raises:
             RunNotFound: no such run.

@@ -184,6 +184,7 @@ class TakeLeaseWrite(JournalWrite, frozen=True, kw_only=True):
     epoch: Epoch
     stored_head: StoredHead
     limits: Mapping[str, int]
+    at: Micros | None = None
 
     def apply(
         self, current: StoredRow | None, clock: Clock, *, holder_alive: bool = False
@@ -198,7 +199,11 @@ class TakeLeaseWrite(JournalWrite, frozen=True, kw_only=True):
             holder_alive=holder_alive,
         )
         stamped = validation.stamp_lines(
-            current, self.bodies, chain=self.chain, now=clock(), epoch=self.epoch
+            current,
+            self.bodies,
+            chain=self.chain,
+            now=clock() if self.at is None else self.at,
+            epoch=self.epoch,
         )
         # If the same entries also end the work, the head is not `leased`, and the lease is
         # given back at once.
@@ -293,6 +298,7 @@ class JournalStore(ABC):
         holder: str,
         head: Head,
         limits: Mapping[str, int] | None = None,
+        at: Micros | None = None,
     ) -> tuple[Lease, AppendResult]:
         epoch = validation.read_taken_epoch(run, entries, holder)
         encode = partial(validation.encode_lease_entries, run, entries, holder)
@@ -308,6 +314,7 @@ class JournalStore(ABC):
             holder=holder,
             epoch=epoch,
             limits=validation.select_valid_limits(head, limits),
+            at=at,
         )
         appended = await self._write(operation)
         return Lease(run=run, holder=holder, epoch=epoch), appended

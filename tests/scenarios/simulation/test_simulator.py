@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import midrun.core
+from midrun.core import batch
 from midrun.core.controls import Say
 from midrun.core.entries import CallStarted, FrameAbandoned
 from midrun.core.transitions import INPUT_TABLE, Accepted, Refused
@@ -13,7 +14,6 @@ from midrun.core.values import Phase
 from tests.support.mutants.asks import ASK_MUTANTS
 from tests.support.mutants.replacements import Mutant, replace_attribute
 from tests.support.mutants.runner import MUTANTS, search
-from tests.support.simulate import journal
 from tests.support.simulate.__main__ import main
 from tests.support.simulate.setup import SINGLE_STRATEGIES, STRATEGIES, Strategy
 from tests.support.simulate.simulation import Simulation
@@ -175,7 +175,7 @@ def test_a_fault_that_only_raises_does_not_count_as_found() -> None:
     broken = Mutant(
         name="broken",
         description="it raises before it can break a rule",
-        plant=lambda: replace_attribute(journal, "decide", None),
+        plant=lambda: replace_attribute(batch, "decide", None),
     )
     found = search(broken, "mixed", seed=0, limit=5)
     assert found.schedules == 0

@@ -112,7 +112,7 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="refusal_not_recorded",
-        seed=370,
+        seed=146,
         description="a refused request is accepted when it is repeated",
         plant=lambda: replace_attribute(core_decide, "_decide_control", _forget_refusal),
     ),
@@ -123,20 +123,18 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="ask_ignores_its_audience",
-        seed=377,
         description="an actor outside of its audience decides an ask",
         plant=lambda: replace_attribute(decide_asks, "_find_refusal", _ignore_audience),
     ),
     Mutant(
         name="four_eyes_exclude_the_starter_only",
-        seed=1469,
+        seed=819,
         description="an actor who steered the run to a call approves it under four eyes",
         plant=lambda: replace_attribute(evolve_calls, "add_name", lambda names, _: names[:1]),
         rules=("I25",),
     ),
     Mutant(
         name="edit_approves_itself_under_four_eyes",
-        seed=380,
         description="under four eyes, an actor edits the arguments of a call and approves it",
         plant=lambda: replace_attribute(
             evolve_asks, "is_edit_under_four_eyes", lambda *_: False
@@ -145,13 +143,12 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="approval_for_other_arguments",
-        seed=204,
         description="a call is made with other arguments than those that were approved",
         plant=lambda: replace_evolve(AskAnswered, _keep_old_arguments),
     ),
     Mutant(
         name="redirect_keeps_old_approvals",
-        seed=485,
+        seed=314,
         description="an approval from before a redirect is used after it",
         plant=lambda: replace_all(
             drop_entries(Redirect, AskClosed),
@@ -173,7 +170,7 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="frame_depth_ignored",
-        seed=537,
+        seed=134,
         description="more topics are held than the frame depth allows",
         plant=_plant_unlimited_frames,
     ),
@@ -188,7 +185,7 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="expired_frame_resumed",
-        seed=1281,
+        seed=2647,
         description="an expired topic is resumed without its reconstruction",
         plant=lambda: replace_all(
             replace_attribute(step_boundary, "resume_topic", _resume_expired_topic),
@@ -206,12 +203,13 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="halt_forgets_the_phase",
+        seed=132,
         description="a halted run continues as queued, whatever its phase was",
         plant=lambda: replace_evolve(RunHalted, _forget_phase_after_halt),
     ),
     Mutant(
         name="lift_does_not_wake",
-        seed=294,
+        seed=4267,
         description="a run whose ask was answered during a halt still waits after the lift",
         plant=lambda: drop_entries(Lift, RunWoken),
         limit=20000,
@@ -219,7 +217,6 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="tool_use_not_recorded",
-        seed=69,
         description="a tool call of a person is not recorded, and is made twice",
         plant=lambda: drop_entries(UseTool, ToolUseRequested),
     ),

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
+from midrun.core import batch, retries, scheduler, step_boundary
 from midrun.core import decide as core_decide
-from midrun.core import retries, scheduler, step_boundary
 from midrun.core.decide import calls as decide_calls
 from midrun.core.driver_inputs import LeasedInput, TakeLease
 from midrun.core.entries import (
@@ -16,6 +16,7 @@ from midrun.core.entries import (
 )
 from midrun.core.evolve import calls as evolve_calls
 from midrun.core.ids import Micros, Seq
+from midrun.core.session import Session
 from midrun.core.state import Call, State
 from midrun.core.stops import Meter, has_spend_cap
 from midrun.core.transitions import Input, Verdict
@@ -34,7 +35,7 @@ from tests.support.mutants.replacements import (
     replace_attribute,
     replace_evolve,
 )
-from tests.support.simulate import journal
+from tests.support.simulate.worker import MODEL_RESERVE
 
 
 def _plant_unfenced_decide() -> Replacement:
@@ -46,7 +47,16 @@ def _plant_unfenced_decide() -> Replacement:
             state = replace(state, is_leased=True)
         return original(state, run_input, now)
 
-    return replace_attribute(journal, "decide", decide)
+    return replace_attribute(batch, "decide", decide)
+
+
+def _plant_unfenced_session() -> Replacement:
+    """Let a session ignore that another worker has taken its lease."""
+
+    def holds_lease(self: Session) -> bool:
+        return self.state.is_leased
+
+    return replace_attribute(Session, "holds_lease", property(holds_lease))
 
 
 def _plant_unfenced_store() -> Replacement:
@@ -65,9 +75,14 @@ def _plant_ungated_start() -> Replacement:
 
     def wrap_advance(old: AdvanceFunction) -> AdvanceFunction:
         def advance_wrongly(
-            state: State, now: Micros, reserve: scheduler.Reserve, may_start: scheduler.MayStart
+            state: State,
+            now: Micros,
+            reserve: scheduler.Reserve,
+            may_start: scheduler.MayStart,
+            *,
+            hooks_running: bool,
         ) -> tuple[Entry, ...]:
-            entries = old(state, now, reserve, may_start)
+            entries = old(state, now, reserve, may_start, hooks_running=hooks_running)
             if state.phase not in phases or state.in_flight or not state.is_leased:
                 return entries
             calls = (state.calls[n - 1] for n in state.open_calls)
@@ -106,13 +121,20 @@ def _ignore_reserve(old: AdvanceFunction) -> AdvanceFunction:
     """Start a call without its reservation, and add the reservation to the entry."""
 
     def advance_wrongly(
-        state: State, now: Micros, reserve: scheduler.Reserve, may_start: scheduler.MayStart
+        state: State,
+        now: Micros,
+        reserve: scheduler.Reserve,
+        may_start: scheduler.MayStart,
+        *,
+        hooks_running: bool,
     ) -> tuple[Entry, ...]:
-        entries = old(state, now, scheduler.reserve_nothing, may_start)
+        del reserve
+        nothing = scheduler.reserve_nothing
+        entries = old(state, now, nothing, may_start, hooks_running=hooks_running)
         if not has_spend_cap(state.stop):
             return entries
         return tuple(
-            replace(entry, reserved=reserve(state, entry.purpose))
+            replace(entry, reserved=MODEL_RESERVE)
             if isinstance(entry, CallStarted) and entry.call_kind == "model"
             else entry
             for entry in entries
@@ -147,16 +169,18 @@ UNREACHABLE_COUNT = 1_000_000
 
 CALL_START_MUTANTS = (
     Mutant(
-        name="decide_and_store_do_not_fence",
-        seed=150,
-        description="neither the core nor the store refuses an older epoch",
-        plant=lambda: replace_all(_plant_unfenced_decide(), _plant_unfenced_store()),
+        name="nothing_fences",
+        seed=948,
+        description="neither the session nor the core nor the store refuses an older epoch",
+        plant=lambda: replace_all(
+            _plant_unfenced_session(), _plant_unfenced_decide(), _plant_unfenced_store()
+        ),
     ),
     Mutant(
-        name="store_does_not_fence",
-        seed=152,
-        description="the store appends under a lease that is not in force",
-        plant=_plant_unfenced_store,
+        name="session_and_store_do_not_fence",
+        seed=948,
+        description="a session goes on under a lease that is not in force",
+        plant=lambda: replace_all(_plant_unfenced_session(), _plant_unfenced_store()),
     ),
     Mutant(
         name="start_not_gated",
@@ -209,6 +233,7 @@ CALL_START_MUTANTS = (
     ),
     Mutant(
         name="approval_never_expires",
+        seed=50,
         description="an approval is used after its expiry",
         plant=lambda: replace_attribute(
             step_boundary, "needs_approval", _needs_approval_at_zero
@@ -216,13 +241,12 @@ CALL_START_MUTANTS = (
     ),
     Mutant(
         name="failure_erases_an_unknown_attempt",
-        seed=225,
         description="a failed attempt makes the core forget that an earlier one is unknown",
         plant=lambda: replace_evolve(CallFailed, _forget_unknown_attempt),
     ),
     Mutant(
         name="late_result_settles_any_attempt",
-        seed=758,
+        seed=56,
         description="a late result settles another attempt than its own",
         plant=lambda: replace_all(
             replace_attribute(evolve_calls, "can_settle_late", _can_settle_any_attempt),
@@ -257,6 +281,7 @@ CALL_START_MUTANTS = (
     ),
     Mutant(
         name="agent_acts_during_a_take_over",
+        seed=109,
         description="the agent's own calls start while a person has taken over",
         plant=lambda: replace_attribute(
             State, "active_calls", property(lambda state: state.open_calls)

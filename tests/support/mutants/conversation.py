@@ -183,7 +183,7 @@ CONVERSATION_MUTANTS = (
     ),
     Mutant(
         name="resume_prefix_on_the_wrong_reply",
-        seed=3824,
+        seed=4080,
         description="a reply that was started before a topic was resumed gets the prefix",
         plant=lambda: replace_attribute(evolve_calls, "_apply_prefix", _prefix_any_reply),
     ),
@@ -197,7 +197,7 @@ CONVERSATION_MUTANTS = (
     ),
     Mutant(
         name="side_question_does_not_wake",
-        seed=59,
+        seed=80,
         description="a side question does not wake a run that waits",
         plant=lambda: replace_attribute(
             conversation, "add_wakeup", lambda _, entries, __: entries
@@ -229,14 +229,14 @@ CONVERSATION_MUTANTS = (
     ),
     Mutant(
         name="child_orphaned_by_a_model_retry",
-        seed=3176,
+        seed=1495,
         description="a model call is retried while an orphaned child works",
         plant=lambda: replace_attribute(scheduler, "_start_open_call", _retry_model_at_once),
         limit=20000,
     ),
     Mutant(
         name="child_orphaned_by_a_run_that_waits",
-        seed=3556,
+        seed=1732,
         description="a child whose topic was dropped works while its parent waits",
         plant=lambda: replace_attribute(lifecycle, "find_orphaned_child", lambda _: None),
         limit=20000,
@@ -248,18 +248,19 @@ CONVERSATION_MUTANTS = (
     ),
     Mutant(
         name="completed_child_not_undone",
-        seed=627,
+        seed=59,
         description='a cancel with undo="all" keeps the effects of a child that had ended',
         plant=lambda: replace_attribute(undo, "_has_ended_before_cancel", lambda _: False),
     ),
     Mutant(
         name="ask_settled_on_the_child_only",
-        seed=660,
+        seed=1148,
         description="an ask is settled on the child, but stays open on its parent",
         plant=lambda: drop_entries(CloseChildAsk, AskClosed),
     ),
     Mutant(
         name="answer_does_not_reach_the_child",
+        seed=68,
         description="an answer on the parent does not reach its child",
         plant=lambda: replace_evolve(AskAnswered, _keep_child_parked),
     ),
@@ -270,7 +271,7 @@ CONVERSATION_MUTANTS = (
     ),
     Mutant(
         name="handed_back_by_another_actor",
-        seed=166,
+        seed=107,
         description="an actor hands back the take-over of another actor",
         plant=lambda: replace_decide(HandBack, _hand_back_by_any_actor),
         limit=12000,
@@ -301,7 +302,7 @@ CONVERSATION_MUTANTS = (
     ),
     Mutant(
         name="interrupted_summary",
-        seed=206,
+        seed=232,
         description="an interrupted summary replaces the history",
         plant=lambda: replace_decide(
             CloseCall, lambda old: _accept_bad_summary(old, cut_short=True)

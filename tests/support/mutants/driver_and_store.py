@@ -1,4 +1,4 @@
-"""Faults in the simulated driver, in the store and in the external systems."""
+"""Faults in the calls of a worker, in the store and in the external systems."""
 
 from collections.abc import Iterable
 
@@ -15,10 +15,9 @@ from tests.support.mutants.replacements import (
     replace_all,
     replace_attribute,
 )
-from tests.support.simulate import dispatcher, driver, journal, simulation
+from tests.support.simulate import dispatcher, journal, simulation
 from tests.support.simulate.dispatcher import Dispatcher
 from tests.support.simulate.environment import Environment
-from tests.support.simulate.journal import Batch
 from tests.support.simulate.scheduler import Steps
 from tests.support.simulate.world import World
 
@@ -58,28 +57,6 @@ def _follow_feed_with_gap(env: Environment) -> Steps:
         seen = env.journal.state.seq
 
 
-def _start_before_commit(self: Dispatcher, batch: Batch) -> bool:
-    """Start calls before their start is in the journal."""
-    if not any(isinstance(entry, CallStarted) for entry in batch.entries):
-        return _COMMIT(self, batch)
-    self.start_calls(batch)
-    # The commit must not start the same calls again.
-    with replace_attribute(Dispatcher, "start_calls", lambda _, __: None):
-        return _COMMIT(self, batch)
-
-
-_COMMIT = Dispatcher.commit
-
-
-def _drive_without_reclaim(self: driver.Driver, dispatcher_: Dispatcher) -> Steps:
-    yield from _DRIVE(self, dispatcher_)
-    if self.process.lapsed:
-        yield lambda: False
-
-
-_DRIVE = driver.Driver._drive
-
-
 def _encode_without_frames(state: State) -> bytes:
     return snapshot.encode_snapshot(replace(state, frames=(), pending=()))
 
@@ -100,36 +77,22 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="lease_not_checked_before_an_effect",
-        seed=1092,
+        seed=768,
         description="a process does not check its lease right before an effect",
         plant=lambda: replace_attribute(Dispatcher, "may_act", lambda _: True),
         limit=12000,
         strategy="targeted+pct",
     ),
     Mutant(
-        name="effect_before_its_start_is_journaled",
-        description="a call takes effect before its start is in the journal",
-        plant=lambda: replace_attribute(Dispatcher, "commit", _start_before_commit),
-    ),
-    Mutant(
-        name="fenced_process_never_returns",
-        description="a process that lost its lease does not try to take it again",
-        plant=lambda: replace_attribute(driver.Driver, "_drive", _drive_without_reclaim),
-    ),
-    Mutant(
         name="halt_not_checked",
-        seed=100,
         description="the store accepts starts of calls under a halt",
         plant=lambda: replace_attribute(validation, "check_halts", _ignore_halts),
     ),
     Mutant(
         name="halt_ignores_undo",
-        seed=1772,
+        seed=602,
         description="an undo starts under a halt",
-        plant=lambda: replace_all(
-            replace_attribute(journal, "START_ENTRY_TYPES", (CallStarted,)),
-            replace_attribute(validation, "has_starts", _has_call_starts),
-        ),
+        plant=lambda: replace_attribute(validation, "has_starts", _has_call_starts),
         limit=6000,
     ),
     Mutant(
@@ -139,14 +102,14 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="snapshot_is_incomplete",
-        seed=160,
+        seed=444,
         description="a snapshot lacks a part of the state",
         plant=lambda: replace_attribute(journal, "encode_snapshot", _encode_without_frames),
         limit=12000,
     ),
     Mutant(
         name="no_tombstone_and_a_start_gap",
-        seed=9250,
+        seed=3775,
         description="an effect that arrives after its undo is accepted",
         plant=lambda: replace_all(
             replace_attribute(World, "undo", _undo_without_tombstone), _plant_start_gap()
@@ -156,7 +119,7 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="start_gap",
-        seed=8584,
+        seed=3818,
         description="a process that froze between its last check and its effect acts later",
         plant=_plant_start_gap,
         limit=12000,

@@ -137,7 +137,7 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="complete_over_pause",
-        seed=67,
+        seed=346,
         description="a run completes after its pause was accepted",
         plant=lambda: _plant_completion_in(Phase.PAUSING),
     ),
@@ -161,7 +161,7 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="undo_set_lacks_unknown_calls",
-        seed=1104,
+        seed=245,
         description="a call with an unknown outcome is not in the undo set",
         plant=lambda: replace_evolve(CancelRequested, _undo_in_flight_only),
         limit=20000,
@@ -188,6 +188,7 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="effect_before_an_ask_forgotten",
+        seed=302,
         description="the effect of a tool before it asked a person is not undone",
         plant=lambda: replace_attribute(
             Call,
@@ -201,10 +202,10 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="second_approval_forgets_an_abort",
-        seed=637,
+        seed=1651,
         description="a second approval makes the core forget that an attempt was aborted",
         plant=lambda: replace_evolve(AskOpened, _forget_aborted_attempt),
-        limit=20000,
+        strategy="targeted+pct",
     ),
     Mutant(
         name="residue_forgotten",
@@ -224,7 +225,7 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="force_pause_forgets_calls",
-        seed=1221,
+        seed=75,
         description="a forced pause leaves calls in flight",
         plant=lambda: drop_entries(ForcePause, CallUnknown),
     ),
@@ -235,13 +236,13 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="cancel_forgets_frames",
-        seed=208,
+        seed=73,
         description="a cancel does not abandon the held topics",
         plant=lambda: drop_entries(Cancel, FrameAbandoned),
     ),
     Mutant(
         name="cancel_while_halted_forgets_frames",
-        seed=725,
+        seed=82,
         description="a cancel of a halted run does not abandon the held topics",
         plant=lambda: replace_decide(Cancel, _forget_frames_when_halted),
         limit=12000,
@@ -249,12 +250,13 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         name="messages_lost_at_completion",
-        seed=543,
+        seed=350,
         description="a message that is pending when the run completes is lost",
         plant=lambda: change_advanced(_lose_messages),
     ),
     Mutant(
         name="messages_lost_at_a_cancel",
+        seed=88,
         description="messages that are pending when the run is cancelled are lost",
         plant=lambda: replace_attribute(decide_controls, "return_pending", lambda *_: ()),
     ),

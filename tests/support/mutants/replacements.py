@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Final
+from typing import Final, Protocol
 from unittest.mock import patch
 
 from msgspec import Struct
 
-from midrun.core import scheduler, transitions
+from midrun.core import batch, scheduler, transitions
 from midrun.core.decide import asks, calls, controls, conversation, lifecycle
 from midrun.core.entries import Entry
 from midrun.core.evolve import EVOLVE_FUNCTIONS
@@ -24,14 +24,25 @@ from midrun.core.transitions import (
     Verdict,
 )
 from midrun.core.values import Phase
-from tests.support.simulate import journal
 from tests.support.simulate.setup import Strategy
 
 Replacement = AbstractContextManager[object]
 DecideFunction = Callable[[State, Input, Micros], Verdict]
-AdvanceFunction = Callable[
-    [State, Micros, scheduler.Reserve, scheduler.MayStart], tuple[Entry, ...]
-]
+
+
+class AdvanceFunction(Protocol):
+    """The type of `scheduler.advance`."""
+
+    def __call__(
+        self,
+        state: State,
+        now: Micros,
+        reserve: scheduler.Reserve,
+        may_start: scheduler.MayStart,
+        *,
+        hooks_running: bool,
+    ) -> tuple[Entry, ...]: ...
+
 
 DEFAULT_LIMIT_SCHEDULES: Final = 5000
 
@@ -91,7 +102,7 @@ def drop_entries(kind: type[Input], *without: type[Entry]) -> Replacement:
 
 def replace_advance(new: Callable[[AdvanceFunction], AdvanceFunction]) -> Replacement:
     """Wrap the function that returns the entries which follow from the journal alone."""
-    return patch.object(journal, "advance", new(scheduler.advance))
+    return patch.object(batch, "advance", new(scheduler.advance))
 
 
 def change_advanced(
@@ -100,8 +111,8 @@ def change_advanced(
     """Change the entries that follow from a state."""
 
     def wrap_advance(old: AdvanceFunction) -> AdvanceFunction:
-        return lambda state, now, reserve, may_start: change(
-            state, old(state, now, reserve, may_start)
+        return lambda state, now, reserve, may_start, *, hooks_running: change(
+            state, old(state, now, reserve, may_start, hooks_running=hooks_running)
         )
 
     return replace_advance(wrap_advance)

@@ -11,6 +11,7 @@ from tests.support.mutants.conversation import CONVERSATION_MUTANTS
 from tests.support.mutants.driver_and_store import DRIVER_AND_STORE_MUTANTS
 from tests.support.mutants.endings import ENDING_MUTANTS
 from tests.support.mutants.replacements import Mutant
+from tests.support.mutants.session import SESSION_MUTANTS
 from tests.support.simulate.setup import Strategy
 from tests.support.simulate.sweep import Failure, run_schedule
 
@@ -19,6 +20,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *ENDING_MUTANTS,
     *ASK_MUTANTS,
     *CONVERSATION_MUTANTS,
+    *SESSION_MUTANTS,
     *DRIVER_AND_STORE_MUTANTS,
 )
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from midrun.core.batch import Batch
 from midrun.core.controls import (
     AcceptResidue,
     Answer,
@@ -40,7 +41,6 @@ from midrun.core.stops import measure_caps
 from midrun.core.transitions import Accepted
 from midrun.core.values import Actor, Phase
 from tests.support.simulate.environment import ControlReply, Environment
-from tests.support.simulate.journal import Batch
 from tests.support.simulate.programs import add_milliseconds, make_use
 from tests.support.simulate.scheduler import Process, Steps
 
@@ -88,6 +88,8 @@ class Client:
         """Send one control; send it again if its reply is lost."""
         if op in HALT_SCOPES or op == "lift":
             self._change_halts(op)
+            if op in HALT_SCOPES and self.env.chance(0.3):
+                return  # the workers record it
         if op in {"answer_on_child", "cancel_child"}:
             yield from self._settle_on_child(cancels=op == "cancel_child")
             return

@@ -1,20 +1,34 @@
-"""Start calls, let them take effect, and journal their outcome; under one lease.
+"""The calls of a worker: they take effect in the world, and return their outcomes.
 
-At each yield the process may crash, freeze or lose its lease. The code between two yields
-stands for the code between two awaits of a real call.
+This stands for `driver.dispatcher` and the code of the agent. The outcomes are the inputs of
+the session. At each yield the process may crash, freeze or lose its lease. The code between two
+yields stands for the code between two awaits of a real call.
 """
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
-from midrun.core.controls import Halt
 from midrun.core.driver_inputs import (
     AskPerson,
     CloseCall,
     CloseUndo,
+    DriverInput,
+    FailRun,
+    FinishHostedAgent,
+    ProposeCall,
+    RecordStopVerdict,
     ReportLateResult,
     SaveProgress,
     SetPlan,
     SettleCall,
+)
+from midrun.core.effects import (
+    AbortCall,
+    CheckCall,
+    ControlChild,
+    DriverEffect,
+    EvaluateStopCondition,
+    RunHost,
 )
 from midrun.core.entries import (
     CallAborted,
@@ -22,32 +36,33 @@ from midrun.core.entries import (
     CallFailed,
     CallStarted,
     CallUnknown,
+    Entry,
     LateResult,
     UndoDone,
     UndoFailed,
     UndoStarted,
+    UndoUnknown,
 )
-from midrun.core.ids import CallId, Seq, make_undo_key
-from midrun.core.state import Call, State
+from midrun.core.ids import CallId, Epoch, Seq, make_undo_key
+from midrun.core.state import Call, CallStage, State
 from midrun.core.transitions import Accepted
-from midrun.core.values import Actor, CallPurpose, Effect, Reply, Spend
-from midrun.errors import HaltInForce, KindRefused, StaleEpoch
-from midrun.ports.store import Lease
+from midrun.core.values import Effect, Reply, Spend
 from tests.support.simulate.checks import Violation
 from tests.support.simulate.environment import Environment, TakenEffect, WorkerDeath
-from tests.support.simulate.journal import Batch
-from tests.support.simulate.programs import TOOLS, add_milliseconds, make_plan_items, make_reply
+from tests.support.simulate.programs import (
+    TOOLS,
+    add_milliseconds,
+    make_plan_items,
+    make_reply,
+    propose_uses,
+)
 from tests.support.simulate.scheduler import Process, Steps
 from tests.support.simulate.world import Child
 
 LONG_CALL_PARTS: Final = 2
-MODEL_RESERVE: Final = Spend(tokens=10, cost=1000)
-
-
-def reserve_model_call(_: State, __: CallPurpose) -> Spend:
-    """Return the spend that every model call of a run with a cap on spend reserves."""
-    return MODEL_RESERVE
-
+CHILD_STOP_REASONS: Final = {"pause": "paused", "cancel": "cancelled", "halt": "halted"}
+NO_WAIT_REASONS: Final = {"cancelled", "shutdown"}
+"""Reasons to stop a call for which a run does not wait for ever."""
 
 Outcome = CallDone | CallFailed | CallAborted | CallUnknown
 
@@ -55,7 +70,16 @@ Outcome = CallDone | CallFailed | CallAborted | CallUnknown
 class InFlightCall:
     """A call in flight, as its process knows it; `stop_reason` is set when it must stop."""
 
-    __slots__ = ("attempt", "call", "key", "start_state", "stop_reason")
+    __slots__ = (
+        "attempt",
+        "call",
+        "has_acted",
+        "is_abandoned",
+        "is_finished",
+        "key",
+        "start_state",
+        "stop_reason",
+    )
 
     def __init__(self, call: Call, key: str, view: State) -> None:
         self.call = call
@@ -63,75 +87,79 @@ class InFlightCall:
         self.key = key
         self.start_state = view
         self.stop_reason = ""
+        self.has_acted = False
+        self.is_abandoned = False  # the journal gets an unknown outcome in its place
+        self.is_finished = False
+
+
+class Hook:
+    """A check, a custom stop condition or a hosted agent that runs."""
+
+    __slots__ = ("is_stopped",)
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+
+
+class SaveWaiter:
+    """Lets a call wait until its progress is durable, or refused."""
+
+    __slots__ = ("is_done", "is_durable")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.is_durable = False
+
+
+class PendingInput(NamedTuple):
+    """An input of the session that is not journaled yet, and the call that it comes from."""
+
+    driver_input: DriverInput
+    running: InFlightCall | None = None
+    save_waiter: SaveWaiter | None = None
 
 
 class Dispatcher:
     """Makes the calls of the run for one process under one lease."""
 
-    def __init__(self, env: Environment, process: Process, lease: Lease) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        process: Process,
+        *,
+        wake: Callable[[], None],
+        fence: Callable[[], None],
+    ) -> None:
         self.env = env
         self.journal = env.journal
         self.process = process
-        self.lease = lease
+        self.epoch = Epoch(0)
+        self.pending_inputs: list[PendingInput] = []
         self.calls: dict[CallId, InFlightCall] = {}
-        self.running_checks: set[CallId] = set()
-        self.is_dropped = False
-
-    # ── lease and commit ──────────────────────────────────────────────────────────────────
+        self.hooks: dict[DriverEffect, Hook] = {}
+        self.is_closed = False
+        self._is_leaving = False
+        self._wake = wake
+        self._fence = fence
 
     def may_act(self) -> bool:
         """Return whether a call may take effect now; checked right before it does."""
-        return self.has_lease()
+        return not (self.is_closed or self.process.lapsed)
 
-    def has_lease(self) -> bool:
-        """Return whether the lease is still in force."""
-        state = self.journal.state
-        current = state.is_leased and state.epoch == self.lease.epoch
-        return current and not (self.is_dropped or self.process.lapsed)
+    # ── starts and outcomes ───────────────────────────────────────────────────────────────
 
-    def drop(self) -> None:
-        """Give up the lease: the calls in flight may not act any more."""
-        self.is_dropped = True
-
-    def commit(self, batch: Batch) -> bool:
-        """Append the batch and start its calls; False: read and decide again."""
-        if not batch.entries:
-            return False
-        try:
-            if not self.journal.commit(batch, self.lease):
-                return False
-        except StaleEpoch:
-            self.drop()
-            return False
-        except HaltInForce as halt:
-            self.record_halt(halt.scope, halt.by)
-            return False
-        except KindRefused as error:
-            raise Violation("KIND", str(error)) from error
-        if self.env.chance(self.env.setup.lost_append_share):
-            self.drop()  # the reply of the append was lost: the process starts again
-            return False
-        self.start_calls(batch)
-        return True
-
-    def record_halt(self, scope: str, by: str) -> None:
-        """Journal that a halt covers the run."""
-        batch = self.journal.make_batch()
-        batch.add(Halt(by=Actor(name=by, role="operator"), scope=scope))
-        if batch.entries:
-            self.commit(batch)
-
-    def start_calls(self, batch: Batch) -> None:
-        """Start the calls and undos that the batch journaled as started."""
-        for entry in batch.entries:
+    def start(self, entries: Sequence[Entry], state: State) -> None:
+        """Start the calls and undos that the entries have recorded as started."""
+        for entry in entries:
             if isinstance(entry, CallStarted):
-                self._start_call(entry.call, batch.state)
+                self._start_call(entry.call, state)
             elif isinstance(entry, UndoStarted):
                 self.env.spawn(self._run_cleanup(entry), self.process)
 
     def _start_call(self, number: CallId, state: State) -> None:
         call = state.find_call(number)
-        assert call is not None
+        if call is None or call.stage is not CallStage.STARTED:
+            raise Violation("I14", f"{number} is made, but the journal has no start of it")
         running = InFlightCall(call, self.env.make_key(number), state)
         self.calls[number] = running
         if call.call_kind == "model":
@@ -147,87 +175,190 @@ class Dispatcher:
                 "plans": self._run_planning,
                 "child": self._run_child,
             }[behaviour](running)
-        unknown_steps = self.close_call(running, CallUnknown(call=number))
-        steps = run_or_kill_process(self.env, self.process, running, steps, unknown_steps)
         self.env.spawn(self._run_tracked(running, steps), self.process)
 
     def _run_tracked(self, running: InFlightCall, steps: Steps) -> Steps:
         yield None  # the start is journaled, the call has no effect yet
+        env, name = self.env, running.call.use.tool or "model"
         if not self.may_act():
-            return
-        if running.stop_reason:
-            yield from self.close_call(running, CallAborted(call=running.call.id))
+            self._fence()
+        elif running.stop_reason:
+            self.close_call(running, CallAborted(call=running.call.id))
+        elif name == env.program.killer and env.worker_kills_left:
+            env.worker_deaths.append(
+                WorkerDeath(call=running.call.id, seq=Seq(env.journal.state.seq))
+            )
+            kill_process(env, self.process)
+        elif name == env.program.unsure_tool and env.unknown_outcomes_left:
+            env.unknown_outcomes_left -= 1  # its outcome is lost; it has had no effect
+            self.close_call(running, CallUnknown(call=running.call.id))
         else:
             yield from steps
+
+    def close_call(self, running: InFlightCall, outcome: Outcome) -> None:
+        """Hand the outcome of a call to the session."""
+        self._finish(running, CloseCall(epoch=self.epoch, outcome=outcome))
+
+    def _finish(self, running: InFlightCall, driver_input: CloseCall | AskPerson) -> None:
+        running.is_finished = True
         if self.calls.get(running.call.id) is running:
             del self.calls[running.call.id]
+        pending = PendingInput(driver_input, running)
+        if running.is_abandoned or self.is_closed:
+            self.report_late(pending)
+        else:
+            self._submit(pending)
 
-    # ── starts and outcomes ───────────────────────────────────────────────────────────────
+    def _submit(self, pending: PendingInput) -> None:
+        if not self.is_closed:
+            self.pending_inputs.append(pending)
+            self._wake()
 
-    def close_call(self, running: InFlightCall, outcome: Outcome) -> Steps:
-        """Journal the outcome, possibly with the next start; if fenced, as a late result."""
-        driver_input = CloseCall(epoch=self.lease.epoch, outcome=outcome)
-        env = self.env
-        if (
-            self.has_lease()
-            and env.chance(env.setup.batch_share)
-            and self._close_and_start_next(driver_input)
-        ):
+    def close(self) -> None:
+        """Stop all calls because the lease is over; submit nothing more."""
+        self.is_closed = True
+        for pending in self.pending_inputs:
+            self.report_late(pending)
+            if pending.save_waiter is not None:
+                pending.save_waiter.is_done = True
+        self.pending_inputs.clear()
+        for running in self.calls.values():
+            running.stop_reason = "fenced"
+
+    def report_late(self, pending: PendingInput) -> None:
+        """Record the result of a call that the journal has closed without it."""
+        running, driver_input = pending.running, pending.driver_input
+        outcome = driver_input.outcome if isinstance(driver_input, CloseCall) else None
+        if running is None or running.call.call_kind == "model":
             return
-        if not self._append_outcome(
-            driver_input, None if env.chance(0.7) else running.start_state
-        ):
-            yield from self._report_late(running, outcome)
+        if isinstance(outcome, CallDone):
+            self.env.spawn(self._record_late(running, outcome), self.process)
 
-    def _append_outcome(
-        self, driver_input: CloseCall | CloseUndo | SaveProgress, state: State | None
-    ) -> bool:
-        """Append an outcome that stays true after other appends; False if fenced."""
-        batch = self.journal.make_batch(state)
-        if self.is_dropped or not isinstance(
-            self.journal.add_driver_input(batch, driver_input), Accepted
-        ):
-            return False
-        try:
-            self.journal.commit_anywhere(batch, self.lease)
-        except StaleEpoch:
-            self.drop()
-            return False
-        return True
-
-    def _close_and_start_next(self, driver_input: CloseCall) -> bool:
-        """Append the outcome of one call and the start of the next in one batch."""
-        batch = self.journal.make_batch()
-        if not isinstance(self.journal.add_driver_input(batch, driver_input), Accepted):
-            return False
-        ends = len(batch.entries)
-        for _ in range(4):
-            if not batch.advance(reserve_model_call):
-                break
-        return len(batch.entries) > ends and self.commit(batch)
-
-    def _report_late(self, running: InFlightCall, outcome: Outcome) -> Steps:
-        """Report the result of a fenced process: the only entry that it may append."""
-        self.drop()
-        if not isinstance(outcome, CallDone) or running.call.call_kind == "model":
-            return
-        if self.env.chance(0.5):
-            yield None
+    def _record_late(self, running: InFlightCall, outcome: CallDone) -> Steps:
+        """Append a late result, once the journal does not wait for the outcome any more."""
         result = LateResult(
             call=running.call.id,
             attempt=running.attempt,
-            epoch=self.lease.epoch,
+            epoch=self.epoch,
             result=outcome.result,
         )
-        batch = self.journal.make_batch()
-        if isinstance(batch.add(ReportLateResult(result=result)), Accepted):
-            self.journal.commit(batch)
+        yield lambda: not self._is_awaited(running)
+        while True:
+            batch = self.journal.make_batch()
+            if not isinstance(batch.add(ReportLateResult(result=result)), Accepted):
+                return
+            if self.env.chance(0.5):
+                yield None
+            if self.journal.commit(batch):
+                return
+
+    def _is_awaited(self, running: InFlightCall) -> bool:
+        state = self.journal.state
+        call = state.find_call(running.call.id)
+        is_in_flight = call is not None and call.stage is CallStage.STARTED
+        return is_in_flight and state.epoch == self.epoch
+
+    # ── effects of the session ────────────────────────────────────────────────────────────
+
+    def apply(self, effects: Sequence[DriverEffect], state: State) -> None:
+        """Stop calls, and run checks, stop conditions and hosted agents."""
+        for wanted, hook in self.hooks.items():
+            hook.is_stopped = wanted not in effects
+        for effect in effects:
+            match effect:
+                case AbortCall(call=call, reason=reason) if call in self.calls:
+                    self._stop_call(self.calls[call], reason)
+                case ControlChild(call=call, control=control) if call in self.calls:
+                    self._stop_call(self.calls[call], CHILD_STOP_REASONS[control])
+                case CheckCall() | EvaluateStopCondition() if effect not in self.hooks:
+                    self._start_hook(effect, state)
+                # The code of the agent knows the calls that it has proposed already.
+                case RunHost() if effect not in self.hooks and not self.pending_inputs:
+                    self._start_hook(effect, state)
+                case _:
+                    continue
+
+    def _stop_call(self, running: InFlightCall, reason: str) -> None:
+        if running.stop_reason == reason:
+            return
+        running.stop_reason = reason
+        hangs = running.call.use.tool and TOOLS[running.call.use.tool].behaviour == "hangs"
+        if reason in NO_WAIT_REASONS and hangs:
+            self.env.spawn(self._abandon(running), self.process)
+
+    def _abandon(self, running: InFlightCall) -> Steps:
+        """Give a call up that has not stopped after its grace; it may return later."""
+        for _ in range(self.env.rng.randint(1, 6)):
+            yield None
+        yield lambda: running.has_acted or running.is_finished or self.is_closed
+        if not (running.is_finished or running.is_abandoned or self.is_closed):
+            running.is_abandoned = True
+            del self.calls[running.call.id]
+            outcome = CallUnknown(call=running.call.id, why="not_responding")
+            self._submit(PendingInput(CloseCall(epoch=self.epoch, outcome=outcome)))
+
+    def begin_shutdown(self) -> None:
+        """Stop calls that are safe to repeat at once, and others after a while."""
+        self._is_leaving = True
+        for running in self.calls.values():
+            if running.stop_reason not in NO_WAIT_REASONS and (
+                running.call.safe_to_repeat or self.env.chance(0.5)
+            ):
+                self._stop_call(running, "shutdown")
+        for hook in self.hooks.values():
+            hook.is_stopped = True
+
+    def _start_hook(self, effect: DriverEffect, state: State) -> None:
+        hook = self.hooks[effect] = Hook()
+        self.env.spawn(self._run_hook(effect, hook, state), self.process)
+
+    def _run_hook(self, effect: DriverEffect, hook: Hook, state: State) -> Steps:
+        """Run a check, a stop condition or a hosted agent; without an input if stopped."""
+        env = self.env
+        yield None
+        if isinstance(effect, CheckCall):
+            call = state.find_call(effect.call)
+            is_killer = call is not None and call.use.tool == env.program.killer
+            if is_killer and env.worker_kills_left and env.chance(0.3):
+                kill_process(env, self.process)
+                return
+        inputs = self._make_hook_inputs(effect, state)
+        yield None
+        if self.hooks.get(effect) is hook:
+            del self.hooks[effect]
+        if hook.is_stopped and env.chance(0.8):
+            self._wake()
+            return
+        for driver_input in inputs:
+            self._submit(PendingInput(driver_input))
+
+    def _make_hook_inputs(self, effect: DriverEffect, state: State) -> list[DriverInput]:
+        env, epoch = self.env, self.epoch
+        if env.draw_agent_failure(0.1):
+            return [FailRun(epoch=epoch, error="KeyError", code="agent")]
+        match effect:
+            case CheckCall(call=call):
+                happened = env.world.has_happened(env.make_key(call))
+                found = {"found": True}
+                return [SettleCall(epoch=epoch, call=call, happened=happened, result=found)]
+            case EvaluateStopCondition(name=name):
+                met = env.stop_verdicts_left > 0 and env.chance(0.3)
+                env.stop_verdicts_left -= met
+                return [RecordStopVerdict(epoch=epoch, name=name, met=met)]
+            case RunHost():
+                uses = propose_uses(env.program, state)
+                if not uses:
+                    return [FinishHostedAgent(epoch=epoch, output="main:end")]
+                return [ProposeCall(epoch=epoch, use=use) for use in uses]
+            case _:
+                raise AssertionError(effect)
 
     def take_effect(
         self, running: InFlightCall, part: str = "", *, holds: bool = False
     ) -> bool:
         """Let the call take effect in the world; the only place that does."""
         env = self.env
+        running.has_acted = True
         env.taken_effects.append(
             TakenEffect(
                 call=running.call.id,
@@ -249,29 +380,27 @@ class Dispatcher:
             failed = CallFailed(
                 call=call.id, error="overloaded", transient=env.chance(0.6), retry_at=retry
             )
-            yield from self.close_call(running, failed)
+            self.close_call(running, failed)
             return
         check_for_orphaned_children(env, running.start_state)
         yield None  # the stream is open
         if running.stop_reason:
             spent = Spend(tokens=4, cost=400) if env.chance(0.5) else None
-            yield from self.close_call(
-                running, CallAborted(call=call.id, text="par", spent=spent)
-            )
+            self.close_call(running, CallAborted(call=call.id, text="par", spent=spent))
             return
         reply = make_reply(env.program, running.start_state)
         if call.purpose == "condense":
             reply = Reply(text="" if env.chance(0.1) else "in short")
         tokens = env.rng.randint(4, 12)
         spent = Spend(tokens=tokens, cost=tokens * 100)
-        yield from self.close_call(running, CallDone(call=call.id, reply=reply, spent=spent))
+        self.close_call(running, CallDone(call=call.id, reply=reply, spent=spent))
 
     def _run_plain(self, running: InFlightCall) -> Steps:
         if self.env.has_start_gap:
             yield None
         done = self.take_effect(running, holds=running.call.traits.release)
         yield None  # the call took effect, its outcome is not journaled yet
-        yield from self.close_call(running, self._make_outcome(running, done=done))
+        self.close_call(running, self._make_outcome(running, done=done))
 
     def _make_outcome(self, running: InFlightCall, *, done: bool) -> Outcome:
         if not done:
@@ -286,41 +415,35 @@ class Dispatcher:
             self.take_effect(running, holds=True)
             yield None
         expires = add_milliseconds(env.now, 60) if env.chance(0.3) else None
-        driver_input = AskPerson(
-            epoch=self.lease.epoch,
-            call=running.call.id,
-            question="Which?",
-            expires=expires,
+        yield None
+        if running.stop_reason:
+            self.close_call(running, CallAborted(call=running.call.id))
+            return
+        ask = AskPerson(
+            epoch=self.epoch, call=running.call.id, question="Which?", expires=expires
         )
-        while self.has_lease() and not running.stop_reason:
-            batch = self.journal.make_batch()
-            if not isinstance(self.journal.add_driver_input(batch, driver_input), Accepted):
-                break
-            yield None
-            if self.commit(batch):
-                return
-        yield from self.close_call(running, CallAborted(call=running.call.id))
+        self._finish(running, ask)
 
     def _run_long(self, running: InFlightCall) -> Steps:
         progress = running.call.progress
         for part in range(progress if isinstance(progress, int) else 0, LONG_CALL_PARTS):
             self.take_effect(running, part=f"/{part}")
             yield None
-            saved = SaveProgress(
-                epoch=self.lease.epoch, call=running.call.id, progress=part + 1
-            )
-            if not self._append_outcome(saved, None):
+            saved = SaveProgress(epoch=self.epoch, call=running.call.id, progress=part + 1)
+            waiter = SaveWaiter()
+            self._submit(PendingInput(saved, save_waiter=waiter))
+            yield lambda: waiter.is_done or self.is_closed  # noqa: B023 - read before the next turn
+            if not waiter.is_durable:
                 return
-            yield None
             if running.stop_reason:
-                yield from self.close_call(running, CallAborted(call=running.call.id))
+                self.close_call(running, CallAborted(call=running.call.id))
                 return
-            if not self.has_lease():
+            if not self.may_act():
                 return
         done = self.take_effect(running)
         yield None  # all parts are saved; a stop comes too late from here on
         running.stop_reason = ""
-        yield from self.close_call(running, self._make_outcome(running, done=done))
+        self.close_call(running, self._make_outcome(running, done=done))
 
     def _run_hanging(self, running: InFlightCall) -> Steps:
         done = self.take_effect(running)
@@ -328,27 +451,25 @@ class Dispatcher:
         yield (
             lambda: (
                 self.env.is_draining
-                or not self.has_lease()
+                or self.is_closed
                 or (bool(running.stop_reason) and not ignores_stop)
             )
         )
         outcome = self._make_outcome(running, done=done)
         if running.stop_reason and self.env.chance(0.5):
             outcome = CallUnknown(call=running.call.id, why="not_responding")
-        yield from self.close_call(running, outcome)
+        self.close_call(running, outcome)
 
     def _run_failing(self, running: InFlightCall) -> Steps:
         if self.env.chance(0.5):
             yield from self._run_plain(running)
             return
         yield None
-        yield from self.close_call(running, CallFailed(call=running.call.id, error="no luck"))
+        self.close_call(running, CallFailed(call=running.call.id, error="no luck"))
 
     def _run_planning(self, running: InFlightCall) -> Steps:
-        batch = self.journal.make_batch()
         items = make_plan_items(self.journal.state.meter.steps)
-        self.journal.add_driver_input(batch, SetPlan(epoch=self.lease.epoch, items=items))
-        self.commit(batch)
+        self._submit(PendingInput(SetPlan(epoch=self.epoch, items=items)))
         yield None
         yield from self._run_plain(running)
 
@@ -361,29 +482,21 @@ class Dispatcher:
         )
         while child.steps_left and not child.outcome:
             yield None
-            if running.stop_reason or not self.has_lease():
+            if running.stop_reason or not self.may_act():
                 break
             child.steps_left -= 1
             child.effect_count += 1
         if running.stop_reason in {"cancelled", "redirected"}:
             child.outcome = child.outcome or "cancelled"
         if running.stop_reason:
-            yield from self.close_call(running, CallAborted(call=running.call.id))
+            self.close_call(running, CallAborted(call=running.call.id))
         elif child.outcome == "cancelled" or child.fails:
-            yield from self.close_call(
-                running, CallFailed(call=running.call.id, error="it has failed")
-            )
+            self.close_call(running, CallFailed(call=running.call.id, error="it has failed"))
         elif child.answer_count < child.ask_count:
-            driver_input = AskPerson(epoch=self.lease.epoch, call=running.call.id, child=True)
-            batch = self.journal.make_batch()
-            self.journal.add_driver_input(batch, driver_input)
-            if not self.commit(batch) and self.has_lease():
-                yield from self.close_call(running, CallAborted(call=running.call.id))
+            self._finish(running, AskPerson(epoch=self.epoch, call=running.call.id, child=True))
         else:
             child.outcome = "completed"
-            yield from self.close_call(
-                running, CallDone(call=running.call.id, result="child is done")
-            )
+            self.close_call(running, CallDone(call=running.call.id, result="child is done"))
 
     # ── undo, release, check ──────────────────────────────────────────────────────────────
 
@@ -391,6 +504,7 @@ class Dispatcher:
         env = self.env
         yield None
         if not self.may_act():
+            self._fence()
             return
         key = make_undo_key(self.journal.run, started.call, started.action)
         world, call = env.world, self.journal.state.find_call(started.call)
@@ -404,62 +518,16 @@ class Dispatcher:
             done = clean(env.make_key(started.call), key)
         yield None
         retry = add_milliseconds(env.now, 5) if env.chance(0.5) else None
-        outcome = (
-            UndoDone(call=started.call, action=started.action)
-            if done
-            else UndoFailed(
+        outcome: UndoDone | UndoFailed | UndoUnknown
+        if self._is_leaving and env.chance(0.3):
+            outcome = UndoUnknown(call=started.call, action=started.action)
+        elif done:
+            outcome = UndoDone(call=started.call, action=started.action)
+        else:
+            outcome = UndoFailed(
                 call=started.call, action=started.action, error="no", retry_at=retry
             )
-        )
-        self._append_outcome(CloseUndo(epoch=self.lease.epoch, outcome=outcome), None)
-
-    def run_check(self, call: CallId) -> Steps:
-        """Run the check of an unknown call, and settle it."""
-        yield None
-        happened = self.env.world.has_happened(self.env.make_key(call))
-        yield None
-        self.running_checks.discard(call)
-        batch = self.journal.make_batch()
-        driver_input = SettleCall(
-            epoch=self.lease.epoch, call=call, happened=happened, result={"found": True}
-        )
-        if self.has_lease() and isinstance(
-            self.journal.add_driver_input(batch, driver_input), Accepted
-        ):
-            self.commit(batch)
-
-
-def run_or_kill_process(
-    env: Environment,
-    process: Process,
-    running: InFlightCall,
-    steps: Steps,
-    unknown_steps: Steps,
-) -> Steps:
-    """Make a call; if the program says so, kill its process or lose its outcome instead.
-
-    In both cases the call has had no effect. `unknown_steps` journal an unknown outcome.
-    """
-    name = running.call.use.tool or "model"
-    if name == env.program.killer and env.worker_kills_left:
-        env.worker_deaths.append(
-            WorkerDeath(call=running.call.id, seq=Seq(env.journal.state.seq))
-        )
-        kill_process(env, process)
-    elif name == env.program.unsure_tool and env.unknown_outcomes_left:
-        env.unknown_outcomes_left -= 1
-        yield from unknown_steps
-    else:
-        yield from steps
-
-
-def check_or_kill_process(env: Environment, process: Process, tool: str, steps: Steps) -> Steps:
-    """Run a check; the check of a killer tool may kill the process, too."""
-    yield None
-    if tool == env.program.killer and env.worker_kills_left and env.chance(0.3):
-        kill_process(env, process)
-        return
-    yield from steps
+        self._submit(PendingInput(CloseUndo(epoch=self.epoch, outcome=outcome)))
 
 
 def kill_process(env: Environment, process: Process) -> None:

@@ -45,8 +45,8 @@ from tests.support.simulate.programs import (
     make_run_started,
 )
 from tests.support.simulate.scheduler import (
+    Condition,
     Process,
-    Ready,
     Scheduler,
     Steps,
     make_priority_picker,
@@ -190,7 +190,8 @@ class Environment:
             else make_random_picker(picker_rng)
         )
         self.scheduler = Scheduler(picker)
-        self.journal.create(self.journal.make_batch(), make_run_started(self.program))
+        self.network = Process("network", "system")  # has requests that are on their way
+        self.journal.create(make_run_started(self.program))
 
     def clock(self) -> Micros:
         """Return the simulated time."""
@@ -200,6 +201,13 @@ class Environment:
         """Return True with the probability `share`."""
         return self.rng.random() < share
 
+    def draw_agent_failure(self, share: float) -> bool:
+        """Return whether the code of the agent raises now."""
+        if not self.agent_failures_left or not self.chance(share):
+            return False
+        self.agent_failures_left -= 1
+        return True
+
     def make_key(self, call: str) -> str:
         """Return the idempotency key of a call."""
         return make_call_key(self.journal.run, call)  # type: ignore[arg-type]  # ids are text
@@ -207,6 +215,11 @@ class Environment:
     def spawn(self, steps: Steps, process: Process) -> None:
         """Add a thread to a process."""
         self.scheduler.spawn(steps, process)
+
+    def wait_for_network(self) -> Steps:
+        """Wait for a few steps, as a request or a reply on its way does."""
+        for _ in range(self.rng.choice((0, 1, 1, 3))):
+            yield None
 
     def wait_for_moment(self, op: str = "") -> Steps:
         """Wait for the moment of a control or fault, chosen by the strategy.
@@ -237,10 +250,10 @@ class Environment:
             kind, count = ENTRY_TYPE_BY_NAME[self.rng.choice(theme.trigger_entries)], 1
         yield lambda: self.journal.entry_counts[kind] >= count
 
-    def make_seq_condition(self, seq: int) -> Ready:
+    def make_seq_condition(self, seq: int) -> Condition:
         """Return the condition that the journal has reached `seq`."""
         return lambda: self.journal.state.seq >= seq
 
-    def make_growth_condition(self, seq: int) -> Ready:
+    def make_growth_condition(self, seq: int) -> Condition:
         """Return the condition that the journal has grown past `seq`."""
         return lambda: self.journal.state.seq > seq

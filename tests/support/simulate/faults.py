@@ -1,9 +1,10 @@
 """Faults: crashes, frozen processes, expired leases, clock jumps and shutdowns."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from midrun.core.controls import Lift
-from midrun.core.driver_inputs import Wake
+from midrun.core.driver_inputs import TakeLease, Wake
 from midrun.core.entries import (
     AskAnswered,
     CallUnknown,
@@ -15,10 +16,11 @@ from midrun.core.entries import (
 from midrun.core.state import State
 from midrun.core.transitions import Accepted
 from midrun.core.values import Actor, Phase
+from midrun.errors import LeaseHeld
 from tests.support.simulate.checks import Violation
-from tests.support.simulate.driver import Driver
 from tests.support.simulate.environment import Environment
 from tests.support.simulate.scheduler import Steps
+from tests.support.simulate.worker import Worker
 
 HOUR_MICROS = 3_600_000_000
 UNFREEZE_ENTRIES = (
@@ -40,10 +42,10 @@ class Faults:
     def __init__(self, env: Environment, start_driver: Callable[[], None]) -> None:
         self.env = env
         self.journal = env.journal
-        self.drivers: list[Driver] = []
+        self.drivers: list[Worker] = []
         self.start_driver = start_driver
 
-    def _pick_driver(self) -> Driver | None:
+    def _pick_driver(self) -> Worker | None:
         """Return a driver whose process is alive; mostly the one that holds the lease."""
         alive = [d for d in self.drivers if not (d.process.dead or d.process.frozen)]
         if not alive:
@@ -119,19 +121,20 @@ class Faults:
         """Shut a process down gracefully, and start another."""
         yield from self.env.wait_for_moment("fault")
         if (driver := self._pick_driver()) is not None:
-            driver.is_shutting_down = True
+            driver.shut_down()
             self.start_driver()
 
     def grab_lease(self) -> Steps:
         """Try to take the lease of a process that is alive; the store must refuse."""
         yield from self.env.wait_for_moment("fault")
         holder = self.journal.holder
-        if (
-            holder
-            and self.journal.is_alive(holder)
-            and self.journal.take_lease("grabber") is not None
-        ):
-            raise Violation("I6", f"the lease was taken from {holder}, which is alive")
+        batch = self.journal.make_batch()
+        if not (holder and self.journal.is_alive(holder)):
+            return
+        if isinstance(batch.add(TakeLease(holder="grabber")), Accepted):
+            with suppress(LeaseHeld):
+                self.journal.take_lease(batch, "grabber")
+                raise Violation("I6", f"the lease was taken from {holder}, which is alive")
 
     def _wait_some_steps(self) -> Steps:
         for _ in range(self.env.rng.randint(0, 10)):

@@ -5,19 +5,17 @@ outdated; then the store refuses it.
 """
 
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
 from midrun.codec.snapshot import decode_snapshot, encode_snapshot
-from midrun.core import transitions
-from midrun.core.decide import decide
-from midrun.core.driver_inputs import DriverInput, TakeLease
+from midrun.core.batch import Batch
 from midrun.core.entries import Entry, Record
 from midrun.core.evolve import apply_entries, evolve, fold
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head, build_head
-from midrun.core.scheduler import Reserve, advance, start_all
+from midrun.core.scheduler import MayStart, Reserve
 from midrun.core.state import State
 from midrun.core.transitions import (
     ADVANCE_TABLE,
@@ -25,10 +23,10 @@ from midrun.core.transitions import (
     START_ENTRY_TYPES,
     Accepted,
     Input,
-    Refused,
     Verdict,
 )
-from midrun.errors import JournalCorrupt, LeaseHeld, SeqConflict
+from midrun.core.values import Phase
+from midrun.errors import JournalCorrupt, KindRefused, SeqConflict
 from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, HaltRecord, Lease, Snapshot
 from midrun.stores.memory import MemoryStore
@@ -56,49 +54,47 @@ def run_now(coroutine: Coroutine[object, None, T]) -> T:
     raise RuntimeError("the store waited for something")
 
 
-class Batch:
-    """The entries of one append; each input is decided on the state after the inputs before."""
+class CheckedBatch(Batch):
+    """A batch that checks each decision against the transition tables."""
 
-    __slots__ = ("base", "entries", "now", "state")
+    __slots__ = ()
 
-    def __init__(self, base: State, now: Micros) -> None:
-        self.base = base
-        self.state = base
-        self.now = now
-        self.entries: tuple[Entry, ...] = ()
-
-    def add(self, run_input: Input) -> Verdict:
-        """Decide the input, and add its entries."""
+    def add(self, new_input: Input) -> Verdict:
+        """Decide the input, and check the phase that it leads to."""
+        before = self.state.phase
         try:
-            verdict = decide(self.state, run_input, self.now)
-            after = apply_entries(self.state, verdict.entries, self.now)
+            verdict = super().add(new_input)
         except JournalCorrupt as error:
-            raise Violation("FOLD", f"{run_input} was decided, but {error}") from error
-        if not verdict.entries:
-            return verdict
-        cell = INPUT_TABLE[type(run_input)][self.state.phase]
-        if isinstance(verdict, Accepted) and after.phase not in cell.next_phases:
-            raise Violation(
-                "TABLE", f"{run_input} led from {self.state.phase} to {after.phase}"
-            )
-        self.entries += verdict.entries
-        self.state = after
+            raise Violation("FOLD", f"{new_input} was decided, but {error}") from error
+        if isinstance(verdict, Accepted) and verdict.entries:
+            after = self.state.phase
+            if after not in INPUT_TABLE[type(new_input)][before].next_phases:
+                raise Violation("TABLE", f"{new_input} led from {before} to {after}")
         return verdict
 
-    def advance(self, reserve: Reserve) -> bool:
-        """Add the next entries that follow from the journal alone; False if there are none."""
-        entries = advance(self.state, self.now, reserve, start_all)
-        if not entries:
-            return False
+    def advance(
+        self, reserve: Reserve, may_start: MayStart, *, hooks_running: bool = False
+    ) -> None:
+        """Add everything that follows, and check the phase that it leads to."""
+        before, count = self.state.phase, len(self.entries)
         try:
-            after = apply_entries(self.state, entries, self.now)
+            super().advance(reserve, may_start, hooks_running=hooks_running)
         except JournalCorrupt as error:
-            raise Violation("FOLD", f"{entries} follow, but {error}") from error
-        if after.phase not in ADVANCE_TABLE[self.state.phase]:
-            raise Violation("TABLE", f"{entries} led from {self.state.phase} to {after.phase}")
-        self.entries += entries
-        self.state = after
-        return True
+            raise Violation("FOLD", f"after {self.entries}: {error}") from error
+        if len(self.entries) > count and self.state.phase not in _list_next_phases(before):
+            raise Violation(
+                "TABLE", f"{self.entries[count:]} led from {before} to {self.state.phase}"
+            )
+
+
+def _list_next_phases(phase: Phase) -> set[Phase]:
+    """Return the phases that may follow from `phase` without an input, in several steps."""
+    found: set[Phase] = set()
+    new = set(ADVANCE_TABLE[phase])
+    while new - found:
+        found |= new
+        new = {after for one in found for after in ADVANCE_TABLE.get(one, ())}
+    return found
 
 
 class SimulatedJournal:
@@ -113,7 +109,7 @@ class SimulatedJournal:
         self.entries_with_epochs: list[tuple[Entry, Epoch | None]] = []
         self.hash = b""
         self.conflict_count = 0
-        self.refusal_counts: Counter[str] = Counter()
+        self.late_count = 0  # of the inputs of sessions
         self.halt_scopes: tuple[str, ...] = ()  # of the halts that cover the run
         self.holder = ""
         self._is_drivable: bool | None = None  # None: unknown, ask the store
@@ -121,88 +117,69 @@ class SimulatedJournal:
 
     def make_batch(self, state: State | None = None) -> Batch:
         """Return an empty batch on top of `state`, or of the newest one."""
-        return Batch(state or self.state, self.clock())
+        return CheckedBatch(state or self.state, self.clock())
 
-    def create(self, batch: Batch, *entries: Entry) -> None:
+    def create(self, *entries: Entry) -> None:
         """Create the run with its first entries."""
-        batch.entries = entries
+        batch = self.make_batch()
+        batch.entries = list(entries)
         batch.state = apply_entries(batch.base, entries, batch.now)
         head = build_head(batch.state)
         self._apply_append(
             batch, run_now(self.store.create(self.run, entries, head=head)), None
         )
 
-    def has_next_entries(self, state: State, reserve: Reserve) -> bool:
-        """Return whether entries follow from `state` alone."""
-        return Batch(state, self.clock()).advance(reserve)
-
-    def add_driver_input(self, batch: Batch, driver_input: DriverInput) -> Verdict:
-        """Add a driver input to `batch`, and count a refusal."""
-        verdict = batch.add(driver_input)
-        if isinstance(verdict, Refused):
-            self.refusal_counts[f"{type(driver_input).__name__}: {verdict.reason}"] += 1
-        return verdict
-
-    def commit(self, batch: Batch, lease: Lease | None = None) -> bool:
+    def commit(
+        self, batch: Batch, lease: Lease | None = None, *, at: Micros | None = None
+    ) -> bool:
         """Append the batch if the journal has not grown since; return whether it was appended.
 
         Raises:
             StaleEpoch: the lease is not in force any more.
             HaltInForce: the batch starts a call and a halt covers the run.
         """
-        starts = any(isinstance(entry, START_ENTRY_TYPES) for entry in batch.entries)
         append = self.store.append(
             self.run,
             batch.entries,
-            after=Seq(batch.base.seq),
+            after=batch.base.seq,
             lease=lease,
             head=build_head(batch.state),
-            starts=starts,
+            at=at,
         )
         try:
             appended = run_now(append)
         except SeqConflict:
             self.conflict_count += 1
             return False
+        except KindRefused as error:
+            raise Violation("KIND", str(error)) from error
         self._apply_append(batch, appended, lease.epoch if lease else None)
-        if self.halt_scopes and any(
-            isinstance(entry, transitions.START_ENTRY_TYPES) for entry in batch.entries
-        ):
-            raise Violation("I12", f"started under the halt {self.halt_scopes[0]}")
         return True
 
-    def commit_anywhere(self, batch: Batch, lease: Lease) -> None:
-        """Append an outcome that stays true, whatever was appended in between.
+    def take_lease(self, batch: Batch, holder: str) -> Lease:
+        """Take the lease with the entries of the batch.
 
         Raises:
-            StaleEpoch: the lease is not in force any more.
+            SeqConflict, HaltInForce: as for an append.
+            LeaseHeld: another holder is alive.
         """
-        append = self.store.append(
-            self.run, batch.entries, after=None, lease=lease, head=None, starts=False
-        )
-        self._apply_append(batch, run_now(append), lease.epoch)
-
-    def take_lease(self, holder: str) -> Lease | None:
-        """Take the lease; return None if it is not free."""
-        batch = self.make_batch()
-        if not isinstance(batch.add(TakeLease(holder=holder)), Accepted):
-            return None
-        self._is_drivable = None
-        run_now(self.store.record_heartbeat(holder, ttl=HEARTBEAT_TTL))
-        try:
-            lease, appended = run_now(
-                self.store.take_lease(
-                    self.run,
-                    batch.entries,
-                    after=Seq(batch.base.seq),
-                    holder=holder,
-                    head=build_head(batch.state),
-                )
+        lease, appended = run_now(
+            self.store.take_lease(
+                self.run,
+                batch.entries,
+                after=batch.base.seq,
+                holder=holder,
+                head=build_head(batch.state),
+                at=batch.now,
             )
-        except LeaseHeld:
-            return None
+        )
         self._apply_append(batch, appended, lease.epoch)
         return lease
+
+    def record_heartbeat(self, holder: str) -> None:
+        """Let the store treat the leases of `holder` as alive."""
+        self._is_drivable = None
+        run_now(self.store.record_heartbeat(holder, ttl=HEARTBEAT_TTL))
 
     def expire_lease(self, holder: str) -> None:
         """Let the store treat the heartbeat of `holder` as expired."""
@@ -243,12 +220,19 @@ class SimulatedJournal:
         """Return whether the heartbeat of `holder` is recent."""
         return holder in run_now(self.store.list_holders())
 
-    def save_snapshot(self) -> None:
-        """Store a snapshot of the current state."""
-        snapshot = Snapshot(
-            seq=Seq(self.state.seq), hash=self.hash, body=encode_snapshot(self.state)
-        )
-        run_now(self.store.save_snapshot(self.run, snapshot))
+    def check_session_state(self, state: State) -> None:
+        """Check that the state of a session is the fold of the journal, if it is up to date."""
+        if state.seq != self.state.seq or state is self.state:
+            return
+        if state != self.state:
+            raise Violation("I2", f"the session has another state at {state.seq}")
+        self.state = state  # an equal one: the next append of the session need not be folded
+
+    def save_snapshot(self, state: State) -> None:
+        """Store a snapshot of the state of a session, if it is up to date."""
+        if state.seq == self.state.seq:
+            snapshot = Snapshot(seq=state.seq, hash=self.hash, body=encode_snapshot(state))
+            run_now(self.store.save_snapshot(self.run, snapshot))
 
     def check_recovery(self) -> None:
         """Load the snapshot, fold the entries after it, and compare with the state."""
@@ -280,8 +264,10 @@ class SimulatedJournal:
         head, self.holder, self.wake_at = row.head, row.holder, row.head.wake_at
         if (head.phase, head.leased) != (self.state.phase, self.state.is_leased):
             raise Violation("I2", f"the stored head says {head.phase}, not {self.state.phase}")
+        if self.halt_scopes and any(isinstance(e, START_ENTRY_TYPES) for e in batch.entries):
+            raise Violation("I12", f"started under the halt {self.halt_scopes[0]}")
 
-    def _apply_entries(self, entries: tuple[Entry, ...], at: Micros) -> None:
+    def _apply_entries(self, entries: Sequence[Entry], at: Micros) -> None:
         try:
             for entry in entries:
                 self.state = evolve(self.state, entry, at)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 from random import Random
 from typing import Final
 
-Ready = Callable[[], bool] | None
-Steps = Generator[Ready, None, None]
+Condition = Callable[[], bool] | None
+Steps = Generator[Condition, None, None]
 Picker = Callable[[list["Thread"], int], "Thread"]
 
 PCT_STEPS: Final = 90
@@ -37,7 +37,7 @@ class Thread:
     def __init__(self, steps: Steps, process: Process) -> None:
         self.steps = steps
         self.process = process
-        self.ready: Ready = None
+        self.ready: Condition = None
         self.priority = 0.0
 
 

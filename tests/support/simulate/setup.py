@@ -298,11 +298,10 @@ class Setup(Struct, frozen=True, kw_only=True):
     clock_jumps: int
     shutdowns: int
     lease_grabs: int
-    lost_append_share: float  # of the appends of drivers whose reply is lost
+    store_failure_share: float  # of the operations of a worker's loop
     undo_failures: int
     model_failures: int
     lost_reply_share: float
-    batch_share: float
     snapshot_share: float
     client_sequences: tuple[tuple[str, ...], ...]
     worker_kills: int = 0  # of the program's killer tool
@@ -362,11 +361,10 @@ def draw_setup(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Ra
         clock_jumps=rng.choice((0, 0, 1, 2)),
         shutdowns=rng.choice((0, 0, 1)),
         lease_grabs=rng.choice((0, 0, 1)),
-        lost_append_share=rng.choice((0.0, 0.0, 0.0, 0.05)),
+        store_failure_share=rng.choice((0.0, 0.0, 0.05, 0.2)),
         undo_failures=rng.choice(theme.undo_failures),
         model_failures=rng.choice((0, 0, 0, 1, 2)),
         lost_reply_share=rng.choice((0.0, 0.3)),
-        batch_share=rng.choice((0.0, 0.5, 1.0)),
         snapshot_share=rng.choice((0.0, 0.0, 0.1)),
         client_sequences=tuple(
             rng.choice(theme.control_sequences) for _ in range(rng.randint(1, 4))

@@ -1,7 +1,9 @@
 """Run one schedule: its threads and faults, an operator who ends the run, and the checks."""
 
 from typing import Final
+from unittest.mock import patch
 
+from midrun.core import session
 from midrun.core.entries import ResidueAccepted
 from midrun.core.ids import Micros
 from midrun.core.state import State
@@ -10,11 +12,12 @@ from tests.support.simulate.checks import Violation
 from tests.support.simulate.checks.audit import audit, audit_running
 from tests.support.simulate.clients import Client, follow_feed, is_ended, list_open_asks
 from tests.support.simulate.dispatcher import check_for_orphaned_children
-from tests.support.simulate.driver import Driver
 from tests.support.simulate.environment import TICK_MICROS, Environment
 from tests.support.simulate.faults import Faults, lift_uncovered_run, wake_due_run
+from tests.support.simulate.journal import CheckedBatch
 from tests.support.simulate.scheduler import Process
 from tests.support.simulate.setup import Strategy
+from tests.support.simulate.worker import Worker
 
 STEPS_MAX: Final = 700
 DRAIN_STEPS_MAX: Final = 1500
@@ -59,7 +62,7 @@ class Simulation:
 
     def _start_driver(self) -> None:
         process = Process(f"w{len(self.faults.drivers) + 1}", "driver")
-        driver = Driver(self.env, process)
+        driver = Worker(self.env, process)
         self.faults.drivers.append(driver)
         self.env.spawn(driver.steps(), process)
 
@@ -69,6 +72,12 @@ class Simulation:
         Raises:
             Violation: a rule is broken.
         """
+        with patch.object(session, "Batch", CheckedBatch):
+            self._run_threads()
+            self._run_drain()
+        audit(self.env)
+
+    def _run_threads(self) -> None:
         env, scheduler = self.env, self.env.scheduler
         while scheduler.step_count < STEPS_MAX:
             enabled = scheduler.list_enabled()
@@ -78,18 +87,15 @@ class Simulation:
                 continue
             env.now = Micros(env.now + TICK_MICROS)
             scheduler.step(scheduler.pick(enabled))
-        try:
-            self._drain()
-        except Violation:
-            audit_running(env)  # an earlier violation explains more
-            raise
-        audit(env)
 
     def _advance_clock(self) -> bool:
         """Set the clock to the next timer; False if there is none."""
         env = self.env
+        for driver in self.faults.drivers:
+            if driver.loop is not None:
+                driver.loop.check_idle()
         times = [env.journal.wake_at] if env.journal.state.phase is not Phase.HALTED else []
-        times += [driver.wake_at for driver in self.faults.drivers if not driver.process.dead]
+        times += [driver.wake_at for driver in self.faults.drivers]
         ahead = [time for time in times if time is not None and time > env.now]
         if not ahead:
             return False
@@ -97,6 +103,13 @@ class Simulation:
         return True
 
     # ── the end of the run ────────────────────────────────────────────────────────────────
+
+    def _run_drain(self) -> None:
+        try:
+            self._drain()
+        except Violation:
+            audit_running(self.env)  # an earlier violation explains more
+            raise
 
     def _drain(self) -> None:
         """Stop faults and clients; only drivers and one operator continue."""
@@ -108,7 +121,6 @@ class Simulation:
             t for t in scheduler.threads if t.process.kind not in {"fault", "client"}
         ]
         for driver in self.faults.drivers:
-            driver.is_shutting_down = driver.is_shutting_down and not driver.process.dead
             if driver.process.dead:
                 env.journal.expire_lease(driver.process.name)
         if not any(self._is_available(driver) for driver in self.faults.drivers):
@@ -134,7 +146,7 @@ class Simulation:
         raise Violation("L1", f"the run does not end: {env.journal.state.phase}")
 
     @staticmethod
-    def _is_available(driver: Driver) -> bool:
+    def _is_available(driver: Worker) -> bool:
         return not (driver.process.dead or driver.is_shutting_down)
 
     def _wants_undo_retry(self) -> bool:

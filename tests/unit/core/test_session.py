@@ -5,9 +5,12 @@ There is no store. Each test plays the shell: it answers the operations by hand.
 
 from collections.abc import Sequence
 
-from midrun.core.controls import Cancel, Control, Halt, Pause
+import pytest
+from msgspec.structs import replace
+
+from midrun.core.controls import Cancel, Control, Halt, Lift, Pause, Say
 from midrun.core.driver_inputs import AskPerson, CloseCall, DriverInput, TakeLease
-from midrun.core.effects import AbortCall
+from midrun.core.effects import AbortCall, EvaluateStopCondition
 from midrun.core.entries import (
     AskOpened,
     CallDone,
@@ -22,7 +25,7 @@ from midrun.core.entries import (
     RunPaused,
 )
 from midrun.core.ids import CallId, Epoch, Micros, Seq
-from midrun.core.scheduler import reserve_nothing, start_all
+from midrun.core.scheduler import reserve_nothing
 from midrun.core.session import (
     AppendBatch,
     Appended,
@@ -43,10 +46,11 @@ from midrun.core.session import (
     WaitForNews,
     WaitForStore,
 )
+from midrun.core.stops import Custom
 from midrun.core.values import Phase, Reply, RequestedCall
 from midrun.testing.scenario import LEASED_RUN, START_TIME, Scenario, given
 
-E1, C1, C2 = Epoch(1), CallId("c1"), CallId("c2")
+E1, C1, C2, C3 = Epoch(1), CallId("c1"), CallId("c2"), CallId("c3")
 MAIL = RequestedCall(tool="mail", args={})
 OPERATOR_HALT = Halt(scope="all")
 
@@ -57,8 +61,11 @@ class Shell:
     def __init__(self, run: Scenario | None = None) -> None:
         self.journal = run or given(LEASED_RUN[0])
         self.now = START_TIME
+        self.may_start = True
         take = TakeLease(holder="w1", agent_fingerprint="")
-        self.session = Session(self.journal.state, take, reserve_nothing, start_all)
+        self.session = Session(
+            self.journal.state, take, reserve_nothing, lambda *_: self.may_start
+        )
 
     def ready(self, *inputs: DriverInput, hooks_running: bool = False) -> Step:
         """Begin a turn with these inputs."""
@@ -77,10 +84,18 @@ class Shell:
         self.journal = self.journal.follows(operation.batch.entries)
         return operation
 
-    def send(self, control: Control) -> Seq:
-        """Append a control, as another process does; return its seq."""
-        self.journal = self.journal.when(control)
+    def send(self, new_input: Control | TakeLease) -> Seq:
+        """Append a control or take the lease, as another process does; return its seq."""
+        self.journal = self.journal.when(new_input)
         return self.journal.state.seq
+
+    def lose(self, *inputs: DriverInput) -> Operation:
+        """Begin a turn whose append is not answered; return the operation."""
+        operation = self.ready(*inputs).operation
+        assert isinstance(operation, AppendBatch)
+        step = self.session.receive(NotAppended(reason="unknown"), self.now)
+        assert (step.operation, step.appended, step.settled_count) == (WaitForStore(), (), 0)
+        return operation
 
     def read(self, operation: Operation) -> Step:
         """Read the journal for the session."""
@@ -178,6 +193,25 @@ def test_the_announcement_of_our_own_append_ends_no_wait() -> None:
     assert not shell.session.notice(JournalGrew(seq=shell.journal.state.seq))
 
 
+def test_the_announcement_of_an_entry_that_was_read_ends_no_wait() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.ready(shell.reply(MAIL))
+    seq = shell.send(Pause())
+    shell.session.receive(NotAppended(reason="conflict"), shell.now)
+    shell.read(shell.ready(shell.reply(MAIL)).operation)
+    assert not shell.session.notice(JournalGrew(seq=seq))
+
+
+def test_announcements_may_come_in_any_order() -> None:
+    shell = Shell()
+    shell.take_lease()
+    seq = shell.send(Pause())
+    assert shell.session.notice(JournalGrew(seq=seq))
+    assert not shell.session.notice(JournalGrew(seq=Seq(1)))
+    assert shell.session.is_behind
+
+
 def test_a_control_that_is_announced_during_a_read_is_read_next() -> None:
     """A failed append has left the session with a seq that does not exist."""
     shell = Shell()
@@ -238,6 +272,74 @@ def test_a_batch_whose_reply_was_lost_and_that_is_not_in_the_journal_is_decided_
     assert isinstance(shell.ready(shell.reply(MAIL)).operation, AppendBatch)
 
 
+def test_a_batch_that_is_appended_after_the_read_is_recognized() -> None:
+    """A server may finish an append although it has lost its client."""
+    shell = Shell()
+    shell.take_lease()
+    first = shell.lose(shell.reply(MAIL))
+    assert shell.read(shell.ready(shell.reply(MAIL)).operation).settled_count == 0
+    shell.ready(shell.reply(MAIL), shell.reply(MAIL))
+    shell.write(first)
+    shell.session.receive(NotAppended(reason="conflict"), shell.now)
+    step = shell.read(shell.ready(shell.reply(MAIL), shell.reply(MAIL)).operation)
+    assert kinds(step.appended) == [CallDone, CallStarted]
+    assert step.settled_count == 1
+    assert step.has_changed
+
+
+def test_of_two_batches_without_a_reply_the_one_in_the_journal_is_recognized() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.append(shell.ready(shell.reply(MAIL, MAIL)).operation)
+    mails = [CloseCall(epoch=E1, outcome=CallDone(call=call)) for call in (C2, C3)]
+    shell.lose(mails[0])
+    shell.read(shell.ready(*mails).operation)
+    shell.write(shell.lose(*mails))
+    step = shell.read(shell.ready(*mails).operation)
+    assert kinds(step.appended) == [CallDone, CallDone, CallStarted]
+    assert step.settled_count == 2
+
+
+def test_a_batch_that_another_writer_has_overtaken_is_not_recognized_later() -> None:
+    """The same entry may be written again, by another process and for another reason."""
+    shell = Shell()
+    shell.take_lease()
+    late = CloseCall(epoch=Epoch(9), outcome=CallDone(call=C1))
+    shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    shell.lose(late)
+    shell.send(Say(text="Hello"))
+    assert shell.read(shell.ready(late).operation).settled_count == 0
+    shell.ready(late)
+    shell.send(OPERATOR_HALT)
+    shell.session.receive(NotAppended(reason="conflict"), shell.now)
+    assert shell.read(shell.ready(late).operation).settled_count == 0
+
+
+def test_a_late_input_of_a_batch_whose_reply_was_lost_is_reported() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.write(shell.lose(shell.reply(MAIL), shell.reply(MAIL)))
+    step = shell.read(shell.ready().operation)
+    assert (step.settled_count, step.late) == (2, frozenset({1}))
+
+
+def test_calls_are_not_made_if_another_worker_has_the_lease_after_a_lost_reply() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.write(shell.lose(shell.reply(MAIL)))
+    shell.send(TakeLease(holder="w2"))
+    step = shell.read(shell.ready().operation)
+    assert (step.appended, step.settled_count) == ((), 1)
+
+
+def test_a_session_ends_when_another_worker_has_taken_the_lease() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.session.notice(JournalGrew(seq=shell.send(TakeLease(holder="w2"))))
+    shell.read(shell.ready().operation)
+    assert shell.ready(shell.reply(MAIL)).operation == Finish()
+
+
 def test_a_lease_whose_reply_was_lost_is_taken_again() -> None:
     shell = Shell()
     shell.write(shell.ready().operation)
@@ -260,6 +362,18 @@ def test_a_retry_time_that_passes_during_the_append_is_not_forgotten() -> None:
     step = shell.session.receive(Appended(at=START_TIME, epoch=E1), shell.now)
     assert step.operation == WaitForNews(until=retry_at)
     assert kinds(shell.append(shell.ready().operation).appended) == [CallStarted]
+
+
+def test_a_retry_that_must_wait_for_something_else_does_not_make_the_session_spin() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.may_start = False
+    retry_at = Micros(shell.now + 5)
+    failed = CallFailed(call=C1, error="529", transient=True, retry_at=retry_at)
+    step = shell.append(shell.ready(CloseCall(epoch=E1, outcome=failed)).operation)
+    assert step.operation == WaitForNews(until=retry_at)
+    shell.now = retry_at
+    assert shell.ready().operation == WaitForNews(until=None)
 
 
 def test_an_input_whose_call_was_closed_without_it_is_late() -> None:
@@ -323,9 +437,41 @@ def test_a_run_that_is_not_taken_yet_is_halted_without_a_lease() -> None:
     operation = shell.ready().operation
     assert isinstance(operation, AppendBatch)
     assert operation.lease == "none"
-    assert shell.append(operation).operation == Proceed()
+    step = shell.append(operation)
+    assert step.operation == Proceed()
+    assert step.has_changed
     assert shell.ready().operation == Finish()
     assert shell.journal.state.phase is Phase.HALTED
+
+
+def test_a_run_that_is_lifted_before_it_is_taken_is_not_halted_again() -> None:
+    shell = Shell()
+    shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    shell.append(shell.ready().operation)
+    shell.session.notice(JournalGrew(seq=shell.send(Lift())))
+    shell.read(shell.ready().operation)
+    operation = shell.ready().operation
+    assert isinstance(operation, AppendBatch)
+    assert operation.lease == "take"
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_halt_that_is_recorded_is_not_recorded_again_after_a_lift(
+    is_answered: bool,
+) -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    if is_answered:
+        shell.append(shell.ready().operation)
+    else:
+        shell.write(shell.lose())
+        shell.read(shell.ready().operation)
+    shell.session.notice(JournalGrew(seq=shell.send(Lift())))
+    shell.read(shell.ready().operation)
+    step = shell.ready(shell.reply(text="done"))
+    assert isinstance(step.operation, AppendBatch)
+    assert RunHalted not in kinds(step.operation.batch.entries)
 
 
 def test_timers_are_appended_without_the_lease_and_before_the_inputs() -> None:
@@ -395,6 +541,41 @@ def test_a_worker_that_stands_down_waits_for_a_check_too() -> None:
     assert isinstance(step.operation, WaitForNews)
 
 
+def test_a_worker_that_stands_down_stops_its_calls_before_it_waits_for_the_store() -> None:
+    shell = Shell()
+    shell.take_lease()
+    shell.session.notice(StandDownRequested(reason="shutdown"))
+    assert shell.ready(shell.reply(MAIL)).stops_calls
+    shell.session.receive(NotAppended(reason="unavailable"), shell.now)
+    step = shell.ready(shell.reply(MAIL))
+    assert isinstance(step.operation, ReadJournal)
+    assert step.stops_calls
+
+
+def test_a_worker_that_stands_down_takes_no_lease() -> None:
+    shell = Shell()
+    shell.session.notice(StandDownRequested(reason="shutdown"))
+    assert shell.ready().operation == Finish()
+
+
+def test_a_worker_that_stands_down_evaluates_no_stop_condition() -> None:
+    started = replace(LEASED_RUN[0], stop=Custom("judge"))
+    shell = Shell(given(started))
+    assert shell.take_lease().effects == (EvaluateStopCondition(name="judge"),)
+    shell.session.notice(StandDownRequested(reason="shutdown"))
+    assert shell.ready(hooks_running=True).effects == ()
+
+
+def test_a_worker_that_stands_down_repeats_no_attempt() -> None:
+    shell = Shell()
+    shell.take_lease()
+    retry_at = Micros(shell.now + 5)
+    failed = CallFailed(call=C1, error="529", transient=True, retry_at=retry_at)
+    shell.append(shell.ready(CloseCall(epoch=E1, outcome=failed)).operation)
+    shell.session.notice(StandDownRequested(reason="shutdown"))
+    assert shell.ready(hooks_running=True).operation == WaitForNews(until=None)
+
+
 def test_nothing_is_read_or_appended_after_the_lease_is_lost() -> None:
     shell = Shell()
     shell.take_lease()
@@ -402,13 +583,17 @@ def test_nothing_is_read_or_appended_after_the_lease_is_lost() -> None:
     assert shell.session.notice(LeaseLost())
     assert shell.append(operation).operation == Finish()
     assert shell.ready(shell.reply(MAIL)).operation == Finish()
-
-
-def test_the_state_has_the_time_that_the_store_has_stamped() -> None:
     shell = Shell()
+    shell.session.notice(LeaseLost())
+    assert shell.ready().operation == Finish()
+
+
+@pytest.mark.parametrize("stamped_at", [START_TIME, START_TIME + 5, START_TIME + 7])
+def test_the_state_has_the_time_that_the_store_has_stamped(stamped_at: int) -> None:
+    shell = Shell()
+    shell.now = Micros(START_TIME + 5)
     operation = shell.ready().operation
     assert isinstance(operation, AppendBatch)
-    later = Micros(shell.now + 7)
-    shell.journal = shell.journal.at(later).follows(operation.batch.entries)
-    shell.session.receive(Appended(at=later, epoch=E1), shell.now)
+    shell.journal = shell.journal.at(stamped_at).follows(operation.batch.entries)
+    shell.session.receive(Appended(at=Micros(stamped_at), epoch=E1), shell.now)
     assert shell.session.state == shell.journal.state

@@ -121,10 +121,11 @@ class InterceptedStore(MemoryStore):
         holder: str,
         head: Head,
         limits: Mapping[str, int] | None = None,
+        at: Micros | None = None,
     ) -> tuple[Lease, AppendResult]:
         await _run_first(self._before, entries)
         result = await super().take_lease(
-            run, entries, after=after, holder=holder, head=head, limits=limits
+            run, entries, after=after, holder=holder, head=head, limits=limits, at=at
         )
         await _run_first(self._after, entries)
         return result

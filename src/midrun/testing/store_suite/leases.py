@@ -94,6 +94,29 @@ class LeaseTests(StoreSuiteFixtures):
             await store.append(RUN, [make_call_done()], after=None, lease=old, head=None)
         await store.append(RUN, [make_call_done()], after=None, lease=new, head=None)
 
+    async def test_entries_have_the_time_of_their_decision(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        """An approval that expires between the decision and the append was still valid."""
+        await create_run(store)
+        decided_at = Micros(clock() + 1)
+        clock.move(2)
+        taken = LeaseTaken(epoch=Epoch(1), holder="a")
+        lease, appended = await store.take_lease(
+            RUN, [taken], after=Seq(1), holder="a", head=RUNNING_HEAD, at=decided_at
+        )
+        assert appended.at == decided_at
+        for at in (decided_at, Micros(decided_at - 1)):  # the time of a journal never decreases
+            appended = await store.append(
+                RUN,
+                [make_call_done()],
+                after=appended.seq,
+                lease=lease,
+                head=RUNNING_HEAD,
+                at=at,
+            )
+            assert appended.at == decided_at
+
     async def test_a_head_without_a_driver_gives_the_lease_back(self, store: Store) -> None:
         await create_run(store)
         await store.record_heartbeat("a", ttl=LEASE_TTL)

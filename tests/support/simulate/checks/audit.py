@@ -32,7 +32,7 @@ from tests.support.simulate.checks.replies import check_messages, check_replies
 from tests.support.simulate.environment import Environment
 
 REFUSALS_MAX: Final = 40
-"""More refused driver inputs per schedule mean that a driver repeats one without end."""
+"""More late inputs and conflicts per schedule mean that one is repeated without end."""
 
 
 def audit(env: Environment) -> None:
@@ -50,9 +50,9 @@ def audit(env: Environment) -> None:
     check_worker_deaths(env, records)
     check_check_denials(records)
     check_conversation(env, records)
-    refused = env.journal.refusal_counts.total() + env.journal.conflict_count
-    if refused > REFUSALS_MAX + len(records):
-        raise Violation("L5", f"{refused} refused inputs: {env.journal.refusal_counts}")
+    late, conflicts = env.journal.late_count, env.journal.conflict_count
+    if late + conflicts > REFUSALS_MAX + len(records):
+        raise Violation("L5", f"{late} inputs were late, {conflicts} appends conflicted")
 
 
 def audit_running(env: Environment) -> list[Record]:
