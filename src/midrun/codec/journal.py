@@ -125,12 +125,16 @@ def encode_entry(entry: Entry, limits: JsonLimits = DEFAULT_LIMITS) -> bytes:
 
     All fields are checked, and the bytes are decoded once and compared. msgspec does not
     validate a struct when it is built, and it encodes some wrong values: bytes as base64 text.
+    An entry that `keep_encoded` has seen is not encoded again.
 
     Raises:
         NotJson: JSON cannot represent a field, or it has the wrong type. Any exception of the
             code of such a value becomes this one.
         TooLarge: the entry is longer than `limits.max_bytes`.
     """
+    kept = _ENCODED_ENTRIES.pop(id(entry), None)
+    if kept is not None and kept[0] is entry and len(kept[1]) <= limits.max_bytes:
+        return kept[1]
     try:
         sound = _normalize_struct(entry, limits)
         body, same = _encode_struct(sound, limits)
@@ -143,6 +147,24 @@ def encode_entry(entry: Entry, limits: JsonLimits = DEFAULT_LIMITS) -> bytes:
     if len(body) > limits.max_bytes:
         raise TooLarge("$", len(body), limits.max_bytes)
     return body
+
+
+def keep_encoded(entry: Entry, body: bytes) -> None:
+    """Keep the text of an entry until a store encodes the same object.
+
+    The driver encodes each outcome to find out whether it can be stored, and decides on it
+    next. The store gets the entry a moment later and would do all of it again.
+    """
+    _ENCODED_ENTRIES[id(entry)] = entry, body
+    if len(_ENCODED_ENTRIES) > ENCODED_MAX_ENTRIES:
+        del _ENCODED_ENTRIES[next(iter(_ENCODED_ENTRIES))]
+
+
+ENCODED_MAX_ENTRIES: Final = 256
+"""Outcomes that wait for their append; the text of the oldest is dropped, not the outcome."""
+
+_ENCODED_ENTRIES: Final[dict[int, tuple[Entry, bytes]]] = {}
+"""`id()` of an entry → the entry, kept alive so that no other gets its id, and its text."""
 
 
 def prepare_entry(
@@ -196,6 +218,9 @@ def _encode_struct(sound: Struct, limits: JsonLimits) -> tuple[bytes, bool]:
     The text of prepared data is inserted unchanged and not read back: it was made from plain
     data. For the comparison these fields are left out.
     """
+    if not _PREPARED_TEXTS:  # only large data is prepared
+        body = _ENCODER.encode(sound)
+        return body, _ENTRY_DECODER.decode(body) == sound
     ready: dict[str, object] = {}
     for name, _, free in _list_walked_fields(type(sound)):
         if free and (text := _find_prepared_text(getattr(sound, name))) is not None:
@@ -308,12 +333,18 @@ def _normalize_struct(value: _StructT, limits: JsonLimits) -> _StructT:
         held = getattr(value, name)
         if held is usual or held is None:
             continue
+        if type(held) is int and -INTEGER_MAX <= held <= INTEGER_MAX:
+            continue  # most fields that are left: without a call
         try:
-            if free and _find_prepared_text(held) is not None:
+            if free and _PREPARED_TEXTS and _find_prepared_text(held) is not None:
                 continue
-            sound = (
-                normalize_json(held, limits=limits) if free else _normalize_value(held, limits)
-            )
+            sound: object
+            if free:
+                sound = normalize_json(held, limits=limits)
+            elif isinstance(held, Struct):
+                sound = _normalize_struct(held, limits)
+            else:
+                sound = _normalize_value(held, limits)
         except NotJson as refusal:
             raise NotJson(f"$.{name}{refusal.path[1:]}", refusal.problem) from None
         if sound is not held:

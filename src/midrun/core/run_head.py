@@ -60,6 +60,8 @@ def build_head(state: State) -> Head:
 
 
 def _list_addressees(state: State) -> tuple[str, ...]:
+    if not state.open_asks:
+        return ()
     audiences = {state.asks[number - 1].audience for number in state.open_asks}
     return tuple(sorted(a.removeprefix("user:") for a in audiences if a.startswith("user:")))
 

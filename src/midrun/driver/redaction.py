@@ -253,6 +253,14 @@ class RunSecrets:
             return use
         return replace(use, args=args, why=why, refused=refused)
 
+    def is_clean_reply(self, reply: Reply) -> bool:
+        """Tell whether `redact_reply` certainly returns `reply` itself."""
+        is_clean = self.redactor.is_clean
+        for use in reply.uses:
+            if use.why or use.refused or use.traits.secret or not is_clean(use.args):
+                return False
+        return not (reply.thinking or reply.opaque) and is_clean(reply.text, MODEL_TEXT_SCOPE)
+
     def redact_reply(self, reply: Reply) -> Steps[Reply]:
         """Redact the reply of a model."""
         uses: list[RequestedCall] = []
@@ -345,6 +353,8 @@ def _find_candidates(text: str, known: list[tuple[str, str]]) -> Steps[list[tupl
 
 def has_placeholder(value: Json) -> bool:
     """Tell whether a text in `value` has a placeholder."""
+    if not value:
+        return False
     return any(PLACEHOLDER_PREFIX in text for text in _iter_texts(value))
 
 
@@ -401,11 +411,12 @@ async def redact_struct(
     secret_registry: SecretRegistry, run: RunId, struct: StructT
 ) -> StructT:
     """Redact a driver input, a control or an entry; search a large value in slices."""
-    return (
-        await run_in_slices(_redact_struct_in_steps(secret_registry.get_run(run), struct))
-        if secret_registry.is_enabled
-        else struct
-    )
+    if not secret_registry.is_enabled:
+        return struct
+    secrets = secret_registry.get_run(run)
+    if _is_clean(secrets, struct):
+        return struct
+    return await run_in_slices(_redact_struct_in_steps(secrets, struct))
 
 
 def redact_struct_now(secret_registry: SecretRegistry, run: RunId, struct: StructT) -> StructT:
@@ -415,6 +426,24 @@ def redact_struct_now(secret_registry: SecretRegistry, run: RunId, struct: Struc
         if secret_registry.is_enabled
         else struct
     )
+
+
+def _is_clean(secrets: RunSecrets, struct: Struct) -> bool:
+    """Tell whether a struct certainly has no secret; False if it needs a search."""
+    is_clean = secrets.redactor.is_clean
+    for name in _list_searched_fields(type(struct)):
+        value: object = getattr(struct, name)
+        if not value:
+            continue
+        if isinstance(value, Reply):
+            if not secrets.is_clean_reply(value):
+                return False
+        elif name in STRUCT_FIELDS:
+            if not _is_clean(secrets, cast("Struct", value)):
+                return False
+        elif name not in TOOL_DATA_FIELDS or not is_clean(value):
+            return False
+    return True
 
 
 def _redact_struct_in_steps(secrets: RunSecrets, struct: StructT) -> Steps[StructT]:

@@ -12,9 +12,9 @@ its own.
    conflicts.
 2. The worker calls `journal_grew`: at once if the control came through this process, else when
    the notification of the store arrives. The loop wakes up and reads the entry.
-3. `list_effects` returns `AbortCall`, which needs no entry. `CallDispatcher.apply` cancels the
-   scope of the call and starts its grace. The code that waits in that scope stops the tool: it
-   cancels the task, or sends SIGTERM. A thread cannot be stopped.
+3. `list_effects` returns `AbortCall`, which needs no entry. `CallDispatcher.apply` aborts the
+   call and starts its grace. An async tool is cancelled, a process gets SIGTERM. A thread
+   cannot be stopped.
 4. The tool ends within its grace, with any outcome. Or the dispatcher abandons it after the
    grace, as *unknown*. Either way a driver input wakes the loop, which appends the outcome
    together with the start of the first undo.

@@ -10,7 +10,7 @@ from typing import Final, TypeVar, cast
 from anyio.lowlevel import cancel_shielded_checkpoint
 from msgspec.structs import replace
 
-from midrun.codec.journal import encode_entry, prepare_entry
+from midrun.codec.journal import encode_entry, keep_encoded, prepare_entry
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import JsonLimits
 from midrun.core.driver_inputs import AskPerson, CloseCall, DriverInput, FailRun, SettleCall
@@ -98,7 +98,7 @@ async def make_storable(entry: EntryT) -> EntryT:
     # Most entries are small and encoded in one go. The limit makes a large one fail early,
     # before it has blocked the event loop.
     try:
-        encode_entry(entry, QUICK_LIMITS)
+        keep_encoded(entry, encode_entry(entry, QUICK_LIMITS))
     except TooLarge:
         return cast("EntryT", await run_in_slices(prepare_entry(entry)))
     return entry

@@ -173,7 +173,7 @@ class LocalWorker:
             ):
                 self._task_group = tasks
                 self._heartbeat.on_renewed = zygote.set_deadline
-                user_tasks = UserTasks()
+                user_tasks = UserTasks(tasks)
                 self._context = DriverContext(
                     store=self._store,
                     heartbeat=self._heartbeat,
