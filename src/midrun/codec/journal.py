@@ -120,12 +120,17 @@ _DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionErro
 """The exceptions that decoding of arbitrary bytes can raise."""
 
 
-def encode_entry(entry: Entry, limits: JsonLimits = DEFAULT_LIMITS) -> bytes:
+def encode_entry(
+    entry: Entry, limits: JsonLimits = DEFAULT_LIMITS, *, keep: bool = False
+) -> bytes:
     """Encode `entry` as canonical JSON, for `format_line`.
 
     All fields are checked, and the bytes are decoded once and compared. msgspec does not
     validate a struct when it is built, and it encodes some wrong values: bytes as base64 text.
-    An entry that `keep_encoded` has seen is not encoded again.
+
+    With `keep`, the text is kept until the same object is encoded again, once: the driver
+    encodes each outcome to find out whether it can be stored, and a moment later the store
+    gets it and would do all of it again.
 
     Raises:
         NotJson: JSON cannot represent a field, or it has the wrong type. Any exception of the
@@ -137,7 +142,11 @@ def encode_entry(entry: Entry, limits: JsonLimits = DEFAULT_LIMITS) -> bytes:
         return kept[1]
     try:
         sound = _normalize_struct(entry, limits)
-        body, same = _encode_struct(sound, limits)
+        if _PREPARED_TEXTS:  # only the text of large data is prepared
+            body, same = _encode_prepared(sound, limits)
+        else:
+            body = _ENCODER.encode(sound)
+            same = _ENTRY_DECODER.decode(body) == sound
     except (NotJson, TooLarge):
         raise
     except Exception as error:
@@ -146,18 +155,11 @@ def encode_entry(entry: Entry, limits: JsonLimits = DEFAULT_LIMITS) -> bytes:
         raise NotJson("$", f"a field of {type(entry).__name__} has a value of another type")
     if len(body) > limits.max_bytes:
         raise TooLarge("$", len(body), limits.max_bytes)
+    if keep:
+        _ENCODED_ENTRIES[id(entry)] = entry, body
+        if len(_ENCODED_ENTRIES) > ENCODED_MAX_ENTRIES:
+            del _ENCODED_ENTRIES[next(iter(_ENCODED_ENTRIES))]
     return body
-
-
-def keep_encoded(entry: Entry, body: bytes) -> None:
-    """Keep the text of an entry until a store encodes the same object.
-
-    The driver encodes each outcome to find out whether it can be stored, and decides on it
-    next. The store gets the entry a moment later and would do all of it again.
-    """
-    _ENCODED_ENTRIES[id(entry)] = entry, body
-    if len(_ENCODED_ENTRIES) > ENCODED_MAX_ENTRIES:
-        del _ENCODED_ENTRIES[next(iter(_ENCODED_ENTRIES))]
 
 
 ENCODED_MAX_ENTRIES: Final = 256
@@ -212,15 +214,12 @@ def _find_prepared_text(value: object) -> bytes | None:
     return found[1] if found is not None and found[0] is value else None
 
 
-def _encode_struct(sound: Struct, limits: JsonLimits) -> tuple[bytes, bool]:
+def _encode_prepared(sound: Struct, limits: JsonLimits) -> tuple[bytes, bool]:
     """Encode a checked struct, and tell whether it reads back equal.
 
     The text of prepared data is inserted unchanged and not read back: it was made from plain
     data. For the comparison these fields are left out.
     """
-    if not _PREPARED_TEXTS:  # only large data is prepared
-        body = _ENCODER.encode(sound)
-        return body, _ENTRY_DECODER.decode(body) == sound
     ready: dict[str, object] = {}
     for name, _, free in _list_walked_fields(type(sound)):
         if free and (text := _find_prepared_text(getattr(sound, name))) is not None:
@@ -343,6 +342,8 @@ def _normalize_struct(value: _StructT, limits: JsonLimits) -> _StructT:
                 sound = normalize_json(held, limits=limits)
             elif isinstance(held, Struct):
                 sound = _normalize_struct(held, limits)
+            elif type(held) is tuple:
+                sound = _normalize_items(held, limits)
             else:
                 sound = _normalize_value(held, limits)
         except NotJson as refusal:

@@ -355,7 +355,7 @@ def may_hold_secret(text: str) -> bool:
 
 
 def has_needle(text: str) -> bool:
-    """Tell whether a secret may be in a short text by its shape."""
+    """Tell whether a short text may have a secret by its shape, whatever name it has."""
     if "gh" in text:
         return True
     for needle in _NEEDLES:  # noqa: SIM110 - `any` with a generator takes twice as long

@@ -49,7 +49,7 @@ def build_head(state: State) -> Head:
         owner=spec.by,
         attention=find_attention_reason(state),
         asks=len(state.open_asks),
-        addressees=_list_addressees(state),
+        addressees=_list_addressees(state) if state.open_asks else (),
         step=state.meter.steps,
         cost=state.meter.spent.cost,
         tokens=state.meter.spent.tokens,
@@ -60,8 +60,6 @@ def build_head(state: State) -> Head:
 
 
 def _list_addressees(state: State) -> tuple[str, ...]:
-    if not state.open_asks:
-        return ()
     audiences = {state.asks[number - 1].audience for number in state.open_asks}
     return tuple(sorted(a.removeprefix("user:") for a in audiences if a.startswith("user:")))
 

@@ -9,6 +9,7 @@ there. A full tail is pushed into the tree, which gets a new root when it is ful
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -50,8 +51,10 @@ class Vector(Generic[T]):
         return self.size
 
     def __iter__(self) -> Iterator[T]:
-        for start in range(0, self.size, _LEAF_WIDTH):
-            yield from self._leaf(start)
+        # A generator over the items would be resumed for each of them, this one for each leaf.
+        return chain.from_iterable(
+            self._leaf(start) for start in range(0, self.size, _LEAF_WIDTH)
+        )
 
     def __getitem__(self, index: int) -> T:
         newest = index - self._tail_at

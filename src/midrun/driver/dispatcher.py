@@ -41,7 +41,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import anyio
 from msgspec import Struct
@@ -289,11 +289,8 @@ class CallDispatcher:
         if in_flight.abandoned or self._is_closed:
             self._context.task_group.start_soon(self._record_late, in_flight, driver_input)
         else:
-            self._submit(driver_input, in_flight)
-
-    def _submit(self, driver_input: DriverInput, in_flight: InFlightCall | None = None) -> None:
-        self.pending_inputs.append(PendingInput(driver_input, in_flight))
-        self._wakeup.set()
+            self.pending_inputs.append(PendingInput(driver_input, in_flight))
+            self._wakeup.set()
 
     async def _make_call(self, in_flight: InFlightCall, state: State) -> DriverInput | None:
         context, agent, epoch = self._context, self._agent, self.epoch
@@ -330,11 +327,11 @@ class CallDispatcher:
         self._last_plan = (state.seq, items)
         # Redact without yielding to the event loop: the plan of another call must not be
         # submitted in between.
-        self._submit(
-            redact_struct_now(
-                self._context.secret_registry, self._run_id, SetPlan(epoch=epoch, items=items)
-            )
+        set_plan = redact_struct_now(
+            self._context.secret_registry, self._run_id, SetPlan(epoch=epoch, items=items)
         )
+        self.pending_inputs.append(PendingInput(set_plan))
+        self._wakeup.set()
         return CloseCall(epoch=epoch, outcome=CallDone(call=call.id, result=format_plan(items)))
 
     async def _save_progress(self, call: CallId, progress: Json) -> None:
@@ -363,9 +360,12 @@ class CallDispatcher:
     @property
     def has_hooks_running(self) -> bool:
         """Whether a check or a custom stop condition runs; the journal does not show those."""
-        return bool(self._evaluating_stops) or any(
-            operation == "check" for _, operation in self._in_flight
-        )
+        if self._evaluating_stops:
+            return True
+        for _, operation in self._in_flight:  # noqa: SIM110 - asked twice in each turn of a run
+            if operation == "check":
+                return True
+        return False
 
     def stop_unwanted_hooks(
         self, effects: Sequence[DriverEffect], state: State, *, is_leaving: bool
@@ -375,8 +375,6 @@ class CallDispatcher:
         The run is being paused, say. It must not come to rest while user code runs, so the run
         loop waits for their end; see `has_hooks_running`.
         """
-        if not self.has_hooks_running:
-            return
         wanted = {effect.call for effect in effects if isinstance(effect, CheckCall)}
         for (call, operation), in_flight in self._in_flight.items():
             if operation == "check" and call not in wanted:
@@ -401,14 +399,9 @@ class CallDispatcher:
         """
         # A pause is passed on to child runs. If it is withdrawn, `list_effects` returns no more
         # `ControlChild` for the call, and the child has to be resumed.
-        controlled = {effect.call for effect in effects if isinstance(effect, ControlChild)}
         for candidate in self._in_flight.values():
-            if candidate.call.id not in controlled and candidate.forget_pause():
-                # The task that waits for the child may have seen it paused, and waits for the
-                # next change: have it look again, so that it resumes the child.
-                self._context.change_notifier.notify(
-                    make_child_id(self._run_id, candidate.call.id)
-                )
+            if candidate.sent_control is not None:
+                self._forget_withdrawn_pause(candidate, effects)
         for effect in effects:
             match effect:
                 case AbortCall(call=call, reason=because):
@@ -431,6 +424,16 @@ class CallDispatcher:
                 case _:
                     continue
 
+    def _forget_withdrawn_pause(
+        self, in_flight: InFlightCall, effects: Sequence[DriverEffect]
+    ) -> None:
+        call = in_flight.call.id
+        controlled = {effect.call for effect in effects if isinstance(effect, ControlChild)}
+        if call not in controlled and in_flight.forget_pause():
+            # The task that waits for the child may have seen it paused, and waits for the
+            # next change: have it look again, so that it resumes the child.
+            self._context.change_notifier.notify(make_child_id(self._run_id, call))
+
     async def _evaluate_stop(self, name: str, state: State) -> None:
         verdict: RecordStopVerdict | FailRun | None = None
         evaluation = self._evaluating_stops[name]
@@ -444,10 +447,9 @@ class CallDispatcher:
         if self._evaluating_stops.get(name) is not evaluation:
             return  # abandoned
         del self._evaluating_stops[name]
-        if verdict is None:  # it was stopped; the condition is evaluated again later
-            self._wakeup.set()
-        elif not self._is_closed:
-            self._submit(verdict)
+        if verdict is not None and not self._is_closed:
+            self.pending_inputs.append(PendingInput(verdict))
+        self._wakeup.set()  # if it was stopped, the condition is evaluated again later
 
     async def _abandon_stop(self, name: str, evaluation: "StopEvaluation") -> None:
         """Wait no longer than the grace for a stop condition that does not stop."""
@@ -499,10 +501,11 @@ class CallDispatcher:
         in_flight.abandoned = True
         del self._in_flight[call, in_flight.operation]
         overdue = in_flight.overdue_input if reason == OVERDUE_REASON else None
-        if in_flight.operation == "check" and overdue is None:
-            self._wakeup.set()  # there is no outcome: the call stays unknown
-        else:
-            self._submit(overdue or _make_unknown(self.epoch, in_flight))
+        # A check that is abandoned has no outcome: its call stays unknown.
+        if in_flight.operation != "check" or overdue is not None:
+            unknown = overdue or _make_unknown(self.epoch, in_flight)
+            self.pending_inputs.append(PendingInput(unknown))
+        self._wakeup.set()
 
     def begin_shutdown(self) -> None:
         """Stop calls that are safe to repeat at once, and let others finish for a grace.
@@ -648,7 +651,7 @@ class SaveWaiter:
         self.is_durable = False
 
 
-class PendingInput(NamedTuple):
+class PendingInput(Struct, frozen=True):
     """A driver input on its way to the journal, and the call that it comes from."""
 
     driver_input: DriverInput

@@ -180,7 +180,7 @@ def _complete_uses(agent: Agent, reply: Reply) -> Reply:
 
     The first call beyond the limit is kept as refused, so that the model is told about it.
     """
-    uses = tuple(agent.complete_use(use) for use in reply.uses[:REPLY_MAX_CALLS])
+    uses = tuple(map(agent.complete_use, reply.uses[:REPLY_MAX_CALLS]))
     if dropped := reply.uses[REPLY_MAX_CALLS:]:
         problem = f"not made, nor were {len(dropped) - 1} more that followed: {TOO_MANY_CALLS}"
         uses = (*uses, RequestedCall(tool=dropped[0].tool, refused=problem))

@@ -76,8 +76,9 @@ async def call_tool(
     if call.approval is not None and call.traits.version != tool.traits.version:
         problem = "not executed: the tool has changed since a person approved this call"
         return CloseCall(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
-    if context.secret_registry.has_lost_secrets(
-        state.run, [call.use.args, call.question_answer]
+    if context.secret_registry.has_lost_secrets(state.run, call.use.args) or (
+        call.question_answer is not None
+        and context.secret_registry.has_lost_secrets(state.run, call.question_answer)
     ):
         failed = CallFailed(call=call.id, error=SECRETS_LOST, code="redacted")
         return CloseCall(epoch=epoch, outcome=failed)

@@ -243,17 +243,16 @@ class UserCode:
         Raises:
             CodeStopped: it was stopped before its first step, or ended by the cancellation.
         """
-        if self.stopping_since is not None or (in_flight is not None and in_flight.stop_reason):
-            self._finish()
-            raise CodeStopped
         task = asyncio.current_task()
         assert isinstance(task, CallTask), "user code runs in a task of `UserTasks`"
         self.task = task
-        self._tasks.running.add(self)
-        if in_flight is not None:
-            in_flight.code = self
-        task.on_cancel = self._close_gate
         try:
+            if self.stopping_since is not None or (in_flight and in_flight.stop_reason):
+                raise CodeStopped
+            if in_flight is not None:
+                in_flight.code = self
+            self._tasks.running.add(self)
+            task.on_cancel = self._close_gate
             with self._stop_scope, self._gate:
                 return await work()
         except asyncio.CancelledError:

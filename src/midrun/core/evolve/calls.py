@@ -185,7 +185,9 @@ def _add_reply(state: State, call: Call, reply: Reply) -> State:
     """Add the reply to the conversation; propose its calls, or take it as the answer."""
     calls, opened = _add_calls(state, reply.uses)
     first = state.calls.size + 1
-    text, prefix = _apply_prefix(state, call, reply.text)
+    text, prefix = reply.text, state.reply_prefix
+    if prefix:
+        text, prefix = _apply_prefix(state, call, text)
     said = Message(
         role="assistant",
         text=text,
@@ -419,7 +421,10 @@ def _end_attempt(state: State, call: Call, spent: Spend | None) -> State:
 
 
 def _remove_number(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
-    return () if numbers == (number,) else tuple(n for n in numbers if n != number)
+    if number not in numbers:
+        return numbers
+    at = numbers.index(number)
+    return numbers[:at] + numbers[at + 1 :]
 
 
 def close_call(state: State, call: Call) -> State:
