@@ -211,6 +211,7 @@ class UserCode:
         "_has_ended",
         "_stop_scope",
         "_tasks",
+        "_timeout_timer",
         "_timer",
         "grace_s",
         "is_overdue",
@@ -229,7 +230,8 @@ class UserCode:
         self._half_grace_s = max(self.grace_s / 2, CANCELLATION_GAP_MIN_S)
         self._has_ended = False
         self._ended_event: anyio.Event | None = None  # made by the first waiter: most have none
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of the next cancellation
+        self._timeout_timer: asyncio.TimerHandle | None = None  # of the time limit
         self._stop_scope, self._gate = tasks.make_scope(), tasks.make_scope()
 
     async def run(
@@ -246,6 +248,7 @@ class UserCode:
         task = asyncio.current_task()
         assert isinstance(task, CallTask), "user code runs in a task of `UserTasks`"
         self.task = task
+        task.set_name(self.label)
         try:
             if self.stopping_since is not None or (in_flight and in_flight.stop_reason):
                 raise CodeStopped
@@ -277,6 +280,8 @@ class UserCode:
         self._tasks.running.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
         if self._ended_event is not None:
             self._ended_event.set()
 
@@ -298,13 +303,12 @@ class UserCode:
         """
 
         def end_time() -> None:
-            if not self._has_ended:
-                self.is_overdue = True
-                if self.stopping_since is None:
-                    self.stop()
-                on_overdue(self.wait_ended)
+            self.is_overdue = True
+            if self.stopping_since is None:
+                self.stop()
+            on_overdue(self.wait_ended)
 
-        asyncio.get_running_loop().call_later(seconds, end_time)
+        self._timeout_timer = asyncio.get_running_loop().call_later(seconds, end_time)
 
     def stop(self) -> None:
         """Cancel the code now; if it is being stopped already, after half of its grace."""

@@ -146,7 +146,7 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="no_tombstone_and_a_start_gap",
-        seed=9250,
+        seed=7090,
         description="an effect that arrives after its undo is accepted",
         plant=lambda: replace_all(
             replace_attribute(World, "undo", _undo_without_tombstone), _plant_start_gap()
