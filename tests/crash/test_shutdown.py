@@ -20,7 +20,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import SEQ_ZERO, RunId
 from midrun.core.values import Reply
-from midrun.driver.user_code import ABANDONED_TASKS
+from midrun.driver.user_code import ABANDONED_CODE
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.ports.store import Change, Store
@@ -397,4 +397,4 @@ async def test_a_tool_that_does_not_stop_is_abandoned_and_logged_at_shutdown(
         assert isinstance((await read_journal(path, run.id))[-1].entry, LeaseReleased)
     finally:
         gate.set()
-    await wait_until(lambda: not ABANDONED_TASKS)
+    await wait_until(lambda: not ABANDONED_CODE)

@@ -191,11 +191,10 @@ class Arguments:
         values = {} if args is None else args
         if not isinstance(values, dict):
             raise BadArguments(f"expected an object with {self._format_names()}")
-        problems = [
-            f"{name}: is required"
-            for name, argument in self._by_name.items()
-            if argument.required and name not in values
-        ]
+        problems: list[str] = []
+        for name, argument in self._by_name.items():
+            if argument.required and name not in values:
+                problems.append(f"{name}: is required")
         converted: dict[str, object] = {}
         for name, value in values.items():
             if name not in self._by_name:

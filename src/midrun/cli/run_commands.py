@@ -5,6 +5,7 @@ runs of an app until a signal. At the first SIGINT or SIGTERM they stand down: c
 get their grace, and the leases are returned. A second signal ends the process at once.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -56,6 +57,18 @@ def build_worker(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
     return Midrun(
         args.store, agents=agents, engine=_choose_engine(args), fleet=fleet, **args.keys
     )
+
+
+def _collect_garbage_rarely() -> None:
+    """Let the garbage collector run less often, in a process that only drives runs.
+
+    States are made of values that cannot be part of a cycle, but a full collection visits the
+    containers of all runs. With 1,500 runs in a process that took a sixth of the CPU time, in
+    pauses of half a second, and found nothing. An embedding program decides for itself.
+    """
+    gc.collect()
+    gc.freeze()  # the modules, which stay
+    gc.set_threshold(10_000, 20, 50)
 
 
 def _parse_limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
@@ -200,6 +213,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
         raise Misconfigured("serve", f"install midrun[server] ({error})") from error
     agents = load_agents(args.app)
     midrun = build_worker(args, agents)
+    _collect_garbage_rarely()
     _log_audit_to_stderr()
     # uvicorn raises the signal that stopped it once more. This receiver catches it, so that the
     # process still stands down from its runs.
@@ -244,6 +258,7 @@ async def worker(args: Namespace, out: CommandOutput) -> int:
     """Drive the runs of an app until a signal; then stand down from all of them."""
     agents = load_agents(args.app)
     midrun = build_worker(args, agents)
+    _collect_garbage_rarely()
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_with_followers(args, midrun):
             names = ", ".join(agent.name for agent in agents)

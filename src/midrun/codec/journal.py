@@ -120,20 +120,33 @@ _DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionErro
 """The exceptions that decoding of arbitrary bytes can raise."""
 
 
-def encode_entry(entry: Entry, limits: JsonLimits = DEFAULT_LIMITS) -> bytes:
+def encode_entry(
+    entry: Entry, limits: JsonLimits = DEFAULT_LIMITS, *, keep: bool = False
+) -> bytes:
     """Encode `entry` as canonical JSON, for `format_line`.
 
     All fields are checked, and the bytes are decoded once and compared. msgspec does not
     validate a struct when it is built, and it encodes some wrong values: bytes as base64 text.
+
+    With `keep`, the text is kept until the same object is encoded again, once: the driver
+    encodes each outcome to find out whether it can be stored, and a moment later the store
+    gets it and would do all of it again.
 
     Raises:
         NotJson: JSON cannot represent a field, or it has the wrong type. Any exception of the
             code of such a value becomes this one.
         TooLarge: the entry is longer than `limits.max_bytes`.
     """
+    kept = _ENCODED_ENTRIES.pop(id(entry), None)
+    if kept is not None and kept[0] is entry and len(kept[1]) <= limits.max_bytes:
+        return kept[1]
     try:
         sound = _normalize_struct(entry, limits)
-        body, same = _encode_struct(sound, limits)
+        if _PREPARED_TEXTS:  # only the text of large data is prepared
+            body, same = _encode_prepared(sound, limits)
+        else:
+            body = _ENCODER.encode(sound)
+            same = _ENTRY_DECODER.decode(body) == sound
     except (NotJson, TooLarge):
         raise
     except Exception as error:
@@ -142,7 +155,18 @@ def encode_entry(entry: Entry, limits: JsonLimits = DEFAULT_LIMITS) -> bytes:
         raise NotJson("$", f"a field of {type(entry).__name__} has a value of another type")
     if len(body) > limits.max_bytes:
         raise TooLarge("$", len(body), limits.max_bytes)
+    if keep:
+        _ENCODED_ENTRIES[id(entry)] = entry, body
+        if len(_ENCODED_ENTRIES) > ENCODED_MAX_ENTRIES:
+            del _ENCODED_ENTRIES[next(iter(_ENCODED_ENTRIES))]
     return body
+
+
+ENCODED_MAX_ENTRIES: Final = 256
+"""Outcomes that wait for their append; the text of the oldest is dropped, not the outcome."""
+
+_ENCODED_ENTRIES: Final[dict[int, tuple[Entry, bytes]]] = {}
+"""`id()` of an entry → the entry, kept alive so that no other gets its id, and its text."""
 
 
 def prepare_entry(
@@ -190,7 +214,7 @@ def _find_prepared_text(value: object) -> bytes | None:
     return found[1] if found is not None and found[0] is value else None
 
 
-def _encode_struct(sound: Struct, limits: JsonLimits) -> tuple[bytes, bool]:
+def _encode_prepared(sound: Struct, limits: JsonLimits) -> tuple[bytes, bool]:
     """Encode a checked struct, and tell whether it reads back equal.
 
     The text of prepared data is inserted unchanged and not read back: it was made from plain
@@ -308,12 +332,20 @@ def _normalize_struct(value: _StructT, limits: JsonLimits) -> _StructT:
         held = getattr(value, name)
         if held is usual or held is None:
             continue
+        if type(held) is int and -INTEGER_MAX <= held <= INTEGER_MAX:
+            continue  # most fields that are left: without a call
         try:
-            if free and _find_prepared_text(held) is not None:
+            if free and _PREPARED_TEXTS and _find_prepared_text(held) is not None:
                 continue
-            sound = (
-                normalize_json(held, limits=limits) if free else _normalize_value(held, limits)
-            )
+            sound: object
+            if free:
+                sound = normalize_json(held, limits=limits)
+            elif isinstance(held, Struct):
+                sound = _normalize_struct(held, limits)
+            elif type(held) is tuple:
+                sound = _normalize_items(held, limits)
+            else:
+                sound = _normalize_value(held, limits)
         except NotJson as refusal:
             raise NotJson(f"$.{name}{refusal.path[1:]}", refusal.problem) from None
         if sound is not held:

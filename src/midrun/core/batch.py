@@ -2,7 +2,7 @@
 
 from midrun.core.decide import decide
 from midrun.core.entries import Entry
-from midrun.core.evolve import apply_entries
+from midrun.core.evolve import evolve
 from midrun.core.ids import Micros
 from midrun.core.scheduler import MayStart, Reserve, advance
 from midrun.core.state import State
@@ -27,9 +27,9 @@ class Batch:
     def add(self, new_input: Input) -> Verdict:
         """Decide `new_input` on the state so far, and add the entries if it is accepted."""
         verdict = decide(self.state, new_input, self.now)
-        if verdict.entries:
-            self.entries += verdict.entries
-            self.state = apply_entries(self.state, verdict.entries, self.now)
+        for entry in verdict.entries:
+            self.entries.append(entry)
+            self.state = evolve(self.state, entry, self.now)
         return verdict
 
     def advance(
@@ -39,5 +39,6 @@ class Batch:
         while entries := advance(
             self.state, self.now, reserve, may_start, hooks_running=hooks_running
         ):
-            self.entries += entries
-            self.state = apply_entries(self.state, entries, self.now)
+            for entry in entries:
+                self.entries.append(entry)
+                self.state = evolve(self.state, entry, self.now)

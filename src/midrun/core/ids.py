@@ -35,6 +35,7 @@ def add_micros(now: Micros, micros: float) -> Micros:
     )  # the inner `min`: int(inf) would raise
 
 
+@lru_cache(maxsize=4096)  # each is asked for several times, and then parsed
 def make_call_id(number: int) -> CallId:
     """Return the id of the `number`-th call of a run, counted from 1."""
     return CallId(f"c{number}")

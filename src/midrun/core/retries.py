@@ -42,7 +42,7 @@ def find_failure(state: State) -> RunFailed | None:
     """Return the failure that ends the run at its next boundary, or None."""
     if state.error is not None or not state.open_calls:
         return state.error
-    if state.pending_redirects and not state.taken_over_by:
+    if state.pending and state.pending_redirects and not state.taken_over_by:
         return None  # the redirect will seal the open calls, so none of them is made again
     # Only calls that could start now count. A suspect call of a frame does not stop
     # the run until the frame is resumed.

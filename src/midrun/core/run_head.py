@@ -49,7 +49,7 @@ def build_head(state: State) -> Head:
         owner=spec.by,
         attention=find_attention_reason(state),
         asks=len(state.open_asks),
-        addressees=_list_addressees(state),
+        addressees=_list_addressees(state) if state.open_asks else (),
         step=state.meter.steps,
         cost=state.meter.spent.cost,
         tokens=state.meter.spent.tokens,

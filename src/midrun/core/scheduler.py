@@ -23,6 +23,8 @@ Nothing follows in any other phase. `find_wake_time` returns the time of a run's
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias, assert_never
 
+from msgspec.structs import replace
+
 from midrun.core.effects import (
     AbortCall,
     AbortReason,
@@ -45,7 +47,7 @@ from midrun.core.entries import (
     RunWoken,
     UndoStarted,
 )
-from midrun.core.ids import CallId, Micros, add_micros, make_call_id, make_child_id
+from midrun.core.ids import CallId, Micros, Seq, add_micros, make_call_id, make_child_id
 from midrun.core.retries import find_failure
 from midrun.core.state import Call, CallStage, PauseState, State
 from midrun.core.step_boundary import (
@@ -122,11 +124,16 @@ def advance(
     """
     if not state.is_leased:
         return ()
+    # The usual case, after every start: a running run waits for its calls. A boundary needs the
+    # end of all of them, and no other call is open that could start or could need an ask.
+    is_running = state.phase is Phase.RUNNING
+    if is_running and state.in_flight and len(state.in_flight) == len(state.open_calls):
+        return ()
     now = Micros(max(now, state.at))  # the times in a journal never decrease
     is_busy = hooks_running or _is_busy(state)
     match state.phase:
         case Phase.RUNNING:
-            return _advance_running(state, now, reserve, may_start, hooks_running=hooks_running)
+            return _advance_running(state, now, reserve, may_start, is_busy=is_busy)
         case Phase.PAUSING:
             return () if is_busy else _make_pause_entries(state)
         case Phase.CANCELLING:
@@ -152,46 +159,62 @@ def _advance_running(
     reserve: Reserve,
     may_start: MayStart,
     *,
-    hooks_running: bool,
+    is_busy: bool,
 ) -> tuple[Entry, ...]:
-    # The usual case, while the run waits for its calls: a boundary needs the end of all calls
-    # in flight, and no other call is open that could start or could need an ask.
-    if state.in_flight and len(state.in_flight) == len(state.open_calls):
-        return ()
+    failure = find_failure(state)
+    if failure is not None:
+        return () if is_busy else (failure,)
     # Boundary entries come before starts, because they may close the calls that would be
     # started, or open asks for them.
     if entries := boundary_entries(state, now):
         return entries
-    failure = find_failure(state)
-    if failure is None and state.open_calls:
-        if _may_make_calls(state):
-            for number in state.active_calls:
-                entries = _start_open_call(
-                    state, state.calls[number - 1], now, reserve, may_start
-                )
-                if entries:
-                    return entries
+    if state.open_calls:
+        if _may_make_calls(state) and (
+            entries := _start_open_calls(state, now, reserve, may_start)
+        ):
+            return entries
         if has_unblocked_call(state):
             return ()
     # Not at a boundary while something is in flight.
-    if hooks_running or _is_busy(state):
-        return ()
-    if failure is not None:
-        return (failure,)
-    return _advance_boundary(state, now, reserve, may_start)
+    return () if is_busy else _advance_boundary(state, now, reserve, may_start)
 
 
 def _may_make_calls(state: State) -> bool:
     # A redirect seals the open calls, so none of them is started before it is applied. The
     # person who has taken over makes calls of their own; redirects wait for the hand-back.
-    return bool(state.taken_over_by) or not state.pending_redirects
+    return not state.pending or bool(state.taken_over_by) or not state.pending_redirects
+
+
+def _start_open_calls(
+    state: State, now: Micros, reserve: Reserve, may_start: MayStart
+) -> tuple[Entry, ...]:
+    """Start the open calls that can start now; one at a time if each may meet a cap.
+
+    Without a stop condition the start of one tool call does not depend on that of another. All
+    calls of a reply start together then: to ask again after each of them takes a time that
+    grows with the square of their number.
+    """
+    started: list[Entry] = []
+    for number in state.active_calls:
+        call = state.calls[number - 1]
+        if started and call.call_kind == "model":
+            break  # it depends on the calls in flight, so it is decided on the next state
+        entries = _start_open_call(state, call, now, reserve, may_start)
+        if not entries:
+            continue
+        if state.stop is not None or not isinstance(entries[0], CallStarted):
+            return (*started, *entries)
+        # `seen` is the entry before it, as if it had been decided after the others.
+        seen = Seq(state.seq + len(started))
+        started.append(replace(entries[0], seen=seen) if started else entries[0])
+    return tuple(started)
 
 
 def _start_open_call(
     state: State, call: Call, now: Micros, reserve: Reserve, may_start: MayStart
 ) -> tuple[Entry, ...]:
     """Return the entries that start an open call; () if it cannot start now."""
-    if not is_startable(call) or _needs_check(call):
+    if not is_startable(call) or (call.stage is CallStage.UNKNOWN and _needs_check(call)):
         return ()
     if call.call_kind != "model":
         return (
@@ -227,7 +250,9 @@ def _start_model(
     state: State, call: Call | None, purpose: CallPurpose, reserve: Reserve
 ) -> tuple[Entry, ...]:
     """Start a new model call, or repeat `call`; fail the run if it cannot be estimated."""
-    reserved = reserve(state, purpose) if has_spend_cap(state.stop) else NO_SPEND
+    if state.stop is None or not has_spend_cap(state.stop):
+        return _start_call(state, call, purpose, NO_SPEND)
+    reserved = reserve(state, purpose)
     if isinstance(reserved, RunFailed):
         return () if _is_busy(state) else (reserved,)
     # msgspec omits a default by identity. Use the singleton, so that an empty reservation is
@@ -246,7 +271,7 @@ def _start_call(
     if call is None:  # a new model call begins a step
         hit = find_met_stop(state.stop, state.meter_with_time, reserved) if state.stop else None
         started = CallStarted(
-            call=make_call_id(len(state.calls) + 1),
+            call=make_call_id(state.calls.size + 1),
             call_kind="model",
             attempt=1,
             seen=state.seq,
@@ -304,7 +329,7 @@ def _advance_boundary(
     if state.answer is None:
         if state.run_started.hosted or find_unevaluated_custom(state.stop, state.meter):
             return ()  # see `list_effects`
-        if not may_start(state, make_call_id(len(state.calls) + 1), "call"):
+        if not may_start(state, make_call_id(state.calls.size + 1), "call"):
             return ()
         return _start_model(state, None, _choose_purpose(state), reserve)
     if (cleanup := find_next_cleanup(state)) is not None:
@@ -325,7 +350,7 @@ def _waits_for_person(state: State) -> bool:
 def _choose_purpose(state: State) -> CallPurpose:
     """Condense if the last prompt exceeded the window and there is enough to condense."""
     full = 0 < state.run_started.window < state.prompt_tokens
-    condensable = len(state.messages) - state.condensed_count > CONDENSE_KEEP_MESSAGES
+    condensable = state.messages.size - state.condensed_count > CONDENSE_KEEP_MESSAGES
     return "condense" if full and condensable else "step"
 
 
@@ -361,7 +386,12 @@ def list_effects(state: State) -> tuple[DriverEffect, ...]:
     """
     match state.phase:
         case Phase.RUNNING:
-            return tuple(_list_running_effects(state))
+            # Nothing more follows while all open calls are in flight, except an abort.
+            waits = state.in_flight and len(state.in_flight) == len(state.open_calls)
+            # Most runs have never been redirected.
+            redirected = state.pending or state.prompt_outdated_seq
+            aborts = _list_redirect_aborts(state) if redirected and state.in_flight else ()
+            return aborts if waits else (*aborts, *_list_running_effects(state))
         case Phase.PAUSING:
             return tuple(_list_pausing_effects(state, state.pause or PauseState()))
         case Phase.CANCELLING:
@@ -377,9 +407,6 @@ def list_effects(state: State) -> tuple[DriverEffect, ...]:
 
 
 def _list_running_effects(state: State) -> Iterator[DriverEffect]:
-    yield from _list_redirect_aborts(state)
-    if state.in_flight and len(state.in_flight) == len(state.open_calls):
-        return  # no other call is open that could need a check
     if find_failure(state) is not None:
         return
     if state.open_calls:
@@ -398,14 +425,16 @@ def _list_running_effects(state: State) -> Iterator[DriverEffect]:
             yield RunHost()
 
 
-def _list_redirect_aborts(state: State) -> Iterator[DriverEffect]:
+def _list_redirect_aborts(state: State) -> tuple[DriverEffect, ...]:
     # A redirect waits until nothing is in flight. It aborts model calls that have not seen it;
     # tools are aborted only for when="now".
     now = not state.taken_over_by and any(p.timing == "now" for p in state.pending_redirects)
+    aborts: list[DriverEffect] = []
     for number in state.in_flight:
         call = state.calls[number - 1]
         if now or (call.call_kind == "model" and call.seen_seq < state.prompt_outdated_seq):
-            yield _make_abort_effect(state, number, "redirected")
+            aborts.append(_make_abort_effect(state, number, "redirected"))
+    return tuple(aborts)
 
 
 def _list_pausing_effects(state: State, pause: PauseState) -> Iterator[DriverEffect]:

@@ -210,7 +210,8 @@ class Session:
         self._epoch: Epoch | None = None  # of our lease
         self._known_seq = state.seq  # the highest seq known to exist, read or not
         self._pending_halt: Halt | None = None  # a halt that is not in the journal yet
-        self._stand_down_reason = ""  # why the worker gives the run back
+        self._stand_down_reason = ""  # why the worker gives the run back ...
+        self._is_leaving = False  # ... which it does
         self._is_lease_lost = False
         self._turn: _Turn | None = None  # its batch is being appended
         self._unanswered: list[_Turn] = []  # their batches may be appended after `state.seq`
@@ -240,7 +241,7 @@ class Session:
             case HaltSet(halt=halt):
                 self._pending_halt = halt
             case StandDownRequested(reason=reason):
-                self._stand_down_reason = reason
+                self._stand_down_reason, self._is_leaving = reason, bool(reason)
             case LeaseLost():
                 self._is_lease_lost = True
             case _:
@@ -276,12 +277,13 @@ class Session:
         # The entries that were just read may have ended the lease.
         if not self.holds_lease:
             return Step(operation=Finish())
-        timers = Batch(self.state, now)
-        if self._is_timer_due(now):
+        due_at = find_wake_time(self.state)
+        if due_at is not None and due_at <= now:
+            timers = Batch(self.state, now)
             timers.add(Wake())
-        if timers.entries:
-            # An input of the clock, not of the lease holder: it has an append of its own.
-            return self._append(_Turn(batch=timers), "none")
+            if timers.entries:
+                # An input of the clock, not of the lease holder: it has an append of its own.
+                return self._append(_Turn(batch=timers), "none")
         return self._decide(ready, Batch(self.state, now))
 
     def _decide(self, ready: Ready, batch: Batch) -> Step:
@@ -297,7 +299,7 @@ class Session:
             late=late,
         )
         if not self._is_leaving:
-            self._advance(batch, hooks_running=ready.hooks_running)
+            batch.advance(self._reserve, self._may_start, hooks_running=ready.hooks_running)
         elif not ready.hooks_running:
             # Every turn tries again: `decide` refuses it while a call is in flight.
             batch.add(StandDown(epoch=batch.state.epoch, why=self._stand_down_reason))
@@ -305,21 +307,10 @@ class Session:
             return self._append(turn, "held")
         return self._act(turn)
 
-    @property
-    def _is_leaving(self) -> bool:
-        return bool(self._stand_down_reason)
-
-    def _is_timer_due(self, now: Micros) -> bool:
-        due_at = find_wake_time(self.state)
-        return due_at is not None and due_at <= now
-
     def _add_halt(self, batch: Batch) -> Halt | None:
         if self._pending_halt is not None:
             batch.add(self._pending_halt)
         return self._pending_halt
-
-    def _advance(self, batch: Batch, *, hooks_running: bool = False) -> None:
-        batch.advance(self._reserve, self._may_start, hooks_running=hooks_running)
 
     def _read(self) -> Step:
         # A failed append leaves `_known_seq` at a seq that does not exist. Lower it before the
@@ -336,7 +327,7 @@ class Session:
             return self._append(turn, "none")
         if not isinstance(batch.add(self._take_lease), Accepted):
             return Step(operation=Finish())
-        self._advance(batch)
+        batch.advance(self._reserve, self._may_start)
         return self._append(turn, "take")
 
     def _append(self, turn: _Turn, lease: Literal["held", "take", "none"]) -> Step:
@@ -351,32 +342,38 @@ class Session:
 
     def _act(self, turn: _Turn, *, changed: bool = False) -> Step:
         """Return the step at the end of `turn`: make the calls of its batch, then wait."""
-        self._forget_halt(turn)
+        if self._pending_halt is not None:
+            self._forget_halt(turn)
         return Step(
             operation=WaitForNews(until=self._find_next_time(turn.batch))
             if self.holds_lease
             else Finish(),
             appended=tuple(turn.batch.entries),
-            effects=self._list_effects(),
+            effects=self._list_leaving_effects()
+            if self._is_leaving
+            else list_effects(self.state),
             settled_count=turn.input_count,
             late=turn.late,
             has_changed=changed,
             stops_calls=self._is_leaving,
         )
 
-    def _list_effects(self) -> tuple[DriverEffect, ...]:
+    def _list_leaving_effects(self) -> tuple[DriverEffect, ...]:
+        # The next worker runs checks and stop conditions.
         effects = list_effects(self.state)
-        if self._is_leaving:  # the next worker runs checks and stop conditions
-            return tuple(e for e in effects if isinstance(e, AbortCall | ControlChild))
-        return effects
+        return tuple(e for e in effects if isinstance(e, AbortCall | ControlChild))
 
     def _find_next_time(self, batch: Batch) -> Micros | None:
-        times = [find_wake_time(self.state)]
+        wake_at = find_wake_time(self.state)
+        if self._is_leaving:
+            return wake_at
         # Retry times that had passed when `batch` was decided are left out: such a call waits
         # for something else, perhaps for its turn among the suspect calls. They would make the
         # loop spin. A time that has passed since then counts: no decision has seen it.
-        times += [] if self._is_leaving else [find_retry_time(self.state, batch.now)]
-        return min((time for time in times if time is not None), default=None)
+        retry_at = find_retry_time(self.state, batch.now)
+        if wake_at is None or retry_at is None:
+            return retry_at if wake_at is None else wake_at
+        return min(wake_at, retry_at)
 
     # ── results of operations ─────────────────────────────────────────────────────────────
 

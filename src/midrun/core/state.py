@@ -180,17 +180,16 @@ class Call(Value, kw_only=True):
     @property
     def needs_cleanup(self) -> bool:
         """Whether the call may need an undo, a release, or the end of its child run."""
-        return self.traits.undo or self.traits.release or self.call_kind == "child"
+        traits = self.use.traits
+        return traits.undo or traits.release or self.call_kind == "child"
 
     @property
     def is_open(self) -> bool:
         """Whether the call can still change: it is wanted, waits, runs, or needs settling."""
         # An unknown call with an error was settled as "cannot be found out": no more to come.
-        return (
-            self.must_retry
-            or self.stage in OPEN_STAGES
-            or (self.needs_settling and not self.error)
-        )
+        if self.must_retry or self.stage in OPEN_STAGES:
+            return True
+        return self.stage is CallStage.UNKNOWN and self.needs_settling and not self.error
 
     @property
     def needs_settling(self) -> bool:
@@ -374,7 +373,7 @@ class State(Value, kw_only=True):
         It grows with every request, new ask and phase change, but not with a step. A client
         that decides on a view of the run therefore does not conflict with ordinary progress.
         """
-        last_ask = self.asks[-1].opened_seq if len(self.asks) else SEQ_ZERO
+        last_ask = self.asks[-1].opened_seq if self.asks.size else SEQ_ZERO
         return max(self.last_control_seq, self.phase_since, last_ask)
 
     def find_call(self, call: str) -> Call | None:
@@ -388,7 +387,7 @@ class State(Value, kw_only=True):
     def find_ask(self, ask: str) -> Ask | None:
         """Return the ask of that id, if there is one."""
         number = parse_ask_number(ask)
-        return self.asks[number - 1] if 0 < number <= len(self.asks) else None
+        return self.asks[number - 1] if 0 < number <= self.asks.size else None
 
     def with_call(self, call: Call) -> "State":
         """Return the state with `call` in place of the call of its number."""
@@ -397,7 +396,7 @@ class State(Value, kw_only=True):
     def with_ask(self, ask: Ask) -> "State":
         """Return the state with `ask` in place of the ask of its id, or after all others."""
         number = parse_ask_number(ask.id)
-        if number > len(self.asks):
+        if number > self.asks.size:
             return replace(self, asks=self.asks.append(ask))
         return replace(self, asks=self.asks.replace(number - 1, ask))
 
@@ -422,9 +421,9 @@ class State(Value, kw_only=True):
         if call.stage is CallStage.ASKING:
             return True
         # A call with an unknown outcome keeps its stage while its ask is open.
-        return call.needs_settling and any(
-            self.asks[n - 1].call == call.id for n in self.open_asks
-        )
+        if call.stage is not CallStage.UNKNOWN or not call.needs_settling:
+            return False
+        return any(self.asks[n - 1].call == call.id for n in self.open_asks)
 
     @property
     def meter_with_time(self) -> Meter:

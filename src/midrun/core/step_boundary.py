@@ -35,7 +35,6 @@ from midrun.core.entries import (
 from midrun.core.evolve.calls import hash_args
 from midrun.core.ids import AskId, FrameId, Micros, add_micros, make_ask_id
 from midrun.core.journaled_text import seal_call
-from midrun.core.retries import find_failure
 from midrun.core.state import Call, CallStage, PendingText, State
 from midrun.core.stops import Stop, completes_run, find_cap_name, find_met_stop
 from midrun.core.undo import is_undo_unsafe, list_remaining_cleanups
@@ -43,26 +42,26 @@ from midrun.core.values import Phase
 
 
 def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
-    """Return the entries that are due at this boundary, or ()."""
+    """Return the entries that are due at this boundary, or (); the run has no failure."""
     # A cancelling run takes no new input; it only gives up undos that cannot succeed.
     if state.phase is Phase.CANCELLING:
         return tuple(_give_up_cleanups(state))
-    if state.phase is not Phase.RUNNING or find_failure(state) is not None:
+    if state.phase is not Phase.RUNNING:
         return ()
     # A person has taken over: messages, frames and stop conditions wait for the hand-back.
     # Only the calls that the person requests may need an approval.
     if state.taken_over_by:
-        return tuple(_open_needed_asks(state, now))
+        return _open_needed_asks(state, now)
     # A redirect comes before everything else, because it closes the asks and calls below. It
     # waits until the calls in flight have ended.
-    if state.pending_redirects:
+    if state.pending and state.pending_redirects:
         return () if state.in_flight else tuple(_apply_redirects(state))
     # Asks do not wait for calls in flight: a person can decide meanwhile.
-    if state.open_calls and (asks := tuple(_open_needed_asks(state, now))):
+    if state.open_calls and (asks := _open_needed_asks(state, now)):
         return asks
     # Everything below needs a boundary: nothing in flight, and no call left to start. Calls
     # that wait for a person may be open; a message can be answered meanwhile.
-    if state.in_flight or has_unblocked_call(state):
+    if state.in_flight or (state.open_calls and has_unblocked_call(state)):
         return ()
     if state.pending and (taken := _deliver_message(state, now)):
         return (taken,)
@@ -102,29 +101,33 @@ def close_asks(state: State, reason: AskCloseReason, by: str = "") -> Iterator[A
         yield AskClosed(ask=state.asks[number - 1].id, why=reason, by=by)
 
 
-def _open_needed_asks(state: State, now: Micros) -> Iterator[AskOpened]:
+def _open_needed_asks(state: State, now: Micros) -> tuple[AskOpened, ...]:
     """Open the asks that calls need: approvals, and outcomes that no check can settle."""
-    # Ask ids are consecutive, so count on from the asks in the state.
-    count = len(state.asks)
-    asked = {state.asks[n - 1].call for n in state.open_asks}
+    opened: list[AskOpened] = []
     for number in state.active_calls:
         call = state.calls[number - 1]
-        if asked and call.id in asked:
+        # Most calls need neither an approval nor to be settled.
+        if not call.use.traits.approve and call.stage is not CallStage.UNKNOWN:
             continue
+        if any(state.asks[n - 1].call == call.id for n in state.open_asks):
+            continue
+        # Ask ids are consecutive, so count on from the asks in the state.
+        ask_id = make_ask_id(state.asks.size + len(opened) + 1)
         if needs_approval(state, call, now):
-            count += 1
-            yield make_approval_ask(call, make_ask_id(count), now)
+            opened.append(make_approval_ask(call, ask_id, now))
         elif call.needs_settling and not call.error and not call.traits.check:
-            count += 1
-            yield AskOpened(
-                ask=make_ask_id(count),
-                ask_kind="unsure",
-                call=call.id,
-                question=f"It is unknown whether {call.use.tool} took effect. Did it?",
-                data=call.use.args,
-                audience=call.traits.audience,
-                four_eyes=call.traits.four_eyes,
+            opened.append(
+                AskOpened(
+                    ask=ask_id,
+                    ask_kind="unsure",
+                    call=call.id,
+                    question=f"It is unknown whether {call.use.tool} took effect. Did it?",
+                    data=call.use.args,
+                    audience=call.traits.audience,
+                    four_eyes=call.traits.four_eyes,
+                )
             )
+    return tuple(opened)
 
 
 def needs_approval(state: State, call: Call, now: Micros) -> bool:

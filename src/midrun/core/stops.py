@@ -303,6 +303,8 @@ def list_custom_names(stop: Stop | None) -> tuple[str, ...]:
 
 def find_unevaluated_custom(stop: Stop | None, meter: Meter) -> str:
     """Return the name of a custom condition without a verdict in this step, or ""."""
+    if stop is None:
+        return ""
     return next(
         (name for name in list_custom_names(stop) if name not in meter.custom_verdicts), ""
     )

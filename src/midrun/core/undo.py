@@ -93,6 +93,8 @@ def find_orphaned_child(state: State) -> Call | None:
     child whose call closed last is ended first, as in every cleanup.
     """
     last: Call | None = None
+    if not state.cleanup_calls.size:
+        return None
     for number in state.cleanup_calls:
         call = state.calls[number - 1]
         if call.call_kind != "child" or call.is_open or call.stage not in GIVEN_UP_STAGES:

@@ -9,6 +9,7 @@ there. A full tail is pushed into the tree, which gets a new root when it is ful
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -19,16 +20,19 @@ _LEAF_MASK = _LEAF_WIDTH - 1
 
 
 class Vector(Generic[T]):
-    """An immutable sequence with cheap `append` and `replace`."""
+    """An immutable sequence with cheap `append` and `replace`.
 
-    __slots__ = ("_root", "_shift", "_size", "_tail", "_tail_at")
+    `size` is its length; `len` would be a call, and the hot paths of the core ask for it often.
+    """
+
+    __slots__ = ("_root", "_shift", "_tail", "_tail_at", "size")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         """Build the tree from its leaves upwards. A snapshot is loaded this way."""
         flat = tuple(items)
         # The tail is never empty unless the vector is: 64 items are one leaf and a full tail.
         tail = (len(flat) - 1) >> _LEAF_BITS << _LEAF_BITS if flat else 0
-        self._size = len(flat)
+        self.size = len(flat)
         self._tail: tuple[T, ...] = flat[tail:]
         self._tail_at = tail
         self._shift = _LEAF_BITS
@@ -44,18 +48,20 @@ class Vector(Generic[T]):
         self._root = nodes
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __iter__(self) -> Iterator[T]:
-        for start in range(0, self._size, _LEAF_WIDTH):
-            yield from self._leaf(start)
+        # A generator over the items would be resumed for each of them, this one for each leaf.
+        return chain.from_iterable(
+            self._leaf(start) for start in range(0, self.size, _LEAF_WIDTH)
+        )
 
     def __getitem__(self, index: int) -> T:
         newest = index - self._tail_at
         if newest >= 0:  # nearly all reads are of the newest items
             return self._tail[newest]
         if index < 0:
-            index += self._size
+            index += self.size
             if index < 0:
                 raise IndexError(index)
         return self._leaf(index)[index & _LEAF_MASK]
@@ -73,24 +79,31 @@ class Vector(Generic[T]):
 
     def append(self, item: T) -> "Vector[T]":
         """Return a vector with `item` after all others."""
-        if len(self._tail) < _LEAF_WIDTH:
-            return self._copy_with(self._size + 1, self._shift, self._root, (*self._tail, item))
+        if len(self._tail) < _LEAF_WIDTH:  # as `_copy_with`, without the call
+            made: Vector[T] = Vector.__new__(Vector)
+            made.size, made._tail_at = self.size + 1, self._tail_at
+            made._shift, made._root = self._shift, self._root
+            made._tail = (*self._tail, item)
+            return made
         # The tail is full. The tree is full, too, if it has no free place for one more leaf:
         # then the old root becomes the first child of a new one.
-        full = self._size >> _LEAF_BITS > 1 << self._shift
+        full = self.size >> _LEAF_BITS > 1 << self._shift
         root = (self._root,) if full else self._root
         shift = self._shift + _LEAF_BITS if full else self._shift
-        root = _push_leaf(root, shift, self._size - 1, self._tail)
-        return self._copy_with(self._size + 1, shift, root, (item,))
+        root = _push_leaf(root, shift, self.size - 1, self._tail)
+        return self._copy_with(self.size + 1, shift, root, (item,))
 
     def replace(self, index: int, item: T) -> "Vector[T]":
         """Return a vector in which `index` holds `item`."""
-        if index >= self._tail_at:
+        if index >= self._tail_at:  # as `_copy_with`, without the call
             at = index & _LEAF_MASK
-            tail = (*self._tail[:at], item, *self._tail[at + 1 :])
-            return self._copy_with(self._size, self._shift, self._root, tail)
+            made: Vector[T] = Vector.__new__(Vector)
+            made.size, made._tail_at = self.size, self._tail_at
+            made._shift, made._root = self._shift, self._root
+            made._tail = (*self._tail[:at], item, *self._tail[at + 1 :])
+            return made
         root = _replace_item(self._root, self._shift, index, item)
-        return self._copy_with(self._size, self._shift, root, self._tail)
+        return self._copy_with(self.size, self._shift, root, self._tail)
 
     def _leaf(self, index: int) -> tuple[T, ...]:
         if index >= self._tail_at:
@@ -104,7 +117,7 @@ class Vector(Generic[T]):
         self, size: int, shift: int, root: tuple[object, ...], tail: tuple[T, ...]
     ) -> "Vector[T]":
         made: Vector[T] = Vector.__new__(Vector)
-        made._size, made._shift = size, shift
+        made.size, made._shift = size, shift
         made._root, made._tail = root, tail
         made._tail_at = size - len(tail)
         return made

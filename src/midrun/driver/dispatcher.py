@@ -1,9 +1,9 @@
 """The call dispatcher: starts calls, stops them, and returns their outcomes to the run loop.
 
 All calls of a run go through its `CallDispatcher`: model calls, tool calls, child runs, and the
-hooks of tools (undo, release, check). Each is an `InFlightCall` with a cancel scope of its own,
-in a task of the worker's task group. It is not a task of the run loop: a call that ignores its
-abort must not hold up the run.
+hooks of tools (undo, release, check). Each is an `InFlightCall` in a task of its own: a task of
+`user_code.UserTasks` if it calls async user code, else of the worker's task group. It is not a
+task of the run loop: a call that ignores its abort must not hold up the run.
 
 **Start.** The run loop has journaled `CallStarted` and calls `start`. Before the call is made,
 `_run` checks once more that the lease is alive. If the process freezes between that check and
@@ -14,8 +14,8 @@ remote service can notice that, by the call's idempotency key.
 redacted, reduced to a size that can be stored, put into `pending_inputs`, and the loop is
 woken. The loop journals it and removes it from the list.
 
-**Stop and grace.** `apply` receives `AbortCall` from the run loop. It cancels the scope of the
-call at once and starts `_watch_grace` beside it:
+**Stop and grace.** `apply` receives `AbortCall` from the run loop. It cancels the user code or
+the scope of the call at once and starts `_watch_grace` beside it:
 
 - After half of the agent's grace, a call that is still running is shown as *not responding*.
 - After all of it, a run that is being cancelled, or given back at shutdown, stops waiting, and
@@ -41,7 +41,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import anyio
 from msgspec import Struct
@@ -50,6 +50,7 @@ from msgspec.structs import replace
 from midrun.agents.agent import Agent
 from midrun.agents.builtin_tools import PLAN_TOOL, apply_plan_call, format_plan
 from midrun.agents.signature import BadArguments
+from midrun.agents.tool import is_async
 from midrun.core.driver_inputs import (
     CloseCall,
     CloseUndo,
@@ -101,7 +102,7 @@ from midrun.driver.notifications import Wakeup
 from midrun.driver.redaction import redact_struct, redact_struct_now
 from midrun.driver.sanitize import make_storable, sanitize_input
 from midrun.driver.tool_calls import call_tool, run_check, run_cleanup
-from midrun.driver.user_code import absorb_stray_cancellation, format_exception, must_reraise
+from midrun.driver.user_code import CodeStopped, UserCode, format_exception, must_reraise
 from midrun.errors import (
     MidrunError,
     Misconfigured,
@@ -146,7 +147,7 @@ def make_stop_context(state: State) -> StopContext:
 
 
 async def evaluate_stop(
-    context: DriverContext, name: str, state: State, *, agent: Agent, epoch: Epoch
+    code: UserCode, name: str, state: State, *, agent: Agent, epoch: Epoch
 ) -> RecordStopVerdict | FailRun:
     """Call the stop condition `name`; if it raises, the run fails and can be resumed.
 
@@ -161,9 +162,10 @@ async def evaluate_stop(
         met = resolve_custom(name)(make_stop_context(state))
         return bool(await met if inspect.isawaitable(met) else met)
 
-    label = f"stop condition {name} (run {state.run})"
     try:
-        met = await context.user_tasks.run(ask, label=label, grace=agent.grace)
+        met = await code.run(ask)
+    except CodeStopped:
+        raise
     except BaseException as error:
         if must_reraise(error):
             raise
@@ -226,9 +228,23 @@ class CallDispatcher:
         call = self._context.secret_registry.restore_call(self._run_id, call)
         save = partial(self._save_progress, call_id) if operation == "call" else _refuse_save
         in_flight = InFlightCall(call, save, operation, attempt)
-        in_flight.on_overdue = partial(self._watch_overdue, in_flight)
         self._in_flight[call_id, operation] = in_flight
-        self._context.task_group.start_soon(self._run, in_flight, state)
+        if self._calls_async_code(in_flight):
+            in_flight.on_overdue = partial(self._watch_overdue, in_flight)
+            self._context.user_tasks.start(self._run(in_flight, state))
+        else:
+            self._context.task_group.start_soon(self._run, in_flight, state)
+
+    def _calls_async_code(self, in_flight: InFlightCall) -> bool:
+        if in_flight.call.call_kind == "child":
+            return False
+        if in_flight.call.call_kind == "model":
+            return True
+        tool = self._agent.tools.get(in_flight.call.use.tool)
+        if in_flight.operation == "call" or tool is None:
+            return tool is not None and tool.is_async
+        hook = getattr(tool, in_flight.operation)
+        return hook is not None and is_async(hook)
 
     async def _run(self, in_flight: InFlightCall, state: State) -> None:
         """Make the call, and submit its outcome to the run loop."""
@@ -243,20 +259,20 @@ class CallDispatcher:
         if self._is_closed or not alive:
             in_flight.mark_finished()
             return
+        live_output, call_id = self._context.live_output, in_flight.call.id
+        transcript = live_output.begin_call(
+            self._run_id, call_id, is_retry=in_flight.attempt > 1
+        )
         try:
-            is_retry = in_flight.attempt > 1
-            with self._context.live_output.track_call(
-                self._run_id, in_flight.call.id, is_retry=is_retry
-            ):
-                driver_input = await self._make_call(in_flight, state)
+            driver_input = await self._make_call(in_flight, state)
         except BaseException as error:
             if must_reraise(error):
                 raise
             # Errors of user code are outcomes by now, so this is a bug in Midrun. It must not
             # end the task group, and with it all runs of the worker: it ends this call only.
             driver_input = _make_failure(self.epoch, in_flight, format_exception(error))
-        # User code may have left a `Task.cancel()` pending on this task; see the function.
-        await absorb_stray_cancellation()
+        finally:
+            live_output.end_call(self._run_id, call_id, transcript)
         if driver_input is not None:
             # Redacting and encoding a large result takes many turns of the event loop. Until it
             # is done the call stays in `_in_flight`: for the run loop it is still running.
@@ -271,13 +287,10 @@ class CallDispatcher:
             return
         # In both cases the journal has closed, or will close, the call without this outcome.
         if in_flight.abandoned or self._is_closed:
-            await self._record_late(in_flight, driver_input)
+            self._context.task_group.start_soon(self._record_late, in_flight, driver_input)
         else:
-            self._submit(driver_input, in_flight)
-
-    def _submit(self, driver_input: DriverInput, in_flight: InFlightCall | None = None) -> None:
-        self.pending_inputs.append(PendingInput(driver_input, in_flight))
-        self._wakeup.set()
+            self.pending_inputs.append(PendingInput(driver_input, in_flight))
+            self._wakeup.set()
 
     async def _make_call(self, in_flight: InFlightCall, state: State) -> DriverInput | None:
         context, agent, epoch = self._context, self._agent, self.epoch
@@ -314,11 +327,11 @@ class CallDispatcher:
         self._last_plan = (state.seq, items)
         # Redact without yielding to the event loop: the plan of another call must not be
         # submitted in between.
-        self._submit(
-            redact_struct_now(
-                self._context.secret_registry, self._run_id, SetPlan(epoch=epoch, items=items)
-            )
+        set_plan = redact_struct_now(
+            self._context.secret_registry, self._run_id, SetPlan(epoch=epoch, items=items)
         )
+        self.pending_inputs.append(PendingInput(set_plan))
+        self._wakeup.set()
         return CloseCall(epoch=epoch, outcome=CallDone(call=call.id, result=format_plan(items)))
 
     async def _save_progress(self, call: CallId, progress: Json) -> None:
@@ -347,9 +360,12 @@ class CallDispatcher:
     @property
     def has_hooks_running(self) -> bool:
         """Whether a check or a custom stop condition runs; the journal does not show those."""
-        return bool(self._evaluating_stops) or any(
-            operation == "check" for _, operation in self._in_flight
-        )
+        if self._evaluating_stops:
+            return True
+        for _, operation in self._in_flight:  # noqa: SIM110 - asked twice in each turn of a run
+            if operation == "check":
+                return True
+        return False
 
     def stop_unwanted_hooks(
         self, effects: Sequence[DriverEffect], state: State, *, is_leaving: bool
@@ -359,8 +375,6 @@ class CallDispatcher:
         The run is being paused, say. It must not come to rest while user code runs, so the run
         loop waits for their end; see `has_hooks_running`.
         """
-        if not self.has_hooks_running:
-            return
         wanted = {effect.call for effect in effects if isinstance(effect, CheckCall)}
         for (call, operation), in_flight in self._in_flight.items():
             if operation == "check" and call not in wanted:
@@ -370,7 +384,7 @@ class CallDispatcher:
         for name, evaluation in self._evaluating_stops.items():
             if name in names:
                 continue
-            evaluation.scope.cancel()
+            evaluation.stop()
             # As for a call: a run that is being cancelled or given back waits for one grace.
             must_wait = not is_leaving and state.phase is not Phase.CANCELLING
             if not (must_wait or evaluation.is_grace_running):
@@ -385,14 +399,9 @@ class CallDispatcher:
         """
         # A pause is passed on to child runs. If it is withdrawn, `list_effects` returns no more
         # `ControlChild` for the call, and the child has to be resumed.
-        controlled = {effect.call for effect in effects if isinstance(effect, ControlChild)}
         for candidate in self._in_flight.values():
-            if candidate.call.id not in controlled and candidate.forget_pause():
-                # The task that waits for the child may have seen it paused, and waits for the
-                # next change: have it look again, so that it resumes the child.
-                self._context.change_notifier.notify(
-                    make_child_id(self._run_id, candidate.call.id)
-                )
+            if candidate.sent_control is not None:
+                self._forget_withdrawn_pause(candidate, effects)
         for effect in effects:
             match effect:
                 case AbortCall(call=call, reason=because):
@@ -408,29 +417,39 @@ class CallDispatcher:
                 case CheckCall(call=call) if (call, "check") not in self._in_flight:
                     self._start_call(state, call, "check")
                 case EvaluateStopCondition(name=name) if name not in self._evaluating_stops:
-                    self._evaluating_stops[name] = StopEvaluation()
-                    self._context.task_group.start_soon(self._evaluate_stop, name, state)
+                    label = f"stop condition {name} (run {state.run})"
+                    code = UserCode(self._context.user_tasks, label, self._agent.grace)
+                    self._evaluating_stops[name] = StopEvaluation(code)
+                    self._context.user_tasks.start(self._evaluate_stop(name, state))
                 case _:
                     continue
+
+    def _forget_withdrawn_pause(
+        self, in_flight: InFlightCall, effects: Sequence[DriverEffect]
+    ) -> None:
+        call = in_flight.call.id
+        controlled = {effect.call for effect in effects if isinstance(effect, ControlChild)}
+        if call not in controlled and in_flight.forget_pause():
+            # The task that waits for the child may have seen it paused, and waits for the
+            # next change: have it look again, so that it resumes the child.
+            self._context.change_notifier.notify(make_child_id(self._run_id, call))
 
     async def _evaluate_stop(self, name: str, state: State) -> None:
         verdict: RecordStopVerdict | FailRun | None = None
         evaluation = self._evaluating_stops[name]
-        with evaluation.scope:
+        with suppress(CodeStopped):
             verdict = await evaluate_stop(
-                self._context, name, state, agent=self._agent, epoch=self.epoch
+                evaluation.code, name, state, agent=self._agent, epoch=self.epoch
             )
-        await absorb_stray_cancellation()
         if verdict is not None:
             verdict = await redact_struct(self._context.secret_registry, self._run_id, verdict)
         evaluation.ended.set()
         if self._evaluating_stops.get(name) is not evaluation:
             return  # abandoned
         del self._evaluating_stops[name]
-        if verdict is None:  # it was stopped; the condition is evaluated again later
-            self._wakeup.set()
-        elif not self._is_closed:
-            self._submit(verdict)
+        if verdict is not None and not self._is_closed:
+            self.pending_inputs.append(PendingInput(verdict))
+        self._wakeup.set()  # if it was stopped, the condition is evaluated again later
 
     async def _abandon_stop(self, name: str, evaluation: "StopEvaluation") -> None:
         """Wait no longer than the grace for a stop condition that does not stop."""
@@ -449,17 +468,11 @@ class CallDispatcher:
             self._context.task_group.start_soon(self._watch_grace, in_flight, reason)
 
     def _watch_overdue(self, in_flight: InFlightCall, wait_ended: WaitEnded) -> None:
-        self._context.task_group.start_soon(self._watch_deadline, in_flight, wait_ended)
-
-    async def _watch_deadline(self, in_flight: InFlightCall, wait_ended: WaitEnded) -> None:
-        """Start a grace when the own time of user code that is being stopped is up.
-
-        A pause may have stopped the code before its time was up. The run waits for it, but not
-        for longer than its `timeout` and one grace.
-        """
-        rest_s = in_flight.deadline - anyio.current_time()
-        if not await _ends_within(rest_s, in_flight, wait_ended):
-            await self._watch_grace(in_flight, OVERDUE_REASON, wait_ended)
+        # A pause may have stopped the code before its time was up. The run waits for it, but
+        # not for longer than its `timeout` and one grace.
+        self._context.task_group.start_soon(
+            self._watch_grace, in_flight, OVERDUE_REASON, wait_ended
+        )
 
     async def _watch_grace(
         self, in_flight: InFlightCall, reason: str, wait_ended: WaitEnded | None = None
@@ -488,10 +501,11 @@ class CallDispatcher:
         in_flight.abandoned = True
         del self._in_flight[call, in_flight.operation]
         overdue = in_flight.overdue_input if reason == OVERDUE_REASON else None
-        if in_flight.operation == "check" and overdue is None:
-            self._wakeup.set()  # there is no outcome: the call stays unknown
-        else:
-            self._submit(overdue or _make_unknown(self.epoch, in_flight))
+        # A check that is abandoned has no outcome: its call stays unknown.
+        if in_flight.operation != "check" or overdue is not None:
+            unknown = overdue or _make_unknown(self.epoch, in_flight)
+            self.pending_inputs.append(PendingInput(unknown))
+        self._wakeup.set()
 
     def begin_shutdown(self) -> None:
         """Stop calls that are safe to repeat at once, and let others finish for a grace.
@@ -527,7 +541,7 @@ class CallDispatcher:
         for in_flight in self._in_flight.values():
             in_flight.abort(FENCED_REASON)
         for evaluation in self._evaluating_stops.values():
-            evaluation.scope.cancel()
+            evaluation.stop()
 
     # ── late results ──────────────────────────────────────────────────────────────────────
 
@@ -611,12 +625,17 @@ async def _refuse_save(_: Json) -> None:
 class StopEvaluation:
     """A custom stop condition that is being evaluated."""
 
-    __slots__ = ("ended", "is_grace_running", "scope")
+    __slots__ = ("code", "ended", "is_grace_running")
 
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
+    def __init__(self, code: UserCode) -> None:
+        self.code = code
         self.ended = anyio.Event()
         self.is_grace_running = False  # after it, the run waits no longer
+
+    def stop(self) -> None:
+        """Stop it, once: a run loop asks for this in every iteration."""
+        if self.code.stopping_since is None:
+            self.code.stop()
 
 
 class SaveWaiter:
@@ -632,7 +651,7 @@ class SaveWaiter:
         self.is_durable = False
 
 
-class PendingInput(NamedTuple):
+class PendingInput(Struct, frozen=True):
     """A driver input on its way to the journal, and the call that it comes from."""
 
     driver_input: DriverInput

@@ -1,7 +1,7 @@
 """Runs the functions of tools: in the event loop, in a process, or in a thread.
 
-- **async**: in the event loop, in an asyncio task of its own. It is stopped by cancelling that
-  task (`user_code.UserTasks`).
+- **async**: in the event loop, in the asyncio task of its call. It is stopped by cancelling
+  that task (`user_code.UserCode`).
 - **blocking, importable by name**: in a child process of the zygote (`subprocess`). It is
   stopped by SIGTERM, and SIGKILL after the grace.
 - **blocking otherwise** (a closure, a method, `in_process=True`): in a thread. Nothing can stop
@@ -15,7 +15,7 @@ has no such end, as it runs on.
 
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import anyio.to_thread
 from anyio import from_thread
@@ -46,8 +46,20 @@ from midrun.driver.subprocess.protocol import (
     find_unrun_code,
 )
 from midrun.driver.subprocess.zygote_client import KILL_TIMEOUT_S
-from midrun.driver.user_code import RUNNING_THREAD_LABELS, must_reraise, outcome_of_exception
-from midrun.errors import NotJson, TooLarge
+from midrun.driver.user_code import (
+    RUNNING_THREAD_LABELS,
+    CodeStopped,
+    UserCode,
+    must_reraise,
+    outcome_of_exception,
+)
+from midrun.errors import NotJson, OutcomeUnknown, TooLarge
+
+OUTCOME_UNKNOWN_NAME: Final = OutcomeUnknown.__name__
+"""The type of exception by which a tool says that it may have taken effect.
+
+It is compared by name: the exception may come from another process, as text.
+"""
 
 
 class Stopped(Struct, frozen=True):
@@ -58,8 +70,21 @@ FunctionEnd: TypeAlias = FunctionOutcome | Stopped
 """The end of a function."""
 
 
+def may_result_from_stop(end: FunctionEnd) -> bool:
+    """Tell whether a function that was stopped may have raised because of the stop.
+
+    Libraries turn a cancellation into errors of their own, such as *connection closed*. The
+    call has not failed by itself then: it was stopped midway and may have taken effect.
+    """
+    return isinstance(end, Raised) and end.kind != OUTCOME_UNKNOWN_NAME and not end.not_found
+
+
 class FunctionExecution:
-    """Runs one function of a tool for one call in flight."""
+    """Runs one function of a tool for one call in flight.
+
+    `timeout_s` is its time limit, if any; `timed_out` says afterwards that it was stopped by
+    that limit.
+    """
 
     def __init__(
         self,
@@ -69,6 +94,8 @@ class FunctionExecution:
         in_flight: InFlightCall,
         state: State,
     ) -> None:
+        self.timeout_s: float | None = None
+        self.timed_out = False
         self._context = context
         self._grace = agent.grace
         self._tool = tool
@@ -142,25 +169,42 @@ class FunctionExecution:
         # A closure or a method has no importable name, so no other process can find it.
         target = None if self._tool.in_process else find_import_path(function_or_tool)
         if target is None:
-            return await self._run_in_thread(work, form)
-        task = FunctionTask(target=target, form=form, args=args, call=self._call_facts)
-        return await self._run_in_process(task)
+            end = self._run_in_thread(work, form)
+        else:
+            task = FunctionTask(target=target, form=form, args=args, call=self._call_facts)
+            end = self._run_in_process(task)
+        return await end if self.timeout_s is None else await self._await_within_time(end)
+
+    async def _await_within_time(self, work: Awaitable[FunctionEnd]) -> FunctionEnd:
+        with anyio.move_on_after(self.timeout_s) as limit:
+            end = await work
+            # It may have ended by itself in the same moment in which its time was up. A value
+            # that it returned counts; an error may be a consequence of the cancellation.
+            self.timed_out = limit.cancel_called and may_result_from_stop(end)
+            return end
+        self.timed_out = True
+        return Stopped()
 
     async def _run_in_loop(
         self, work: Callable[[], Awaitable[object]], form: FunctionForm
     ) -> FunctionEnd:
         in_flight = self._in_flight
-        with in_flight.scope:
-            try:
-                value = await self._context.user_tasks.run(
-                    work, label=self._label, grace=self._grace, in_flight=in_flight
-                )
-            except BaseException as error:
-                if must_reraise(error):
-                    raise
-                return outcome_of_exception(error)
-            return await _make_return_outcome_in_slices(value, form)
-        return Stopped()  # the scope was cancelled, and the function had no outcome of its own
+        code = UserCode(self._context.user_tasks, self._label, self._grace)
+        if self.timeout_s is not None and in_flight.on_overdue is not None:
+            code.stop_at_timeout(self.timeout_s, in_flight.on_overdue)
+        end: FunctionEnd
+        try:
+            end = await _make_return_outcome_in_slices(await code.run(work, in_flight), form)
+        except CodeStopped:
+            end = Stopped()
+        except BaseException as error:
+            if must_reraise(error):
+                raise
+            end = outcome_of_exception(error)
+        self.timed_out = code.is_overdue and (
+            isinstance(end, Stopped) or may_result_from_stop(end)
+        )
+        return end
 
     async def _run_in_process(self, task: FunctionTask) -> FunctionEnd:
         process_call = None
@@ -246,8 +290,8 @@ async def _make_return_outcome_in_slices(
     A large value would block the event loop: first try with a small size limit.
     """
     try:
-        normalize_json(value, "result", QUICK_LIMITS)
-    except NotJson:
+        return Returned(value=normalize_json(value, "result", QUICK_LIMITS))
+    except NotJson:  # or no value at all: a coroutine, or `NOT_DONE`
         return _make_return_outcome(value, form)
     except TooLarge:
         try:
@@ -255,7 +299,6 @@ async def _make_return_outcome_in_slices(
         except (NotJson, TooLarge) as problem:
             return Returned(problem=str(problem), shown=safe_repr(value))
         return Returned(value=value)
-    return _make_return_outcome(value, form)
 
 
 def _make_return_outcome(value: object, form: FunctionForm) -> Returned | NotDone | Raised:

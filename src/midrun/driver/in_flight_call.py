@@ -1,8 +1,7 @@
 """A call in flight: the handle by which the dispatcher stops it and waits for its end."""
 
-import math
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import anyio
 
@@ -29,11 +28,20 @@ NO_WAIT_REASONS: Final = frozenset(
 """Reasons to stop a call for which the run waits no longer than the grace."""
 
 
+class Stoppable(Protocol):
+    """Async user code that runs for a call; see `user_code.UserCode`."""
+
+    def stop(self) -> None:
+        """Cancel the code; called again for each new reason to stop."""
+        ...
+
+
 class InFlightCall:
     """One call, undo, release or check that has started, and its stop state.
 
     The dispatcher creates it, aborts it, and marks its end. The code that makes the call runs
-    inside `scope` and reads `stop_reason` to tell a stop from a failure.
+    inside `scope`, or sets `code` if it is async user code, and reads `stop_reason` to tell a
+    stop from a failure.
 
     `stop_reason` is the reason to stop, or "" while there is none: "paused", "redirected",
     "cancelled", "halted", "shutdown" or "fenced". A call that waits for a child run is aborted
@@ -47,19 +55,18 @@ class InFlightCall:
     """
 
     __slots__ = (
-        "_cancel_again",
         "_finished_event",
+        "_scope",
         "abandoned",
         "attempt",
         "call",
-        "deadline",
+        "code",
         "finished",
         "kill_time_s",
         "on_overdue",
         "operation",
         "overdue_input",
         "save",
-        "scope",
         "sent_control",
         "shutting_down",
         "stop_reason",
@@ -76,7 +83,8 @@ class InFlightCall:
         self.save = save
         self.operation = operation
         self.attempt = attempt or call.attempt
-        self.scope = anyio.CancelScope()
+        self.code: Stoppable | None = None  # async user code that runs for it
+        self._scope: anyio.CancelScope | None = None
         self.finished = False
         self._finished_event: anyio.Event | None = (
             None  # created by the first waiter: most have none
@@ -85,11 +93,22 @@ class InFlightCall:
         self.sent_control: ControlChild | None = None  # the control that its child run was sent
         self.shutting_down = False  # the worker shuts down, and this call has a grace to finish
         self.abandoned = False
-        self.deadline = math.inf  # the end of its own time, on the clock of the event loop
         self.kill_time_s = 0.0  # the time to end, after its grace, of a process that is killed
         self.overdue_input: DriverInput | None = None
-        self.on_overdue: Callable[[WaitEnded], None] | None = None  # set by the dispatcher
-        self._cancel_again: Callable[[], None] | None = None  # cancels the user task once more
+        # Set by the dispatcher; called when the own time of async user code is up.
+        self.on_overdue: Callable[[WaitEnded], None] | None = None
+
+    @property
+    def scope(self) -> anyio.CancelScope:
+        """The scope of all waiting for this call, except for that of async user code.
+
+        Most calls run async user code and need none, so it is made when it is first used.
+        """
+        if self._scope is None:
+            self._scope = anyio.CancelScope()
+            if self.stop_reason:
+                self._scope.cancel()
+        return self._scope
 
     @property
     def action(self) -> CleanupAction:
@@ -117,8 +136,7 @@ class InFlightCall:
         """Cancel the call for `reason`; False if the reason changes nothing.
 
         A second reason, such as a cancel after a pause, replaces the first. The scope has been
-        cancelled by then, which has no further effect on user code (see `user_code.UserTasks`),
-        so the user task is cancelled once more by itself.
+        cancelled by then; async user code is cancelled once more.
 
         A reason for which the run waits never replaces one for which it does not. A pausing run
         whose worker shuts down asks for both stops in every iteration of its loop; otherwise
@@ -129,21 +147,11 @@ class InFlightCall:
         if self.stop_reason in NO_WAIT_REASONS and reason not in NO_WAIT_REASONS:
             return False
         self.stop_reason = reason
-        self.scope.cancel()
-        if self._cancel_again is not None:
-            self._cancel_again()
+        if self._scope is not None:
+            self._scope.cancel()
+        if self.code is not None:
+            self.code.stop()
         return True
-
-    def track_stop(self, cancel_again: Callable[[], None], wait_ended: WaitEnded) -> None:
-        """Note that user code of this call is being stopped; `cancel_again` cancels it again.
-
-        From here on the end of its own time (`deadline`) does not reach the code any more: it
-        is being cancelled, because its time is up or for another reason, and its waiter is
-        behind a shield. So the dispatcher watches the deadline.
-        """
-        self._cancel_again = cancel_again
-        if self.deadline < math.inf and self.on_overdue is not None:
-            self.on_overdue(wait_ended)
 
     def forget_pause(self) -> bool:
         """Forget a pause that its child run was sent, as it is withdrawn; False if none was."""

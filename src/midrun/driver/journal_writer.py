@@ -23,6 +23,7 @@ from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.core.run_head import build_head
 from midrun.core.state import State
 from midrun.core.transitions import Refused, Verdict
+from midrun.driver.sanitize import run_in_slices
 from midrun.errors import SeqConflict, StoreError
 from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, Snapshot, Store
@@ -63,7 +64,7 @@ async def save_snapshot_if_due(
         seq=state.seq, snapshot=last_snapshot_seq
     ):
         return last_snapshot_seq
-    body = codec.encode_snapshot(state)
+    body = await run_in_slices(codec.encode_in_steps(state))
     snapshot = Snapshot(seq=state.seq, hash=appended.hash, body=body)
     # After a failure, `state.seq` is returned all the same: the next attempt comes when the
     # next snapshot is due, not with the next append.

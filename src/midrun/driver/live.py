@@ -207,27 +207,26 @@ class LiveOutput:
 
     # ── sending ───────────────────────────────────────────────────────────────────────────
 
-    @contextmanager
-    def track_call(self, run: RunId, call: CallId, *, is_retry: bool = False) -> Iterator[None]:
-        """Keep a transcript of `call` while this context is open, for new watchers.
+    def begin_call(self, run: RunId, call: CallId, *, is_retry: bool) -> LiveTranscript:
+        """Keep a transcript of `call` until `end_call`, for new watchers.
 
         `is_retry` says that it is not the first attempt: its text replaces that of the last
         one.
         """
-        transcript, calls = (
-            LiveTranscript(is_retry=is_retry),
-            self._local_transcripts.setdefault(run, {}),
-        )
-        calls[call] = transcript
-        try:
-            yield
-        finally:
-            # An abandoned call may end after its next attempt has begun, under a newer lease.
-            if calls.get(call) is transcript:
-                del calls[call]
-            if not calls and self._local_transcripts.get(run) is calls:
-                del self._local_transcripts[run]
-                self._listeners_with_snapshot.pop(run, None)
+        transcript = LiveTranscript(is_retry=is_retry)
+        self._local_transcripts.setdefault(run, {})[call] = transcript
+        return transcript
+
+    def end_call(self, run: RunId, call: CallId, transcript: LiveTranscript) -> None:
+        """Drop the transcript of `call`."""
+        calls = self._local_transcripts.get(run)
+        # An abandoned call may end after its next attempt has begun, under a newer lease.
+        if calls is None or calls.get(call) is not transcript:
+            return
+        del calls[call]
+        if not calls:
+            del self._local_transcripts[run]
+            self._listeners_with_snapshot.pop(run, None)
 
     def send(self, delta: Delta) -> None:
         """Send `delta` to all watchers, without secrets; wait for none of them."""

@@ -1,9 +1,9 @@
 """Model calls: build the prompt, stream the reply, and return the outcome for the journal.
 
-The reply is streamed in a user task (`user_code.UserTasks`): a model adapter is user code. Its
-pieces go to `live` at once and are collected in `_PartialReply`. If the call is stopped midway,
-the text and thinking so far are journaled with `CallAborted`, so that the model sees its own
-unfinished words when the run continues.
+A model adapter is user code, so `user_code.UserCode` streams the reply. Its pieces go to `live`
+at once and are collected in `_PartialReply`. If the call is stopped midway, the text and
+thinking so far are journaled with `CallAborted`, so that the model sees its own unfinished
+words when the run continues.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from midrun.core.values import Reply, RequestedCall, Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.live import Delta
-from midrun.driver.user_code import format_exception, must_reraise
+from midrun.driver.user_code import CodeStopped, UserCode, format_exception, must_reraise
 from midrun.errors import ModelFailed
 from midrun.ports.model import Finished, Model, Piece, Prompt
 
@@ -73,24 +73,22 @@ async def call_model(
     call = in_flight.call
     partial_reply = _PartialReply()
     try:
-        with in_flight.scope:
-            model = context.get_model(agent)
-            prompt = build_prompt(agent, state, condense=call.purpose == "condense")
-            await context.user_tasks.run(
-                partial(_stream_reply, context, in_flight, state, model, prompt, partial_reply),
-                label=f"model {model.name} (call {call.id} of run {state.run})",
-                grace=agent.grace,
-                in_flight=in_flight,
-            )
+        model = context.get_model(agent)
+        prompt = build_prompt(agent, state, condense=call.purpose == "condense")
+        label = f"model {model.name} (call {call.id} of run {state.run})"
+        await UserCode(context.user_tasks, label, agent.grace).run(
+            partial(_stream_reply, context, in_flight, state, model, prompt, partial_reply),
+            in_flight,
+        )
+    except CodeStopped:
+        pass  # a reply that was complete although it was stopped counts as done: see below
     except ModelFailed as error:
         return _make_model_failure(context, in_flight, error, partial_reply)
     except BaseException as error:
         if must_reraise(error):
             raise
         return _make_adapter_failure(in_flight, error, partial_reply)
-    # A cancelled scope swallows its cancellation: execution continues here in any case. The
-    # order matters: a reply that finished although it was cancelled counts as done.
-    if partial_reply.finished is None and not in_flight.scope.cancel_called:
+    if partial_reply.finished is None and not in_flight.stop_reason:
         failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
         return _make_model_failure(context, in_flight, failure, partial_reply)
     if partial_reply.finished is None:
@@ -182,7 +180,7 @@ def _complete_uses(agent: Agent, reply: Reply) -> Reply:
 
     The first call beyond the limit is kept as refused, so that the model is told about it.
     """
-    uses = tuple(agent.complete_use(use) for use in reply.uses[:REPLY_MAX_CALLS])
+    uses = tuple(map(agent.complete_use, reply.uses[:REPLY_MAX_CALLS]))
     if dropped := reply.uses[REPLY_MAX_CALLS:]:
         problem = f"not made, nor were {len(dropped) - 1} more that followed: {TOO_MANY_CALLS}"
         uses = (*uses, RequestedCall(tool=dropped[0].tool, refused=problem))

@@ -106,7 +106,7 @@ class SecretRegistry:
         """
         # Not `get_run`, which would create an entry for a run without secrets.
         secrets = self._runs.get(run)
-        if not secrets or call.use.kind == "child":
+        if secrets is None or not secrets.has_secrets or call.use.kind == "child":
             return call
         use = call.use
         if has_placeholder(use.args):
@@ -138,6 +138,7 @@ class RunSecrets:
     def __init__(self, salt: bytes, find_secrets: FindSecrets | None) -> None:
         self.redactor = Redactor(self, find_secrets)
         self.found_count = 0
+        self.has_secrets = False  # was any secret found, to be given back or searched for
         self._salt = salt
         self._secret_by_placeholder: LruDict[str, str] = LruDict(max_items=RUN_MAX_SECRETS)
         # By secret: its number and its placeholder.
@@ -146,9 +147,6 @@ class RunSecrets:
         )
         # By the digest of the redacted call: its original arguments.
         self._original_args: LruDict[bytes, Json] = LruDict(max_items=RUN_MAX_SECRETS)
-
-    def __bool__(self) -> bool:
-        return bool(self._secret_by_placeholder)
 
     # ── replacing secrets ─────────────────────────────────────────────────────────────────
 
@@ -172,6 +170,7 @@ class RunSecrets:
 
     def _remember_secret(self, secret: str, digest: bytes, *, everywhere: bool) -> str:
         placeholder = f"{PLACEHOLDER_PREFIX}{digest.hex()[:12]}]"
+        self.has_secrets = True
         self._secret_by_placeholder.put(placeholder, secret)
         if everywhere and SEARCHED_MIN_CHARS <= len(secret) <= SEARCHED_MAX_CHARS:
             if secret not in self._searched_secrets:
@@ -252,6 +251,14 @@ class RunSecrets:
         if args is use.args and why is use.why and refused is use.refused:
             return use
         return replace(use, args=args, why=why, refused=refused)
+
+    def is_clean_reply(self, reply: Reply) -> bool:
+        """Tell whether `redact_reply` certainly returns `reply` itself."""
+        is_clean = self.redactor.is_clean
+        for use in reply.uses:
+            if use.why or use.refused or use.traits.secret or not is_clean(use.args):
+                return False
+        return not (reply.thinking or reply.opaque) and is_clean(reply.text, MODEL_TEXT_SCOPE)
 
     def redact_reply(self, reply: Reply) -> Steps[Reply]:
         """Redact the reply of a model."""
@@ -345,7 +352,20 @@ def _find_candidates(text: str, known: list[tuple[str, str]]) -> Steps[list[tupl
 
 def has_placeholder(value: Json) -> bool:
     """Tell whether a text in `value` has a placeholder."""
-    return any(PLACEHOLDER_PREFIX in text for text in _iter_texts(value))
+    if isinstance(value, str):
+        return PLACEHOLDER_PREFIX in value
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return False
+    # A loop, and no generator over all texts: every call is asked about its arguments.
+    for inner in value:
+        if isinstance(inner, str):
+            if PLACEHOLDER_PREFIX in inner:
+                return True
+        elif isinstance(inner, dict | list) and has_placeholder(inner):
+            return True
+    return False
 
 
 def _iter_texts(value: Json) -> Iterator[str]:
@@ -401,11 +421,12 @@ async def redact_struct(
     secret_registry: SecretRegistry, run: RunId, struct: StructT
 ) -> StructT:
     """Redact a driver input, a control or an entry; search a large value in slices."""
-    return (
-        await run_in_slices(_redact_struct_in_steps(secret_registry.get_run(run), struct))
-        if secret_registry.is_enabled
-        else struct
-    )
+    if not secret_registry.is_enabled:
+        return struct
+    secrets = secret_registry.get_run(run)
+    if _is_clean(secrets, struct):
+        return struct
+    return await run_in_slices(_redact_struct_in_steps(secrets, struct))
 
 
 def redact_struct_now(secret_registry: SecretRegistry, run: RunId, struct: StructT) -> StructT:
@@ -415,6 +436,24 @@ def redact_struct_now(secret_registry: SecretRegistry, run: RunId, struct: Struc
         if secret_registry.is_enabled
         else struct
     )
+
+
+def _is_clean(secrets: RunSecrets, struct: Struct) -> bool:
+    """Tell whether a struct certainly has no secret; False if it needs a search."""
+    is_clean = secrets.redactor.is_clean
+    for name in _list_searched_fields(type(struct)):
+        value: object = getattr(struct, name)
+        if not value:
+            continue
+        if isinstance(value, Reply):
+            if not secrets.is_clean_reply(value):
+                return False
+        elif isinstance(value, Struct):
+            if name not in STRUCT_FIELDS or not _is_clean(secrets, value):
+                return False
+        elif name not in TOOL_DATA_FIELDS or not is_clean(value):
+            return False
+    return True
 
 
 def _redact_struct_in_steps(secrets: RunSecrets, struct: StructT) -> Steps[StructT]:
@@ -520,7 +559,8 @@ class LiveRedactor:
         elif self._secret_registry.find_secrets is not None:
             return None
         elif delta.kind == "args":
-            return delta if not secrets and self._may_show_args(delta) else None
+            may_show = not secrets.has_secrets and self._may_show_args(delta)
+            return delta if may_show else None
         else:
             shown = self._redact_text(secrets, delta)
         if shown is delta.text:
@@ -539,7 +579,7 @@ class LiveRedactor:
         return not named
 
     def _redact_text(self, secrets: RunSecrets, delta: Delta) -> str:
-        if not secrets:
+        if not secrets.has_secrets:
             return delta.text
         key = (delta.run, delta.call, delta.kind)
         # Prepend the text that was held back with the last delta, and hold back the new end.

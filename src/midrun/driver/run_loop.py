@@ -12,9 +12,9 @@ its own.
    conflicts.
 2. The worker calls `journal_grew`: at once if the control came through this process, else when
    the notification of the store arrives. The loop wakes up and reads the entry.
-3. `list_effects` returns `AbortCall`, which needs no entry. `CallDispatcher.apply` cancels the
-   scope of the call and starts its grace. The code that waits in that scope stops the tool: it
-   cancels the task, or sends SIGTERM. A thread cannot be stopped.
+3. `list_effects` returns `AbortCall`, which needs no entry. `CallDispatcher.apply` aborts the
+   call and starts its grace. An async tool is cancelled, a process gets SIGTERM. A thread
+   cannot be stopped.
 4. The tool ends within its grace, with any outcome. Or the dispatcher abandons it after the
    grace, as *unknown*. Either way a driver input wakes the loop, which appends the outcome
    together with the start of the first undo.
@@ -22,16 +22,18 @@ its own.
    returns `RunCancelled`. That entry ends the lease as well, and the loop returns.
 """
 
+from operator import attrgetter
 from typing import Final, assert_never
 
 import anyio
 
 from midrun.agents.agent import Agent
 from midrun.codec.snapshot import is_snapshot_due
+from midrun.core.batch import Batch
 from midrun.core.controls import Halt
 from midrun.core.driver_inputs import TakeLease
 from midrun.core.entries import RunFailed
-from midrun.core.ids import SEQ_ZERO, CallId, Seq
+from midrun.core.ids import SEQ_ZERO, Micros, Seq
 from midrun.core.run_head import build_head
 from midrun.core.session import (
     AppendBatch,
@@ -54,7 +56,7 @@ from midrun.core.session import (
     WaitForStore,
 )
 from midrun.core.state import State
-from midrun.core.values import Actor, CallPurpose, OperationKind, Spend
+from midrun.core.values import Actor, CallPurpose, Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.dispatcher import CallDispatcher
 from midrun.driver.journal_writer import save_snapshot_if_due
@@ -73,6 +75,8 @@ from midrun.errors import (
 )
 from midrun.ports.store import AppendResult, Lease
 
+_GET_INPUT: Final = attrgetter("driver_input")
+
 STORE_RETRY_S: Final = 0.25
 """Seconds between two attempts to use a store that cannot read or write at present."""
 
@@ -90,8 +94,11 @@ class RunLoop:
         take_lease = TakeLease(
             holder=context.heartbeat.holder_name, agent_fingerprint=agent.fingerprint
         )
-        self._session = Session(state, take_lease, self._compute_reserve, self._may_start)
+        self._session = Session(
+            state, take_lease, self._compute_reserve, self._suspects.may_start
+        )
         self._lease: Lease | None = None
+        self._turn_began = context.clock()
         self._last_append: AppendResult | None = None
         self._snapshot_seq = SEQ_ZERO  # the seq of the newest snapshot
 
@@ -142,9 +149,30 @@ class RunLoop:
         await self._context.heartbeat.ensure_fresh()
         self._context.heartbeat.lease_taken()
         try:
-            result: Result | None = self._collect_inputs()
-            while result is not None:
-                result = await self._take_step(result)
+            result: Result = self._collect_inputs()
+            while True:
+                step = self._session.receive(result, self._turn_began)
+                operation = step.operation
+                # Nearly all steps are an append, and then a wait for news. They are done here,
+                # because every wake-up of a task passes through all functions that wait.
+                if isinstance(operation, AppendBatch) and not step.stops_calls:
+                    result = await self._append(operation)
+                    continue
+                self._start_work(step)
+                if isinstance(operation, WaitForNews):
+                    seq = self._session.state.seq
+                    if is_snapshot_due(seq=seq, snapshot=self._snapshot_seq):
+                        await self._save_snapshot()
+                    await self._wakeup.wait(
+                        self._suspects.wait_s
+                        if operation.until is None
+                        else self._compute_wait_s(operation.until)
+                    )
+                    result = self._collect_inputs()
+                elif isinstance(operation, Finish):
+                    return
+                else:
+                    result = await self._perform(operation)
         except StaleEpoch:
             return  # another worker has taken the lease; the run is its business now
         finally:
@@ -154,15 +182,15 @@ class RunLoop:
             self._suspects.release_gate()
             self._context.heartbeat.lease_released()
 
-    async def _take_step(self, result: Result) -> Result | None:
-        """Do the step that follows `result`; return the result of its operation, or None."""
-        step = self._session.receive(result, self._context.clock())
-        self._start_work(step)
-        match step.operation:
+    async def _perform(
+        self, operation: ReadJournal | AppendBatch | Proceed | WaitForStore
+    ) -> Result:
+        """Perform `operation` and return its result."""
+        match operation:
+            case AppendBatch():
+                return await self._append(operation)
             case ReadJournal(after=after):
                 return await self._read(after)
-            case AppendBatch():
-                return await self._append(step.operation)
             case Proceed():
                 return self._collect_inputs()
             case WaitForStore():
@@ -170,27 +198,29 @@ class RunLoop:
                 # the store stays away for as long as a lease, the heartbeat fences this loop.
                 await anyio.sleep(STORE_RETRY_S)
                 return self._collect_inputs()
-            case WaitForNews(until=until):
-                await self._save_snapshot()
-                await self._wait(until)
-                return self._collect_inputs()
-            case Finish():
-                return None
             case _:
-                assert_never(step.operation)
+                assert_never(operation)
+
+    def _compute_wait_s(self, until: Micros) -> float:
+        """Return the seconds until a timer or a retry, or until the suspect gate is free."""
+        until_s, gate_s = (until - self._context.clock()) / 1e6, self._suspects.wait_s
+        return until_s if gate_s is None else min(gate_s, until_s)
 
     def _collect_inputs(self) -> Ready:
+        """Begin a turn: return the inputs that have come."""
+        self._turn_began = self._context.clock()
         # Inputs stay in `pending_inputs` until they are settled. More may arrive meanwhile; a
         # turn of the session handles exactly those that it was given.
-        self._suspects.reset()
+        self._suspects.wait_s = None
         pending = self._dispatcher.pending_inputs
         return Ready(
-            inputs=tuple([one.driver_input for one in pending]),
+            inputs=tuple(map(_GET_INPUT, pending)),
             hooks_running=self._dispatcher.has_hooks_running,
         )
 
     def _start_work(self, step: Step) -> None:
         """Do everything in `step` that needs no waiting."""
+        state = self._session.state
         if step.has_changed:
             # The store's announcement of our own append may have come before `state` was set:
             # waiters that looked at this loop's state then saw the old phase.
@@ -200,7 +230,7 @@ class RunLoop:
         # If `fence` was called during the append, the dispatcher is closed and makes none of
         # these calls; the next lease closes them as unknown.
         if step.appended:
-            self._dispatcher.start(step.appended, self.state)
+            self._dispatcher.start(step.appended, state)
         settled = self._dispatcher.pending_inputs[: step.settled_count]
         del self._dispatcher.pending_inputs[: step.settled_count]
         for position, pending in enumerate(settled):
@@ -212,20 +242,11 @@ class RunLoop:
             if is_late:
                 self._dispatcher.report_late(pending)
         if isinstance(step.operation, WaitForNews | Finish):
-            self._dispatcher.stop_unwanted_hooks(
-                step.effects, self.state, is_leaving=step.stops_calls
-            )
-            effects = self._suspects.runnable(step.effects, self.state)
-            self._dispatcher.apply(effects, self.state)
-
-    async def _wait(self, until: int | None) -> None:
-        """Wait for news, or until a time: of a timer, of a retry, or of the suspect gate."""
-        waits = [] if until is None else [(until - self._context.clock()) / 1e6]
-        waits += [] if self._suspects.wait_s is None else [self._suspects.wait_s]
-        await self._wakeup.wait(min(waits, default=None))
-
-    def _may_start(self, state: State, call: CallId, operation: OperationKind) -> bool:
-        return operation != "call" or not self._suspects.must_wait(state, call)
+            if self._dispatcher.has_hooks_running:
+                self._dispatcher.stop_unwanted_hooks(
+                    step.effects, state, is_leaving=step.stops_calls
+                )
+            self._dispatcher.apply(self._suspects.runnable(step.effects, state), state)
 
     def _compute_reserve(self, state: State, purpose: CallPurpose) -> Spend | RunFailed:
         """Return the spend to reserve for a model call of a run with a cap on spend."""
@@ -255,8 +276,19 @@ class RunLoop:
             StaleEpoch: another worker has taken the lease.
             NoRoom: a concurrency limit is reached.
         """
+        batch = operation.batch
         try:
-            appended = await self._commit(operation)
+            if operation.lease == "take":
+                appended = await self._take_lease(batch)
+            else:
+                appended = await self._context.store.append(
+                    self._run_id,
+                    batch.entries,
+                    after=batch.base.seq,
+                    lease=self._lease if operation.lease == "held" else None,
+                    head=build_head(batch.state),
+                    at=batch.now,
+                )
         except SeqConflict:
             return NotAppended(reason="conflict")
         except HaltInForce as halt:
@@ -272,25 +304,14 @@ class RunLoop:
         lease = None if operation.lease == "none" else self._lease
         return Appended(at=appended.at, epoch=lease.epoch if lease else None)
 
-    async def _commit(self, operation: AppendBatch) -> AppendResult:
-        batch, store, head = (
-            operation.batch,
-            self._context.store,
-            build_head(operation.batch.state),
-        )
-        after = batch.base.seq
-        if operation.lease != "take":
-            lease = self._lease if operation.lease == "held" else None
-            return await store.append(
-                self._run_id, batch.entries, after=after, lease=lease, head=head, at=batch.now
-            )
+    async def _take_lease(self, batch: Batch) -> AppendResult:
         # The store assigns the epoch of a new lease.
-        self._lease, appended = await store.take_lease(
+        self._lease, appended = await self._context.store.take_lease(
             self._run_id,
             batch.entries,
-            after=after,
+            after=batch.base.seq,
             holder=self._context.heartbeat.holder_name,
-            head=head,
+            head=build_head(batch.state),
             limits=self._context.get_limits(batch.base),
             at=batch.now,
         )
@@ -298,11 +319,8 @@ class RunLoop:
         return appended
 
     async def _save_snapshot(self) -> None:
-        """Save a snapshot if the journal has grown enough since the last one."""
         appended = self._last_append
-        if appended is not None and is_snapshot_due(
-            seq=self.state.seq, snapshot=self._snapshot_seq
-        ):
+        if appended is not None:
             self._snapshot_seq = await save_snapshot_if_due(
                 self._context.store, self.state, appended, last_snapshot_seq=self._snapshot_seq
             )

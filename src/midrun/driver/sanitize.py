@@ -49,6 +49,15 @@ async def sanitize_input(driver_input: DriverInput) -> DriverInput:
     A large outcome is checked and encoded here, in slices, so that the event loop can run in
     between. The codec remembers the encoded text, and the store need not encode it again.
     """
+    if isinstance(driver_input, CloseCall):
+        # Nearly all outcomes are small and sound, and encoded in one go. The limit makes a
+        # large one fail early, before it has blocked the event loop.
+        try:
+            encode_entry(driver_input.outcome, QUICK_LIMITS, keep=True)
+        except (NotJson, TooLarge):
+            pass
+        else:
+            return driver_input
     match driver_input:
         case CloseCall(outcome=outcome):
             prepared, problem = await _try_make_storable(outcome)
@@ -95,8 +104,6 @@ async def make_storable(entry: EntryT) -> EntryT:
     Raises:
         NotJson, TooLarge: the entry cannot be stored.
     """
-    # Most entries are small and encoded in one go. The limit makes a large one fail early,
-    # before it has blocked the event loop.
     try:
         encode_entry(entry, QUICK_LIMITS)
     except TooLarge:

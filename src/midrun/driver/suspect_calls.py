@@ -23,6 +23,7 @@ from midrun.core.effects import CheckCall, DriverEffect
 from midrun.core.ids import CallId, RunId
 from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.state import Call, State
+from midrun.core.values import OperationKind
 from midrun.driver.notifications import Wakeup
 
 SUSPECT_TRIAL_S: Final = 15.0
@@ -57,10 +58,6 @@ class SuspectCallGate:
         self._waiters[wakeup] = None
         return self._trial_ends_at - now
 
-    def is_held_by(self, run: RunId) -> bool:
-        """Tell whether `run` holds the gate."""
-        return self._holding_run == run
-
     def release(self, run: RunId) -> None:
         """Release the gate if `run` holds it, and wake all waiters."""
         if self._holding_run == run:
@@ -73,9 +70,9 @@ class SuspectCallGate:
 class SuspectCalls:
     """The suspect calls of one run that are due and wait for the gate.
 
-    The run loop calls `reset` in each iteration, then `must_wait` for every call that is due,
-    and `runnable` for the effects that are left. `wait_s` is the time until the gate can be
-    tried again; None if nothing waits for it.
+    In each iteration the run loop resets `wait_s`, `advance` asks `may_start` for every call
+    that is due, and `runnable` filters the effects that are left. `wait_s` is the time until
+    the gate can be tried again; None if nothing waits for it.
     """
 
     def __init__(self, gate: SuspectCallGate, run: RunId, wakeup: Wakeup) -> None:
@@ -83,28 +80,30 @@ class SuspectCalls:
         self._gate = gate
         self._run = run
         self._wakeup = wakeup
+        # The gate was acquired and not released. It may be lost: see `try_acquire`.
+        self._has_acquired = False
 
-    def reset(self) -> None:
-        """Forget the wait of the last iteration."""
-        self.wait_s = None
-
-    def must_wait(self, state: State, call: CallId) -> bool:
-        """Tell whether `call` is a suspect and must wait; acquire the gate if it is free."""
-        if not is_suspect(state.find_call(call)):
-            return False
+    def may_start(self, state: State, call: CallId, operation: OperationKind) -> bool:
+        """Tell whether a call may start; a suspect acquires the gate, or has to wait."""
+        if operation != "call":
+            return True
+        found = state.find_call(call)
+        if found is None or not found.worker_deaths or not is_suspect(found):
+            return True
         wait_s = self._gate.try_acquire(self._run, self._wakeup)
         if not wait_s:
-            return False
+            self._has_acquired = True
+            return True
         self.wait_s = wait_s
-        return True
+        return False
 
     def runnable(self, effects: Sequence[DriverEffect], state: State) -> Sequence[DriverEffect]:
         """Return `effects` without the checks that must wait; release the gate if unused."""
         # The usual case: there are no effects, and no suspect is or was running.
-        if not effects and not self._gate.is_held_by(self._run):
+        if not effects and not self._has_acquired:
             return effects
         checks = (effect for effect in effects if isinstance(effect, CheckCall))
-        held_back = [check for check in checks if self.must_wait(state, check.call)]
+        held_back = [check for check in checks if not self.may_start(state, check.call, "call")]
         left = [effect for effect in effects if effect not in held_back]
         # Keep the gate while a suspect, or the check of one, is running. It may also have been
         # acquired in this iteration for a call that was not started after all.
@@ -120,4 +119,5 @@ class SuspectCalls:
 
     def release_gate(self) -> None:
         """Release the gate if this run holds it."""
+        self._has_acquired = False
         self._gate.release(self._run)

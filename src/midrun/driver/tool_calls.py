@@ -18,7 +18,6 @@ An aborted call may have taken effect and is undone like a call that was done. A
 is settled by its check or by a person.
 """
 
-from collections.abc import Awaitable
 from typing import Final, assert_never
 
 import anyio
@@ -42,19 +41,18 @@ from midrun.core.state import Call, CallStage, State
 from midrun.core.values import Json
 from midrun.driver import child_runs
 from midrun.driver.context import DriverContext
-from midrun.driver.function_runner import FunctionEnd, FunctionExecution, Stopped
+from midrun.driver.function_runner import (
+    OUTCOME_UNKNOWN_NAME,
+    FunctionEnd,
+    FunctionExecution,
+    Stopped,
+    may_result_from_stop,
+)
 from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.subprocess.protocol import Died, NotDone, QuestionAsked, Raised, Returned
-from midrun.errors import OutcomeUnknown
 
 HOOK_TIMEOUT_S: Final = 60.0
 """Seconds for one attempt to undo, release or check, if the tool declares no `timeout`."""
-
-OUTCOME_UNKNOWN_NAME: Final = OutcomeUnknown.__name__
-"""The type of exception by which a tool says that it may have taken effect.
-
-It is compared by name: the exception may come from another process, as text.
-"""
 
 SECRETS_LOST: Final = (
     "not executed: some of its arguments, or of the answer that it asked for, were redacted, "
@@ -78,8 +76,9 @@ async def call_tool(
     if call.approval is not None and call.traits.version != tool.traits.version:
         problem = "not executed: the tool has changed since a person approved this call"
         return CloseCall(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
-    if context.secret_registry.has_lost_secrets(
-        state.run, [call.use.args, call.question_answer]
+    if context.secret_registry.has_lost_secrets(state.run, call.use.args) or (
+        call.question_answer is not None
+        and context.secret_registry.has_lost_secrets(state.run, call.question_answer)
     ):
         failed = CallFailed(call=call.id, error=SECRETS_LOST, code="redacted")
         return CloseCall(epoch=epoch, outcome=failed)
@@ -94,9 +93,9 @@ async def call_tool(
             epoch=epoch, outcome=_make_unstopped_outcome(call, tool)
         )
     execution = FunctionExecution(context, agent, tool, in_flight, state)
-    end, timed_out = await _await_within(
-        _get_timeout_s(tool), in_flight, execution.run_tool(arguments)
-    )
+    if tool.timeout is not None:
+        execution.timeout_s = tool.timeout.total_seconds()
+    end = await execution.run_tool(arguments)
     # A pause does not withdraw a question: the run pauses with the question open. Under every
     # other stop the call is aborted instead.
     if isinstance(end, QuestionAsked) and in_flight.stop_reason in {"", "paused"}:
@@ -108,7 +107,9 @@ async def call_tool(
             continuation=end.continuation,
         )
     outcome = (
-        _make_timeout_outcome(call, tool) if timed_out else _make_outcome(call, in_flight, end)
+        _make_timeout_outcome(call, tool)
+        if execution.timed_out
+        else _make_outcome(call, in_flight, end)
     )
     return CloseCall(epoch=epoch, outcome=outcome)
 
@@ -122,7 +123,7 @@ def _make_outcome(
             return CallDone(call=call.id, result=result, encoding_error=problem)
         case Raised(kind=kind) if kind == OUTCOME_UNKNOWN_NAME:
             return _make_uncertain_outcome(call, _describe_end(end))
-        case Raised() if in_flight.stop_reason and _may_result_from_stop(end):
+        case Raised() if in_flight.stop_reason and may_result_from_stop(end):
             return CallAborted(call=call.id)
         case Raised(not_found=not_found):
             code = TOOL_NOT_IMPORTABLE_CODE if not_found else ""
@@ -143,15 +144,6 @@ def _make_outcome(
             assert_never(end)
 
 
-def _may_result_from_stop(end: FunctionEnd) -> bool:
-    """Tell whether a function that was stopped may have raised because of the stop.
-
-    Libraries turn a cancellation into errors of their own, such as *connection closed*. The
-    call has not failed by itself then: it was stopped midway and may have taken effect.
-    """
-    return isinstance(end, Raised) and end.kind != OUTCOME_UNKNOWN_NAME and not end.not_found
-
-
 def _make_uncertain_outcome(call: Call, error: str) -> CallFailed | CallAborted | CallUnknown:
     """Return the outcome of a call that ended by itself and may have taken effect.
 
@@ -168,7 +160,8 @@ def _make_uncertain_outcome(call: Call, error: str) -> CallFailed | CallAborted 
 def _make_timeout_outcome(call: Call, tool: Tool) -> CallFailed | CallAborted:
     """Return the outcome of a call that timed out; it is not repeated automatically."""
     if call.safe_to_repeat and not call.needs_cleanup:
-        return CallFailed(call=call.id, error=f"timed out after {_get_timeout_s(tool):g} s")
+        seconds = tool.timeout.total_seconds() if tool.timeout else 0.0
+        return CallFailed(call=call.id, error=f"timed out after {seconds:g} s")
     return CallAborted(call=call.id, final=True)
 
 
@@ -196,10 +189,10 @@ async def run_cleanup(
     problem = f"it took too long and did not stop, so this {action} may still be at work"
     failed = UndoFailed(call=call.id, action=action, error=problem, final=True)
     in_flight.overdue_input = CloseUndo(epoch=state.epoch, outcome=failed)
-    end, _ = await _run_hook(context, agent, in_flight, state, action)
+    end = await _run_hook(context, agent, in_flight, state, action)
     if isinstance(end, Returned | NotDone):
         return UndoDone(call=call.id, action=action)
-    if in_flight.stop_reason and (isinstance(end, Stopped) or _may_result_from_stop(end)):
+    if in_flight.stop_reason and (isinstance(end, Stopped) or may_result_from_stop(end)):
         # Only a shutdown stops an undo. The next worker makes it again, with the same
         # idempotency key; this attempt must not count as a failed one.
         return UndoUnknown(call=call.id, action=action)
@@ -231,7 +224,7 @@ async def run_check(
     attempt = 0
     while True:
         attempt += 1
-        end, _ = await _run_hook(context, agent, in_flight, state, "check")
+        end = await _run_hook(context, agent, in_flight, state, "check")
         if isinstance(end, Returned | NotDone):
             happened = isinstance(end, Returned)
             result = end.value if isinstance(end, Returned) else None
@@ -258,45 +251,27 @@ async def _wait_for_backoff(
 
 async def _run_hook(
     context: DriverContext, agent: Agent, in_flight: InFlightCall, state: State, name: str
-) -> tuple[FunctionEnd, bool]:
-    """Run the hook `name`; return its end, and whether it timed out."""
+) -> FunctionEnd:
+    """Run the hook `name`; return its end."""
     call = in_flight.call
     tool = agent.tools.get(call.use.tool)
     function = getattr(tool, name, None)
     if tool is None or function is None:
         problem = f"agent {agent.name} has no {name} for {call.use.tool} any more"
-        return Raised(kind="LookupError", message=problem), False
+        return Raised(kind="LookupError", message=problem)
     execution = FunctionExecution(context, agent, tool, in_flight, state)
     hook_args = (call.use.args,) if name == "check" else (call.use.args, _get_result(call))
     # No time limit in a thread: it cannot be stopped, and the next attempt would run beside it.
-    seconds = (
-        None if execution.is_threaded(function) else _get_timeout_s(tool) or HOOK_TIMEOUT_S
-    )
-    return await _await_within(seconds, in_flight, execution.run_hook(function, *hook_args))
-
-
-async def _await_within(
-    seconds: float | None, in_flight: InFlightCall, work: Awaitable[FunctionEnd]
-) -> tuple[FunctionEnd, bool]:
-    """Await `work` for `seconds`; return its end, and whether it timed out."""
-    if seconds is None:
-        return await work, False
-    with anyio.move_on_after(seconds) as limit:
-        in_flight.deadline = limit.deadline
-        end = await work
-        # It may have ended by itself in the same moment in which its time was up. A value that
-        # it returned counts; an error may be a consequence of the cancellation.
-        return end, limit.cancel_called and _may_result_from_stop(end)
-    return Stopped(), True
+    if not execution.is_threaded(function):
+        execution.timeout_s = (
+            HOOK_TIMEOUT_S if tool.timeout is None else tool.timeout.total_seconds()
+        )
+    return await execution.run_hook(function, *hook_args)
 
 
 def _get_result(call: Call) -> Json:
     """Return the result of a call that is done; None for any other."""
     return call.result if call.stage is CallStage.DONE else None
-
-
-def _get_timeout_s(tool: Tool) -> float | None:
-    return None if tool.timeout is None else tool.timeout.total_seconds()
 
 
 def _describe_end(end: Raised | Died | QuestionAsked | Stopped) -> str:

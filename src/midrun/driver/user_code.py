@@ -1,11 +1,13 @@
 """User code: its tasks, its errors, and cancellations that it leaves behind.
 
-`UserTasks` runs each coroutine of user code in an asyncio task of its own and stops it.
+`UserTasks` starts an asyncio task for each call of async user code; `UserCode` runs the code in
+that task, and stops it.
 
 Tools, hooks, models and stop conditions are user code. An exception that they raise ends their
-call and nothing else. Two kinds are not theirs, and must be raised again (`must_reraise`):
+call and nothing else. Three kinds are not theirs, and must be raised again (`must_reraise`):
 
 - **Ctrl-C**, which Python raises as `KeyboardInterrupt` in the code that happens to run.
+- **`CallDropped`**, which ends the task of a call whose worker is gone.
 - **A cancellation of a scope around us.** `CancelledError` alone does not tell where it comes
   from. It is ours if an AnyIO scope around the current code is cancelled. If none is, the code
   has awaited something that other code cancelled, and that is an error like any other.
@@ -19,18 +21,18 @@ import logging
 import math
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from midrun.agents.builtin_tools import PauseHere
 from midrun.codec.safe_repr import safe_str
-from midrun.driver.in_flight_call import InFlightCall
+from midrun.driver.in_flight_call import InFlightCall, WaitEnded
 from midrun.driver.subprocess.protocol import QuestionAsked, Raised
 
 
@@ -68,7 +70,7 @@ def must_reraise(error: BaseException) -> bool:
     """Tell whether `error`, caught from user code, must be raised again: see above."""
     if isinstance(error, anyio.get_cancelled_exc_class()):
         return is_enclosing_scope_cancelled()
-    return is_ctrl_c(error)
+    return is_ctrl_c(error) or isinstance(error, CallDropped)
 
 
 def is_ctrl_c(error: BaseException) -> bool:
@@ -128,7 +130,7 @@ def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-# User coroutines in asyncio tasks of their own: how they are cancelled and abandoned.
+# Calls of async user code: one asyncio task for each, and how it is cancelled and abandoned.
 #
 # **Why not in our scopes.** AnyIO cancels by level: a cancelled scope raises in its tasks again
 # in every turn of the event loop, until they have left the scope. Code that was written for
@@ -137,22 +139,13 @@ def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
 # before its first step, and the nodes go on. And a coroutine that swallows `CancelledError`
 # gets one in every turn for as long as it lives, which uses a whole core.
 #
-# So the coroutine of a tool, a hook, a model or a stop condition runs in an asyncio task of its
-# own, outside of all our scopes. Our side (`UserTasks.run`) waits for that task inside the
-# scope of the call:
-#
-#     dispatcher ── cancels ──► scope of the call
-#                                 │ raises once, in our waiting side
-#                                 ▼
-#                      UserTasks.run ── UserTask.stop ──► the user's coroutine
-#                                 │                       (again after half of the grace,
-#                                 ▼                        then at growing intervals)
-#                      waits on behind a shield
-#
-# When the scope is cancelled, our side cancels the user's task once, again after half of the
-# grace, and then a few more times at intervals that double. Meanwhile it waits behind a shield,
-# where AnyIO raises nothing, so that waiting costs nothing. The dispatcher shows the call as
-# *not responding* and decides when the run continues without it.
+# So the call of a tool, a hook, a model or a stop condition that is async runs in an asyncio
+# task of its own (`CallTask`), outside of our task groups and of all our scopes. `UserTasks`
+# keeps these tasks. Inside its task, the call runs the user's coroutine with `UserCode.run`.
+# The dispatcher stops it with `UserCode.stop`, which cancels the code once, again after half of
+# the grace, and then a few more times at intervals that double. Nothing waits for the end of
+# the code except its own task: the dispatcher shows the call as *not responding* and decides
+# when the run continues without it.
 #
 # **Why not plain `Task.cancel()`.** It would also raise behind AnyIO shields in the user's
 # code, and a shield says that the code must not be interrupted there. So the coroutine runs in
@@ -162,7 +155,7 @@ def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
 #    `_gate.shield` to False.
 # 2. AnyIO now delivers the cancellation through the open gate. If the code is behind a shield
 #    of its own, AnyIO waits until that shield ends, at no cost.
-# 3. AnyIO delivers by calling `Task.cancel()`. `_GatedTask` overrides that method to close the
+# 3. AnyIO delivers by calling `Task.cancel()`. `CallTask` overrides that method to close the
 #    gate (`_gate.shield = True`), so that AnyIO does not raise again in the next turn.
 # 4. A timer opens the gate again for the next cancellation.
 
@@ -171,13 +164,13 @@ T = TypeVar("T")
 log = logging.getLogger("midrun")
 
 CANCELLATIONS_MAX: Final = 8
-"""The number of cancellations that one stop delivers to a user task."""
+"""The number of cancellations that one stop delivers to user code."""
 
 CANCELLATION_GAP_MIN_S: Final = 0.01
-"""The shortest time between two cancellations of a user task, for a very short grace."""
+"""The shortest time between two cancellations of user code, for a very short grace."""
 
-ABANDONED_TASKS: Final[set["UserTask[object]"]] = set()
-"""Tasks that were still running when their `Midrun` was left; asyncio holds no reference."""
+ABANDONED_CODE: Final[set["UserCode"]] = set()
+"""Code that was still running when its `Midrun` was left; asyncio holds no reference."""
 
 RUNNING_THREAD_LABELS: Final[set[str]] = set()
 """Labels of the user functions that block a thread right now."""
@@ -185,11 +178,19 @@ RUNNING_THREAD_LABELS: Final[set[str]] = set()
 
 def list_unfinished() -> list[str]:
     """Return the labels of user code that runs on although its `Midrun` was left."""
-    return sorted({*RUNNING_THREAD_LABELS, *(task.label for task in ABANDONED_TASKS)})
+    return sorted({*RUNNING_THREAD_LABELS, *(code.label for code in ABANDONED_CODE)})
 
 
-class _GatedTask(asyncio.Task[None]):
-    """An asyncio task that calls `on_cancel` whenever it is cancelled."""
+class CodeStopped(Exception):
+    """User code was stopped, and has neither a value nor an error of its own."""
+
+
+class CallDropped(BaseException):
+    """User code has ended that was abandoned at the shutdown of its worker."""
+
+
+class CallTask(asyncio.Task[None]):
+    """The asyncio task of one call. It calls `on_cancel` whenever it is cancelled."""
 
     on_cancel: Callable[[], None] | None = None
 
@@ -200,75 +201,118 @@ class _GatedTask(asyncio.Task[None]):
         return super().cancel(msg)
 
 
-class UserTask(Generic[T]):
-    """One user coroutine in an asyncio task of its own, in a copy of the caller's context."""
+class UserCode:
+    """One user coroutine that runs in the task of its call, and the means to stop it."""
 
-    def __init__(self, work: Callable[[], Awaitable[T]], label: str, grace: timedelta) -> None:
+    __slots__ = (
+        "_ended_event",
+        "_gate",
+        "_half_grace_s",
+        "_has_ended",
+        "_stop_scope",
+        "_tasks",
+        "_timeout_timer",
+        "_timer",
+        "grace_s",
+        "is_overdue",
+        "label",
+        "stopping_since",
+        "task",
+    )
+
+    def __init__(self, tasks: "UserTasks", label: str, grace: timedelta) -> None:
         self.label = label
         self.grace_s = grace.total_seconds()
         self.stopping_since: float | None = None
+        self.is_overdue = False  # its time limit has passed
+        self.task: CallTask | None = None  # the task that runs it
+        self._tasks = tasks
         self._half_grace_s = max(self.grace_s / 2, CANCELLATION_GAP_MIN_S)
-        self._value: list[T] = []  # the value, once there is one
-        self._error: BaseException | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._stop_scope, self._gate = anyio.CancelScope(), anyio.CancelScope()
-        self.asyncio_task = _GatedTask(self._run(work), name=label)
-        self.asyncio_task.on_cancel = self._close_gate
-        self.asyncio_task.add_done_callback(self._finish)
+        self._has_ended = False
+        self._ended_event: anyio.Event | None = None  # made by the first waiter: most have none
+        self._timer: asyncio.TimerHandle | None = None  # of the next cancellation
+        self._timeout_timer: asyncio.TimerHandle | None = None  # of the time limit
+        self._stop_scope, self._gate = tasks.make_scope(), tasks.make_scope()
 
-    async def _run(self, work: Callable[[], Awaitable[T]]) -> None:
-        # The outcome is stored here and not taken from the task: if the code's own task is
-        # cancelled in the moment in which it returns, asyncio counts it as cancelled and drops
-        # the result.
-        if self.stopping_since is not None:
-            return  # stopped before its first step
+    async def run(
+        self, work: Callable[[], Awaitable[T]], in_flight: InFlightCall | None = None
+    ) -> T:
+        """Await `work` in the current task, which `UserTasks.start` has started.
+
+        An abort of `in_flight` stops it. Code that returns or raises after it was cancelled has
+        that outcome: a tool may finish within its grace. There is no limit on that.
+
+        Raises:
+            CodeStopped: it was stopped before its first step, or ended by the cancellation.
+        """
+        task = asyncio.current_task()
+        assert isinstance(task, CallTask), "user code runs in a task of `UserTasks`"
+        self.task = task
+        task.set_name(self.label)
         try:
+            if self.stopping_since is not None or (in_flight and in_flight.stop_reason):
+                raise CodeStopped
+            if in_flight is not None:
+                in_flight.code = self
+            self._tasks.running.add(self)
+            task.on_cancel = self._close_gate
             with self._stop_scope, self._gate:
-                self._value = [await work()]
-        except BaseException as error:
-            if is_ctrl_c(error):
-                # Raised here, Ctrl-C leaves the event loop at once. The waiting side must not
-                # raise it a second time: that would interrupt the loop again, while
-                # `asyncio.run` cancels all tasks and lets them clean up.
-                self._error = asyncio.CancelledError()
-                raise
-            self._error = error
+                return await work()
+        except asyncio.CancelledError:
+            if self.stopping_since is None:
+                raise  # an error of the code: it has awaited something that was cancelled
+            raise CodeStopped from None
+        finally:
+            task.on_cancel = None
+            if in_flight is not None:
+                in_flight.code = None
+            self._finish()
+            # The next `await` of this task is ours: see the function.
+            if task.cancelling():
+                await absorb_stray_cancellation()
+            if self in ABANDONED_CODE:
+                ABANDONED_CODE.discard(self)
+                raise CallDropped
+        raise CodeStopped  # the scope has absorbed its cancellation
 
-    def _finish(self, task: "asyncio.Task[None]") -> None:
+    def _finish(self) -> None:
+        self._has_ended = True
+        self._tasks.running.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        self.asyncio_task.on_cancel = None  # break the reference cycle
-        if not task.cancelled():
-            task.exception()  # mark it as retrieved, or asyncio logs it
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+        if self._ended_event is not None:
+            self._ended_event.set()
 
     @property
     def grace_ends_at(self) -> float:
         """The end of the grace, on the clock of the event loop."""
         return (self.stopping_since or 0.0) + self.grace_s
 
-    @property
-    def has_outcome(self) -> bool:
-        """Whether the coroutine returned or raised; a `CancelledError` after `stop` is none."""
-        cancelled = isinstance(self._error, asyncio.CancelledError)
-        stopped = cancelled and self.stopping_since is not None
-        return bool(self._value) or (self._error is not None and not stopped)
+    async def wait_ended(self) -> None:
+        """Wait until the code has ended."""
+        if not self._has_ended:
+            self._ended_event = self._ended_event or anyio.Event()
+            await self._ended_event.wait()
 
-    def get_outcome(self) -> T:
-        """Return the value that the coroutine has returned, or raise its error."""
-        if self._value:
-            return self._value[0]
-        raise self._error or asyncio.CancelledError
+    def stop_at_timeout(self, seconds: float, on_overdue: Callable[[WaitEnded], None]) -> None:
+        """Stop the code after `seconds`, and call `on_overdue` then, unless it has ended.
 
-    async def wait(self, *others: "asyncio.Future[None]") -> None:
-        """Wait until the coroutine or one of `others` ends.
-
-        `asyncio.wait` cancels none of them if this call itself is cancelled.
+        If it is being stopped by then, for another reason, only `on_overdue` is called.
         """
-        await asyncio.wait({self.asyncio_task, *others}, return_when=asyncio.FIRST_COMPLETED)
+
+        def end_time() -> None:
+            self.is_overdue = True
+            if self.stopping_since is None:
+                self.stop()
+            on_overdue(self.wait_ended)
+
+        self._timeout_timer = asyncio.get_running_loop().call_later(seconds, end_time)
 
     def stop(self) -> None:
-        """Cancel the task now; if it is being stopped already, after half of its grace."""
-        if self.asyncio_task.done():
+        """Cancel the code now; if it is being stopped already, after half of its grace."""
+        if self._has_ended:
             return
         loop = asyncio.get_running_loop()
         if self._timer is None:
@@ -295,70 +339,75 @@ class UserTask(Generic[T]):
 
 
 class UserTasks:
-    """The user coroutines that one worker runs. Create it inside a running event loop."""
+    """The tasks in which one worker calls async user code; made inside a running event loop.
 
-    def __init__(self) -> None:
-        self._running_tasks: set[UserTask[object]] = set()
-        self._shutdown_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    `running` is the code that runs at present. `task_group` gets the errors of the tasks: they
+    are bugs of ours, since errors of user code are outcomes. A task of that group itself would
+    be in a scope, and would cost a handle, a second scope and two more turns of the event loop.
+    """
 
-    async def run(
-        self,
-        work: Callable[[], Awaitable[T]],
-        *,
-        label: str,
-        grace: timedelta,
-        in_flight: InFlightCall | None = None,
-    ) -> T:
-        """Await `work` in a task of its own; when cancelled, stop it and wait for its end.
+    def __init__(self, task_group: TaskGroup) -> None:
+        self.running: set[UserCode] = set()
+        self._is_shut_down = False
+        # AnyIO looks for its backend whenever it makes a scope, at twice the cost of the scope.
+        # The class of an existing scope is that of all others in the same event loop.
+        self.make_scope = type(anyio.CancelScope())
+        self._task_group = task_group
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[Coroutine[object, object, None], CallTask] = {}
 
-        A coroutine that returns or raises after it was cancelled has that outcome: a tool may
-        finish within its grace. There is no limit on this wait except the shutdown of the
-        worker; the dispatcher lets the run continue without the call.
-        """
-        # The task has a copy of the caller's context variables, as every asyncio task has.
-        task = UserTask(work, label, grace)
-        tracked = cast("UserTask[object]", task)
-        self._running_tasks.add(tracked)
-        task.asyncio_task.add_done_callback(lambda _: self._running_tasks.discard(tracked))
+    def start(self, call: Coroutine[object, object, None]) -> None:
+        """Start `call` in a task of its own; drop it if the worker has shut down."""
+        if self._is_shut_down:
+            call.close()
+        else:
+            self._tasks[call] = CallTask(self._run(call), loop=self._loop)
+
+    async def _run(self, call: Coroutine[object, object, None]) -> None:
+        # The end is noted here: a callback of the task would cost a turn of the event loop.
         try:
-            await task.wait()
-        except asyncio.CancelledError:
-            # Our side was cancelled, by the scope of the call or by a timeout around it.
-            task.stop()
-            if in_flight is not None:
-                in_flight.track_stop(task.stop, task.wait)
-            with anyio.CancelScope(shield=True):
-                await task.wait(self._shutdown_done)
-            # Without an outcome the cancellation continues to the scope that it belongs to.
-            # With one it is absorbed: the callers leave that scope before their next
-            # checkpoint.
-            if not task.has_outcome:
-                raise
-        return task.get_outcome()
+            await call
+        except CallDropped:
+            pass
+        except Exception as error:  # noqa: BLE001 - raised again in the group
+            self._task_group.start_soon(_raise_error, error)
+        except BaseException:  # Ctrl-C: raised here, it leaves the event loop at once
+            self._tasks[call].add_done_callback(_retrieve_error)
+            raise
+        finally:
+            del self._tasks[call]
 
     async def shut_down(self) -> None:
-        """Stop all tasks, wait for their graces, and abandon and log those that still run.
+        """Stop all code, wait for its grace, and abandon and log the code that still runs.
 
-        An abandoned task stays in the event loop; only its waiter is released.
+        The task of abandoned code stays in the event loop. When the code ends after all, its
+        call ends without an outcome.
         """
-        for task in self._running_tasks:
-            task.stop()
-        tasks = {task.asyncio_task: task for task in self._running_tasks}
-        if tasks:
+        self._is_shut_down = True
+        for code in self.running:
+            code.stop()
+        if self._tasks:
             now = asyncio.get_running_loop().time()
-            rest_s = max(task.grace_ends_at - now for task in self._running_tasks)
-            await asyncio.wait(tasks, timeout=max(rest_s, 0.0))
-        for task in tuple(self._running_tasks):
+            ends = (code.grace_ends_at for code in self.running)
+            rest_s = max(ends, default=now) - now
+            await asyncio.wait(self._tasks.values(), timeout=max(rest_s, 0.0))
+        for code in self.running:
             log.warning(
                 "Abandoned %s: it did not stop within its grace of %g s. "
                 "It may still act in this process.",
-                task.label,
-                task.grace_s,
+                code.label,
+                code.grace_s,
             )
-            ABANDONED_TASKS.add(task)
-            task.asyncio_task.add_done_callback(partial(_discard_abandoned, task))
-        self._shutdown_done.set_result(None)
+            ABANDONED_CODE.add(code)
+        # Everything else that a call does is our own code, and bounded.
+        abandoned = {code.task for code in self.running}
+        if own := [task for task in self._tasks.values() if task not in abandoned]:
+            await asyncio.wait(own)
 
 
-def _discard_abandoned(task: UserTask[object], _: object) -> None:
-    ABANDONED_TASKS.discard(task)
+def _retrieve_error(task: asyncio.Task[None]) -> None:
+    task.exception()  # otherwise asyncio logs that no code has taken it
+
+
+async def _raise_error(error: Exception) -> None:
+    raise error

@@ -173,7 +173,7 @@ class LocalWorker:
             ):
                 self._task_group = tasks
                 self._heartbeat.on_renewed = zygote.set_deadline
-                user_tasks = UserTasks()
+                user_tasks = UserTasks(tasks)
                 self._context = DriverContext(
                     store=self._store,
                     heartbeat=self._heartbeat,
@@ -265,7 +265,9 @@ class LocalWorker:
 
     async def _drive_guarded(self, run: RunId, state: State | None) -> None:
         try:
-            await self._drive_once(run, state)
+            drive = await self._create_loop(run, state)
+            if drive is not None:
+                await drive.run()
             if not self._shutting_down and self._needs_another_look(run):
                 self._task_group.start_soon(self._start_if_drivable, run)
         # No further entry can repair this journal: the run is left alone for good.
@@ -318,20 +320,19 @@ class LocalWorker:
             or state.run_started.parent is not None
         )
 
-    async def _drive_once(self, run: RunId, state: State | None) -> None:
+    async def _create_loop(self, run: RunId, state: State | None) -> RunLoop | None:
+        """Return the loop of `run`; None if it cannot be driven here now."""
         if state is None:
             state = await load_run_state(self._store, run)
         agent = self._agents.get(state.run_started.agent)
         if agent is None or self._limiter.has_version_mismatch(state, agent):
-            return
+            return None
         if not await update_parent(self._context, state):
-            return
+            return None
         drive = self._run_loops[run] = RunLoop(self._context, agent, state)
         # A shutdown may have begun during the reads above. `_shut_down` tells only the drives
         # that exist at that moment, so a later one must not start.
-        if self._shutting_down:
-            return
-        await drive.run()
+        return None if self._shutting_down else drive
 
     def _handle_change(self, change: Change) -> None:
         """Handle a change that the store reports: wake the drive, or start the run."""

@@ -4,8 +4,8 @@ A watcher that joins in the middle of a reply first gets an *opening*, a delta w
 far. After it, no text is missing and none comes twice.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -154,10 +154,17 @@ async def _deltas(events: AsyncIterator[SseEvent]) -> AsyncGenerator[FeedItem, N
             yield make_delta(str(event.data["text"]), opening=bool(event.data["opening"]))
 
 
+@contextmanager
+def _track_call(live: LiveOutput, *, is_retry: bool = False) -> Iterator[None]:
+    transcript = live.begin_call(RUN, CALL, is_retry=is_retry)
+    yield
+    live.end_call(RUN, CALL, transcript)
+
+
 def test_a_watcher_that_is_too_slow_gets_an_opening() -> None:
     """Deltas over the limit are dropped; all text so far replaces them."""
     live = LiveOutput()
-    with live.track_call(RUN, CALL), live.watch(RUN, Wakeup()) as deltas:
+    with _track_call(live), live.watch(RUN, Wakeup()) as deltas:
         for number in range(WATCHER_MAX_DELTAS + 1):
             live.send(make_delta(f"{number} "))
         live.send(make_delta("end"))
@@ -168,10 +175,10 @@ def test_a_watcher_that_is_too_slow_gets_an_opening() -> None:
 def test_the_output_of_a_fenced_attempt_is_not_part_of_the_next_one() -> None:
     """Two attempts of one call in one process; the older one ends last."""
     live = LiveOutput()
-    old = live.track_call(RUN, CALL)
+    old = _track_call(live)
     old.__enter__()
     live.send(make_delta("old"))
-    with live.track_call(RUN, CALL):
+    with _track_call(live):
         live.send(make_delta("new"))
         old.__exit__(None, None, None)
         with live.watch(RUN, Wakeup()) as deltas:
@@ -185,7 +192,7 @@ def test_an_opening_is_redacted_and_holds_back_a_possible_secret() -> None:
     secrets = SecretRegistry(True, b"k")  # noqa: FBT003 - redact=True
     placeholder = secrets.get_run(RUN).redact("hunter2-hunter2")
     live = LiveOutput(redactor=LiveRedactor(secrets))
-    with live.track_call(RUN, CALL), live.watch(RUN, Wakeup()) as first:
+    with _track_call(live), live.watch(RUN, Wakeup()) as first:
         live.send(make_delta("It is hunter2-hunter2, or hunter2"))
         with live.watch(RUN, Wakeup()) as second:
             shown = make_delta(f"It is {placeholder}, or ")
@@ -215,9 +222,9 @@ def test_a_second_attempt_starts_with_an_opening() -> None:
     """The text of the first attempt may still be on a page, or on its way there."""
     live = LiveOutput()
     with live.watch(RUN, Wakeup()) as deltas:
-        with live.track_call(RUN, CALL):
+        with _track_call(live):
             live.send(make_delta("One "))
-        with live.track_call(RUN, CALL, is_retry=True):
+        with _track_call(live, is_retry=True):
             live.send(make_delta("Uno "))
             live.send(make_delta("due"))
         assert list(deltas) == [
@@ -232,7 +239,7 @@ def test_text_that_a_second_attempt_held_back_comes_with_its_opening() -> None:
     secrets = SecretRegistry(True, b"k")  # noqa: FBT003 - redact=True
     secrets.get_run(RUN).redact("Uno-due-tre-quattro")
     live = LiveOutput(redactor=LiveRedactor(secrets))
-    with live.watch(RUN, Wakeup()) as deltas, live.track_call(RUN, CALL, is_retry=True):
+    with live.watch(RUN, Wakeup()) as deltas, _track_call(live, is_retry=True):
         live.send(make_delta("Uno"))
         assert list(deltas) == []
         live.send(make_delta(" and "))

@@ -8,8 +8,11 @@ import pytest
 
 from midrun.codec.snapshot import (
     DIGEST_BYTES,
+    STEP_BYTES,
+    STEP_ITEMS,
     compute_layout,
     decode_snapshot,
+    encode_in_steps,
     encode_snapshot,
     is_snapshot_due,
 )
@@ -22,6 +25,7 @@ from midrun.core.entries import (
 from midrun.core.evolve import apply_entries, fold
 from midrun.core.ids import Epoch, Micros, RunId
 from midrun.core.state import State
+from midrun.core.values import Message
 from midrun.testing.scenario import RUN
 from tests.unit.core.phases import RUNS_BY_PHASE
 from tests.unit.core.scenario_steps import leased_run
@@ -40,6 +44,24 @@ def state() -> State:
 
 def test_a_snapshot_decodes_to_the_state_that_was_encoded(state: State) -> None:
     assert decode_snapshot(encode_snapshot(state)) == state
+
+
+def test_a_long_state_is_encoded_in_many_steps(state: State) -> None:
+    """The event loop runs between two steps, and no step encodes more than a few items."""
+    said = [Message(role="user", text=f"message {n}") for n in range(10 * STEP_ITEMS + 1)]
+    long = state.with_messages(*said, Message(role="user", text="x" * 3 * STEP_BYTES))
+    steps = encode_in_steps(long)
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            data = end.value
+            break
+        count += 1
+    assert count > 10 + 3
+    assert data == encode_snapshot(long)
+    assert decode_snapshot(data) == long
 
 
 def test_a_snapshot_with_one_changed_byte_is_ignored(state: State) -> None:

@@ -46,8 +46,9 @@ from midrun.core.session import (
     WaitForNews,
     WaitForStore,
 )
+from midrun.core.state import State
 from midrun.core.stops import Custom
-from midrun.core.values import Phase, Reply, RequestedCall
+from midrun.core.values import OperationKind, Phase, Reply, RequestedCall
 from midrun.testing.scenario import LEASED_RUN, START_TIME, Scenario, given
 
 E1, C1, C2, C3 = Epoch(1), CallId("c1"), CallId("c2"), CallId("c3")
@@ -597,3 +598,26 @@ def test_the_state_has_the_time_that_the_store_has_stamped(stamped_at: int) -> N
     shell.journal = shell.journal.at(stamped_at).follows(operation.batch.entries)
     shell.session.receive(Appended(at=Micros(stamped_at), epoch=E1), shell.now)
     assert shell.session.state == shell.journal.state
+
+
+def test_the_calls_of_a_reply_are_decided_together_and_start_in_order() -> None:
+    """The worker is asked once for each call, and not again for all after each start."""
+    shell, asked = Shell(), []
+
+    def note_call(_: State, call: CallId, __: OperationKind) -> bool:
+        asked.append(call)
+        return True
+
+    shell.session = Session(
+        shell.journal.state, TakeLease(holder="w1"), reserve_nothing, note_call
+    )
+    shell.take_lease()
+    asked.clear()
+    step = shell.ready(shell.reply(*[MAIL] * 100))
+    assert isinstance(step.operation, AppendBatch)
+    _, *starts = step.operation.batch.entries
+    assert asked == [CallId(f"c{number}") for number in range(2, 102)]
+    first = shell.journal.state.seq + 1
+    assert [(start.call, start.seen) for start in starts if isinstance(start, CallStarted)] == [
+        (call, first + position) for position, call in enumerate(asked)
+    ]

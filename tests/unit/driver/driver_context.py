@@ -162,7 +162,7 @@ class DriverParts:
             on_lease_lost=self._count_lapse,
         )
         self.live_output = LiveOutput()
-        self.user_tasks = UserTasks()
+        self.user_tasks = UserTasks(tasks)
         self.tasks = tasks
         self.context = DriverContext(
             store=self.store,

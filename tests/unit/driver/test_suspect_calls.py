@@ -13,18 +13,17 @@ from midrun.core.driver_inputs import CloseCall, TakeLease
 from midrun.core.effects import CheckCall
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted
 from midrun.core.evolve import apply_entries
-from midrun.core.ids import CallId, RunId
+from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.run_head import build_head
 from midrun.core.scheduler import list_effects, reserve_nothing, start_all
-from midrun.core.session import Result
+from midrun.core.session import Result, Session, Step
 from midrun.core.state import State
 from midrun.core.values import Json, Reply
 from midrun.core.values import RequestedCall as Wanted
 from midrun.driver import suspect_calls
 from midrun.driver.journal_writer import load_run_state
 from midrun.driver.notifications import Wakeup
-from midrun.driver.run_loop import RunLoop
 from midrun.driver.suspect_calls import SuspectCallGate, SuspectCalls
 from midrun.errors import ModelFailed
 from midrun.models import ScriptedModel, Use
@@ -215,13 +214,13 @@ async def test_the_loop_does_not_spin_while_a_due_suspect_call_waits_for_the_gat
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The retry time of the call has passed, but the loop must wait for the gate."""
-    iterations, take_step = [0], RunLoop._take_step
+    iterations, receive = [0], Session.receive
 
-    async def count(loop: RunLoop, result: Result) -> Result | None:
+    def count(session: Session, result: Result, now: Micros) -> Step:
         iterations[0] += 1
-        return await take_step(loop, result)
+        return receive(session, result, now)
 
-    monkeypatch.setattr(RunLoop, "_take_step", count)
+    monkeypatch.setattr(Session, "receive", count)
     store, model = MemoryStore(), RateLimitedModel()
     agent = Agent("a", model=model)
     run = await create_run_with_suspect_model_call(store, agent)
@@ -263,7 +262,7 @@ async def test_the_check_of_a_suspect_call_waits_for_the_gate() -> None:
     gate.release(other)
     with anyio.fail_after(TIMEOUT_S):
         await wakeup.wait()
-    suspects.reset()
+    suspects.wait_s = None
     assert suspects.runnable(effects, batch.state) == [*effects]
     assert gate.try_acquire(other, Wakeup()) > 0
     suspects.release_gate()

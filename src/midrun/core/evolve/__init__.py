@@ -62,7 +62,11 @@ def evolve(state: State, entry: Entry, at: Micros) -> State:
     """
     kind = type(entry)
     seq = Seq(state.seq + 1)
-    phase = _find_next_phase(state, kind, seq)
+    phase = ENTRY_TABLE[kind].get(state.phase)
+    # The table cannot express that `RunStarted` comes first and only once, nor the phase after
+    # a halt was lifted.
+    if phase is None or state.started_entry is None or kind in _SPECIAL_ENTRY_TYPES:
+        phase = _find_special_phase(state, kind, seq)
     # Time counts as work only while a worker holds the lease. `LeaseTaken` on a leased run
     # means that the previous worker died: the gap before it is not work either.
     idle = not state.is_leased or kind is LeaseTaken
@@ -78,8 +82,10 @@ def evolve(state: State, entry: Entry, at: Micros) -> State:
     return EVOLVE_FUNCTIONS[kind](after, entry)
 
 
-def _find_next_phase(state: State, entry_type: type[Entry], seq: Seq) -> Phase:
-    # The table cannot express that `RunStarted` comes first and only once.
+_SPECIAL_ENTRY_TYPES: Final = frozenset({RunStarted, RunLifted})
+
+
+def _find_special_phase(state: State, entry_type: type[Entry], seq: Seq) -> Phase:
     phase = ENTRY_TABLE[entry_type].get(state.phase)
     first = state.started_entry is None
     if phase is None or first != (entry_type is RunStarted):

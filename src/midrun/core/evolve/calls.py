@@ -73,7 +73,7 @@ def _add_calls(
     """Add the wanted calls; seal at once those with an unknown tool or bad arguments."""
     calls, opened = state.calls, state.open_calls
     for use in uses:
-        number = len(calls) + 1
+        number = calls.size + 1
         call = Call(
             number=number,
             id=make_call_id(number),
@@ -81,9 +81,9 @@ def _add_calls(
             step=state.meter.steps,
             use=use,
             requested_by_operator=requested_by_operator,
-            steered_by=add_name(
-                state.steered_by, state.taken_over_by if requested_by_operator else ""
-            ),
+            steered_by=add_name(state.steered_by, state.taken_over_by)
+            if requested_by_operator
+            else state.steered_by,
         )
         if use.refused:
             call = replace(call, stage=CallStage.SEALED, error=use.refused)
@@ -97,7 +97,7 @@ def call_started(state: State, entry: CallStarted) -> State:
     """Put the call in flight and reserve its spend."""
     number = parse_call_number(entry.call)
     # A tool call was proposed before. A model call comes into being with its start.
-    new = number == len(state.calls) + 1
+    new = number == state.calls.size + 1
     call = (
         Call(
             number=number, id=entry.call, call_kind=entry.call_kind, step=state.meter.steps + 1
@@ -142,7 +142,9 @@ def call_started(state: State, entry: CallStarted) -> State:
 
 
 def _meter_start(meter: Meter, call: Call, held_tokens: int) -> Meter:
-    reserved = meter.reserved.plus(call.reserved)
+    reserved = meter.reserved
+    if call.reserved is not NO_SPEND:
+        reserved = reserved.plus(call.reserved)
     # The tokens of frames are counted for every attempt, because each attempt sends
     # the prompt again.
     if call.call_kind == "model" and held_tokens:
@@ -182,13 +184,15 @@ def call_done(state: State, entry: CallDone) -> State:
 def _add_reply(state: State, call: Call, reply: Reply) -> State:
     """Add the reply to the conversation; propose its calls, or take it as the answer."""
     calls, opened = _add_calls(state, reply.uses)
-    first = len(state.calls) + 1
-    text, prefix = _apply_prefix(state, call, reply.text)
+    first = state.calls.size + 1
+    text, prefix = reply.text, state.reply_prefix
+    if prefix:
+        text, prefix = _apply_prefix(state, call, text)
     said = Message(
         role="assistant",
         text=text,
         thinking=reply.thinking,
-        calls=tuple(make_call_id(first + n) for n in range(len(reply.uses))),
+        calls=tuple([make_call_id(first + n) for n in range(len(reply.uses))]),
         opaque=reply.opaque,
     )
     return replace(
@@ -381,10 +385,10 @@ def get_call(state: State, call_id: str) -> Call:
     Raises:
         JournalCorrupt: there is no call with this id.
     """
-    found = state.find_call(call_id)
-    if found is None:
+    number = parse_call_number(call_id)
+    if not 0 < number <= state.calls.size:
         raise JournalCorrupt(state.run, state.seq, f"there is no call {call_id}")
-    return found
+    return state.calls[number - 1]
 
 
 def _end_attempt(state: State, call: Call, spent: Spend | None) -> State:
@@ -398,7 +402,9 @@ def _end_attempt(state: State, call: Call, spent: Spend | None) -> State:
         meter = replace(
             meter,
             spent=meter.spent.plus(call.reserved if spent is None else spent),
-            reserved=meter.reserved.minus(call.reserved),
+            reserved=meter.reserved.minus(call.reserved)
+            if call.reserved is not NO_SPEND
+            else meter.reserved,
         )
     # `is_open` depends on the new stage: a failed call that is retried stays in the open calls.
     call = replace(call, closed_seq=state.seq, reserved=NO_SPEND)
@@ -415,7 +421,10 @@ def _end_attempt(state: State, call: Call, spent: Spend | None) -> State:
 
 
 def _remove_number(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
-    return () if numbers == (number,) else tuple(n for n in numbers if n != number)
+    if number not in numbers:
+        return numbers
+    at = numbers.index(number)
+    return numbers[:at] + numbers[at + 1 :]
 
 
 def close_call(state: State, call: Call) -> State:
