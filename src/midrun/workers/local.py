@@ -5,7 +5,8 @@ Three sources lead to a run being started. The program itself: a run is started 
 the *sweep*, once a second, which needs no notification: runs whose `wake_at` has passed, runs
 that are halted although their halt was removed, and drivable runs without a live holder,
 because their worker died or because a notification was lost. The sweep makes all other paths
-optional; they only make the worker faster.
+optional; they only make the worker faster. One of them is `_free_leases_of_dead`: it frees the
+leases of workers of this host whose processes are gone, and starts a sweep.
 
 Every path ends in `start_drive`, which starts one task per run. The task takes the lease in the
 store and drives the run to its rest. Several workers may try the same run at once: taking the
@@ -36,6 +37,7 @@ from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
 from midrun.driver.child_runs import update_parent
 from midrun.driver.context import DriverContext
 from midrun.driver.heartbeat import LeaseHeartbeat
+from midrun.driver.holder_socket import HolderSocket, is_holder_gone
 from midrun.driver.journal_writer import append_input, load_run_state
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier, Wakeup
@@ -92,6 +94,9 @@ log = logging.getLogger("midrun")
 SWEEP_S: Final = 1.0
 """Seconds between two sweeps: the longest delay after a lost notification."""
 
+HOLDER_CHECK_S: Final = 0.5
+"""Seconds between two checks whether other workers of this host are alive."""
+
 SWEEP_MAX_RUNS: Final = 256
 """The most runs that one query of a sweep returns."""
 
@@ -124,10 +129,6 @@ class LocalWorker:
         self._agents = agents
         self._get_model = get_model
         self._environment = environment
-        name = f"p_{environment.make_id()}"
-        self._heartbeat = LeaseHeartbeat(
-            store, name, ttl=environment.lease, on_lease_lost=self._fence_drives
-        )
         self._run_loops: dict[RunId, RunLoop] = {}
         # `_active_runs` is the superset: a run is in it from `start_drive` until its task ends.
         # It enters `_run_loops` only when its journal was read and its loop exists.
@@ -143,6 +144,7 @@ class LocalWorker:
         self._log_throttle = LogThrottle()
         self._stop_requested = anyio.Event()
         self._shutting_down = False
+        self._heartbeat: LeaseHeartbeat
         self._task_group: TaskGroup
         self._context: DriverContext
 
@@ -165,18 +167,27 @@ class LocalWorker:
     async def _run_until_stopped(
         self, caller_scope: anyio.CancelScope, *, task_status: TaskStatus[None]
     ) -> None:
-        with anyio.CancelScope(shield=True):
+        with (
+            anyio.CancelScope(shield=True),
+            HolderSocket(f"p_{self._environment.make_id()}") as holder_socket,
+        ):
+            self._heartbeat = heartbeat = LeaseHeartbeat(
+                self._store,
+                holder_socket.holder_name,
+                ttl=self._environment.lease,
+                on_lease_lost=self._fence_drives,
+            )
             async with (
-                Zygote() as zygote,
-                self._heartbeat.keep_alive(),
+                Zygote(holder_socket.fd) as zygote,
+                heartbeat.keep_alive(),
                 anyio.create_task_group() as tasks,
             ):
                 self._task_group = tasks
-                self._heartbeat.on_renewed = zygote.set_deadline
+                heartbeat.on_renewed = zygote.set_deadline
                 user_tasks = UserTasks(tasks)
                 self._context = DriverContext(
                     store=self._store,
-                    heartbeat=self._heartbeat,
+                    heartbeat=heartbeat,
                     agents=self._agents,
                     get_model=self._get_model,
                     zygote=zygote,
@@ -193,6 +204,7 @@ class LocalWorker:
                 )
                 self._change_notifier.subscribe_all(self._handle_change)
                 tasks.start_soon(self._sweep)
+                tasks.start_soon(self._free_leases_of_dead)
                 task_status.started()
                 try:
                     await self._stop_requested.wait()
@@ -426,6 +438,22 @@ class LocalWorker:
                     error,
                 )
             await self._sweep_early.wait(SWEEP_S)
+
+    async def _free_leases_of_dead(self) -> None:
+        """Free the leases of dead workers of this host, once per `HOLDER_CHECK_S`.
+
+        The sweep then finds their runs. Leases of other hosts end by the clock.
+        """
+        while True:
+            try:
+                for holder_name in await self._store.list_holders():
+                    if is_holder_gone(holder_name):
+                        await self._store.release_leases(holder_name)
+                        log.warning("Worker %s died; its leases are free", holder_name)
+                        self._sweep_early.set()
+            except MidrunError as error:
+                log.debug("Cannot free the leases of dead workers: %s", error)
+            await anyio.sleep(HOLDER_CHECK_S)
 
     async def _start_unheld_runs(self) -> None:
         """Start drivable runs without a live holder, as far as the limits allow.

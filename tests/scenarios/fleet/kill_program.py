@@ -18,10 +18,12 @@ import anyio
 
 from midrun import Completed, Midrun, Paused
 from midrun.core.ids import make_call_key
+from midrun.driver.holder_socket import is_holder_gone
 from midrun.driver.journal_writer import load_run_state
 from midrun.ports.environment import Environment
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import PostgresConnection, Rows, Values
+from midrun.workers import local
 from tests.scenarios.fleet.external_service import ExternalService
 from tests.scenarios.fleet.worker_program import make_agents
 from tests.support.conditions import make_clock_ahead
@@ -56,6 +58,8 @@ def kill_at_write(point: str, number: int) -> None:
     setattr(
         PostgresConnection, PostgresConnection.execute.__name__, execute_or_die
     )  # only in this process
+    # This process must not continue the runs of those that were killed before it.
+    setattr(local, is_holder_gone.__name__, lambda _: False)
 
 
 async def complete_runs(store: str, folder: Path, *cases: str, hours: int = 0) -> None:

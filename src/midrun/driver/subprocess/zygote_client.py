@@ -27,7 +27,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
@@ -78,9 +78,9 @@ from midrun.driver.subprocess.protocol import (
 from midrun.errors import Misconfigured
 
 BOOT_CODE: Final = (
-    "import sys; control, page, runtime, name, path, *sys.path = sys.argv[1:]; "
+    "import sys; fds, worker, name, path, *sys.path = sys.argv[1:]; "
     "from midrun.driver.subprocess.zygote_server import main; "
-    "main(int(control), int(page), int(runtime), name, path)"
+    "main([int(fd) for fd in fds.split()], int(worker), name, path)"
 )
 """The program of the zygote. It takes over the worker's `sys.path` before it imports midrun,
 which this interpreter might not find by itself."""
@@ -106,10 +106,12 @@ class ZygoteProcess:
     """One zygote process and its socket. After its end it is not started again.
 
     `variables` are the whole environment of the process. It kills all calls when
-    `deadline.moment` has passed.
+    `deadline.moment` has passed. It and its calls keep `holder_fd` open, see `holder_socket`.
     """
 
-    def __init__(self, variables: Mapping[str, str], deadline: float) -> None:
+    def __init__(
+        self, variables: Mapping[str, str], deadline: float, holder_fd: int | None = None
+    ) -> None:
         page = Deadline.open_page()
         self.deadline = Deadline(page)
         self.deadline.moment = deadline
@@ -119,7 +121,8 @@ class ZygoteProcess:
         # the socket open after its death.
         try:
             with theirs:
-                self._process = _spawn_zygote(theirs.fileno(), page, variables)
+                fds = [theirs.fileno(), page, *([] if holder_fd is None else [holder_fd])]
+                self._process = _spawn_zygote(fds, variables)
         finally:
             os.close(page)
         self._send_lock = Lock(fast_acquire=True)
@@ -234,17 +237,17 @@ class ZygoteProcess:
 
 
 def _spawn_zygote(
-    control: int, page: int, variables: Mapping[str, str]
+    fds: Sequence[int], variables: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
     name, path = get_main_module()
     import_path = [str(entry) for entry in sys.path]  # an entry may be a `Path`
-    arguments = [str(control), str(page), str(os.getpid()), name, path]
+    arguments = [" ".join(map(str, fds)), str(os.getpid()), name, path]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
         [sys.executable, "-P", "-c", BOOT_CODE, *arguments, *import_path],
         stdin=subprocess.DEVNULL,
         stdout=_get_stderr_fd(),
         env=variables,
-        pass_fds=(control, page),
+        pass_fds=fds,
         start_new_session=True,
     )
 
@@ -502,7 +505,7 @@ class Zygote:
             the module of a tool.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, holder_fd: int | None = None) -> None:
         refuse_while_importing()
         if not hasattr(os, "fork") or not sys.executable:
             raise Misconfigured(
@@ -512,6 +515,7 @@ class Zygote:
         self._task_group: TaskGroup | None = None
         self._processes: dict[ToolEnvironment, ZygoteProcess] = {}
         self._deadline = math.inf
+        self._holder_fd = holder_fd
 
     async def __aenter__(self) -> Self:
         self._task_group = await create_task_group().__aenter__()
@@ -588,7 +592,7 @@ class Zygote:
         process = self._processes.get(environment)
         if process is None or process.is_lost:
             process = self._processes[environment] = ZygoteProcess(
-                environment.variables(), self._deadline
+                environment.variables(), self._deadline, self._holder_fd
             )
             self._task_group.start_soon(process.deliver_reports, name="zygote")
         return process

@@ -17,7 +17,8 @@ has passed (see `protocol.Deadline`).
 **Environment.** The zygote is started with the variables that are declared for its tools
 (`agents/tool_environment.py`), not with the worker's environment. Children are forked from it,
 so neither they nor their `/proc/self/environ` can show other variables. It inherits no
-descriptor except its socket, the page of the deadline, and standard error.
+descriptor except its socket, the page of the deadline, the worker's holder socket
+(`driver/holder_socket.py`), and standard error.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import Final, Never
@@ -300,14 +301,15 @@ def _signal_group(pid: int, signal_number: int) -> None:
             os.kill(pid, signal_number)
 
 
-def main(
-    control_fd: int, page_fd: int, worker_pid: int, main_name: str, main_path: str
-) -> Never:
+def main(fds: Sequence[int], worker_pid: int, main_name: str, main_path: str) -> Never:
     """Run the zygote of the worker `worker_pid`.
 
-    `control_fd` is its socket to the worker, `page_fd` the page of the deadline.
+    `fds` are its socket to the worker and the page of the deadline, and perhaps the worker's
+    holder socket. That one is only kept open, here and in the children.
     """
-    os.set_inheritable(control_fd, False)  # noqa: FBT003 - the name of the function says it
+    for fd in fds:
+        os.set_inheritable(fd, False)  # noqa: FBT003 - the name of the function says it
+    control_fd, page_fd, *_ = fds
     deadline = Deadline(page_fd)
     os.close(page_fd)
     if isinstance(sys.stdout, TextIOWrapper):

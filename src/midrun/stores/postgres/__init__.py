@@ -2,7 +2,7 @@
 
 `store.PostgresStore` implements the port. Each event loop of a process has a small pool of
 connections for reads and one connection for writes. `writer` sends the appends of many tasks in
-one call of the procedure `midrun_write` (in `migrations`; its messages are in `operations`).
+one call of the function `midrun_write` (in `migrations`; its messages are in `operations`).
 The write is optimistic: lines and hashes are built from the cached row of the run; the server
 compares under the row's lock, writes the matching requests in one transaction, and answers the
 others with their current rows. A request whose answer was lost is sent again; its hash tells
@@ -13,6 +13,6 @@ estimates the server's time, `listener` reports commits of other processes, `rel
 deltas by NOTIFY, `setup` checks the server and applies migrations.
 
 Invariants: no transaction stays open between two messages, so a frozen client holds no lock;
-leases, halts and limits are checked inside the procedure; a refusal never rests on cached data.
+leases, halts and limits are checked inside the function; a refusal never rests on cached data.
 Start with `writer`, then `operations` and the migration.
 """

@@ -3,7 +3,7 @@
 The change that an operation makes from the cached row of a run becomes a `WriteRequest`:
 stamped lines, hashes and the new row. The server applies it if the row still matches, else it
 answers with the current row (`WriteAnswer`), and the operation is applied to that row. The
-field names of the messages are those of the SQL procedure.
+field names of the messages are those of the SQL function.
 """
 
 from collections.abc import Mapping

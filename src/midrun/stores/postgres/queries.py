@@ -1,4 +1,4 @@
-"""Every SQL statement that is sent, as a constant; the procedures are in `migrations`.
+"""Every SQL statement that is sent, as a constant; the functions are in `migrations`.
 
 Values are bound as parameters, never formatted into the text. `now` is NULL for the server's
 own clock. `no` is the number of a run in order of creation.
@@ -60,8 +60,13 @@ SERVER_INFO: Final = """
 """
 
 # ── writing ──────────────────────────────────────────────────────────────────
-# A procedure and not a function, because it commits before it notifies: see the migration.
-WRITE: Final = "CALL midrun_write(%(requests)s::json, %(is_retry)s, %(now)s, NULL)"
+WRITE: Final = "SELECT midrun_write(%(requests)s::json, %(is_retry)s, %(now)s)"
+# A notification need not survive a crash, so its commit does not wait for the disk.
+ANNOUNCE: Final = """
+    SELECT set_config('synchronous_commit', 'off', TRUE),
+           pg_notify('midrun_' || midrun_schema_key(), payload)
+    FROM midrun_payloads(%(lines)s) AS payload
+"""
 RUN_ROW_STATES: Final = """
     SELECT run, seq, hash, at, epoch, holder, head FROM midrun_runs WHERE run = ANY(%(runs)s)
 """

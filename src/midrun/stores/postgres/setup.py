@@ -23,8 +23,7 @@ from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
 
 SERVER_MIN_VERSION: Final = 140_000
-"""PostgreSQL 14: procedures with output parameters, and transaction numbers that do not wrap.
-"""
+"""PostgreSQL 14: the oldest version that the tests use. Older ones lack `xid8`."""
 
 MIGRATION_TIMEOUT_S: Final = 60.0
 """The longest time for the migrations, and for the wait until another process has made them."""

@@ -94,7 +94,7 @@ class _LoopResources:
             address, time, size=1, timeout_s=address.write_timeout_s
         )
         self.writer = PostgresWriter(
-            self._write_pool, store.rows, store.watchers, server_clock=time
+            self._write_pool, self.read_pool, store.rows, store.watchers, server_clock=time
         )
 
     async def close(self) -> None:

@@ -9,33 +9,32 @@ and writes only the requests that match. The others are answered with the curren
 rebuilt from it. A refusal is never based on the cache: another process may have written since.
 If the cached row would refuse an operation, the row is read again first.
 
+**Announcements.** Other processes are notified after the commit, by another connection, and no
+writer waits for that (`ChangeAnnouncer`).
+
 **Lost answers.** When the connection breaks, the group may or may not have been committed. It
 is sent again byte for byte on a new connection. The server finds an entry with the same seq and
 the same hash and answers that it is done.
 """
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Final, TypeAlias
 
+import anyio
 import msgspec
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Struct
 
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.lru import LruDict
-from midrun.errors import (
-    HaltInForce,
-    NoRoom,
-    StoreBusy,
-    StoreDamaged,
-    StoreError,
-    StoreForeign,
-    StoreFull,
-)
+from midrun.errors import HaltInForce, NoRoom, StoreError
 from midrun.ports.store import AppendResult
 from midrun.stores.group_commit import Failure, GroupCommit, PendingWrite
 from midrun.stores.operations import (
+    AppendWrite,
     CreateRunWrite,
     JournalWrite,
     RowChange,
@@ -53,6 +52,9 @@ from midrun.stores.postgres.operations import (
 from midrun.stores.postgres.pool import ConnectionPool
 from midrun.stores.validation import StoredHead, decode_head
 from midrun.stores.watchers import Watchers
+
+PROGRESS_DELAY_S: Final = 0.005
+"""The longest time for which the progress of a driven run is not announced."""
 
 CACHED_RUNS_MAX: Final = 4096
 """The number of runs whose row is cached."""
@@ -113,6 +115,7 @@ class PostgresWriter:
     def __init__(
         self,
         pool: ConnectionPool,
+        announcer_pool: ConnectionPool,
         rows: RecentRows,
         watchers: Watchers,
         *,
@@ -123,6 +126,7 @@ class PostgresWriter:
         self._watchers = watchers
         self._server_clock = server_clock
         self._groups = GroupCommit(pool.address.name, self._commit_group)
+        self._announcer = ChangeAnnouncer(announcer_pool)
 
     async def write(self, operation: JournalWrite) -> AppendResult:
         """Return the result of a write once it is committed, or raise its refusal."""
@@ -133,8 +137,9 @@ class PostgresWriter:
         return request.get_result()
 
     async def close(self) -> None:
-        """Refuse new writes and wait until the pending ones are answered."""
+        """Refuse new writes; wait until the others are answered and announced."""
         await self._groups.close()
+        await self._announcer.close()
 
     async def _commit_group(self, group: list[_PostgresWrite]) -> None:
         """Send `group` round by round until every write has an outcome."""
@@ -222,34 +227,23 @@ class PostgresWriter:
             changes.append((run, change.row.seq))
             if change.row.holder:
                 held.add(run)
+            self._announcer.announce(change.row, at_once=not _is_progress(pending.operation))
         self._watchers.notify(changes, held=held)
 
     async def _request_answers(self, requests: Sequence[WriteRequest]) -> Sequence[WriteAnswer]:
-        """Call the procedure; repeat the call if its answer is lost or it fails.
-
-        The procedure notifies listeners after its commit. An error of that second part arrives
-        as a refusal although the entries are committed. So a refused call is repeated once with
-        `again`, which finds committed entries by their hash.
-        """
+        """Have the server carry out `requests`; send them again if its answer is lost."""
         payload = msgspec.json.encode(requests).decode()
-        try:
-            answer = await self._call_procedure(payload, again=False)
-        except (StoreBusy, StoreFull, StoreDamaged, StoreForeign):
-            answer = await self._call_procedure(payload, again=True)
+
+        async def send_once(connection: PostgresConnection, lost_count: int) -> Rows:
+            now = self._server_clock.get_override()
+            return await connection.execute(
+                queries.WRITE, {"requests": payload, "is_retry": lost_count > 0, "now": now}
+            )
+
+        ((answer,),) = await self._pool.run_with_retry(send_once)
         reply = _ANSWERS_DECODER.decode(answer)
         self._server_clock.observe(reply.now)
         return reply.answers
-
-    async def _call_procedure(self, requests: str, *, again: bool) -> str:
-        async def call_once(connection: PostgresConnection, lost_count: int) -> Rows:
-            now = self._server_clock.get_override()
-            is_retry = again or lost_count > 0
-            return await connection.execute(
-                queries.WRITE, {"requests": requests, "is_retry": is_retry, "now": now}
-            )
-
-        ((answer,),) = await self._pool.run_with_retry(call_once)
-        return str(answer)
 
     def _explain_refusal(
         self, operation: JournalWrite, answer: WriteAnswer
@@ -266,6 +260,53 @@ class PostgresWriter:
         if answer.full and isinstance(operation, TakeLeaseWrite):
             return NoRoom(run, answer.full, operation.limits[answer.full])
         return None
+
+
+def _is_progress(operation: JournalWrite) -> bool:
+    """Tell whether a worker reports progress under its lease."""
+    return isinstance(operation, AppendWrite) and operation.lease is not None
+
+
+class ChangeAnnouncer:
+    """Notifies other processes of committed changes, several at a time.
+
+    A control, a new run and the end of a drive are announced at once: another process waits for
+    them. The progress of a driven run is only shown elsewhere, so it waits up to
+    `PROGRESS_DELAY_S` for more of it. A worker thus commits two transactions for a step, and
+    not four. An announcement that is lost is found in the table of notices, see `listener`.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._lines: dict[RunId, str] = {}  # the newest line of each run
+        self._sender: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    def announce(self, row: StoredRow, *, at_once: bool) -> None:
+        """Announce that a run has grown to `row`; return before it is sent."""
+        self._lines[row.run] = f"{row.run} {row.seq}{' held' if row.holder else ''}"
+        if at_once or not row.holder:
+            self._hurry.set()
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send_lines())
+
+    async def close(self) -> None:
+        """Send the announcements that are left."""
+        self._hurry.set()
+        if self._sender is not None:
+            await asyncio.wait([self._sender])
+
+    async def _send_lines(self) -> None:
+        try:
+            while self._lines:
+                with anyio.move_on_after(PROGRESS_DELAY_S):
+                    await self._hurry.wait()
+                self._hurry.clear()
+                lines, self._lines = list(self._lines.values()), {}
+                with suppress(StoreError):  # other processes find them in the table
+                    await self._pool.execute(queries.ANNOUNCE, {"lines": lines})
+        finally:
+            self._sender = None
 
 
 def build_row_state(

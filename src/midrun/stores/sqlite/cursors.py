@@ -40,16 +40,21 @@ ADVANCE_CURSOR: Final = """
     LEFT JOIN followers AS f ON f.follower = ?1
     LEFT JOIN cursors AS c ON c.follower = ?1 AND c.no = r.no
     WHERE r.run = ?2
-      AND ?3 >= coalesce(c.seq, CASE WHEN r.no <= f.since THEN r.seq ELSE 0 END)
+      AND ?3 >= coalesce(c.seq, CASE WHEN r.no <= f.since THEN (
+          SELECT max(seq) FROM entries WHERE no = r.no
+      ) ELSE 0 END)
     ON CONFLICT DO UPDATE SET seq = excluded.seq, note = excluded.note
 """
 SELECT_CURSOR: Final = """
-    SELECT coalesce(c.seq, CASE WHEN r.no <= f.since THEN r.seq ELSE 0 END),
+    SELECT coalesce(c.seq, CASE WHEN r.no <= f.since THEN (
+               SELECT max(seq) FROM entries WHERE no = r.no
+           ) ELSE 0 END),
            coalesce(c.note, '')
     FROM runs AS r LEFT JOIN followers AS f ON f.follower = ?1
     LEFT JOIN cursors AS c ON c.follower = ?1 AND c.no = r.no WHERE r.run = ?2
 """
 SELECT_SINCE: Final = "SELECT since FROM followers WHERE follower = ?"
+# The rows of resting runs are up to date, see the schema.
 SELECT_BEHIND: Final = """
     SELECT run, seq, note FROM (
         SELECT r.at, r.no, r.run, c.seq, c.note

@@ -6,8 +6,25 @@ order of creation, the primary key that all tables share.
 
 from typing import Final
 
+# ── the current row of a run ─────────────────────────────────────────────────
+# An append to a driven run leaves the row as it is and stores the changed values with its last
+# entry, see the schema. A reader joins that entry (`e`); without one, the row is up to date.
+_NEWEST: Final = """
+    LEFT JOIN entries AS e
+    ON r.holder <> '' AND e.no = r.no AND e.at IS NOT NULL AND e.seq > r.seq
+       AND e.seq = (SELECT max(seq) FROM entries WHERE no = r.no)
+"""
+_ROW: Final = """
+    SELECT r.no, r.run,
+           iif(e.seq IS NULL, r.head, CAST(json_set(
+               CAST(r.head AS TEXT), '$.step', e.step, '$.cost', e.cost, '$.tokens', e.tokens
+           ) AS BLOB)),
+           coalesce(e.seq, r.seq), coalesce(e.hash, r.hash), r.epoch, r.holder, r.started_at,
+           coalesce(e.at, r.at)
+"""
+_FROM_RUN: Final = "FROM runs AS r" + _NEWEST + "WHERE r.run = ?"
+
 # ── writing ──────────────────────────────────────────────────────────────────
-RUN_ROW_STATE: Final = "SELECT no, seq, hash, at, epoch, holder, head FROM runs WHERE run = ?"
 RUN_EXISTS: Final = "SELECT 1 FROM runs WHERE run = ?"
 INSERT_RUN: Final = """
     INSERT INTO runs (run, seq, hash, at, started_at, epoch, holder, head, phase, attention,
@@ -17,11 +34,12 @@ INSERT_RUN: Final = """
 """
 ADD_LABEL: Final = "INSERT OR IGNORE INTO labels (label, no) VALUES (?, ?)"
 ADD_ENTRY: Final = "INSERT INTO entries (no, seq, line, hash) VALUES (?, ?, ?, ?)"
+ADD_LAST_ENTRY: Final = """
+    INSERT INTO entries (no, seq, line, hash, at, step, cost, tokens)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
 ADD_CHUNK: Final = "INSERT OR IGNORE INTO chunks (hash, body) VALUES (?, ?)"
 
-# Two forms of the same update. The shorter one leaves out the columns that have an index, so
-# that an ordinary append writes no index page.
-ADVANCE_ROW: Final = "UPDATE runs SET seq = ?, hash = ?, at = ?, head = ? WHERE no = ?"
 UPDATE_ROW: Final = """
     UPDATE runs SET seq = ?, hash = ?, at = ?, head = ?, epoch = ?, holder = ?, phase = ?,
                     attention = ?, wake_at = ?
@@ -66,16 +84,13 @@ DELETE_HALT: Final = "DELETE FROM halts WHERE scope = ?"
 BUMP_HALT_COUNTER: Final = "UPDATE halt_counter SET changes = changes + 1"
 
 # ── reading one run ──────────────────────────────────────────────────────────
-ROW: Final = """
-    SELECT run, head, seq, hash, epoch, holder, started_at, at FROM runs WHERE run = ?
-"""
-INDEXED_ROW: Final = """
-    SELECT run, head, seq, hash, epoch, holder, started_at, at,
-           phase, agent, thread, parent, owner, attention, wake_at,
+ROW: Final = _ROW + _FROM_RUN
+_INDEXED_COLUMNS: Final = """,
+           r.phase, r.agent, r.thread, r.parent, r.owner, r.attention, r.wake_at,
            (SELECT json_group_array(label) FROM labels WHERE no = r.no)
-    FROM runs AS r WHERE run = ?
 """
-RUN_END: Final = "SELECT no, seq, hash FROM runs WHERE run = ?"
+INDEXED_ROW: Final = _ROW + _INDEXED_COLUMNS + _FROM_RUN
+RUN_END: Final = "SELECT r.no, coalesce(e.seq, r.seq), coalesce(e.hash, r.hash) " + _FROM_RUN
 SELECT_LINES: Final = """
     SELECT line, hash FROM entries WHERE no = ? AND seq > ? AND seq <= ? ORDER BY seq
 """
@@ -102,62 +117,85 @@ SNAPSHOT: Final = """
 # its result. SQLite would otherwise choose by statistics that the file may not have.
 # Parameters: before, limit, label, phase, agent, thread, parent, attention, owner, decider;
 # NULL means any.
-_COLUMNS: Final = """
-    SELECT no, run, head, seq, hash, epoch, holder, started_at, at FROM runs AS r
-"""
+_COLUMNS: Final = _ROW + "FROM runs AS r "
 _FILTERS: Final = """
-      AND (?4 IS NULL OR phase = ?4) AND (?5 IS NULL OR agent = ?5)
-      AND (?6 IS NULL OR thread = ?6) AND (?7 IS NULL OR parent = ?7)
-      AND (?8 IS NULL OR attention <> '') AND (?9 IS NULL OR owner = ?9)
-      AND (?10 IS NULL OR owner = ?10 OR EXISTS (
-          SELECT 1 FROM json_each(CAST(head AS TEXT), '$.addressees') WHERE value = ?10
+      AND (?4 IS NULL OR r.phase = ?4) AND (?5 IS NULL OR r.agent = ?5)
+      AND (?6 IS NULL OR r.thread = ?6) AND (?7 IS NULL OR r.parent = ?7)
+      AND (?8 IS NULL OR r.attention <> '') AND (?9 IS NULL OR r.owner = ?9)
+      AND (?10 IS NULL OR r.owner = ?10 OR EXISTS (
+          SELECT 1 FROM json_each(CAST(r.head AS TEXT), '$.addressees') WHERE value = ?10
       ))
 """
 _LABEL_FILTER: Final = """
       AND (?3 IS NULL OR EXISTS (SELECT 1 FROM labels WHERE label = ?3 AND no = r.no))
 """
-_FILTERS_AND_ORDER: Final = _FILTERS + _LABEL_FILTER + "ORDER BY no DESC LIMIT ?2"
-LIST_ALL: Final = _COLUMNS + "WHERE no < ?1" + _FILTERS_AND_ORDER
+_FILTERS_AND_ORDER: Final = _FILTERS + _LABEL_FILTER + "ORDER BY r.no DESC LIMIT ?2"
+LIST_ALL: Final = _COLUMNS + _NEWEST + "WHERE r.no < ?1" + _FILTERS_AND_ORDER
 LIST_BY_PHASE: Final = (
-    _COLUMNS + "INDEXED BY runs_by_phase WHERE phase = ?4 AND no < ?1" + _FILTERS_AND_ORDER
+    _COLUMNS
+    + "INDEXED BY runs_by_phase "
+    + _NEWEST
+    + "WHERE r.phase = ?4 AND r.no < ?1"
+    + _FILTERS_AND_ORDER
 )
 LIST_BY_AGENT: Final = (
-    _COLUMNS + "INDEXED BY runs_by_agent WHERE agent = ?5 AND no < ?1" + _FILTERS_AND_ORDER
+    _COLUMNS
+    + "INDEXED BY runs_by_agent "
+    + _NEWEST
+    + "WHERE r.agent = ?5 AND r.no < ?1"
+    + _FILTERS_AND_ORDER
 )
 LIST_BY_THREAD: Final = (
     _COLUMNS
-    + "INDEXED BY runs_by_thread WHERE thread = ?6 AND thread <> '' AND no < ?1"
+    + "INDEXED BY runs_by_thread "
+    + _NEWEST
+    + "WHERE r.thread = ?6 AND r.thread <> '' AND r.no < ?1"
     + _FILTERS_AND_ORDER
 )
 LIST_BY_PARENT: Final = (
     _COLUMNS
-    + "INDEXED BY runs_by_parent WHERE parent = ?7 AND parent <> '' AND no < ?1"
+    + "INDEXED BY runs_by_parent "
+    + _NEWEST
+    + "WHERE r.parent = ?7 AND r.parent <> '' AND r.no < ?1"
     + _FILTERS_AND_ORDER
 )
 LIST_BY_ATTENTION: Final = (
     _COLUMNS
-    + "INDEXED BY runs_by_attention WHERE attention <> '' AND no < ?1"
+    + "INDEXED BY runs_by_attention "
+    + _NEWEST
+    + "WHERE r.attention <> '' AND r.no < ?1"
     + _FILTERS_AND_ORDER
 )
 LIST_BY_OWNER: Final = (
-    _COLUMNS + "INDEXED BY runs_by_owner WHERE owner = ?9 AND no < ?1" + _FILTERS_AND_ORDER
+    _COLUMNS
+    + "INDEXED BY runs_by_owner "
+    + _NEWEST
+    + "WHERE r.owner = ?9 AND r.no < ?1"
+    + _FILTERS_AND_ORDER
 )
-_FROM_LABELS: Final = """
-    SELECT r.no, run, head, seq, hash, epoch, holder, started_at, at
-    FROM labels AS l CROSS JOIN runs AS r ON r.no = l.no
-    WHERE l.label = ?3 AND l.no < ?1
-"""
-LIST_BY_LABEL: Final = _FROM_LABELS + _FILTERS + "ORDER BY l.no DESC LIMIT ?2"
-USAGE: Final = """
+LIST_BY_LABEL: Final = (
+    _ROW
+    + "FROM labels AS l CROSS JOIN runs AS r ON r.no = l.no"
+    + _NEWEST
+    + "WHERE l.label = ?3 AND l.no < ?1"
+    + _FILTERS
+    + "ORDER BY l.no DESC LIMIT ?2"
+)
+_USAGE_COLUMNS: Final = """
     SELECT coalesce(sum(phase NOT IN ('completed', 'cancelled')), 0),
            coalesce(sum(started_at >= ?2), 0),
-           coalesce(sum(iif(started_at >= ?2, CAST(head AS TEXT) ->> 'cost', 0)), 0),
-           coalesce(sum(iif(started_at >= ?2, CAST(head AS TEXT) ->> 'tokens', 0)), 0),
            coalesce(sum(iif(
-               ?3, (SELECT sum(length(line)) FROM entries AS e WHERE e.no = r.no), 0
+               started_at >= ?2, coalesce(e.cost, CAST(head AS TEXT) ->> 'cost'), 0
+           )), 0),
+           coalesce(sum(iif(
+               started_at >= ?2, coalesce(e.tokens, CAST(head AS TEXT) ->> 'tokens'), 0
+           )), 0),
+           coalesce(sum(iif(
+               ?3, (SELECT sum(length(line)) FROM entries WHERE no = r.no), 0
            )), 0)
-    FROM runs AS r INDEXED BY runs_by_owner WHERE owner = ?1
+    FROM runs AS r INDEXED BY runs_by_owner
 """
+USAGE: Final = _USAGE_COLUMNS + _NEWEST + "WHERE owner = ?1"
 RUN_NUMBER: Final = "SELECT no FROM runs WHERE run = ?"
 COUNTS: Final = "SELECT phase, count(*) FROM runs GROUP BY phase"
 DRIVABLE: Final = """

@@ -86,7 +86,7 @@ def read_row(db: apsw.Connection, run: RunId) -> RunRow:
     found = db.execute(queries.ROW, (run,)).get
     if found is None:
         raise RunNotFound(run)
-    return build_row(*found)
+    return build_row(*found[1:])
 
 
 def read_indexed_row(db: apsw.Connection, run: RunId) -> tuple[RunRow, dict[str, object]]:
@@ -95,9 +95,10 @@ def read_indexed_row(db: apsw.Connection, run: RunId) -> tuple[RunRow, dict[str,
     found = db.execute(queries.INDEXED_ROW, (run,)).get
     if found is None:
         raise RunNotFound(run)
-    index = name_indexed_columns(found[ROW_COLUMN_COUNT:])
+    _, *columns = found
+    index = name_indexed_columns(columns[ROW_COLUMN_COUNT:])
     labels = msgspec.json.decode(str(index["labels"]), type=list[str])
-    return build_row(*found[:ROW_COLUMN_COUNT]), index | {"labels": sorted(labels)}
+    return build_row(*columns[:ROW_COLUMN_COUNT]), index | {"labels": sorted(labels)}
 
 
 def find_tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) -> "JournalTail":

@@ -17,6 +17,7 @@ import apsw
 from msgspec.structs import replace
 
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
+from midrun.core.values import DRIVABLE_PHASES
 from midrun.errors import RunNotFound
 from midrun.ports.store import HaltRecord
 from midrun.stores import validation
@@ -92,10 +93,10 @@ class RowCache:
             return cached
         if not validation.RUN_ID_PATTERN.fullmatch(run):
             return None
-        row = self.db.execute(queries.RUN_ROW_STATE, (run,)).get
+        row = self.db.execute(queries.ROW, (run,)).get
         if row is None:
             return None
-        number, seq, link, at, epoch, holder, body = row
+        number, _, body, seq, link, epoch, holder, _, at = row
         return StoredRow(
             run=run,
             seq=seq,
@@ -119,28 +120,21 @@ class RowCache:
     def write_change(self, current: StoredRow | None, change: RowChange) -> None:
         """Write the entries and the row of a run; `current` is None for a new run."""
         row, lines = change.row, change.lines
+        head, is_updated = row.stored_head.head, True
         if current is None:
             row, lines = self._insert_run(change)
-        else:
-            head, old = row.stored_head.head, current.stored_head.head
-            advanced = (row.seq, row.hash, row.at, row.stored_head.body)
-            # Most appends change neither the lease nor a column with an index; then no index
-            # page is written.
-            if (
-                row.epoch == current.epoch
-                and row.holder == current.holder
-                and head.phase == old.phase
-                and head.attention == old.attention
-                and head.wake_at == old.wake_at
-            ):
-                self._execute(queries.ADVANCE_ROW, (*advanced, row.number))
+        elif is_updated := _must_update(current, row):
+            values = (row.seq, row.hash, row.at, row.stored_head.body, row.epoch, row.holder)
+            indexed = (head.phase.value, head.attention, head.wake_at)
+            self._execute(queries.UPDATE_ROW, (*values, *indexed, row.number))
+        number, seq = row.number, row.seq - len(lines)
+        for line, link in lines:
+            seq += 1
+            if is_updated or seq < row.seq:
+                self._execute(queries.ADD_ENTRY, (number, seq, line, link))
             else:
-                indexed = (head.phase.value, head.attention, head.wake_at)
-                lease = (row.epoch, row.holder)
-                self._execute(queries.UPDATE_ROW, (*advanced, *lease, *indexed, row.number))
-        number, first = row.number, row.seq - len(lines) + 1
-        for seq, (line, link) in enumerate(lines, first):
-            self._execute(queries.ADD_ENTRY, (number, seq, line, link))
+                meter = (head.step, head.cost, head.tokens)
+                self._execute(queries.ADD_LAST_ENTRY, (number, seq, line, link, row.at, *meter))
         self._cached[row.run] = row
         self.changes.append((row.run, row.seq))
 
@@ -193,6 +187,20 @@ class RowCache:
         self._halts = None
         self._execute(queries.BUMP_HALT_COUNTER)
         self.changes.append((HALTS_CHANGED, SEQ_ZERO))
+
+
+def _must_update(current: StoredRow, row: StoredRow) -> bool:
+    """Tell whether the row must be written because of a change from `current` to `row`.
+
+    It need not if the run is driven and only values changed that its last entry can hold. Then
+    an append writes one page less.
+    """
+    head, old = row.stored_head.head, current.stored_head.head
+    if not row.holder or head.phase not in DRIVABLE_PHASES:
+        return True
+    if row.epoch != current.epoch or row.holder != current.holder:
+        return True
+    return replace(head, step=old.step, cost=old.cost, tokens=old.tokens) != old
 
 
 def select_halts(db: apsw.Connection) -> tuple[HaltRecord, ...]:

@@ -1,6 +1,9 @@
 -- The schema of a midrun database. `application_id` identifies it, `user_version` is its version.
 -- Entries are only added. The triggers enforce that for other programs that open the file, too.
 
+-- While a run is driven, most appends change only seq, hash, at, and the step, cost and tokens of
+-- the head. They do not touch this row: their last entry has these values. So the newest entry of
+-- a run tells whether the row is up to date. It always is when no lease is held.
 CREATE TABLE runs (
     no         INTEGER PRIMARY KEY,  -- in order of creation; used by cursors
     run        TEXT    NOT NULL UNIQUE,
@@ -40,11 +43,15 @@ CREATE TABLE labels (
 -- serves as the change feed. Entries of many runs in one commit are stored on few pages.
 -- `no` refers to runs. It has no foreign key, because every append would pay for the check.
 CREATE TABLE entries (
-    id   INTEGER PRIMARY KEY,
-    no   INTEGER NOT NULL,
-    seq  INTEGER NOT NULL,
-    line BLOB    NOT NULL,
-    hash BLOB    NOT NULL
+    id     INTEGER PRIMARY KEY,
+    no     INTEGER NOT NULL,
+    seq    INTEGER NOT NULL,
+    line   BLOB    NOT NULL,
+    hash   BLOB    NOT NULL,
+    at     INTEGER,                  -- this and the rest: of the run after this entry, if the
+    step   INTEGER,                  -- append did not update the run's row
+    cost   INTEGER,
+    tokens INTEGER
 ) STRICT;
 
 CREATE UNIQUE INDEX entries_in_order ON entries (no, seq);
@@ -117,12 +124,12 @@ CREATE TABLE cursors (
     PRIMARY KEY (follower, no)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TRIGGER runs_that_grow_get_cursors BEFORE UPDATE OF seq ON runs
-WHEN old.no <= (SELECT max(since) FROM followers)
+CREATE TRIGGER runs_that_grow_get_cursors BEFORE INSERT ON entries
+WHEN new.no <= (SELECT max(since) FROM followers)
 BEGIN
-    INSERT INTO cursors SELECT follower, old.no, old.seq, '' FROM followers AS f
-    WHERE since >= old.no
-      AND NOT EXISTS (SELECT 1 FROM cursors WHERE follower = f.follower AND no = old.no);
+    INSERT INTO cursors SELECT follower, new.no, new.seq - 1, '' FROM followers AS f
+    WHERE since >= new.no
+      AND NOT EXISTS (SELECT 1 FROM cursors WHERE follower = f.follower AND no = new.no);
 END;
 
 PRAGMA application_id = 1296647250;  -- "MIDR"

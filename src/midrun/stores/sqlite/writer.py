@@ -6,9 +6,11 @@ would join its group, and the committer would only cost time.
 
 **Inline or in the thread.** A hop to a thread and back costs about as much as a commit on a
 good disk, and under a busy event loop the thread waits milliseconds for the interpreter lock.
-So a group is committed inline, in the event loop's own thread, while that is fast. A commit
-that took longer than `INLINE_COMMIT_MAX_S` sends the next groups to the writer thread (a
-*detour*); the detour doubles each time the following inline commit is slow again. Waiting for
+So a group is committed inline, in the event loop's own thread, while that is fast. Commits in
+succession that took longer than `INLINE_COMMIT_MAX_S` each, and `SLOW_COMMITS_MAX` times as
+long together, send the next groups to the writer thread (a *detour*). The detour doubles each
+time the following inline commit is slow again. A single commit may be slow because another
+process used the disk or the core; the thread would not have made it faster. Waiting for
 another process's lock is always left to the thread: inline commits run with a busy timeout of
 zero and fall back to the thread when the file is locked. Checkpoints run in the thread, too.
 
@@ -61,8 +63,12 @@ A commit through the thread takes about this long when the loop is busy, because
 share the interpreter lock. Above it the thread is the cheaper way.
 """
 
+SLOW_COMMITS_MAX: Final = 3
+"""Slow commits of that duration before groups go to the thread; one that is longer counts for
+several."""
+
 DETOUR_MIN_GROUPS: Final = 8
-"""Groups that go to the thread after the first slow inline commit."""
+"""Groups that go to the thread after slow inline commits."""
 
 DETOUR_MAX_GROUPS: Final = 4096
 """The detour doubles with each slow inline commit, up to this many groups."""
@@ -161,6 +167,7 @@ class SqliteWriter:
         self._queue: SimpleQueue[tuple[WriteGroup, Waiter] | WriterTask] = SimpleQueue()
         self._detours_left = 0
         self._next_detour = DETOUR_MIN_GROUPS
+        self._slow_s = 0.0  # duration of the slow inline commits since the last fast one
         self._commit_count = 0
         self._waits_for_locks = True  # the connection was opened with a busy timeout
         self._pages_at_checkpoint = 0  # pages written when the last checkpoint was queued
@@ -306,16 +313,23 @@ class SqliteWriter:
         for request, outcome in zip(group, outcomes, strict=True):
             request.outcome = outcome
         # Only inline commits are measured. One in the thread does not block the event loop.
-        if not wait and self._timer() - started > INLINE_COMMIT_MAX_S:
-            self._detours_left = self._next_detour
-            self._next_detour = min(self._next_detour * 2, DETOUR_MAX_GROUPS)
-        elif not wait:
-            self._next_detour = DETOUR_MIN_GROUPS
+        if not wait:
+            self._plan_detour(self._timer() - started)
         self._watchers.notify(rows.changes, delayed=True)
         self._commit_count += 1
         if self._commit_count % COMMITS_PER_PAGE_COUNT == 0:
             self._maintain_log()
         return True
+
+    def _plan_detour(self, commit_s: float) -> None:
+        """Send the next groups to the thread if inline commits have become slow."""
+        if commit_s <= INLINE_COMMIT_MAX_S:
+            self._slow_s, self._next_detour = 0.0, DETOUR_MIN_GROUPS
+            return
+        self._slow_s += commit_s
+        if self._slow_s >= SLOW_COMMITS_MAX * INLINE_COMMIT_MAX_S:
+            self._detours_left = self._next_detour
+            self._next_detour = min(self._next_detour * 2, DETOUR_MAX_GROUPS)
 
     def _fail_group(self, group: WriteGroup, error: Exception, errno: int) -> bool:
         if len(group) > 1 and not isinstance(error, apsw.BusyError):

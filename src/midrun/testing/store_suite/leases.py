@@ -3,13 +3,14 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from midrun.core.entries import CallUnknown, Entry, LeaseTaken, UndoStarted
 from midrun.core.ids import CallId, Epoch, Micros, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import HaltInForce, KindRefused, LeaseHeld, SeqConflict, StaleEpoch
-from midrun.ports.store import HaltRecord, Lease, Store
+from midrun.ports.store import HaltRecord, Lease, RunQuery, Store
 from midrun.testing.store_suite.fixtures import (
     OTHER_RUN,
     RUN,
@@ -48,6 +49,24 @@ class LeaseTests(StoreSuiteFixtures):
         ]
         row = await store.get_row(RUN)
         assert (row.holder, row.epoch, row.seq) == ("a", 1, appended.seq)
+
+    async def test_the_row_of_a_driven_run_has_the_end_and_the_meter_of_each_append(
+        self, store: Store
+    ) -> None:
+        await create_run(store, head=replace(make_head(), owner="ann"))
+        lease = await take_lease(store, RUN, 1, "a")
+        for step, phase in ((1, Phase.RUNNING), (2, Phase.RUNNING), (3, Phase.PAUSED)):
+            head = make_head(phase, leased=phase is Phase.RUNNING)
+            head = replace(head, owner="ann", step=step, cost=step * 10, tokens=step * 100)
+            appended = await store.append(
+                RUN, [make_call_done(f"c{step}")], after=Seq(step + 1), lease=lease, head=head
+            )
+            row = await store.get_row(RUN)
+            assert (row.head, row.seq, row.hash) == (head, appended.seq, appended.hash)
+            assert row.changed_at == appended.at
+            assert (await store.list_runs(RunQuery())).items == (row,)
+            usage = await store.get_usage("ann", since=Micros(0))
+            assert (usage.cost, usage.tokens) == (head.cost, head.tokens)
 
     async def test_a_lease_whose_holder_is_alive_is_not_given_to_another(
         self, store: Store, clock: ManualClock

@@ -9,9 +9,10 @@ import anyio
 import pytest
 
 from midrun.core.ids import RunId, Seq
+from midrun.core.values import Phase
 from midrun.ports.relay import Relay
 from midrun.ports.store import Change, HaltRecord
-from midrun.stores.postgres import listener, queries
+from midrun.stores.postgres import listener, queries, writer
 from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection, Rows, Values
 from midrun.stores.postgres.relay import PostgresRelay
 from midrun.stores.postgres.store import PostgresStore
@@ -22,8 +23,12 @@ from midrun.testing.store_suite.fixtures import (
     RUN,
     append_message,
     create_run,
+    make_call_done,
+    make_head,
+    make_message,
     take_lease,
 )
+from tests.support.conditions import wait_until
 from tests.unit.stores.postgres.conftest import (
     TERMINATE_CONNECTIONS,
     TIMEOUT_S,
@@ -56,6 +61,39 @@ async def test_a_change_says_whether_the_run_is_leased(
     async with store.watch() as watch:
         await take_lease(other_store, RUN, 1, "a")
         assert await anext(watch) == Change(run=RUN, seq=Seq(2), held=True)
+
+
+async def test_the_progress_of_a_driven_run_is_announced_with_the_next_control(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step thus commits two transactions, not four. What is left is sent on close."""
+    announced: list[object] = []
+    execute = PostgresConnection.execute
+
+    async def record_announcements(
+        connection: PostgresConnection,
+        statement: LiteralString,
+        values: Values | None = None,
+        *,
+        prepare: bool | None = None,
+    ) -> Rows:
+        if statement == queries.ANNOUNCE and values is not None:
+            announced.append(values["lines"])
+        return await execute(connection, statement, values, prepare=prepare)
+
+    monkeypatch.setattr(PostgresConnection, "execute", record_announcements)
+    monkeypatch.setattr(writer, "PROGRESS_DELAY_S", TIMEOUT_S)
+    head = make_head(Phase.RUNNING, leased=True)
+    await create_run(store)
+    lease = await take_lease(store, RUN, 1, "a")
+    await wait_until(lambda: announced == [[f"{RUN} 1"], [f"{RUN} 2 held"]])
+    for seq in (2, 3):
+        await store.append(RUN, [make_call_done()], after=Seq(seq), lease=lease, head=head)
+    await store.append(RUN, [make_message()], after=Seq(4), lease=None, head=head)
+    await wait_until(lambda: announced[2:] == [[f"{RUN} 5 held"]])
+    await store.append(RUN, [make_call_done()], after=Seq(5), lease=lease, head=head)
+    await store.close()
+    assert announced[3:] == [[f"{RUN} 6 held"]]
 
 
 async def test_changes_are_found_by_polling_if_every_notification_is_lost(

@@ -188,12 +188,11 @@ $$;
 -- already, with the same seq and hash, counts as done.
 --
 -- No transaction stays open between two messages of the client, so a frozen process holds no
--- lock. Processes are notified after the commit, in a separate transaction: if the commit of the
--- entries contained a NOTIFY, all such commits of the cluster would wait for each other's disk.
--- A process that missed a notification finds it in midrun_notices.
-CREATE PROCEDURE midrun_write(
-    requests json, is_retry boolean, given_now bigint, INOUT answer text
-) LANGUAGE plpgsql AS $$
+-- lock. The client notifies other processes after the commit: if the commit of the entries
+-- contained a NOTIFY, all such commits of the cluster would wait for each other's disk. A process
+-- that missed a notification finds it in midrun_notices.
+CREATE FUNCTION midrun_write(requests json, is_retry boolean, given_now bigint)
+RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     request    record;
     run_row    midrun_runs;
@@ -308,10 +307,7 @@ BEGIN
     END LOOP;
     INSERT INTO midrun_notices (xid, at, payload)
     SELECT pg_current_xact_id(), now, payload FROM midrun_payloads(changes) AS payload;
-    COMMIT;
-    PERFORM pg_notify('midrun_' || midrun_schema_key(), payload)
-    FROM midrun_payloads(changes) AS payload;
-    answer := json_build_object('now', midrun_now(), 'answers', answers)::text;
+    RETURN json_build_object('now', midrun_now(), 'answers', answers)::text;
 END
 $$;
 
