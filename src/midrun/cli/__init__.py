@@ -1,18 +1,19 @@
 """The `midrun` command: every operation on runs, for a shell.
 
-`main.main` parses the arguments, fills in settings from the environment, runs one command and
-returns its exit code. It is also the only place that turns an expected error into a message.
+`main` parses the arguments. `command_runner` fills in settings from the environment, runs one
+command and returns its exit code; it is also the only place that turns an expected error into a
+message. It is imported after parsing, because start-up time matters in a shell.
 
 - `command_specs` lists the commands with their help and examples. `arguments` adds the
   arguments of each one, and `parser` builds the argparse parser from both. The arguments of a
-  command are added only if that command was typed, because start-up time matters in a shell.
+  command are added only if that command was typed.
 - `targets` turns arguments into objects: the store or server, a run or ask by the beginning of
   its id, and the agents of an app.
 - `inspect_commands`, `control_commands`, `run_commands`, `demo` and `completion` hold one
   function per command; the controls of `runs/control_specs.py` share one. They are imported by
-  name from `main.COMMANDS` and `main.STANDALONE_COMMANDS`.
+  name from `COMMANDS` and `STANDALONE_COMMANDS` of `command_runner`.
 - `follow` shows a run until it rests: with the control bar of `midrun.tui`, or as plain lines.
-- `output` and `tables` write results: lines for people, or one JSON value per line with
+- `output` writes results: lines for people, or one JSON value per line with
   `--json`. `hints` writes the command to type next.
 
 A command uses only the protocols in `runs/protocols.py`, so it works the same on a store and on
