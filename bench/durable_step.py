@@ -1,9 +1,9 @@
 """Cost of a durable step, compared with raw commits and with the floor.
 
 A step is one model call (300 B of text) and one tool call (500 B of result), each journaled
-before and after, in two commits. Every program runs in a process of its own; the rounds of all
-programs alternate, and a ratio is the median of the ratios of the rounds, so that a busy machine
-disturbs both sides. `python -m bench.durable_step long` goes to step 10,000.
+before and after, in two commits. Every program runs in a process of its own. The programs take
+turns, and a ratio is the median over the rounds, so that a busy machine disturbs both sides.
+`python -m bench.durable_step long` goes to step 10,000.
 """
 
 import sys
@@ -199,7 +199,10 @@ class CallCounter:
 
 def _find_package(file: Path) -> str:
     """Return the package of a file, without the folder in which it is installed."""
-    folders = (Path(midrun_package.__file__).parent, *(Path(sysconfig.get_path(kind)) for kind in ("purelib", "stdlib")))
+    folders = (
+        Path(midrun_package.__file__).parent,
+        *(Path(sysconfig.get_path(kind)) for kind in ("purelib", "stdlib")),
+    )
     for folder in folders:
         if file.is_relative_to(folder):
             return file.relative_to(folder).parts[0].removesuffix(".py")

@@ -80,9 +80,7 @@ class FloorStore:
         self._db.wal_autocheckpoint(0)
         self._execute = self._db.cursor().execute
         link = bytes(32)
-        self._execute(
-            "INSERT INTO runs VALUES (?, 'run', 0, ?, 0, ?, x'')", (NO, link, EPOCH)
-        )
+        self._execute("INSERT INTO runs VALUES (?, 'run', 0, ?, 0, ?, x'')", (NO, link, EPOCH))
         self._known = (0, link, 0, EPOCH)
         self._version = -1
         self._commits = 0
@@ -116,7 +114,9 @@ class FloorStore:
             link = hashlib.sha256(link + line).digest()
             execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (NO, seq, line, link))
         if head is None:
-            execute("UPDATE runs SET seq = ?, hash = ?, at = ? WHERE no = ?", (seq, link, at, NO))
+            execute(
+                "UPDATE runs SET seq = ?, hash = ?, at = ? WHERE no = ?", (seq, link, at, NO)
+            )
         else:
             execute(
                 "UPDATE runs SET seq = ?, hash = ?, at = ?, head = ? WHERE no = ?",
@@ -158,7 +158,9 @@ class FloorLoop:
                 started = Started(f"c{number}", "tool", 1, seq)
             else:
                 step += 1
-                head = b'{"agent":"stepper","phase":"running","step":%d,"task":"measure"}' % step
+                head = (
+                    b'{"agent":"stepper","phase":"running","step":%d,"task":"measure"}' % step
+                )
                 done = Done(started.call, result=outcome)
                 started = Started(f"c{number}", "model", 1, seq)
             seq = self._store.append([done, started], seq, head)

@@ -16,7 +16,7 @@ import anyio
 import httpx2
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from bench.figures import Figure
+from bench.figures import Figure, print_figures
 from bench.served import STEPS, TOKEN
 from midrun import connect
 
@@ -148,6 +148,4 @@ async def _watch(
 
 
 if __name__ == "__main__":
-    from bench.figures import table
-
-    sys.stdout.write(table(figures()) + "\n")
+    sys.exit(print_figures(figures()))

@@ -10,21 +10,26 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import anyio
 import anyio.to_thread
 import psycopg
 
-from bench.figures import Figure, micros, table
-from bench.fleet import STEPS, agents
-from midrun import Midrun
+from bench.figures import Figure, micros, print_figures
+from bench.fleet import STEPS, agents, look
+from bench.probe import REPLY_TEXT
+from midrun import Agent, Midrun
 from midrun.codec.journal import encode_entry, format_line
 from midrun.core.entries import LeaseTaken, MessageReceived, RunStarted
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head
+from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
+from midrun.models import ScriptedModel, Use
+from midrun.models.scripted import Line
 from midrun.ports.store import RunQuery
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres, running
@@ -35,6 +40,8 @@ APPENDS = 500
 CROWD = 200
 APPENDS_PER_RUN = 10
 CONTROLS = 40
+LONG_STEPS = 1000
+WINDOW = 100
 STEPPERS = 60
 PARKED = 100_000
 DEATHS = 3
@@ -102,6 +109,7 @@ async def _measure(server: Postgres) -> list[Figure]:
     )
     raw, store = Raw(db), await PostgresStore.open(url)
     measured = [await _measure_sequential(raw, store), await _measure_concurrent(raw, store)]
+    measured.append(await _measure_step(raw, server))
     measured += await _steps(raw, server)
     measured += await _controls(server)
     measured.append(await _deaths(server))
@@ -149,6 +157,33 @@ async def _measure_concurrent(raw: Raw, store: PostgresStore) -> Figure:
         value=rate * median(theirs),
         at_least=1,
         detail=f"raw {1 / median(theirs):.0f}/s, ours {rate:.0f}/s",
+    )
+
+
+async def _measure_step(raw: Raw, server: Postgres) -> Figure:
+    """Compare a durable step with a raw commit; raw commits before and after the run."""
+    marks: list[float] = []
+
+    def turn(messages: Transcript) -> Line:
+        marks.append(perf_counter())
+        number = messages.assistant_turn_count
+        return [REPLY_TEXT, Use("look", n=number)] if number < LONG_STEPS else "Done."
+
+    agent = Agent("long", model=ScriptedModel(turn), tools=[look])
+    theirs = [await raw.commit() for _ in range(APPENDS)]
+    async with Midrun(server.url(), agents=[agent]) as midrun:
+        busy = process_time()
+        await (await midrun.start("long", "measure")).result()
+        busy = process_time() - busy
+    theirs += [await raw.commit() for _ in range(APPENDS)]
+    steps = [after - before for before, after in pairwise(marks)]
+    late = micros(steps[-WINDOW:])
+    return Figure(
+        name=f"Postgres: step {LONG_STEPS:,}, compared with one raw commit",
+        value=late / micros(theirs),
+        at_most=5,
+        detail=f"raw {micros(theirs):.0f} µs, step {late:.0f} µs (step {WINDOW}: "
+        f"{micros(steps[:WINDOW]):.0f} µs); {busy / LONG_STEPS * 1e3:.2f} ms of CPU",
     )
 
 
@@ -355,4 +390,4 @@ async def _measure_followers(store: PostgresStore, url: str) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(table(figures()) + "\n")
+    sys.exit(print_figures(figures()))

@@ -1,9 +1,9 @@
 """Probe of a process that makes steps: time, CPU and written bytes, and the time of a resume.
 
-A program of this benchmark calls `StepProbe.mark` in every call of its scripted model. A step is
-the time between two marks. At the last step the probe prints its report and kills the process
-with SIGKILL, as a crash would. Started again with `resume`, the program prints the time from its
-opening to its next model call instead.
+A program of this benchmark calls `StepProbe.mark` in every call of its scripted model. A step
+is the time between two marks. At the last step the probe prints its report and kills the
+process with SIGKILL, as a crash would. Started again with `resume`, the program prints the time
+from its opening to its next model call instead.
 
 Only the standard library is imported here: the programs of `bench.peers` run in environments
 that have neither midrun nor its dependencies.
@@ -83,7 +83,9 @@ class StepProbe:
 
     def finish_resume(self) -> NoReturn:
         """Print the time since `open`, and end this process."""
-        print(json.dumps({"resume_ms": (perf_counter_ns() - self._opened_ns) / 1e6}), flush=True)
+        print(
+            json.dumps({"resume_ms": (perf_counter_ns() - self._opened_ns) / 1e6}), flush=True
+        )
         os._exit(0)
 
 

@@ -42,7 +42,9 @@ def figures() -> Sequence[Figure]:
         anyio.run(_make_store, folder)
         best = _measure(folder)
         modules = {case: _count_modules(case, folder) for case in CASES}
-    without = f"Python alone {best['nothing']:.0f} ms, dependencies {best['dependencies']:.0f} ms"
+    without = (
+        f"Python alone {best['nothing']:.0f} ms, dependencies {best['dependencies']:.0f} ms"
+    )
 
     def make_figure(case: str, name: str, bound: float | None = None) -> Figure:
         detail = f"{modules[case]} modules; {without}"
