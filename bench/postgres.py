@@ -19,8 +19,8 @@ import anyio.to_thread
 import psycopg
 
 from bench.figures import Figure, micros, print_figures
-from bench.fleet import STEPS, agents, look
 from bench.probe import REPLY_TEXT
+from bench.processes import WORKER_STEPS, look, make_agents
 from midrun import Agent, Midrun
 from midrun.codec.journal import encode_entry, format_line
 from midrun.core.entries import LeaseTaken, MessageReceived, RunStarted
@@ -195,7 +195,7 @@ def workers(
     url: str, count: int, lease_s: float = 60.0
 ) -> Iterator[list["subprocess.Popen[str]"]]:
     """Start worker processes and wait until they are ready."""
-    command = [sys.executable, "-m", "bench.fleet", url, str(lease_s)]
+    command = [sys.executable, "-m", "bench.processes", "worker", url, str(lease_s)]
     with ExitStack() as stack:
         crew = []
         for _ in range(count):
@@ -219,14 +219,14 @@ async def _steps(raw: Raw, server: Postgres) -> list[Figure]:
     found = []
     for count in (1, 2):
         url = server.url()
-        async with Midrun(url, agents=agents(), engine=None) as midrun:
+        async with Midrun(url, agents=make_agents(WORKER_STEPS), engine=None) as midrun:
             theirs = [await raw.commit() for _ in range(APPENDS)]
             runs = [await midrun.start("stepper", "measure") for _ in range(STEPPERS)]
             with workers(url, count):
                 started = perf_counter()
                 for run in runs:
                     await run.until("completed")
-                rate = STEPPERS * STEPS / (perf_counter() - started)
+                rate = STEPPERS * WORKER_STEPS / (perf_counter() - started)
         found.append(
             Figure(
                 name=f"steps per raw commit, {count} worker{'s' * (count > 1)}",
@@ -240,7 +240,7 @@ async def _steps(raw: Raw, server: Postgres) -> list[Figure]:
 async def _controls(server: Postgres) -> list[Figure]:
     """Measure the time from a pause or a cancel until a tool in another process stops."""
     url, seen, known = server.url(), [], []
-    async with Midrun(url, agents=agents(), engine=None) as midrun:
+    async with Midrun(url, agents=make_agents(WORKER_STEPS), engine=None) as midrun:
         with workers(url, 1) as (worker,):
             for n in range(CONTROLS):
                 run = await midrun.start("waiter", "wait")
@@ -270,7 +270,7 @@ async def _deaths(server: Postgres) -> Figure:
     gaps = []
     for _ in range(DEATHS):
         url = server.url()
-        async with Midrun(url, agents=agents(), engine=None) as midrun:
+        async with Midrun(url, agents=make_agents(WORKER_STEPS), engine=None) as midrun:
             run = await midrun.start("waiter", "wait")
             with workers(url, 1, LEASE_S) as (first,):
                 await _read_line(first)

@@ -187,7 +187,7 @@ async def _measure_growth(store: SqliteStore) -> Figure:
 async def _measure_notification(store: SqliteStore) -> Figure:
     chance = Random(1)  # noqa: S311 - only to be out of step with the polling of the other process
     run = await StoredRun(store, "noticed").begin()
-    command = [sys.executable, "-m", "bench.watcher", str(store.path)]
+    command = [sys.executable, "-m", "bench.processes", "watcher", str(store.path)]
     delays: list[float] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:  # noqa: S603, ASYNC220 - our own
         assert other.stdout
