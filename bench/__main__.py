@@ -1,32 +1,44 @@
-"""`python -m bench`: print the cost of midrun next to the raw limits of the machine.
+"""`python -m bench [NAME …] [--markdown]`: print the cost of midrun next to raw limits.
 
-Each module that measures something has a function `figures()`, which is listed here.
+A name is a module of this package; without names, all of them are measured. Each has a function
+`figures()`, which is listed here, and can also be run alone: `python -m bench.durable_step`.
+`python -m bench.peers` measures other libraries.
 """
 
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bench import codec, core, http, page, postgres, redaction, runtime, stores
-from bench.figures import Figure, table
-
-BENCHES: Final[Sequence[Callable[[], Sequence[Figure]]]] = (
-    stores.figures,
-    codec.figures,
-    core.figures,
-    redaction.figures,
-    runtime.figures,
-    postgres.figures,
-    http.figures,
-    page.figures,
+from bench import (
+    concurrency,
+    core,
+    durable_step,
+    http,
+    page,
+    postgres,
+    redaction,
+    startup,
+    stores,
 )
+from bench.figures import Figure, print_figures
+
+BENCHES: Final[dict[str, Callable[[], Sequence[Figure]]]] = {
+    "durable_step": durable_step.figures,
+    "startup": startup.figures,
+    "concurrency": concurrency.figures,
+    "postgres": postgres.figures,
+    "stores": stores.figures,
+    "core": core.figures,
+    "redaction": redaction.figures,
+    "http": http.figures,
+    "page": page.figures,
+}
 
 
 def main() -> int:
-    """Measure and print everything; return 1 if a bound is missed."""
-    measured = [figure for bench in BENCHES for figure in bench()]
-    print(table(measured))
-    return 0 if all(figure.holds for figure in measured) else 1
+    """Measure and print; return 1 if a bound is missed."""
+    names = [name for name in sys.argv[1:] if not name.startswith("-")] or [*BENCHES]
+    return print_figures([figure for name in names for figure in BENCHES[name]()])
 
 
 if __name__ == "__main__":

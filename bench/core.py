@@ -1,11 +1,14 @@
-"""Cost of a long run in the core: fold, load with a snapshot, decide."""
+"""Cost of a long journal without a disk: encode, verify, decode, fold, load, decide."""
 
+import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import anyio
 
-from bench.figures import Figure
+from bench.figures import Figure, print_figures
+from midrun.codec.hash_chain import UNKEYED_CHAIN
+from midrun.codec.journal import decode_lines, encode_entry, format_line, hash_line, hash_run_id
 from midrun.core.controls import Pause
 from midrun.core.decide import decide
 from midrun.core.entries import CallDone, CallStarted, Entry, LeaseTaken, Record, RunStarted
@@ -41,6 +44,26 @@ def figures() -> Sequence[Figure]:
         Figure(name="… with a snapshot", value=snapped * 1e3, unit="ms", at_most=20),
         Figure(name="evolve: entry 10,000 / entry 10", value=last / first, at_most=1.5),
         Figure(name="plan and decide at 10,000", value=deciding * 1e6, unit="µs"),
+        *_measure_codec([record.entry for record in records]),
+    ]
+
+
+def _measure_codec(entries: Sequence[Entry]) -> list[Figure]:
+    bodies = [encode_entry(entry) for entry in entries]
+    pairs, link = [], hash_run_id(RUN)
+    for seq, body in enumerate(bodies, start=1):
+        data = format_line(body, seq=Seq(seq), at=Micros(1), epoch=E1)
+        link = hash_line(link, data)
+        pairs.append((data, link))
+    lines = UNKEYED_CHAIN.verify_lines(RUN, pairs)
+    works: dict[str, Callable[[], object]] = {
+        "encode": lambda: [encode_entry(entry) for entry in entries],
+        "verify the chain of": lambda: UNKEYED_CHAIN.verify_lines(RUN, pairs),
+        "decode": lambda: decode_lines(RUN, lines),
+    }
+    return [
+        Figure(name=f"{verb} an entry", value=_best(work, 1) / ENTRIES * 1e6, unit="µs")
+        for verb, work in works.items()
     ]
 
 
@@ -106,3 +129,7 @@ def _best(work: Callable[[], object], times: int) -> float:
             work()
         best = min(best, (perf_counter() - started) / times)
     return best
+
+
+if __name__ == "__main__":
+    sys.exit(print_figures(figures()))

@@ -1,5 +1,6 @@
-"""Figures: measured values and their bounds."""
+"""Figures: measured values and their bounds, printed as a text or as a Markdown table."""
 
+import sys
 from collections.abc import Sequence
 from statistics import median
 
@@ -33,10 +34,22 @@ class Figure(Struct, frozen=True, kw_only=True):
         return self.name, f"{self.value:.2f} {self.unit}", bound, verdict, self.detail
 
 
-def table(figures: Sequence[Figure]) -> str:
-    """Return all figures as a text table."""
-    rows = [("figure", "measured", "bound", "", "detail"), *(f.cells() for f in figures)]
-    widths = [max(len(row[n]) for row in rows) for n in range(5)]
+HEADINGS = ("figure", "measured", "bound", "", "detail")
+
+
+def print_figures(figures: Sequence[Figure]) -> int:
+    """Print the figures, as Markdown with `--markdown`; return 1 if a bound is missed."""
+    rows = [HEADINGS, *(figure.cells() for figure in figures)]
+    print(format_table(rows, markdown="--markdown" in sys.argv), flush=True)
+    return 0 if all(figure.holds for figure in figures) else 1
+
+
+def format_table(rows: Sequence[Sequence[str]], *, markdown: bool) -> str:
+    """Return rows of cells as a table; the first row has the headings."""
+    if markdown:
+        ruled = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+        return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows

@@ -16,13 +16,12 @@ import anyio
 import httpx2
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from bench.figures import Figure
-from bench.served import STEPS, TOKEN
+from bench.figures import Figure, print_figures
+from bench.processes import TOKEN
 from midrun import connect
 
 CONTROLS = 300
 WATCHERS = 50
-ENTRIES = 4 * STEPS
 
 
 def figures() -> Sequence[Figure]:
@@ -38,7 +37,7 @@ async def _measure(folder: Path) -> list[Figure]:
 
 @asynccontextmanager
 async def _serve(folder: Path) -> AsyncIterator[str]:
-    command = [sys.executable, "-m", "bench.served", str(folder)]
+    command = [sys.executable, "-m", "bench.processes", "server", str(folder)]
     async with await anyio.open_process(command, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         port = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", 10)
@@ -148,6 +147,4 @@ async def _watch(
 
 
 if __name__ == "__main__":
-    from bench.figures import table
-
-    sys.stdout.write(table(figures()) + "\n")
+    sys.exit(print_figures(figures()))

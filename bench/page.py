@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 from playwright.async_api import CDPSession, Page, async_playwright, expect
 
-from bench.figures import Figure
+from bench.figures import Figure, print_figures
 from midrun.runs.run import Run
 from tests.browser.harness import CHROMIUM_FLAGS, TIMEOUT_S, BrowserProfiles, Harness
 from tests.browser.stage import Stage, Use
@@ -112,6 +112,4 @@ def figures() -> Sequence[Figure]:
 
 
 if __name__ == "__main__":
-    from bench.figures import table
-
-    sys.stdout.write(table(figures()) + "\n")
+    sys.exit(print_figures(figures()))

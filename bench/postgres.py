@@ -10,21 +10,26 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import anyio
 import anyio.to_thread
 import psycopg
 
-from bench.figures import Figure, micros, table
-from bench.fleet import STEPS, agents
-from midrun import Midrun
+from bench.figures import Figure, micros, print_figures
+from bench.probe import REPLY_TEXT
+from bench.processes import WORKER_STEPS, look, make_agents
+from midrun import Agent, Midrun
 from midrun.codec.journal import encode_entry, format_line
 from midrun.core.entries import LeaseTaken, MessageReceived, RunStarted
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head
+from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
+from midrun.models import ScriptedModel, Use
+from midrun.models.scripted import Line
 from midrun.ports.store import RunQuery
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres, running
@@ -35,6 +40,8 @@ APPENDS = 500
 CROWD = 200
 APPENDS_PER_RUN = 10
 CONTROLS = 40
+LONG_STEPS = 1000
+WINDOW = 100
 STEPPERS = 60
 PARKED = 100_000
 DEATHS = 3
@@ -102,6 +109,7 @@ async def _measure(server: Postgres) -> list[Figure]:
     )
     raw, store = Raw(db), await PostgresStore.open(url)
     measured = [await _measure_sequential(raw, store), await _measure_concurrent(raw, store)]
+    measured.append(await _measure_step(raw, server))
     measured += await _steps(raw, server)
     measured += await _controls(server)
     measured.append(await _deaths(server))
@@ -152,6 +160,33 @@ async def _measure_concurrent(raw: Raw, store: PostgresStore) -> Figure:
     )
 
 
+async def _measure_step(raw: Raw, server: Postgres) -> Figure:
+    """Compare a durable step with a raw commit; raw commits before and after the run."""
+    marks: list[float] = []
+
+    def turn(messages: Transcript) -> Line:
+        marks.append(perf_counter())
+        number = messages.assistant_turn_count
+        return [REPLY_TEXT, Use("look", n=number)] if number < LONG_STEPS else "Done."
+
+    agent = Agent("long", model=ScriptedModel(turn), tools=[look])
+    theirs = [await raw.commit() for _ in range(APPENDS)]
+    async with Midrun(server.url(), agents=[agent]) as midrun:
+        busy = process_time()
+        await (await midrun.start("long", "measure")).result()
+        busy = process_time() - busy
+    theirs += [await raw.commit() for _ in range(APPENDS)]
+    steps = [after - before for before, after in pairwise(marks)]
+    late = micros(steps[-WINDOW:])
+    return Figure(
+        name=f"Postgres: step {LONG_STEPS:,}, compared with one raw commit",
+        value=late / micros(theirs),
+        at_most=5,
+        detail=f"raw {micros(theirs):.0f} µs, step {late:.0f} µs (step {WINDOW}: "
+        f"{micros(steps[:WINDOW]):.0f} µs); {busy / LONG_STEPS * 1e3:.2f} ms of CPU",
+    )
+
+
 # ── several processes ────────────────────────────────────────────────────────
 
 
@@ -160,7 +195,7 @@ def workers(
     url: str, count: int, lease_s: float = 60.0
 ) -> Iterator[list["subprocess.Popen[str]"]]:
     """Start worker processes and wait until they are ready."""
-    command = [sys.executable, "-m", "bench.fleet", url, str(lease_s)]
+    command = [sys.executable, "-m", "bench.processes", "worker", url, str(lease_s)]
     with ExitStack() as stack:
         crew = []
         for _ in range(count):
@@ -184,14 +219,14 @@ async def _steps(raw: Raw, server: Postgres) -> list[Figure]:
     found = []
     for count in (1, 2):
         url = server.url()
-        async with Midrun(url, agents=agents(), engine=None) as midrun:
+        async with Midrun(url, agents=make_agents(WORKER_STEPS), engine=None) as midrun:
             theirs = [await raw.commit() for _ in range(APPENDS)]
             runs = [await midrun.start("stepper", "measure") for _ in range(STEPPERS)]
             with workers(url, count):
                 started = perf_counter()
                 for run in runs:
                     await run.until("completed")
-                rate = STEPPERS * STEPS / (perf_counter() - started)
+                rate = STEPPERS * WORKER_STEPS / (perf_counter() - started)
         found.append(
             Figure(
                 name=f"steps per raw commit, {count} worker{'s' * (count > 1)}",
@@ -205,7 +240,7 @@ async def _steps(raw: Raw, server: Postgres) -> list[Figure]:
 async def _controls(server: Postgres) -> list[Figure]:
     """Measure the time from a pause or a cancel until a tool in another process stops."""
     url, seen, known = server.url(), [], []
-    async with Midrun(url, agents=agents(), engine=None) as midrun:
+    async with Midrun(url, agents=make_agents(WORKER_STEPS), engine=None) as midrun:
         with workers(url, 1) as (worker,):
             for n in range(CONTROLS):
                 run = await midrun.start("waiter", "wait")
@@ -235,7 +270,7 @@ async def _deaths(server: Postgres) -> Figure:
     gaps = []
     for _ in range(DEATHS):
         url = server.url()
-        async with Midrun(url, agents=agents(), engine=None) as midrun:
+        async with Midrun(url, agents=make_agents(WORKER_STEPS), engine=None) as midrun:
             run = await midrun.start("waiter", "wait")
             with workers(url, 1, LEASE_S) as (first,):
                 await _read_line(first)
@@ -355,4 +390,4 @@ async def _measure_followers(store: PostgresStore, url: str) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(table(figures()) + "\n")
+    sys.exit(print_figures(figures()))

@@ -15,9 +15,9 @@ from time import perf_counter, thread_time
 from typing import Final, NamedTuple
 
 import anyio
-import apsw
 
-from bench.figures import Figure
+from bench.figures import Figure, print_figures
+from bench.raw import RawTable
 from midrun import Agent, Midrun, Run, tool
 from midrun.core.ids import RunId
 from midrun.core.transcript import Transcript
@@ -171,20 +171,11 @@ async def _control(run: Run) -> float:
 
 def _raw_commit(path: Path) -> float:
     """Return the seconds of the fastest commit of 8 MiB in SQLite."""
-    db = apsw.Connection(str(path))
-    db.execute("PRAGMA journal_mode = WAL").fetchall()
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("CREATE TABLE lines (line BLOB)")
-    took: list[float] = []
-    for _ in range(ROUNDS):
-        started = perf_counter()
-        db.execute("INSERT INTO lines VALUES (?)", (b"x" * RESULT_CHARS,))
-        took.append(perf_counter() - started)
-    db.close()
-    return min(took)
+    table = RawTable(path)
+    fastest = min(table.commit(b"x" * RESULT_CHARS) for _ in range(ROUNDS))
+    table.close()
+    return fastest
 
 
 if __name__ == "__main__":
-    from bench.figures import table
-
-    sys.stdout.write(table(figures()) + "\n")
+    sys.exit(print_figures(figures()))

@@ -16,9 +16,9 @@ from types import FrameType
 
 import anyio
 import anyio.to_thread
-import apsw
 
-from bench.figures import Figure, micros
+from bench.figures import Figure, micros, print_figures
+from bench.raw import RawTable
 from midrun.codec.journal import encode_entry, format_line
 from midrun.core.entries import MessageReceived, RunStarted
 from midrun.core.ids import Micros, RunId, Seq
@@ -38,24 +38,14 @@ class Raw:
     """The minimum: insert the line and commit, with the same settings."""
 
     def __init__(self, path: Path) -> None:
-        self._db = apsw.Connection(str(path))
-        self._db.execute("PRAGMA journal_mode = WAL").fetchall()
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("CREATE TABLE entries (run TEXT, seq INTEGER, line BLOB)")
-        self._seq = 0
-        self._body = encode_entry(TEXT)
+        self._table = RawTable(path)
+        self._line = format_line(
+            encode_entry(TEXT), seq=Seq(1), at=Micros(1_763_251_200_000_000), epoch=None
+        )
 
     def append(self) -> float:
         """Commit one line and return the duration."""
-        self._seq += 1
-        data = format_line(
-            self._body, seq=Seq(self._seq), at=Micros(1_763_251_200_000_000), epoch=None
-        )
-        started = perf_counter()
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("INSERT INTO entries VALUES (?, ?, ?)", ("run_bench", self._seq, data))
-        self._db.execute("COMMIT")
-        return perf_counter() - started
+        return self._table.commit(self._line)
 
 
 class StoredRun:
@@ -197,7 +187,7 @@ async def _measure_growth(store: SqliteStore) -> Figure:
 async def _measure_notification(store: SqliteStore) -> Figure:
     chance = Random(1)  # noqa: S311 - only to be out of step with the polling of the other process
     run = await StoredRun(store, "noticed").begin()
-    command = [sys.executable, "-m", "bench.watcher", str(store.path)]
+    command = [sys.executable, "-m", "bench.processes", "watcher", str(store.path)]
     delays: list[float] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:  # noqa: S603, ASYNC220 - our own
         assert other.stdout
@@ -217,3 +207,7 @@ async def _measure_notification(store: SqliteStore) -> Figure:
         at_most=10,
         detail=f"median of 200; 90th percentile {delays[180]:.1f} ms",
     )
+
+
+if __name__ == "__main__":
+    sys.exit(print_figures(figures()))

@@ -18,7 +18,7 @@ import anyio
 
 from midrun import Completed, Midrun, Paused, Run
 from midrun.core.ids import make_call_key
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.ports.environment import Environment
 from midrun.ports.store import AppendResult, Lease
 from midrun.stores.sqlite.store import SqliteStore

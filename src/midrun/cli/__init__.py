@@ -1,7 +1,8 @@
 """The `midrun` command: every operation on runs, for a shell.
 
-`main.main` parses the arguments, fills in settings from the environment, runs one command and
-returns its exit code. It is also the only place that turns an expected error into a message.
+`main` parses the arguments. `command_runner` fills in settings from the environment, runs one
+command and returns its exit code; it is also the only place that turns an expected error into a
+message. It is imported after parsing, because start-up time matters in a shell.
 
 - `command_specs` lists the commands with their functions, help, examples and arguments;
   `parser` builds the argparse parser from it. The arguments of a command are added only if that

@@ -32,7 +32,7 @@ from midrun.core.entries import RunFailed
 from midrun.core.ids import micros_to_datetime
 from midrun.core.journaled_text import shorten_to_line
 from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Phase
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.errors import ControlRefused, Misconfigured
 from midrun.events import DeltaEvent, RunEvent, ToolNote, ToolNotResponding
 from midrun.runs.protocols import AnyRun

@@ -13,7 +13,7 @@ from midrun.cli.output import (
     format_view,
 )
 from midrun.cli.targets import find_run
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.events import DeltaEvent
 from midrun.ports.environment import read_wall_clock
 from midrun.runs.protocols import AnyMidrun, AnyRun

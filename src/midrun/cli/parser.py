@@ -1,7 +1,6 @@
 """The argparse parser of the command line: help texts, lazy subcommands, spelling hints."""
 
 import argparse
-import difflib
 import re
 from collections.abc import Sequence
 from typing import Final, NoReturn, Self
@@ -31,6 +30,9 @@ environment: MIDRUN_TOKEN (of the server), MIDRUN_ACTOR (your name), MIDRUN_KEY 
 exit codes: 0 completed or done, 1 failed or refused, 2 wrong option, argument or setting,
   3 cancelled, 75 paused
 """
+
+
+USAGE_EXIT_CODE: Final = 2
 
 
 class UsageError(Exception):
@@ -97,6 +99,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with the closest known word as a suggestion."""
+        import difflib  # noqa: PLC0415 - for errors only
+
         # argparse reports the wrong word only inside its message.
         match = re.search(r"invalid choice: '([^']*)'|arguments: (--[\w-]+)", message)
         typed = (match[1] or match[2]) if match is not None else ""

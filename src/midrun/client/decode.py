@@ -18,7 +18,7 @@ from midrun.core.entries import ENTRY_TYPES, Entry
 from midrun.core.ids import Epoch, Micros, RunId, Seq, datetime_to_micros
 from midrun.core.run_head import Head
 from midrun.core.values import Json, Phase
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.errors import JournalTooNew
 from midrun.ports.store import RunRow
 from midrun.runs.values import FeedEntry

@@ -27,7 +27,7 @@ matches, `str.find` a tenth of that. So:
 
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -171,22 +171,22 @@ def _prefix_tree_pattern(words: Iterable[str]) -> str:
 
 
 _ALL_NAMES: Final = (*SECRET_NAME_ENDINGS, *SECRET_NAME_LAST_WORDS, *SECRET_WHOLE_NAMES)
-_NAME_PATTERNS: Final = tuple(
-    (
-        mark,
-        re.compile(
-            rf"""{mark}[\s\]"'\\]{{0,8}}+"""
-            rf"""({_prefix_tree_pattern(name[::-1] for name in _ALL_NAMES)}"""
-            rf"""[\w-]{{0,{NAME_MAX_CHARS}}}+)"""
-        ),
-    )
-    for mark in "=:"
-)
-"""Patterns for a name and the mark after it, in reversed text. Group 1 is the name, reversed.
 
-`is_secret_name` decides about a match. A pattern begins with a literal, which `re` finds
-quickly, and has nothing before the last letter of the name but one class of characters.
-"""
+
+@cache
+def _compile_name_pattern(mark: str) -> "re.Pattern[str]":
+    """Return the pattern for a name and the `mark` after it, in reversed text.
+
+    Group 1 is the name, reversed. `is_secret_name` decides about a match. The pattern begins
+    with a literal, which `re` finds quickly, and has nothing before the last letter of the name
+    but one class of characters. It is compiled on first use: most commands redact nothing.
+    """
+    return re.compile(
+        rf"""{mark}[\s\]"'\\]{{0,8}}+"""
+        rf"""({_prefix_tree_pattern(name[::-1] for name in _ALL_NAMES)}"""
+        rf"""[\w-]{{0,{NAME_MAX_CHARS}}}+)"""
+    )
+
 
 NAME_REACH_CHARS: Final = 2 * NAME_MAX_CHARS
 """Maximum distance, in characters, between the start of a name and its `=`."""
@@ -731,11 +731,11 @@ def _search_names(
     part = text[begin:end][::-1]
     stop = begin + len(part)
     names: list[re.Match[str]] = []
-    for mark, pattern in _NAME_PATTERNS:
+    for mark in "=:":
         if mark in part:
             # A ruler ("======") assigns nothing, and each of its marks would cost a try.
             ruled = part.replace(mark * 2, "\0\0") if mark * 4 in part else part
-            names += pattern.finditer(ruled)
+            names += _compile_name_pattern(mark).finditer(ruled)
     # The search runs from right to left. Handle the names from left to right: a secret can
     # contain a mark, and then the first name wins (`ends`).
     for name in sorted(names, key=re.Match.start, reverse=True):

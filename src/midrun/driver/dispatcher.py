@@ -87,6 +87,7 @@ from midrun.core.transcript import Transcript
 from midrun.core.values import Json, OperationKind, Phase, PlanItem
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
+from midrun.driver.delta import Delta
 from midrun.driver.in_flight_call import (
     FENCED_REASON,
     NO_WAIT_REASONS,
@@ -96,7 +97,6 @@ from midrun.driver.in_flight_call import (
     WaitEnded,
 )
 from midrun.driver.journal_writer import append_input, load_run_state
-from midrun.driver.live import Delta
 from midrun.driver.model_calls import call_model
 from midrun.driver.notifications import Wakeup
 from midrun.driver.redaction import redact_struct, redact_struct_now

@@ -31,8 +31,8 @@ from midrun.core.ids import make_call_key, make_undo_key
 from midrun.core.state import State
 from midrun.core.values import Json
 from midrun.driver.context import DriverContext
+from midrun.driver.delta import Delta
 from midrun.driver.in_flight_call import InFlightCall
-from midrun.driver.live import Delta
 from midrun.driver.sanitize import QUICK_LIMITS, run_in_slices
 from midrun.driver.subprocess.protocol import (
     CallFacts,

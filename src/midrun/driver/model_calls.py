@@ -18,8 +18,8 @@ from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Reply, RequestedCall, Spend
 from midrun.driver.context import DriverContext
+from midrun.driver.delta import Delta
 from midrun.driver.in_flight_call import InFlightCall
-from midrun.driver.live import Delta
 from midrun.driver.user_code import CodeStopped, UserCode, format_exception, must_reraise
 from midrun.errors import ModelFailed
 from midrun.ports.model import Finished, Model, Piece, Prompt

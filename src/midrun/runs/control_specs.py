@@ -11,7 +11,7 @@ Whether a run accepts a control is decided in `midrun.core`, never here.
 
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -37,9 +37,11 @@ from midrun.runs.control_bodies import (
     UseToolBody,
     WriteBody,
 )
-from midrun.runs.protocols import AnyRun
 from midrun.runs.validation import ControlOptions
 from midrun.runs.values import Receipt
+
+if TYPE_CHECKING:  # the command line imports this module to parse, without the tools of agents
+    from midrun.runs.protocols import AnyRun
 
 RunPart: TypeAlias = Literal["", "ask", "frame", "command"]
 """The part of a run that a control is about, as its parameter in the path is called."""
@@ -104,7 +106,7 @@ class ControlTarget(Struct, frozen=True):
     for a control of the whole run, and for the only open ask.
     """
 
-    run: AnyRun
+    run: "AnyRun"
     part: str = ""
 
 

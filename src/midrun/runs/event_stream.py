@@ -17,7 +17,7 @@ from midrun.core.evolve.calls import get_call
 from midrun.core.ids import CallId, Micros, RunId, Seq
 from midrun.core.state import Call, State
 from midrun.core.values import Phase
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.runs.values import FeedEntry, FeedItem
 from midrun.text.entries import describe_delta, describe_entry
 from midrun.text.phrases import Tone

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Final, Literal, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self, cast
 
 import anyio
 import anyio.to_thread
@@ -63,11 +63,12 @@ from midrun.runs.validation import (
     parse_phase,
 )
 from midrun.runs.values import OpenAsk, RunView, Verdict
-from midrun.runs.verification import verify_run
 from midrun.runs.views import list_all_asks, list_views
 from midrun.stores.urls import open_store
-from midrun.workers.concurrency_limits import Fleet
-from midrun.workers.local import LocalWorker, RunPlacement
+
+if TYPE_CHECKING:  # imported by a process that drives runs, see `_start_worker`
+    from midrun.workers.concurrency_limits import Fleet
+    from midrun.workers.local import LocalWorker, RunPlacement
 
 # A process that was forked while a `Midrun` was open runs the same `async with` block to its
 # end. It must not unwind it: only the forking thread exists in the child, so joining a worker
@@ -147,12 +148,12 @@ class Midrun:
         store: str | Store = "sqlite:///midrun.db",
         *,
         agents: Iterable[Agent] = (),
-        engine: Literal["local"] | RunPlacement | None = "local",
+        engine: "Literal['local'] | RunPlacement | None" = "local",
         key: bytes | None = None,
         chain_key: bytes | None = None,
         durability: Durability = "full",
         redact: bool | FindSecrets = True,
-        fleet: Fleet | None = None,
+        fleet: "Fleet | None" = None,
         thread_runs: int = THREAD_MAX_RUNS,
         outside: Environment | None = None,
     ) -> None:
@@ -244,30 +245,41 @@ class Midrun:
         stack.callback(tasks.cancel_scope.cancel)
         await tasks.start(news.watch_store)
         await tasks.start(live.run_relay)
-        if self._engine is None or not self.agents:
-            return
+        if self._engine is not None and self.agents:
+            await self._start_worker(stack, self._engine, news, vault)
+
+    async def _start_worker(
+        self,
+        stack: AsyncExitStack,
+        engine: "Literal['local'] | RunPlacement",
+        news: ChangeNotifier,
+        vault: SecretRegistry,
+    ) -> None:
+        """Start the worker of this process, and with another engine its connection to that."""
+        # Half of the package. A command that lists runs or sends a control never needs it.
+        from midrun.workers.local import LocalWorker  # noqa: PLC0415 - see above
+
+        service, store = self._service, self.store
         local = LocalWorker(
             store,
             news,
             self.agents,
-            live_output=live,
+            live_output=service.live,
             secret_registry=vault,
             get_model=self._get_model,
-            environment=outside,
-            place_run=None if isinstance(self._engine, str) else self._engine.place,
+            environment=self._environment,
+            place_run=None if isinstance(engine, str) else engine.place,
             fleet=self._fleet,
         )
         await stack.enter_async_context(local.running())
-        if not isinstance(self._engine, str):
-            placed = self._engine.running(local, store, self.agents)
+        if not isinstance(engine, str):
+            placed = engine.running(local, store, self.agents)
             await stack.enter_async_context(placed)
         self._worker = local
         # From here on the service asks the worker first: for a run that is driven here the
         # worker has the newest state in memory, and it is told of every control at once.
-        self._service.find_live_state, self._service.on_appended = (
-            local.get_known_state,
-            local.handle_append,
-        )
+        service.find_live_state = local.get_known_state
+        service.on_appended = local.handle_append
 
     async def __aexit__(
         self,
@@ -489,6 +501,8 @@ class Midrun:
         Raises:
             RunNotFound: The store has no run with this id.
         """
+        from midrun.runs.verification import verify_run  # noqa: PLC0415 - needs all of `verify`
+
         return await verify_run(self.store, RunId(run_id))
 
     # ── halts ─────────────────────────────────────────────────────────────────────────────

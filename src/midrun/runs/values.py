@@ -13,7 +13,7 @@ from midrun.agents.outcome import AskView
 from midrun.core.entries import Entry
 from midrun.core.ids import CallId, Epoch, FrameId, Micros, RunId, Seq
 from midrun.core.values import Phase, PlanItem, Value
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.text.buttons import Button
 from midrun.text.status import StatusLine
 from midrun.verify.checks import Problem

@@ -21,7 +21,7 @@ from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.lru import LruDict
 from midrun.core.state import State
 from midrun.core.values import Json, Value
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.runs.midrun import Midrun
 from midrun.server.schemas import to_wire
 from midrun.text.entries import JournalDescriber

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from midrun.core.ids import RunId
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.errors import RunNotFound
 from midrun.ports.store import RunQuery, RunRow
 from midrun.runs.run import Run

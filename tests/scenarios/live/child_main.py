@@ -14,7 +14,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from midrun import Agent, Call, Midrun, tool
 from midrun.core.values import Reply
 from midrun.core.values import RequestedCall as ToolUse
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 
 Lines = MemoryObjectReceiveStream[str]

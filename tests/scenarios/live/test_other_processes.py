@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from midrun import Midrun
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.runs.run import Run
 from midrun.server import app
 from midrun.stores.sqlite.relay import get_relay_folder

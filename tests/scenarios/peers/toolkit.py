@@ -8,7 +8,7 @@ import anyio
 
 from midrun import Call, Run, Tool, pause_here, tool
 from midrun.core.transcript import Transcript, Turn
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.models import ScriptedModel
 from midrun.models.scripted import Line
 from midrun.ports.model import Finished, Piece, Prompt

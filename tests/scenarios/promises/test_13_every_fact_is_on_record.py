@@ -24,7 +24,7 @@ from midrun.core.entries import (
     RunStarted,
 )
 from midrun.core.values import Reply
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.errors import JournalCorrupt
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced

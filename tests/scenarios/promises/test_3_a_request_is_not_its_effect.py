@@ -22,7 +22,7 @@ from midrun.core.entries import (
     RunResumed,
 )
 from midrun.core.ids import Micros
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.models import Use
 from midrun.ports.environment import Environment, read_wall_clock
 from midrun.testing.controllable_tools import ControllableTools

@@ -14,7 +14,7 @@ from midrun.core.entries import AskAnswered, RunStarted
 from midrun.core.ids import CallId, RunId
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
 from midrun.server.agui.translate import AguiSegment

@@ -13,7 +13,7 @@ import pytest
 
 from midrun import Actor, Agent, Midrun
 from midrun.core.entries import CallFailed
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.models import Use
 from midrun.runs.run import Run
 from midrun.runs.values import FeedEntry

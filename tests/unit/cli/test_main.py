@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.cli import main as main_module
+from midrun.cli import command_runner
 from midrun.cli.command_specs import COMMAND_GROUPS
 from midrun.cli.targets import load_agents
 from midrun.errors import RunNotFound
@@ -28,17 +28,37 @@ from tests.unit.cli.command_runner import (
     serve_app,
 )
 
-OPTIONAL_PACKAGES = (
+OPTIONAL_PACKAGES = {
     "httpx2",
     "mcp",
     "openai",
     "opentelemetry",
     "prompt_toolkit",
+    "psycopg",
     "pydantic",
     "pydantic_ai",
     "starlette",
     "uvicorn",
-)
+}
+SHORT_COMMANDS_NEVER_IMPORT = OPTIONAL_PACKAGES | {
+    "midrun.client",
+    "midrun.driver.run_loop",
+    "midrun.driver.subprocess",
+    "midrun.server",
+    "midrun.stores.postgres",
+    "midrun.verify.journal",
+    "midrun.workers",
+}
+PARSING_NEVER_IMPORTS = SHORT_COMMANDS_NEVER_IMPORT | {
+    "anyio",
+    "apsw",
+    "asyncio",
+    "midrun.agents.agent",
+    "midrun.driver.live",
+    "midrun.runs.midrun",
+    "midrun.stores",
+}
+PRINT_MODULES_AT_EXIT = "import atexit, sys; atexit.register(lambda: print(*sys.modules))\n"
 
 
 @pytest.fixture
@@ -360,24 +380,40 @@ def test_the_help_of_each_command_has_an_example(capsys: pytest.CaptureFixture[s
         assert "--json" in result.out
 
 
-@pytest.mark.parametrize("word", ["ls", "show run_x", "pause run_x", "asks"])
-def test_short_commands_do_not_import_optional_packages(
-    midrun_process: ProcessRunner, word: str
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ("import midrun", PARSING_NEVER_IMPORTS | {"msgspec", "midrun.core", "midrun.errors"}),
+        ("from midrun.cli.main import main; main(['--help'])", PARSING_NEVER_IMPORTS),
+        (
+            "from midrun.cli.main import main; main(['ls', '--no-such-option'])",
+            PARSING_NEVER_IMPORTS,
+        ),
+        ("from midrun.cli.main import main; main(['ls'])", SHORT_COMMANDS_NEVER_IMPORT),
+        (
+            "from midrun.cli.main import main; main(['show', 'run_x'])",
+            SHORT_COMMANDS_NEVER_IMPORT,
+        ),
+        (
+            "from midrun.cli.main import main; main(['pause', 'run_x'])",
+            SHORT_COMMANDS_NEVER_IMPORT,
+        ),
+        ("from midrun.cli.main import main; main(['asks'])", SHORT_COMMANDS_NEVER_IMPORT),
+    ],
+)
+def test_heavy_modules_are_imported_only_when_they_are_needed(
+    midrun_process: ProcessRunner, code: str, heavy: set[str]
 ) -> None:
-    """No provider, no server and no terminal library, so they start fast."""
+    """A command in a shell must start fast."""
     Path(midrun_process.folder, "runs.db").touch()
-    code = (
-        f"import sys; from midrun.cli.main import main; main({word.split()});"
-        f"print([m for m in sys.modules if m.split('.')[0] in {OPTIONAL_PACKAGES}])"
-    )
     done = subprocess.run(  # noqa: S603 - our own code
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", f"{PRINT_MODULES_AT_EXIT}{code}"],
         env=midrun_process.env,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert heavy & set(done.stdout.splitlines()[-1].split()) == set()
 
 
 @pytest.mark.slow
@@ -415,7 +451,7 @@ def test_a_nested_exception_group_is_printed_as_one_line(
     async def raise_group(*_: object) -> int:
         raise ExceptionGroup("tasks", [ExceptionGroup("more", [RunNotFound("run_x")])])
 
-    monkeypatch.setattr(main_module, "_run_command", raise_group)
+    monkeypatch.setattr(command_runner, "_run_in_event_loop", raise_group)
     result = CommandRunner(capsys)("ls")
     assert (result.code, "run_x" in result.err, "Traceback" in result.err) == (1, True, False)
 

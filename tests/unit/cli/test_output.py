@@ -27,7 +27,7 @@ from midrun.cli.output import (
 )
 from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.values import Phase
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.models import ScriptedModel, Use
 from midrun.runs.event_stream import EventBuilder
 from midrun.runs.values import RunView

@@ -20,7 +20,7 @@ from midrun.core.entries import CallAborted, CallFailed, CallStarted
 from midrun.core.ids import make_call_key
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.mcp import mcp_tools
 from midrun.mcp.results import RESOURCE_TEXT_MAX_CHARS, ToolFailed, convert_result
 from midrun.models import Use

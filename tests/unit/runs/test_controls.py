@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from midrun import Agent, Call, Completed, ControlRefused, Paused, tool
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.runs.conftest import OpenMidrun

@@ -8,7 +8,7 @@ import pytest
 
 from midrun import Agent, Completed, Midrun, Run, tool
 from midrun.core.entries import CallAborted, CallFailed
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.models.provider import ProviderModel
 from tests.support.providers import Answer, Call, Gate, HttpError, Provider, Text, Thinking
 from tests.support.store_choice import get_store_url

@@ -21,7 +21,7 @@ from midrun.core.state import Call, CallStage, State
 from midrun.core.stops import AnyOf, MaxSteps, MaxTime, Stop
 from midrun.core.transcript import Transcript, Turn
 from midrun.core.values import TERMINAL_PHASES, Json, Phase
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.runs.values import FeedEntry, FeedItem
 from midrun.server.agui.inputs import CONTEXT_SEPARATOR, PAUSE_ID_PREFIX, RunAgentInput
 from midrun.server.events import EVENT_TYPES

@@ -7,7 +7,7 @@ from midrun import events as ev
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Failed
-from midrun.driver.live import Delta
+from midrun.driver.delta import Delta
 from midrun.errors import CheckpointRefused, Misconfigured, RunNotFound, RunOver
 from midrun.models import ScriptedModel, Use
 from midrun.runs.values import FeedEntry, RunView

@@ -1,0 +1,1 @@
+"""Programs of the peers: each runs in the environment of its package, see `bench.probe`."""
