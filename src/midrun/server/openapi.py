@@ -123,7 +123,7 @@ def make_openapi(root: str = "") -> bytes:
             "title": {"type": "string"},
             "status": {"type": "integer"},
             "detail": {"type": "string"},
-            "run": {"$ref": "#/components/schemas/ShownRun"},
+            "run": {"$ref": "#/components/schemas/RunView"},
         },
     }
     description = {

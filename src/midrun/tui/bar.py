@@ -77,11 +77,11 @@ def draw_bar(
 
 def draw_headline(view: RunView, now: Micros) -> StyledLine:
     """Return the badge, the time at work, the step, the current activity and the cost."""
-    sign = view.sign
-    by = f" by {escape_to_one_line(sign.by)}" if sign.by else ""
-    badge = f" {BADGE_MARKS[sign.look]} {escape_to_one_line(sign.word)}{by} "
+    status = view.status
+    by = f" by {escape_to_one_line(status.by)}" if status.by else ""
+    badge = f" {BADGE_MARKS[status.style]} {escape_to_one_line(status.word)}{by} "
     line: StyledLine = [
-        (f"badge.{sign.look}", badge),
+        (f"badge.{status.style}", badge),
         ("bold", f" {format_clock(elapsed_seconds(view, now))}"),
     ]
     for look, text in (
@@ -109,9 +109,9 @@ def format_clock(seconds: float) -> str:
 def describe_activity(view: RunView, now: Micros) -> str:
     """Return the calls in flight with their durations; or the note of a run at rest."""
     if view.phase != "running":
-        return view.sign.note
+        return view.status.note
     doing = ", ".join(_describe_call(call, now) for call in view.in_flight)
-    plan = view.sign.note if view.plan else ""
+    plan = view.status.note if view.plan else ""
     return " · ".join(filter(None, (plan, doing)))
 
 
@@ -153,7 +153,7 @@ def _draw_pending(view: RunView) -> Iterable[StyledLine]:
         yield [("person", text), ("dim", f"  {specs.WITHDRAW.key} withdraws it")]
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
-        yield [("dim", f"⋯ held: {escape_to_one_line(frame.goal)} — {frame.place}{more}")]
+        yield [("dim", f"⋯ held: {escape_to_one_line(frame.goal)} — {frame.position}{more}")]
     if view.controls["pause"].command == "hand_back":
         key = f" {specs.WRITE.key} "
         yield [("key", key), ("bold", " Write"), ("dim", " — In the agent's place.")]
