@@ -12,6 +12,7 @@ from tests.browser.run_page import (
     PLAN,
     PRESS_DELAY_MS,
     RunPage,
+    hold_feed,
     match_text,
     open_at_tool,
     open_run_page,
@@ -233,7 +234,7 @@ async def test_a_cancel_that_lost_a_race_is_named(harness: Harness, stage: Stage
     ui = await open_with_effects(harness, stage)
     await ui.button("cancel").click()
     await ui.expect_badge("Pausing by you")
-    await ui.page.route("**/seen", lambda route: route.abort())  # the page does not know it yet
+    await hold_feed(ui.page)  # the page does not know it yet
     await ui.run.cancel(undo="in_flight", actor="ann")
     await ui.button_named("Cancel and undo 2").click()
     await expect(ui.page.locator("midrun-controls")).to_contain_text(

@@ -91,8 +91,8 @@ class RunOverlay(Value, kw_only=True):
 class RunUpdate(Value, kw_only=True):
     """A change of a run, as the feed sends it to a page.
 
-    `run` has the fields of `RunView` that differ from the update before, in the first update
-    of a connection all. `turns` are the turns that are new or have changed.
+    `run` has the fields of `RunView` that differ from the update before; a client that has none
+    gets all. `turns` are the turns that are new or have changed, at first the newest.
     """
 
     seq: Seq

@@ -20,7 +20,7 @@ from midrun.core.ids import RunId
 from midrun.core.values import TERMINAL_PHASES
 from midrun.driver.live import Delta
 from midrun.errors import RunNotFound
-from midrun.ports.store import RunQuery, RunRow
+from midrun.ports.store import RunQuery, RunRow, Store
 from midrun.runs.run import Run
 from midrun.runs.wire import StreamEnd, StreamReset
 from midrun.server.broadcast import WRITE_GAP_S, RunChannel, Subscriber
@@ -36,7 +36,7 @@ from midrun.server.request_context import (
     is_seq_number,
     json_response,
 )
-from midrun.server.run_updates import RunUpdates
+from midrun.server.run_updates import DRIVEN_POLL_S, RunUpdates
 from midrun.server.runs import query_phases
 
 # Server-sent events: a response that a source writes until the stream ends.
@@ -229,7 +229,8 @@ class RunSource:
             while True:
                 await self._write_entries(writer, channel.last_seq)
                 has_all = await self._write_update(writer, channel)
-                if channel.has_ended and has_all:
+                # Entries may have come while the update was made.
+                if channel.has_ended and has_all and self._sent >= channel.last_seq:
                     break
                 await self._write_deltas(writer, seat)
                 # First the gap, then the wait: a single change is written at once, and the
@@ -342,12 +343,13 @@ def _make_list_source(context: RequestContext, query: RunQuery) -> StreamSource:
             context.server.overlays.build_items,
         )
         # The watch begins before the page is read, so no change between the two is missed.
-        async with store.watch() as changed:
+        async with anyio.create_task_group() as tasks, store.watch() as changed:
             page = await store.list_runs(query)
             await writer.write(
                 RETRY_LINE
                 + format_sse("stream.snapshot", await build_items(page.items, context.actor))
             )
+            tasks.start_soon(_watch_workers, store, writer)
             async for change in changed:
                 if not change.run:  # a change of no run is a halt that was set or lifted
                     await writer.write(format_sse("halts.changed", {}))
@@ -360,6 +362,17 @@ def _make_list_source(context: RequestContext, query: RunQuery) -> StreamSource:
                         await writer.wait_gap(WRITE_GAP_S)
 
     return source
+
+
+async def _watch_workers(store: Store, writer: SseWriter) -> None:
+    """Report that workers have come or gone: that changes runs without an entry."""
+    known = frozenset(await store.list_holders())
+    while True:
+        await anyio.sleep(DRIVEN_POLL_S)
+        holders = frozenset(await store.list_holders())
+        if holders != known:
+            known = holders
+            await writer.write(format_sse("workers.changed", {}))
 
 
 async def _find_row(context: RequestContext, run: RunId) -> RunRow | None:

@@ -67,11 +67,12 @@ class RunUpdates:
         """Return the update for `state` as an event; empty if nothing has changed."""
         started_at = anyio.current_time()
         server = self._server
+        await self._load_client_state()
         view = await server.views.show_state(state, EFFECTS_MAX)
         overlay = await server.overlays.build(state, self._actor)
         fields = _to_wire_fields(view)
         changed = {n: v for n, v in fields.items() if self._sent_view.get(n, ...) != v}
-        turns = await self._list_turns(state)
+        turns = self._list_turns(state)
         is_same = not changed and not turns and _is_same_overlay(self._sent_overlay, overlay)
         self._sent_state, self._sent_view, self._sent_overlay = state, fields, overlay
         now = anyio.current_time()
@@ -84,9 +85,14 @@ class RunUpdates:
         update = RunUpdate(seq=state.seq, run=changed, overlay=overlay, turns=turns)
         return format_sse("run.updated", update)
 
-    async def _list_turns(self, state: State) -> tuple[TurnView, ...]:
+    async def _load_client_state(self) -> None:
+        """Restore the run as the client has it from an earlier connection."""
         if self._sent_state is None and self._after is not None:
-            self._sent_state = await self._server.events.load_state(self._run, self._after)
+            state = await self._server.events.load_state(self._run, self._after)
+            view = await self._server.views.show_state(state, EFFECTS_MAX)
+            self._sent_state, self._sent_view = state, _to_wire_fields(view)
+
+    def _list_turns(self, state: State) -> tuple[TurnView, ...]:
         if self._sent_state is None or self._sent_state.seq > state.seq:
             return list_turns(
                 state, max(count_turns(state) - TURNS_PER_PAGE, 0), TURNS_PER_PAGE

@@ -15,8 +15,8 @@ from midrun.core.ids import RunId
 from midrun.core.state import State
 from midrun.core.stops import CAP_TYPES, AnyOf, Custom, MaxCost, MaxTime, Stop, flatten_stop
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
-from midrun.errors import Misconfigured, StoreClosed
-from midrun.ports.store import RunQuery
+from midrun.errors import Misconfigured, RunNotFound, StoreClosed
+from midrun.ports.store import Page, RunQuery, RunRow
 from midrun.runs.run import Run
 from midrun.runs.turns import count_turns
 from midrun.runs.turns import list_turns as list_turn_views
@@ -33,6 +33,9 @@ from midrun.server.request_context import (
 )
 from midrun.server.schemas import StartBody
 from midrun.text.report import Report
+
+LISTED_IDS_MAX: Final = 50
+"""The number of run ids in one query of the list."""
 
 TURNS_PER_PAGE: Final = 40
 """The number of turns on the first page; the client pages back for earlier ones."""
@@ -176,6 +179,8 @@ async def list_runs(context: RequestContext) -> Response:
         cursor=params.get("cursor", ""),
     )
     page = await context.list_runs(query)
+    if ids := params.get("run", ""):
+        page = Page(items=await _find_rows(context, ids.split(",")), cursor="")
     counts = {} if context.owner_filter else await context.server.store.count_runs_by_phase()
     items = await context.server.overlays.build_items(page.items, context.actor)
     return json_response(
@@ -185,6 +190,23 @@ async def list_runs(context: RequestContext) -> Response:
             counts={str(phase): count for phase, count in counts.items()},
         )
     )
+
+
+async def _find_rows(context: RequestContext, ids: list[str]) -> tuple[RunRow, ...]:
+    """Return the rows of these runs, without those that the caller may not see.
+
+    Raises:
+        HttpProblem: 400, there are too many ids.
+    """
+    if len(ids) > LISTED_IDS_MAX:
+        problem = f"run must have at most {LISTED_IDS_MAX} ids, got {len(ids)}"
+        raise HttpProblem("bad_query", 400, problem)
+    rows: list[RunRow] = []
+    for run in map(RunId, ids):
+        with suppress(RunNotFound):
+            if await context.can_see(run):
+                rows.append(await context.server.store.get_row(run))
+    return tuple(rows)
 
 
 def query_phases(params: QueryParams) -> tuple[Phase, ...]:

@@ -472,3 +472,34 @@ async def test_two_servers_on_one_store_show_and_control_the_same_run(
         received_there = [event.raw async for event in second_events if event.id is not None]
     assert received_here == received_there
     assert b"event: run.cancelled" in received_here[-1]
+
+
+async def test_updates_of_the_view_follow_the_entries_until_the_run_ends(
+    serve: StartServer, stage: ControllableTools
+) -> None:
+    """A page needs no other request: the updates add up to the view, with all turns."""
+    server = await serve(stage.agent(Use("slow", name="work"), "Done."))
+    client = await server.client()
+    run_path = await start_run(client)
+    await stage.start("work").wait()
+    view: dict[str, object] = {}
+    turns: dict[int, object] = {}
+    seqs: list[int] = []
+    async with open_event_stream(client, f"{run_path}/events?view=true") as events:
+        async for event in events:
+            assert isinstance(event.data, dict)
+            if event.event != "run.updated":
+                seqs += [int(event.id)] if event.id else []
+                continue
+            assert event.data["seq"] == seqs[-1], "an update is never ahead of the entries"
+            view |= event.data["run"]  # type: ignore[arg-type]  # an object
+            turns |= {turn["number"]: turn for turn in event.data["turns"]}  # type: ignore[attr-defined]  # a list
+            phase = view["phase"]
+            if phase == "running" and not stage.gate("work").is_set():
+                await client.post(f"{run_path}/pause")
+            elif phase == "pausing":
+                stage.gate("work").set()
+            elif phase == "paused":
+                await client.post(f"{run_path}/resume")
+    assert view == (await client.get(run_path)).json()
+    assert list(turns.values()) == (await client.get(f"{run_path}/turns")).json()["items"]

@@ -5,7 +5,7 @@ import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { exact, html } from "./template.js";
 
-/** @typedef {import("./types.js").Effect} Effect */
+/** @typedef {import("./types.js").EffectView} Effect */
 
 /** By state of the undo. */
 const UNDO_LABELS = /** @type {Record<string, string>} */ ({

@@ -6,8 +6,8 @@ import { STEP_STYLES, formatBy, formatTimeOfDay } from "./format.js";
 import { icon } from "./icons.js";
 import { exact, html } from "./template.js";
 
-/** @typedef {import("./types.js").Turn} Turn */
-/** @typedef {import("./types.js").CallSummary} CallSummary */
+/** @typedef {import("./types.js").TurnView} Turn */
+/** @typedef {import("./types.js").CallLine} CallSummary */
 /** @typedef {import("./run-store.js").LiveReply} LiveReply */
 /**
  * `notes` are by call; `isLost`: the worker or the server is silent, so "running" is in doubt.
@@ -25,13 +25,13 @@ export const hasContent = (turn) =>
   (turn.kind !== "task" || turn.earlier) && Boolean(turn.text || turn.thinking || visibleCalls(turn).length);
 
 /**
- * Render the icon and the label of a look.
- * @param {string} look @param {boolean} isLost whether the worker or the server is silent
+ * Render the icon and the label of a style.
+ * @param {string} style @param {boolean} isLost whether the worker or the server is silent
  */
-export function renderLook(look, isLost) {
-  const shown = isLost && look === "running" ? "unheard" : look;
+export function renderStyle(style, isLost) {
+  const shown = isLost && style === "running" ? "unheard" : style;
   const [word, tone, shape] = STEP_STYLES[shown] ?? STEP_STYLES.queued;
-  return html`<span class="look" data-tone=${tone}
+  return html`<span class="style" data-tone=${tone}
     >${icon(shape, shown === "running")}<span>${word}</span></span
   >`;
 }
@@ -72,7 +72,7 @@ function renderCall(call, context) {
   const note = context.notes.get(call.id);
   return html`<details class="call" data-call=${call.id}>
     <summary>
-      ${renderLook(call.look, context.isLost)}<code>${exact(call.tool)}</code><code class="dim short-args">${call.args === "{}" ? "" : exact(call.args)}</code>
+      ${renderStyle(call.style, context.isLost)}<code>${exact(call.tool)}</code><code class="dim short-args">${call.args === "{}" ? "" : exact(call.args)}</code>
       ${note ? html`<span class="dim">${note}</span>` : nothing}
     </summary>
     <dl>
