@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Request, expect
 
-from tests.browser.harness import Harness
-from tests.browser.run_page import PRESS_DELAY_MS, RunPage, advance_clock, open_at_tool
+from tests.browser.harness import Harness, advance_clock
+from tests.browser.run_page import PRESS_DELAY_MS, RunPage, open_at_tool
 from tests.browser.stage import Stage, Use
 
 pytestmark = pytest.mark.once

@@ -115,9 +115,8 @@ def make_openapi(root: str = "") -> bytes:
     native = [e for e in ENDPOINTS if e.path.startswith("/v1/")]
     # Sorted by name: sets have no order, and the document must be the same in every process.
     body_types: set[type[Body]] = {e.body_type for e in native if e.body_type is not None}
-    response_types: set[type[Struct]] = {RunUpdate, Delta} | {
-        e.response_type for e in native if e.response_type is not None
-    }
+    response_types: set[type[Struct]] = {RunUpdate, Delta}  # of the feed
+    response_types |= {e.response_type for e in native if e.response_type is not None}
     paths: dict[str, dict[str, object]] = {}
     for endpoint in native:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _make_operation(endpoint)

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, aclosing
 
 import anyio
 import httpx2
+import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
@@ -474,6 +475,13 @@ async def test_two_servers_on_one_store_show_and_control_the_same_run(
     assert b"event: run.cancelled" in received_here[-1]
 
 
+class Update(msgspec.Struct):
+    """The parts of an update that add up."""
+
+    run: dict[str, object]
+    turns: list[dict[str, object]]
+
+
 async def test_updates_of_the_view_follow_the_entries_until_the_run_ends(
     serve: StartServer, stage: ControllableTools
 ) -> None:
@@ -483,7 +491,7 @@ async def test_updates_of_the_view_follow_the_entries_until_the_run_ends(
     run_path = await start_run(client)
     await stage.start("work").wait()
     view: dict[str, object] = {}
-    turns: dict[int, object] = {}
+    turns: dict[object, object] = {}
     seqs: list[int] = []
     async with open_event_stream(client, f"{run_path}/events?view=true") as events:
         async for event in events:
@@ -492,8 +500,9 @@ async def test_updates_of_the_view_follow_the_entries_until_the_run_ends(
                 seqs += [int(event.id)] if event.id else []
                 continue
             assert event.data["seq"] == seqs[-1], "an update is never ahead of the entries"
-            view |= event.data["run"]  # type: ignore[arg-type]  # an object
-            turns |= {turn["number"]: turn for turn in event.data["turns"]}  # type: ignore[attr-defined]  # a list
+            update = msgspec.convert(event.data, Update)
+            view |= update.run
+            turns |= {turn["number"]: turn for turn in update.turns}
             phase = view["phase"]
             if phase == "running" and not stage.gate("work").is_set():
                 await client.post(f"{run_path}/pause")

@@ -148,6 +148,7 @@ export interface PendingView {
   urgency: string;
 }
 
+/** The phase of a run. */
 export type Phase = "cancelled" | "cancelling" | "completed" | "failed" | "halted" | "paused" | "pausing" | "queued" | "running" | "waiting";
 
 /** One item of the agent's own plan. */
