@@ -49,14 +49,14 @@ class CallLine(Value, kw_only=True):
     error: str = ""
     attempts: int = 0
     started_at: Micros | None = None
-    by_hand: bool = False  # requested by a person who had taken over
+    by_person: bool = False  # requested by a person who had taken over
     child: str = ""  # the id of the child run, if the call started one
 
 
 class TurnView(Value, kw_only=True):
     """One message of the run, with the calls it asked for.
 
-    `item` is the number of the plan item that it belongs to, from 1; 0 for none. `earlier` is
+    `item` is the number of the plan item that it belongs to, from 1; 0 for none. `inherited` is
     True for a message that the run inherited from its thread or from the run it was forked
     from.
     """
@@ -68,7 +68,7 @@ class TurnView(Value, kw_only=True):
     text: str = ""
     thinking: str = ""
     interrupted: bool = False
-    earlier: bool = False
+    inherited: bool = False
     item: int = 0
     style: StepStyle
     calls: tuple[CallLine, ...] = ()
@@ -178,7 +178,7 @@ def _make_turns(state: State, numbers: Sequence[int]) -> Iterator[TurnView]:
                 text=message.text,
                 thinking=message.thinking,
                 interrupted=message.interrupted,
-                earlier=number <= inherited,
+                inherited=number <= inherited,
                 item=items.get(item, 0),
                 style=_choose_turn_style(message, calls),
                 calls=calls,
@@ -264,7 +264,7 @@ def _make_call_line(state: State, call: Call) -> CallLine:
         error=call.undo.error or call.error,
         attempts=call.attempt,
         started_at=call.started_at or None,
-        by_hand=call.requested_by_operator,
+        by_person=call.requested_by_operator,
         child=make_child_id(state.run, call.id) if call.call_kind == "child" else "",
     )
 

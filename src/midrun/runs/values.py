@@ -145,7 +145,7 @@ class CallView(Value, kw_only=True):
     tool: str  # "" for a model call
     since: Micros
     attempt: int
-    form: str = "call"  # or "undo", or "release"
+    action: str = "call"  # or "undo", or "release"
     why: str = ""  # the agent's reason for the call
     unstoppable: bool = False  # it blocks a thread: a cancel will not wait for it
     not_responding: bool = False  # it was told to stop, and half of its grace has passed
@@ -159,7 +159,7 @@ class EffectView(Value, kw_only=True):
     args: str = ""  # cut to one line
     stage: str
     can_undo: bool
-    held: bool = False  # it holds a resource, which is released when the run ends
+    holds_resource: bool = False  # it is released when the run ends
     release: str = ""  # the stage of the release
     undo: str = ""  # the stage of the undo
     note: str = ""

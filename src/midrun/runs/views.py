@@ -224,7 +224,7 @@ def _list_in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView,
         tool=call.use.tool,
         since=state.at,
         attempt=attempt,
-        form=action,
+        action=action,
         not_responding=call.id in silent,
     )
     return (*in_flight, cleanup)
@@ -242,7 +242,7 @@ def _list_effects(state: State, max_effects: int | None) -> tuple[EffectView, ..
             args=shorten_to_line(format_json(call.use.args)),
             stage=call.stage,
             can_undo=call.traits.undo,
-            held=call.traits.release,
+            holds_resource=call.traits.release,
             release=call.release.stage,
             undo=call.undo.stage,
             note=shorten_to_line(call.undo.error or call.error or _describe_outcome(call)),

@@ -125,7 +125,7 @@ def is_queued_long(view: RunView, now: Micros) -> bool:
 
 def _describe_call(call: CallView, now: Micros) -> str:
     seconds = max(0, now - call.since) // MICROS_PER_SECOND
-    verb = {"undo": "undoing ", "release": "releasing "}.get(call.form, "")
+    verb = {"undo": "undoing ", "release": "releasing "}.get(call.action, "")
     return f"{verb}{call.tool or 'the model'}" + (f", {seconds} s" if seconds else "")
 
 

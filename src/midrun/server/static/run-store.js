@@ -155,7 +155,11 @@ export class RunStore extends EventTarget {
 
   /** Show the run of a control's reply, and return the reply. @param {Promise<any>} request */
   async showReply(request) {
-    const reply = await request;
+    const reply = await request.catch((error) => {
+      // The session has ended: the feed does not notice it before its next connection.
+      if (error instanceof Problem && error.status === 401) this.#refuse(error);
+      throw error;
+    });
     if (reply?.overlay && reply.run.run_id === this.id) {
       this.#show(reply.run, reply.overlay);
       this.#followAgain();

@@ -44,7 +44,7 @@ export class RunsStore extends EventTarget {
     this.lostAt = null;
     /** @type {import("./types.js").HaltRecord[]} */
     this.halts = [];
-    /** @type {import("./types.js").Signed} */
+    /** @type {import("./types.js").SessionActor} */
     this.session = { name: "", role: "" };
     /** The cursor of the next page of older runs; "" if there is none. */
     this.olderCursor = "";

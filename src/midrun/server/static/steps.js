@@ -148,7 +148,7 @@ export class Steps extends StoreElement {
 function currentReply(store, run) {
   const newest = [...store.live.values()].at(-1);
   if (newest) return newest;
-  const isModelCalled = run.in_flight.some((call) => !call.tool && call.form === "call");
+  const isModelCalled = run.in_flight.some((call) => !call.tool && call.action === "call");
   return isModelCalled ? { text: "", thinking: "", tool: "", isPartial: true, since: 0 } : undefined;
 }
 

@@ -22,7 +22,7 @@ export const visibleCalls = (turn) => turn.calls.filter((call) => call.tool !== 
 
 /** Tell whether a turn is shown; the task is not, it is the page's heading. @param {Turn} turn */
 export const hasContent = (turn) =>
-  (turn.kind !== "task" || turn.earlier) && Boolean(turn.text || turn.thinking || visibleCalls(turn).length);
+  (turn.kind !== "task" || turn.inherited) && Boolean(turn.text || turn.thinking || visibleCalls(turn).length);
 
 /**
  * Render the icon and the label of a style.
@@ -90,7 +90,7 @@ function renderCall(call, context) {
 function formatAttempt(call, you) {
   if (!call.started_at) return "not yet";
   const attempts = call.attempts > 1 ? `, attempt ${call.attempts}` : "";
-  return `at ${formatTimeOfDay(call.started_at)}${attempts}${call.by_hand ? formatBy(you, "") : ""}`;
+  return `at ${formatTimeOfDay(call.started_at)}${attempts}${call.by_person ? formatBy(you, "") : ""}`;
 }
 
 /** @param {string} name @param {string} text */

@@ -51,7 +51,7 @@ export interface CallLine {
   error: string;
   attempts: number;
   started_at: string | null;
-  by_hand: boolean;
+  by_person: boolean;
   child: string;
 }
 
@@ -61,7 +61,7 @@ export interface CallView {
   tool: string;
   since: string;
   attempt: number;
-  form: string;
+  action: string;
   why: string;
   unstoppable: boolean;
   not_responding: boolean;
@@ -93,7 +93,7 @@ export interface EffectView {
   args: string;
   stage: string;
   can_undo: boolean;
-  held: boolean;
+  holds_resource: boolean;
   release: string;
   undo: string;
   note: string;
@@ -307,7 +307,7 @@ export interface RunView {
 }
 
 /** The actor of a credential. */
-export interface Signed {
+export interface SessionActor {
   name: string;
   role: string;
 }
@@ -330,7 +330,7 @@ export interface TurnView {
   text: string;
   thinking: string;
   interrupted: boolean;
-  earlier: boolean;
+  inherited: boolean;
   item: number;
   style: "done" | "dropped" | "failed" | "held" | "left_open" | "needs_you" | "not_started" | "queued" | "running" | "stopped" | "undone";
   calls: CallLine[];
