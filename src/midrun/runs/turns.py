@@ -24,16 +24,8 @@ SHOWN_MAX_CHARS: Final = 4000
 """Characters of arguments or of a result that are shown; the journal has the whole value."""
 
 
-_OPEN_STAGES: Final = frozenset(
-    {
-        CallStage.PROPOSED,
-        CallStage.ASKING,
-        CallStage.STARTED,
-        CallStage.ABORTED,
-        CallStage.UNKNOWN,
-    }
-)
-"""The stages of calls whose style depends on the phase of the run."""
+_CLOSED_STAGES: Final = frozenset({CallStage.DONE, CallStage.FAILED, CallStage.SEALED})
+"""The stages of calls whose style does not depend on the phase of the run."""
 
 
 class CallLine(Value, kw_only=True):
@@ -149,7 +141,7 @@ def _find_changed_numbers(before: State, state: State) -> Sequence[int]:
     changed = {
         call.id
         for at, call in enumerate(state.calls)
-        if at >= len(old_calls) or old_calls[at] is not call or call.stage in _OPEN_STAGES
+        if at >= len(old_calls) or old_calls[at] is not call or call.stage not in _CLOSED_STAGES
     }
     return [
         at + 1
