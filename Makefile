@@ -137,8 +137,9 @@ bench: $(READY) ## measure the cost of midrun, compared with raw limits
 demo: $(if $(wildcard $(READY)),$(READY),.venv-demo/.ready) ## run the demo: an agent to interrupt; needs no API key
 	$(<D)/bin/midrun demo $(ARGS)
 
-docs: $(READY) ## generate docs/concepts/phases.md from the transition table
+docs: $(READY) ## generate docs/concepts/phases.md and the page's types
 	$(BIN)/python -m tools.draw_table
+	$(BIN)/python -m tools.page_types
 
 site: $(READY) ## build the documentation; a broken link is an error
 	$(BIN)/zensical build --strict

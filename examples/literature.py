@@ -41,7 +41,7 @@ async def main() -> None:
         await reading.wait()
 
         receipt = await run.say("What was that paper from Tuesday?")
-        print("runtime:", receipt.said)  # immediate, and not from the model
+        print("runtime:", receipt.acknowledgement)  # immediate, and not from the model
         book_closed.set()
 
         async for event in run.events():
@@ -52,7 +52,7 @@ async def main() -> None:
                 print("journal:", event.sentence)
         view = await run.view()
         print("agent:", view.output)
-        print(view.place)
+        print(view.position)
 
 
 if __name__ == "__main__":

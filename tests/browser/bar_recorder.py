@@ -22,7 +22,7 @@ _RECORD: Final = """() => {
       badge: texts(".badge")[0],
       buttons: texts("button.control b > span"),
       seq: run.seq,
-      lost: run.lost,
+      lost: run.worker_lost,
     };
     if (bar.store.connection === "lost") return; // then it shows the lost connection only
     if (JSON.stringify(now) !== JSON.stringify(said.at(-1))) said.push(now);

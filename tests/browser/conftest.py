@@ -12,9 +12,12 @@ import anyio
 import pytest
 from playwright.async_api import async_playwright, expect
 
+from midrun.server import feed_routes, run_updates
 from tests.browser.harness import CHROMIUM_FLAGS, TIMEOUT_S, BrowserProfiles, Harness
 from tests.browser.stage import Stage
 from tools.programs import find
+
+QUICK_POLL_S = 0.2
 
 expect.set_options(timeout=TIMEOUT_S * 1000)
 
@@ -34,6 +37,14 @@ async def profiles() -> AsyncIterator[BrowserProfiles]:
         made = await driver.chromium.launch(executable_path=find(), args=CHROMIUM_FLAGS)
         yield BrowserProfiles(made)
         await made.close()
+
+
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server look often for facts that append no entry, so that no test waits."""
+    for module in (run_updates, feed_routes):
+        monkeypatch.setattr(module, "DRIVEN_POLL_S", QUICK_POLL_S)
+    monkeypatch.setattr(run_updates, "RESTING_POLL_S", QUICK_POLL_S)
 
 
 @pytest.fixture

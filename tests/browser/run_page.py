@@ -1,6 +1,7 @@
 """Helpers for tests of the run page."""
 
 import re
+from collections.abc import Sequence
 from difflib import unified_diff
 from typing import Final, Literal
 
@@ -15,8 +16,23 @@ PLAN: Final = Use(
     "plan", items=["Look around", "Write the memo", "Send it"], marks={"1": "running"}
 )
 IS_UP_TO_DATE: Final = """seq => {
-  const {run, events, isLoading} = document.querySelector("midrun-run")?.store ?? {};
-  return run?.seq === seq && events.at(-1)?.seq === seq && !isLoading;
+  const {run, events} = document.querySelector("midrun-run")?.store ?? {};
+  return run?.seq === seq && events.at(-1)?.seq === seq;
+}"""
+HOLD_FEED: Final = """() => {
+  const decode = TextDecoder.prototype.decode;
+  let held = "";
+  TextDecoder.prototype.decode = function (...args) {
+    held += decode.apply(this, args);
+    return "";
+  };
+  globalThis.releaseFeed = () => {
+    TextDecoder.prototype.decode = function (...args) {
+      const text = held + decode.apply(this, args);
+      held = "";
+      return text;
+    };
+  };
 }"""
 CHANGING_TEXT: Final = re.compile(
     r"( ·)? ?(for )?(at least )?\b\d+ (s|min)\b( ·)?|\b\d+ seconds?\b|\d\d:\d\d:\d\d"
@@ -93,14 +109,28 @@ async def open_run_page(
 
 
 async def open_at_tool(
-    harness: Harness, stage: Stage, name: str = "slow", **options: object
+    harness: Harness,
+    stage: Stage,
+    name: str = "slow",
+    turns: Sequence[Turn] = (),
+    **options: object,
 ) -> RunPage:
-    """Open the page of a run whose tool is held at the gate "work"."""
+    """Open the page of a run whose tool is held at the gate "work"; then it plays `turns`."""
     turn: Turn = [PLAN, Use(name, name="work")]
-    ui = await open_run_page(harness, stage, turn, "All done.", **options)  # type: ignore[arg-type]  # checked there
+    ui = await open_run_page(harness, stage, turn, *turns, "All done.", **options)  # type: ignore[arg-type]  # checked there
     await stage.start("work").wait()
     await ui.expect_badge("Running")
     return ui
+
+
+async def hold_feed(page: Page) -> None:
+    """Keep everything that the feed brings from the page; requests are still answered."""
+    await page.evaluate(HOLD_FEED)
+
+
+async def release_feed(page: Page) -> None:
+    """Give the page what was held, with the next event of its feed."""
+    await page.evaluate("releaseFeed()")
 
 
 async def read_text(page: Page) -> str:

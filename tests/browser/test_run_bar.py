@@ -9,7 +9,7 @@ from midrun.ports.environment import read_wall_clock
 from midrun.server import Tokens, app
 from midrun.stops import MaxSteps
 from tests.browser.harness import Harness, Site, advance_clock, serve_app
-from tests.browser.run_page import PLAN, open_at_tool, open_run_page
+from tests.browser.run_page import PLAN, hold_feed, open_at_tool, open_run_page, release_feed
 from tests.browser.stage import Hold, Stage, Use
 from tests.unit.server.conftest import ACTORS, make_token
 
@@ -208,10 +208,10 @@ async def test_the_clock_ticks_at_work_and_not_while_paused(
     clock = ui.page.get_by_role("timer")
     await stage.start("think").wait()
     await ui.expect_badge("Running")
-    await ui.page.route("**/seen", lambda route: route.abort())  # or it would know better
+    await hold_feed(ui.page)  # or it would know better
     await advance_clock(ui.page, 3_600_000)
     await expect(clock).to_contain_text("01:0")
-    await ui.page.unroute("**/seen")
+    await release_feed(ui.page)
     await ui.button("pause").click()
     await ui.expect_badge("Paused by you")
     await expect(clock).to_contain_text("00:0")

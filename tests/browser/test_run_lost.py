@@ -31,10 +31,6 @@ from tests.unit.server.conftest import ACTORS, make_token
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
-POLL_INTERVAL_MS = 5_000
-"""The interval at which the page loads the view of a run that is driven."""
-
-
 LEAP = timedelta(seconds=40)
 """Longer than the lease of the worker, and short enough to be told in seconds."""
 
@@ -77,7 +73,6 @@ class Scene:
 
     async def expect_lost(self) -> None:
         """Wait until the page says that the worker is silent."""
-        await advance_clock(self.page, POLL_INTERVAL_MS)
         await expect(self.badge).to_contain_text(WORKER_LOST_WORD)
         await expect(self.bar.locator("#cancel")).to_contain_text("when the worker returns")
         await expect(self.page.locator("midrun-steps")).not_to_contain_text("Running")
@@ -170,8 +165,6 @@ async def test_killed_while_paused(scene: Scene) -> None:
     await scene.run.pause(now=True, actor=ACTORS["olga"])
     await expect(scene.badge).to_contain_text("Paused by you")
     await scene.kill()
-    for _ in range(8):  # more than a look at a run that rests
-        await advance_clock(scene.page, POLL_INTERVAL_MS)
     await expect(scene.badge).to_contain_text("Paused by you")
     await scene.press("pause")
     await expect(scene.badge).to_contain_text("Queued")

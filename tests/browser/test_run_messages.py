@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.harness import Harness
-from tests.browser.run_page import PLAN, open_at_tool, open_run_page
+from tests.browser.run_page import PLAN, hold_feed, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Turn, Use
 
 pytestmark = pytest.mark.once
@@ -95,7 +95,7 @@ async def test_a_side_question_holds_the_topic_and_returns_to_it(
     top = ui.page.locator("midrun-controls .status")
     await expect(top).to_contain_text("held at step 1 of 3")  # the side question has no plan
     item = ui.page.locator("midrun-steps ol > li").first
-    await expect(item.locator(".look").first).to_have_text("Held")
+    await expect(item.locator(".style").first).to_have_text("Held")
     stage.gate("aside").set()
     await ui.expect_badge("Completed")
     await expect(frames).to_be_hidden()
@@ -203,7 +203,7 @@ async def test_an_instruction_on_an_outdated_view_is_not_applied(
     """The draft stays; the viewer checks the run and decides again."""
     ui = await open_at_tool(harness, stage)
     await ui.type_instruction(TEXT)
-    await ui.page.route("**/seen", lambda route: route.abort())  # the page knows nothing new
+    await hold_feed(ui.page)  # the page knows nothing new
     await ui.run.pause(actor="ann")
     await ui.page.keyboard.press("Enter")
     alert = ui.page.get_by_role("alert")

@@ -7,11 +7,17 @@ from midrun import errors
 from tools.draw_phases import picture
 from tools.draw_table import PAGE, PICTURE
 from tools.draw_table import page as drawn
+from tools.page_types import PAGE as PAGE_TYPES
+from tools.page_types import generate
 
 
 def test_the_page_of_phases_is_generated_from_the_current_table() -> None:
     assert PAGE.read_text() == drawn(), "run `make docs`"
     assert PICTURE.read_text() == picture(), "run `make docs`"
+
+
+def test_the_types_of_the_page_are_generated_from_the_current_openapi_document() -> None:
+    assert PAGE_TYPES.read_text() == generate(), "run `make docs`"
 
 
 def test_every_error_has_a_heading_on_its_page() -> None:

@@ -117,7 +117,7 @@ async def print_receipt(
     # The receipt says whether the control was applied. Only the view says whether the worker
     # that should apply it is alive.
     view = await run.view()
-    out.write_line(format_receipt(name, receipt, lost=view.sign.look == "lost"))
+    out.write_line(format_receipt(name, receipt, lost=view.status.style == "lost"))
     await print_worker_hint(midrun, view, args, out)
     return 0
 

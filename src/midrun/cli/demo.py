@@ -102,7 +102,7 @@ def _describe_after_leaving(view: RunView) -> str:
     again = hints.demo_command("--terminal")
     if view.phase not in DRIVABLE_PHASES:
         return f"The run is {view.phase}{at}; `{again}` shows it again."
-    if view.sign.look in {"running", "pausing"}:
+    if view.status.style in {"running", "pausing"}:
         phase = f"it is {view.phase}{at}"
         return f"Another process drives the run: {phase}; `{again}` shows it again."
     return f"No worker drives the run now: it waits{at}. `{again}` continues it."

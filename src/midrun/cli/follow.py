@@ -159,9 +159,9 @@ async def show_run(
 
 async def _print_detached(run: AnyRun, args: Namespace, out: CommandOutput) -> int:
     """Print that the bar was left, and whether a worker still drives the run."""
-    sign = (await run.view()).sign
-    stands = " — ".join(filter(None, (sign.word, sign.note)))
-    goes_on = sign.look in {"running", "pausing"}
+    status = (await run.view()).status
+    stands = " — ".join(filter(None, (status.word, status.note)))
+    goes_on = status.style in {"running", "pausing"}
     out.write_text("detached: the run goes on" if goes_on else f"detached: {stands}")
     out.write_text(f"attach again with: {format_command(args, 'attach', run.id)}")
     return 0

@@ -88,9 +88,9 @@ async def print_worker_hint(
     """Print a hint if the run should be driven but no worker drives it."""
     if out.as_json or view.phase not in DRIVABLE_PHASES:
         return
-    lost = view.sign.look == "lost"
+    lost = view.status.style == "lost"
     if lost:
-        text = f"{view.sign.word}: requests take effect when a worker drives the run again"
+        text = f"{view.status.word}: requests take effect when a worker drives the run again"
         out.write_line([("bad", text)])
     if args.url:  # a server drives its own runs
         return

@@ -100,8 +100,8 @@ def describe_need(view: RunView) -> str:
     if view.asks:
         count = len(view.asks)
         return f"{count} to decide" if count > 1 else format_question(view.asks[0])
-    if view.sign.look == "lost":
-        return view.sign.word
+    if view.status.style == "lost":
+        return view.status.word
     if view.phase == "failed":
         return "failed"
     return "at a cap" if view.phase == "paused" and view.reason == "cap" else ""
@@ -239,11 +239,11 @@ def _wrap_line(text: str, columns: int, indent: int) -> list[str]:
 
 def format_view(view: RunView, now: Micros) -> list[StyledLine]:
     """Return the full status of a run: facts, then the controls it accepts."""
-    sign = view.sign
-    by = f" by {sign.by}" if sign.by else ""
+    status = view.status
+    by = f" by {status.by}" if status.by else ""
     head: StyledLine = [
         ("bold", f"{view.run_id}  "),
-        (sign.look, f"{sign.word}{by}"),
+        (status.style, f"{status.word}{by}"),
         ("", f"  {format_progress(view)}" if format_progress(view) else ""),
         ("", f"  at work {format_duration(view.elapsed)}"),
     ]
@@ -300,7 +300,7 @@ def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     facts += [("parent", view.parent)] if view.parent else []
     facts += [("doing", _describe_call(call)) for call in view.in_flight]
     facts += [("plan", f"[{item.state}] {shorten_to_line(item.text)}") for item in view.plan]
-    facts += [("held", f"{frame.id}  {frame.goal} — {frame.place}") for frame in view.frames]
+    facts += [("held", f"{frame.id}  {frame.goal} — {frame.position}") for frame in view.frames]
     facts += [
         ("pending", f"{p.kind} at {p.seq}: {shorten_to_line(p.text)}") for p in view.pending
     ]
@@ -341,8 +341,8 @@ def format_receipt(name: str, receipt: Receipt, *, lost: bool = False) -> Styled
     actions that no worker is there to take.
     """
     now: StyledLine = [] if lost else [("", "; the run is "), (receipt.phase, receipt.phase)]
-    if receipt.said and not lost:
-        return style_emphasis(receipt.said)
+    if receipt.acknowledgement and not lost:
+        return style_emphasis(receipt.acknowledgement)
     if receipt.already:
         by = f" (by {receipt.by})" if receipt.by else ""
         return [("", f"{name}: {receipt.already.replace('_', ' ')}{by}"), *now]

@@ -15,51 +15,17 @@ import msgspec
 from msgspec import Struct
 
 from midrun.core.entries import ENTRY_TYPES, Entry
-from midrun.core.ids import Epoch, Micros, RunId, Seq, datetime_to_micros
-from midrun.core.run_head import Head
-from midrun.core.values import Json, Phase
+from midrun.core.ids import Micros, datetime_to_micros
 from midrun.driver.delta import Delta
 from midrun.errors import JournalTooNew
-from midrun.ports.store import RunRow
 from midrun.runs.values import FeedEntry
+from midrun.runs.wire import FeedEvent
 
 S = TypeVar("S", bound=Struct)
 
 _ENTRY_CLASSES: Final[Mapping[str, type[Entry]]] = {kind.__name__: kind for kind in ENTRY_TYPES}
 
 _Converter = Callable[[object], object]
-
-
-class WireEvent(Struct, frozen=True, kw_only=True):
-    """An entry as the server's feed sends it; `data` is the entry itself."""
-
-    seq: Seq
-    ts: Micros
-    run_id: RunId
-    epoch: Epoch | None = None
-    data: dict[str, Json]
-
-
-class WireRunRow(Struct, frozen=True, kw_only=True):
-    """A run as the server's list sends it."""
-
-    run_id: RunId
-    phase: Phase
-    agent: str
-    task: str
-    thread: str
-    labels: tuple[str, ...]
-    parent: RunId
-    attention: str
-    asks: int
-    step: int
-    holder: str
-    epoch: Epoch
-    wake_at: Micros | None
-    seq: Seq
-    head_hash: str
-    started_at: Micros
-    changed_at: Micros
 
 
 def decode_value(kind: type[S], data: object) -> S:
@@ -78,8 +44,8 @@ def decode_feed_entry(data: object) -> FeedEntry:
     Raises:
         JournalTooNew: This version does not know the kind of entry.
     """
-    event = decode_value(WireEvent, data)
-    name = str(event.data.get("kind"))
+    event = decode_value(FeedEvent, data)
+    name = str(event.data.get("kind")) if isinstance(event.data, dict) else ""
     kind = _ENTRY_CLASSES.get(name)
     if kind is None:
         raise JournalTooNew(event.run_id, event.seq, name)
@@ -92,33 +58,6 @@ def decode_feed_entry(data: object) -> FeedEntry:
 def decode_delta(data: object) -> Delta:
     """Convert an event of the feed to a live delta."""
     return decode_value(Delta, data)
-
-
-def make_run_row(line: WireRunRow) -> RunRow:
-    """Convert a run of a list to the row that a store would return."""
-    head = Head(
-        phase=line.phase,
-        agent=line.agent,
-        task=line.task,
-        thread=line.thread,
-        labels=line.labels,
-        parent=line.parent,
-        attention=line.attention,
-        asks=line.asks,
-        step=line.step,
-        leased=bool(line.holder),
-        wake_at=line.wake_at,
-    )
-    return RunRow(
-        run=line.run_id,
-        head=head,
-        seq=line.seq,
-        hash=bytes.fromhex(line.head_hash),
-        epoch=line.epoch,
-        holder=line.holder,
-        started_at=line.started_at,
-        changed_at=line.changed_at,
-    )
 
 
 def parse_time(text: object) -> object:

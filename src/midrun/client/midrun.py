@@ -6,11 +6,10 @@ from types import TracebackType
 from typing import Final, Self
 
 import msgspec
-from msgspec import Struct
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
-from midrun.client.decode import WireRunRow, decode_value, make_run_row
+from midrun.client.decode import decode_value
 from midrun.client.run import RemoteRun
 from midrun.client.transport import HttpTransport
 from midrun.codec.strict_json import normalize_json
@@ -19,30 +18,17 @@ from midrun.core.stops import Stop
 from midrun.core.values import Json
 from midrun.errors import Misconfigured
 from midrun.ports.environment import Environment
-from midrun.ports.store import Page, RunRow
+from midrun.ports.store import Page
 from midrun.runs import validation
 from midrun.runs.validation import REASON_MAX_CHARS, ActorLike, parse_phase
 from midrun.runs.values import OpenAsk, RunView, Verdict
+from midrun.runs.wire import AskPage, RunListItem, RunPage
 
 PAGE_MAX_RUNS: Final = 200
 """The largest page of runs that a server returns."""
 
 PREFIX_SEARCH_MAX_RUNS: Final = 500
 """`named` looks for a prefix among this many of the newest runs."""
-
-
-class WireRunPage(Struct, frozen=True, kw_only=True):
-    """A page of runs as the server sends it."""
-
-    items: tuple[WireRunRow, ...]
-    next_cursor: str
-
-
-class WireAskPage(Struct, frozen=True, kw_only=True):
-    """A page of asks as the server sends it."""
-
-    items: tuple[OpenAsk, ...]
-    next_cursor: str
 
 
 class RemoteMidrun:
@@ -142,24 +128,24 @@ class RemoteMidrun:
             "label": label or "",
             "thread": thread or "",
         }
-        page = await self._fetch_rows(params, limit, cursor or "")
-        # The list has rows only; the view of each run is a request of its own.
-        views = [await RemoteRun(row.run, self._transport).view() for row in page.items]
+        page = await self._fetch_items(params, limit, cursor or "")
+        # The list has only a row of each run; the view of each run is a request of its own.
+        views = [await RemoteRun(item.run_id, self._transport).view() for item in page.items]
         return Page(items=tuple(views), cursor=page.cursor)
 
-    async def _fetch_rows(
+    async def _fetch_items(
         self, params: dict[str, str], limit: int, cursor: str
-    ) -> Page[RunRow]:
+    ) -> Page[RunListItem]:
         # The server limits a page. Ask for more pages until `limit` is reached, but never for
         # more runs than are left, so that the cursor stands right behind the last one.
-        rows: tuple[RunRow, ...] = ()
+        items: tuple[RunListItem, ...] = ()
         while True:
-            params |= {"limit": str(min(limit - len(rows), PAGE_MAX_RUNS)), "cursor": cursor}
+            params |= {"limit": str(min(limit - len(items), PAGE_MAX_RUNS)), "cursor": cursor}
             reply = await self._transport.get("/v1/runs", params=params)
-            page = decode_value(WireRunPage, reply.json())
-            rows, cursor = (*rows, *map(make_run_row, page.items)), page.next_cursor
-            if not cursor or len(rows) >= limit:
-                return Page(items=rows, cursor=cursor)
+            page = decode_value(RunPage, reply.json())
+            items, cursor = (*items, *page.items), page.next_cursor
+            if not cursor or len(items) >= limit:
+                return Page(items=items, cursor=cursor)
 
     async def find_ids(self, beginning: str) -> tuple[RunId, ...]:
         """Return the ids that start with `beginning`, with or without `run_`.
@@ -167,8 +153,8 @@ class RemoteMidrun:
         Only the newest 500 runs are searched.
         """
         begins = (beginning, f"run_{beginning}")
-        rows = (await self._fetch_rows({}, PREFIX_SEARCH_MAX_RUNS, "")).items
-        return tuple(row.run for row in rows if row.run.startswith(begins))
+        items = (await self._fetch_items({}, PREFIX_SEARCH_MAX_RUNS, "")).items
+        return tuple(item.run_id for item in items if item.run_id.startswith(begins))
 
     async def asks(self) -> tuple[OpenAsk, ...]:
         """Return all open asks: questions, approvals and unsure calls of all runs."""
@@ -176,7 +162,7 @@ class RemoteMidrun:
         cursor = ""
         while True:
             reply = await self._transport.get("/v1/asks", params={"cursor": cursor})
-            page = decode_value(WireAskPage, reply.json())
+            page = decode_value(AskPage, reply.json())
             asks += page.items
             cursor = page.next_cursor
             if not cursor:

@@ -55,6 +55,7 @@ from midrun.runs.validation import (
     parse_awaited_phases,
 )
 from midrun.runs.values import FeedItem, Receipt, RunView
+from midrun.runs.wire import CommandReceipt
 from midrun.text.report import Report
 
 LONG_POLL_S: Final = 25
@@ -377,11 +378,8 @@ class RemoteRun:
             if_match=every if seen is None else f'"{seen}"',
             params={"reason": reason} if in_query else None,
         )
-        data = reply.json()
-        command = data.get("command", data)
-        receipt = decode_value(
-            Receipt, command["receipt"] if isinstance(command, dict) else None
-        )
+        # Only the command is decoded: the run in the reply may be long, and is not needed.
+        receipt = decode_value(CommandReceipt, reply.json().get("command")).receipt
         # If the reply to our own first attempt was lost, the server calls the repeat a no-op
         # (`already`). For the caller it was the first request, so remove that.
         return (

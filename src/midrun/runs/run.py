@@ -43,7 +43,7 @@ from midrun.runs.validation import (
     parse_awaited_phases,
 )
 from midrun.runs.values import FeedItem, Receipt, RunView
-from midrun.runs.views import make_view, mark_lost_worker
+from midrun.runs.views import load_view
 from midrun.text.report import Report, build_report
 
 
@@ -198,7 +198,7 @@ class Run:
     ) -> Receipt:
         """Send a message to the run; the agent answers it and returns to its task.
 
-        `receipt.said` is an immediate acknowledgement from the runtime, not from the model.
+        `receipt.acknowledgement` is the runtime's immediate answer, not the model's.
 
         Args:
             text: The message.
@@ -522,12 +522,8 @@ class Run:
         return await self._service.load_state(self.id)
 
     async def _make_view(self, state: State) -> RunView:
-        # The row is read after the state, so it is at least as new; see `mark_lost_worker`.
-        store = self._service.store
-        row = await store.get_row(self.id)
         silent = self._service.live.find_unresponsive_calls(self.id)
-        view = make_view(state, started_at=row.started_at, silent=silent)
-        return await mark_lost_worker(store, row, view)
+        return await load_view(self._service.store, state, silent=silent)
 
     async def _checkpoint_if_parked(self, state: State) -> Checkpoint | None:
         return (

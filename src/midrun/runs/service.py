@@ -92,9 +92,15 @@ def make_receipt(control: c.Control, ruled: InputResult) -> Receipt:
             by=verdict.by,
         )
     waits = pausing or any(p.seq >= ruled.seq for p in after.pending)
-    said = next((ack for entry in ruled.entries if (ack := getattr(entry, "ack", ""))), "")
+    acknowledgement = next(
+        (ack for entry in ruled.entries if (ack := getattr(entry, "ack", ""))), ""
+    )
     return Receipt(
-        seq=ruled.seq, phase=after.phase, applied=not waits, by=control.by.name, said=said
+        seq=ruled.seq,
+        phase=after.phase,
+        applied=not waits,
+        by=control.by.name,
+        acknowledgement=acknowledgement,
     )
 
 

@@ -6,7 +6,7 @@ calls of the plan tool in order gives the plan at each message, and the message 
 item that was current then.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -18,10 +18,14 @@ from midrun.core.ids import CallId, Micros, make_child_id
 from midrun.core.journaled_text import find_current_item
 from midrun.core.state import Call, CallStage, State
 from midrun.core.values import CallKind, Json, Message, Phase, PlanItem, Value
-from midrun.runs.values import Row, StepLook
+from midrun.runs.values import PlanRow, StepStyle
 
 SHOWN_MAX_CHARS: Final = 4000
 """Characters of arguments or of a result that are shown; the journal has the whole value."""
+
+
+_CLOSED_STAGES: Final = frozenset({CallStage.DONE, CallStage.FAILED, CallStage.SEALED})
+"""The stages of calls whose style does not depend on the phase of the run."""
 
 
 class CallLine(Value, kw_only=True):
@@ -32,19 +36,19 @@ class CallLine(Value, kw_only=True):
     tool: str
     args: str = ""
     why: str = ""  # the agent's reason for the call
-    look: StepLook
+    style: StepStyle
     result: str = ""
     error: str = ""
     attempts: int = 0
     started_at: Micros | None = None
-    by_hand: bool = False  # requested by a person who had taken over
+    by_person: bool = False  # requested by a person who had taken over
     child: str = ""  # the id of the child run, if the call started one
 
 
 class TurnView(Value, kw_only=True):
     """One message of the run, with the calls it asked for.
 
-    `item` is the number of the plan item that it belongs to, from 1; 0 for none. `earlier` is
+    `item` is the number of the plan item that it belongs to, from 1; 0 for none. `inherited` is
     True for a message that the run inherited from its thread or from the run it was forked
     from.
     """
@@ -56,13 +60,13 @@ class TurnView(Value, kw_only=True):
     text: str = ""
     thinking: str = ""
     interrupted: bool = False
-    earlier: bool = False
+    inherited: bool = False
     item: int = 0
-    look: StepLook
+    style: StepStyle
     calls: tuple[CallLine, ...] = ()
 
 
-def make_plan_rows(state: State) -> tuple[Row, ...]:
+def make_plan_rows(state: State) -> tuple[PlanRow, ...]:
     """Return the agent's plan as a task list; empty without a plan."""
     if not state.plan:
         return ()
@@ -71,7 +75,7 @@ def make_plan_rows(state: State) -> tuple[Row, ...]:
     calls_by_item: dict[str, list[Call]] = {}
     for message, item_text in _pair_messages_with_items(state):
         calls_by_item.setdefault(item_text, []).extend(_find_calls(state, message))
-    plan_rows: list[Row] = []
+    plan_rows: list[PlanRow] = []
     for item in state.plan:
         calls = [
             call
@@ -79,14 +83,14 @@ def make_plan_rows(state: State) -> tuple[Row, ...]:
             if call.use.tool != PLAN_TOOL.name and call.attempt
         ]
         tool = calls[-1].use.tool if calls else ""
-        look = _choose_item_look(state, item, calls, is_current=item is current_item)
-        plan_rows.append(Row(text=item.text, look=look, tool=tool))
+        style = _choose_item_style(state, item, calls, is_current=item is current_item)
+        plan_rows.append(PlanRow(text=item.text, style=style, tool=tool))
     return tuple(plan_rows)
 
 
-def _choose_item_look(
+def _choose_item_style(
     state: State, item: PlanItem, calls: list[Call], *, is_current: bool
-) -> StepLook:
+) -> StepStyle:
     # First, because the plan still marks an item as done after its calls were undone.
     if any(call.undo.stage == "done" for call in calls):
         return "undone"
@@ -97,7 +101,7 @@ def _choose_item_look(
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
     if not is_current or (item.state == "queued" and over):
         return "not_started" if over else "queued"
-    looks: dict[Phase, StepLook] = {
+    styles: dict[Phase, StepStyle] = {
         Phase.QUEUED: "queued",
         Phase.RUNNING: "running",
         Phase.PAUSING: "running",
@@ -107,33 +111,70 @@ def _choose_item_look(
         Phase.COMPLETED: "left_open",
         Phase.FAILED: "failed",
     }
-    return looks.get(state.phase, "held" if item.state == "running" else "queued")
+    return styles.get(state.phase, "held" if item.state == "running" else "queued")
 
 
 def list_turns(state: State, after: int, limit: int) -> tuple[TurnView, ...]:
     """Return the turns with numbers above `after`, at most `limit` of them."""
+    last = min(after + limit, count_turns(state))
+    return tuple(_make_turns(state, range(after + 1, last + 1)))
+
+
+def list_changed_turns(before: State, state: State) -> tuple[TurnView, ...]:
+    """Return the turns of `state` that are new or differ from those of the state `before`."""
+    numbers = _find_changed_numbers(before, state)
+    known = {turn.number: turn for turn in _make_turns(before, numbers)}
+    return tuple(t for t in _make_turns(state, numbers) if known.get(t.number) != t)
+
+
+def _find_changed_numbers(before: State, state: State) -> Sequence[int]:
+    """Return the numbers of turns that may have changed, without comparing all turns.
+
+    Entries are folded into new objects, and an unchanged message or call is the same object in
+    both states. Apart from those, a turn depends on the plan (it has the number of its item)
+    and, through its open calls, on the phase.
+    """
+    has_other_plan = [i.text for i in before.plan] != [i.text for i in state.plan]
+    if has_other_plan or state.run_started.hosted:  # a hosted run numbers its turns anew
+        return range(1, count_turns(state) + 1)
+    old_calls, old_messages = before.calls, before.messages
+    changed = {
+        call.id
+        for at, call in enumerate(state.calls)
+        if at >= len(old_calls) or old_calls[at] is not call or call.stage not in _CLOSED_STAGES
+    }
+    return [
+        at + 1
+        for at, message in enumerate(state.messages)
+        if at >= len(old_messages)
+        or old_messages[at] is not message
+        or not changed.isdisjoint(message.calls)
+    ]
+
+
+def _make_turns(state: State, numbers: Sequence[int]) -> Iterator[TurnView]:
+    """Yield the turns with these ascending numbers, as far as they exist."""
+    if not numbers:
+        return
     inherited = len(state.run_started.history)
-    numbers = {item.text: number for number, item in enumerate(state.plan, 1)}
-    page: list[TurnView] = []
-    for number, message, item in _number_messages(state, after, after + limit):
-        if after < number:
+    items = {item.text: number for number, item in enumerate(state.plan, 1)}
+    wanted = frozenset(numbers) if isinstance(numbers, list) else numbers
+    for number, message, item in _number_messages(state, numbers[0] - 1, numbers[-1]):
+        if number in wanted:
             calls = tuple(_make_call_line(state, call) for call in _find_calls(state, message))
-            page.append(
-                TurnView(
-                    number=number,
-                    role=message.role,
-                    kind=message.kind,
-                    by=message.by,
-                    text=message.text,
-                    thinking=message.thinking,
-                    interrupted=message.interrupted,
-                    earlier=number <= inherited,
-                    item=numbers.get(item, 0),
-                    look=_choose_turn_look(message, calls),
-                    calls=calls,
-                )
+            yield TurnView(
+                number=number,
+                role=message.role,
+                kind=message.kind,
+                by=message.by,
+                text=message.text,
+                thinking=message.thinking,
+                interrupted=message.interrupted,
+                inherited=number <= inherited,
+                item=items.get(item, 0),
+                style=_choose_turn_style(message, calls),
+                calls=calls,
             )
-    return tuple(page)
 
 
 def _number_messages(
@@ -210,17 +251,17 @@ def _make_call_line(state: State, call: Call) -> CallLine:
         tool=call.use.tool,
         args=format_json(call.use.args),
         why=call.use.why,
-        look=_choose_call_look(state, call),
+        style=_choose_call_style(state, call),
         result=format_json(call.result) if call.stage is CallStage.DONE else "",
         error=call.undo.error or call.error,
         attempts=call.attempt,
         started_at=call.started_at or None,
-        by_hand=call.requested_by_operator,
+        by_person=call.requested_by_operator,
         child=make_child_id(state.run, call.id) if call.call_kind == "child" else "",
     )
 
 
-def _choose_call_look(state: State, call: Call) -> StepLook:
+def _choose_call_style(state: State, call: Call) -> StepStyle:
     if call.undo.stage == "done":
         return "undone"
     if state.is_waiting_for_person(call):
@@ -228,8 +269,8 @@ def _choose_call_look(state: State, call: Call) -> StepLook:
     # A call that was aborted, or is unknown, shows as held or queued if it will be retried. In
     # a run that is ending it will not.
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
-    again: StepLook = "held" if state.phase is Phase.PAUSED else "queued"
-    looks: dict[CallStage, StepLook] = {
+    again: StepStyle = "held" if state.phase is Phase.PAUSED else "queued"
+    styles: dict[CallStage, StepStyle] = {
         CallStage.PROPOSED: "not_started" if over else "queued",
         CallStage.STARTED: "running",
         CallStage.DONE: "done",
@@ -238,11 +279,11 @@ def _choose_call_look(state: State, call: Call) -> StepLook:
         CallStage.UNKNOWN: again if call.must_retry and not over else "stopped",
         CallStage.SEALED: "not_started",
     }
-    return looks.get(call.stage, "stopped")
+    return styles.get(call.stage, "stopped")
 
 
 # A turn shows the first of these that one of its calls has.
-_LOOK_PRECEDENCE: Final[tuple[StepLook, ...]] = (
+_STYLE_PRECEDENCE: Final[tuple[StepStyle, ...]] = (
     "running",
     "needs_you",
     "undone",
@@ -254,11 +295,11 @@ _LOOK_PRECEDENCE: Final[tuple[StepLook, ...]] = (
 )
 
 
-def _choose_turn_look(message: Message, calls: tuple[CallLine, ...]) -> StepLook:
+def _choose_turn_style(message: Message, calls: tuple[CallLine, ...]) -> StepStyle:
     if message.interrupted:
         return "stopped"
-    looks = {call.look for call in calls}
-    return next((look for look in _LOOK_PRECEDENCE if look in looks), "done")
+    styles = {call.style for call in calls}
+    return next((style for style in _STYLE_PRECEDENCE if style in styles), "done")
 
 
 def format_json(value: Json) -> str:

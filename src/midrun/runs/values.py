@@ -47,7 +47,7 @@ class Receipt(Value, kw_only=True):
         already: The name of the state that the run was already in; None if the control changed
             something.
         by: The actor of the control; if `already` is set, the actor who asked first.
-        said: An immediate acknowledgement of a message: "Hold on — finishing *X* first".
+        acknowledgement: The immediate answer to a message: "Hold on — finishing *X* first".
     """
 
     seq: Seq
@@ -55,7 +55,7 @@ class Receipt(Value, kw_only=True):
     applied: bool = True
     already: str | None = None
     by: str = ""
-    said: str = ""
+    acknowledgement: str = ""
 
 
 # Results of `verify`.
@@ -133,7 +133,7 @@ class FrameView(Value, kw_only=True):
 
     id: FrameId
     goal: str
-    place: str
+    position: str
     held_at: Micros = Micros(0)
     expires_at: Micros  # after this, the topic can only be reconstructed from the messages
 
@@ -145,7 +145,7 @@ class CallView(Value, kw_only=True):
     tool: str  # "" for a model call
     since: Micros
     attempt: int
-    form: str = "call"  # or "undo", or "release"
+    action: str = "call"  # or "undo", or "release"
     why: str = ""  # the agent's reason for the call
     unstoppable: bool = False  # it blocks a thread: a cancel will not wait for it
     not_responding: bool = False  # it was told to stop, and half of its grace has passed
@@ -159,7 +159,7 @@ class EffectView(Value, kw_only=True):
     args: str = ""  # cut to one line
     stage: str
     can_undo: bool
-    held: bool = False  # it holds a resource, which is released when the run ends
+    holds_resource: bool = False  # it is released when the run ends
     release: str = ""  # the stage of the release
     undo: str = ""  # the stage of the undo
     note: str = ""
@@ -171,7 +171,8 @@ class OpenAsk(AskView, kw_only=True):
 
     ref: str
     run_id: RunId
-    task: str
+    task: str  # cut to a line
+    may_decide: bool = True  # by the caller of a server; a local handle does not know it
 
 
 class PendingView(Value, kw_only=True):
@@ -185,7 +186,7 @@ class PendingView(Value, kw_only=True):
     urgency: str = "next"  # of a message
 
 
-StepLook = Literal[
+StepStyle = Literal[
     "queued",
     "running",
     "held",
@@ -201,11 +202,11 @@ StepLook = Literal[
 """The state of a plan item, a turn or a call, as surfaces show it."""
 
 
-class Row(Value, kw_only=True):
+class PlanRow(Value, kw_only=True):
     """One plan item as it is shown; `tool` is the last tool that was used for it."""
 
     text: str
-    look: StepLook
+    style: StepStyle
     tool: str = ""
 
 
@@ -226,18 +227,18 @@ class RunView(Value, kw_only=True):
     agent: str
     task: str
     phase: Phase
-    sign: StatusLine
-    since_by: str = ""  # the actor who caused this phase
+    status: StatusLine
+    phase_by: str = ""  # the actor who caused this phase
     reason: str = ""  # of a pause: "user", "cap", "taken_over"; of a wait: the kind of the ask
     hold_until: Micros | None = None  # a pause with `hold` ends by itself at this time
     hold_now: bool = False  # the pause aborts tool calls
     step: int = 0
-    place: str = ""  # "step 4 of 7", or "step 4"
+    position: str = ""  # "step 4 of 7", or "step 4"
     plan: tuple[PlanItem, ...] = ()
-    rows: tuple[Row, ...] = ()  # the plan as a task list
+    plan_rows: tuple[PlanRow, ...] = ()  # the plan as a task list
     turns: int = 0  # the number of turns
     goal: str = ""  # the current goal: the task, or a question from a message
-    wheel: str = ""  # the person who has taken over, or ""
+    taken_over_by: str = ""  # the person who has taken over, or ""
     elapsed: float = 0.0  # seconds in which the run was driven
     started_at: Micros = Micros(0)
     changed_at: Micros = Micros(0)
@@ -257,3 +258,5 @@ class RunView(Value, kw_only=True):
     labels: tuple[str, ...] = ()
     thread: str = ""
     parent: str = ""  # the id of the parent run, of a child run
+    started_by: str = ""
+    head_hash: str = ""  # the hash of the chain at `seq`

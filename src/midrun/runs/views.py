@@ -1,8 +1,8 @@
 """Views of runs, computed from their states. A view is never stored.
 
 `make_view` translates a `State` to the `RunView` that every surface shows. Two facts are not in
-the journal and are added here: calls that do not respond, and whether the worker that holds the
-lease is alive.
+the journal: calls that do not respond, and whether the worker that holds the lease is alive.
+`load_view` adds them.
 """
 
 from collections.abc import Collection
@@ -57,16 +57,37 @@ def is_worker_lost(row: RunRow, seq: Seq, holders: Collection[str]) -> bool:
     return is_driven and row.seq == seq and row.holder not in holders
 
 
-async def mark_lost_worker(store: Store, row: RunRow, view: RunView) -> RunView:
-    """Mark `view` as lost if the worker that holds the lease is not alive any more.
+async def load_view(
+    store: Store,
+    state: State,
+    *,
+    max_effects: int | None = None,
+    silent: Collection[CallId] = (),
+) -> RunView:
+    """Return the view of a run in `state`, with the facts that only the store has.
 
-    The journal cannot say so: a worker that died appended nothing about it.
+    These are its start, the hash of the chain, and whether the worker that holds the lease is
+    alive. Only the newest `max_effects` effects are included; None includes all. `silent` are
+    the calls that do not respond.
     """
+    row = await store.get_row(state.run)
+    head_hash = row.hash
+    if row.seq != state.seq:  # the row, which is read later, may be ahead of the state
+        (_, head_hash), *_ = await store.read_lines(
+            state.run, after=Seq(state.seq - 1), limit=1
+        )
+    view = make_view(
+        state,
+        started_at=row.started_at,
+        head_hash=head_hash,
+        max_effects=max_effects,
+        silent=silent,
+    )
     # Most runs in a list are at rest: only a run with a lease costs the second query.
     if not row.head.leased or not is_worker_lost(row, view.seq, await store.list_holders()):
         return view
     return structs.replace(
-        view, sign=mark_lost(view.sign), controls=mark_worker_lost(view.controls)
+        view, status=mark_lost(view.status), controls=mark_worker_lost(view.controls)
     )
 
 
@@ -74,14 +95,11 @@ def make_view(
     state: State,
     *,
     started_at: Micros,
+    head_hash: bytes = b"",
     max_effects: int | None = None,
     silent: Collection[CallId] = (),
 ) -> RunView:
-    """Return the view of a run in `state`.
-
-    Only the newest `max_effects` effects are included; None includes all. `silent` are the
-    calls that do not respond.
-    """
+    """Return the view of a run in `state`; for the other arguments see `load_view`."""
     spec, spent, reserved = state.run_started, state.meter.spent, state.meter.reserved
     return RunView(
         run_id=state.run,
@@ -90,18 +108,18 @@ def make_view(
         agent=spec.agent,
         task=spec.task,
         phase=state.phase,
-        sign=build_status_line(state),
-        since_by=state.phase_by,
+        status=build_status_line(state),
+        phase_by=state.phase_by,
         reason=_find_reason(state),
         hold_until=state.pause.ends_at if state.pause is not None else None,
         hold_now=state.pause is not None and state.pause.now,
         step=state.meter.steps,
-        place=format_position(state.plan, state.meter.steps),
+        position=format_position(state.plan, state.meter.steps),
         plan=state.plan,
-        rows=make_plan_rows(state),
+        plan_rows=make_plan_rows(state),
         turns=count_turns(state),
         goal=format_goal(state),
-        wheel=state.taken_over_by,
+        taken_over_by=state.taken_over_by,
         elapsed=state.worked_micros / 1e6,
         started_at=started_at,
         changed_at=state.at,
@@ -127,6 +145,8 @@ def make_view(
         labels=spec.labels,
         thread=spec.thread,
         parent="" if spec.parent is None else spec.parent.run,
+        started_by=spec.by,
+        head_hash=head_hash.hex(),
     )
 
 
@@ -171,7 +191,7 @@ def _list_frames(state: State) -> tuple[FrameView, ...]:
         FrameView(
             id=frame.id,
             goal=frame.goal,
-            place=format_frame_position(frame),
+            position=format_frame_position(frame),
             held_at=Micros(frame.expires - state.run_started.frame_ttl),  # not stored itself
             expires_at=frame.expires,
         )
@@ -204,7 +224,7 @@ def _list_in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView,
         tool=call.use.tool,
         since=state.at,
         attempt=attempt,
-        form=action,
+        action=action,
         not_responding=call.id in silent,
     )
     return (*in_flight, cleanup)
@@ -222,7 +242,7 @@ def _list_effects(state: State, max_effects: int | None) -> tuple[EffectView, ..
             args=shorten_to_line(format_json(call.use.args)),
             stage=call.stage,
             can_undo=call.traits.undo,
-            held=call.traits.release,
+            holds_resource=call.traits.release,
             release=call.release.stage,
             undo=call.undo.stage,
             note=shorten_to_line(call.undo.error or call.error or _describe_outcome(call)),
@@ -261,7 +281,7 @@ async def _load_view(store: Store, row: RunRow) -> RunView:
         state = await load_run_state(store, row.run)
     except (JournalCorrupt, JournalTooNew) as error:
         return _make_unreadable_view(row, str(error))
-    return await mark_lost_worker(store, row, make_view(state, started_at=row.started_at))
+    return await load_view(store, state)
 
 
 def _make_unreadable_view(row: RunRow, error: str) -> RunView:
@@ -274,7 +294,7 @@ def _make_unreadable_view(row: RunRow, error: str) -> RunView:
         agent=head.agent,
         task=head.task,
         phase=head.phase,
-        sign=StatusLine(look="lost", word="Cannot be read", note=shorten_to_line(error)),
+        status=StatusLine(style="lost", word="Cannot be read", note=shorten_to_line(error)),
         step=head.step,
         started_at=row.started_at,
         changed_at=row.changed_at,

@@ -11,12 +11,14 @@ Litestar. `serve(mid)` runs it with uvicorn, on loopback by default. Theory of o
   (`schemas.py`), calls `Midrun` or `Run`, whose `RunService` decides and appends, and returns
   a view. A refusal is an RFC 9457 problem.
 - **Views.** `run_views.py` caches the state of each run and reads on from its last seq. The
-  journal is the same for all callers; `run_page.py` adds the viewer's overlay: which buttons
-  this role may press, whether the worker still sends heartbeats, halts, and the current time.
+  view is the same for all callers; `overlays.py` adds the viewer's overlay: which buttons this
+  role may press, whether the worker still sends heartbeats, halts, and the current time. All
+  values on the wire are in `runs/values.py` and `runs/wire.py`, which the client shares.
 - **Feeds.** `broadcast.py` reads each watched run once, however many subscribers it has. The
   journal is the buffer: a `Subscriber` holds only deltas, and `feed_routes.py` reads entries
   by seq (`events.py` caches them encoded). A slow client is dropped and resumes by
-  `Last-Event-ID` (`feed_routes.py`).
+  `Last-Event-ID` (`feed_routes.py`). The page also gets the changes of the view, the overlay
+  and the turns there (`run_updates.py`), and after its first connection it fetches nothing.
 - **Sessions and roles.** A bearer token, a one-time code or a signed cookie with its proof
   gives an `Actor` with the role viewer, user or operator (`auth.py`). A user sees only
   their own runs. Nothing else in a request can claim a name or a role.

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from midrun.core.ids import Micros, RunId
+from midrun.core.ids import RunId
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
 from midrun.errors import MidrunError, RunNotFound
 from midrun.ports.store import HaltRecord, RunQuery
@@ -29,35 +29,26 @@ PROOF_HEADER: Final = "midrun-session-proof"
 """The header in which a page sends the proof of its session, in addition to the cookie."""
 
 
-class HaltLine(Value, kw_only=True):
-    """A halt in force."""
-
-    scope: str
-    by: str
-    reason: str
-    at: Micros
-
-
 class Halts(Value, kw_only=True):
     """The halts in force."""
 
-    items: tuple[HaltLine, ...]
+    items: tuple[HaltRecord, ...]
 
 
-class Lifted(Value, kw_only=True):
+class LiftReply(Value, kw_only=True):
     """Whether there was a halt with this scope."""
 
     lifted: bool
 
 
-class Signed(Value, kw_only=True):
+class SessionActor(Value, kw_only=True):
     """The actor of a credential."""
 
     name: str
     role: str
 
 
-class SignedIn(Signed, kw_only=True):
+class NewSession(SessionActor, kw_only=True):
     """The actor of a new session, and the proof that its page sends as `PROOF_HEADER`."""
 
     proof: str
@@ -76,7 +67,7 @@ async def lift_halt(context: RequestContext) -> Response:
     body = await context.decode_body(LiftBody)
     context.audit.target = body.scope
     return json_response(
-        Lifted(lifted=await context.server.mid.lift(scope=body.scope, actor=context.actor))
+        LiftReply(lifted=await context.server.mid.lift(scope=body.scope, actor=context.actor))
     )
 
 
@@ -91,9 +82,7 @@ async def _visible_halts(context: RequestContext) -> Halts:
         for halt in await context.server.store.list_halts()
         if await _may_see_halt(context, halt)
     ]
-    return Halts(
-        items=tuple(HaltLine(scope=h.scope, by=h.by, reason=h.reason, at=h.at) for h in found)
-    )
+    return Halts(items=tuple(found))
 
 
 async def _may_see_halt(context: RequestContext, halt: HaltRecord) -> bool:
@@ -124,7 +113,7 @@ async def _may_see_halt(context: RequestContext, halt: HaltRecord) -> bool:
 
 async def show_actor(context: RequestContext) -> Response:
     """Show the actor of the credential."""
-    return json_response(Signed(name=context.actor.name, role=context.actor.role))
+    return json_response(SessionActor(name=context.actor.name, role=context.actor.role))
 
 
 async def sign_in(context: RequestContext) -> Response:
@@ -137,7 +126,7 @@ async def sign_in(context: RequestContext) -> Response:
     sessions, actor = context.server.sessions, context.actor
     secret = sessions.open(actor, token=context.caller.token)
     reply = json_response(
-        SignedIn(name=actor.name, role=actor.role, proof=sessions.make_proof(secret))
+        NewSession(name=actor.name, role=actor.role, proof=sessions.make_proof(secret))
     )
     name, path, is_https = cookie_attributes(context.request.scope)
     reply.set_cookie(

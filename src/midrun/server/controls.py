@@ -6,22 +6,27 @@ and revision, and return the receipt with the run. Only decisions about asks hav
 their own. The core decides; its refusal (`ControlRefused`) becomes a problem in `App`.
 """
 
-from msgspec import structs
+from msgspec.structs import replace
 from starlette.responses import Response
 
-from midrun.agents.outcome import AskView, make_ask_views
 from midrun.core.decide.asks import may_decide
 from midrun.core.ids import RunId
 from midrun.core.state import Ask, State
-from midrun.core.values import Value
 from midrun.errors import ControlRefused, RunNotFound
 from midrun.ports.store import RunQuery
 from midrun.runs.control_bodies import ControlBody, DecisionBody, ResumeBody
 from midrun.runs.control_specs import DECISIONS, ControlSpec, ControlTarget
 from midrun.runs.validation import REASON_MAX_CHARS, ControlOptions
-from midrun.runs.values import Receipt
+from midrun.runs.values import OpenAsk, Receipt
+from midrun.runs.views import list_open_asks
+from midrun.runs.wire import AskPage, ControlReply
 from midrun.server.problem_details import HttpProblem, problem_from_error
-from midrun.server.request_context import RequestContext, control_response, json_response
+from midrun.server.request_context import (
+    RequestContext,
+    control_response,
+    json_response,
+    make_command_receipt,
+)
 from midrun.server.run_views import UNREADABLE_ERRORS
 
 
@@ -93,22 +98,6 @@ def _check_may_raise_caps(context: RequestContext) -> None:
 # ask, but neither the run nor whether other runs exist.
 
 
-class ShownAsk(AskView, kw_only=True):
-    """An ask and its run. `ref` is unique over all runs."""
-
-    ref: str
-    run_id: RunId
-    task: str
-    may_decide: bool
-
-
-class AskPage(Value, kw_only=True):
-    """A page of open asks."""
-
-    items: tuple[ShownAsk, ...]
-    next_cursor: str
-
-
 async def list_asks(context: RequestContext) -> Response:
     """List the open asks of runs that the caller may see or is asked about."""
     return await _make_page(context, kinds=("question", "approval", "unsure", "child"))
@@ -126,7 +115,7 @@ async def _make_page(context: RequestContext, kinds: tuple[str, ...]) -> Respons
     # A page of runs, not of asks: each run has all its asks on the same page, so the number of
     # asks per page varies.
     page = await context.list_runs(query)
-    found: list[ShownAsk] = []
+    found: list[OpenAsk] = []
     for row in page.items:
         if row.head.asks:
             sees = await context.server.views.can_see(context.actor, row.run)
@@ -135,24 +124,16 @@ async def _make_page(context: RequestContext, kinds: tuple[str, ...]) -> Respons
             except UNREADABLE_ERRORS:
                 continue  # one damaged journal must not hide the other asks
             found += [
-                shown
-                for view in make_ask_views(state)
-                if view.kind in kinds and (sees or _is_addressed(context, view.audience))
-                for shown in [_show_ask(context, state, view)]
+                replace(ask, may_decide=_may_decide(context, state, ask.id))
+                for ask in list_open_asks(state)
+                if ask.kind in kinds and (sees or _is_addressed(context, ask.audience))
             ]
     return json_response(AskPage(items=tuple(found), next_cursor=page.cursor))
 
 
-def _show_ask(context: RequestContext, state: State, view: AskView) -> ShownAsk:
-    ask = state.find_ask(view.id)
-    assert ask is not None  # the view is of this state
-    return ShownAsk(
-        **structs.asdict(view),
-        ref=f"{state.run}-{view.id}",
-        run_id=state.run,
-        task=state.run_started.task,
-        may_decide=may_decide(context.actor, ask),
-    )
+def _may_decide(context: RequestContext, state: State, ask_id: str) -> bool:
+    ask = state.find_ask(ask_id)
+    return ask is not None and may_decide(context.actor, ask)
 
 
 def _is_addressed(context: RequestContext, audience: str) -> bool:
@@ -192,7 +173,7 @@ async def decide_ask(context: RequestContext) -> Response:
             raise problem_from_error(refusal, "ask_expired", 410) from None
         raise
     if not sees:  # asked about one call of another user's run: no view of that run
-        return json_response({"receipt": receipt}, 202)
+        return json_response(ControlReply(command=make_command_receipt(receipt)), 202)
     return await control_response(context, run, receipt)
 
 

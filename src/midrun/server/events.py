@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from midrun.codec.journal import decode_line, decode_lines
 from midrun.core import entries as e
 from midrun.core.evolve import fold
-from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
+from midrun.core.ids import CallId, RunId, Seq
 from midrun.core.lru import LruDict
 from midrun.core.state import State
-from midrun.core.values import Json, Value
 from midrun.driver.delta import Delta
 from midrun.runs.midrun import Midrun
+from midrun.runs.wire import FeedEvent
 from midrun.server.schemas import to_wire
 from midrun.text.entries import JournalDescriber
 from midrun.text.phrases import EntryText
@@ -105,23 +105,6 @@ DELTA_TYPES: Final = {"note": "call.note", "not_responding": "call.not_respondin
 _CALL_ENDS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallUnknown)
 
 
-class ShownEvent(Value, kw_only=True):
-    """An entry on the wire. `data` is the entry, `text` describes it for people.
-
-    `hash` is the hash of the chain at its seq.
-    """
-
-    seq: Seq
-    type: str
-    ts: Micros
-    run_id: RunId
-    by: str = ""
-    epoch: Epoch | None = None
-    hash: str
-    text: EntryText
-    data: Json
-
-
 class EncodedEvent(Struct, frozen=True, kw_only=True):
     """An encoded event. `starts` or `closes` is the call that the entry starts or ends."""
 
@@ -178,7 +161,7 @@ class EventReader:
         pairs = await self._mid.store.read_lines(run, after=Seq(seq), limit=limit)
         if not pairs:
             return []
-        describer = JournalDescriber(run, await self._load_state(run, seq))
+        describer = JournalDescriber(run, await self.load_state(run, seq))
         read: list[EncodedEvent] = []
         for at, (line, link) in enumerate(pairs, seq + 1):
             record = decode_line(line, run=run, seq=Seq(at))
@@ -188,7 +171,7 @@ class EventReader:
         self._keep_state(describer.state, pairs)
         return read
 
-    async def _load_state(self, run: RunId, seq: int) -> State:
+    async def load_state(self, run: RunId, seq: int) -> State:
         """Return the state of `run` after the entry `seq`."""
         state = self._states.get((run, seq))
         start = seq // EVENTS_PAGE_MAX * EVENTS_PAGE_MAX
@@ -223,7 +206,7 @@ def delta_type(delta: Delta) -> str:
 def _encode_event(run: RunId, record: e.Record, link: bytes, text: EntryText) -> EncodedEvent:
     entry = _remove_opaque(record.entry)
     kind = EVENT_TYPES[type(entry)]
-    shown = ShownEvent(
+    shown = FeedEvent(
         seq=record.seq,
         type=kind,
         ts=record.at,

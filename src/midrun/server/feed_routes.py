@@ -17,21 +17,26 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from midrun.core.ids import RunId
-from midrun.core.values import TERMINAL_PHASES, Phase, Value
+from midrun.core.values import TERMINAL_PHASES
 from midrun.driver.delta import Delta
 from midrun.errors import RunNotFound
-from midrun.ports.store import RunQuery, RunRow
+from midrun.ports.store import RunQuery, RunRow, Store
 from midrun.runs.run import Run
-from midrun.server.broadcast import WRITE_GAP_S, Subscriber
+from midrun.runs.wire import StreamEnd, StreamReset
+from midrun.server.broadcast import WRITE_GAP_S, RunChannel, Subscriber
 from midrun.server.events import (
     EVENTS_PAGE_MAX,
     EncodedEvent,
-    ShownEvent,
     delta_type,
     format_sse,
 )
 from midrun.server.problem_details import HttpProblem
-from midrun.server.request_context import RequestContext, is_seq_number, json_response
+from midrun.server.request_context import (
+    RequestContext,
+    is_seq_number,
+    json_response,
+)
+from midrun.server.run_updates import DRIVEN_POLL_S, RunUpdates
 from midrun.server.runs import query_phases
 
 # Server-sent events: a response that a source writes until the stream ends.
@@ -145,34 +150,12 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
+FIRST_EVENTS_MAX: Final = 300
+"""The number of entries that a page gets at first; it pages back for earlier ones."""
+
 NDJSON_MEDIA = "application/x-ndjson"
 RETRY_LINE = b"retry: 1000\n\n"
 """Milliseconds that a browser waits before it reconnects."""
-
-
-class EventPage(Value, kw_only=True):
-    """A page of events. `next_after` is the `after` of the next page, if there is `more`."""
-
-    items: tuple[ShownEvent, ...]
-    next_after: int
-    more: bool
-
-
-class StreamEnd(Value, kw_only=True):
-    """The last event of a stream: the run has ended, and the client need not reconnect."""
-
-    phase: Phase
-    seq: int
-
-
-class StreamReset(Value, kw_only=True):
-    """The client's `after` is beyond the journal's end; the stream starts from the beginning.
-
-    This happens, for example, after the store was restored from a backup.
-    """
-
-    after: int
-    seq: int
 
 
 async def read_events(context: RequestContext) -> Response:
@@ -190,7 +173,12 @@ async def read_events(context: RequestContext) -> Response:
     row = await context.server.store.get_row(run.id)
     if row.head.phase in TERMINAL_PHASES and after == row.seq:
         return Response(status_code=204)  # makes an EventSource stop reconnecting
-    return SseResponse(context, _make_run_source(context, run, after, wanted))
+    updates = None
+    if context.request.query_params.get("view") == "true":
+        is_first = not context.request.headers.get("last-event-id")
+        after = max(row.seq - FIRST_EVENTS_MAX, 0) if is_first else after
+        updates = RunUpdates(context.server, run.id, context.actor, None if is_first else after)
+    return SseResponse(context, RunSource(context, run, after, wanted, updates))
 
 
 def _requested_seq(context: RequestContext) -> int:
@@ -208,51 +196,91 @@ def _requested_seq(context: RequestContext) -> int:
     return int(last)
 
 
-def _make_run_source(
-    context: RequestContext, run: Run, after: int, wanted_types: frozenset[str]
-) -> StreamSource:
-    """Return a source that writes each entry after `after` once, with deltas between."""
+class RunSource:
+    """Writes each entry of a run after `after` once, in order, with deltas between them.
 
-    async def source(writer: SseWriter) -> None:
+    With `updates`, it also writes the run as the caller sees it, after the entries that an
+    update includes. An update is never ahead of the entries, so a client can resume after the
+    last update that it has received.
+    """
+
+    def __init__(
+        self,
+        context: RequestContext,
+        run: Run,
+        after: int,
+        wanted_types: frozenset[str],
+        updates: RunUpdates | None,
+    ) -> None:
+        self._server = context.server
+        self._run = run
+        self._sent = after  # the seq of the newest entry that was written
+        self._wanted_types = wanted_types
+        self._updates = updates
+        # The calls whose end this stream has written. Deltas and entries reach a stream on two
+        # ways: a delta of such a call is late, and would show live text after the end.
+        self._closed: set[str] = set()
+
+    async def __call__(self, writer: SseWriter) -> None:
+        """Write the run until it ends."""
         await writer.write(RETRY_LINE)
-        async with context.server.channels.subscribe(run) as (channel, seat):
-            sent = after
-            # Asked of the store: the channel's `last_seq` may be behind, and a client that is
-            # ahead of the channel only must not be reset.
-            head = (await context.server.store.get_row(run.id)).seq
-            if sent > head:
-                reset = StreamReset(after=sent, seq=head)
-                await writer.write(format_sse("stream.reset", reset))
-                sent = 0
-            # The calls whose end this stream has written. Deltas and entries reach a stream on
-            # two ways: a delta of such a call is late, and would show live text after the end.
-            closed: set[str] = set()
+        async with self._server.channels.subscribe(self._run) as (channel, seat):
+            await self._reset_if_ahead(writer)
             while True:
-                while sent < channel.last_seq:
-                    page = await context.server.events.read_after(run.id, sent)
-                    sent = page[-1].seq
-                    for event in page:
-                        closed.discard(event.starts or "")  # the call is tried again
-                        closed.add(event.closes or "")
-                    await writer.write(
-                        b"".join(e.to_sse() for e in page if _has_wanted_type(e, wanted_types))
-                    )
-                if channel.has_ended:
+                await self._write_entries(writer, channel.last_seq)
+                has_all = await self._write_update(writer, channel)
+                # Entries may have come while the update was made.
+                if channel.has_ended and has_all and self._sent >= channel.last_seq:
                     break
-                deltas = [
-                    d for d in _take_deltas(seat) if d.call not in closed and not wanted_types
-                ]
-                await writer.write(b"".join(format_sse(delta_type(d), d) for d in deltas))
+                await self._write_deltas(writer, seat)
                 # First the gap, then the wait: a single change is written at once, and the
                 # rest of a burst is written together after the gap.
                 await writer.wait_gap(channel.write_gap_s)
-                await seat.wakeup.wait()
+                due_s = self._updates.wait_s(self._sent) if self._updates else None
+                with anyio.move_on_after(due_s):
+                    await seat.wakeup.wait()
         # A broken journal gets no end event: it would tell the client that the run has ended.
         if not channel.is_broken:
-            phase = (await context.server.store.get_row(run.id)).head.phase
-            await writer.write(format_sse("stream.end", StreamEnd(phase=phase, seq=sent)))
+            phase = (await self._server.store.get_row(self._run.id)).head.phase
+            await writer.write(format_sse("stream.end", StreamEnd(phase=phase, seq=self._sent)))
 
-    return source
+    async def _reset_if_ahead(self, writer: SseWriter) -> None:
+        # Asked of the store: the channel's `last_seq` may be behind, and a client that is ahead
+        # of the channel only must not be reset.
+        head = (await self._server.store.get_row(self._run.id)).seq
+        if self._sent > head:
+            reset = StreamReset(after=self._sent, seq=head)
+            await writer.write(format_sse("stream.reset", reset))
+            self._sent = 0
+            if self._updates is not None:
+                self._updates.forget_client()
+
+    async def _write_entries(self, writer: SseWriter, last_seq: int) -> None:
+        while self._sent < last_seq:
+            page = await self._server.events.read_after(self._run.id, self._sent)
+            self._sent = page[-1].seq
+            for event in page:
+                self._closed.discard(event.starts or "")  # the call is tried again
+                self._closed.add(event.closes or "")
+            await writer.write(
+                b"".join(e.to_sse() for e in page if _has_wanted_type(e, self._wanted_types))
+            )
+
+    async def _write_update(self, writer: SseWriter, channel: RunChannel) -> bool:
+        """Write an update if one is due; return whether all entries are in one."""
+        updates = self._updates
+        if updates is None or channel.is_broken:
+            return True
+        if updates.is_due(self._sent):
+            state = await self._server.views.read_state(self._run.id)
+            await self._write_entries(writer, state.seq)
+            await writer.write(await updates.format_update(state))
+        return updates.has_sent(self._sent)
+
+    async def _write_deltas(self, writer: SseWriter, seat: Subscriber) -> None:
+        wanted = not self._wanted_types
+        deltas = [d for d in _take_deltas(seat) if d.call not in self._closed and wanted]
+        await writer.write(b"".join(format_sse(delta_type(d), d) for d in deltas))
 
 
 def _take_deltas(seat: Subscriber) -> Iterator[Delta]:
@@ -309,18 +337,19 @@ async def follow_runs(context: RequestContext) -> Response:
 
 def _make_list_source(context: RequestContext, query: RunQuery) -> StreamSource:
     async def source(writer: SseWriter) -> None:
-        store, sees, lines = (
+        store, sees, build_items = (
             context.server.store,
             context.server.views.can_see,
-            context.server.run_lines,
+            context.server.overlays.build_items,
         )
         # The watch begins before the page is read, so no change between the two is missed.
-        async with store.watch() as changed:
+        async with anyio.create_task_group() as tasks, store.watch() as changed:
             page = await store.list_runs(query)
             await writer.write(
                 RETRY_LINE
-                + format_sse("stream.snapshot", await lines.build(page.items, context.actor))
+                + format_sse("stream.snapshot", await build_items(page.items, context.actor))
             )
+            tasks.start_soon(_watch_workers, store, writer)
             async for change in changed:
                 if not change.run:  # a change of no run is a halt that was set or lifted
                     await writer.write(format_sse("halts.changed", {}))
@@ -328,11 +357,22 @@ def _make_list_source(context: RequestContext, query: RunQuery) -> StreamSource:
                 elif await sees(context.actor, change.run):
                     row = await _find_row(context, change.run)
                     if row is not None and _is_in_list(row, query):
-                        (changed_line,) = await lines.build([row], context.actor)
-                        await writer.write(format_sse("run.changed", changed_line))
+                        (item,) = await build_items([row], context.actor)
+                        await writer.write(format_sse("run.changed", item))
                         await writer.wait_gap(WRITE_GAP_S)
 
     return source
+
+
+async def _watch_workers(store: Store, writer: SseWriter) -> None:
+    """Report that workers have come or gone: that changes runs without an entry."""
+    known = frozenset(await store.list_holders())
+    while True:
+        await anyio.sleep(DRIVEN_POLL_S)
+        holders = frozenset(await store.list_holders())
+        if holders != known:
+            known = holders
+            await writer.write(format_sse("workers.changed", {}))
 
 
 async def _find_row(context: RequestContext, run: RunId) -> RunRow | None:

@@ -16,9 +16,11 @@ from msgspec.structs import fields
 from starlette.responses import Response
 
 from midrun.core.values import Phase
+from midrun.driver.delta import Delta
 from midrun.runs.control_bodies import Body
 from midrun.runs.control_specs import CONTROL_SPECS
 from midrun.runs.validation import REASON_MAX_CHARS
+from midrun.runs.wire import RunUpdate
 from midrun.server.checkpoints import EXPIRY_MAX_S
 from midrun.server.events import EVENTS_PAGE_MAX
 from midrun.server.problem_details import PROBLEM_MEDIA
@@ -56,6 +58,7 @@ _QUERY_PARAMETERS: Final[Mapping[str, Mapping[str, Schema]]] = {
         "label": _TEXT_SCHEMA,
         "thread": _TEXT_SCHEMA,
         "parent": _TEXT_SCHEMA,
+        "run": {"type": "string", "description": "only these runs: ids, separated by commas"},
         "attention": {"type": "boolean", "description": "true: only runs that need a person"},
         **_PAGE_PARAMETERS,
     },
@@ -64,6 +67,10 @@ _QUERY_PARAMETERS: Final[Mapping[str, Mapping[str, Schema]]] = {
         "after": _SEQ_SCHEMA,
         "types": _TEXT_SCHEMA,
         "limit": _bounded_int_schema(EVENTS_PAGE_MAX),
+        "view": {
+            "type": "boolean",
+            "description": "true: also send the run as the caller sees it, whenever it changes",
+        },
     },
     "/v1/runs/{run}/checkpoint": {"expires_s": _bounded_int_schema(EXPIRY_MAX_S)},
     **{
@@ -108,9 +115,8 @@ def make_openapi(root: str = "") -> bytes:
     native = [e for e in ENDPOINTS if e.path.startswith("/v1/")]
     # Sorted by name: sets have no order, and the document must be the same in every process.
     body_types: set[type[Body]] = {e.body_type for e in native if e.body_type is not None}
-    response_types: set[type[Struct]] = {
-        e.response_type for e in native if e.response_type is not None
-    }
+    response_types: set[type[Struct]] = {RunUpdate, Delta}  # of the feed
+    response_types |= {e.response_type for e in native if e.response_type is not None}
     paths: dict[str, dict[str, object]] = {}
     for endpoint in native:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _make_operation(endpoint)
@@ -123,7 +129,7 @@ def make_openapi(root: str = "") -> bytes:
             "title": {"type": "string"},
             "status": {"type": "integer"},
             "detail": {"type": "string"},
-            "run": {"$ref": "#/components/schemas/ShownRun"},
+            "run": {"$ref": "#/components/schemas/RunView"},
         },
     }
     description = {

@@ -9,7 +9,7 @@ control: actor, reason, request id (`Idempotency-Key`) and revision (`If-Match`)
 import re
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar, get_args, get_type_hints
@@ -26,7 +26,6 @@ from starlette.types import Scope
 
 from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
-from midrun.core.lru import LruDict
 from midrun.core.values import Actor
 from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunNotFound
 from midrun.ports.environment import read_boot_clock, read_wall_clock
@@ -36,13 +35,15 @@ from midrun.runs.run import Run
 from midrun.runs.service import make_run_id
 from midrun.runs.validation import ControlOptions
 from midrun.runs.values import Receipt, RunView
+from midrun.runs.wire import CommandReceipt, ControlReply
 from midrun.server.audit_log import AuditRecord
 from midrun.server.auth import Auth, Sessions, SignInSession
 from midrun.server.broadcast import RunChannels
 from midrun.server.events import EventReader
 from midrun.server.limits import AddressLimit, Allowance, FailedSignIns, Limits, Quota
+from midrun.server.overlays import Overlays
 from midrun.server.problem_details import HttpProblem
-from midrun.server.run_views import RunLineBuilder, RunViews
+from midrun.server.run_views import RunViews
 from midrun.server.schemas import encode_wire, normalize_integers
 
 # Open AG-UI streams. A client of that protocol stops a run by closing its stream.
@@ -68,31 +69,6 @@ class AguiStreamCounter:
     def has_stream(self, run: RunId) -> bool:
         """Return whether `run` has an open AG-UI stream."""
         return run in self._count
-
-
-# The time since which a worker has sent no heartbeat, as far as this server can know.
-
-HOLDERS_MAX: Final = 4096
-"""The number of lease holders whose last sign of life is remembered."""
-
-
-class HolderLastSeen:
-    """Remembers when each lease holder (a worker process) was last seen alive.
-
-    The store lists only the holders that are alive now. A holder that this server has never
-    seen alive counts as silent from the first query on. The true silence is longer, so the
-    reported time is a lower bound.
-    """
-
-    def __init__(self) -> None:
-        self._last_seen_at: LruDict[str, Micros] = LruDict(max_items=HOLDERS_MAX)
-
-    def silent_since(self, holder: str, alive: Collection[str], now: Micros) -> Micros:
-        """Return since when `holder` has been silent; `now` if it is alive."""
-        for each in (*alive, holder):
-            if each in alive or each not in self._last_seen_at:
-                self._last_seen_at.put(each, now)
-        return self._last_seen_at.get(holder) or now
 
 
 # Detect that the web server is about to stop.
@@ -154,6 +130,9 @@ IDEMPOTENCY_KEY_PATTERN: Final = r'"?([!#-~]{1,200})"?'
 """An `Idempotency-Key`, with the quotes that the IETF draft demands, or without."""
 
 
+EFFECTS_MAX: Final = 100
+"""The number of effects in the reply to a control and in the feed; the report has all."""
+
 HEAVY_READS_MAX_CONCURRENT: Final = 2
 """Reads of whole journals at once, of all callers together.
 
@@ -178,9 +157,8 @@ class ServerState:
         )
         self.sessions = Sessions(read_boot_clock, read_wall_clock, key=key)
         self.views = RunViews(mid)
-        self.run_lines = RunLineBuilder(mid, self.views)
+        self.overlays = Overlays(mid, self.views)
         self.events = EventReader(mid)
-        self.holder_last_seen = HolderLastSeen()
         self.channels = RunChannels(mid, self.events)
         self.heavy_reads = anyio.CapacityLimiter(HEAVY_READS_MAX_CONCURRENT)
         # One lock per run to which a message is being sent. Weak: a lock disappears with the
@@ -551,7 +529,7 @@ def make_etag(run: RunView) -> str:
     control stale. `If-None-Match` compares the whole tag.
     """
     # A worker that dies appends no entry, and yet the view changes: the run is shown as lost.
-    silent = ".lost" if run.sign.look == "lost" else ""
+    silent = ".lost" if run.status.style == "lost" else ""
     return f'"{run.control_rev}.{run.seq}{silent}"'
 
 
@@ -564,10 +542,20 @@ def json_response(
 
 async def control_response(context: RequestContext, run: Run, receipt: Receipt) -> Response:
     """Return the receipt of a control and the run: 202 accepted, 200 already so."""
-    shown = await context.server.views.show_run(run.id)
-    replayed = receipt.already == "duplicate_request"
-    headers = {"ETag": make_etag(shown)}
-    if replayed:
+    server = context.server
+    state = await server.views.read_state(run.id)
+    view = await server.views.show_state(state, EFFECTS_MAX)
+    headers = {"ETag": make_etag(view)}
+    if receipt.already == "duplicate_request":
         headers["Idempotency-Replayed"] = "true"
-    body = {"command": {"id": f"cmd_{receipt.seq}", "receipt": receipt}, "run": shown}
-    return json_response(body, 200 if receipt.already else 202, headers)
+    reply = ControlReply(
+        command=make_command_receipt(receipt),
+        run=view,
+        overlay=await server.overlays.build(state, context.actor),
+    )
+    return json_response(reply, 200 if receipt.already else 202, headers)
+
+
+def make_command_receipt(receipt: Receipt) -> CommandReceipt:
+    """Return a receipt with the id of its command."""
+    return CommandReceipt(id=f"cmd_{receipt.seq}", receipt=receipt)

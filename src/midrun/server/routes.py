@@ -22,14 +22,14 @@ from midrun.runs.control_specs import (
     ControlSpec,
     IfMatch,
 )
-from midrun.runs.values import Receipt, Verdict
-from midrun.server import admin, checkpoints, controls, feed_routes, run_page, runs, schemas
+from midrun.runs.values import RunView, Verdict
+from midrun.runs.wire import AskPage, ControlReply, EventPage, RunOverlay, RunPage, TurnPage
+from midrun.server import admin, checkpoints, controls, feed_routes, runs, schemas
 from midrun.server.a2a import routes as a2a
 from midrun.server.agui import routes as agui
 from midrun.server.commands import Command
 from midrun.server.feed_routes import SSE_MEDIA
 from midrun.server.request_context import RequestContext
-from midrun.server.run_views import ShownRun
 from midrun.text.report import Report
 
 Handler = Callable[[RequestContext], Awaitable[Response]]
@@ -85,20 +85,6 @@ def _get_endpoint(
     )
 
 
-class Told(Struct, frozen=True, kw_only=True):
-    """The command that a control became, and the run as it is now."""
-
-    command: "Noted"
-    run: ShownRun
-
-
-class Noted(Struct, frozen=True, kw_only=True):
-    """The id of a command and its receipt."""
-
-    id: str
-    receipt: Receipt
-
-
 def _control_endpoint(spec: ControlSpec) -> Endpoint:
     route = spec.route
     return Endpoint(
@@ -108,7 +94,7 @@ def _control_endpoint(spec: ControlSpec) -> Endpoint:
         summary=route.summary,
         role=route.role,
         body_type=None if route.method == "DELETE" else spec.body,
-        response_type=Told,
+        response_type=ControlReply,
         status=202,
         if_match=route.if_match,
     )
@@ -132,16 +118,16 @@ ENDPOINTS: Final = (
         handler=runs.start_run,
         role="user",
         body_type=schemas.StartBody,
-        response_type=ShownRun,
+        response_type=RunView,
         status=201,
     ),
-    _get_endpoint("/v1/runs", runs.list_runs, runs.RunPage),
-    _get_endpoint(_RUN_PATH, runs.show_run, ShownRun),
+    _get_endpoint("/v1/runs", runs.list_runs, RunPage),
+    _get_endpoint(_RUN_PATH, runs.show_run, RunView),
     # ── controls; those that decide asks are below ──
     *(_control_endpoint(spec) for spec in CONTROL_SPECS if spec.route.part != "ask"),
     # ── parts of a run ──
-    _get_endpoint(f"{_RUN_PATH}/seen", run_page.show_run_page, run_page.SeenRun),
-    _get_endpoint(f"{_RUN_PATH}/turns", run_page.list_turns, run_page.Turns),
+    _get_endpoint(f"{_RUN_PATH}/overlay", runs.show_overlay, RunOverlay),
+    _get_endpoint(f"{_RUN_PATH}/turns", runs.list_turns, TurnPage),
     _get_endpoint(
         f"{_RUN_PATH}/commands", runs.list_commands, runs.Commands, reads_whole_journal=True
     ),
@@ -158,7 +144,7 @@ ENDPOINTS: Final = (
     _get_endpoint(
         f"{_RUN_PATH}/events",
         feed_routes.read_events,
-        feed_routes.EventPage,
+        EventPage,
         SSE_MEDIA,
         feed_routes.NDJSON_MEDIA,
     ),
@@ -177,7 +163,7 @@ ENDPOINTS: Final = (
         role="user",
         reads_whole_journal=True,
         body_type=schemas.ForkBody,
-        response_type=ShownRun,
+        response_type=RunView,
         status=201,
     ),
     Endpoint(
@@ -186,7 +172,7 @@ ENDPOINTS: Final = (
         handler=checkpoints.import_checkpoint,
         role="operator",
         body_type=schemas.CheckpointBody,
-        response_type=ShownRun,
+        response_type=RunView,
         status=201,
         has_large_body=True,
         audit_action="import",
@@ -209,8 +195,8 @@ ENDPOINTS: Final = (
         audit_action="export",
     ),
     # ── asks; /v1/approvals is the same, but lists approvals only ──
-    _get_endpoint("/v1/asks", controls.list_asks, controls.AskPage),
-    _get_endpoint("/v1/approvals", controls.list_approvals, controls.AskPage),
+    _get_endpoint("/v1/asks", controls.list_asks, AskPage),
+    _get_endpoint("/v1/approvals", controls.list_approvals, AskPage),
     *(
         replace(_control_endpoint(APPROVE), path=path, handler=controls.decide_ask)
         for path in (DECISION_ROUTE.path, "/v1/approvals/{ask}")
@@ -233,19 +219,19 @@ ENDPOINTS: Final = (
         handler=admin.lift_halt,
         role="operator",
         body_type=schemas.LiftBody,
-        response_type=admin.Lifted,
+        response_type=admin.LiftReply,
         uses_idempotency_key=False,
         audit_action="lift",
     ),
     _get_endpoint("/v1/halts", admin.list_halts, admin.Halts),
     _get_endpoint("/v1/agents", runs.list_agents, runs.Agents),
-    _get_endpoint("/v1/session", admin.show_actor, admin.Signed),
+    _get_endpoint("/v1/session", admin.show_actor, admin.SessionActor),
     Endpoint(
         method="POST",
         path="/v1/session",
         handler=admin.sign_in,
         body_type=Empty,
-        response_type=admin.SignedIn,
+        response_type=admin.NewSession,
         uses_idempotency_key=False,
         audit_action="sign_in",
     ),

@@ -15,11 +15,14 @@ from midrun.core.ids import RunId
 from midrun.core.state import State
 from midrun.core.stops import CAP_TYPES, AnyOf, Custom, MaxCost, MaxTime, Stop, flatten_stop
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
-from midrun.errors import Misconfigured, StoreClosed
-from midrun.ports.store import RunQuery
+from midrun.errors import Misconfigured, RunNotFound, StoreClosed
+from midrun.ports.store import Page, RunQuery, RunRow
 from midrun.runs.run import Run
+from midrun.runs.turns import count_turns
+from midrun.runs.turns import list_turns as list_turn_views
 from midrun.runs.validation import check_traceparent, convert_caps
-from midrun.runs.values import EffectView, FeedEntry, FrameView
+from midrun.runs.values import EffectView, FeedEntry, FrameView, RunView
+from midrun.runs.wire import RunPage, TurnPage
 from midrun.server.commands import Command, read_commands
 from midrun.server.problem_details import HttpProblem, problem_from_error
 from midrun.server.request_checks import mount_path
@@ -28,20 +31,17 @@ from midrun.server.request_context import (
     json_response,
     make_etag,
 )
-from midrun.server.run_views import RunLine, ShownRun
 from midrun.server.schemas import StartBody
 from midrun.text.report import Report
 
+LISTED_IDS_MAX: Final = 50
+"""The number of run ids in one query of the list."""
+
+TURNS_PER_PAGE: Final = 40
+"""The number of turns on the first page; the client pages back for earlier ones."""
+
 SILENCE_POLL_S: Final = 2.0
 """Seconds between two checks, in a long poll, whether the run's worker is alive."""
-
-
-class RunPage(Value, kw_only=True):
-    """A page of runs. `counts` is runs per phase, for callers who may see all runs."""
-
-    items: tuple[RunLine, ...]
-    next_cursor: str
-    counts: dict[str, int]
 
 
 class AgentLine(Value, kw_only=True):
@@ -179,8 +179,10 @@ async def list_runs(context: RequestContext) -> Response:
         cursor=params.get("cursor", ""),
     )
     page = await context.list_runs(query)
+    if ids := params.get("run", ""):
+        page = Page(items=await _find_rows(context, ids.split(",")), cursor="")
     counts = {} if context.owner_filter else await context.server.store.count_runs_by_phase()
-    items = await context.server.run_lines.build(page.items, context.actor)
+    items = await context.server.overlays.build_items(page.items, context.actor)
     return json_response(
         RunPage(
             items=items,
@@ -188,6 +190,23 @@ async def list_runs(context: RequestContext) -> Response:
             counts={str(phase): count for phase, count in counts.items()},
         )
     )
+
+
+async def _find_rows(context: RequestContext, ids: list[str]) -> tuple[RunRow, ...]:
+    """Return the rows of these runs, without those that the caller may not see.
+
+    Raises:
+        HttpProblem: 400, there are too many ids.
+    """
+    if len(ids) > LISTED_IDS_MAX:
+        problem = f"run must have at most {LISTED_IDS_MAX} ids, got {len(ids)}"
+        raise HttpProblem("bad_query", 400, problem)
+    rows: list[RunRow] = []
+    for run in map(RunId, ids):
+        with suppress(RunNotFound):
+            if await context.can_see(run):
+                rows.append(await context.server.store.get_row(run))
+    return tuple(rows)
 
 
 def query_phases(params: QueryParams) -> tuple[Phase, ...]:
@@ -260,7 +279,7 @@ async def show_run(context: RequestContext) -> Response:
     return json_response(shown, headers=headers)
 
 
-def _has_current_view(context: RequestContext, view: ShownRun) -> bool:
+def _has_current_view(context: RequestContext, view: RunView) -> bool:
     """Return whether `If-None-Match` names this view."""
     known = context.request.headers.get("if-none-match", "")
     tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
@@ -331,6 +350,21 @@ async def _read_commands(context: RequestContext) -> tuple[Command, ...]:
     return await anyio.to_thread.run_sync(read_commands, records)
 
 
+async def show_overlay(context: RequestContext) -> Response:
+    """Show the facts about a run that depend on the caller and on the moment."""
+    state = await context.server.views.read_state((await context.find_run()).id)
+    return json_response(await context.server.overlays.build(state, context.actor))
+
+
+async def list_turns(context: RequestContext) -> Response:
+    """List the turns of a run: those after the first `after`, by default the newest."""
+    state = await context.server.views.read_state((await context.find_run()).id)
+    total = count_turns(state)
+    limit = context.query_number("limit", TURNS_PER_PAGE, minimum=1, maximum=200)
+    after = context.query_number("after", max(total - limit, 0), minimum=0, maximum=2**53 - 1)
+    return json_response(TurnPage(items=list_turn_views(state, after, limit), total=total))
+
+
 async def list_frames(context: RequestContext) -> Response:
     """List the held topics of the run."""
     return json_response(Frames(items=(await _read_view(context)).frames))
@@ -341,7 +375,7 @@ async def list_effects(context: RequestContext) -> Response:
     return json_response(Effects(items=(await _read_view(context)).effects))
 
 
-async def _read_view(context: RequestContext) -> ShownRun:
+async def _read_view(context: RequestContext) -> RunView:
     return await context.server.views.show_run((await context.find_run()).id)
 
 

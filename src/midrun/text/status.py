@@ -41,11 +41,13 @@ StatusStyle = Literal[
 class StatusLine(Value, kw_only=True):
     """The status of a run; the words are complete without the style."""
 
-    look: StatusStyle  # selects icon and colour
+    style: StatusStyle  # selects icon and colour
     word: str
     by: str = ""  # the actor who caused the status, or ""
     note: str = ""  # current work, the thing it waits for, or the next plan item
-    said: str = ""  # announced when the run enters this status, for users who do not look
+    announcement: str = (
+        ""  # announced when the run enters this status, for users who do not look
+    )
 
 
 _CAP_NOUNS: Final = {
@@ -71,14 +73,16 @@ def mark_halting(status_line: StatusLine, by: str) -> StatusLine:
     The halt is in the store, and the run's worker has not appended `RunHalted` yet.
     """
     note = f"it was {status_line.word}" + (f", {status_line.note}" if status_line.note else "")
-    return StatusLine(look="halting", word="Halting", by=by, note=note, said="Halting.")
+    return StatusLine(
+        style="halting", word="Halting", by=by, note=note, announcement="Halting."
+    )
 
 
 def mark_lost(status_line: StatusLine) -> StatusLine:
     """Return the status line of a run whose worker sends no heartbeat."""
     note = f"it was {status_line.word}"
     return StatusLine(
-        look="lost", word=WORKER_LOST_WORD, note=note, said=f"{WORKER_LOST_WORD}."
+        style="lost", word=WORKER_LOST_WORD, note=note, announcement=f"{WORKER_LOST_WORD}."
     )
 
 
@@ -94,12 +98,12 @@ def _describe_queued(state: State) -> StatusLine:
     note = "starts as soon as a worker takes it"
     if state.meter.steps:
         note = "continues as soon as a worker takes it"
-    return StatusLine(look="queued", word="Queued", note=note)
+    return StatusLine(style="queued", word="Queued", note=note)
 
 
 def _describe_running(state: State) -> StatusLine:
     return StatusLine(
-        look="running", word="Running", note=_describe_work(state), said="Running."
+        style="running", word="Running", note=_describe_work(state), announcement="Running."
     )
 
 
@@ -122,11 +126,13 @@ def _describe_pausing(state: State) -> StatusLine:
     names = ", ".join(call.use.tool or "the model" for call in named)
     verb = "finishing" if finishing else "stopping"
     return StatusLine(
-        look="pausing",
+        style="pausing",
         word="Taking over" if state.taken_over_by else "Pausing",
         by=state.taken_over_by or format_actor_name(state.phase_by),
         note=f"{verb} {names}" if names else "",
-        said="Pausing after this call." if finishing else "Pausing. Stopping this call.",
+        announcement="Pausing after this call."
+        if finishing
+        else "Pausing. Stopping this call.",
     )
 
 
@@ -134,9 +140,13 @@ def _describe_paused(state: State) -> StatusLine:
     hold, note = state.pause, _describe_next(state)
     unmade = describe_unmade(state, lambda call: call.use.tool)
     if state.taken_over_by:
-        said = "Paused. A person has taken over."
+        announcement = "Paused. A person has taken over."
         return StatusLine(
-            look="paused", word="Taken over", by=state.taken_over_by, note=note, said=said
+            style="paused",
+            word="Taken over",
+            by=state.taken_over_by,
+            note=note,
+            announcement=announcement,
         )
     if hold is not None and hold.cap_name:
         name = _CAP_NOUNS[hold.cap_name]
@@ -144,15 +154,21 @@ def _describe_paused(state: State) -> StatusLine:
         word = f"Paused at the {name} cap ({bound / CAP_SCALES.get(hold.cap_name, 1):g})"
         note = unmade or note
         return StatusLine(
-            look="paused", word=word, note=note, said=f"Paused at the {name} cap."
+            style="paused", word=word, note=note, announcement=f"Paused at the {name} cap."
         )
     if hold is not None and hold.reason == "cap":
-        said = "Paused by a stop condition."
+        announcement = "Paused by a stop condition."
         note = f"{state.stop}; {unmade}" if unmade else str(state.stop)
-        return StatusLine(look="paused", word=said.rstrip("."), note=note, said=said)
-    said = "Paused. Everything is kept."
+        return StatusLine(
+            style="paused", word=announcement.rstrip("."), note=note, announcement=announcement
+        )
+    announcement = "Paused. Everything is kept."
     return StatusLine(
-        look="paused", word="Paused", by=format_actor_name(state.phase_by), note=note, said=said
+        style="paused",
+        word="Paused",
+        by=format_actor_name(state.phase_by),
+        note=note,
+        announcement=announcement,
     )
 
 
@@ -165,17 +181,22 @@ def _describe_next(state: State) -> str:
 def _describe_waiting(state: State) -> StatusLine:
     asks = [state.asks[n - 1] for n in state.open_asks]
     if not asks:
-        return StatusLine(look="waiting", word="Waiting", said="Waiting.")
+        return StatusLine(style="waiting", word="Waiting", announcement="Waiting.")
     # Name the ask that holds the run up. A non-blocking one only matters if there is no other.
     first = next((a for a in asks if a.blocking), asks[0])
     call = state.find_call(first.call)
     tool = call.use.tool if call is not None else ""
     if first.effective_kind == "unsure":
         word, note = "Check one call", f"did {tool} go through?"
-        return StatusLine(look="waiting", word=word, note=note, said="One call needs checking.")
+        return StatusLine(
+            style="waiting", word=word, note=note, announcement="One call needs checking."
+        )
     note = shorten_to_line(first.question or tool)
     return StatusLine(
-        look="waiting", word="Waiting for a person", note=note, said=f"Waiting for you: {note}"
+        style="waiting",
+        word="Waiting for a person",
+        note=note,
+        announcement=f"Waiting for you: {note}",
     )
 
 
@@ -183,7 +204,7 @@ def _describe_cancelling(state: State) -> StatusLine:
     # "Undoing 2 of 5": the total includes the calls whose undo is over already.
     wanted = [call for call in state.calls if is_undo_due(state, call) or call.undo.is_finished]
     over = sum(call.undo.is_finished for call in wanted)
-    word, note, said = (
+    word, note, announcement = (
         "Cancelling — stopping",
         describe_cancel_action(state),
         "Cancelling. No new calls.",
@@ -192,26 +213,30 @@ def _describe_cancelling(state: State) -> StatusLine:
         word, note = "Cancelling", "cleans up as soon as a worker takes it"
     elif wanted and not state.in_flight:
         word = f"Cancelling — undoing {min(over + 1, len(wanted))} of {len(wanted)}"
-        said = ""
+        announcement = ""
     return StatusLine(
-        look="cancelling", word=word, by=format_actor_name(state.phase_by), note=note, said=said
+        style="cancelling",
+        word=word,
+        by=format_actor_name(state.phase_by),
+        note=note,
+        announcement=announcement,
     )
 
 
 def _describe_cancelled(state: State) -> StatusLine:
     what, could = _describe_residue(state)
     return StatusLine(
-        look="cancelled",
+        style="cancelled",
         word=f"Cancelled{what}",
         by=format_actor_name(state.phase_by),
-        said=f"Cancelled. {could or 'The report is ready.'}",
+        announcement=f"Cancelled. {could or 'The report is ready.'}",
     )
 
 
 def _describe_completed(state: State) -> StatusLine:
     what, could = _describe_residue(state)
     return StatusLine(
-        look="completed", word=f"Completed{what}", said=f"Completed. {could}".rstrip()
+        style="completed", word=f"Completed{what}", announcement=f"Completed. {could}".rstrip()
     )
 
 
@@ -230,17 +255,20 @@ def _describe_failed(state: State) -> StatusLine:
     where = format_position(state.plan, state.meter.steps)
     error = shorten_to_line(state.error.error) if state.error is not None else ""
     return StatusLine(
-        look="failed", word=f"Failed at {where}", note=error, said=f"Failed at {where}."
+        style="failed",
+        word=f"Failed at {where}",
+        note=error,
+        announcement=f"Failed at {where}.",
     )
 
 
 def _describe_halted(state: State) -> StatusLine:
     word = "Halted" if state.phase_by else "Halted by an operator"
     return StatusLine(
-        look="halted",
+        style="halted",
         word=word,
         by=format_actor_name(state.phase_by),
-        said="Halted by an operator.",
+        announcement="Halted by an operator.",
     )
 
 

@@ -73,11 +73,11 @@ def draw_bar(
 
 def draw_headline(view: RunView, now: Micros) -> StyledLine:
     """Return the badge, the time at work, the step, the current activity and the cost."""
-    sign = view.sign
-    by = f" by {escape_to_one_line(sign.by)}" if sign.by else ""
-    badge = f" {BADGE_MARKS[sign.look]} {escape_to_one_line(sign.word)}{by} "
+    status = view.status
+    by = f" by {escape_to_one_line(status.by)}" if status.by else ""
+    badge = f" {BADGE_MARKS[status.style]} {escape_to_one_line(status.word)}{by} "
     line: StyledLine = [
-        (f"badge.{sign.look}", badge),
+        (f"badge.{status.style}", badge),
         ("bold", f" {format_clock(elapsed_seconds(view, now))}"),
     ]
     for look, text in (
@@ -105,9 +105,9 @@ def format_clock(seconds: float) -> str:
 def describe_activity(view: RunView, now: Micros) -> str:
     """Return the calls in flight with their durations; or the note of a run at rest."""
     if view.phase != "running":
-        return view.sign.note
+        return view.status.note
     doing = ", ".join(_describe_call(call, now) for call in view.in_flight)
-    plan = view.sign.note if view.plan else ""
+    plan = view.status.note if view.plan else ""
     return " · ".join(filter(None, (plan, doing)))
 
 
@@ -121,7 +121,7 @@ def is_queued_long(view: RunView, now: Micros) -> bool:
 
 def _describe_call(call: CallView, now: Micros) -> str:
     seconds = max(0, now - call.since) // MICROS_PER_SECOND
-    verb = {"undo": "undoing ", "release": "releasing "}.get(call.form, "")
+    verb = {"undo": "undoing ", "release": "releasing "}.get(call.action, "")
     return f"{verb}{call.tool or 'the model'}" + (f", {seconds} s" if seconds else "")
 
 
@@ -149,7 +149,7 @@ def _draw_pending(view: RunView) -> Iterable[StyledLine]:
         yield [("person", text), ("dim", f"  {specs.WITHDRAW.key} withdraws it")]
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
-        yield [("dim", f"⋯ held: {escape_to_one_line(frame.goal)} — {frame.place}{more}")]
+        yield [("dim", f"⋯ held: {escape_to_one_line(frame.goal)} — {frame.position}{more}")]
     if view.controls["pause"].command == "hand_back":
         key = f" {specs.WRITE.key} "
         yield [("key", key), ("bold", " Write"), ("dim", " — In the agent's place.")]

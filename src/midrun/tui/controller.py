@@ -142,7 +142,9 @@ class BarController:
             self.notice = str(error)
         else:
             self.notice = _format_receipt(receipt) if receipt is not None else self.notice
-            self._announced = receipt if receipt is not None and receipt.said else None
+            self._announced = (
+                receipt if receipt is not None and receipt.acknowledgement else None
+            )
 
     def enqueue(self, request: ControlRequest) -> None:
         """Queue a control, and clear the notice."""
@@ -171,7 +173,7 @@ class BarController:
             return
         if all(pending.seq != promised.seq for pending in view.pending):
             self._announced = None
-            self.notice = "" if self.notice == promised.said else self.notice
+            self.notice = "" if self.notice == promised.acknowledgement else self.notice
 
     # ── the three buttons ─────────────────────────────────────────────────────────────────
 
@@ -405,8 +407,8 @@ def _format_refusal(refusal: ControlRefused) -> str:
 
 
 def _format_receipt(receipt: Receipt) -> str:
-    if receipt.said:
-        return receipt.said
+    if receipt.acknowledgement:
+        return receipt.acknowledgement
     if receipt.already:
         by = f" (by {receipt.by})" if receipt.by else ""
         return f"{receipt.already.replace('_', ' ')}{by}"

@@ -118,8 +118,8 @@ def format_progress(view: RunView) -> str:
     plan items, but steps of the agent: one model call and its tool calls.
     """
     if view.plan:
-        return f"plan {view.place}"
-    return view.place if view.step else ""
+        return f"plan {view.position}"
+    return view.position if view.step else ""
 
 
 class Hints(Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ async def test_a_plan_is_set_marked_and_revised_in_the_journal(opened: OpenMidru
         "Compare",
         "Synthesise",
     ]
-    assert view.place == "step 2 of 4"
+    assert view.position == "step 2 of 4"
     marks = [[item.state for item in made.items] for made in await read_entries(run, PlanMade)]
     assert marks[:2] == [["running", "queued", "queued"], ["done", "running", "queued"]]
     toolkit.gate("x").set()
@@ -77,7 +77,7 @@ async def test_a_dropped_item_is_not_counted(opened: OpenMidrun) -> None:
     )
     run = await (await opened(agent)).start("actor", "go")
     await toolkit.start("x").wait()
-    assert (await run.view()).place == "step 2 of 2"
+    assert (await run.view()).position == "step 2 of 2"
     toolkit.gate("x").set()
     await run.until("completed")
 
@@ -121,7 +121,7 @@ async def test_without_a_plan_the_status_line_has_only_the_step(opened: OpenMidr
     agent = toolkit.agent(Use("slow", name="x"), "Done.")
     run = await (await opened(agent)).start("actor", "go")
     await toolkit.start("x").wait()
-    assert (await run.view()).place == "step 1"
+    assert (await run.view()).position == "step 1"
     await run.redirect("Elsewhere")
     toolkit.gate("x").set()
     applied = await wait_for_entry(run, RedirectApplied)
@@ -138,7 +138,7 @@ async def test_another_process_reads_the_same_plan(opened: OpenMidrun) -> None:
     run = await (await opened(agent)).start("actor", "go")
     await toolkit.start("x").wait()
     remote_run = await (await opened()).get(run.id)
-    assert (await remote_run.view()).place == "step 2 of 3"
+    assert (await remote_run.view()).position == "step 2 of 3"
     toolkit.gate("x").set()
     await run.until("completed")
     (made,) = [use for turn in await read_turns(run) for use in turn.uses if use.tool == "plan"]
@@ -196,7 +196,7 @@ def start_second_item() -> Scenario:
 
 def read_looks(run: Scenario) -> list[str]:
     """Return the look of each plan item."""
-    return [row.look for row in make_plan_rows(run.state)]
+    return [row.style for row in make_plan_rows(run.state)]
 
 
 def test_each_plan_row_has_its_look_and_the_last_tool() -> None:
@@ -215,7 +215,7 @@ def test_a_turn_belongs_to_the_plan_item_that_was_running() -> None:
     ]
     assert [call.tool for call in turns_shown[-1].calls] == ["plan", "draft"]
     draft = turns_shown[-1].calls[-1]
-    assert (draft.look, draft.args, draft.why) == (
+    assert (draft.style, draft.args, draft.why) == (
         "running",
         '{"title":"Memo"}',
         "it was asked for",
@@ -233,14 +233,14 @@ def test_no_item_is_shown_as_running_in_a_run_that_rests(phase: str) -> None:
         ask_person = v.AskPerson(epoch=E1, call=CallId("c6"), question="Which?")
         run = run.after(ask_person).advances().then(phase=Phase.WAITING)
         assert read_looks(run) == ["done", "needs_you", "queued"]
-        assert list_turns(run.state, 2, 1)[0].calls[-1].look == "needs_you"
+        assert list_turns(run.state, 2, 1)[0].calls[-1].style == "needs_you"
     else:
         run = run.when(c.Cancel(undo="in_flight"))
         run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c6"))))
         run = run.cleans("c6")
         run = run.after(v.CloseUndo(epoch=E1, outcome=UndoDone(call=CallId("c6")))).advances()
         assert read_looks(run.then(phase=Phase.CANCELLED)) == ["done", "undone", "not_started"]
-        assert list_turns(run.state, 2, 1)[0].look == "undone"
+        assert list_turns(run.state, 2, 1)[0].style == "undone"
 
 
 def test_a_call_that_a_pause_aborted_and_a_resume_repeats_is_shown_as_held() -> None:
@@ -249,8 +249,8 @@ def test_a_call_that_a_pause_aborted_and_a_resume_repeats_is_shown_as_held() -> 
     run = start_second_item().after(progress).when(c.Pause(now=True))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c6")))).advances()
     run = run.then(phase=Phase.PAUSED)
-    assert list_turns(run.state, 2, 1)[0].calls[-1].look == "held"
-    assert list_turns(run.when(c.Resume()).state, 2, 1)[0].calls[-1].look == "queued"
+    assert list_turns(run.state, 2, 1)[0].calls[-1].style == "held"
+    assert list_turns(run.when(c.Resume()).state, 2, 1)[0].calls[-1].style == "queued"
 
 
 def test_an_item_that_was_running_at_the_end_is_shown_as_left_open() -> None:
@@ -264,7 +264,7 @@ def test_a_partial_text_is_shown_as_interrupted() -> None:
         v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c1"), text="The first"))
     )
     (turn,) = list_turns(run.state, 1, 10)
-    assert (turn.text, turn.interrupted, turn.look) == ("The first", True, "stopped")
+    assert (turn.text, turn.interrupted, turn.style) == ("The first", True, "stopped")
 
 
 def test_a_long_result_is_cut_and_shows_its_length() -> None:

@@ -124,7 +124,10 @@ async def test_the_plan_returns_after_a_side_question_with_its_own_plan(
     toolkit.gate("main").set()
     await toolkit.start("again").wait()
     view = await run.view()
-    assert (view.place, [item.text for item in view.plan]) == ("step 2 of 3", ["A", "B", "C"])
+    assert (view.position, [item.text for item in view.plan]) == (
+        "step 2 of 3",
+        ["A", "B", "C"],
+    )
     toolkit.gate("again").set()
     await run.until("completed")
 
@@ -192,7 +195,7 @@ async def test_a_side_question_to_a_parent_waits_until_its_child_has_finished(
     run = await midrun.start("parent", "Main")
     await toolkit.start("x").wait()
     receipt = await run.say("What day is it?")
-    assert receipt.said == "Hold on — finishing *Main* first"
+    assert receipt.acknowledgement == "Hold on — finishing *Main* first"
     toolkit.gate("x").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)

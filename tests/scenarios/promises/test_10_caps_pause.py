@@ -231,7 +231,7 @@ async def test_sixty_calls_of_one_reply_stop_at_ten(opened: OpenMidrun) -> None:
     assert await read_caps(run) == {"tool_calls": (10, 10)}
     view = await run.view()
     unmade = "50 calls are not made yet: quick, quick"
-    assert view.sign.note.startswith(unmade)
+    assert view.status.note.startswith(unmade)
     assert unmade in view.controls["pause"].consequence
     reader = JournalDescriber(run.id)
     sentences = [str(reader.describe_next(e, Micros(0))) for e in await read_journal(run)]

@@ -45,7 +45,7 @@ async def test_a_pausing_run_lists_the_calls_it_waits_for(opened: OpenMidrun) ->
     receipt = await run.pause(actor="ada")
     assert (receipt.phase, receipt.applied, receipt.by) == ("pausing", False, "ada")
     view = await run.view()
-    assert (view.phase, view.since_by) == ("pausing", "ada")
+    assert (view.phase, view.phase_by) == ("pausing", "ada")
     assert [call.tool for call in view.in_flight] == ["slow", "read"]
     assert "slow" in view.controls["pause"].consequence
     tools.gate("b").set()
@@ -67,7 +67,7 @@ async def test_a_cancelling_run_lists_the_calls_it_waits_for(opened: OpenMidrun)
     assert receipt.phase == "cancelling"
     await slow_stop.stopping.wait()
     view = await run.view()
-    assert (view.phase, view.since_by) == ("cancelling", "ada")
+    assert (view.phase, view.phase_by) == ("cancelling", "ada")
     assert [call.tool for call in view.in_flight] == ["slow_stop"]
     slow_stop.gate.set()
     assert not (await run.until("cancelled")).in_flight

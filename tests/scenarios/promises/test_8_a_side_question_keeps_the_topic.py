@@ -49,7 +49,7 @@ async def test_a_side_question_is_answered_and_the_run_says_where_it_continues(
     await tools.start("reading").wait()
     receipt = await run.say("What was that paper from Tuesday?")
     assert not receipt.applied
-    assert receipt.said == "Hold on — finishing *Read them* first"
+    assert receipt.acknowledgement == "Hold on — finishing *Read them* first"
     tools.gate("reading").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
@@ -76,7 +76,7 @@ async def test_a_side_question_with_urgency_now_closes_the_model_stream(
         if item.seq is None:
             break
     receipt = await run.say("Which style?", urgency="now")
-    assert receipt.said == "Switching: *Which style?*"
+    assert receipt.acknowledgement == "Switching: *Which style?*"
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert "Back to *Write*" in outcome.output
@@ -88,7 +88,9 @@ async def test_a_message_with_urgency_later_holds_no_topic(opened: OpenMidrun) -
     midrun = await opened(tools.agent(Use("slow", name="a"), "First.", "And that."))
     run = await midrun.start("actor", "go")
     await tools.start("a").wait()
-    assert (await run.say("And that too", urgency="later")).said == "Noted — after *go*"
+    assert (
+        await run.say("And that too", urgency="later")
+    ).acknowledgement == "Noted — after *go*"
     tools.gate("a").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
@@ -147,7 +149,7 @@ async def test_a_message_is_queued_while_the_run_holds_its_maximum_of_topics(
     tools.gate("main").set()
     await tools.start("side").wait()
     receipt = await run.say("Two?")
-    assert (receipt.applied, receipt.said[:5]) == (False, "Noted")
+    assert (receipt.applied, receipt.acknowledgement[:5]) == (False, "Noted")
     tools.gate("side").set()
     assert isinstance(await run.result(), Completed)
     received = await read_entries(run, MessageReceived)

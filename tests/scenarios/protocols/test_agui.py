@@ -336,7 +336,7 @@ async def test_a_dropped_stream_pauses_the_run_after_its_grace(
         await client.send(abort=True)
         run = await server.get_only_run()
         view = await run.until("paused")
-        assert view.since_by == "olga"
+        assert view.phase_by == "olga"
 
 
 async def test_a_dropped_stream_does_not_pause_with_on_disconnect_continue(

@@ -161,7 +161,7 @@ def test_pause_prints_a_receipt_and_redirect_applies_the_instruction(
             "applied": True,
             "already": None,
             "by": paused.values[0]["by"],
-            "said": "",
+            "acknowledgement": "",
         }
     ]
     assert midrun("redirect", run, "Never mind").code == 0

@@ -67,7 +67,7 @@ def _expect_lost_worker(midrun_process: ProcessRunner, run: str, *, worker: bool
         assert "It waits for" not in output
         assert ("midrun worker APP" in output) is worker
     view = json.loads(midrun_process.run("show", run, "--json").out)
-    assert view["sign"]["look"] == "lost"
+    assert view["status"]["style"] == "lost"
 
 
 def test_hints_repeat_the_store_option(

@@ -317,7 +317,7 @@ def test_a_closed_pipe_pauses_the_run_that_the_command_drives(
     )
     assert error_output.endswith(f"--store {store}\n")
     view = msgspec.json.decode(run_in_ascii_locale("ls", "--store", store, "--json").stdout)
-    assert (view["phase"], view["sign"]["by"]) == ("paused", "ada")
+    assert (view["phase"], view["status"]["by"]) == ("paused", "ada")
 
 
 @pytest.mark.once

@@ -34,7 +34,7 @@ async def test_a_whole_run_reads_asks_writes_checks_and_mails(tmp_path: Path) ->
         assert not demo.sent_mails
         await demo.run.approve(actor="ada")
         view = await demo.run.until("terminal")
-        assert (view.phase, view.place) == ("completed", "step 7 of 7")
+        assert (view.phase, view.position) == ("completed", "step 7 of 7")
         assert {item.state for item in view.plan} == {"done"}
         assert "one was corrected" in view.output
         tools = {use.tool for turn in await demo.read_turns() for use in turn.uses}
@@ -92,7 +92,7 @@ async def test_a_redirect_to_summarise_and_stop_ends_the_run_with_a_summary(
         view = await demo.run.until("terminal")
         assert view.phase == "completed"
         assert view.plan[-1].text == "Sum up what I have, and stop"
-        assert view.place == "step 2 of 2"
+        assert view.position == "step 2 of 2"
         tools = [use.tool for turn in await demo.read_turns() for use in turn.uses]
         *_, changed, summary, last = await demo.read_replies()
     assert applied.minus == "Read what matters"
@@ -403,7 +403,7 @@ async def test_plan_and_section_count_are_right_after_a_redirect_with_two_reques
     done = [count_plan_items(items)[0] for items in plans]
     assert done == sorted(done)
     assert [item.state for item in view.plan] == [*["done"] * 6, "dropped"]
-    assert view.place == "step 6 of 6"
+    assert view.position == "step 6 of 6"
     headings = re.findall(r"^## (.+)$", demo.draft, re.MULTILINE)
     assert headings == ["Salt", *TEXTS.headings]
     assert "It has 7 sections" in view.output
@@ -480,7 +480,7 @@ async def test_a_redirect_to_stop_drops_the_open_plan_items(tmp_path: Path) -> N
         await demo.run.redirect("Summarise and stop", actor="ada")
         view = await demo.run.until("completed")
     assert [item.state for item in view.plan] == [*["done"] * 3, *["dropped"] * 4, "done"]
-    assert view.place == "step 4 of 4"
+    assert view.position == "step 4 of 4"
 
 
 async def test_a_redirect_to_stop_before_the_first_note_drops_the_whole_plan(

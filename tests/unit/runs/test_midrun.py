@@ -146,7 +146,7 @@ async def test_an_unreadable_run_is_listed_with_its_error_among_the_others(
     async with Midrun(get_store_url(path), agents=[agent]) as midrun:
         views = {view.run_id: view for view in (await midrun.runs()).items}
         assert views.keys() == {broken.id, sound.id}
-        assert (views[broken.id].sign.word, views[sound.id].error) == ("Cannot be read", "")
+        assert (views[broken.id].status.word, views[sound.id].error) == ("Cannot be read", "")
         assert "corrupt" in views[broken.id].error
         assert [ask.run_id for ask in await midrun.asks()] == [sound.id]
         assert await midrun.lift(actor="olga")

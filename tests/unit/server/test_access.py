@@ -249,7 +249,8 @@ async def test_the_audience_of_an_ask_may_answer_it_but_not_read_the_run(
     assert (ask["may_decide"], ask["args"]) == (True, {"amount": 3})
     assert (await bob.get(f"/v1/runs/{run.id}")).status_code == 404
     response = await bob.post(path, json=approval)
-    assert (response.status_code, set(response.json())) == (202, {"receipt"})
+    reply = expect_status(response, 202).json()
+    assert (reply["run"], reply["overlay"]) == (None, None)
     assert (await run.until("terminal")).phase == "completed"
     # Bob got this cursor from a list while the ask was open, and may still use it.
     expect_status(await bob.get("/v1/asks", params={"cursor": run.id}), 200)
@@ -339,7 +340,7 @@ LEAST_ROLES: Final[dict[str, Role]] = {
     "POST /v1/runs/{run}/use_tool": "user",
     "POST /v1/runs/{run}/hand_back": "user",
     "POST /v1/runs/{run}/frames/{frame}/resume": "user",
-    "GET /v1/runs/{run}/seen": "viewer",
+    "GET /v1/runs/{run}/overlay": "viewer",
     "GET /v1/runs/{run}/turns": "viewer",
     "GET /v1/runs/{run}/commands": "viewer",
     "GET /v1/runs/{run}/commands/{command}": "viewer",

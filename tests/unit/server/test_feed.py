@@ -6,13 +6,14 @@ from contextlib import AsyncExitStack, aclosing
 
 import anyio
 import httpx2
+import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Run, tool
 from midrun.core.entries import ENTRY_TYPES
 from midrun.models import ScriptedModel, Use
-from midrun.server import Limits
+from midrun.server import Limits, feed_routes, run_updates
 from midrun.server.events import EVENT_TYPES
 from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.server.conftest import RunningServer, StartServer, make_token
@@ -472,3 +473,107 @@ async def test_two_servers_on_one_store_show_and_control_the_same_run(
         received_there = [event.raw async for event in second_events if event.id is not None]
     assert received_here == received_there
     assert b"event: run.cancelled" in received_here[-1]
+
+
+class Update(msgspec.Struct):
+    """The parts of an update that add up."""
+
+    seq: int
+    run: dict[str, object]
+    turns: list[dict[str, object]]
+
+
+async def test_updates_of_the_view_follow_the_entries_until_the_run_ends(
+    serve: StartServer, stage: ControllableTools
+) -> None:
+    """A page needs no other request: the updates add up to the view, with all turns."""
+    server = await serve(stage.agent(Use("slow", name="work"), "Done."))
+    client = await server.client()
+    run_path = await start_run(client)
+    await stage.start("work").wait()
+    view: dict[str, object] = {}
+    turns: dict[object, object] = {}
+    seqs: list[int] = []
+    async with open_event_stream(client, f"{run_path}/events?view=true") as events:
+        async for event in events:
+            assert isinstance(event.data, dict)
+            if event.event != "run.updated":
+                seqs += [int(event.id)] if event.id else []
+                continue
+            assert event.data["seq"] == seqs[-1], "an update is never ahead of the entries"
+            update = msgspec.convert(event.data, Update)
+            view |= update.run
+            turns |= {turn["number"]: turn for turn in update.turns}
+            phase = view["phase"]
+            if phase == "running" and not stage.gate("work").is_set():
+                await client.post(f"{run_path}/pause")
+            elif phase == "pausing":
+                stage.gate("work").set()
+            elif phase == "paused":
+                await client.post(f"{run_path}/resume")
+    assert view == (await client.get(run_path)).json()
+    assert list(turns.values()) == (await client.get(f"{run_path}/turns")).json()["items"]
+
+
+async def test_a_page_that_reconnects_gets_only_the_changes_since_its_last_update(
+    serve: StartServer, stage: ControllableTools
+) -> None:
+    """It resumes after the update that it has received last, on any connection."""
+    server = await serve(stage.agent(Use("slow", name="work"), "Done."))
+    client = await server.client()
+    run_path = await start_run(client)
+    await stage.start("work").wait()
+    first = await _read_update(client, run_path)
+    assert set(first.run) == set((await client.get(run_path)).json())
+    again = await _read_update(client, run_path, last=first.seq)
+    assert (again.run, again.turns) == ({}, [])
+    await client.post(f"{run_path}/pause")
+    paused = await _read_update(client, run_path, last=first.seq)
+    assert paused.run["phase"] == "pausing"
+    assert "task" not in paused.run
+    stage.gate("work").set()
+    await wait_for_phase(client, run_path, "paused")
+    finished = await _read_update(client, run_path, last=paused.seq)
+    assert [turn["number"] for turn in finished.turns] == [2], "its call has ended"
+
+
+async def _read_update(
+    client: httpx2.AsyncClient, run_path: str, last: int | None = None
+) -> Update:
+    path = f"{run_path}/events?view=true"
+    async with open_event_stream(client, path, last=last) as events:
+        async for event in events:
+            if event.event == "run.updated":
+                return msgspec.convert(event.data, Update)
+    raise AssertionError("the stream ended without an update")
+
+
+async def test_an_update_comes_without_an_entry_when_the_worker_is_lost(
+    serve: StartServer, stage: ControllableTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that dies appends nothing. The list says that workers have gone."""
+    for module in (run_updates, feed_routes):
+        monkeypatch.setattr(module, "DRIVEN_POLL_S", 0.01)
+    server = await serve(stage.agent(Use("slow", name="work"), "Done."))
+    client = await server.client()
+    run_path = await start_run(client)
+    await stage.start("work").wait()
+
+    async def list_no_holders() -> frozenset[str]:
+        return frozenset()
+
+    async with (
+        open_event_stream(client, f"{run_path}/events?view=true") as events,
+        open_event_stream(client, "/v1/events") as changes,
+    ):
+        assert (await anext(changes)).event == "stream.snapshot"
+        while (await anext(events)).event != "run.updated":
+            pass
+        with monkeypatch.context() as patch:
+            patch.setattr(server.mid.store, "list_holders", list_no_holders)
+            update = await anext(events)
+            while (await anext(changes)).event != "workers.changed":
+                pass
+    assert isinstance(update.data, dict)
+    assert msgspec.convert(update.data["overlay"], dict[str, object])["worker_lost"] is True
+    stage.gate("work").set()

@@ -17,8 +17,8 @@ from midrun.driver.journal_writer import load_run_state
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import Lease
 from midrun.server import app, runs
-from midrun.server.request_context import HOLDERS_MAX, HolderLastSeen
-from midrun.server.run_views import RunLineBuilder, RunViews
+from midrun.server.overlays import HOLDERS_MAX, HolderLastSeen, Overlays
+from midrun.server.run_views import RunViews
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.server.conftest import ACTORS, StartServer, make_token, make_tokens
@@ -37,10 +37,10 @@ async def test_all_buttons_are_disabled_for_a_viewer(
     ann, vera = await server.client("ann"), await server.client("vera")
     run_path = await start_run(ann)
     await stage.start("work").wait()
-    owner_page = expect_status(await ann.get(f"{run_path}/seen"), 200).json()
+    owner_page = expect_status(await ann.get(f"{run_path}/overlay"), 200).json()
     assert (owner_page["you"], owner_page["role"]) == ("ann", "user")
     assert all(button["enabled"] for button in owner_page["controls"].values())
-    viewer_page = expect_status(await vera.get(f"{run_path}/seen"), 200).json()
+    viewer_page = expect_status(await vera.get(f"{run_path}/overlay"), 200).json()
     assert not any(button["enabled"] for button in viewer_page["controls"].values())
     assert viewer_page["controls"]["pause"]["consequence"].startswith("You may only view")
     stage.gate("work").set()
@@ -54,17 +54,17 @@ async def test_the_elapsed_time_grows_between_entries_and_stops_in_a_pause(
     client = await server.client()
     run_path = await start_run(client)
     await stage.start("work").wait()
-    first = (await client.get(f"{run_path}/seen")).json()
-    later = (await client.get(f"{run_path}/seen")).json()
-    assert (first["seq"], first["working"], first["lost"]) == (later["seq"], True, False)
+    first = (await client.get(f"{run_path}/overlay")).json()
+    later = (await client.get(f"{run_path}/overlay")).json()
+    assert (first["seq"], first["working"], first["worker_lost"]) == (later["seq"], True, False)
     assert later["elapsed"] > first["elapsed"] > (await client.get(run_path)).json()["elapsed"]
     await client.post(f"{run_path}/pause", json={"reason": "lunch"})
     stage.gate("work").set()
     await wait_for_phase(client, run_path, "paused")
-    paused = (await client.get(f"{run_path}/seen")).json()
+    paused = (await client.get(f"{run_path}/overlay")).json()
     assert not paused["working"]
-    assert paused["since_at"] > first["now"]
-    assert (await client.get(f"{run_path}/seen")).json()["elapsed"] == paused["elapsed"]
+    assert paused["phase_at"] > first["now"]
+    assert (await client.get(f"{run_path}/overlay")).json()["elapsed"] == paused["elapsed"]
 
 
 async def test_with_four_eyes_a_run_does_not_wait_for_the_user_who_started_it(
@@ -76,12 +76,12 @@ async def test_with_four_eyes_a_run_does_not_wait_for_the_user_who_started_it(
     ann, olga = await server.client("ann"), await server.client("olga")
     run_path = await start_run(ann)
     await wait_for_phase(ann, run_path, "waiting")
-    starter_page = (await ann.get(f"{run_path}/seen")).json()
-    assert starter_page["sign"]["word"].endswith("another person")
-    operator_page = (await olga.get(f"{run_path}/seen")).json()
-    assert operator_page["sign"]["word"].endswith("you")
-    assert operator_page["asks"][0]["may_decide"]
-    ask = operator_page["asks"][0]["ref"]
+    starter_page = (await ann.get(f"{run_path}/overlay")).json()
+    assert starter_page["status"]["word"].endswith("another person")
+    operator_page = (await olga.get(f"{run_path}/overlay")).json()
+    assert operator_page["status"]["word"].endswith("you")
+    (ask_id,) = operator_page["decidable_asks"]
+    ask = f"{run_path.rpartition('/')[2]}-{ask_id}"
     expect_status(await olga.post(f"/v1/asks/{ask}", json={"decision": "approve"}), 202)
     await wait_for_phase(ann, run_path, "completed")
 
@@ -140,13 +140,14 @@ async def test_a_run_waits_for_you_or_for_another_person(serve: StartServer) -> 
     await run.until("waiting")
     texts: dict[str, list[str]] = {}
     is_yours: dict[str, bool] = {}
-    note = (await run.view()).sign.note
+    note = (await run.view()).status.note
     for name in ("olga", "ann", "vera"):
         client = await server.client(name)
         (line,) = (await client.get("/v1/runs")).json()["items"]
-        page = (await client.get(f"/v1/runs/{run.id}/seen")).json()
-        is_yours[name] = line["work"]["yours"]
-        texts[name] = [line["work"]["sign"]["word"], page["sign"]["word"], page["sign"]["said"]]
+        page = (await client.get(f"/v1/runs/{run.id}/overlay")).json()
+        is_yours[name] = line["needs_you"]
+        status = page["status"]
+        texts[name] = [line["status"]["word"], status["word"], status["announcement"]]
     you, other = "Waiting for you", "Waiting for another person"
     assert texts == {
         "olga": [you, you, f"{you}: {note}"],
@@ -182,7 +183,7 @@ async def test_an_unreadable_journal_does_not_hide_other_runs(
                     replies = [await client.post(f"/v1/asks/{bad.id}-a1", json=body), reply]
                     assert [reply.status_code for reply in replies] == [404, 404]
                     continue
-            looks = {line["run_id"]: line["work"]["sign"]["look"] for line in listed}
+            looks = {line["run_id"]: line["status"]["style"] for line in listed}
             assert looks == {good.id: "waiting", bad.id: "lost"}
             assert [ask["run_id"] for ask in asks] == [good.id]
             assert reply.status_code == 500, reply.text
@@ -211,13 +212,13 @@ async def test_a_run_is_shown_as_halting_until_its_worker_has_recorded_the_halt(
         run = await idle.start("actor", "Go.", actor=OPERATOR)
     await take_run(server.mid, run.id)
     client = await server.client()
-    before = expect_status(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
-    assert (before["sign"]["word"], before["halt"]) == ("Running", None)
+    before = expect_status(await client.get(f"/v1/runs/{run.id}/overlay"), 200).json()
+    assert (before["status"]["word"], before["halt"]) == ("Running", None)
     await server.mid.halt("the far end is on fire", actor=OPERATOR)
-    after = expect_status(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
-    assert after["phase"] == "running", "the journal has no halt yet"
-    assert (after["sign"]["word"], after["sign"]["by"]) == ("Halting", "olga")
-    assert after["sign"]["note"].startswith("it was Running")
+    after = expect_status(await client.get(f"/v1/runs/{run.id}/overlay"), 200).json()
+    assert after["seq"] == before["seq"], "the journal has no halt yet"
+    assert (after["status"]["word"], after["status"]["by"]) == ("Halting", "olga")
+    assert after["status"]["note"].startswith("it was Running")
     assert after["halt"]["reason"] == "the far end is on fire"
 
 
@@ -233,10 +234,10 @@ async def test_the_list_and_the_page_show_the_same_status(
 
     async def read_statuses() -> list[str]:
         lines = expect_status(await client.get("/v1/runs"), 200).json()["items"]
-        signs = {line["run_id"]: line["work"]["sign"] for line in lines}
+        signs = {line["run_id"]: line["status"] for line in lines}
         for run in (queued, driven):
-            page = expect_status(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
-            assert signs[run.id] == page["sign"]
+            page = expect_status(await client.get(f"/v1/runs/{run.id}/overlay"), 200).json()
+            assert signs[run.id] == page["status"]
         return [signs[queued.id]["note"], signs[driven.id]["word"]]
 
     no_worker, until_lifted = "no worker is available", "until the halt is lifted"
@@ -256,12 +257,12 @@ async def test_a_halt_is_shown_on_a_queued_run_and_not_on_a_completed_one(
     await server.mid.halt("enough", scope="agent:actor", actor=OPERATOR)
     queued = await server.mid.start("actor", "Go on.", actor=OPERATOR)
     client = await server.client()
-    page = expect_status(await client.get(f"/v1/runs/{queued.id}/seen"), 200).json()
+    page = expect_status(await client.get(f"/v1/runs/{queued.id}/overlay"), 200).json()
     assert page["halt"]["scope"] == "agent:actor"
-    if page["phase"] == "queued":  # its worker may have recorded the halt by now
-        assert "until the halt is lifted" in page["sign"]["note"]
+    if page["status"]["style"] == "queued":  # its worker may have recorded the halt by now
+        assert "until the halt is lifted" in page["status"]["note"]
     assert (
-        expect_status(await client.get(f"/v1/runs/{completed.id}/seen"), 200).json()["halt"]
+        expect_status(await client.get(f"/v1/runs/{completed.id}/overlay"), 200).json()["halt"]
         is None
     )
 
@@ -277,8 +278,8 @@ async def test_a_worker_is_not_shown_as_lost_if_an_entry_came_between_the_reads(
     await take_run(server.mid, run.id)
     driven = await load_run_state(server.mid.store, run.id)
     views = RunViews(server.mid)
-    (line,) = await RunLineBuilder(server.mid, views).build([queued], OPERATOR)
-    assert line.work.sign.word == "Running"
+    (item,) = await Overlays(server.mid, views).build_items([queued], OPERATOR)
+    assert item.status.word == "Running"
     released = LeaseReleased()
     head = build_head(apply_entries(driven, [released], server.mid.now()))
     lease = Lease(run=run.id, holder="elsewhere", epoch=driven.epoch)
@@ -289,9 +290,9 @@ async def test_a_worker_is_not_shown_as_lost_if_an_entry_came_between_the_reads(
 
     monkeypatch.setattr(RunViews, "read_state", read_earlier_state)
     page = expect_status(
-        await (await server.client()).get(f"/v1/runs/{run.id}/seen"), 200
+        await (await server.client()).get(f"/v1/runs/{run.id}/overlay"), 200
     ).json()
-    assert (page["lost"], page["sign"]["word"]) == (False, "Running")
+    assert (page["worker_lost"], page["status"]["word"]) == (False, "Running")
 
 
 async def test_the_etag_changes_when_the_worker_falls_silent(
@@ -316,7 +317,7 @@ async def test_the_etag_changes_when_the_worker_falls_silent(
         tasks.start_soon(wait)
         await server.mid.store.release_leases("elsewhere")
     (lost,) = replies
-    assert (lost.status_code, lost.json()["sign"]["look"]) == (200, "lost")
+    assert (lost.status_code, lost.json()["status"]["style"]) == (200, "lost")
     assert lost.json()["seq"] == alive.json()["seq"]
     both = {"If-None-Match": f"W/{lost.headers['etag']}, {alive.headers['etag']}"}
     expect_status(await client.get(run_path, headers=both), 304)

@@ -298,8 +298,8 @@ def test_a_completed_run_shows_a_failed_release_until_it_is_accepted() -> None:
     run = leased_run.replies(LOCK).starts("c2").after(report_done("c2")).replies(text="Done.")
     run = fail_releases(run)
     status = build_status_line(run.state)
-    assert (status.look, status.word) == ("completed", "Completed — 1 release failed")
-    assert status.said == "Completed. 1 could not be released."
+    assert (status.style, status.word) == ("completed", "Completed — 1 release failed")
+    assert status.announcement == "Completed. 1 could not be released."
     assert "retry_undo" not in list_possible_controls(run.state)
     assert build_status_line(run.when(c.AcceptResidue()).state).word == "Completed"
 
@@ -308,7 +308,7 @@ def test_a_failed_release_is_not_shown_as_a_failed_undo() -> None:
     run = leased_run.replies(LOCK).starts("c2").after(report_done("c2")).when(c.Cancel())
     run = fail_releases(run)
     status = build_status_line(run.state)
-    assert (status.word, status.said) == (
+    assert (status.word, status.announcement) == (
         "Cancelled — 1 release failed",
         "Cancelled. 1 could not be released.",
     )

@@ -1,7 +1,7 @@
 // @ts-check
 /** HTTP requests to the server: JSON in, JSON out. Refusals raise `Problem`. */
 
-/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./run-store.js").Run} Run */
 
 /** The URL of the server that these scripts came from: the folder above theirs. */
 export const DEFAULT_BASE = new URL("..", import.meta.url).href.replace(/\/$/, "");

@@ -4,7 +4,7 @@
 import { exact } from "./template.js";
 import { youOr } from "./format.js";
 
-/** @typedef {import("./types.js").Ask} Ask */
+/** @typedef {import("./run-store.js").Ask} Ask */
 /** @typedef {import("./api.js").Problem} Problem */
 
 /** Return the question of an ask that has none of its own. @param {Ask} ask @param {string} tool */

@@ -9,7 +9,7 @@
  * Asks of the kind "unsure" are on the control bar (`control-bar-rows.js`).
  */
 import { css, live, nothing, repeat } from "./lit.js";
-import { Problem, formatEtag } from "./api.js";
+import { Problem } from "./api.js";
 import { defaultQuestion, formatDecider, formatExact, formatTooLate, formatValue, isTooLate, withoutOptions } from "./ask-text.js";
 import { scrollIntoSight } from "./auto-scroll.js";
 import { loadDraft, saveDraft } from "./drafts.js";
@@ -18,7 +18,7 @@ import { StoreElement, copyToClipboard } from "./store-element.js";
 import { theme } from "./theme.js";
 import { editable, exact, html } from "./template.js";
 
-/** @typedef {import("./types.js").Ask} Ask */
+/** @typedef {import("./run-store.js").Ask} Ask */
 /** @typedef {{id: string, text: string}} RecentDecision */
 /**
  * Text of the viewer for an ask that another decision closed first; `message` names that decision.
@@ -124,7 +124,7 @@ export class Asks extends StoreElement {
     this._scrollToNewAsks();
   }
 
-  /** Load the drafts of this tab from before a reload. @param {import("./types.js").Run} run */
+  /** Load the drafts of this tab from before a reload. @param {import("./run-store.js").Run} run */
   _restoreDrafts(run) {
     this._isRestored = true;
     const text = loadDraft(`${run.run_id} asks`);
@@ -460,11 +460,11 @@ export class Asks extends StoreElement {
     this._sending.add(ask.id);
     const isDone = await this.attempt(async () => {
       try {
-        await store.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: formatEtag(run) }).catch((error) => {
+        await store.decide(ask, body, { ifSeen: true }).catch((error) => {
           if (!(error instanceof Problem && error.status === 412)) throw error;
           // 412: another control was sent to the run since our view. That does not change this
           // ask, so send the decision again without the condition.
-          return store.api.post(`/v1/asks/${ask.ref}`, body);
+          return store.decide(ask, body);
         });
       } catch (error) {
         if (!(error instanceof Problem && isTooLate(error))) throw error;
@@ -474,7 +474,6 @@ export class Asks extends StoreElement {
       return true;
     });
     this._sending.delete(ask.id);
-    store.refresh();
     if (isDone) this._discardDraft(ask.id);
   }
 }

@@ -16,7 +16,7 @@ const HOLD_S = 60;
 const HOLDABLE_PHASES = new Set(["queued", "running", "waiting"]);
 const PAUSE_PHASES = new Set(["pausing", "paused"]);
 
-/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./run-store.js").Run} Run */
 
 /** Return the name under which this tab remembers an open sheet. @param {string} id */
 const draftName = (id) => `${id} cancel`;
@@ -26,7 +26,7 @@ export const wasOpenBeforeReload = (run) =>
   isHeldByViewer(run) && Boolean(loadDraft(draftName(run.run_id)));
 
 /** @param {Run} run */
-const isHeldByViewer = (run) => Boolean(run.hold_until) && PAUSE_PHASES.has(run.phase) && run.since_by === run.you;
+const isHeldByViewer = (run) => Boolean(run.hold_until) && PAUSE_PHASES.has(run.phase) && run.phase_by === run.you;
 
 /**
  * Pauses the run while it is open, for at most `HOLD_S`. Emits "closed"; the detail is a message

@@ -1,13 +1,12 @@
 // @ts-check
 /** `<midrun-caps>`: the use of each cap, and a button for operators to raise it. */
 import { css, nothing } from "./lit.js";
-import { formatEtag } from "./api.js";
 import { formatCapName, formatCapValue } from "./format.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
 
-/** @typedef {import("./types.js").Cap} Cap */
+/** @typedef {import("./types.js").CapView} Cap */
 
 export class Caps extends StoreElement {
   static ignoresLive = true;
@@ -103,8 +102,7 @@ export class Caps extends StoreElement {
     const { store, view: run } = this;
     if (!store || !run) return;
     const body = { caps: { [cap.name]: cap.raised } };
-    await this.attempt(() => store.api.patch(store.path, body, { ifMatch: formatEtag(run) }));
-    store.refresh();
+    await this.attempt(() => store.showReply(store.api.patch(store.path, body, { ifMatch: store.etag })));
   }
 }
 

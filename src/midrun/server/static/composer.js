@@ -158,7 +158,7 @@ export class Composer extends StoreElement {
     this.busy = false;
     if (!sent) return;
     this._setText("");
-    this._close(sent.command?.receipt.said);
+    this._close(sent.command?.receipt.acknowledgement);
     if (sent.run_id && sent.run_id !== store.id) this.openRun(sent.run_id); // a fork
   }
 

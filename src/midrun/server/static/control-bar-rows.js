@@ -16,14 +16,14 @@ import {
 import { icon } from "./icons.js";
 import { html } from "./template.js";
 
-/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./run-store.js").Run} Run */
 /** @typedef {import("./run-store.js").RunStore} RunStore */
 
 /** A pause that takes longer offers to stop the calls that it waits for. */
 const LONG_PAUSE_MS = 10_000;
 const FINISHED_PHASES = new Set(["completed", "cancelled"]);
 /** Looks whose icon is animated. */
-const MOVING_LOOKS = new Set(["running", "pausing", "cancelling", "halting"]);
+const MOVING_STYLES = new Set(["running", "pausing", "cancelling", "halting"]);
 
 /** Tell whether a run is completed or cancelled. @param {Run} run */
 export const isFinished = (run) => FINISHED_PHASES.has(run.phase);
@@ -34,15 +34,15 @@ export const isFinished = (run) => FINISHED_PHASES.has(run.phase);
  */
 export function renderStatusRow(store, run, link) {
   const isLost = store.connection === "lost";
-  const { look, word, by } = isLost
-    ? { look: "lost", word: "Connection lost", by: "" }
-    : run.sign;
-  const [tone, border] = STATUS_STYLES[look] ?? STATUS_STYLES.queued;
-  const isMoving = !isLost && MOVING_LOOKS.has(look);
+  const { style, word, by } = isLost
+    ? { style: "lost", word: "Connection lost", by: "" }
+    : run.status;
+  const [tone, border] = STATUS_STYLES[style] ?? STATUS_STYLES.queued;
+  const isMoving = !isLost && MOVING_STYLES.has(style);
   const silence = isLost ? "" : formatSilence(store, run);
   return html`<div class="status">
     <span class="badge" part="badge" data-tone=${tone} data-border=${border}>
-      ${icon(look, isMoving)}<span>${formatStatus(word, by, run.you)}${silence}</span>
+      ${icon(style, isMoving)}<span>${formatStatus(word, by, run.you)}${silence}</span>
     </span>
     <span
       class=${run.working && !isLost ? "clock" : "clock stopped"}
@@ -61,8 +61,8 @@ export function renderStatusRow(store, run, link) {
 
 /** Return the time since the last sign of life of a lost worker. @param {RunStore} store @param {Run} run */
 function formatSilence(store, run) {
-  const seconds = (store.now - Date.parse(run.silent_since)) / 1000;
-  return run.lost && seconds >= 1 ? ` for at least ${formatAge(seconds)}` : "";
+  const seconds = (store.now - Date.parse(run.worker_silent_since)) / 1000;
+  return run.worker_lost && seconds >= 1 ? ` for at least ${formatAge(seconds)}` : "";
 }
 
 /**
@@ -71,18 +71,18 @@ function formatSilence(store, run) {
  * @param {Run} run
  */
 function formatPlace(run) {
-  const items = run.rows.filter((item) => item.look !== "dropped");
-  if (!items.length) return run.place;
-  const done = items.filter((item) => item.look === "done").length;
+  const items = run.plan_rows.filter((item) => item.style !== "dropped");
+  if (!items.length) return run.position;
+  const done = items.filter((item) => item.style === "done").length;
   if (isFinished(run) || run.phase === "paused") return `${done} of ${items.length} done`;
-  return run.plan_held ? `held at ${run.place}` : run.place;
+  return run.plan_held ? `held at ${run.position}` : run.position;
 }
 
 /** Return the note of the status line with the time in this phase. @param {RunStore} store @param {Run} run */
 function formatNote(store, run) {
-  const seconds = (store.now - Date.parse(run.since_at)) / 1000;
+  const seconds = (store.now - Date.parse(run.phase_at)) / 1000;
   const age = seconds < 1 ? "" : formatAge(seconds);
-  const parts = [run.sign.note];
+  const parts = [run.status.note];
   if (run.phase === "pausing") parts.push(age);
   else if (age && (run.phase === "paused" || run.phase === "waiting")) parts.unshift(`for ${age}`);
   return parts.filter(Boolean).join(" · ");
@@ -120,7 +120,7 @@ export function renderLostRow(store) {
  * @param {RunStore} store @param {Run} run @param {(verb: string, body?: object) => void} send
  */
 export function renderPausingRow(store, run, send) {
-  if (run.phase !== "pausing" || !run.in_flight.length || run.lost) return nothing;
+  if (run.phase !== "pausing" || !run.in_flight.length || run.worker_lost) return nothing;
   const unresponsive = run.in_flight.filter((call) => store.unresponsiveCalls.has(call.id));
   if (unresponsive.length) {
     return html`<div class="line">
@@ -128,7 +128,7 @@ export function renderPausingRow(store, run, send) {
       <button class="link" @click=${() => send("force_pause")}>Stop waiting for it</button>
     </div>`;
   }
-  const isLong = store.now - Date.parse(run.since_at) > LONG_PAUSE_MS;
+  const isLong = store.now - Date.parse(run.phase_at) > LONG_PAUSE_MS;
   if (!isLong || run.hold_now) return nothing; // with `hold_now` the calls are being stopped
   return html`<div class="line">
     <span>${run.in_flight.map((call) => call.tool).join(", ")} is still running.</span>
@@ -139,8 +139,8 @@ export function renderPausingRow(store, run, send) {
 /**
  * Render the redirects and messages that wait for their step boundary.
  * @param {Run} run
- * @param {(pending: import("./types.js").PendingText) => void} withdraw
- * @param {(pending: import("./types.js").PendingText) => void} applyNow
+ * @param {(pending: import("./types.js").PendingView) => void} withdraw
+ * @param {(pending: import("./types.js").PendingView) => void} applyNow
  */
 export function renderPendingRows(run, withdraw, applyNow) {
   return run.pending.map((pending) => {
@@ -212,13 +212,13 @@ function hasTakenStep(events) {
   return false;
 }
 
-const DROPPED_LOOKS = new Set(["not_started", "dropped"]);
+const DROPPED_STYLES = new Set(["not_started", "dropped"]);
 
 /** Tell whether the plan still has an item. @param {Run} run @param {string} text shortened to one line */
 function isInPlan(run, text) {
   const start = text.replace(/…$/, "");
-  return run.rows.some(
-    (item) => !DROPPED_LOOKS.has(item.look) && item.text.split(/\s+/).join(" ").startsWith(start),
+  return run.plan_rows.some(
+    (item) => !DROPPED_STYLES.has(item.style) && item.text.split(/\s+/).join(" ").startsWith(start),
   );
 }
 
@@ -242,7 +242,7 @@ export function renderReturnedRows(store, run, startFollowUp) {
 /**
  * Ask whether a call of unknown outcome took effect.
  * @param {Run} run
- * @param {(ask: import("./types.js").Ask, value: string) => void} settle
+ * @param {(ask: import("./run-store.js").Ask, value: string) => void} settle
  */
 export function renderUnsureRows(run, settle) {
   return run.asks
@@ -298,10 +298,10 @@ const renderRevealButton = (label, panel) =>
  * run stays paused under a halt, and shows it too.
  * @param {RunStore} store @param {Run} run
  */
-export function renderHaltRow(store, { phase, halt, since_reason, you, role }) {
+export function renderHaltRow(store, { phase, halt, phase_reason, you, role }) {
   const isHalted = phase === "halted";
   if (!halt && !isHalted) return nothing;
-  const reason = (isHalted && since_reason) || halt?.reason;
+  const reason = (isHalted && phase_reason) || halt?.reason;
   const effect = isHalted ? "" : `Under a halt${formatBy(halt?.by ?? "", you)}: it cannot start anything. `;
   return html`<div class="line">
     ${isHalted ? nothing : icon("halted")}
@@ -314,7 +314,7 @@ export function renderHaltRow(store, { phase, halt, since_reason, you, role }) {
 export function renderHoldRow(store, run) {
   if (!run.hold_until || isFinished(run)) return nothing;
   const seconds = Math.max(0, Math.ceil((Date.parse(run.hold_until) - store.now) / 1000));
-  const holder = youOr(run.since_by, run.you);
+  const holder = youOr(run.phase_by, run.you);
   const verb = holder === "you" ? "decide" : "decides";
   return html`<div class="line dim">
     <span>Held while ${holder} ${verb}; continues by itself in ${formatCount(seconds, "second")}.</span>

@@ -35,8 +35,8 @@ import "./composer.js";
 import { html } from "./template.js";
 
 /** @typedef {import("./types.js").Button} Button */
-/** @typedef {import("./types.js").PendingText} PendingText */
-/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./types.js").PendingView} PendingText */
+/** @typedef {import("./run-store.js").Run} Run */
 
 /** A button that has just changed its meaning ignores presses for so long: they meant the old one. */
 const PRESS_DELAY_MS = 400;
@@ -221,13 +221,9 @@ export class MidrunControls extends StoreElement {
     }
   }
 
-  /** Say whether an unknown call took effect. @param {import("./types.js").Ask} ask @param {string} value */
+  /** Say whether an unknown call took effect. @param {import("./run-store.js").Ask} ask @param {string} value */
   async _settle(ask, value) {
-    const store = this.store;
-    await this.attempt(async () =>
-      store?.api.post(`/v1/asks/${ask.ref}`, { decision: "answer", value }),
-    );
-    store?.refresh();
+    await this.attempt(async () => this.store?.decide(ask, { decision: "answer", value }));
   }
 
   /** The asks of the same run, if we are part of a `<midrun-run>`. */
@@ -368,9 +364,9 @@ export class MidrunControls extends StoreElement {
 }
 
 /** Return the text that screen readers announce; "" clears an older one. @param {string} connection @param {Run} run */
-function formatAnnouncement(connection, { phase, sign }) {
+function formatAnnouncement(connection, { phase, status }) {
   if (connection === "lost") return "Connection lost.";
-  return sign.said || (phase === "cancelling" ? "Cancelling. No new calls." : "");
+  return status.announcement || (phase === "cancelling" ? "Cancelling. No new calls." : "");
 }
 
 /** Return the viewer's choice whether shortcuts work outside the element too. */

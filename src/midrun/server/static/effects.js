@@ -5,7 +5,7 @@ import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { exact, html } from "./template.js";
 
-/** @typedef {import("./types.js").Effect} Effect */
+/** @typedef {import("./types.js").EffectView} Effect */
 
 /** By state of the undo. */
 const UNDO_LABELS = /** @type {Record<string, string>} */ ({
@@ -85,8 +85,8 @@ function formatState(effect, isFinished) {
 }
 
 /** Say how an effect of a run that goes on can be reversed. @param {Effect} effect */
-function formatOptions({ stage, can_undo, held }) {
-  const end = held ? "released when the run ends" : "cannot be undone";
+function formatOptions({ stage, can_undo, holds_resource }) {
+  const end = holds_resource ? "released when the run ends" : "cannot be undone";
   const option = can_undo ? "can be undone" : end;
   return stage === "started" ? `in progress; ${option}` : option;
 }

@@ -5,8 +5,8 @@
  * `EventSource` cannot be used: it sends no token, reports a refusal like a lost connection, and
  * hides the keep-alive comments of the server.
  *
- * A feed resumes after the last entry it has received, with `Last-Event-ID`; the journal is the
- * buffer, so a broken connection loses nothing. Only visible tabs hold a feed open, and only as
+ * A feed resumes where its caller says, with `Last-Event-ID`; the journal is the buffer, so a
+ * broken connection loses nothing. Only visible tabs hold a feed open, and only as
  * many as there are slots (`feed-slots.js`); other tabs poll.
  */
 import { Problem } from "./api.js";
@@ -23,8 +23,8 @@ const POLL_IDLE_MS = 250;
 const POLL_INTERVAL_MS = 2000;
 
 /**
- * Follow a feed, and resume after the last entry received when it breaks. Returns when the
- * server has ended the feed, or when `signal` aborts.
+ * Follow a feed, and resume when it breaks. Returns when the server has ended the feed, or when
+ * `signal` aborts.
  *
  * @param {import("./api.js").Api} api
  * @param {string} path
@@ -34,15 +34,13 @@ const POLL_INTERVAL_MS = 2000;
  * @param {() => void} [options.onLost]
  * @param {() => void} [options.onAlive] called with every event and keep-alive
  * @param {AbortSignal} options.signal
- * @param {number} [options.last] seq of the last entry received
+ * @param {() => number} [options.resumeAfter] the seq to resume after; 0 to begin
  * @throws {Problem} the server refuses the feed
  */
-export async function followFeed(api, path, { onEvent, onOpen, onLost, onAlive, signal, last = 0 }) {
+export async function followFeed(api, path, { onEvent, onOpen, onLost, onAlive, signal, resumeAfter = () => 0 }) {
   /** @param {StreamEvent} event */
   const receive = (event) => {
     tries = 0;
-    if (event.seq) last = event.seq;
-    else if (event.type === "stream.reset") last = 0;
     onEvent(event);
   };
   let tries = 0;
@@ -50,7 +48,7 @@ export async function followFeed(api, path, { onEvent, onOpen, onLost, onAlive, 
     const releaseSlot = await acquireSlot();
     const connection = new Connection(signal, !releaseSlot);
     try {
-      const reply = await connection.open(api, path, last);
+      const reply = await connection.open(api, path, resumeAfter());
       if (reply.status === 204 || !reply.body) return;
       onOpen?.(reply);
       if (await connection.read(reply.body, receive, onAlive)) return;

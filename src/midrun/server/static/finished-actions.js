@@ -5,7 +5,7 @@ import { copyToClipboard } from "./store-element.js";
 import { html } from "./template.js";
 
 /** @typedef {import("./controls.js").MidrunControls} MidrunControls */
-/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./run-store.js").Run} Run */
 
 /** @param {MidrunControls} bar @param {Run} run */
 export function renderFinishedActions(bar, run) {

@@ -93,7 +93,7 @@ export function formatCapValue(name, value) {
   return Math.round(value).toLocaleString("en");
 }
 
-/** By look of a status line: tone and border of the badge. Its icon has the name of the look. */
+/** By style of a status line: tone and border of the badge. Its icon has the name of the style. */
 export const STATUS_STYLES = /** @type {Record<string, [string, string]>} */ ({
   queued: ["dim", "dashed"],
   running: ["run", "solid"],
@@ -109,7 +109,7 @@ export const STATUS_STYLES = /** @type {Record<string, [string, string]>} */ ({
   lost: ["fg", "dashed"],
 });
 
-/** By `look` of a plan item or a call: its label, its tone and its icon. */
+/** By `style` of a plan item or a call: its label, its tone and its icon. */
 export const STEP_STYLES = /** @type {Record<string, [string, string, string]>} */ ({
   queued: ["Queued", "dim", "queued"],
   running: ["Running", "run", "running"],

@@ -11,7 +11,7 @@ import { theme } from "./theme.js";
 import { html } from "./template.js";
 
 /** @typedef {import("./runs-store.js").RunsStore} RunsStore */
-/** @typedef {import("./runs-store.js").Halt} Halt */
+/** @typedef {import("./types.js").HaltRecord} Halt */
 
 /** Return the runs that a scope covers, in words. @param {string} scope */
 function formatScope(scope) {

@@ -6,7 +6,7 @@ import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
 
-/** @typedef {import("./types.js").HeldTopic} HeldTopic */
+/** @typedef {import("./types.js").FrameView} HeldTopic */
 
 export class HeldTopics extends StoreElement {
   static ignoresLive = true;
@@ -54,7 +54,7 @@ export class HeldTopics extends StoreElement {
     return html`<li>
       <span>${number}. <b>${topic.goal}</b></span>
       <span class="dim">
-        held at ${topic.place}, for ${age}${isStale ? "; going back would be a reconstruction" : ""}
+        held at ${topic.position}, for ${age}${isStale ? "; going back would be a reconstruction" : ""}
       </span>
       ${mayAct
         ? html`<span class="row">
@@ -75,9 +75,8 @@ export class HeldTopics extends StoreElement {
     await this.attempt(() =>
       action === "resume"
         ? store.send(`${path}/resume`)
-        : store.api.delete(`${store.path}/${path}`),
+        : store.showReply(store.api.delete(`${store.path}/${path}`)),
     );
-    store.refresh();
   }
 }
 

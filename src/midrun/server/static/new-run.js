@@ -13,7 +13,7 @@ import { theme } from "./theme.js";
 import { html } from "./template.js";
 
 /** @typedef {import("./runs-store.js").RunsStore} RunsStore */
-/** @typedef {import("./runs-store.js").Agent} Agent */
+/** @typedef {import("./types.js").AgentLine} Agent */
 
 const DRAFT_NAME = "new run";
 

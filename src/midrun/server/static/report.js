@@ -144,16 +144,16 @@ export class ReportPanel extends StoreElement {
 /**
  * Tell whether the report is shown: always after a cancel; after completion, if the run held
  * resources.
- * @param {import("./types.js").Run} run @param {Report} report
+ * @param {import("./run-store.js").Run} run @param {Report} report
  */
 function hasContent(run, report) {
   if (run.phase === "cancelled") return true;
   return run.phase === "completed" && report.released.length + report.still_held.length > 0;
 }
 
-/** Render the plan items that are done, then the calls. @param {import("./types.js").Run} run @param {Report} report */
-function renderKept({ rows }, { done }) {
-  const items = rows.filter(({ look }) => look === "done").map(({ text }) => html`${text}`);
+/** Render the plan items that are done, then the calls. @param {import("./run-store.js").Run} run @param {Report} report */
+function renderKept({ plan_rows }, { done }) {
+  const items = plan_rows.filter(({ style }) => style === "done").map(({ text }) => html`${text}`);
   return [...items, ...renderCalls(done)];
 }
 

@@ -2,9 +2,10 @@
 /**
  * The run store: the state of one run, shared by all elements of a page that show it.
  *
- * Each run has one store with one feed. The store loads the run's view, then follows the feed from
- * there. An event is only a reason to load the view again: nothing here computes the meaning of a
- * run. Elements show the view that the server sent last, and how long ago that was.
+ * Each run has one store with one feed, which brings everything: the entries of the journal, the
+ * view of the run with the viewer's overlay whenever one of them changes, and the turns that are
+ * new or have changed. The reply to a control has the view, too. Nothing here computes the meaning
+ * of a run, and nothing is fetched again: elements show the newest view that the server has sent.
  *
  * Between two entries the feed brings deltas of a streamed reply. They are collected in `live` and
  * dropped once the finished reply is among the turns.
@@ -13,9 +14,15 @@ import { Api, DEFAULT_BASE, Problem, formatEtag } from "./api.js";
 import { followFeed } from "./feed.js";
 import { Turns } from "./turns.js";
 
-/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./types.js").RunView} RunView */
+/** @typedef {import("./types.js").RunOverlay} RunOverlay */
 /** @typedef {import("./types.js").FeedEvent} FeedEvent */
 /** @typedef {import("./types.js").Delta} Delta */
+/** @typedef {import("./types.js").AskView & {ref: string, may_decide: boolean}} Ask */
+/**
+ * A run as the viewer sees it: the overlay is laid over the view.
+ * @typedef {Omit<RunView, keyof RunOverlay | "asks"> & RunOverlay & {asks: Ask[]}} Run
+ */
 /** @typedef {"connecting" | "live" | "lost" | "ended" | "refused"} Connection */
 /**
  * The part of a reply that a model call has streamed so far. The call started at the entry
@@ -23,17 +30,12 @@ import { Turns } from "./turns.js";
  * @typedef {{text: string, thinking: string, tool: string, isPartial: boolean, since: number}} LiveReply
  */
 
-/** How many events are loaded at first; earlier ones on request. */
-export const EVENT_PAGE_SIZE = 300;
-/** How often the view of a driven run is loaded without an event: a lost worker appends none. */
-const POLL_INTERVAL_MS = 5_000;
-/** A run at rest is polled at every fourth interval. */
-const IDLE_POLL_DIVISOR = 4;
-/** Delays before a failed load of the view is tried again; the last one repeats. */
-const RETRY_DELAYS_MS = [300, 1000, 2000, 5000];
+/** How often the feed of a cancelled run is opened again: its undo may be retried from elsewhere. */
+const RESIDUE_POLL_MS = 5_000;
+/** The delay before a failed load of the report is tried again. */
+const REPORT_RETRY_MS = 2_000;
 /** How far the clock may be ahead: it ran on while the news of a stop was on its way. */
 const CLOCK_AHEAD_MAX_S = 10;
-const DRIVEN_PHASES = new Set(["queued", "running", "pausing", "cancelling"]);
 const FINISHED_PHASES = new Set(["cancelled", "completed"]);
 
 /** @type {Map<string, RunStore>} */
@@ -82,15 +84,15 @@ export class RunStore extends EventTarget {
   unresponsiveCalls = new Set();
   #userCount = 0;
   #key;
-  #loadedAt = 0; // when the view was loaded, by our clock
+  #shownAt = 0; // when the view was received, by our clock
   #shownElapsed = 0; // seconds that the clock has shown last
   #skew = 0; // milliseconds that the server's clock is ahead of ours
   #closing = new AbortController();
-  #isLoading = false;
-  #isStale = false; // the view must be loaded again after the load that is under way
-  #failedLoads = 0; // since the last load that succeeded
+  /** @type {RunView | null} the view as the feed has sent it; replies may bring newer ones */
+  #fedView = null;
   #isChangePending = false;
-  #firstSeq = 0; // seq of the first view; later events are new to the page
+  #requestedReportSeq = -1;
+  #firstSeq = Infinity; // seq of the first view; later events are new to the page
   /** @type {Set<string>} calls that have ended; their turn may not be loaded yet */
   #endedCalls = new Set();
 
@@ -117,7 +119,7 @@ export class RunStore extends EventTarget {
     const run = this.run;
     if (!run) return 0;
     const isTicking = run.working && this.connection === "live";
-    const elapsed = run.elapsed + (isTicking ? (Date.now() - this.#loadedAt) / 1000 : 0);
+    const elapsed = run.elapsed + (isTicking ? (Date.now() - this.#shownAt) / 1000 : 0);
     // When a run stops, our clock has run on until we hear of it. It must not visibly go back, so
     // it waits until the true value has caught up. A larger difference is a correction.
     const ahead = this.#shownElapsed - elapsed;
@@ -133,26 +135,41 @@ export class RunStore extends EventTarget {
   }
 
   /**
-   * Send a control. Its effect comes with the next view.
+   * Send a control to the run.
    * @param {string} verb @param {object} [body] @param {{ifSeen?: boolean}} [options] `ifSeen`:
    *   refuse it if another control was sent since the view that is shown
    */
-  async send(verb, body = {}, { ifSeen = false } = {}) {
-    const ifMatch = ifSeen && this.run ? formatEtag(this.run) : undefined;
-    try {
-      return await this.api.post(`${this.path}/${verb}`, body, { ifMatch });
-    } finally {
-      this.refresh();
-    }
+  send(verb, body = {}, { ifSeen = false } = {}) {
+    return this.showReply(this.api.post(`${this.path}/${verb}`, body, { ifMatch: ifSeen ? this.etag : undefined }));
+  }
+
+  /** Decide an ask. @param {Ask} ask @param {object} body @param {{ifSeen?: boolean}} [options] as `send` */
+  decide(ask, body, { ifSeen = false } = {}) {
+    return this.showReply(this.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: ifSeen ? this.etag : undefined }));
   }
 
   /** Withdraw a redirect or message that has not been applied. @param {number} seq */
-  async withdraw(seq) {
-    try {
-      return await this.api.delete(`${this.path}/commands/cmd_${seq}`);
-    } finally {
-      this.refresh();
+  withdraw(seq) {
+    return this.showReply(this.api.delete(`${this.path}/commands/cmd_${seq}`));
+  }
+
+  /** Show the run of a control's reply, and return the reply. @param {Promise<any>} request */
+  async showReply(request) {
+    const reply = await request.catch((error) => {
+      // The session has ended: the feed does not notice it before its next connection.
+      if (error instanceof Problem && error.status === 401) this.#refuse(error);
+      throw error;
+    });
+    if (reply?.overlay && reply.run.run_id === this.id) {
+      this.#show(reply.run, reply.overlay);
+      this.#followAgain();
     }
+    return reply;
+  }
+
+  /** The entity tag of the view that is shown. */
+  get etag() {
+    return this.run ? formatEtag(this.run) : undefined;
   }
 
   /** Load the events before those that are known. */
@@ -166,66 +183,48 @@ export class RunStore extends EventTarget {
 
   // ── the view ────────────────────────────────────────────────────────────────
 
-  /** Load the view again soon. Requests that come meanwhile are answered by one more load. */
-  refresh() {
-    this.#isStale = true;
-    if (this.#isLoading || this.#closing.signal.aborted) return;
-    this.#isLoading = true;
-    nextFrame(async () => {
-      try {
-        while (this.#isStale && !this.#closing.signal.aborted) {
-          this.#isStale = false;
-          const startedAt = performance.now();
-          await this.#loadView();
-          this.#failedLoads = 0;
-          // The view of a long run costs the server time; load it at most half of the time.
-          await sleep(performance.now() - startedAt);
-        }
-      } catch (error) {
-        if (!(error instanceof Problem)) throw error;
-        if (isRefusal(error)) this.#refuse(error);
-        else this.#retryLoad();
-      } finally {
-        this.#isLoading = false;
-      }
-    });
-  }
-
-  /** Load the view again after a delay. The feed may have ended, so no event would cause it. */
-  #retryLoad() {
-    const delay = RETRY_DELAYS_MS[Math.min(this.#failedLoads++, RETRY_DELAYS_MS.length - 1)];
-    setTimeout(() => this.refresh(), delay);
-  }
-
-  async #loadView() {
-    const run = /** @type {Run} */ (await this.api.get(`${this.path}/seen`));
-    const isOlder = this.run && run.seq < this.run.seq; // replies may overtake each other
-    if (!isOlder) {
-      // Each turn names its plan item, so a changed plan changes old turns as well.
-      if (this.run && planTexts(run) !== planTexts(this.run)) this.turns.invalidate();
-      this.run = run;
-      this.#loadedAt = Date.now();
-      this.#skew = Date.parse(run.now) - this.#loadedAt;
-      this.heardAt = this.now;
-      this.#dropStaleLive(run);
-      this.#notifyChange(); // the requests below may fail or take long; the view is shown before
-    }
-    this.#followAgain();
-    // A streamed reply stays until its turn is loaded: no text vanishes in between. Calls that end
-    // during the load are not in `ended`; the next load removes them.
-    const ended = [...this.#endedCalls];
-    await this.turns.update(run.turns);
-    for (const call of ended) {
-      if (this.#endedCalls.delete(call)) this.live.delete(call); // else it was started again
-    }
-    if (FINISHED_PHASES.has(run.phase) && this.reportSeq < run.seq) {
-      this.report = await this.api.get(`${this.path}/report`);
-      this.reportSeq = run.seq;
-    }
+  /** Show a view, unless a newer one is shown: a reply and the feed may overtake each other. @param {RunView} view @param {RunOverlay} overlay */
+  #show(view, overlay) {
+    const { run } = this;
+    const isOlder = run && (view.seq < run.seq || (view.seq === run.seq && overlay.now < run.now));
+    if (isOlder) return;
+    this.run = layOver(view, overlay);
+    this.#shownAt = Date.now();
+    this.#skew = Date.parse(overlay.now) - this.#shownAt;
+    this.heardAt = this.now;
+    if (FINISHED_PHASES.has(view.phase) && this.reportSeq < view.seq) void this.#loadReport(view.seq);
     this.#notifyChange();
   }
 
-  /** Drop live replies of calls that are not in flight, and whose end no event reports. @param {Run} run */
+  /** @param {import("./types.js").RunUpdate} update */
+  #onUpdate({ seq, run, overlay, turns }) {
+    const view = { .../** @type {RunView} */ (this.#fedView), ...run };
+    if (!this.#fedView) this.#firstSeq = Math.min(this.#firstSeq, seq);
+    this.#fedView = view;
+    this.turns.update(turns, view.turns);
+    // The update has the turns of all calls that have ended, so nothing vanishes in between.
+    for (const call of this.#endedCalls) this.live.delete(call);
+    this.#endedCalls.clear();
+    this.#dropStaleLive(view);
+    this.#show(view, overlay);
+  }
+
+  /** @param {number} seq of the run */
+  async #loadReport(seq) {
+    if (this.#requestedReportSeq >= seq) return;
+    this.#requestedReportSeq = seq;
+    try {
+      this.report = await this.api.get(`${this.path}/report`);
+      this.reportSeq = seq;
+      this.#notifyChange();
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      this.#requestedReportSeq = -1;
+      if (!isRefusal(error)) setTimeout(() => void this.#loadReport(seq), REPORT_RETRY_MS);
+    }
+  }
+
+  /** Drop live replies of calls that are not in flight, and whose end no event reports. @param {RunView} run */
   #dropStaleLive(run) {
     const inFlight = new Set(run.in_flight.map((call) => call.id));
     for (const [call, reply] of this.live) {
@@ -242,56 +241,48 @@ export class RunStore extends EventTarget {
 
   // ── the feed ────────────────────────────────────────────────────────────────
 
-  async #start() {
-    const signal = this.#closing.signal;
+  #start() {
+    void this.#follow();
+    const timer = setInterval(() => {
+      const hasResidue = this.run?.controls.pause.command === "retry_undo";
+      if (this.connection === "ended" && hasResidue && !document.hidden) void this.#follow();
+    }, RESIDUE_POLL_MS);
+    this.#closing.signal.addEventListener("abort", () => clearInterval(timer));
+  }
+
+  /** Follow the feed until the server ends it. */
+  async #follow() {
+    const { signal } = this.#closing;
     try {
-      for (let tries = 0; !this.run && !signal.aborted; tries++) await this.#loadFirstView(tries);
-      if (signal.aborted) return;
-      this.#firstSeq = this.run?.seq ?? 0;
-      this.#startPolling();
-      await this.#follow(Math.max(0, this.#firstSeq - EVENT_PAGE_SIZE));
+      await followFeed(this.api, `${this.path}/events?view=true`, {
+        onEvent: (event) => this.#onStreamEvent(event),
+        onOpen: () => this.#onOpen(),
+        onLost: () => this.#onLost(),
+        onAlive: () => (this.heardAt = this.now),
+        resumeAfter: () => this.#fedView?.seq ?? 0,
+        signal,
+      });
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       this.#refuse(error);
+      return;
     }
-  }
-
-  /** Follow the feed until the server ends it. @param {number} last seq of the last known entry */
-  async #follow(last) {
-    const { signal } = this.#closing;
-    await followFeed(this.api, `${this.path}/events`, {
-      onEvent: (event) => this.#onStreamEvent(event),
-      onOpen: () => this.#onOpen(),
-      onLost: () => this.#onLost(),
-      onAlive: () => (this.heardAt = this.now),
-      signal,
-      last,
-    });
-    if (!signal.aborted) this.#onFeedEnd();
+    if (signal.aborted) return;
+    this.connection = "ended";
+    this.#notifyChange();
   }
 
   /** Follow the feed again where a finished run has new entries: its undo was retried. */
   #followAgain() {
-    const last = this.events.at(-1)?.seq ?? 0;
-    if (this.connection !== "ended" || !this.run || this.run.seq <= last) return;
+    if (this.connection !== "ended" || !this.run || this.run.seq <= (this.#fedView?.seq ?? 0)) return;
     this.connection = "connecting";
-    this.#follow(last).catch((error) => this.#refuse(error));
-  }
-
-  /** @param {number} tries */
-  async #loadFirstView(tries) {
-    try {
-      await this.#loadView();
-    } catch (error) {
-      if (!(error instanceof Problem) || isRefusal(error)) throw error;
-      this.#onLost();
-      await sleep(Math.min(300 * 2 ** tries, 5000));
-    }
+    void this.#follow();
   }
 
   /** @param {import("./feed.js").StreamEvent} event */
   #onStreamEvent({ type, seq, data }) {
-    if (type === "stream.reset") this.events = [];
+    if (type === "stream.reset") this.#reset();
+    else if (type === "run.updated") this.#onUpdate(data);
     else if (seq) this.#onEntry(data);
     else if (data) this.#onDelta(type, data);
   }
@@ -300,10 +291,7 @@ export class RunStore extends EventTarget {
     const wasLost = this.connection === "lost";
     this.connection = "live";
     this.problem = null;
-    if (wasLost) {
-      this.dispatchEvent(new Event("reconnected"));
-      this.refresh();
-    }
+    if (wasLost) this.dispatchEvent(new Event("reconnected"));
     this.#notifyChange();
   }
 
@@ -313,9 +301,12 @@ export class RunStore extends EventTarget {
     this.#notifyChange();
   }
 
-  #onFeedEnd() {
-    this.connection = "ended";
-    this.refresh();
+  /** Forget everything: the journal is shorter than the part of it that we have. */
+  #reset() {
+    this.events = [];
+    this.turns.clear();
+    this.live.clear();
+    this.#fedView = this.run = null;
   }
 
   /** @param {FeedEvent} event */
@@ -337,11 +328,8 @@ export class RunStore extends EventTarget {
       this.#endedCalls.add(call);
       this.notes.delete(call);
       this.unresponsiveCalls.delete(call);
-    } else if (/^(undo|call\.settled|call\.late|run\.cancel)/.test(event.type)) {
-      this.turns.invalidate(); // these change the look of calls in old turns
     }
     this.dispatchEvent(new CustomEvent("event", { detail: event }));
-    this.refresh();
     this.#notifyChange();
   }
 
@@ -365,20 +353,6 @@ export class RunStore extends EventTarget {
     this.#notifyChange();
   }
 
-  /** Load the view at intervals, for changes that append no entry: a lost worker, a halt. */
-  #startPolling() {
-    let count = 0;
-    const timer = setInterval(() => {
-      const { run, connection } = this;
-      const isDriven = connection === "live" && run && DRIVEN_PHASES.has(run.phase);
-      const isIdleTurn = connection === "live" && ++count % IDLE_POLL_DIVISOR === 0;
-      // The feed of a cancelled run has ended, but its undo may be retried from elsewhere.
-      const hasResidue = connection === "ended" && run?.controls.pause.command === "retry_undo";
-      if ((isDriven || isIdleTurn || hasResidue) && !document.hidden) this.refresh();
-    }, POLL_INTERVAL_MS);
-    this.#closing.signal.addEventListener("abort", () => clearInterval(timer));
-  }
-
   /** Emit "change", at most once per frame. */
   #notifyChange() {
     if (this.#isChangePending) return;
@@ -390,18 +364,20 @@ export class RunStore extends EventTarget {
   }
 }
 
-/** Return the texts of a plan's items in a comparable form, without their progress. @param {Run} run */
-const planTexts = ({ rows }) => JSON.stringify(rows.map(({ text }) => text));
+/** Return a run as the viewer sees it. @param {RunView} view @param {RunOverlay} overlay @returns {Run} */
+function layOver(view, overlay) {
+  const asks = view.asks.map((ask) => ({
+    ...ask,
+    ref: `${view.run_id}-${ask.id}`,
+    may_decide: overlay.decidable_asks.includes(ask.id),
+  }));
+  return { ...view, ...overlay, asks };
+}
 
 /** Call back before the next paint; hidden tabs do not paint, so after 100 ms there. @param {() => void} callback */
 function nextFrame(callback) {
   if (document.hidden) setTimeout(callback, 100);
   else requestAnimationFrame(() => callback());
-}
-
-/** @param {number} ms */
-function sleep(ms) {
-  return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
 /** Tell whether the server refuses the request for good; 429 asks to come back later. @param {Problem} problem */

@@ -23,7 +23,7 @@ import "./thread.js";
 import "./timeline.js";
 import { html } from "./template.js";
 
-/** By look: the symbol in the page's title. */
+/** By style: the symbol in the page's title. */
 const TITLE_SYMBOLS = /** @type {Record<string, string>} */ ({
   queued: "○",
   running: "▶",
@@ -145,13 +145,13 @@ export class MidrunRun extends StoreElement {
     if (this.store?.problem?.status === 401) this._emit("midrun-signed-out", "");
     const run = this.view;
     if (!run) return;
-    const { look, word } =
-      this.store?.connection === "lost" ? { look: "lost", word: "Connection lost" } : run.sign;
-    const title = `${TITLE_SYMBOLS[look] ?? ""} ${word} — ${run.task.split("\n")[0]}`;
+    const { style, word } =
+      this.store?.connection === "lost" ? { style: "lost", word: "Connection lost" } : run.status;
+    const title = `${TITLE_SYMBOLS[style] ?? ""} ${word} — ${run.task.split("\n")[0]}`;
     if (title !== this._title) this._emit("midrun-title", title);
     this._title = title;
     if (this._newsDetector.isNews(run.run_id, run.phase, run.reason === "cap")) {
-      this._emit("midrun-news", { run: run.run_id, word: run.sign.word, task: run.task });
+      this._emit("midrun-news", { run: run.run_id, word: run.status.word, task: run.task });
     }
   }
 

@@ -32,7 +32,7 @@ const PHASE_ORDER = ["paused", "halted", "pausing", "cancelling", "running", "qu
 /** @type {Record<FilterName, {label: string, fits: (row: RunRow) => boolean}>} */
 const FILTERS = {
   all: { label: "All", fits: () => true },
-  attention: { label: "Needs you", fits: ({ work }) => work.yours },
+  attention: { label: "Needs you", fits: ({ needs_you }) => needs_you },
   running: { label: "Running", fits: hasPhase("queued", "running", "pausing", "cancelling") },
   paused: { label: "Paused", fits: hasPhase("paused", "halted") },
   finished: { label: "Finished", fits: hasPhase("completed", "cancelled", "failed") },
@@ -94,9 +94,9 @@ export class MidrunRuns extends FocusElement {
     const count = store.rows.filter(FILTERS.attention.fits).length;
     const title = count ? `(${count}) Runs` : "Runs";
     if (title !== this._title) this.#emit("midrun-title", (this._title = title));
-    for (const { run_id, phase, attention, parent, task, work } of store.rows) {
+    for (const { run_id, phase, attention, parent, task, status } of store.rows) {
       if (!parent && this._newsDetector.isNews(run_id, phase, attention === "cap")) {
-        this.#emit("midrun-news", { run: run_id, word: work.sign.word, task });
+        this.#emit("midrun-news", { run: run_id, word: status.word, task });
       }
     }
   }
@@ -265,13 +265,13 @@ export class MidrunRuns extends FocusElement {
   /** @param {RunRow} row */
   #renderRow(row) {
     const store = /** @type {RunsStore} */ (this._store);
-    const { look, word, note, by } = row.work.sign;
-    const [tone, border] = STATUS_STYLES[look] ?? ["dim", "solid"];
+    const { style, word, note, by } = row.status;
+    const [tone, border] = STATUS_STYLES[style] ?? ["dim", "solid"];
     const problem = this._problems.get(row.run_id);
     return html`<tr data-run=${row.run_id}>
       <td class="state">
         <span class="badge" data-tone=${tone} data-border=${border}>
-          ${icon(look, look === "running")}${formatStatus(word, by, store.session.name)}
+          ${icon(style, style === "running")}${formatStatus(word, by, store.session.name)}
         </span>
         <div class="note dim">${note}</div>
       </td>
@@ -282,33 +282,33 @@ export class MidrunRuns extends FocusElement {
       </td>
       <td class="mono" data-label="Elapsed">${formatClock(store.elapsed(row))}</td>
       <td class="mono" data-label="Step">${formatStep(row)}</td>
-      <td class="mono" data-label="Cost">${formatMoney(row.work.cost_usd)}</td>
+      <td class="mono" data-label="Cost">${formatMoney(row.cost_usd)}</td>
       <td class="action">${this.#renderQuickAction(row)}</td>
     </tr>`;
   }
 
   /** Render the one button of a row: answer, pause or resume. @param {RunRow} row */
   #renderQuickAction(row) {
-    const { quick } = row.work;
+    const { button } = row;
     const isAsking = row.phase === "waiting" && row.attention === "ask";
-    if (isAsking && row.work.yours) {
+    if (isAsking && row.needs_you) {
       const name = `Answer: ${row.task}`;
       return html`<a class="button" aria-label=${name} href=${`${this.base}/runs/${row.run_id}`}>Answer…</a>`;
     }
-    const role = Object.keys(quick.caps).length ? "operator" : "user"; // only operators raise caps
-    const isOffered = quick.command === "pause" || quick.command === "resume";
-    if (!quick.enabled || !isOffered || !this._store?.hasRole(role)) return nothing;
+    const role = Object.keys(button.caps).length ? "operator" : "user"; // only operators raise caps
+    const isOffered = button.command === "pause" || button.command === "resume";
+    if (!button.enabled || !isOffered || !this._store?.hasRole(role)) return nothing;
     const shown = this._labels.get(row.run_id);
-    if (shown?.label !== quick.label) {
+    if (shown?.label !== button.label) {
       const at = shown ? performance.now() : -PRESS_DELAY_MS; // the first label counts at once
-      this._labels.set(row.run_id, { label: quick.label, at });
+      this._labels.set(row.run_id, { label: button.label, at });
     }
     return html`<button
-      title=${quick.consequence}
-      aria-label=${`${quick.label}: ${row.task}`}
+      title=${button.consequence}
+      aria-label=${`${button.label}: ${row.task}`}
       @click=${() => this.#pressQuickAction(row)}
     >
-      ${quick.label}
+      ${button.label}
     </button>`;
   }
 
@@ -318,7 +318,7 @@ export class MidrunRuns extends FocusElement {
     if (shown && performance.now() - shown.at < PRESS_DELAY_MS) return;
     this._problems.delete(row.run_id);
     try {
-      await this._store?.sendCommand(row, row.work.quick);
+      await this._store?.sendCommand(row, row.button);
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       this._problems.set(row.run_id, error);
@@ -360,10 +360,10 @@ function rankOf(row) {
 const compareRows = (a, b) => rankOf(a) - rankOf(b) || b.started_at.localeCompare(a.started_at);
 
 /** Shorten "step 4 of 7" to "4/7"; during a side question the plan is held there. @param {RunRow} row */
-function formatStep({ step, work }) {
-  const [, at, total] = /^step (\d+) of (\d+)$/.exec(work.place) ?? [];
+function formatStep({ step, position, plan_held }) {
+  const [, at, total] = /^step (\d+) of (\d+)$/.exec(position) ?? [];
   if (!at) return String(step);
-  return work.plan_held ? `held at ${at}/${total}` : `${at}/${total}`;
+  return plan_held ? `held at ${at}/${total}` : `${at}/${total}`;
 }
 
 customElements.define("midrun-runs", MidrunRuns);

@@ -2,29 +2,23 @@
 /**
  * The runs store: the list of one server's runs, shared by all elements of a page that show it.
  *
- * It has one feed, which sends a row whenever it changes. Runs that are not finished are also
- * loaded at intervals, because a lost worker changes the status of its runs without an entry.
+ * It has one feed, which sends a row whenever it changes. When a worker is lost or a halt is set,
+ * the status of runs changes without an entry; the feed says so, and their rows are loaded.
  */
 import { Api, Problem } from "./api.js";
 import { followFeed } from "./feed.js";
 
 /** @typedef {import("./types.js").Button} Button */
-/** @typedef {import("./types.js").StatusLine} StatusLine */
-/** @typedef {{elapsed: number, working: boolean, cost_usd: number, place: string,
- *   plan_held: boolean, yours: boolean, sign: StatusLine, quick: Button}} Work */
-/** @typedef {{run_id: string, phase: string, agent: string, task: string, parent: string, labels: string[],
- *   attention: string, asks: number, step: number, driven: boolean, seq: number,
- *   started_at: string, changed_at: string, work: Work}} RunRow */
-/** @typedef {{scope: string, by: string, reason: string, at: string}} Halt */
-/** @typedef {{name: string, tools: string[], stop: string}} Agent */
-/** @typedef {{name: string, role: string}} Session */
+/** @typedef {import("./types.js").RunListItem} RunRow */
 
 /** In order of their rights. */
 const ROLES = ["viewer", "user", "operator"];
 const UNFINISHED = "queued,running,pausing,paused,waiting,cancelling,failed,halted";
 const UNFINISHED_PHASES = new Set(UNFINISHED.split(","));
+const IDS_MAX = 50; // ids in one request
 const PAUSES_AT_ONCE = 8; // requests in flight while all runs are paused
-const POLL_INTERVAL_MS = 10_000;
+/** A tab without a feed of its own opens one for moments; it loads old runs at this interval. */
+const RELOAD_INTERVAL_MS = 10_000;
 
 /** @type {Map<string, RunsStore>} */
 const stores = new Map();
@@ -48,14 +42,15 @@ export class RunsStore extends EventTarget {
     this.isSignedOut = false;
     /** When the connection was lost; null while the feed is open. @type {Date | null} */
     this.lostAt = null;
-    /** @type {Halt[]} */
+    /** @type {import("./types.js").HaltRecord[]} */
     this.halts = [];
-    /** @type {Session} */
+    /** @type {import("./types.js").SessionActor} */
     this.session = { name: "", role: "" };
     /** The cursor of the next page of older runs; "" if there is none. */
     this.olderCursor = "";
     this._key = key;
     this._userCount = 0;
+    this._reloadAt = 0;
     this._closing = new AbortController();
     /** With the time of receipt, in `performance.now()` terms. @type {Map<string, {row: RunRow, at: number}>} */
     this._rows = new Map();
@@ -78,16 +73,16 @@ export class RunsStore extends EventTarget {
   }
 
   /** Return the seconds that a run has been at work; they stand still while the connection is lost. @param {RunRow} row */
-  elapsed({ run_id, work }) {
+  elapsed({ run_id, elapsed, working }) {
     const receivedAt = this._rows.get(run_id)?.at ?? 0;
-    const isTicking = work.working && !this.lostAt;
-    return work.elapsed + (isTicking ? (performance.now() - receivedAt) / 1000 : 0);
+    const isTicking = working && !this.lostAt;
+    return elapsed + (isTicking ? (performance.now() - receivedAt) / 1000 : 0);
   }
 
   /** Return the runs that can be paused now; child runs are paused with their parents. */
   pausableRows() {
     return this.rows.filter(
-      ({ parent, work: { quick } }) => !parent && quick.enabled && quick.command === "pause",
+      ({ parent, button }) => !parent && button.enabled && button.command === "pause",
     );
   }
 
@@ -115,7 +110,7 @@ export class RunsStore extends EventTarget {
     return refusedCount;
   }
 
-  /** Return the agents whose runs can be started. @returns {Promise<Agent[]>} */
+  /** Return the agents whose runs can be started. @returns {Promise<import("./types.js").AgentLine[]>} */
   async loadAgents() {
     return (await this.api.get("/v1/agents")).items;
   }
@@ -139,7 +134,6 @@ export class RunsStore extends EventTarget {
 
   async #follow() {
     const { signal } = this._closing;
-    const polling = setInterval(() => this.#poll(), POLL_INTERVAL_MS);
     try {
       await followFeed(this.api, "/v1/events", {
         onEvent: (event) => this.#onStreamEvent(event),
@@ -151,8 +145,6 @@ export class RunsStore extends EventTarget {
       if (!(error instanceof Problem)) throw error;
       this.isSignedOut = error.status === 401;
       this.#onLost();
-    } finally {
-      clearInterval(polling);
     }
   }
 
@@ -161,8 +153,8 @@ export class RunsStore extends EventTarget {
     if (this.lostAt) this.dispatchEvent(new Event("reconnected"));
     this.lostAt = null;
     this.loadHalts().catch(ignore);
-    if (isPoll) return; // the feed's snapshot has the changed rows
-    this.#loadSession().catch(ignore);
+    if (isPoll && performance.now() < this._reloadAt) return; // the feed's snapshot has the newest rows
+    if (!isPoll) this.#loadSession().catch(ignore);
     this.#loadUnfinished().catch(ignore);
   }
 
@@ -171,12 +163,9 @@ export class RunsStore extends EventTarget {
     this.#notifyChange();
   }
 
-  #poll() {
-    if (!this.lostAt && !document.hidden) this.#loadUnfinished().catch(ignore);
-  }
-
   /** Load all runs that are not finished, however long ago they started. */
   async #loadUnfinished() {
+    this._reloadAt = performance.now() + RELOAD_INTERVAL_MS;
     let cursor = "";
     const unfinished = new Set();
     do {
@@ -190,23 +179,11 @@ export class RunsStore extends EventTarget {
     const finished = this.rows.filter(
       ({ run_id, phase }) => UNFINISHED_PHASES.has(phase) && !unfinished.has(run_id),
     );
-    for (const row of finished) this.#store([await this.#loadRow(row)]);
+    for (let at = 0; at < finished.length; at += IDS_MAX) {
+      const ids = finished.slice(at, at + IDS_MAX).map(({ run_id }) => run_id);
+      this.#store((await this.api.get(`/v1/runs?run=${ids.join(",")}`)).items);
+    }
     this.#notifyChange();
-  }
-
-  /** Return a row with the current view of its run. @param {RunRow} row @returns {Promise<RunRow>} */
-  async #loadRow(row) {
-    /** @type {import("./types.js").Run} */
-    const run = await this.api.get(`/v1/runs/${row.run_id}/seen`);
-    const { phase, seq, changed_at, elapsed, working, place, plan_held, sign, asks } = run;
-    const residue = run.controls.pause.command === "retry_undo" ? "residue" : "";
-    const isUnfinished = UNFINISHED_PHASES.has(phase);
-    const attention = isUnfinished ? row.attention : residue;
-    const yours = isUnfinished ? row.work.yours : residue !== "" && run.role !== "viewer";
-    const quick = run.controls.pause;
-    const cost_usd = run.usage.cost_usd;
-    const work = { elapsed, working, cost_usd, place, plan_held, yours, sign, quick };
-    return { ...row, phase, seq, changed_at, attention, asks: asks.length, work };
   }
 
   /** @param {import("./feed.js").StreamEvent} event */
@@ -218,7 +195,9 @@ export class RunsStore extends EventTarget {
       this.#store([data]);
     } else if (type === "halts.changed") {
       this.loadHalts().catch(ignore);
-      this.#poll(); // the status of runs without a worker changes without an entry
+      this.#loadUnfinished().catch(ignore);
+    } else if (type === "workers.changed") {
+      this.#loadUnfinished().catch(ignore);
     }
   }
 

@@ -22,10 +22,10 @@ export const style = css`
   li + li {
     border-top: 1px solid var(--line);
   }
-  li[data-look="running"] {
+  li[data-style="running"] {
     background: color-mix(in srgb, var(--run) 7%, var(--bg));
   }
-  li[data-look="needs_you"] {
+  li[data-style="needs_you"] {
     background: color-mix(in srgb, var(--wait) 9%, var(--bg));
   }
   .head {
@@ -64,7 +64,7 @@ export const style = css`
     color: var(--dim);
     text-decoration: line-through;
   }
-  .look {
+  .style {
     display: inline-flex;
     align-items: center;
     gap: 6px;
@@ -179,7 +179,7 @@ export const style = css`
     .head {
       grid-template-columns: minmax(0, 1fr) auto;
     }
-    .head .look {
+    .head .style {
       grid-column: 1;
     }
     .head .title {

@@ -10,25 +10,25 @@ import { AutoScroll } from "./auto-scroll.js";
 import { style } from "./steps-style.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { hasContent, renderLiveReply, renderLook, renderTurn, visibleCalls } from "./turn-parts.js";
+import { hasContent, renderLiveReply, renderStyle, renderTurn, visibleCalls } from "./turn-parts.js";
 import { html } from "./template.js";
 
-/** @typedef {import("./types.js").Turn} Turn */
-/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./types.js").TurnView} Turn */
+/** @typedef {import("./run-store.js").Run} Run */
 /** @typedef {import("./types.js").FeedEvent} FeedEvent */
-/** @typedef {import("./types.js").PlanItem} PlanItem */
+/** @typedef {import("./types.js").PlanRow} PlanItem */
 /** @typedef {import("./run-store.js").LiveReply} LiveReply */
 /**
- * One row of the list: a plan item, a step without a plan, or a message, which has no look.
+ * One row of the list: a plan item, a step without a plan, or a message, which has no style.
  * `was` is the item's text before a redirect replaced it.
- * @typedef {{key: string, title: string, look: string, tool: string, turns: Turn[],
+ * @typedef {{key: string, title: string, style: string, tool: string, turns: Turn[],
  *   number: string, was: string, isCurrent: boolean}} StepRow
  */
 
 /** Kinds of runtime turns whose text Midrun also puts before the agent's next reply. */
 const REPEATED_KINDS = new Set(["back", "dropped"]);
-const NOT_DONE_LOOKS = new Set(["not_started", "dropped"]);
-const CURRENT_LOOKS = new Set(["running", "needs_you", "held", "stopped", "failed"]);
+const NOT_DONE_STYLES = new Set(["not_started", "dropped"]);
+const CURRENT_STYLES = new Set(["running", "needs_you", "held", "stopped", "failed"]);
 const TITLE_MAX_CHARS = 100;
 
 export class Steps extends StoreElement {
@@ -62,10 +62,10 @@ export class Steps extends StoreElement {
     const turns = store.turns.items
       .filter(hasContent)
       .filter((turn) => !isRepeated(turn, store.turns.items, reply));
-    const rows = run.rows.length ? planRows(run, turns, store.events) : turnRows(run, turns);
+    const rows = run.plan_rows.length ? planRows(run, turns, store.events) : turnRows(run, turns);
     const current = rows.findLast((row) => row.isCurrent);
     return html`<h2 id="title">Steps</h2>
-      ${store.turns.earlierCount && !run.rows.length
+      ${store.turns.earlierCount && !run.plan_rows.length
         ? html`<button class="link" @click=${() => void this._loadEarlier()}>
             Load earlier (${store.turns.earlierCount})
           </button>`
@@ -83,21 +83,21 @@ export class Steps extends StoreElement {
   /** @param {Run} run @param {StepRow} row @param {LiveReply} [reply] */
   _renderRow(run, row, reply) {
     const { store } = this;
-    const isLost = run.lost || store?.connection === "lost"; // "running" may be out of date
+    const isLost = run.worker_lost || store?.connection === "lost"; // "running" may be out of date
     const context = {
       you: run.you,
       notes: store?.notes ?? new Map(),
       base: store?.api.base ?? "",
       isLost,
     };
-    if (!row.look) {
+    if (!row.style) {
       const messages = row.turns.map((turn) => renderTurn(turn, { ...context, isContinuation: false }));
       return html`<li class="message">${messages}</li>`;
     }
-    const look = reply && row.look !== "held" ? "running" : row.look;
+    const style = reply && row.style !== "held" ? "running" : row.style;
     // Without a number the title is the first line of the turn below.
-    const kind = NOT_DONE_LOOKS.has(look) ? "title not-done" : row.number ? "title" : "title first-line";
-    const head = html`${renderLook(look, isLost)}
+    const kind = NOT_DONE_STYLES.has(style) ? "title not-done" : row.number ? "title" : "title first-line";
+    const head = html`${renderStyle(style, isLost)}
       <span class=${kind}
         ><span>${row.number}${row.title}</span>${row.was
           ? html`<code class="previous dim">was: ${row.was}</code>`
@@ -105,9 +105,9 @@ export class Steps extends StoreElement {
       >
       <code class="tool dim">${row.tool}</code>`;
     if (!row.turns.length && !reply) {
-      return html`<li data-look=${row.look}><div class="head">${head}</div></li>`;
+      return html`<li data-style=${row.style}><div class="head">${head}</div></li>`;
     }
-    return html`<li data-look=${look}>
+    return html`<li data-style=${style}>
       <details ?open=${row.isCurrent || Boolean(reply)}>
         <summary class="head">${head}</summary>
         <div class="body">
@@ -148,7 +148,7 @@ export class Steps extends StoreElement {
 function currentReply(store, run) {
   const newest = [...store.live.values()].at(-1);
   if (newest) return newest;
-  const isModelCalled = run.in_flight.some((call) => !call.tool && call.form === "call");
+  const isModelCalled = run.in_flight.some((call) => !call.tool && call.action === "call");
   return isModelCalled ? { text: "", thinking: "", tool: "", isPartial: true, since: 0 } : undefined;
 }
 
@@ -181,19 +181,19 @@ function isContinuation(turns, at) {
  * @param {Run} run @param {Turn[]} turns @param {FeedEvent[]} events @returns {StepRow[]}
  */
 function planRows(run, turns, events) {
-  const previous = replacedTexts(events, run.rows);
+  const previous = replacedTexts(events, run.plan_rows);
   const first = turns.findIndex((turn) => turn.item > 0);
   const before = turns.slice(0, Math.max(first, 0)).filter((turn) => !turn.item);
   const after = (first < 0 ? turns : turns.slice(first)).filter(
     (turn) => !turn.item && !isResult(run, turn),
   );
-  const current = run.rows.findLastIndex((item) => CURRENT_LOOKS.has(item.look));
+  const current = run.plan_rows.findLastIndex((item) => CURRENT_STYLES.has(item.style));
   let number = 0; // dropped items have none, so that "step 4 of 7" is item 4
-  const items = run.rows.map((item, at) => ({
+  const items = run.plan_rows.map((item, at) => ({
     key: `item ${at}`,
     title: item.text,
-    number: item.look === "dropped" ? "" : `${++number}. `,
-    look: run.plan_held && item.look === "running" ? "held" : item.look,
+    number: item.style === "dropped" ? "" : `${++number}. `,
+    style: run.plan_held && item.style === "running" ? "held" : item.style,
     tool: item.tool,
     turns: turns.filter((turn) => turn.item === at + 1),
     was: previous.get(at) ?? "",
@@ -232,8 +232,8 @@ const isResult = (run, turn) =>
 /** Return a row for turns that belong to no plan item, or none. @param {string} key @param {string} title @param {Turn[]} turns @returns {StepRow[]} */
 function unassignedRow(key, title, turns) {
   if (!turns.length) return [];
-  const look = turns.at(-1)?.look ?? "done";
-  return [{ key, title, number: "", look, tool: toolNames(turns), turns, was: "", isCurrent: look === "running" }];
+  const style = turns.at(-1)?.style ?? "done";
+  return [{ key, title, number: "", style, tool: toolNames(turns), turns, was: "", isCurrent: style === "running" }];
 }
 
 /**
@@ -247,7 +247,7 @@ function turnRows(run, turns) {
       key: `turn ${turn.number}`,
       title: title.length > TITLE_MAX_CHARS ? `${title.slice(0, TITLE_MAX_CHARS - 1)}…` : title,
       number: "",
-      look: turn.role === "assistant" ? turn.look : "",
+      style: turn.role === "assistant" ? turn.style : "",
       tool: toolNames([turn]),
       turns: [turn],
       was: "",
@@ -255,7 +255,7 @@ function turnRows(run, turns) {
     };
   });
   const last = rows.at(-1);
-  if (last?.look && run.phase !== "completed") last.isCurrent = last.look !== "done";
+  if (last?.style && run.phase !== "completed") last.isCurrent = last.style !== "done";
   return rows;
 }
 
@@ -267,7 +267,7 @@ function toolNames(turns) {
 /** Return the row of a step of which only the live reply is known. @param {number} number @returns {StepRow} */
 function newRow(number) {
   const texts = { title: "", number: "", tool: "", was: "" };
-  return { key: `new ${number}`, look: "running", turns: [], isCurrent: true, ...texts };
+  return { key: `new ${number}`, style: "running", turns: [], isCurrent: true, ...texts };
 }
 
 customElements.define("midrun-steps", Steps);

@@ -148,8 +148,8 @@ export class StoreElement extends FocusElement {
 /** Return the message of a refused request. @param {Problem} problem @param {string} you */
 function formatProblem(problem, you) {
   if (problem.status === 412) {
-    const { sign } = problem.run ?? {};
-    const now = sign ? ` It is now: ${formatStatus(sign.word, sign.by, you)}.` : "";
+    const { status } = problem.run ?? {};
+    const now = status ? ` It is now: ${formatStatus(status.word, status.by, you)}.` : "";
     return `This was not applied: the run changed meanwhile.${now} Check it, then press the button again.`;
   }
   if (isTooLate(problem)) return formatTooLate(problem, "answer", you);

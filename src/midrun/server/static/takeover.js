@@ -62,7 +62,7 @@ export class TakeOver extends StoreElement {
   /** Whether the viewer has taken over and nothing is in flight any more. */
   get _hasTakenOver() {
     const run = this.view;
-    return run?.wheel === run?.you && run?.phase === "paused";
+    return run?.taken_over_by === run?.you && run?.phase === "paused";
   }
 
   /** Load the names of the agent's tools. */
@@ -83,7 +83,7 @@ export class TakeOver extends StoreElement {
 
   render() {
     const run = this.view;
-    const isOffered = run && (run.wheel || run.allowed.includes("take_over"));
+    const isOffered = run && (run.taken_over_by || run.allowed.includes("take_over"));
     if (!this.setShown(Boolean(isOffered) && run?.role !== "viewer")) return nothing;
     return html`<section class="panel" aria-labelledby="title">
       <h2 id="title">Take over</h2>
@@ -93,7 +93,7 @@ export class TakeOver extends StoreElement {
   }
 
   _renderOffer() {
-    const { wheel: person = "", you = "" } = this.view ?? {};
+    const { taken_over_by: person = "", you = "" } = this.view ?? {};
     if (person) {
       const text =
         person === you ? "You take over once nothing is in flight." : `${person} has taken over.`;

@@ -2,10 +2,12 @@
 /** `<midrun-timeline>`: the events of a run, newest first. */
 import { css, nothing, repeat } from "./lit.js";
 import { formatTimeOfDay, youOr } from "./format.js";
-import { EVENT_PAGE_SIZE } from "./run-store.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { exact, html } from "./template.js";
+
+/** How many events are shown at first, and more on request; as many as the feed sends at first. */
+const EVENT_PAGE_SIZE = 300;
 
 /** @typedef {import("./types.js").FeedEvent} FeedEvent */
 

@@ -6,8 +6,8 @@ import { STEP_STYLES, formatBy, formatTimeOfDay } from "./format.js";
 import { icon } from "./icons.js";
 import { exact, html } from "./template.js";
 
-/** @typedef {import("./types.js").Turn} Turn */
-/** @typedef {import("./types.js").CallSummary} CallSummary */
+/** @typedef {import("./types.js").TurnView} Turn */
+/** @typedef {import("./types.js").CallLine} CallSummary */
 /** @typedef {import("./run-store.js").LiveReply} LiveReply */
 /**
  * `notes` are by call; `isLost`: the worker or the server is silent, so "running" is in doubt.
@@ -22,16 +22,16 @@ export const visibleCalls = (turn) => turn.calls.filter((call) => call.tool !== 
 
 /** Tell whether a turn is shown; the task is not, it is the page's heading. @param {Turn} turn */
 export const hasContent = (turn) =>
-  (turn.kind !== "task" || turn.earlier) && Boolean(turn.text || turn.thinking || visibleCalls(turn).length);
+  (turn.kind !== "task" || turn.inherited) && Boolean(turn.text || turn.thinking || visibleCalls(turn).length);
 
 /**
- * Render the icon and the label of a look.
- * @param {string} look @param {boolean} isLost whether the worker or the server is silent
+ * Render the icon and the label of a style.
+ * @param {string} style @param {boolean} isLost whether the worker or the server is silent
  */
-export function renderLook(look, isLost) {
-  const shown = isLost && look === "running" ? "unheard" : look;
+export function renderStyle(style, isLost) {
+  const shown = isLost && style === "running" ? "unheard" : style;
   const [word, tone, shape] = STEP_STYLES[shown] ?? STEP_STYLES.queued;
-  return html`<span class="look" data-tone=${tone}
+  return html`<span class="style" data-tone=${tone}
     >${icon(shape, shown === "running")}<span>${word}</span></span
   >`;
 }
@@ -72,7 +72,7 @@ function renderCall(call, context) {
   const note = context.notes.get(call.id);
   return html`<details class="call" data-call=${call.id}>
     <summary>
-      ${renderLook(call.look, context.isLost)}<code>${exact(call.tool)}</code><code class="dim short-args">${call.args === "{}" ? "" : exact(call.args)}</code>
+      ${renderStyle(call.style, context.isLost)}<code>${exact(call.tool)}</code><code class="dim short-args">${call.args === "{}" ? "" : exact(call.args)}</code>
       ${note ? html`<span class="dim">${note}</span>` : nothing}
     </summary>
     <dl>
@@ -90,7 +90,7 @@ function renderCall(call, context) {
 function formatAttempt(call, you) {
   if (!call.started_at) return "not yet";
   const attempts = call.attempts > 1 ? `, attempt ${call.attempts}` : "";
-  return `at ${formatTimeOfDay(call.started_at)}${attempts}${call.by_hand ? formatBy(you, "") : ""}`;
+  return `at ${formatTimeOfDay(call.started_at)}${attempts}${call.by_person ? formatBy(you, "") : ""}`;
 }
 
 /** @param {string} name @param {string} text */

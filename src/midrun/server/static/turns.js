@@ -1,20 +1,17 @@
 // @ts-check
-/** The turns of a run (messages, replies and their calls), loaded in pages and kept up to date. */
+/** The turns of a run: messages, replies and their calls. The feed brings new and changed ones. */
 
-/** @typedef {import("./types.js").Turn} Turn */
+/** @typedef {import("./types.js").TurnView} Turn */
 
-const PAGE_SIZE = 200;
 const EARLIER_PAGE_SIZE = 40;
-/** Looks of calls that can still change. */
-const OPEN_LOOKS = new Set(["running", "queued", "held", "needs_you"]);
 
 export class Turns {
   /** @type {Turn[]} oldest first, without gaps up to the newest one */
   items = [];
+  /** The number of turns of the run. */
   total = 0;
-  /** Grows with every load. */
+  /** Grows with every change. */
   version = 0;
-  #isInvalid = false; // old turns may have changed
 
   /** @param {import("./api.js").Api} api @param {string} id */
   constructor(api, id) {
@@ -27,35 +24,20 @@ export class Turns {
     return this.items.length ? this.items[0].number - 1 : 0;
   }
 
-  /** Load all known turns again with the next update. */
-  invalidate() {
-    this.#isInvalid = true;
+  clear() {
+    this.items = [];
+    this.version += 1;
   }
 
-  /**
-   * Load the turns from the first one that can have changed: after `invalidate` the first known
-   * one, else the first with an open call, else the first new one.
-   * @param {number} total of the run now
-   */
-  async update(total) {
-    const first = this.items[0]?.number;
-    if (first === undefined) {
-      if (total) this.#replaceFrom(await this.api.get(this.path));
-      return;
-    }
-    const open = this.items.find((turn) => turn.calls.some((call) => OPEN_LOOKS.has(call.look)));
-    const from = this.#isInvalid ? first : (open?.number ?? this.total + 1);
-    if (from > total && total <= this.total) return;
-    const wasInvalid = this.#isInvalid;
-    this.#isInvalid = false; // `invalidate` may be called again during the load
-    try {
-      for (let after = from - 1; after < total; after += PAGE_SIZE) {
-        this.#replaceFrom(await this.api.get(`${this.path}?after=${after}&limit=${PAGE_SIZE}`));
-      }
-    } catch (error) {
-      this.#isInvalid ||= wasInvalid;
-      throw error;
-    }
+  /** Add new turns and replace changed ones; earlier ones than ours are ignored. @param {Turn[]} turns @param {number} total */
+  update(turns, total) {
+    if (!turns.length && total === this.total) return;
+    const first = (this.items[0] ?? turns[0])?.number ?? 0;
+    const known = new Map(this.items.map((turn) => [turn.number, turn]));
+    for (const turn of turns) if (turn.number >= first) known.set(turn.number, turn);
+    this.items = [...known.values()].sort((a, b) => a.number - b.number);
+    this.total = total;
+    this.version += 1;
   }
 
   /** Load the page of turns before the known ones. */
@@ -63,14 +45,6 @@ export class Turns {
     const after = Math.max(0, this.earlierCount - EARLIER_PAGE_SIZE);
     const page = await this.api.get(`${this.path}?after=${after}&limit=${this.earlierCount - after}`);
     this.items = [...page.items, ...this.items];
-    this.version += 1;
-  }
-
-  /** Replace all known turns from the first one of `page` on. @param {{items: Turn[], total: number}} page */
-  #replaceFrom(page) {
-    const first = page.items[0]?.number ?? Infinity;
-    this.items = [...this.items.filter((turn) => turn.number < first), ...page.items];
-    this.total = page.total;
     this.version += 1;
   }
 }

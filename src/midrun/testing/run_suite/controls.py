@@ -35,7 +35,7 @@ class ControlTests(RunSuiteFixtures):
         assert receipt.by == "olga"
         assert [call.tool for call in (await run.view()).in_flight] == ["slow"]
         stage.gate("a").set()
-        assert (await run.until("paused")).since_by == "olga"
+        assert (await run.until("paused")).phase_by == "olga"
         again = await run.pause(actor=OLGA)
         assert (again.already, again.by, again.applied) == ("already_paused", "olga", True)
         assert (await run.resume(actor=OLGA)).phase == "queued"

@@ -28,7 +28,7 @@ class ConversationTests(RunSuiteFixtures):
         await stage.start("a").wait()
         receipt = await run.say("How is it going?", actor=OLGA)
         assert not receipt.applied
-        assert receipt.said
+        assert receipt.acknowledgement
         stage.gate("a").set()
         await stage.start("q").wait()
         (frame,) = (await run.view()).frames
