@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from midrun.agents.builtin_tools import PLAN_TOOL, PauseHere
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome
+from midrun.agents.program import Program
 from midrun.agents.signature import BadArguments, Function
 from midrun.agents.tool import RunSettings, Tool, find_import_path, split_why, tool
 from midrun.agents.tool_environment import EnvironmentOption, declare_environment
@@ -56,6 +57,7 @@ class Agent:
         window: If a prompt has more tokens than this, older messages are summarized. 0: never.
         tool_env: Environment variables for the processes of all blocking tools: a list of
             names, a dict of values, or "inherit". `tool(env=…)` adds to them for one tool.
+        program: The loop of a hosted agent, in place of Midrun's own. Use `midrun.hosts`.
 
     Attributes:
         tools: The tools by name. The built-in tool `plan` is added, unless a tool has this
@@ -82,8 +84,10 @@ class Agent:
         grace: timedelta = timedelta(seconds=5),
         window: int = 120_000,
         tool_env: EnvironmentOption = None,
+        program: Program | None = None,
     ) -> None:
         self.name: Final = name
+        self.program: Final = program
         self.model: Final = model
         self.instructions: Final = instructions
         self.stop: Final = stop
@@ -124,6 +128,7 @@ class Agent:
             frame_depth=self.frame_depth,
             frame_ttl=self.frame_ttl // timedelta(microseconds=1),
             window=self.window,
+            hosted=self.program is not None,
         )
 
     def find_undeclared_stop(self, stop: Stop | None) -> str:
@@ -131,8 +136,10 @@ class Agent:
         declared = list_custom_names(self.stop)
         return next((name for name in list_custom_names(stop) if name not in declared), "")
 
-    def complete_use(self, use: RequestedCall) -> RequestedCall:
+    def complete_use(self, use: RequestedCall, tool: Tool | None = None) -> RequestedCall:
         """Complete a proposed use with its traits; if it is not valid, mark it as refused.
+
+        `tool` is the tool of a hosted program; by default, the agent's tool of that name.
 
         The model's reason (`why`) is moved out of the arguments. This never raises: the model
         proposed the use, and it reads the text of the refusal in place of a result.
@@ -145,11 +152,11 @@ class Agent:
             return replace(use, args=None, refused=f"the arguments are not JSON: {error}")
         # Some models send null instead of an empty object for a tool without arguments.
         why, args = split_why({} if args is None else args)
-        return self._complete_traits(replace(use, args=args, why=why or use.why))
+        tool = tool or self.tools.get(use.tool)
+        return self._complete_traits(replace(use, args=args, why=why or use.why), tool)
 
-    def _complete_traits(self, use: RequestedCall) -> RequestedCall:
+    def _complete_traits(self, use: RequestedCall, tool: Tool | None) -> RequestedCall:
         # The texts of refusals are journaled and read by the model.
-        tool = self.tools.get(use.tool)
         if tool is None:
             names = ", ".join(self.tools)
             text = f"there is no tool {safe_repr(use.tool, 80)}; the tools are: {names}"

@@ -55,6 +55,7 @@ class RunSettings(TypedDict):
     frame_depth: int
     frame_ttl: int
     window: int
+    hosted: bool
 
 
 class ChildAgent(Protocol):

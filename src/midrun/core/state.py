@@ -149,6 +149,10 @@ class Call(Value, kw_only=True):
     question_answer: Json = None
     stopped_by: str = ""  # "a pause", "a redirect" or "a halt" that stopped its last attempt
     reserved: Spend = NO_SPEND
+    # Of a model call of a hosted program: how many messages of the run existed when it started,
+    # and the index of its reply, or of its partial text, among them.
+    prompt_message_count: int = 0
+    reply_index: int = -1
     approval: Approval | None = None
     undo: Cleanup = Cleanup()
     release: Cleanup = Cleanup()

@@ -167,8 +167,13 @@ def _deliver_message(state: State, now: Micros) -> Entry | None:
             continue
         if at_hand and (waiting.urgency != "later" or not state.frames):
             return MessageTaken(message=waiting.seq)
-        full = len(state.frames) >= state.run_started.frame_depth
-        if not at_hand and waiting.urgency != "later" and not full:
+        if at_hand or waiting.urgency == "later":
+            continue
+        # A hosted program reads the message at its next model call. It cannot put its work
+        # aside to answer, so no frame is pushed.
+        if state.run_started.hosted:
+            return MessageTaken(message=waiting.seq)
+        if len(state.frames) < state.run_started.frame_depth:
             return _push_frame(state, waiting, now)
     return None
 

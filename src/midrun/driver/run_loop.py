@@ -54,7 +54,7 @@ from midrun.core.session import (
     WaitForStore,
 )
 from midrun.core.state import State
-from midrun.core.values import Actor, CallPurpose, OperationKind, Spend
+from midrun.core.values import NO_SPEND, Actor, CallPurpose, OperationKind, Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.dispatcher import CallDispatcher
 from midrun.driver.journal_writer import save_snapshot_if_due
@@ -201,22 +201,14 @@ class RunLoop:
         # these calls; the next lease closes them as unknown.
         if step.appended:
             self._dispatcher.start(step.appended, self.state)
-        settled = self._dispatcher.pending_inputs[: step.settled_count]
-        del self._dispatcher.pending_inputs[: step.settled_count]
-        for position, pending in enumerate(settled):
-            is_late = position in step.late
-            # A tool waits in `call.save` until its progress is durable, or refused.
-            if pending.save_waiter is not None:
-                pending.save_waiter.is_durable = not is_late
-                pending.save_waiter.done.set()
-            if is_late:
-                self._dispatcher.report_late(pending)
+        self._dispatcher.settle_inputs(step.settled_count, step.late)
         if isinstance(step.operation, WaitForNews | Finish):
             self._dispatcher.stop_unwanted_hooks(
                 step.effects, self.state, is_leaving=step.stops_calls
             )
             effects = self._suspects.runnable(step.effects, self.state)
             self._dispatcher.apply(effects, self.state)
+            self._dispatcher.update_program(effects, self.state)
 
     async def _wait(self, until: int | None) -> None:
         """Wait for news, or until a time: of a timer, of a retry, or of the suspect gate."""
@@ -225,10 +217,16 @@ class RunLoop:
         await self._wakeup.wait(min(waits, default=None))
 
     def _may_start(self, state: State, call: CallId, operation: OperationKind) -> bool:
-        return operation != "call" or not self._suspects.must_wait(state, call)
+        if operation != "call":
+            return True
+        return self._dispatcher.may_start(state, call) and not self._suspects.must_wait(
+            state, call
+        )
 
     def _compute_reserve(self, state: State, purpose: CallPurpose) -> Spend | RunFailed:
         """Return the spend to reserve for a model call of a run with a cap on spend."""
+        if self._agent.program is not None:
+            return NO_SPEND  # the program calls its models itself: there is no estimate
         try:
             prompt = build_prompt(self._agent, state, condense=purpose == "condense")
             return self._context.get_model(self._agent).reserve(prompt)

@@ -66,11 +66,14 @@ CHECK_MAX_ATTEMPTS: Final = 3
 
 
 async def call_tool(
-    context: DriverContext, agent: Agent, in_flight: InFlightCall, state: State
+    context: DriverContext,
+    agent: Agent,
+    in_flight: InFlightCall,
+    state: State,
+    tool: Tool | None,
 ) -> CloseCall | AskPerson:
-    """Make a tool call; return its end, or its question to a person."""
+    """Make a call of `tool`; return its end, or its question to a person."""
     epoch, call = state.epoch, in_flight.call
-    tool = agent.tools.get(call.use.tool)
     if tool is None:
         problem = f"agent {agent.name} has no tool {call.use.tool} any more"
         return CloseCall(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))

@@ -219,6 +219,8 @@ class Driver:
 
     def _run_hosted_agent(self, dispatcher: Dispatcher, state: State) -> None:
         """Let the hosted agent propose its next calls, or finish."""
+        if state.open_calls:
+            return  # the program waits for its calls
         batch = self.journal.make_batch(self._choose_state(state))
         uses = propose_uses(self.env.program, state)
         for use in uses:
