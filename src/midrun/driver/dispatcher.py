@@ -289,7 +289,7 @@ class CallDispatcher:
             return await run_child(context, agent, in_flight, state)
         if (
             in_flight.operation == "call"
-            and agent.tools.get(in_flight.call.use.tool) is PLAN_TOOL
+            and agent.find_tool(in_flight.call.use.tool) is PLAN_TOOL
         ):
             return self._set_plan(in_flight, state)
         if in_flight.operation == "call":

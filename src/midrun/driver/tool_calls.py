@@ -70,7 +70,7 @@ async def call_tool(
 ) -> CloseCall | AskPerson:
     """Make a tool call; return its end, or its question to a person."""
     epoch, call = state.epoch, in_flight.call
-    tool = agent.tools.get(call.use.tool)
+    tool = agent.find_tool(call.use.tool)
     if tool is None:
         problem = f"agent {agent.name} has no tool {call.use.tool} any more"
         return CloseCall(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
@@ -261,7 +261,7 @@ async def _run_hook(
 ) -> tuple[FunctionEnd, bool]:
     """Run the hook `name`; return its end, and whether it timed out."""
     call = in_flight.call
-    tool = agent.tools.get(call.use.tool)
+    tool = agent.find_tool(call.use.tool)
     function = getattr(tool, name, None)
     if tool is None or function is None:
         problem = f"agent {agent.name} has no {name} for {call.use.tool} any more"

@@ -35,6 +35,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     runtime_request: str = (
         ""  # a last message of the runtime, such as "summarize"; not in the journal
     )
+    run_id: str = ""
 
 
 class Piece(Struct, frozen=True, kw_only=True):
