@@ -19,7 +19,7 @@ from typing import Final, Unpack
 from midrun.agents.tool import ToolOptions
 from midrun.codec.safe_repr import safe_repr
 from midrun.errors import Misconfigured
-from midrun.hosts.hosted_agent import Hosting, HostedAgent, HostOptions, ContextFactory
+from midrun.hosts.hosted_agent import ContextFactory, HostedAgent, Hosting, HostOptions
 
 __all__ = ["HostedAgent", "host"]
 

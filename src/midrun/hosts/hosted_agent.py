@@ -7,7 +7,7 @@ from inspect import Parameter, isawaitable, signature
 from typing import Final, TypeAlias, TypedDict
 
 from midrun.agents.agent import Agent
-from midrun.agents.signature import Function, SchemaArguments
+from midrun.agents.signature import Arguments, Function, SchemaArguments
 from midrun.agents.tool import TOOL_NAME_PATTERN, Tool, ToolOptions, make_tool_fields
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.codec.safe_repr import safe_repr
@@ -92,7 +92,7 @@ class Hosting:
         fn: Function,
         *,
         description: str = "",
-        schema: dict[str, Json] = OPEN_SCHEMA,
+        arguments: Arguments | SchemaArguments,
         needs_approval: Function | None = None,
     ) -> Tool:
         """Return a tool of the foreign agent, with its declared traits.
@@ -110,7 +110,7 @@ class Hosting:
             name=name,
             description=description,
             fn=fn,
-            arguments=SchemaArguments(schema),
+            arguments=arguments,
             **make_tool_fields(name, options),
         )
 
@@ -154,7 +154,9 @@ def _check_declared(declared: object) -> Mapping[str, ToolOptions]:
     if declared is None:
         return {}
     if not isinstance(declared, Mapping):
-        problem = f'tools must be a dict, as {{"charge": traits(…)}}, got {safe_repr(declared, 80)}'
+        problem = (
+            f'tools must be a dict, as {{"charge": traits(…)}}, got {safe_repr(declared, 80)}'
+        )
         raise Misconfigured("host", problem)
     for name, options in declared.items():
         if not isinstance(name, str) or not isinstance(options, dict):

@@ -31,6 +31,7 @@ from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import ReinjectSystemPrompt
 from pydantic_ai.messages import (
     FunctionToolResultEvent,
+    ModelMessage,
     ModelRequest,
     ModelResponse,
     ToolCallPart,
@@ -47,14 +48,14 @@ from pydantic_ai.toolsets import FunctionToolset
 from pydantic_core import to_jsonable_python
 from pydantic_graph import End
 
-from midrun.agents.signature import Arguments, Function, parse_docstring
-from midrun.agents.tool import Tool, find_import_path, is_async, make_tool_fields
+from midrun.agents.signature import Arguments, Function, SchemaArguments, parse_docstring
+from midrun.agents.tool import Tool, find_import_path, is_async
 from midrun.agents.tool_context import Call
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import CallResult, Transcript, Turn
 from midrun.core.values import Json, Reply, RequestedCall, Spend
 from midrun.errors import Misconfigured, ModelFailed
-from midrun.hosts.hosted_agent import HostedAgent, Hosting
+from midrun.hosts.hosted_agent import OPEN_SCHEMA, HostedAgent, Hosting
 from midrun.models.messages import MessageBuilder, ProposedCall, make_messages
 from midrun.models.provider import ProviderModel, make_failure
 from midrun.ports.model import Finished, Piece, Prompt
@@ -174,13 +175,13 @@ class _ToolBox:
             arguments = Arguments(f"tool {name}", fn, parse_docstring(fn.__doc__).parameters)
         except Misconfigured:  # an annotation that only Pydantic AI understands
             return None
-        options.setdefault("approve", self._make_gate(name))
-        return Tool(
-            name=name,
+        gate = self._make_gate(name)
+        return self._hosting.make_tool(
+            name,
+            fn,
             description=function.description or "",
-            fn=fn,
             arguments=arguments,
-            **make_tool_fields(name, options),
+            needs_approval=gate,
         )
 
     def _make_framework_tool(
@@ -202,8 +203,8 @@ class _ToolBox:
             name,
             call_framework,
             description=description,
+            arguments=SchemaArguments(schema or OPEN_SCHEMA),
             needs_approval=self._make_gate(name),
-            **({} if schema is None else {"schema": schema}),
         )
         if is_blocking:
             vars(tool).update(traits=replace(tool.traits, unstoppable=True))
@@ -222,7 +223,10 @@ class _ToolBox:
         """Execute one tool call as the framework does, with its hooks; return the result."""
         id_ = call.tool_call_id or call.key
         asked = ModelResponse(parts=[ToolCallPart(name, arguments, tool_call_id=id_)])
-        history = [ModelRequest(parts=[UserPromptPart("(see the journal)")]), asked]
+        history: list[ModelMessage] = [
+            ModelRequest(parts=[UserPromptPart("(see the journal)")]),
+            asked,
+        ]
         async with (
             self._hosting.open_context(call.run_id) as deps,
             self._agent.iter(
@@ -251,7 +255,7 @@ def _encode_result(event: FunctionToolResultEvent) -> Json:
         ModelRetry: The framework asks the model to make the call again; the text says why.
     """
     part = event.part
-    if not isinstance(part, ToolReturnPart) or part.outcome != "success":
+    if part.outcome != "success":
         raise exceptions.ModelRetry(part.model_response_str(wrap_if_error=False))
     content: Json = tool_return_content_ta.dump_python(part.content, mode="json")
     if not part.files and event.content is None:

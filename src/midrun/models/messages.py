@@ -15,13 +15,13 @@ import msgspec
 import pydantic_ai
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.messages import (
+    AgentStreamEvent,
     InstructionPart,
     ModelMessage,
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
-    ModelResponseStreamEvent,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
@@ -237,7 +237,7 @@ class PieceConverter:
     def __init__(self) -> None:
         self._calls: dict[int, tuple[str, int]] = {}  # part index → name of the tool, number
 
-    def convert(self, streamed_part: ModelResponseStreamEvent) -> Iterator[Piece]:
+    def convert(self, streamed_part: AgentStreamEvent) -> Iterator[Piece]:
         """Yield the piece that a watcher of the reply sees for an event; none for others."""
         match streamed_part:
             case PartStartEvent(index=index, part=ToolCallPart(tool_name=tool, args=args)):
