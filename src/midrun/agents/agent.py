@@ -71,6 +71,12 @@ class Agent:
         Misconfigured: An argument is not valid, or a tool cannot work. The text says why.
     """
 
+    framework = ""
+    """The framework of an agent made with `midrun.host`; else ""."""
+
+    undeclared_tools = 0
+    """The number of tools of a hosted agent that have no declared traits."""
+
     def __init__(  # noqa: PLR0913 - one keyword per part
         self,
         name: str,
@@ -100,7 +106,7 @@ class Agent:
         self.tool_environment: Final = declare_environment(
             f"agent {name}", "tool_env", tool_env
         )
-        self.tools: Final = _index_tools(name, tools)
+        self.tools: Final = _index_tools(name, tools, has_plan=not self.framework)
         self.specs: Final[tuple[ToolSpec, ...]] = tuple(t.spec for t in self.tools.values())
         self.fingerprint: Final = _make_fingerprint(self)
 
@@ -129,12 +135,21 @@ class Agent:
             frame_ttl=self.frame_ttl // timedelta(microseconds=1),
             window=self.window,
             hosted=self.program is not None,
+            framework=self.framework,
+            undeclared_tools=self.undeclared_tools,
         )
 
     def find_undeclared_stop(self, stop: Stop | None) -> str:
         """Return the first custom condition of `stop` that the agent's `stop` lacks, or ""."""
         declared = list_custom_names(self.stop)
         return next((name for name in list_custom_names(stop) if name not in declared), "")
+
+    def find_tool(self, name: str) -> Tool | None:
+        """Return the tool with this name; None if there is none.
+
+        A hosted agent may have tools that are only known while it runs; `tools` lacks them.
+        """
+        return self.tools.get(name)
 
     def complete_use(self, use: RequestedCall, tool: Tool | None = None) -> RequestedCall:
         """Complete a proposed use with its traits; if it is not valid, mark it as refused.
@@ -151,8 +166,10 @@ class Agent:
         except (NotJson, TooLarge) as error:
             return replace(use, args=None, refused=f"the arguments are not JSON: {error}")
         # Some models send null instead of an empty object for a tool without arguments.
-        why, args = split_why({} if args is None else args)
-        tool = tool or self.tools.get(use.tool)
+        args = {} if args is None else args
+        # The model of a hosted agent is not told of `why`; its tool may have an argument `why`.
+        why, args = ("", args) if self.framework else split_why(args)
+        tool = tool or self.find_tool(use.tool)
         return self._complete_traits(replace(use, args=args, why=why or use.why), tool)
 
     def _complete_traits(self, use: RequestedCall, tool: Tool | None) -> RequestedCall:
@@ -332,8 +349,10 @@ def _is_positive_duration(value: object) -> bool:
     return isinstance(value, timedelta) and value > timedelta(0)
 
 
-def _index_tools(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Tool]:
-    """Return the tools by name, with the plan tool.
+def _index_tools(
+    agent: str, tools: "Sequence[Tool | Function]", *, has_plan: bool
+) -> Mapping[str, Tool]:
+    """Return the tools by name; with the plan tool, unless the agent is hosted.
 
     Some checks are made here and not when a tool is declared: a decorator runs before its
     function is bound to its name in the module, so it cannot tell whether another process can
@@ -364,7 +383,8 @@ def _index_tools(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str,
             )
             raise Misconfigured(f"agent {agent}", problem)
         by_name[each.name] = each
-    by_name.setdefault(PLAN_TOOL.name, PLAN_TOOL)
+    if has_plan:
+        by_name.setdefault(PLAN_TOOL.name, PLAN_TOOL)
     return MappingProxyType(by_name)
 
 

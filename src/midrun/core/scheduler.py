@@ -317,8 +317,9 @@ def _advance_boundary(
         return _start_cleanup(state, call, "release", now, may_start)
     # A message that is scheduled for later can no longer reach the agent. Return its text.
     late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
-    output = state.answer if state.main_answer is None else state.main_answer
-    return (*late, RunCompleted(output=output or ""))
+    if state.main_answer is None:
+        return (*late, RunCompleted(output=state.answer or "", value=state.answer_value))
+    return (*late, RunCompleted(output=state.main_answer, value=state.main_value))
 
 
 def _waits_for_person(state: State) -> bool:

@@ -358,12 +358,15 @@ class State(Value, kw_only=True):
     summary: str = ""
     prompt_tokens: int = 0  # tokens in the last prompt, as counted by the provider
     answer: str | None = None  # the agent's answer to its goal, as long as it is final
+    answer_value: Json = None  # the value of the last answer
     main_answer: str | None = None  # the answer to the task, while a later message is answered
+    main_value: Json = None  # the value of `main_answer`
     reply_prefix: str = ""  # text before the next reply: "Back to ..."
     reply_prefix_seq: Seq = (
         SEQ_ZERO  # the entry that set it: a reply begun before does not get it
     )
     output: str = ""
+    value: Json = None
 
     @property
     def run_started(self) -> RunStarted:

@@ -300,7 +300,7 @@ class CallDispatcher:
             return await run_child(context, agent, in_flight, state)
         if (
             in_flight.operation == "call"
-            and agent.tools.get(in_flight.call.use.tool) is PLAN_TOOL
+            and agent.find_tool(in_flight.call.use.tool) is PLAN_TOOL
         ):
             return self._set_plan(in_flight, state)
         if in_flight.operation == "call":
@@ -320,7 +320,7 @@ class CallDispatcher:
     def _find_tool(self, in_flight: InFlightCall) -> Tool | None:
         """Return the tool of a call: of the hosted program that waits for it, or declared."""
         own = self._program.get_tool(in_flight.call) if self._program is not None else None
-        return own or self._agent.tools.get(in_flight.call.use.tool)
+        return own or self._agent.find_tool(in_flight.call.use.tool)
 
     def _set_plan(self, in_flight: InFlightCall, state: State) -> CloseCall:
         """Submit the agent's new plan, and return the end of the call that set it."""

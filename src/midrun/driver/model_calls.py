@@ -50,6 +50,7 @@ def build_prompt(agent: Agent, state: State, *, condense: bool = False) -> Promp
         transcript=Transcript(state),
         tools=agent.specs,  # also for a summary: providers refuse calls of undeclared tools
         runtime_request=CONDENSE_PROMPT if condense else "",
+        run_id=state.run,
     )
 
 

@@ -264,7 +264,7 @@ async def _run_hook(
 ) -> tuple[FunctionEnd, bool]:
     """Run the hook `name`; return its end, and whether it timed out."""
     call = in_flight.call
-    tool = agent.tools.get(call.use.tool)
+    tool = agent.find_tool(call.use.tool)
     function = getattr(tool, name, None)
     if tool is None or function is None:
         problem = f"agent {agent.name} has no {name} for {call.use.tool} any more"

@@ -223,6 +223,7 @@ def _add_reply(state: State, call: Call, reply: Reply) -> State:
         messages=state.messages.append(said),
         agent_message_count=state.agent_message_count + 1,
         answer=None if reply.uses else text,
+        answer_value=reply.value,
         reply_prefix=prefix,
         prompt_tokens=reply.prompt_tokens,
         meter=replace(state.meter, last_text=reply.text),
