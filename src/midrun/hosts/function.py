@@ -1,6 +1,6 @@
 """Host a plain async function: its own loop, with Midrun's controls around every call.
 
-    @midrun.hosts.function(name="biller", tools=[tool(charge, undo=refund)])
+    @midrun.hosts.function(name="biller", tools={"charge": traits(undo=refund)})
     async def biller(run, task):
         messages = [{"role": "user", "content": task}]
         while True:
@@ -17,28 +17,32 @@ ended are answered from the journal. So its code between the calls must be deter
 random numbers and reads of the outside world belong into `run.step`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import replace as replace_fields
-from datetime import timedelta
 from functools import partial
 from inspect import isasyncgenfunction, signature
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias, Unpack
 
 from msgspec import Struct
 
-from midrun.agents.agent import Agent
 from midrun.agents.builtin_tools import ask_human
 from midrun.agents.program import ProgramCalls
-from midrun.agents.signature import Function
-from midrun.agents.tool import Tool, tool
+from midrun.agents.signature import Arguments, Function, SchemaArguments
+from midrun.agents.tool import ToolOptions
 from midrun.codec.safe_repr import safe_repr
 from midrun.codec.strict_json import normalize_json
 from midrun.core.ids import RunId
-from midrun.core.stops import Stop
 from midrun.core.transcript import Turn
 from midrun.core.values import Json, Reply, Spend
 from midrun.errors import Misconfigured, StepNotDone
+from midrun.hosts.hosted_agent import OPEN_SCHEMA, HostedAgent, Hosting, HostOptions
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 
 INTERRUPTED_TEXT: Final = (
@@ -62,10 +66,10 @@ class FunctionRun:
         id: The id of the run.
     """
 
-    def __init__(self, calls: ProgramCalls, agent: Agent, path: str = "") -> None:
+    def __init__(self, calls: ProgramCalls, hosting: Hosting, path: str = "") -> None:
         self.id: Final[RunId] = calls.run_id
         self._calls = calls
-        self._agent = agent
+        self._hosting = hosting
         self._path = path
         self._count = 0
 
@@ -75,21 +79,20 @@ class FunctionRun:
         Calls are recognized by their order. If two coroutines make several calls each at the
         same time, their order can differ after a restart: give each of them a branch.
         """
-        return FunctionRun(self._calls, self._agent, f"{self._path}{name}/")
+        return FunctionRun(self._calls, self._hosting, f"{self._path}{name}/")
 
     async def step(self, name: str, fn: Function, *args: Json, **kwargs: Json) -> Json:
         """Call `fn` once, as a tool call that is journaled, gated and undone by its name.
 
-        Undo, approval and other options come from the tool of this name in `tools=`. Without
-        one the call must not happen twice and cannot be undone. The arguments and the result
-        must be JSON; bind other objects with a closure.
+        Undo, approval and other options are declared for the name, in `tools=`. Without them
+        the call must not happen twice and cannot be undone. The arguments and the result must
+        be JSON; bind other objects with a closure.
 
         Raises:
             StepNotDone: The call failed, was declined or stopped. The text says why.
             Misconfigured: The arguments do not fit the function.
         """
-        declared = self._agent.tools.get(name)
-        made = tool(fn, name=name) if declared is None else replace_fields(declared, fn=fn)
+        made = self._hosting.make_tool(name, fn, arguments=Arguments(f"step {name}", fn, {}))
         position = self._next_position()
         outcome = await self._calls.call_tool(
             position, made, _bind_arguments(name, fn, args, kwargs)
@@ -105,8 +108,8 @@ class FunctionRun:
 
         `ask` is an async generator that yields pieces of text (`str`) as they arrive, a
         `ModelUsage` if it knows it, and last the reply as JSON. Without such a last value the
-        reply is the whole text. Or it is an async function that returns the reply. It is cancelled when a
-        person pauses or redirects the run; then it must close its connection.
+        reply is the whole text. Or it is an async function that returns the reply. It is
+        cancelled when a person pauses or redirects the run; then it must close its connection.
 
         Texts of people, and the text of a reply that was stopped midway, are added to
         `messages`, as `{"role": …, "content": …}`.
@@ -141,44 +144,52 @@ HostedFunction: TypeAlias = Callable[[FunctionRun, str], Awaitable[str]]
 def function(
     *,
     name: str | None = None,
-    tools: "Sequence[Tool | Function]" = (),
-    stop: Stop | None = None,
-    grace: timedelta = timedelta(seconds=5),
-) -> Callable[[HostedFunction], Agent]:
+    tools: Mapping[str, ToolOptions] | None = None,
+    **options: Unpack[HostOptions],
+) -> Callable[[HostedFunction], HostedAgent]:
     """Make an agent of an async function `f(run, task)`; see the module.
 
     Args:
         name: The name of the agent. Default: the name of the function.
-        tools: Tools whose options hold for the steps of the same name.
-        stop: The condition at which a run pauses.
-        grace: The time that a stopped call has to end.
+        tools: What is known about the steps of the function, by name, as `traits(undo=…)`.
+        options: `stop`, `grace` and the other options of `Agent`.
 
     Raises:
         Misconfigured: The function is not async, or does not take `(run, task)`.
     """
+    hosting = Hosting(name=name, context=None, declared=tools, options=options)
+    # After a restart, an undo may run before the function has made its steps again. So the
+    # agent has a tool for each declared name, with its hooks and without its function.
+    declared = [
+        hosting.make_tool(step, _refuse_step, arguments=SchemaArguments(OPEN_SCHEMA))
+        for step in hosting.declared
+    ]
 
-    def host(fn: HostedFunction) -> Agent:
-        agent_name = name or str(getattr(fn, "__name__", ""))
+    def host(fn: HostedFunction) -> HostedAgent:
+        agent_name = hosting.choose_name(getattr(fn, "__name__", None))
         _check_function(agent_name, fn)
 
         async def run_program(calls: ProgramCalls, task: str) -> str:
-            output: object = await fn(FunctionRun(calls, agent), task)
+            output: object = await fn(FunctionRun(calls, hosting), task)
             if not isinstance(output, str):
                 problem = f"{agent_name} must return a str, got {safe_repr(output, 80)}"
                 raise TypeError(problem)
             return output
 
-        agent = Agent(
+        return HostedAgent(
             agent_name,
+            framework="function",
             model=_NoModel(f"{fn.__module__}:{fn.__qualname__}"),
-            tools=tools,
-            stop=stop,
-            grace=grace,
+            tools=declared,
+            hosting=hosting,
             program=run_program,
         )
-        return agent
 
     return host
+
+
+async def _refuse_step(**_: object) -> NoReturn:
+    raise NotImplementedError("the function itself makes this step")
 
 
 class _NoModel(Unpriced):

@@ -7,6 +7,7 @@ from inspect import Parameter, isawaitable, signature
 from typing import Final, TypeAlias, TypedDict
 
 from midrun.agents.agent import Agent
+from midrun.agents.program import Program
 from midrun.agents.signature import Arguments, Function, SchemaArguments
 from midrun.agents.tool import TOOL_NAME_PATTERN, Tool, ToolOptions, make_tool_fields
 from midrun.agents.tool_environment import EnvironmentOption
@@ -135,12 +136,13 @@ class HostedAgent(Agent):
         hosting: Hosting,
         find_unlisted_tool: Callable[[str], Tool | None] | None = None,
         ungated_tools: tuple[str, ...] = (),
+        program: Program | None = None,
     ) -> None:
         self.framework = framework  # before `Agent.__init__`, which reads it
         self.undeclared_tools = sum(tool.name not in hosting.declared for tool in tools)
         self.ungated_tools: Final = ungated_tools
         self._find_unlisted_tool = find_unlisted_tool
-        super().__init__(name, model=model, tools=tools, **hosting.options)
+        super().__init__(name, model=model, tools=tools, program=program, **hosting.options)
 
     def find_tool(self, name: str) -> Tool | None:
         """Return the tool with this name, also one that is only known while the agent runs."""

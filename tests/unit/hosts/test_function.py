@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from midrun import Agent, Cancelled, Completed, Failed, tool
+from midrun import Agent, Cancelled, Completed, Failed, traits
 from midrun.core.entries import CallDone, CallProposed
 from midrun.core.ids import RunId
 from midrun.core.values import Json
@@ -63,9 +63,9 @@ class Bench:
 
     def make_agent(self, *, approve: bool = False, stop: Stop | None = None) -> Agent:
         """Return a hosted loop: model, charge, model, charge, model."""
-        charge = tool(self.charge, name="charge", undo=self.refund, approve=approve)
+        charge = traits(undo=self.refund, approve=approve)
 
-        @function(name="biller", tools=[charge], stop=stop)
+        @function(name="biller", tools={"charge": charge}, stop=stop)
         async def biller(run: FunctionRun, task: str) -> str:
             messages: Messages = [{"role": "user", "content": task}]
             while True:
