@@ -206,7 +206,9 @@ def _check_stop_condition(state: State) -> tuple[Entry, ...]:
     """Return the entry of a met stop condition before a new step; else ()."""
     if state.answer is not None:
         return tuple(_give_up_cleanups(state))
-    if state.stop is None:
+    # A hosted program makes its next calls by itself. Its step ends when it proposes the next
+    # model call: `scheduler` checks the condition then.
+    if state.stop is None or state.run_started.hosted:
         return ()
     hit = find_met_stop(state.stop, state.meter_with_time)
     return () if hit is None else (make_stop_entry(hit),)

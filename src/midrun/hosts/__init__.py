@@ -14,6 +14,7 @@ reading at `pydantic_ai.py`.
 
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import Final, Unpack
 
 from midrun.agents.tool import ToolOptions
@@ -46,7 +47,8 @@ def host(
         )
 
     Args:
-        agent: An agent of Pydantic AI.
+        agent: An agent of Pydantic AI, or an async function `f(run, task)` with a loop of its
+            own; see `midrun.hosts.function`.
         name: A unique name. Default: the name of the agent.
         context: Makes the dependencies of the agent: a function that takes nothing, or
             `run_id`. It is called for each model call and each tool call, in the process that
@@ -61,6 +63,11 @@ def host(
         Misconfigured: The agent cannot be hosted, or an argument is not valid. The text says
             what to do.
     """
+    if iscoroutinefunction(agent):
+        if context is not None:
+            problem = "Cannot pass a context to a function. Open it in the function."
+            raise Misconfigured("host", problem)
+        return function(name=name, tools=tools, **options)(agent)
     kinds = type(agent).__mro__
     packages = (kind.__module__.partition(".")[0] for kind in kinds)
     module = next((MODULE_BY_PACKAGE[p] for p in packages if p in MODULE_BY_PACKAGE), None)

@@ -1,6 +1,7 @@
 """Hosted functions: the loop is code of the user, every control works, nothing is repeated."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -13,6 +14,9 @@ from midrun.errors import Misconfigured, StepNotDone
 from midrun.hosts import FunctionRun, ModelUsage, function
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxSteps, MaxTokens, Stop
+from midrun.testing.host_suite import HostSuite, OpenProvider
+from tests.support.store_choice import get_store_url
+from tests.unit.hosts.suite_provider import open_provider
 from tests.unit.runs.conftest import OpenMidrun, opened, path
 
 __all__ = ["opened", "path"]
@@ -81,6 +85,18 @@ class Bench:
                 messages.append({"role": "tool", "content": result})
 
         return biller
+
+
+class TestContract(HostSuite):
+    agent_factory = "tests.unit.hosts.foreign_agents:make_function"
+
+    @pytest.fixture
+    def store_url(self, store_path: Path) -> str:
+        return get_store_url(store_path)
+
+    @pytest.fixture
+    def open_provider(self) -> OpenProvider:
+        return open_provider
 
 
 async def test_a_function_makes_its_calls_through_the_journal(opened: OpenMidrun) -> None:
