@@ -16,7 +16,7 @@ if _typing.TYPE_CHECKING:  # for type checkers, which cannot follow `__getattr__
     from midrun.agents.builtin_tools import ask_human, pause_here
     from midrun.agents.checkpoint import Checkpoint
     from midrun.agents.outcome import Cancelled, Completed, Failed, Outcome, Paused, is_paused
-    from midrun.agents.tool import NOT_DONE, Tool, tool
+    from midrun.agents.tool import NOT_DONE, Tool, tool, traits
     from midrun.agents.tool_context import Call
     from midrun.client import connect
     from midrun.core.values import Actor
@@ -29,6 +29,7 @@ if _typing.TYPE_CHECKING:  # for type checkers, which cannot follow `__getattr__
         OutcomeUnknown,
         RunNotFound,
     )
+    from midrun.hosts import host
     from midrun.runs.midrun import Midrun
     from midrun.runs.run import Run
     from midrun.runs.values import Receipt, RunView
@@ -60,9 +61,11 @@ __all__ = [
     "Tool",
     "ask_human",
     "connect",
+    "host",
     "is_paused",
     "pause_here",
     "tool",
+    "traits",
 ]
 
 _MODULE_BY_NAME = {
@@ -73,8 +76,9 @@ _MODULE_BY_NAME = {
         ("Cancelled", "Completed", "Failed", "Outcome", "Paused", "is_paused"), "agents.outcome"
     ),
     **dict.fromkeys(("ask_human", "pause_here"), "agents.builtin_tools"),
-    **dict.fromkeys(("NOT_DONE", "Tool", "tool"), "agents.tool"),
+    **dict.fromkeys(("NOT_DONE", "Tool", "tool", "traits"), "agents.tool"),
     "connect": "client",
+    "host": "hosts",
     "Report": "text.report",
     "Actor": "core.values",
     "Midrun": "runs.midrun",

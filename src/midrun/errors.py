@@ -7,6 +7,7 @@
     ├── TooLarge               a value beyond its limit
     ├── CheckpointRefused      a checkpoint that must not be resumed
     ├── ModelFailed            a provider refused a request, or its stream broke off
+    ├── StepNotDone            a step of a hosted function has no result
     ├── OutcomeUnknown         raised by a tool that lost the answer to its own request
     ├── ToolsUnreachable       the MCP server of a tool does not answer
     ├── EngineLost             other code cancelled midrun's tasks: this process drives nothing
@@ -359,6 +360,23 @@ class Misconfigured(MidrunError, ValueError):
         # "actor must be a str, got int" reads as one sentence; other texts follow a colon.
         joint = " " if self.problem.startswith("must ") else ": "
         return f"{self.where}{joint}{self.problem}"
+
+
+class StepNotDone(MidrunError):
+    """A step of a hosted function has no result: it failed, was declined or stopped.
+
+    `step` is its name, `problem` the reason, as a model would read it.
+    """
+
+    code = "step_not_done"
+
+    def __init__(self, step: str, problem: str) -> None:
+        super().__init__(step, problem)
+        self.step = step
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.problem}"
 
 
 class JournalCorrupt(MidrunError):

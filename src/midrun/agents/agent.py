@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from midrun.agents.builtin_tools import PLAN_TOOL, PauseHere
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome
+from midrun.agents.program import Program
 from midrun.agents.signature import BadArguments, Function
 from midrun.agents.tool import RunSettings, Tool, find_import_path, split_why, tool
 from midrun.agents.tool_environment import EnvironmentOption, declare_environment
@@ -56,6 +57,7 @@ class Agent:
         window: If a prompt has more tokens than this, older messages are summarized. 0: never.
         tool_env: Environment variables for the processes of all blocking tools: a list of
             names, a dict of values, or "inherit". `tool(env=…)` adds to them for one tool.
+        program: The loop of a hosted agent, in place of Midrun's own. Use `midrun.hosts`.
 
     Attributes:
         tools: The tools by name. The built-in tool `plan` is added, unless a tool has this
@@ -68,6 +70,12 @@ class Agent:
     Raises:
         Misconfigured: An argument is not valid, or a tool cannot work. The text says why.
     """
+
+    framework = ""
+    """The framework of an agent made with `midrun.host`; else ""."""
+
+    undeclared_tools = 0
+    """The number of tools of a hosted agent that have no declared traits."""
 
     def __init__(  # noqa: PLR0913 - one keyword per part
         self,
@@ -82,8 +90,10 @@ class Agent:
         grace: timedelta = timedelta(seconds=5),
         window: int = 120_000,
         tool_env: EnvironmentOption = None,
+        program: Program | None = None,
     ) -> None:
         self.name: Final = name
+        self.program: Final = program
         self.model: Final = model
         self.instructions: Final = instructions
         self.stop: Final = stop
@@ -96,7 +106,7 @@ class Agent:
         self.tool_environment: Final = declare_environment(
             f"agent {name}", "tool_env", tool_env
         )
-        self.tools: Final = _index_tools(name, tools)
+        self.tools: Final = _index_tools(name, tools, has_plan=not self.framework)
         self.specs: Final[tuple[ToolSpec, ...]] = tuple(t.spec for t in self.tools.values())
         self.fingerprint: Final = _make_fingerprint(self)
 
@@ -124,6 +134,9 @@ class Agent:
             frame_depth=self.frame_depth,
             frame_ttl=self.frame_ttl // timedelta(microseconds=1),
             window=self.window,
+            hosted=self.program is not None,
+            framework=self.framework,
+            undeclared_tools=self.undeclared_tools,
         )
 
     def find_undeclared_stop(self, stop: Stop | None) -> str:
@@ -131,8 +144,17 @@ class Agent:
         declared = list_custom_names(self.stop)
         return next((name for name in list_custom_names(stop) if name not in declared), "")
 
-    def complete_use(self, use: RequestedCall) -> RequestedCall:
+    def find_tool(self, name: str) -> Tool | None:
+        """Return the tool with this name; None if there is none.
+
+        A hosted agent may have tools that are only known while it runs; `tools` lacks them.
+        """
+        return self.tools.get(name)
+
+    def complete_use(self, use: RequestedCall, tool: Tool | None = None) -> RequestedCall:
         """Complete a proposed use with its traits; if it is not valid, mark it as refused.
+
+        `tool` is the tool of a hosted program; by default, the agent's tool of that name.
 
         The model's reason (`why`) is moved out of the arguments. This never raises: the model
         proposed the use, and it reads the text of the refusal in place of a result.
@@ -144,12 +166,14 @@ class Agent:
         except (NotJson, TooLarge) as error:
             return replace(use, args=None, refused=f"the arguments are not JSON: {error}")
         # Some models send null instead of an empty object for a tool without arguments.
-        why, args = split_why({} if args is None else args)
-        return self._complete_traits(replace(use, args=args, why=why or use.why))
+        args = {} if args is None else args
+        # The model of a hosted agent is not told of `why`; its tool may have an argument `why`.
+        why, args = ("", args) if self.framework else split_why(args)
+        tool = tool or self.find_tool(use.tool)
+        return self._complete_traits(replace(use, args=args, why=why or use.why), tool)
 
-    def _complete_traits(self, use: RequestedCall) -> RequestedCall:
+    def _complete_traits(self, use: RequestedCall, tool: Tool | None) -> RequestedCall:
         # The texts of refusals are journaled and read by the model.
-        tool = self.tools.get(use.tool)
         if tool is None:
             names = ", ".join(self.tools)
             text = f"there is no tool {safe_repr(use.tool, 80)}; the tools are: {names}"
@@ -325,8 +349,10 @@ def _is_positive_duration(value: object) -> bool:
     return isinstance(value, timedelta) and value > timedelta(0)
 
 
-def _index_tools(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Tool]:
-    """Return the tools by name, with the plan tool.
+def _index_tools(
+    agent: str, tools: "Sequence[Tool | Function]", *, has_plan: bool
+) -> Mapping[str, Tool]:
+    """Return the tools by name; with the plan tool, unless the agent is hosted.
 
     Some checks are made here and not when a tool is declared: a decorator runs before its
     function is bound to its name in the module, so it cannot tell whether another process can
@@ -357,7 +383,8 @@ def _index_tools(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str,
             )
             raise Misconfigured(f"agent {agent}", problem)
         by_name[each.name] = each
-    by_name.setdefault(PLAN_TOOL.name, PLAN_TOOL)
+    if has_plan:
+        by_name.setdefault(PLAN_TOOL.name, PLAN_TOOL)
     return MappingProxyType(by_name)
 
 

@@ -56,10 +56,14 @@ class AskView(Value, kw_only=True):
 
 
 class Completed(Value, kw_only=True):
-    """The run completed its task; `output` is the last text of the agent."""
+    """The run completed its task; `output` is the last text of the agent.
+
+    `value` is the same as JSON data, if the agent has a typed output; see `midrun.host`.
+    """
 
     run_id: RunId
     output: str
+    value: Json = None
 
     @property
     def phase(self) -> str:
@@ -161,7 +165,7 @@ def make_outcome(state: State, checkpoint: Checkpoint | None = None) -> Outcome:
         ValueError: The run is not at rest, or the checkpoint is missing or of another state.
     """
     if state.phase is Phase.COMPLETED:
-        return Completed(run_id=state.run, output=state.output)
+        return Completed(run_id=state.run, output=state.output, value=state.value)
     if state.phase is Phase.CANCELLED:
         return Cancelled(run_id=state.run, report=build_report(state))
     if checkpoint is None or (checkpoint.run, checkpoint.head_seq) != (state.run, state.seq):

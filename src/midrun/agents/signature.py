@@ -214,6 +214,50 @@ class Arguments:
         return f"the arguments: {', '.join(self._by_name)}" if self._by_name else "no arguments"
 
 
+class SchemaArguments:
+    """The arguments of a tool of an MCP server or another framework, by their JSON Schema.
+
+    Only simple rules are checked here: the arguments are an object, required ones are present
+    and forbidden ones are absent. The server or the framework checks the rest of the schema.
+    """
+
+    takes_call = True
+
+    def __init__(self, declared: dict[str, Json]) -> None:
+        properties = declared.get("properties")
+        required = declared.get("required")
+        self._properties = properties if isinstance(properties, dict) else {}
+        self._required = required if isinstance(required, list) else []
+        self._is_closed = declared.get("additionalProperties") is False
+        self.schema: dict[str, Json] = {
+            **declared,
+            "type": "object",
+            "properties": self._properties,
+        }
+
+    def parse(self, args: Json) -> dict[str, object]:
+        """Check the arguments, and return them unchanged.
+
+        Raises:
+            BadArguments: They do not match the schema. The text names up to ten problems.
+        """
+        values = {} if args is None else args
+        names = ", ".join(self._properties) or "none"
+        if not isinstance(values, dict):
+            raise BadArguments(f"expected an object with the arguments: {names}")
+        problems = [f"{name}: is required" for name in self._required if name not in values]
+        # `patternProperties` may allow further names; the owner of the tool checks those.
+        if self._is_closed and "patternProperties" not in self.schema:
+            problems += [
+                f"{safe_str(name, 60)}: no such argument, the arguments: {names}"
+                for name in values
+                if name not in self._properties
+            ]
+        if problems:
+            raise BadArguments("; ".join(problems[:10]))
+        return dict(values)  # not the journaled object itself
+
+
 def find_secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
     """Return the paths of the fields in `schema` whose names stand for secrets.
 

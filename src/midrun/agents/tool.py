@@ -33,7 +33,13 @@ from typing import (
 import msgspec
 from msgspec.structs import replace
 
-from midrun.agents.signature import Arguments, Function, find_secret_paths, parse_docstring
+from midrun.agents.signature import (
+    Arguments,
+    Function,
+    SchemaArguments,
+    find_secret_paths,
+    parse_docstring,
+)
 from midrun.agents.tool_environment import (
     NOTHING_DECLARED,
     EnvironmentOption,
@@ -55,6 +61,9 @@ class RunSettings(TypedDict):
     frame_depth: int
     frame_ttl: int
     window: int
+    hosted: bool
+    framework: str
+    undeclared_tools: int
 
 
 class ChildAgent(Protocol):
@@ -163,7 +172,7 @@ class Tool:
     name: str
     description: str
     fn: Function
-    arguments: Arguments
+    arguments: Arguments | SchemaArguments
     traits: Traits = field(default=Traits())
     undo: Function | None = None
     release: Function | None = None
@@ -265,24 +274,8 @@ def tool(fn: Callable[P, R], **options: Unpack[ToolOptions]) -> ToolFunction[P, 
 def tool(
     fn: None = None, **options: Unpack[ToolOptions]
 ) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
-def tool(  # noqa: PLR0913 - one keyword per trait
-    fn: Callable[P, R] | None = None,
-    *,
-    name: str | None = None,
-    undo: Function | None = None,
-    undo_unknown: bool = True,
-    release: Function | None = None,
-    check: Function | None = None,
-    idempotent: bool = False,
-    read_only: bool = False,
-    approve: Approve = False,
-    audience: str | None = None,
-    four_eyes: bool = False,
-    expires: timedelta | None = None,
-    timeout: timedelta | None = None,
-    in_process: bool | None = None,
-    env: EnvironmentOption = None,
-    secret: Sequence[str] = (),
+def tool(
+    fn: Callable[P, R] | None = None, **options: Unpack[ToolOptions]
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
     """Make a tool from a function: `@tool`, `@tool(undo=…)` or `tool(fn, undo=…)`.
 
@@ -292,39 +285,84 @@ def tool(  # noqa: PLR0913 - one keyword per trait
     Raises:
         Misconfigured: The function or the options cannot work. The text says why.
     """
-    effect = Effect.IDEMPOTENT if idempotent else Effect.ONCE
-    traits = Traits(
-        effect=Effect.READ if read_only else effect,
-        undo=undo is not None,
-        undo_unknown=undo_unknown,
-        release=release is not None,
-        check=check is not None,
-        approve=choose_gate(approve),
-        audience=audience or "",
-        four_eyes=four_eyes,
-        ask_ttl=0 if expires is None else expires // timedelta(microseconds=1),
-        secret=(secret,) if isinstance(secret, str) else tuple(secret),
-    )
+    _check_option_names("tool", options)
 
     def declare(fn: Callable[P, R]) -> ToolFunction[P, R]:
-        called = _check_name(fn, name)
+        called = _check_name(fn, options.get("name"))
         doc = parse_docstring(fn.__doc__)
         return ToolFunction(
             name=called,
             description=doc.text,
             fn=fn,
             arguments=Arguments(f"tool {called}", fn, doc.parameters),
-            traits=traits,
-            undo=undo,
-            release=release,
-            check=check,
-            approve=approve,
-            timeout=timeout,
-            in_process=in_process,
-            environment=declare_environment(f"tool {called}", "env", env),
+            **make_tool_fields(called, options),
         )
 
     return declare if fn is None else declare(fn)
+
+
+def traits(**options: Unpack[ToolOptions]) -> ToolOptions:
+    """Return the options of `tool` for a tool of another framework; see `midrun.host`.
+
+        midrun.host(agent, tools={"charge": traits(undo=refund, approve=True)})
+
+    Raises:
+        Misconfigured: `name` is given. The tool keeps the name that it has.
+    """
+    _check_option_names("traits", options)
+    if "name" in options:
+        problem = "Cannot rename the tool of another framework. Drop name=…."
+        raise Misconfigured("traits", problem)
+    return options
+
+
+class ToolFields(TypedDict):
+    """The fields of a `Tool` that follow from its options."""
+
+    traits: Traits
+    undo: Function | None
+    release: Function | None
+    check: Function | None
+    approve: Approve
+    timeout: timedelta | None
+    in_process: bool | None
+    environment: ToolEnvironment
+
+
+def make_tool_fields(name: str, options: ToolOptions) -> ToolFields:
+    """Return the fields of the tool `name` that follow from its options."""
+    undo, release, check = options.get("undo"), options.get("release"), options.get("check")
+    approve = options.get("approve", False)
+    expires, secret = options.get("expires"), options.get("secret", ())
+    effect = Effect.IDEMPOTENT if options.get("idempotent") else Effect.ONCE
+    traits = Traits(
+        effect=Effect.READ if options.get("read_only") else effect,
+        undo=undo is not None,
+        undo_unknown=options.get("undo_unknown", True),
+        release=release is not None,
+        check=check is not None,
+        approve=choose_gate(approve),
+        audience=options.get("audience") or "",
+        four_eyes=options.get("four_eyes", False),
+        ask_ttl=0 if expires is None else expires // timedelta(microseconds=1),
+        secret=(secret,) if isinstance(secret, str) else tuple(secret),
+    )
+    return ToolFields(
+        traits=traits,
+        undo=undo,
+        release=release,
+        check=check,
+        approve=approve,
+        timeout=options.get("timeout"),
+        in_process=options.get("in_process"),
+        environment=declare_environment(f"tool {name}", "env", options.get("env")),
+    )
+
+
+def _check_option_names(function: str, options: ToolOptions) -> None:
+    # A misspelt option must not be ignored: `aprove=True` would approve nothing.
+    if unknown := options.keys() - ToolOptions.__annotations__.keys():
+        raise TypeError(f"{function}() got an unexpected keyword argument {min(unknown)!r}")
 
 
 def split_why(args: Json) -> tuple[str, Json]:

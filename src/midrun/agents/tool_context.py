@@ -39,6 +39,7 @@ class Call:
         progress: The value that an earlier attempt saved last, or None. It does not change
             while the tool runs.
         original: In an undo or a release, the key of the call that it belongs to.
+        tool_call_id: In an agent made with `midrun.host`, the id of the call in its framework.
         answered: The decision of a person on a question that an earlier attempt asked with a
             continuation; see `midrun.agents.builtin_tools.PauseHere`.
     """
@@ -49,6 +50,7 @@ class Call:
     attempt: int
     progress: Json = None
     original: str = field(default="", repr=False)
+    tool_call_id: str = field(default="", repr=False)
     answered: Json = field(default=None, repr=False)
     saver: Callable[[Json], Awaitable[None] | None] = field(repr=False)
     noter: Callable[[str], Awaitable[None] | None] = field(repr=False)

@@ -375,7 +375,8 @@ def _outcome_fields(view: RunView, report: Report | None, code: str) -> dict[str
     """Return the JSON fields of the outcome; `code` is the one of a failed run's error."""
     fields: dict[str, object] = {"run_id": view.run_id, "phase": view.phase}
     if view.phase is Phase.COMPLETED:
-        return fields | {"output": view.output}
+        value = {} if view.value is None else {"value": view.value}
+        return fields | {"output": view.output} | value
     if view.phase is Phase.CANCELLED:
         return fields | {"report": report}
     if view.phase is Phase.FAILED:

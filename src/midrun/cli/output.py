@@ -294,9 +294,17 @@ def _describe_call(call: CallView) -> str:
     return f"{name} (not responding)" if call.not_responding else name
 
 
+def _describe_hosting(view: RunView) -> str:
+    if not view.undeclared_tools:
+        return f"from {view.framework}; all tools are declared"
+    count = f"{view.undeclared_tools} tool{'' if view.undeclared_tools == 1 else 's'}"
+    return f"from {view.framework}; {count} undeclared: no undo, never repeated"
+
+
 def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     money = f", ${view.usage.cost_usd:.2f}" if view.usage.cost_usd else ""
     facts = [("task", shorten_to_line(view.task)), ("agent", view.agent)]
+    facts += [("hosted", _describe_hosting(view))] if view.framework else []
     facts += [("parent", view.parent)] if view.parent else []
     facts += [("doing", _describe_call(call)) for call in view.in_flight]
     facts += [("plan", f"[{item.state}] {shorten_to_line(item.text)}") for item in view.plan]

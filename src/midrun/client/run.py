@@ -295,7 +295,7 @@ class RemoteRun:
         while True:
             view = await self.until(*RESTING_PHASES)
             if view.phase is Phase.COMPLETED:
-                return Completed(run_id=self.id, output=view.output)
+                return Completed(run_id=self.id, output=view.output, value=view.value)
             if view.phase is Phase.CANCELLED:
                 return Cancelled(run_id=self.id, report=await self.report())
             try:

@@ -55,15 +55,11 @@ class ControlChild(_DriverEffectBase, kw_only=True):
 
 
 class RunHost(_DriverEffectBase, kw_only=True):
-    """Run the hosted agent; its calls come back as `ProposeCall`.
+    """Run the program of a hosted agent; its calls come back as `ProposeCall`.
 
-    A hosted agent is a program of the user that chooses its calls itself; Midrun calls no model
-    for it. The program proposes calls (`ProposeCall`) and ends with `FinishHostedAgent`.
-    `RequestedCall.position` is the place of a call in the program. With it, a driver can run
-    the program again after a restart, and return the journaled results of its earlier calls.
-
-    No driver performs this effect yet, and no interface starts a run with `hosted=True`. The
-    rules are complete in `core`; only the simulator in `tests/support` performs them.
+    The loop of a hosted agent is code of the user, which makes its model and tool calls through
+    the driver (`driver.program_runner`). The effect is listed for as long as the program must
+    run: while it computes, and while it waits for its calls. It ends with `FinishHostedAgent`.
     """
 
 

@@ -264,6 +264,8 @@ class RunStarted(RequestEntry, kw_only=True):
     labels: tuple[str, ...] = ()
     stop: Stop | None = None
     hosted: bool = False  # the agent is a program of the user; see `effects.RunHost`
+    framework: str = ""  # the framework of an agent made with `midrun.host`
+    undeclared_tools: int = 0  # its tools without declared traits, when the run was started
     history: tuple[Message, ...] = ()
     plan: tuple[PlanItem, ...] = ()
     frame_depth: int = 4
@@ -318,6 +320,7 @@ class RunCompleted(EntryBase, kw_only=True):
     """The run finished its task."""
 
     output: str = ""
+    value: Json = None  # the output as data, if the agent has a typed output
 
 
 class RunFailed(EntryBase, kw_only=True):

@@ -234,6 +234,10 @@ def _start_open_call(
         return _start_cleanup(state, orphan, "release", now, may_start)
     if (call.retry_at or 0) > now or not may_start(state, call.id, "call"):
         return ()
+    # A hosted program proposes its model calls. The first attempt begins a step, and custom
+    # conditions are evaluated before each step; see `list_effects`.
+    if not call.attempt and find_unevaluated_custom(state.stop, state.meter):
+        return ()
     return _start_model(state, call, call.purpose, reserve)
 
 
@@ -268,10 +272,11 @@ def _start_call(
     This is the gate that every model, tool and child call passes: a worker may make a call
     only after `CallStarted` is appended.
     """
-    if call is None:  # a new model call begins a step
+    # A new model call begins a step. One of a hosted program has been proposed before.
+    if call is None or (call.call_kind == "model" and not call.attempt):
         hit = find_met_stop(state.stop, state.meter_with_time, reserved) if state.stop else None
         started = CallStarted(
-            call=make_call_id(state.calls.size + 1),
+            call=make_call_id(state.calls.size + 1) if call is None else call.id,
             call_kind="model",
             attempt=1,
             seen=state.seq,
@@ -337,8 +342,9 @@ def _advance_boundary(
         return _start_cleanup(state, call, "release", now, may_start)
     # A message that is scheduled for later can no longer reach the agent. Return its text.
     late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
-    output = state.answer if state.main_answer is None else state.main_answer
-    return (*late, RunCompleted(output=output or ""))
+    if state.main_answer is None:
+        return (*late, RunCompleted(output=state.answer or "", value=state.answer_value))
+    return (*late, RunCompleted(output=state.main_answer, value=state.main_value))
 
 
 def _waits_for_person(state: State) -> bool:
@@ -390,8 +396,12 @@ def list_effects(state: State) -> tuple[DriverEffect, ...]:
             waits = state.in_flight and len(state.in_flight) == len(state.open_calls)
             # Most runs have never been redirected.
             redirected = state.pending or state.prompt_outdated_seq
-            aborts = _list_redirect_aborts(state) if redirected and state.in_flight else ()
-            return aborts if waits else (*aborts, *_list_running_effects(state))
+            effects = _list_redirect_aborts(state) if redirected and state.in_flight else ()
+            if not waits:
+                effects = (*effects, *_list_running_effects(state))
+            if state.run_started.hosted and _wants_program(state):
+                effects = (*effects, RunHost())
+            return effects
         case Phase.PAUSING:
             return tuple(_list_pausing_effects(state, state.pause or PauseState()))
         case Phase.CANCELLING:
@@ -413,16 +423,27 @@ def _list_running_effects(state: State) -> Iterator[DriverEffect]:
         if _may_make_calls(state):
             calls = (state.calls[number - 1] for number in state.active_calls)
             yield from (CheckCall(call=call.id) for call in calls if _needs_check(call))
-        return
+        if not state.run_started.hosted:
+            return
     if _is_busy(state) or state.answer is not None or state.taken_over_by:
         return
     # At a boundary without an answer: the agent continues. Before its next model call, a
-    # custom stop condition is evaluated. A hosted agent makes its calls itself.
-    if find_orphaned_child(state) is None:
-        if name := find_unevaluated_custom(state.stop, state.meter):
-            yield EvaluateStopCondition(name=name)
-        elif state.run_started.hosted:
-            yield RunHost()
+    # custom stop condition is evaluated. A hosted program may have proposed that call already.
+    name = find_unevaluated_custom(state.stop, state.meter)
+    if name and find_orphaned_child(state) is None:
+        yield EvaluateStopCondition(name=name)
+
+
+def _wants_program(state: State) -> bool:
+    """Tell whether the hosted program must run: it computes, or waits for its calls.
+
+    Before the run comes to rest, the program is stopped. It continues from the journal later:
+    it is run again from its start, and its finished calls are answered from the journal.
+    """
+    if state.answer is not None or state.taken_over_by or find_failure(state) is not None:
+        return False
+    rests = not _is_busy(state) and bool(state.open_calls) and not has_unblocked_call(state)
+    return not rests
 
 
 def _list_redirect_aborts(state: State) -> tuple[DriverEffect, ...]:

@@ -149,6 +149,10 @@ class Call(Value, kw_only=True):
     question_answer: Json = None
     stopped_by: str = ""  # "a pause", "a redirect" or "a halt" that stopped its last attempt
     reserved: Spend = NO_SPEND
+    # Of a model call of a hosted program: how many messages of the run existed when it started,
+    # and the index of its reply, or of its partial text, among them.
+    prompt_message_count: int = 0
+    reply_index: int = -1
     approval: Approval | None = None
     undo: Cleanup = Cleanup()
     release: Cleanup = Cleanup()
@@ -353,12 +357,15 @@ class State(Value, kw_only=True):
     summary: str = ""
     prompt_tokens: int = 0  # tokens in the last prompt, as counted by the provider
     answer: str | None = None  # the agent's answer to its goal, as long as it is final
+    answer_value: Json = None  # the value of the last answer
     main_answer: str | None = None  # the answer to the task, while a later message is answered
+    main_value: Json = None  # the value of `main_answer`
     reply_prefix: str = ""  # text before the next reply: "Back to ..."
     reply_prefix_seq: Seq = (
         SEQ_ZERO  # the entry that set it: a reply begun before does not get it
     )
     output: str = ""
+    value: Json = None
 
     @property
     def run_started(self) -> RunStarted:

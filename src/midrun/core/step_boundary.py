@@ -170,8 +170,13 @@ def _deliver_message(state: State, now: Micros) -> Entry | None:
             continue
         if at_hand and (waiting.urgency != "later" or not state.frames):
             return MessageTaken(message=waiting.seq)
-        full = len(state.frames) >= state.run_started.frame_depth
-        if not at_hand and waiting.urgency != "later" and not full:
+        if at_hand or waiting.urgency == "later":
+            continue
+        # A hosted program reads the message at its next model call. It cannot put its work
+        # aside to answer, so no frame is pushed.
+        if state.run_started.hosted:
+            return MessageTaken(message=waiting.seq)
+        if len(state.frames) < state.run_started.frame_depth:
             return _push_frame(state, waiting, now)
     return None
 
@@ -204,7 +209,9 @@ def _check_stop_condition(state: State) -> tuple[Entry, ...]:
     """Return the entry of a met stop condition before a new step; else ()."""
     if state.answer is not None:
         return tuple(_give_up_cleanups(state))
-    if state.stop is None:
+    # A hosted program makes its next calls by itself. Its step ends when it proposes the next
+    # model call: `scheduler` checks the condition then.
+    if state.stop is None or state.run_started.hosted:
         return ()
     hit = find_met_stop(state.stop, state.meter_with_time)
     return () if hit is None else (make_stop_entry(hit),)

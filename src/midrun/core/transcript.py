@@ -59,6 +59,7 @@ __all__ = [
     "Turn",
     "format_summary",
     "make_final_result",
+    "make_turn",
 ]
 
 AWAITING_REVIEW_TEXT: Final = "proposed, awaiting review; the outcome will come as a message"
@@ -107,7 +108,7 @@ class Transcript(Sequence[Turn]):
             if not place:
                 return Turn(role="runtime", text=format_summary(state), kind="summary")
             place -= 1
-        return _make_turn(state, state.messages[state.condensed_count + place])
+        return make_turn(state, state.messages[state.condensed_count + place])
 
 
 def format_summary(state: State) -> str:
@@ -125,7 +126,8 @@ def format_summary(state: State) -> str:
     return "\n".join([*lines, "", "Summary of what was said before:", state.summary])
 
 
-def _make_turn(state: State, message: Message) -> Turn:
+def make_turn(state: State, message: Message) -> Turn:
+    """Return `message` as a turn, with the outcomes of its calls."""
     calls = [call for id_ in message.calls if (call := state.find_call(id_)) is not None]
     if message.kind == "outcome" and calls:
         return Turn(role=message.role, text=_format_late_outcome(calls[0]), kind=message.kind)

@@ -139,6 +139,7 @@ class RequestedCall(Value, kw_only=True):
     traits: Traits = Traits()
     refused: str = ""  # the driver found no such tool, or the arguments do not fit
     position: str = ""  # of a hosted agent: the place of the call in its code, for replay
+    tool_call_id: str = ""  # of a hosted agent: the id of the call in its framework
 
 
 class Reply(Value, kw_only=True):
@@ -149,6 +150,7 @@ class Reply(Value, kw_only=True):
     uses: tuple[RequestedCall, ...] = ()
     opaque: Json = None  # the provider's own message, stored and never interpreted
     prompt_tokens: int = 0  # tokens in the prompt as the provider counted them
+    value: Json = None  # the typed output of a hosted agent; `text` is the same as text
 
 
 class PlanItem(Value, kw_only=True):

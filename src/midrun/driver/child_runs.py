@@ -78,7 +78,7 @@ async def run_child(
 ) -> CloseCall | AskPerson:
     """Start the child run of a call, and wait for its end or its question."""
     call, epoch = in_flight.call, state.epoch
-    tool = agent.tools.get(call.use.tool)
+    tool = agent.find_tool(call.use.tool)
     if tool is None or tool.agent is None:
         problem = f"agent {agent.name} has no agent {call.use.tool} any more"
         return CloseCall(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))

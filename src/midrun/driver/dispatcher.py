@@ -39,6 +39,7 @@ epoch.
 
 import inspect
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -50,7 +51,7 @@ from msgspec.structs import replace
 from midrun.agents.agent import Agent
 from midrun.agents.builtin_tools import PLAN_TOOL, apply_plan_call, format_plan
 from midrun.agents.signature import BadArguments
-from midrun.agents.tool import is_async
+from midrun.agents.tool import Tool, is_async
 from midrun.core.driver_inputs import (
     CloseCall,
     CloseUndo,
@@ -67,6 +68,7 @@ from midrun.core.effects import (
     ControlChild,
     DriverEffect,
     EvaluateStopCondition,
+    RunHost,
 )
 from midrun.core.entries import (
     CallDone,
@@ -97,8 +99,9 @@ from midrun.driver.in_flight_call import (
     WaitEnded,
 )
 from midrun.driver.journal_writer import append_input, load_run_state
-from midrun.driver.model_calls import call_model
+from midrun.driver.model_calls import OpenModelStream, call_model
 from midrun.driver.notifications import Wakeup
+from midrun.driver.program_runner import ProgramRunner
 from midrun.driver.redaction import redact_struct, redact_struct_now
 from midrun.driver.sanitize import make_storable, sanitize_input
 from midrun.driver.tool_calls import call_tool, run_check, run_cleanup
@@ -206,7 +209,11 @@ class CallDispatcher:
         # have the same call id.
         self._in_flight: dict[tuple[str, OperationKind], InFlightCall] = {}
         self._evaluating_stops: dict[str, StopEvaluation] = {}
+        self._program = (
+            ProgramRunner(context, agent, run, self._submit, wakeup) if agent.program else None
+        )
         self._last_plan: tuple[int, tuple[PlanItem, ...]] = (-1, ())  # see `_set_plan`
+        self._is_leaving = False  # the worker gives the run back
         self._is_closed = False
 
     # ── starting calls ────────────────────────────────────────────────────────────────────
@@ -240,7 +247,7 @@ class CallDispatcher:
             return False
         if in_flight.call.call_kind == "model":
             return True
-        tool = self._agent.tools.get(in_flight.call.use.tool)
+        tool = self._find_tool(in_flight)
         if in_flight.operation == "call" or tool is None:
             return tool is not None and tool.is_async
         hook = getattr(tool, in_flight.operation)
@@ -292,26 +299,44 @@ class CallDispatcher:
             self.pending_inputs.append(PendingInput(driver_input, in_flight))
             self._wakeup.set()
 
+    def _submit(self, driver_input: DriverInput) -> None:
+        self.pending_inputs.append(PendingInput(driver_input))
+        self._wakeup.set()
+
     async def _make_call(self, in_flight: InFlightCall, state: State) -> DriverInput | None:
         context, agent, epoch = self._context, self._agent, self.epoch
         if in_flight.operation == "call" and in_flight.call.call_kind == "model":
             return CloseCall(
-                epoch=epoch, outcome=await call_model(context, agent, in_flight, state)
+                epoch=epoch,
+                outcome=await call_model(
+                    context, agent, in_flight, state, self._find_stream(in_flight, state)
+                ),
             )
         if in_flight.operation == "call" and in_flight.call.call_kind == "child":
             return await run_child(context, agent, in_flight, state)
         if (
             in_flight.operation == "call"
-            and agent.tools.get(in_flight.call.use.tool) is PLAN_TOOL
+            and agent.find_tool(in_flight.call.use.tool) is PLAN_TOOL
         ):
             return self._set_plan(in_flight, state)
         if in_flight.operation == "call":
-            return await call_tool(context, agent, in_flight, state)
+            return await call_tool(context, agent, in_flight, state, self._find_tool(in_flight))
         if in_flight.operation == "check":
             return await run_check(context, agent, in_flight, state)
         return CloseUndo(
             epoch=epoch, outcome=await run_cleanup(context, agent, in_flight, state)
         )
+
+    def _find_stream(self, in_flight: InFlightCall, state: State) -> OpenModelStream | None:
+        """Return the stream of a model call of a hosted program; None for the agent's model."""
+        if self._program is None:
+            return None
+        return partial(self._program.open_stream, in_flight.call, state)
+
+    def _find_tool(self, in_flight: InFlightCall) -> Tool | None:
+        """Return the tool of a call: of the hosted program that waits for it, or declared."""
+        own = self._program.get_tool(in_flight.call) if self._program is not None else None
+        return own or self._agent.find_tool(in_flight.call.use.tool)
 
     def _set_plan(self, in_flight: InFlightCall, state: State) -> CloseCall:
         """Submit the agent's new plan, and return the end of the call that set it."""
@@ -330,8 +355,7 @@ class CallDispatcher:
         set_plan = redact_struct_now(
             self._context.secret_registry, self._run_id, SetPlan(epoch=epoch, items=items)
         )
-        self.pending_inputs.append(PendingInput(set_plan))
-        self._wakeup.set()
+        self._submit(set_plan)
         return CloseCall(epoch=epoch, outcome=CallDone(call=call.id, result=format_plan(items)))
 
     async def _save_progress(self, call: CallId, progress: Json) -> None:
@@ -359,13 +383,21 @@ class CallDispatcher:
 
     @property
     def has_hooks_running(self) -> bool:
-        """Whether a check or a custom stop condition runs; the journal does not show those."""
-        if self._evaluating_stops:
+        """Whether user code runs that the journal does not show.
+
+        That is a check, a custom stop condition, or the program of a hosted agent.
+        """
+        if self._evaluating_stops or (self._program is not None and self._program.is_running):
             return True
         for _, operation in self._in_flight:  # noqa: SIM110 - asked twice in each turn of a run
             if operation == "check":
                 return True
         return False
+
+    def may_start(self, state: State, call_id: CallId) -> bool:
+        """Tell whether a call can be made: a hosted program must wait for it."""
+        call = state.find_call(call_id) if self._program is not None else None
+        return self._program is None or call is None or self._program.is_attached(call)
 
     def stop_unwanted_hooks(
         self, effects: Sequence[DriverEffect], state: State, *, is_leaving: bool
@@ -433,6 +465,15 @@ class CallDispatcher:
             # The task that waits for the child may have seen it paused, and waits for the
             # next change: have it look again, so that it resumes the child.
             self._context.change_notifier.notify(make_child_id(self._run_id, call))
+
+    def update_program(self, effects: Sequence[DriverEffect], state: State) -> None:
+        """Start, stop or wake the program of a hosted agent."""
+        if self._program is not None:
+            self._program.update(
+                state,
+                is_wanted=any(isinstance(effect, RunHost) for effect in effects),
+                must_wait=not self._is_leaving and state.phase is not Phase.CANCELLING,
+            )
 
     async def _evaluate_stop(self, name: str, state: State) -> None:
         verdict: RecordStopVerdict | FailRun | None = None
@@ -512,6 +553,7 @@ class CallDispatcher:
 
         The run loop calls this in every iteration until nothing is in flight.
         """
+        self._is_leaving = True
         for in_flight in tuple(self._in_flight.values()):
             if in_flight.stop_reason in NO_WAIT_REASONS:
                 continue
@@ -542,8 +584,25 @@ class CallDispatcher:
             in_flight.abort(FENCED_REASON)
         for evaluation in self._evaluating_stops.values():
             evaluation.stop()
+        if self._program is not None:
+            self._program.close()
 
     # ── late results ──────────────────────────────────────────────────────────────────────
+
+    def settle_inputs(self, count: int, late: AbstractSet[int]) -> None:
+        """Remove the `count` oldest inputs: they are recorded, or `late` has their position."""
+        settled = self.pending_inputs[:count]
+        del self.pending_inputs[:count]
+        for position, pending in enumerate(settled):
+            is_late = position in late
+            # A tool waits in `call.save` until its progress is durable, or refused.
+            if pending.save_waiter is not None:
+                pending.save_waiter.is_durable = not is_late
+                pending.save_waiter.done.set()
+            if self._program is not None:
+                self._program.input_settled(pending.driver_input)
+            if is_late:
+                self.report_late(pending)
 
     def report_late(self, pending: "PendingInput") -> None:
         """Record the result of a call that the journal has closed without it."""

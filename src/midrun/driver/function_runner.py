@@ -257,6 +257,7 @@ class FunctionExecution:
             epoch=facts.epoch,
             attempt=facts.attempt,
             progress=facts.progress,
+            tool_call_id=self._in_flight.call.use.tool_call_id,
             answered=self._in_flight.call.question_answer,
             saver=(lambda progress: from_thread.run(save, progress)) if blocks else save,
             noter=(lambda text: from_thread.run(note, text)) if blocks else note,

@@ -6,8 +6,10 @@ thinking so far are journaled with `CallAborted`, so that the model sees its own
 words when the run continues.
 """
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -22,7 +24,7 @@ from midrun.driver.delta import Delta
 from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.user_code import CodeStopped, UserCode, format_exception, must_reraise
 from midrun.errors import ModelFailed
-from midrun.ports.model import Finished, Model, Piece, Prompt
+from midrun.ports.model import Finished, Piece, Prompt
 
 CONDENSE_PROMPT = (
     "Summarise this conversation so that the work can go on from the summary alone: the task, "
@@ -48,6 +50,7 @@ def build_prompt(agent: Agent, state: State, *, condense: bool = False) -> Promp
         transcript=Transcript(state),
         tools=agent.specs,  # also for a summary: providers refuse calls of undeclared tools
         runtime_request=CONDENSE_PROMPT if condense else "",
+        run_id=state.run,
     )
 
 
@@ -62,22 +65,37 @@ class _PartialReply:
         self.finished: Finished | None = None
 
 
+OpenModelStream: TypeAlias = Callable[
+    [], AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]
+]
+"""Opens the stream of one model call."""
+
+
 async def call_model(
-    context: DriverContext, agent: Agent, in_flight: InFlightCall, state: State
+    context: DriverContext,
+    agent: Agent,
+    in_flight: InFlightCall,
+    state: State,
+    open_stream: OpenModelStream | None = None,
 ) -> CallDone | CallFailed | CallAborted:
     """Make a model call and return its outcome.
 
     If it is stopped midway, the outcome has the text and thinking so far. The tool calls of an
     unfinished reply are never made: their arguments may be incomplete.
+
+    `open_stream` replaces the agent's model: a hosted program calls its models itself.
     """
     call = in_flight.call
     partial_reply = _PartialReply()
     try:
-        model = context.get_model(agent)
-        prompt = build_prompt(agent, state, condense=call.purpose == "condense")
-        label = f"model {model.name} (call {call.id} of run {state.run})"
+        name = "of the program"
+        if open_stream is None:
+            model = context.get_model(agent)
+            prompt = build_prompt(agent, state, condense=call.purpose == "condense")
+            name, open_stream = model.name, partial(model.stream, prompt)
+        label = f"model {name} (call {call.id} of run {state.run})"
         await UserCode(context.user_tasks, label, agent.grace).run(
-            partial(_stream_reply, context, in_flight, state, model, prompt, partial_reply),
+            partial(_stream_reply, context, in_flight, state, open_stream, partial_reply),
             in_flight,
         )
     except CodeStopped:
@@ -108,14 +126,13 @@ async def _stream_reply(
     context: DriverContext,
     in_flight: InFlightCall,
     state: State,
-    model: Model,
-    prompt: Prompt,
+    open_stream: OpenModelStream,
     partial_reply: _PartialReply,
 ) -> None:
     live, run, call = context.live_output, state.run, in_flight.call.id
     if state.reply_prefix:  # text that the run puts before the reply: show it as part of it
         live.send(Delta(run=run, call=call, kind="text", text=f"{state.reply_prefix}\n\n"))
-    async with model.stream(prompt) as stream:
+    async with open_stream() as stream:
         async for piece in stream:
             if isinstance(piece, Piece):
                 # Partial arguments are shown, but not kept: the finished reply has them.

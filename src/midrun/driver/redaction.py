@@ -269,15 +269,19 @@ class RunSecrets:
         text = yield from self.redactor.redact_value(reply.text, MODEL_TEXT_SCOPE)
         thinking = yield from self.redactor.redact_value(reply.thinking, MODEL_TEXT_SCOPE)
         opaque = yield from self.redactor.redact_value(reply.opaque, MODEL_DATA_SCOPE)
+        value = yield from self.redactor.redact_value(reply.value, MODEL_DATA_SCOPE)
         same = (
             text is reply.text
             and thinking is reply.thinking
             and opaque is reply.opaque
+            and value is reply.value
             and all(a is b for a, b in zip(uses, reply.uses, strict=True))
         )
         if same:
             return reply
-        return replace(reply, uses=tuple(uses), text=text, thinking=thinking, opaque=opaque)
+        return replace(
+            reply, uses=tuple(uses), text=text, thinking=thinking, opaque=opaque, value=value
+        )
 
     # ── restoring secrets ─────────────────────────────────────────────────────────────────
 

@@ -33,7 +33,7 @@ from midrun.core.batch import Batch
 from midrun.core.controls import Halt
 from midrun.core.driver_inputs import TakeLease
 from midrun.core.entries import RunFailed
-from midrun.core.ids import SEQ_ZERO, Micros, Seq
+from midrun.core.ids import SEQ_ZERO, CallId, Micros, Seq
 from midrun.core.run_head import build_head
 from midrun.core.session import (
     AppendBatch,
@@ -56,7 +56,7 @@ from midrun.core.session import (
     WaitForStore,
 )
 from midrun.core.state import State
-from midrun.core.values import Actor, CallPurpose, Spend
+from midrun.core.values import NO_SPEND, Actor, CallPurpose, OperationKind, Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.dispatcher import CallDispatcher
 from midrun.driver.journal_writer import save_snapshot_if_due
@@ -94,9 +94,10 @@ class RunLoop:
         take_lease = TakeLease(
             holder=context.heartbeat.holder_name, agent_fingerprint=agent.fingerprint
         )
-        self._session = Session(
-            state, take_lease, self._compute_reserve, self._suspects.may_start
+        may_start = (
+            self._suspects.may_start if agent.program is None else self._may_start_in_program
         )
+        self._session = Session(state, take_lease, self._compute_reserve, may_start)
         self._lease: Lease | None = None
         self._turn_began = context.clock()
         self._last_append: AppendResult | None = None
@@ -231,25 +232,29 @@ class RunLoop:
         # these calls; the next lease closes them as unknown.
         if step.appended:
             self._dispatcher.start(step.appended, state)
-        settled = self._dispatcher.pending_inputs[: step.settled_count]
-        del self._dispatcher.pending_inputs[: step.settled_count]
-        for position, pending in enumerate(settled):
-            is_late = position in step.late
-            # A tool waits in `call.save` until its progress is durable, or refused.
-            if pending.save_waiter is not None:
-                pending.save_waiter.is_durable = not is_late
-                pending.save_waiter.done.set()
-            if is_late:
-                self._dispatcher.report_late(pending)
+        if step.settled_count:
+            self._dispatcher.settle_inputs(step.settled_count, step.late)
         if isinstance(step.operation, WaitForNews | Finish):
             if self._dispatcher.has_hooks_running:
                 self._dispatcher.stop_unwanted_hooks(
                     step.effects, state, is_leaving=step.stops_calls
                 )
             self._dispatcher.apply(self._suspects.runnable(step.effects, state), state)
+            if self._agent.program is not None:
+                self._dispatcher.update_program(step.effects, state)
+
+    def _may_start_in_program(
+        self, state: State, call: CallId, operation: OperationKind
+    ) -> bool:
+        """Tell whether a call of a hosted program may start: the program must wait for it."""
+        if operation == "call" and not self._dispatcher.may_start(state, call):
+            return False
+        return self._suspects.may_start(state, call, operation)
 
     def _compute_reserve(self, state: State, purpose: CallPurpose) -> Spend | RunFailed:
         """Return the spend to reserve for a model call of a run with a cap on spend."""
+        if self._agent.program is not None:
+            return NO_SPEND  # the program calls its models itself: there is no estimate
         try:
             prompt = build_prompt(self._agent, state, condense=purpose == "condense")
             return self._context.get_model(self._agent).reserve(prompt)

@@ -64,11 +64,14 @@ CHECK_MAX_ATTEMPTS: Final = 3
 
 
 async def call_tool(
-    context: DriverContext, agent: Agent, in_flight: InFlightCall, state: State
+    context: DriverContext,
+    agent: Agent,
+    in_flight: InFlightCall,
+    state: State,
+    tool: Tool | None,
 ) -> CloseCall | AskPerson:
-    """Make a tool call; return its end, or its question to a person."""
+    """Make a call of `tool`; return its end, or its question to a person."""
     epoch, call = state.epoch, in_flight.call
-    tool = agent.tools.get(call.use.tool)
     if tool is None:
         problem = f"agent {agent.name} has no tool {call.use.tool} any more"
         return CloseCall(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
@@ -254,7 +257,7 @@ async def _run_hook(
 ) -> FunctionEnd:
     """Run the hook `name`; return its end."""
     call = in_flight.call
-    tool = agent.tools.get(call.use.tool)
+    tool = agent.find_tool(call.use.tool)
     function = getattr(tool, name, None)
     if tool is None or function is None:
         problem = f"agent {agent.name} has no {name} for {call.use.tool} any more"

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple, cast
 from mcp_types import Tool as Listed
 from mcp_types import ToolAnnotations
 
-from midrun.agents.signature import BadArguments, Function
+from midrun.agents.signature import Function, SchemaArguments
 from midrun.agents.tool import TOOL_NAME_PATTERN, Approve, Tool, choose_gate
 from midrun.agents.tool_context import Call
-from midrun.codec.safe_repr import safe_str
 from midrun.core.values import Effect, Json, Traits
 from midrun.errors import Misconfigured
 from midrun.mcp.connection import McpConnection
@@ -50,50 +49,6 @@ class ToolSelection(NamedTuple):
         return {*(self.only or ()), *self.exclude, *approved}
 
 
-class ServerArguments:
-    """The arguments of a tool, by the schema that its server declares.
-
-    Only simple rules are checked here: the arguments are an object, required ones are present
-    and forbidden ones are absent. The server checks the rest of the schema.
-    """
-
-    takes_call = True
-
-    def __init__(self, declared: dict[str, Json]) -> None:
-        properties = declared.get("properties")
-        required = declared.get("required")
-        self._properties = properties if isinstance(properties, dict) else {}
-        self._required = required if isinstance(required, list) else []
-        self._is_closed = declared.get("additionalProperties") is False
-        self.schema: dict[str, Json] = {
-            **declared,
-            "type": "object",
-            "properties": self._properties,
-        }
-
-    def parse(self, args: Json) -> dict[str, object]:
-        """Check the arguments, and return them as they are sent.
-
-        Raises:
-            BadArguments: They do not match the schema. The text names up to ten problems.
-        """
-        values = {} if args is None else args
-        names = ", ".join(self._properties) or "none"
-        if not isinstance(values, dict):
-            raise BadArguments(f"expected an object with the arguments: {names}")
-        problems = [f"{name}: is required" for name in self._required if name not in values]
-        # `patternProperties` may allow further names; the server checks those.
-        if self._is_closed and "patternProperties" not in self.schema:
-            problems += [
-                f"{safe_str(name, 60)}: no such argument, the arguments: {names}"
-                for name in values
-                if name not in self._properties
-            ]
-        if problems:
-            raise BadArguments("; ".join(problems[:10]))
-        return dict(values)  # not the journaled object itself
-
-
 def make_tools(connection: McpConnection, selection: ToolSelection) -> list[Tool]:
     """Return the selected tools, in the order of the server.
 
@@ -119,7 +74,7 @@ def make_tools(connection: McpConnection, selection: ToolSelection) -> list[Tool
 
 def _make_tool(connection: McpConnection, listed: Listed, selection: ToolSelection) -> Tool:
     name = selection.prefix + INVALID_NAME_CHARACTER.sub("_", listed.name)
-    arguments = ServerArguments(cast("dict[str, Json]", listed.input_schema))
+    arguments = SchemaArguments(cast("dict[str, Json]", listed.input_schema))
     if not TOOL_NAME_PATTERN.fullmatch(name):
         problem = (
             "Models accept names of 1 to 64 letters, digits, _ and - only. Exclude it, or "
@@ -138,7 +93,7 @@ def _make_tool(connection: McpConnection, listed: Listed, selection: ToolSelecti
         name=name,
         description=_make_description(listed),
         fn=_make_function(connection, listed.name),
-        arguments=arguments,  # type: ignore[arg-type]  # has the attributes that a tool uses
+        arguments=arguments,
         traits=Traits(effect=effect, approve=choose_gate(approve)),
         approve=approve,
         timeout=selection.timeout,

@@ -15,13 +15,13 @@ import msgspec
 import pydantic_ai
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.messages import (
+    AgentStreamEvent,
     InstructionPart,
     ModelMessage,
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
-    ModelResponseStreamEvent,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
@@ -62,13 +62,15 @@ ProposedCall: TypeAlias = ToolCallPart[object]
 RESPONSE_ADAPTER: Final = TypeAdapter(ModelResponse)
 
 
-def make_messages(prompt: Prompt) -> list[ModelMessage]:
+def make_messages(
+    prompt: Prompt, builder: "MessageBuilder | None" = None
+) -> list[ModelMessage]:
     """Return the transcript as messages. The last message is never the assistant's.
 
     Some providers refuse a request that ends with a reply of the assistant, and others continue
     that reply in place.
     """
-    builder = _MessageBuilder()
+    builder = builder or MessageBuilder()
     for turn in prompt.transcript:
         match turn.role:
             case "assistant":
@@ -122,7 +124,7 @@ def load_response(stored: Json) -> ModelResponse | None:
         return None
 
 
-class _MessageBuilder:
+class MessageBuilder:
     """Builds the list of messages. Parts between two replies are joined to one request."""
 
     def __init__(self) -> None:
@@ -154,11 +156,19 @@ class _MessageBuilder:
             return
         self.messages.append(response)
         for call, result in zip(calls, turn.uses, strict=True):
-            self.add_request_part(_make_tool_return(call, result))
+            self.add_result(call, result)
         if turn.interrupted:
             self.add_runtime_text(INTERRUPTED_NOTE)
         elif turn.kind == "person":
             self.add_runtime_text(WRITTEN_BY_PERSON_NOTE.format(by=turn.by or "a person"))
+
+    def add_result(self, call: ProposedCall, result: CallResult) -> None:
+        """Add the result of a call, always as text.
+
+        A provider may give a meaning of its own to a structured result.
+        """
+        text = format_result(result)
+        self.add_request_part(ToolReturnPart(call.tool_name, text, call.tool_call_id))
 
     def _make_response(self, turn: Turn) -> tuple[ModelResponse | None, list[ProposedCall]]:
         """Return the reply, and its calls with the arguments they were made with.
@@ -209,18 +219,13 @@ def _make_parts(turn: Turn) -> list[ModelResponsePart]:
     return parts
 
 
-def _make_tool_return(call: ProposedCall, made: CallResult) -> ToolReturnPart[object]:
-    """Return the result of a call, always as text.
-
-    A provider may give a meaning of its own to a structured result.
-    """
+def format_result(made: CallResult) -> str:
+    """Return the result of a call, or the reason why there is none, as text for a model."""
     if made.problem:
-        text = f"No result. {made.problem}"
-    elif isinstance(made.result, str):
-        text = made.result
-    else:
-        text = msgspec.json.encode(made.result).decode()
-    return ToolReturnPart(call.tool_name, text, call.tool_call_id)
+        return f"No result. {made.problem}"
+    if isinstance(made.result, str):
+        return made.result
+    return msgspec.json.encode(made.result).decode()
 
 
 # Convert the stream of a provider to pieces, and its end to a reply.
@@ -232,7 +237,7 @@ class PieceConverter:
     def __init__(self) -> None:
         self._calls: dict[int, tuple[str, int]] = {}  # part index → name of the tool, number
 
-    def convert(self, streamed_part: ModelResponseStreamEvent) -> Iterator[Piece]:
+    def convert(self, streamed_part: AgentStreamEvent) -> Iterator[Piece]:
         """Yield the piece that a watcher of the reply sees for an event; none for others."""
         match streamed_part:
             case PartStartEvent(index=index, part=ToolCallPart(tool_name=tool, args=args)):

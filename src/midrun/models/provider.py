@@ -7,7 +7,14 @@ stable reason; the worker decides about retries.
 """
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from decimal import ROUND_CEILING
 from difflib import get_close_matches
@@ -17,8 +24,8 @@ import anyio
 import msgspec
 from pydantic_ai import exceptions
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import ModelResponse
-from pydantic_ai.models import Model, StreamedResponse, infer_model, known_model_names
+from pydantic_ai.messages import AgentStreamEvent, ModelResponse
+from pydantic_ai.models import Model, infer_model, known_model_names
 from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
@@ -227,14 +234,14 @@ class ProviderModel:
         """
         async with self:
             request = self._model.request_stream(
-                make_messages(prompt), self._make_settings(), make_parameters(prompt)
+                make_messages(prompt), self.make_settings(), make_parameters(prompt)
             )
             # Entered by hand and not with `async with`: the errors of entering it are
             # converted, and leaving it is shielded and bounded.
             with self._bound_wait(reply_started=False):
                 streamed = await request.__aenter__()
             try:
-                async with aclosing(self._stream_pieces(streamed)) as pieces:
+                async with aclosing(self.stream_pieces(streamed, streamed.get)) as pieces:
                     yield pieces
             finally:
                 # A pause cancels this task in order to stop the stream. Without the shield the
@@ -242,12 +249,17 @@ class ProviderModel:
                 with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
                     await request.__aexit__(None, None, None)
 
-    async def _stream_pieces(
-        self, streamed: StreamedResponse
+    async def stream_pieces(
+        self, events: AsyncIterable[AgentStreamEvent], get_response: Callable[[], ModelResponse]
     ) -> AsyncGenerator[Piece | Finished]:
+        """Yield the pieces of a streamed reply, within the limits; then its end.
+
+        Raises:
+            ModelFailed: The provider failed, sent too much, or did not complete the reply.
+        """
         pieces = PieceConverter()
         size = 0
-        source = aiter(streamed)
+        source = aiter(events)
         while True:
             with self._bound_wait(reply_started=True):
                 event = await anext(source, None)
@@ -260,7 +272,7 @@ class ProviderModel:
             if size > self._size_max:
                 detail = f"the reply is larger than {self._size_max} bytes; given up"
                 raise ModelFailed(self.name, "broken_stream", detail)
-        response = streamed.get()
+        response = get_response()
         yield Finished(
             reply=make_reply(self.name, response), spent=self._prices.compute_spend(response)
         )
@@ -277,7 +289,7 @@ class ProviderModel:
             detail = f"nothing came for {self._idle_s:g} s"
             raise ModelFailed(self.name, "timeout", detail, transient=True)
 
-    def _make_settings(self) -> ModelSettings | None:
+    def make_settings(self) -> ModelSettings | None:
         """Return settings that turn off the SDK's own retries.
 
         The worker retries instead: its attempts are journaled, and a pause can stop them.

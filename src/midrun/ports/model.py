@@ -35,6 +35,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     runtime_request: str = (
         ""  # a last message of the runtime, such as "summarize"; not in the journal
     )
+    run_id: str = ""
 
 
 class Piece(Struct, frozen=True, kw_only=True):
@@ -64,12 +65,16 @@ class Finished(Struct, frozen=True, kw_only=True):
 class Model(Protocol):
     """A model of some provider.
 
-    `name` is shown to people and is part of the agent's fingerprint. `priced` tells whether the
-    cost of a call is known; without it, a cap on cost cannot be enforced.
+    `name` is shown to people and is part of the agent's fingerprint. If a model is not
+    `priced`, a cap on cost cannot be enforced.
     """
 
     name: str
-    priced: bool
+
+    @property
+    def priced(self) -> bool:
+        """Whether the cost of a call is known."""
+        ...
 
     def stream(
         self, prompt: Prompt

@@ -129,7 +129,7 @@ def check_approval_rules(agent: Agent, state: State) -> None:
 
 def _find_declared_traits(agent: Agent, call: Call) -> Traits:
     """Return the traits that the agent's tool declares for `call`; the default without one."""
-    tool, args = agent.tools.get(call.use.tool), call.use.args
+    tool, args = agent.find_tool(call.use.tool), call.use.args
     if tool is None or not isinstance(args, dict):
         return Traits()
     try:

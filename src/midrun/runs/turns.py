@@ -6,7 +6,7 @@ calls of the plan tool in order gives the plan at each message, and the message 
 item that was current then.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -183,7 +183,7 @@ def _number_messages(
     """Yield number, message and text of the plan item, up to the number `up_to`."""
     # With a plan, the item of a message depends on all messages before it, so start at 1 and
     # let the caller skip. Without one, jump to the page.
-    if state.plan or state.run_started.hosted:
+    if state.plan:
         for number, (message, item) in enumerate(
             islice(_pair_messages_with_items(state), up_to), 1
         ):
@@ -195,15 +195,13 @@ def _number_messages(
 
 def count_turns(state: State) -> int:
     """Return the number of turns."""
-    if state.run_started.hosted:
-        return sum(1 for _ in _pair_messages_with_items(state))
     return len(state.messages)
 
 
 def _pair_messages_with_items(state: State) -> Iterator[tuple[Message, str]]:
     """Yield each message with the text of the plan item that was current then, or ""."""
     plan = state.run_started.plan  # of a fork, the plan that it inherited
-    for message in _list_messages(state):
+    for message in state.messages:
         # The plan tool is one of the calls of its message, so that message already belongs to
         # the new plan.
         for call in _find_calls(state, message):
@@ -211,24 +209,6 @@ def _pair_messages_with_items(state: State) -> Iterator[tuple[Message, str]]:
                 plan = _apply_plan_args(plan, call.use.args)
         item = find_current_item(plan)
         yield message, "" if item is None else item.text
-
-
-def _list_messages(state: State) -> Iterable[Message]:
-    """Return the messages of the run.
-
-    A hosted agent makes calls without messages. An empty message is added for each of its
-    calls, after the task, so that its calls are shown as turns, too.
-    """
-    if not state.run_started.hosted:
-        return state.messages
-    calls = (
-        call
-        for call in state.calls
-        if call.call_kind != "model" and not call.requested_by_operator
-    )
-    added = (Message(role="assistant", text="", calls=(call.id,)) for call in calls)
-    task, *others = state.messages
-    return (task, *added, *others)
 
 
 def _find_calls(state: State, message: Message) -> list[Call]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from midrun.agents.outcome import AskView
 from midrun.core.entries import Entry
 from midrun.core.ids import CallId, Epoch, FrameId, Micros, RunId, Seq
-from midrun.core.values import Phase, PlanItem, Value
+from midrun.core.values import Json, Phase, PlanItem, Value
 from midrun.driver.delta import Delta
 from midrun.text.buttons import Button
 from midrun.text.status import StatusLine
@@ -254,6 +254,9 @@ class RunView(Value, kw_only=True):
     controls: dict[str, Button] = {}  # noqa: RUF012 - msgspec copies an empty default
     allowed: tuple[str, ...] = ()  # all controls that the run would accept now
     output: str = ""
+    value: Json = None  # the output as data, if the agent has a typed output
+    framework: str = ""  # the framework of an agent made with `midrun.host`
+    undeclared_tools: int = 0  # its tools without declared traits, when the run was started
     error: str = ""
     labels: tuple[str, ...] = ()
     thread: str = ""

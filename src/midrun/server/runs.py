@@ -50,6 +50,8 @@ class AgentLine(Value, kw_only=True):
     name: str
     tools: tuple[str, ...]
     stop: str
+    framework: str = ""  # of an agent made with `midrun.host`
+    undeclared_tools: int = 0
 
 
 class Agents(Value, kw_only=True):
@@ -398,7 +400,13 @@ async def list_agents(context: RequestContext) -> Response:
     return json_response(
         Agents(
             items=tuple(
-                AgentLine(name=a.name, tools=tuple(a.tools), stop=str(a.stop or ""))
+                AgentLine(
+                    name=a.name,
+                    tools=tuple(a.tools),
+                    stop=str(a.stop or ""),
+                    framework=a.framework,
+                    undeclared_tools=a.undeclared_tools,
+                )
                 for a in known
             )
         )

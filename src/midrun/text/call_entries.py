@@ -65,6 +65,8 @@ _ACTION_VERBS: Final = {"undo": ("undo", "undid"), "release": ("release", "relea
 
 
 def _describe_call_proposed(entry: e.CallProposed, before: State, _: State) -> Clause:
+    if entry.use.kind == "model":
+        return Clause(AGENT_SUBJECT, "wants to call its model")
     wanted = f"{entry.use.tool}{format_arguments(entry.use.args)}"
     if before.taken_over_by:
         return Clause(RUN_SUBJECT, f"will call {wanted}")

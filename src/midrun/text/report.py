@@ -15,7 +15,7 @@ from midrun.core.evolve.asks import CLOSE_REASON_TEXTS
 from midrun.core.ids import CallId, Micros, make_child_id
 from midrun.core.journaled_text import format_actor_name, outcome_phrase, shorten_to_line
 from midrun.core.state import Call, CallStage, State
-from midrun.core.values import Effect, Phase, Value
+from midrun.core.values import Effect, Json, Phase, Value
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -58,6 +58,7 @@ class Report(Value, kw_only=True):
     never_started: tuple[ReportedCall, ...] = ()
     still_held: tuple[ReportedCall, ...] = ()  # its resource could not be released
     partial: str = ""
+    value: Json = None  # the output of a completed run as data, if it has a typed output
 
     @property
     def clean(self) -> bool:
@@ -90,6 +91,9 @@ class Report(Value, kw_only=True):
             parts += _format_section(title, deeds)
         if self.partial:
             parts += ["## Partial work", "", self.partial, ""]
+        if self.value is not None:
+            value = msgspec.json.format(msgspec.json.encode(self.value)).decode()
+            parts += ["## Output", "", "```json", value, "```", ""]
         return "\n".join(parts)
 
     def _format_identity(self) -> Iterator[str]:
@@ -150,6 +154,7 @@ def build_report(state: State) -> Report:
         cancelled_at=state.cancel_requested_at if cancel else None,
         reason=shorten_to_line(cancel.reason) if cancel else "",
         partial=_find_partial_work(state),
+        value=state.value,
         **found,
     )
 

@@ -272,8 +272,10 @@ class Dispatcher:
                     self._stop_call(self.calls[call], CHILD_STOP_REASONS[control])
                 case CheckCall() | EvaluateStopCondition() if effect not in self.hooks:
                     self._start_hook(effect, state)
-                # The code of the agent knows the calls that it has proposed already.
-                case RunHost() if effect not in self.hooks and not self.pending_inputs:
+                # The program knows the calls that it has proposed already, and waits for them.
+                case RunHost() if not (
+                    effect in self.hooks or self.pending_inputs or state.open_calls
+                ):
                     self._start_hook(effect, state)
                 case _:
                     continue

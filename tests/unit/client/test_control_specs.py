@@ -7,7 +7,6 @@ from typing import Final, get_args
 import pytest
 
 from midrun import ControlRefused
-from midrun.cli.command_runner import COMMANDS
 from midrun.cli.command_specs import COMMAND_GROUPS
 from midrun.cli.parser import build_parser
 from midrun.client.run import RemoteRun

@@ -51,7 +51,7 @@ def test_a_long_state_is_encoded_in_many_steps(state: State) -> None:
     said = [Message(role="user", text=f"message {n}") for n in range(10 * STEP_ITEMS + 1)]
     long = state.with_messages(*said, Message(role="user", text="x" * 3 * STEP_BYTES))
     steps = encode_in_steps(long)
-    count = 0
+    count, data = 0, b""
     while True:
         try:
             next(steps)

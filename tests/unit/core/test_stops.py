@@ -7,6 +7,7 @@ from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.effects import (
     EvaluateStopCondition,
+    RunHost,
 )
 from midrun.core.entries import (
     CallAborted,
@@ -202,7 +203,14 @@ def test_conditions_can_be_combined_and_have_a_text() -> None:
 
 def test_a_custom_condition_of_a_hosted_agent_is_evaluated_too() -> None:
     started = RunStarted(agent="guest", task="t", hosted=True, stop=Custom("m:f"))
-    given(started, LEASED_RUN[1]).then(effects=(EvaluateStopCondition(name="m:f"),))
+    evaluate = EvaluateStopCondition(name="m:f")
+    run = given(started, LEASED_RUN[1]).then(effects=(evaluate, RunHost()))
+    # The program may propose its model call meanwhile: it starts after the verdict.
+    use = RequestedCall(tool="", kind="model", position="1")
+    run = run.after(v.ProposeCall(epoch=Epoch(1), use=use)).advances()
+    run.then(effects=(evaluate, RunHost()))
+    run = run.after(v.RecordStopVerdict(epoch=Epoch(1), name="m:f", met=False)).starts("c1")
+    assert run.state.in_flight == (1,)
 
 
 def test_raising_a_cap_does_not_lower_another_cap_of_the_same_name() -> None:

@@ -6,11 +6,11 @@ import pytest
 from mcp_types import Tool as McpTool
 
 from midrun import Completed, Misconfigured, Tool
-from midrun.agents.signature import BadArguments
+from midrun.agents.signature import BadArguments, SchemaArguments
 from midrun.core.values import Effect, Json
 from midrun.mcp import mcp_tools
 from midrun.mcp.connection import McpConnection, make_server_address
-from midrun.mcp.tools import ServerArguments, ToolSelection, make_tools
+from midrun.mcp.tools import ToolSelection, make_tools
 from midrun.models import Use
 from tests.unit.mcp.tool_servers import open_midrun, read_results
 
@@ -128,13 +128,13 @@ def test_required_and_unknown_arguments_are_checked_before_the_call() -> None:
         "properties": {"a": {"type": "integer"}, "b": {}},
         "required": ["a"],
     }
-    arguments = ServerArguments({**schema, "additionalProperties": False})
+    arguments = SchemaArguments({**schema, "additionalProperties": False})
     assert arguments.parse({"a": "not a number", "b": None}) == {"a": "not a number", "b": None}
     with pytest.raises(BadArguments, match=r"a: is required; c: no such argument.*: a, b"):
         arguments.parse({"c": 1})
     with pytest.raises(BadArguments, match="expected an object"):
         arguments.parse([1])
-    assert ServerArguments(schema).parse({"a": 1, "c": 2}) == {"a": 1, "c": 2}
+    assert SchemaArguments(schema).parse({"a": 1, "c": 2}) == {"a": 1, "c": 2}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from midrun.core.entries import (
     ProgressSaved,
     RunFailed,
 )
-from midrun.core.ids import make_call_id, parse_call_number
+from midrun.core.ids import CallId, make_call_id, parse_call_number
 from midrun.core.retries import TOOL_NOT_IMPORTABLE_CODE, is_death_counted
 from midrun.core.state import Call, CallStage, EvolveFunctions, State, add_name
 from midrun.core.stops import RECENT_CALLS_MAX, Meter
@@ -57,14 +57,24 @@ def call_proposed(state: State, entry: CallProposed) -> State:
         state, (entry.use,), requested_by_operator=bool(state.taken_over_by)
     )
     after = replace(state, calls=calls, open_calls=opened)
-    if not state.taken_over_by:
-        return after
-    # The person acts as the assistant, so the call becomes part of the conversation that the
-    # agent reads after the hand-back.
     made = make_call_id(len(calls))
-    return after.with_messages(
-        Message(role="assistant", text="", by=state.taken_over_by, kind="person", calls=(made,))
-    )
+    if state.taken_over_by:
+        # The person acts as the assistant, so the call becomes part of the conversation that
+        # the agent reads after the hand-back.
+        person = state.taken_over_by
+        return after.with_messages(
+            Message(role="assistant", text="", by=person, kind="person", calls=(made,))
+        )
+    return after if entry.use.kind == "model" else _attach_call(after, made)
+
+
+def _attach_call(state: State, call: CallId) -> State:
+    """Add a call of a hosted program to the reply that it follows, or as a message."""
+    last = state.messages[-1]
+    if last.role != "assistant" or last.kind or last.interrupted:
+        return state.with_messages(Message(role="assistant", text="", calls=(call,)))
+    last = replace(last, calls=(*last.calls, call))
+    return replace(state, messages=state.messages.replace(len(state.messages) - 1, last))
 
 
 def _add_calls(
@@ -105,6 +115,10 @@ def call_started(state: State, entry: CallStarted) -> State:
         if new
         else get_call(state, entry.call)
     )
+    # A model call of a hosted program was proposed, too; it begins a step when it starts.
+    is_program_model = call.call_kind == "model" and not new and state.run_started.hosted
+    if is_program_model and entry.attempt == 1:
+        call = replace(call, step=state.meter.steps + 1)
     call = replace(
         call,
         # The stage of the previous attempt is overwritten here. An aborted attempt may have
@@ -117,6 +131,7 @@ def call_started(state: State, entry: CallStarted) -> State:
         started_at=state.at,
         seen_seq=entry.seen,
         reserved=entry.reserved,
+        prompt_message_count=len(state.messages) if is_program_model else 0,
         must_retry=False,
         retry_at=None,
         error="",
@@ -182,7 +197,17 @@ def call_done(state: State, entry: CallDone) -> State:
 
 
 def _add_reply(state: State, call: Call, reply: Reply) -> State:
-    """Add the reply to the conversation; propose its calls, or take it as the answer."""
+    """Add the reply to the conversation; propose its calls, or take it as the answer.
+
+    A hosted program reads its replies itself: it proposes the calls, and returns the answer.
+    """
+    if state.run_started.hosted:
+        said = Message(
+            role="assistant", text=reply.text, thinking=reply.thinking, opaque=reply.opaque
+        )
+        meter = replace(state.meter, last_text=reply.text)
+        state = replace(state, meter=meter, prompt_tokens=reply.prompt_tokens)
+        return _add_program_message(state, call, said)
     calls, opened = _add_calls(state, reply.uses)
     first = state.calls.size + 1
     text, prefix = reply.text, state.reply_prefix
@@ -202,10 +227,17 @@ def _add_reply(state: State, call: Call, reply: Reply) -> State:
         messages=state.messages.append(said),
         agent_message_count=state.agent_message_count + 1,
         answer=None if reply.uses else text,
+        answer_value=reply.value,
         reply_prefix=prefix,
         prompt_tokens=reply.prompt_tokens,
         meter=replace(state.meter, last_text=reply.text),
     )
+
+
+def _add_program_message(state: State, call: Call, message: Message) -> State:
+    """Add the reply of a model call of a hosted program, and note its index in the call."""
+    call = replace(get_call(state, call.id), reply_index=len(state.messages))
+    return state.with_call(call).with_messages(message)
 
 
 def call_failed(state: State, entry: CallFailed) -> State:
@@ -268,6 +300,8 @@ def _keep_partial_text(state: State, call: Call, text: str, thinking: str = "") 
         return state
     text, prefix = _apply_prefix(state, call, text)
     said = Message(role="assistant", text=text, thinking=thinking, interrupted=True)
+    if state.run_started.hosted:
+        return _add_program_message(state, call, said)
     return replace(state.with_messages(said), reply_prefix=prefix)
 
 

@@ -110,7 +110,7 @@ def cap_reached(state: State, entry: CapReached) -> State:
 
 def stop_reached(state: State, _: StopReached) -> State:
     """Take the agent's last text as the answer: a stop condition ends the run."""
-    return replace(state, answer=state.meter.last_text)
+    return replace(state, answer=state.meter.last_text, answer_value=None)
 
 
 def stop_evaluated(state: State, entry: StopEvaluated) -> State:

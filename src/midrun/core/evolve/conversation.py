@@ -67,12 +67,14 @@ def message_taken(state: State, entry: MessageTaken) -> State:
     answer to the task meanwhile, so that the reply to the message does not replace it.
     """
     state, waiting = remove_pending(state, entry.message)
-    main = state.main_answer
+    main, value = state.main_answer, state.main_value
     if waiting.urgency == "later":
         main = None  # a "later" message extends the task: the next reply is the answer
     elif not state.frames and main is None:
-        main = state.answer
-    return replace(state, answer=None, main_answer=main).with_messages(_make_message(waiting))
+        main, value = state.answer, state.answer_value
+    return replace(state, answer=None, main_answer=main, main_value=value).with_messages(
+        _make_message(waiting)
+    )
 
 
 def message_closed(state: State, entry: MessageClosed) -> State:
@@ -166,7 +168,8 @@ def history_condensed(state: State, entry: HistoryCondensed) -> State:
 
 def answer_given(state: State, entry: AnswerGiven) -> State:
     """Store the answer of a hosted agent."""
-    state = replace(state, answer=entry.text, meter=replace(state.meter, last_text=entry.text))
+    meter = replace(state.meter, last_text=entry.text)
+    state = replace(state, answer=entry.text, answer_value=None, meter=meter)
     return state.with_messages(Message(role="assistant", text=entry.text))
 
 
@@ -184,7 +187,7 @@ def taken_over(state: State, entry: TakenOver) -> State:
 
 def person_wrote(state: State, entry: PersonWrote) -> State:
     """Add the person's text as a message of the assistant, under their name."""
-    return replace(state, answer=entry.text).with_messages(
+    return replace(state, answer=entry.text, answer_value=None).with_messages(
         Message(role="assistant", text=entry.text, by=entry.by, kind="person")
     )
 

@@ -90,8 +90,10 @@ def run_woken(state: State, _: RunWoken) -> State:
 
 
 def run_completed(state: State, entry: RunCompleted) -> State:
-    """Store the output; the run is completed."""
-    return replace(state, is_leased=False, has_ended=True, output=entry.output)
+    """Store the output and its value; the run is completed."""
+    return replace(
+        state, is_leased=False, has_ended=True, output=entry.output, value=entry.value
+    )
 
 
 def run_failed(state: State, entry: RunFailed) -> State:

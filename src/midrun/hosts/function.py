@@ -1,0 +1,293 @@
+"""Host a plain async function: its own loop, with Midrun's controls around every call.
+
+    @midrun.hosts.function(name="biller", tools={"charge": traits(undo=refund)})
+    async def biller(run, task):
+        messages = [{"role": "user", "content": task}]
+        while True:
+            reply = await run.model(ask_model, messages)
+            messages.append(reply)
+            if not reply.get("calls"):
+                return reply["content"]
+            for amount in reply["calls"]:
+                messages.append(await run.step("charge", charge, amount))
+
+`biller` is an agent like any other: `Midrun(agents=[biller])`, `midrun serve`, `midrun run`.
+After a pause or a crash the function is called again from its start, and the calls that have
+ended are answered from the journal. So its code between the calls must be deterministic: times,
+random numbers and reads of the outside world belong into `run.step`.
+"""
+
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
+from inspect import isasyncgenfunction, signature
+from typing import Final, NoReturn, TypeAlias, Unpack
+
+from msgspec import Struct
+
+from midrun.agents.builtin_tools import ask_human
+from midrun.agents.program import ProgramCalls
+from midrun.agents.signature import Arguments, Function, SchemaArguments
+from midrun.agents.tool import ToolOptions
+from midrun.codec.safe_repr import safe_repr
+from midrun.codec.strict_json import normalize_json
+from midrun.core.ids import RunId
+from midrun.core.transcript import Turn
+from midrun.core.values import Json, Reply, Spend
+from midrun.errors import Misconfigured, StepNotDone
+from midrun.hosts.hosted_agent import OPEN_SCHEMA, HostedAgent, Hosting, HostOptions
+from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+
+INTERRUPTED_TEXT: Final = (
+    "Your reply above was stopped there. Continue from there without repeating it, unless a "
+    "message below says otherwise."
+)
+"""The message after the partial text of a model call that was stopped midway."""
+
+
+class ModelUsage(Struct, frozen=True, kw_only=True):
+    """The usage of a model call; a stream yields it, so that caps on spend count it."""
+
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+
+class FunctionRun:
+    """The first argument of a hosted function: makes its calls, journaled and controlled.
+
+    Attributes:
+        id: The id of the run.
+    """
+
+    def __init__(self, calls: ProgramCalls, hosting: Hosting, path: str = "") -> None:
+        self.id: Final[RunId] = calls.run_id
+        self._calls = calls
+        self._hosting = hosting
+        self._path = path
+        self._count = 0
+
+    def branch(self, name: str) -> "FunctionRun":
+        """Return a run with positions of its own, for code that runs in parallel.
+
+        Calls are recognized by their order. If two coroutines make several calls each at the
+        same time, their order can differ after a restart: give each of them a branch.
+        """
+        return FunctionRun(self._calls, self._hosting, f"{self._path}{name}/")
+
+    async def step(self, name: str, fn: Function, *args: Json, **kwargs: Json) -> Json:
+        """Call `fn` once, as a tool call that is journaled, gated and undone by its name.
+
+        Undo, approval and other options are declared for the name, in `tools=`. Without them
+        the call must not happen twice and cannot be undone. The arguments and the result must
+        be JSON; bind other objects with a closure.
+
+        Raises:
+            StepNotDone: The call failed, was declined or stopped. The text says why.
+            Misconfigured: The arguments do not fit the function.
+        """
+        made = self._hosting.make_tool(name, fn, arguments=Arguments(f"step {name}", fn, {}))
+        position = self._next_position()
+        outcome = await self._calls.call_tool(
+            position, made, _bind_arguments(name, fn, args, kwargs)
+        )
+        if outcome.problem:
+            raise StepNotDone(name, outcome.problem)
+        return outcome.result
+
+    async def model(
+        self, ask: Function, messages: list[dict[str, Json]], *args: object, **kwargs: object
+    ) -> Json:
+        """Call a model with `ask(messages, …)`, and return its reply as JSON.
+
+        `ask` is an async generator that yields pieces of text (`str`) as they arrive, a
+        `ModelUsage` if it knows it, and last the reply as JSON. Without such a last value the
+        reply is the whole text. Or it is an async function that returns the reply. It is
+        cancelled when a person pauses or redirects the run; then it must close its connection.
+
+        Texts of people, and the text of a reply that was stopped midway, are added to
+        `messages`, as `{"role": …, "content": …}`.
+        """
+        open_stream = partial(_open_stream, ask, tuple(messages), args, kwargs)
+        outcome = await self._calls.call_model(self._next_position(), open_stream)
+        messages.extend(_format_turns(outcome.added))
+        return outcome.reply.opaque
+
+    async def ask(self, question: str, options: Sequence[str] | None = None) -> Json:
+        """Ask a person and wait for the answer; the run rests meanwhile, without a process.
+
+        Raises:
+            StepNotDone: The question was withdrawn, for example by a redirect.
+        """
+        args: dict[str, Json] = {"question": question}
+        if options is not None:
+            args["options"] = list(options)
+        outcome = await self._calls.call_tool(self._next_position(), ask_human, args)
+        if outcome.problem:
+            raise StepNotDone("ask", outcome.problem)
+        return outcome.result
+
+    def _next_position(self) -> str:
+        self._count += 1
+        return f"{self._path}{self._count}"
+
+
+HostedFunction: TypeAlias = Callable[[FunctionRun, str], Awaitable[str]]
+
+
+def function(
+    *,
+    name: str | None = None,
+    tools: Mapping[str, ToolOptions] | None = None,
+    **options: Unpack[HostOptions],
+) -> Callable[[HostedFunction], HostedAgent]:
+    """Make an agent of an async function `f(run, task)`; see the module.
+
+    Args:
+        name: The name of the agent. Default: the name of the function.
+        tools: What is known about the steps of the function, by name, as `traits(undo=…)`.
+        options: `stop`, `grace` and the other options of `Agent`.
+
+    Raises:
+        Misconfigured: The function is not async, or does not take `(run, task)`.
+    """
+    hosting = Hosting(name=name, context=None, declared=tools, options=options)
+    # After a restart, an undo may run before the function has made its steps again. So the
+    # agent has a tool for each declared name, with its hooks and without its function.
+    declared = [
+        hosting.make_tool(step, _refuse_step, arguments=SchemaArguments(OPEN_SCHEMA))
+        for step in hosting.declared
+    ]
+
+    def host(fn: HostedFunction) -> HostedAgent:
+        agent_name = hosting.choose_name(getattr(fn, "__name__", None))
+        _check_function(agent_name, fn)
+
+        async def run_program(calls: ProgramCalls, task: str) -> str:
+            output: object = await fn(FunctionRun(calls, hosting), task)
+            if not isinstance(output, str):
+                problem = f"{agent_name} must return a str, got {safe_repr(output, 80)}"
+                raise TypeError(problem)
+            return output
+
+        return HostedAgent(
+            agent_name,
+            framework="function",
+            model=_NoModel(f"{fn.__module__}:{fn.__qualname__}"),
+            tools=declared,
+            hosting=hosting,
+            program=run_program,
+        )
+
+    return host
+
+
+async def _refuse_step(**_: object) -> NoReturn:
+    raise NotImplementedError("the function itself makes this step")
+
+
+class _NoModel(Unpriced):
+    """The model of a hosted function: it calls its models itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def stream(
+        self, prompt: Prompt
+    ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
+        """Refuse: the driver never calls it."""
+        del prompt
+        _refuse_model_call(self.name)
+
+
+def _refuse_model_call(name: str) -> NoReturn:
+    raise Misconfigured(f"agent {name}", "a hosted function calls its models with run.model")
+
+
+def _check_function(name: str, fn: object) -> None:
+    problem = ""
+    if not callable(fn):
+        problem = f"must be an async function f(run, task), got {safe_repr(fn, 80)}"
+    else:
+        try:
+            signature(fn).bind(None, "")
+        except (TypeError, ValueError):
+            problem = "must take two arguments, (run, task)"
+    if problem:
+        raise Misconfigured(f"function {name or safe_repr(fn, 40)}", problem)
+
+
+def _bind_arguments(
+    name: str, fn: Function, args: tuple[Json, ...], kwargs: dict[str, Json]
+) -> dict[str, Json]:
+    """Return the arguments by name, as they are journaled and shown to an approver."""
+    try:
+        bound = signature(fn).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise Misconfigured(f"step {name}", f"the arguments do not fit: {error}") from None
+    return {key: normalize_json(value, key) for key, value in bound.items()}
+
+
+@asynccontextmanager
+async def _open_stream(
+    ask: Function,
+    messages: tuple[dict[str, Json], ...],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    added: Sequence[Turn],
+) -> AsyncGenerator[AsyncIterator[Piece | Finished]]:
+    prompt = [*messages, *_format_turns(added)]
+    async with aclosing(_stream_reply(ask, prompt, args, kwargs)) as stream:
+        yield stream
+
+
+async def _stream_reply(
+    ask: Function,
+    prompt: list[dict[str, Json]],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> AsyncGenerator[Piece | Finished]:
+    """Yield the pieces of a reply, and at last the whole."""
+    pieces: list[str] = []
+    reply: Json = None
+    spent: Spend | None = None
+    if not isasyncgenfunction(ask):
+        answer = ask(prompt, *args, **kwargs)
+        reply = normalize_json(await answer, "reply") if isinstance(answer, Awaitable) else None
+        if isinstance(reply, str):
+            pieces.append(reply)
+        yield _finish_reply(pieces, reply, spent)
+        return
+    async with aclosing(ask(prompt, *args, **kwargs)) as stream:
+        async for item in stream:
+            if isinstance(item, str):
+                pieces.append(item)
+                yield Piece(kind="text", text=item)
+            elif isinstance(item, ModelUsage):
+                spent = Spend(tokens=item.tokens, cost=round(item.cost_usd * 1e6))
+            else:
+                reply = normalize_json(item, "reply")
+    yield _finish_reply(pieces, reply, spent)
+
+
+def _finish_reply(pieces: list[str], reply: Json, spent: Spend | None) -> Finished:
+    text = "".join(pieces)
+    return Finished(
+        reply=Reply(text=text, opaque=text if reply is None else reply), spent=spent
+    )
+
+
+def _format_turns(turns: Sequence[Turn]) -> list[dict[str, Json]]:
+    messages: list[dict[str, Json]] = []
+    for turn in turns:
+        role = "assistant" if turn.role == "assistant" else "user"
+        messages.append({"role": role, "content": turn.text})
+        if turn.interrupted:
+            messages.append({"role": "user", "content": INTERRUPTED_TEXT})
+    return messages
