@@ -108,6 +108,7 @@ def main() -> int:
             continue
         try:
             rows.append(_measure(peer, args.steps))
+            sys.stderr.write(f"  {'  '.join(rows[-1][1:])}\n")
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             failures.append(f"{peer.name} could not be measured: {error}")
     print(format_table(rows, markdown=args.markdown))
