@@ -370,10 +370,8 @@ class StepNotDone(MidrunError):
 
     code = "step_not_done"
 
-    def __init__(self, step: str, problem: str) -> None:
-        super().__init__(step, problem)
-        self.step = step
-        self.problem = problem
+    step: str
+    problem: str
 
     def __str__(self) -> str:
         return f"{self.step}: {self.problem}"
