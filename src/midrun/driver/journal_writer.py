@@ -29,8 +29,8 @@ from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, Snapshot, Store
 
 
-async def load_run_state(store: Store, run: RunId) -> State:
-    """Return the current state of `run`.
+async def load_run_state(store: Store, run: RunId, *, until: Seq | None = None) -> State:
+    """Return the current state of `run`, or that after entry `until`.
 
     A snapshot only makes it faster: one that is missing, damaged or written by another version
     is ignored, and the result is the same.
@@ -44,7 +44,12 @@ async def load_run_state(store: Store, run: RunId) -> State:
     state = codec.decode_snapshot(snapshot.body) if snapshot is not None else None
     if state is None or state.run != run or snapshot is None or state.seq != snapshot.seq:
         state = State(run=run)
-    return await refresh_state(store, state)
+    if until is None:
+        return await refresh_state(store, state)
+    if state.seq > until:
+        state = State(run=run)
+    records = await store.read(run, after=state.seq, limit=until - state.seq)
+    return fold(run, records, state)
 
 
 async def refresh_state(store: Store, state: State) -> State:

@@ -1,16 +1,17 @@
 """Turn the feed of a run into typed events, for local and remote handles alike.
 
 An entry holds ids and not names, so its event depends on the entries before it. `EventBuilder`
-folds a journal from its first entry on. `stream_events` therefore reads every feed from the
-beginning and drops the events up to `after`. Its only source is the feed, so a local and a
-remote handle yield the same events.
+folds the journal for that. A local handle starts with the state at `after`, which a snapshot
+makes cheap to load. A remote handle has only the feed: it reads it from the beginning and drops
+the events up to `after`. Both yield the same events.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Final, TypeAlias, TypedDict
 
 from midrun import events as ev
+from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core import entries as e
 from midrun.core.evolve import evolve
 from midrun.core.evolve.calls import get_call
@@ -39,11 +40,21 @@ _DELTA_CLASSES: Final[Mapping[str, type[_AnyDelta]]] = {
 
 
 async def stream_events(
-    open_feed: OpenFeed, run: RunId, after: int
+    open_feed: OpenFeed,
+    run: RunId,
+    after: int,
+    load_state: Callable[[Seq], Awaitable[State]] | None = None,
 ) -> AsyncGenerator[ev.RunEvent, None]:
-    """Yield the events of `run` after `after` until the run has ended."""
-    builder = EventBuilder(run)
-    async with aclosing(open_feed(0)) as feed:
+    """Yield the events of `run` after `after` until the run has ended.
+
+    An event describes its entry with the state before it. `load_state` loads the state after an
+    entry; without it, the feed is read from its start.
+    """
+    state = State(run=run)
+    if load_state is not None and after > 0:
+        state = await load_state(Seq(min(after, INTEGER_MAX)))
+    builder = EventBuilder(run, state)
+    async with aclosing(open_feed(state.seq)) as feed:
         async for item in feed:
             event = builder.build_next(item)
             if item.seq is None or item.seq > after:
@@ -51,10 +62,10 @@ async def stream_events(
 
 
 class EventBuilder:
-    """Builds the events of one feed, item by item from the first entry."""
+    """Builds the events of one feed, item by item; `state` is the one before the first."""
 
-    def __init__(self, run: RunId) -> None:
-        self._state = State(run=run)
+    def __init__(self, run: RunId, state: State | None = None) -> None:
+        self._state = state or State(run=run)
 
     def build_next(self, item: FeedItem) -> ev.RunEvent:
         """Return the event of the next item.

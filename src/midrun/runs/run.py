@@ -25,6 +25,7 @@ from midrun.core.values import (
     UndoSet,
     Urgency,
 )
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import CheckpointRefused, ControlRefused, RunOver
 from midrun.events import RunEvent
 from midrun.runs import validation
@@ -511,7 +512,11 @@ class Run:
                     case ToolStarted(sentence=sentence):
                         print(sentence)
         """
-        return stream_events(self.feed, self.id, after)
+
+        async def load_state(until: Seq) -> State:
+            return await load_run_state(self._service.store, self.id, until=until)
+
+        return stream_events(self.feed, self.id, after, load_state)
 
     # ── internals ─────────────────────────────────────────────────────────────────────────
 

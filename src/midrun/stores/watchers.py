@@ -58,10 +58,8 @@ class Watchers:
         The runs in `held` have a live lease. With `delayed=True` a watch of this event loop is
         woken after a short delay, so that several commits wake it once.
         """
-        # Read without the lock. A watch that is opened at this moment is owed only the commits
-        # that come after it.
-        if not self._watches:
-            return
+        # Commits are remembered also while no watch is open: the listener of a watch that is
+        # opened next may still receive their announcement.
         with self._lock:
             fresh: dict[RunId, Seq] = {}
             for run, seq in changes:

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +13,9 @@ import pytest
 from anyio import from_thread
 
 from midrun import Agent, Completed, Midrun, Misconfigured, Run, ask_human
-from midrun.core.entries import RunStarted
+from midrun.codec import snapshot
+from midrun.core.entries import Record, RunStarted
+from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.errors import StoreClosed
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
@@ -113,6 +115,34 @@ async def test_a_waiter_gets_an_error_when_the_store_is_closed() -> None:
             tasks.start_soon(wait)
             await tools.start("a").wait()
     assert error_codes == ["store_closed"]
+
+
+async def test_events_after_a_seq_are_read_from_the_snapshot_before_it(
+    opened: OpenMidrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they start, they are the same as in the whole run."""
+    monkeypatch.setattr(snapshot, "SNAPSHOT_MIN_ENTRIES", 8)
+    turns = [Use("quick", name=str(n)) for n in range(8)]
+    midrun = await opened(ControllableTools().agent(*turns, "Done."))
+    run = await midrun.start("actor", "go")
+    await run.result()
+    stored = await midrun.store.load_snapshot(run.id)
+    assert stored is not None
+    every = [event async for event in run.events()]
+    for after in (1, stored.seq - 1, stored.seq, stored.seq + 1, every[-1].seq, 2**60):
+        later = [event async for event in run.events(after=after)]
+        assert later == [event for event in every if event.seq > after]
+    read, starts = midrun.store.read, []
+
+    async def record_start(
+        run_id: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
+    ) -> Sequence[Record]:
+        starts.append(after)
+        return await read(run_id, after=after, limit=limit)
+
+    monkeypatch.setattr(midrun.store, "read", record_start)
+    assert [event async for event in run.events(after=stored.seq + 1)]
+    assert min(starts) == stored.seq
 
 
 async def test_an_unreadable_journal_does_not_stop_other_runs(

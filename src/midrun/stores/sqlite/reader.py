@@ -148,8 +148,12 @@ class JournalTail:
     def read_pairs(self, db: apsw.Connection) -> list[LineAndHash]:
         """Return the lines with their stored hashes, unchecked."""
         bounds = (self._number, self._after, self._end)
-        found: list[LineAndHash] = list(db.execute(queries.SELECT_LINES, bounds))
-        return [(_join_stored_line(db, stored), link) for stored, link in found]
+        pairs: list[LineAndHash] = list(db.execute(queries.SELECT_LINES, bounds))
+        # Only the first line of a journal can refer to chunks.
+        if pairs and not self._after:
+            stored, link = pairs[0]
+            pairs[0] = _join_stored_line(db, stored), link
+        return pairs
 
     def read_records(self, db: apsw.Connection, chain: HashChain) -> list[Record]:
         """Return the entries; verify their hash chain and their number.
