@@ -139,7 +139,7 @@ demo: $(if $(wildcard $(READY)),$(READY),.venv-demo/.ready) ## run the demo: an 
 
 docs: $(READY) ## generate docs/concepts/phases.md and the page's types
 	$(BIN)/python -m tools.draw_table
-	$(BIN)/python -m tools.page_types
+	$(BIN)/python -m tools.page_declarations
 
 site: $(READY) ## build the documentation; a broken link is an error
 	$(BIN)/zensical build --strict

@@ -20,9 +20,6 @@ LEASE: Final = timedelta(seconds=TIMEOUT_S)
 LONG_PAUSE: Final = timedelta(seconds=20)
 """After more than ten seconds the bar offers to stop the calls that a pause waits for."""
 
-POLL_INTERVAL_MS: Final = 5_000
-"""The interval at which the page loads the view of a run that is driven."""
-
 
 def with_clock(clock: Clock) -> Environment:
     """Return the environment of a server with this clock."""
@@ -46,14 +43,19 @@ async def speaking(harness: Harness, stage: Stage) -> RunPage:
     return ui
 
 
+async def pass_time(ui: RunPage, clock: Clock) -> None:
+    """Advance the clocks of the server and of the page beyond a long pause."""
+    clock.advance(LONG_PAUSE)
+    await advance_clock(ui.page, round(LONG_PAUSE.total_seconds() * 1000))
+
+
 async def pausing(harness: Harness, stage: Stage) -> RunPage:
     """A pause that waits for a call for some time."""
     clock = Clock()
     ui = await open_at_tool(harness, stage, bypass_csp=True, outside=with_clock(clock))
     await ui.button("pause").click()
     await ui.expect_badge("Pausing by you")
-    clock.advance(LONG_PAUSE)
-    await advance_clock(ui.page, POLL_INTERVAL_MS)
+    await pass_time(ui, clock)
     await expect(ui.button_named("Stop this call now")).to_be_visible()
     return ui
 
@@ -154,9 +156,8 @@ async def confirming(harness: Harness, stage: Stage) -> RunPage:
     )
     await ui.button("cancel").click()
     await ui.expect_badge("Pausing by you")
-    clock.advance(LONG_PAUSE)
+    await pass_time(ui, clock)
     clock.stop()
-    await advance_clock(ui.page, POLL_INTERVAL_MS)
     await expect(ui.button_named("Stop this call now")).to_be_visible()
     await expect(ui.button_named("Keep running")).to_be_visible()
     return ui

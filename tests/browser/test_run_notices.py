@@ -3,12 +3,10 @@
 from playwright.async_api import Page, expect
 
 from midrun import Agent
-from tests.browser.harness import Harness, advance_clock, discard_profile
+from tests.browser.harness import Harness, discard_profile
 from tests.browser.run_page import PLAN, match_text, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Use
 from tests.unit.server.conftest import ACTORS
-
-POLL_INTERVAL_MS = 5_000
 
 _NOTICES = """() => {
   globalThis.notices = [];
@@ -59,8 +57,6 @@ async def test_a_paused_run_says_that_a_halt_holds_it(harness: Harness, stage: S
     await ui.button("pause").click()
     await ui.expect_badge("Paused by you")
     await ui.site.mid.halt("Disk full", actor=ACTORS["olga"])
-    for _ in range(4):
-        await advance_clock(ui.page, POLL_INTERVAL_MS)
     bar = ui.page.locator("midrun-controls")
     await expect(bar).to_contain_text("Under a halt by you: it cannot start anything.")
     await expect(bar).to_contain_text("Reason: Disk full")

@@ -18,9 +18,6 @@ from tests.browser.stage import Hold, Stage, Turn, Use
 
 DESK = 1100
 
-POLL_INTERVAL_MS = 10_000
-"""The interval at which the list is loaded again."""
-
 
 def held_agent(stage: Stage) -> Agent:
     """Return an agent whose runs wait for `stage.gate("held")`."""

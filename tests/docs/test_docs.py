@@ -7,8 +7,8 @@ from midrun import errors
 from tools.draw_phases import picture
 from tools.draw_table import PAGE, PICTURE
 from tools.draw_table import page as drawn
-from tools.page_types import PAGE as PAGE_TYPES
-from tools.page_types import generate
+from tools.page_declarations import PAGE as PAGE_TYPES
+from tools.page_declarations import generate
 
 
 def test_the_page_of_phases_is_generated_from_the_current_table() -> None:

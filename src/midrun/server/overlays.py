@@ -29,8 +29,8 @@ from midrun.text.status import StatusLine, build_status_line, mark_halting, mark
 HOLDERS_MAX: Final = 4096
 """The number of lease holders whose last sign of life is remembered."""
 
-CACHED_ITEMS_MAX: Final = 8192
-CACHED_ITEMS_MAX_BYTES: Final = 16 * 1024 * 1024
+CACHED_FACTS_MAX: Final = 8192
+CACHED_FACTS_MAX_BYTES: Final = 16 * 1024 * 1024
 """The bound on the asks of the cached runs: they hold arguments, which may be long."""
 
 _PHASE_SEARCH_MAX_ENTRIES: Final = 64
@@ -61,12 +61,18 @@ class HolderLastSeen:
         return self._last_seen_at.get(holder) or now
 
 
-class _CachedItem(NamedTuple):
-    """The facts of a run up to `seq` that hold for all viewers, and its open asks."""
+class _ListFacts(NamedTuple):
+    """The facts of a run up to `seq` that a list shows and that are not in the run's row."""
 
     seq: Seq
-    item: RunListItem
-    asks: tuple[Ask, ...]
+    status: StatusLine
+    button: Button
+    asks: tuple[Ask, ...] = ()  # the open ones
+    worked_s: float = 0.0
+    is_leased: bool = False
+    cost_usd: float = 0.0
+    position: str = ""
+    plan_held: bool = False
 
 
 class Overlays:
@@ -76,8 +82,8 @@ class Overlays:
         self._mid = mid
         self._views = views
         self._holder_last_seen = HolderLastSeen()
-        self._items: LruDict[RunId, _CachedItem] = LruDict(
-            max_items=CACHED_ITEMS_MAX, max_weight=CACHED_ITEMS_MAX_BYTES
+        self._list_facts: LruDict[RunId, _ListFacts] = LruDict(
+            max_items=CACHED_FACTS_MAX, max_weight=CACHED_FACTS_MAX_BYTES
         )
 
     async def build(self, state: State, actor: Actor) -> RunOverlay:
@@ -142,24 +148,33 @@ class Overlays:
         # Live workers and halts are read once for the whole list.
         store, now = self._mid.store, self._mid.now()
         holders, halts = await store.list_holders(), await store.list_halts()
-        items: list[RunListItem] = []
-        for row in rows:
-            cached = await self._read_item(row)
-            items.append(_address_item(row, cached, actor, holders, halts, now))
-        return tuple(items)
+        return tuple(
+            [
+                _make_item(row, await self._read_facts(row), actor, holders, halts, now)
+                for row in rows
+            ]
+        )
 
-    async def _read_item(self, row: RunRow) -> _CachedItem:
-        # The cost, the position and the button follow only from the journal. They are cached by
-        # seq, so that a list does not read a run again that has not changed.
-        cached = self._items.get(row.run)
+    async def _read_facts(self, row: RunRow) -> _ListFacts:
+        # Cached by seq, so that a list does not read a run again that has not changed.
+        cached = self._list_facts.get(row.run)
         if cached is None or cached.seq < row.seq:
             try:
                 state = await self._views.read_state(row.run)
             except UNREADABLE_ERRORS as error:
-                return _CachedItem(row.seq, _make_unreadable_item(row, str(error)), ())
-            asks = tuple(state.asks[number - 1] for number in state.open_asks)
-            cached = _CachedItem(state.seq, _make_item(row, state), asks)
-            self._items.put(row.run, cached, weight=count_bytes(*asks))
+                return _make_unreadable_facts(row, str(error))
+            cached = _ListFacts(
+                seq=state.seq,
+                status=build_status_line(state),
+                button=build_buttons(state)["pause"],
+                asks=tuple(state.asks[number - 1] for number in state.open_asks),
+                worked_s=state.worked_micros / 1e6,
+                is_leased=state.is_leased,
+                cost_usd=state.meter.spent.cost / 1e6,
+                position=format_position(state.plan, state.meter.steps),
+                plan_held=get_topic_plan(state) != state.plan,
+            )
+            self._list_facts.put(row.run, cached, weight=count_bytes(*cached.asks))
         return cached
 
 
@@ -215,30 +230,32 @@ def _permit_button(actor: Actor, button: Button) -> Button:
     return button
 
 
-# ── rows of a list ───────────────────────────────────────────────────────────
-
-
-def _make_item(row: RunRow, state: State) -> RunListItem:
-    return replace(
-        _make_row_item(row, build_status_line(state), build_buttons(state)["pause"]),
-        elapsed=state.worked_micros / 1e6,
-        working=state.is_leased,
-        cost_usd=state.meter.spent.cost / 1e6,
-        position=format_position(state.plan, state.meter.steps),
-        plan_held=get_topic_plan(state) != state.plan,
+def _make_unreadable_facts(row: RunRow, error: str) -> _ListFacts:
+    """Return the facts of an unreadable run; the list must still show the other runs."""
+    note = shorten_to_line(error)
+    disabled = Button(enabled=False, command="", label="Pause", consequence=note)
+    return _ListFacts(
+        row.seq, StatusLine(style="lost", word="Cannot be read", note=note), disabled
     )
 
 
-def _make_unreadable_item(row: RunRow, error: str) -> RunListItem:
-    """Return the item of an unreadable run; the list must still show the other runs."""
-    note = shorten_to_line(error)
-    disabled = Button(enabled=False, command="", label="Pause", consequence=note)
-    status = StatusLine(style="lost", word="Cannot be read", note=note)
-    return _make_row_item(row, status, disabled)
+def _make_item(
+    row: RunRow,
+    facts: _ListFacts,
+    actor: Actor,
+    holders: Collection[str],
+    halts: Sequence[HaltRecord],
+    now: Micros,
+) -> RunListItem:
+    """Return a run as `actor` sees it in a list now.
 
-
-def _make_row_item(row: RunRow, status: StatusLine, button: Button) -> RunListItem:
+    A worker that dies appends no entry. So the lease in the journal counts only while the
+    store lists its holder as alive.
+    """
     head = row.head
+    is_decider = any(may_decide(actor, ask) for ask in facts.asks)
+    working = facts.is_leased and row.holder in holders
+    may_act = is_decider if head.attention == "ask" else actor.role != "viewer"
     return RunListItem(
         run_id=row.run,
         seq=row.seq,
@@ -257,43 +274,18 @@ def _make_row_item(row: RunRow, status: StatusLine, button: Button) -> RunListIt
         wake_at=head.wake_at,
         started_at=row.started_at,
         changed_at=row.changed_at,
-        status=status,
-        button=button,
-    )
-
-
-def _address_item(
-    row: RunRow,
-    cached: _CachedItem,
-    actor: Actor,
-    holders: Collection[str],
-    halts: Sequence[HaltRecord],
-    now: Micros,
-) -> RunListItem:
-    """Return the item as it is now, for `actor`.
-
-    A worker that dies appends no entry. So the lease in the journal counts only while the
-    store lists its holder as alive.
-    """
-    item, attention = cached.item, row.head.attention
-    is_decider = any(may_decide(actor, ask) for ask in cached.asks)
-    working = item.working and row.holder in holders
-    status = _address_status(
-        item.status,
-        may_decide_ask=is_decider,
-        worker_lost=is_worker_lost(row, cached.seq, holders),
-        worker_count=len(holders),
-        halt=_find_halt(row, halts),
-    )
-    may_act = is_decider if attention == "ask" else actor.role != "viewer"
-    since = max(now - row.changed_at, 0) / 1e6 * working  # seconds; 0 unless at work
-    return replace(
-        # The row may be newer than the cached item: a heartbeat changes it without an entry.
-        _make_row_item(row, status, item.button),
-        elapsed=item.elapsed + since,
+        status=_address_status(
+            facts.status,
+            may_decide_ask=is_decider,
+            worker_lost=is_worker_lost(row, facts.seq, holders),
+            worker_count=len(holders),
+            halt=_find_halt(row, halts),
+        ),
+        button=facts.button,
+        elapsed=facts.worked_s + max(now - row.changed_at, 0) / 1e6 * working,
         working=working,
-        cost_usd=item.cost_usd,
-        position=item.position,
-        plan_held=item.plan_held,
-        needs_you=may_act and bool(attention),
+        cost_usd=facts.cost_usd,
+        position=facts.position,
+        plan_held=facts.plan_held,
+        needs_you=may_act and bool(head.attention),
     )

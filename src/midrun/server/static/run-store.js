@@ -92,6 +92,7 @@ export class RunStore extends EventTarget {
   #fedView = null;
   #isChangePending = false;
   #requestedReportSeq = -1;
+  #isFollowing = false;
   #firstSeq = Infinity; // seq of the first view; later events are new to the page
   /** @type {Set<string>} calls that have ended; their turn may not be loaded yet */
   #endedCalls = new Set();
@@ -250,9 +251,11 @@ export class RunStore extends EventTarget {
     this.#closing.signal.addEventListener("abort", () => clearInterval(timer));
   }
 
-  /** Follow the feed until the server ends it. */
+  /** Follow the feed until the server ends it, unless it is followed already. */
   async #follow() {
     const { signal } = this.#closing;
+    if (this.#isFollowing) return;
+    this.#isFollowing = true;
     try {
       await followFeed(this.api, `${this.path}/events?view=true`, {
         onEvent: (event) => this.#onStreamEvent(event),
@@ -264,8 +267,9 @@ export class RunStore extends EventTarget {
       });
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      this.#refuse(error);
-      return;
+      return this.#refuse(error);
+    } finally {
+      this.#isFollowing = false;
     }
     if (signal.aborted) return;
     this.connection = "ended";

@@ -2,7 +2,7 @@
 
 It has the types that the scripts name, `import("./types.js").Button`, and those inside them.
 
-.venv/bin/python -m tools.page_types
+.venv/bin/python -m tools.page_declarations
 """
 
 import json
