@@ -23,6 +23,7 @@ USES: Final = {
     "": "import midrun; midrun.Midrun; midrun.Agent; import midrun.cli.main",
     "a2a": "import midrun.server.a2a.handler",
     "anthropic": "from midrun.models.registry import model_of; model_of('anthropic:claude-x')",
+    "pydantic-ai": "import midrun.hosts.pydantic_ai",
     "client": "from midrun import connect; connect('http://127.0.0.1:1', token='x' * 16)",
     "mcp": "from midrun.mcp import mcp_tools",
     "openai": "from midrun.models.registry import model_of; model_of('openai:gpt-x')",

@@ -75,6 +75,9 @@ OUTPUT_NAME: Final = "output"
 CONTENT_KEY: Final = "pydantic_ai_content"
 """Marks a journaled result with images, audio or files, or with further content."""
 
+HISTORY_NOTE: Final = "(the conversation is in the journal of the run)"
+"""The history that a tool finds in `ctx.messages`, besides its own call."""
+
 NOT_WITH_CALLS_TEXT: Final = (
     "not taken: the same reply made other calls; give the output again when they have ended"
 )
@@ -223,10 +226,8 @@ class _ToolBox:
         """Execute one tool call as the framework does, with its hooks; return the result."""
         id_ = call.tool_call_id or call.key
         asked = ModelResponse(parts=[ToolCallPart(name, arguments, tool_call_id=id_)])
-        history: list[ModelMessage] = [
-            ModelRequest(parts=[UserPromptPart("(see the journal)")]),
-            asked,
-        ]
+        task = ModelRequest(parts=[UserPromptPart(HISTORY_NOTE)])
+        history: list[ModelMessage] = [task, asked]
         async with (
             self._hosting.open_context(call.run_id) as deps,
             self._agent.iter(

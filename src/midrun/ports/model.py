@@ -65,8 +65,8 @@ class Finished(Struct, frozen=True, kw_only=True):
 class Model(Protocol):
     """A model of some provider.
 
-    `name` is shown to people and is part of the agent's fingerprint. If a model is not `priced`,
-    a cap on cost cannot be enforced.
+    `name` is shown to people and is part of the agent's fingerprint. For a model that is not
+    `priced`, a cap on cost cannot be enforced.
     """
 
     name: str
