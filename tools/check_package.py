@@ -25,6 +25,7 @@ USES: Final = {
     "anthropic": "from midrun.models.registry import model_of; model_of('anthropic:claude-x')",
     "pydantic-ai": "import midrun.hosts.pydantic_ai",
     "client": "from midrun import connect; connect('http://127.0.0.1:1', token='x' * 16)",
+    "langchain": "import midrun.hosts.langchain",
     "mcp": "from midrun.mcp import mcp_tools",
     "openai": "from midrun.models.registry import model_of; model_of('openai:gpt-x')",
     "otel": "import midrun.followers.spans",
