@@ -69,9 +69,6 @@ FRAMEWORK: Final = "langchain"
 MODEL_NODE: Final = "model"
 TOOLS_NODE: Final = "tools"
 
-KNOWN_ID_PREFIX: Final = "midrun-"
-"""Begins the ids of messages that the graph did not add in this step."""
-
 RESULT_KEY: Final = "langchain_message"
 """Marks a journaled result that is more than a text: content blocks, or an update of state."""
 
@@ -426,7 +423,7 @@ class _StepModel(Unpriced):
             conversation.add_text(mark_runtime_text(prompt.runtime_request))
         elif not conversation.results and isinstance(conversation.messages[-1], AIMessage):
             conversation.add_text(mark_runtime_text(CONTINUE_NOTE))
-        _number_messages(conversation)
+        known_ids = _identify_messages(conversation)
         try:
             async with self._hosting.open_context(prompt.run_id) as context:
                 thread = _Thread(self._graph, context)
@@ -441,7 +438,7 @@ class _StepModel(Unpriced):
                     async for text in _read_text(thread.stream(None)):
                         yield Piece(kind="text", text=text)
                     snapshot = await thread.read()
-                yield _make_finished(self.name, snapshot)
+                yield _make_finished(self.name, snapshot, known_ids)
         except ModelFailed:
             raise
         except Exception as error:
@@ -450,13 +447,20 @@ class _StepModel(Unpriced):
             raise failure from error
 
 
-def _number_messages(conversation: _Conversation) -> None:
-    """Give each message an id, to tell the messages that the step adds from the others."""
-    for number, message in enumerate(conversation.messages):
-        message.id = f"{KNOWN_ID_PREFIX}{number}"
+def _identify_messages(conversation: _Conversation) -> frozenset[str]:
+    """Give each message an id of its own, and return the ids.
+
+    They tell the messages that the step adds from the others. An id of the provider is kept.
+    """
+    messages = list(conversation.messages)
     for result in conversation.results:
-        for message in cast("list[BaseMessage]", result["messages"]):
-            message.id = f"{KNOWN_ID_PREFIX}result-{cast('ToolMessage', message).tool_call_id}"
+        messages += cast("list[BaseMessage]", result["messages"])
+    ids: set[str] = set()
+    for number, message in enumerate(messages):
+        if message.id is None or message.id in ids:
+            message.id = f"midrun-{number}"
+        ids.add(message.id)
+    return frozenset(ids)
 
 
 async def _read_text(events: Events) -> AsyncGenerator[str]:
@@ -473,11 +477,13 @@ async def _read_text(events: Events) -> AsyncGenerator[str]:
                 yield text
 
 
-def _make_finished(model: str, snapshot: StateSnapshot) -> Finished:  # type: ignore[explicit-any]
+def _make_finished(  # type: ignore[explicit-any]
+    model: str, snapshot: StateSnapshot, known_ids: frozenset[str]
+) -> Finished:
     """Return the reply: with calls, to be continued, or as the answer."""
     values = cast("Values", snapshot.values)
     messages = cast("list[BaseMessage]", values["messages"])
-    added = [m for m in messages if not str(m.id).startswith(KNOWN_ID_PREFIX)]
+    added = [m for m in messages if m.id not in known_ids]
     reply = next((m for m in reversed(added) if isinstance(m, AIMessage)), None)
     if reply is None:  # a tool with `return_direct`, or a hook that ended the agent
         return Finished(reply=Reply(text=_get_text(messages[-1]) if messages else ""))
