@@ -92,7 +92,8 @@ def host_agent(agent: object, hosting: Hosting) -> HostedAgent:
         problem = "Cannot host an agent without a model. Set model=… when it is created."
         raise Misconfigured("host", problem)
     box = _ToolBox(agent, hosting)
-    native = getattr(agent, "_cap_native_tools", ())  # there is no public list
+    # There is no public list. `tool_search` only reveals other tools, in every agent.
+    kinds = [getattr(t, "kind", "a function") for t in getattr(agent, "_cap_native_tools", ())]
     return HostedAgent(
         hosting.choose_name(agent.name),
         framework=FRAMEWORK,
@@ -100,7 +101,7 @@ def host_agent(agent: object, hosting: Hosting) -> HostedAgent:
         tools=list(box.tools.values()),
         hosting=hosting,
         find_unlisted_tool=box.find_unlisted if box.is_dynamic else None,
-        ungated_tools=tuple(getattr(tool, "kind", "a function") for tool in native),
+        ungated_tools=tuple(kind for kind in kinds if kind != "tool_search"),
     )
 
 

@@ -16,9 +16,11 @@ from pydantic_ai import (
     RunContext,
     ToolReturn,
 )
+from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.native_tools import WebSearchTool
 
 from midrun import Agent, Completed, Failed, Midrun, Misconfigured, Paused, host, traits
 from midrun.cli.output import format_view
@@ -228,10 +230,16 @@ def test_a_blocking_function_with_a_context_counts_as_unstoppable() -> None:
     assert host(agent).tools["block"].traits.unstoppable
 
 
+def test_a_tool_of_the_provider_is_listed_as_ungated() -> None:
+    search = NativeTool(WebSearchTool())
+    agent = PydanticAgent(TestModel(), name="searcher", capabilities=[search])
+    assert host(agent).ungated_tools == ("web_search",)
+
+
 async def test_a_hosted_agent_is_a_tool_of_another_agent() -> None:
     """Each call is a child run."""
     hosted = host(PydanticAgent(make_model(lambda _: "42", []), name="thinker"))
-    script = [Use("thinker", task="Think"), "It thought."]
+    script: list[str | Use] = [Use("thinker", task="Think"), "It thought."]
     parent = Agent("boss", model=ScriptedModel(script), tools=[hosted.as_tool()])
     async with Midrun("memory://", agents=[parent]) as midrun:
         run = await midrun.start(parent, "Have it think")
