@@ -102,7 +102,7 @@ tests: $(READY) programs ## all tests on Python 3.11, with the slow ones
 	$(PYTEST) $(MANY) tests/browser
 
 # Only tests that store runs. Tests of the SQLite file itself are skipped, each with its reason.
-DRIVER := tests/crash $(addprefix tests/unit/,driver runs) $(addprefix tests/scenarios/,promises conversation)
+DRIVER := tests/crash $(addprefix tests/unit/,driver hosts runs) $(addprefix tests/scenarios/,promises conversation)
 postgres: $(READY) programs ## repeat the tests of the driver with runs in Postgres
 	MIDRUN_TEST_STORE=postgres $(PYTEST) $(MANY) -rs $(DRIVER) $(ARGS)
 

@@ -287,7 +287,8 @@ class ModelFailed(MidrunError):
 
     A `transient` failure is worth a retry. `reason` is a stable word: rate_limited, overloaded,
     timeout, connection, broken_stream, bad_request, unauthorized, context_too_long, refused,
-    server_error. `retry_after` is the wait that the provider asked for, in seconds.
+    server_error, bad_output (of a hosted agent). `retry_after` is the wait that the provider
+    asked for, in seconds.
     """
 
     code = "model_failed"

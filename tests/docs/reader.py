@@ -156,7 +156,7 @@ def _stop_command(child: "pexpect.spawn[str]") -> int | None:
 def check_install(line: str) -> None:
     """Check that the extras of a `pip install` exist; `make package` installs each of them."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {word for found in re.findall(r"\[([\w,]+)\]", line) for word in found.split(",")}
+    extras = {word for found in re.findall(r"\[([\w,-]+)\]", line) for word in found.split(",")}
     assert extras <= declared["optional-dependencies"].keys(), line
     assert re.search(r'["\s](midrun|\.)\b', line) or line.endswith(" ."), line
 

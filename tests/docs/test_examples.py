@@ -60,6 +60,30 @@ async def test_a_refund_that_was_tampered_with_is_not_paid(tmp_path: Path) -> No
     assert b"Refunded" not in failure.value.stdout
 
 
+async def test_a_pydantic_ai_agent_is_approved_resumed_and_cancelled(tmp_path: Path) -> None:
+    """The agent is the one of the documentation of Pydantic AI, unchanged."""
+    out = await run_example(tmp_path, "hosts/pydantic_ai_agent.py")
+    assert out.splitlines() == [
+        "waiting: block_card {'reason': 'lost'}, blocked: False",
+        "cap reached, blocked: True",
+        "completed: {'block_card': True, 'risk': 8, 'support_advice': 'Your card is blocked.'}",
+        "waiting: block_card {'reason': 'lost'}, blocked: True",
+        "cap reached, blocked: True",
+        "cancelled, blocked: False",
+    ]
+
+
+async def test_a_langchain_agent_is_approved_and_redirected(tmp_path: Path) -> None:
+    """The agent is the one of the quick start of LangChain, unchanged."""
+    out = await run_example(tmp_path, "hosts/langchain_agent.py")
+    assert out.splitlines() == [
+        "waiting: {'city': 'Paris'}",
+        "paused: cap",
+        "waiting: {'city': 'Rome'}",
+        "completed: It's always sunny in Rome!",
+    ]
+
+
 async def test_the_research_stops_searching_when_told_to_sum_up(tmp_path: Path) -> None:
     """The model gets the instruction with its next call, and keeps the results so far."""
     *notes, paused, summary, since = (await run_example(tmp_path, "research.py")).splitlines()

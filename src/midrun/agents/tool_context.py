@@ -1,9 +1,10 @@
 """`Call`: the context that a tool gets as its first parameter, if it asks for it."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from midrun.codec.strict_json import normalize_json
+from midrun.core.transcript import Turn
 from midrun.core.values import Json
 from midrun.errors import Misconfigured
 
@@ -42,6 +43,8 @@ class Call:
         tool_call_id: In an agent made with `midrun.host`, the id of the call in its framework.
         answered: The decision of a person on a question that an earlier attempt asked with a
             continuation; see `midrun.agents.builtin_tools.PauseHere`.
+        transcript: The conversation so far, as the model sees it. Empty in a blocking tool that
+            runs in its own process.
     """
 
     key: str
@@ -52,6 +55,7 @@ class Call:
     original: str = field(default="", repr=False)
     tool_call_id: str = field(default="", repr=False)
     answered: Json = field(default=None, repr=False)
+    transcript: Sequence[Turn] = field(default=(), repr=False)
     saver: Callable[[Json], Awaitable[None] | None] = field(repr=False)
     noter: Callable[[str], Awaitable[None] | None] = field(repr=False)
 

@@ -29,6 +29,7 @@ from midrun.codec.safe_repr import safe_repr
 from midrun.codec.strict_json import encode_in_steps, normalize_json
 from midrun.core.ids import make_call_key, make_undo_key
 from midrun.core.state import State
+from midrun.core.transcript import Transcript
 from midrun.core.values import Json
 from midrun.driver.context import DriverContext
 from midrun.driver.delta import Delta
@@ -102,6 +103,7 @@ class FunctionExecution:
         self._environment = agent.tool_environment | tool.environment
         self._in_flight = in_flight
         self._run_id = state.run
+        self._transcript = Transcript(state)
         self._epoch = state.epoch
 
     @cached_property
@@ -259,6 +261,7 @@ class FunctionExecution:
             progress=facts.progress,
             tool_call_id=self._in_flight.call.use.tool_call_id,
             answered=self._in_flight.call.question_answer,
+            transcript=self._transcript,
             saver=(lambda progress: from_thread.run(save, progress)) if blocks else save,
             noter=(lambda text: from_thread.run(note, text)) if blocks else note,
         )

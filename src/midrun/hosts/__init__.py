@@ -25,7 +25,7 @@ from midrun.hosts.hosted_agent import ContextFactory, HostedAgent, Hosting, Host
 
 __all__ = ["FunctionRun", "HostedAgent", "ModelUsage", "function", "host"]
 
-MODULE_BY_PACKAGE: Final = {"pydantic_ai": "pydantic_ai"}
+MODULE_BY_PACKAGE: Final = {"pydantic_ai": "pydantic_ai", "langgraph": "langchain"}
 """The adapter of each framework, by the top-level package of its agents."""
 
 
@@ -47,8 +47,8 @@ def host(
         )
 
     Args:
-        agent: An agent of Pydantic AI, or an async function `f(run, task)` with a loop of its
-            own; see `midrun.hosts.function`.
+        agent: An agent of Pydantic AI or of LangChain's `create_agent`, or an async function
+            `f(run, task)` with a loop of its own; see `midrun.hosts.function`.
         name: A unique name. Default: the name of the agent.
         context: Makes the dependencies of the agent: a function that takes nothing, or
             `run_id`. It is called for each model call and each tool call, in the process that
@@ -78,6 +78,11 @@ def host(
         )
         raise Misconfigured("host", problem)
     hosting = Hosting(name=name, context=context, declared=tools, options=options)
-    adapter = import_module(f"midrun.hosts.{module}")
+    try:
+        adapter = import_module(f"midrun.hosts.{module}")
+    except ImportError as error:  # an older or incomplete installation of the framework
+        extra = module.replace("_", "-")
+        problem = f"Cannot import the adapter: {error}. Install midrun[{extra}]."
+        raise Misconfigured("host", problem) from error
     hosted: HostedAgent = adapter.host_agent(agent, hosting)
     return hosted

@@ -1,5 +1,6 @@
 """`HostedAgent`: an agent of another framework as an `Agent`; declared traits and context."""
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
@@ -8,13 +9,19 @@ from typing import Final, TypeAlias, TypedDict
 
 from midrun.agents.agent import Agent
 from midrun.agents.program import Program
-from midrun.agents.signature import Arguments, Function, SchemaArguments
-from midrun.agents.tool import TOOL_NAME_PATTERN, Tool, ToolOptions, make_tool_fields
+from midrun.agents.signature import Arguments, Function, SchemaArguments, parse_docstring
+from midrun.agents.tool import (
+    TOOL_NAME_PATTERN,
+    Tool,
+    ToolOptions,
+    find_import_path,
+    make_tool_fields,
+)
 from midrun.agents.tool_environment import EnvironmentOption
-from midrun.codec.safe_repr import safe_repr
+from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.core.stops import Stop
 from midrun.core.values import Json
-from midrun.errors import Misconfigured
+from midrun.errors import Misconfigured, ModelFailed
 from midrun.ports.model import Model
 
 ContextFactory: TypeAlias = Callable[..., object]  # type: ignore[explicit-any]  # 0 or 1 arguments
@@ -22,6 +29,21 @@ ContextFactory: TypeAlias = Callable[..., object]  # type: ignore[explicit-any] 
 
 OPEN_SCHEMA: Final[dict[str, Json]] = {"type": "object", "properties": {}}
 """The schema of a tool that is only known while the agent runs: the framework checks it."""
+
+
+OUTPUT_NAME: Final = "output"
+"""The tool that the journal names for an output that is not the call of an output tool."""
+
+OUTPUT_WITH_CALLS_TEXT: Final = (
+    "not taken: the same reply made other calls; give the output again when they have ended"
+)
+
+SERVER_ERROR: Final = 500
+TRANSIENT_STATUS: Final = {408: "timeout", 409: "server_error", 429: "rate_limited"}
+"""Response codes below 500 that are transient, with their reasons."""
+
+LOST_CONNECTION: Final = re.compile("Connection|Connect|Timeout|ProtocolError|ReadError")
+"""Names of exceptions by which SDKs report a lost connection; they share no base class."""
 
 
 class HostOptions(TypedDict, total=False):
@@ -115,6 +137,28 @@ class Hosting:
             **make_tool_fields(name, options),
         )
 
+    def make_process_tool(
+        self, name: str, fn: Function, description: str, needs_approval: Function | None = None
+    ) -> Tool | None:
+        """Return a blocking function as a tool that runs in a process, which can be killed.
+
+        None if it cannot: another process cannot import it, only its framework understands its
+        annotations, or `in_process=True` is declared for it.
+        """
+        if self.declared.get(name, {}).get("in_process") or find_import_path(fn) is None:
+            return None
+        try:
+            arguments = Arguments(f"tool {name}", fn, parse_docstring(fn.__doc__).parameters)
+        except Misconfigured:
+            return None
+        return self.make_tool(
+            name,
+            fn,
+            description=description,
+            arguments=arguments,
+            needs_approval=needs_approval,
+        )
+
 
 class HostedAgent(Agent):
     """An agent of another framework. Made with `midrun.host`; used like an `Agent`.
@@ -150,6 +194,18 @@ class HostedAgent(Agent):
         if found is None and self._find_unlisted_tool is not None:
             return self._find_unlisted_tool(name)
         return found
+
+
+def make_foreign_failure(model: str, error: Exception) -> ModelFailed | None:
+    """Convert an exception of a provider's SDK; None for an error of the agent's own code."""
+    status = getattr(error, "status_code", None)
+    detail = f"{type(error).__name__}: {safe_str(error, 500)}"
+    if isinstance(status, int):
+        reason = "server_error" if status >= SERVER_ERROR else TRANSIENT_STATUS.get(status)
+        return ModelFailed(model, reason or "bad_request", detail, transient=bool(reason))
+    if LOST_CONNECTION.search(type(error).__name__):
+        return ModelFailed(model, "connection", detail, transient=True)
+    return None
 
 
 def _check_declared(declared: object) -> Mapping[str, ToolOptions]:

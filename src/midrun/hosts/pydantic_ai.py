@@ -32,7 +32,6 @@ from pydantic_ai.capabilities import ReinjectSystemPrompt
 from pydantic_ai.messages import (
     FunctionToolResultEvent,
     ModelMessage,
-    ModelRequest,
     ModelResponse,
     ToolCallPart,
     ToolReturnPart,
@@ -48,14 +47,20 @@ from pydantic_ai.toolsets import FunctionToolset
 from pydantic_core import to_jsonable_python
 from pydantic_graph import End
 
-from midrun.agents.signature import Arguments, Function, SchemaArguments, parse_docstring
-from midrun.agents.tool import Tool, find_import_path, is_async
+from midrun.agents.signature import Function, SchemaArguments
+from midrun.agents.tool import Tool, is_async
 from midrun.agents.tool_context import Call
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import CallResult, Transcript, Turn
 from midrun.core.values import Json, Reply, RequestedCall, Spend
 from midrun.errors import Misconfigured, ModelFailed
-from midrun.hosts.hosted_agent import OPEN_SCHEMA, HostedAgent, Hosting
+from midrun.hosts.hosted_agent import (
+    OPEN_SCHEMA,
+    OUTPUT_NAME,
+    OUTPUT_WITH_CALLS_TEXT,
+    HostedAgent,
+    Hosting,
+)
 from midrun.models.messages import MessageBuilder, ProposedCall, make_messages
 from midrun.models.provider import ProviderModel, make_failure
 from midrun.ports.model import Finished, Piece, Prompt
@@ -69,15 +74,8 @@ FRAMEWORK: Final = "pydantic-ai"
 OUTPUT_RETRY_KEY: Final = "output_retry"
 """Set in the stored form of a reply whose output was not valid."""
 
-OUTPUT_NAME: Final = "output"
-"""The tool that the journal names for an output that is not the call of an output tool."""
-
 CONTENT_KEY: Final = "pydantic_ai_content"
 """Marks a journaled result with images, audio or files, or with further content."""
-
-NOT_WITH_CALLS_TEXT: Final = (
-    "not taken: the same reply made other calls; give the output again when they have ended"
-)
 
 USER_CONTENT: Final = TypeAdapter[Sequence[UserContent]](Sequence[UserContent])
 
@@ -94,7 +92,8 @@ def host_agent(agent: object, hosting: Hosting) -> HostedAgent:
         problem = "Cannot host an agent without a model. Set model=… when it is created."
         raise Misconfigured("host", problem)
     box = _ToolBox(agent, hosting)
-    native = getattr(agent, "_cap_native_tools", ())  # there is no public list
+    # There is no public list. `tool_search` only reveals other tools, in every agent.
+    kinds = [getattr(t, "kind", "a function") for t in getattr(agent, "_cap_native_tools", ())]
     return HostedAgent(
         hosting.choose_name(agent.name),
         framework=FRAMEWORK,
@@ -102,7 +101,7 @@ def host_agent(agent: object, hosting: Hosting) -> HostedAgent:
         tools=list(box.tools.values()),
         hosting=hosting,
         find_unlisted_tool=box.find_unlisted if box.is_dynamic else None,
-        ungated_tools=tuple(getattr(tool, "kind", "a function") for tool in native),
+        ungated_tools=tuple(kind for kind in kinds if kind != "tool_search"),
     )
 
 
@@ -152,36 +151,17 @@ class _ToolBox:
         return self._unlisted[name]
 
     def _make_tool(self, function: ForeignTool) -> Tool:
-        schema = cast("dict[str, Json]", function.function_schema.json_schema)
-        return self._make_process_tool(function) or self._make_framework_tool(
-            function.name,
-            description=function.description or "",
-            schema=schema,
-            is_blocking=not is_async(function.function),
-        )
-
-    def _make_process_tool(self, function: ForeignTool) -> Tool | None:
-        """Return a tool that runs in a process; None if the function cannot.
-
-        The process gets the arguments only. So the function must not need the framework.
-        """
         fn, name = cast("Function", function.function), function.name
-        options = self._hosting.declared.get(name, {})
-        if is_async(fn) or function.takes_ctx or function.args_validator is not None:
-            return None
-        if options.get("in_process") or find_import_path(fn) is None:
-            return None
-        try:
-            arguments = Arguments(f"tool {name}", fn, parse_docstring(fn.__doc__).parameters)
-        except Misconfigured:  # an annotation that only Pydantic AI understands
-            return None
-        gate = self._make_gate(name)
-        return self._hosting.make_tool(
-            name,
-            fn,
-            description=function.description or "",
-            arguments=arguments,
-            needs_approval=gate,
+        description, is_blocking = function.description or "", not is_async(fn)
+        # The process gets the arguments only, so the function must not need the framework.
+        if is_blocking and not function.takes_ctx and function.args_validator is None:
+            gate = self._make_gate(name)
+            made = self._hosting.make_process_tool(name, fn, description, gate)
+            if made is not None:
+                return made
+        schema = cast("dict[str, Json]", function.function_schema.json_schema)
+        return self._make_framework_tool(
+            name, description=description, schema=schema, is_blocking=is_blocking
         )
 
     def _make_framework_tool(
@@ -223,10 +203,7 @@ class _ToolBox:
         """Execute one tool call as the framework does, with its hooks; return the result."""
         id_ = call.tool_call_id or call.key
         asked = ModelResponse(parts=[ToolCallPart(name, arguments, tool_call_id=id_)])
-        history: list[ModelMessage] = [
-            ModelRequest(parts=[UserPromptPart("(see the journal)")]),
-            asked,
-        ]
+        history = [*_make_earlier_messages(call.transcript), asked]
         async with (
             self._hosting.open_context(call.run_id) as deps,
             self._agent.iter(
@@ -291,6 +268,14 @@ class _HistoryBuilder(MessageBuilder):
         self.add_request_part(ToolReturnPart(call.tool_name, content, call.tool_call_id))
         if added := USER_CONTENT.validate_python(found.get("added") or []):
             self.add_request_part(UserPromptPart(added))
+
+
+def _make_earlier_messages(transcript: Sequence[Turn]) -> list[ModelMessage]:
+    """Return the messages before the reply that made the call."""
+    builder = _HistoryBuilder()
+    asking = (n for n in reversed(range(len(transcript))) if transcript[n].uses)
+    builder.add_turns(transcript[: next(asking, len(transcript))])
+    return builder.messages
 
 
 class _StepModel:
@@ -416,7 +401,7 @@ class _Step:
 
     def _refuse_output(self, use: RequestedCall) -> RequestedCall:
         is_output = use.tool in self._outputs and not use.refused
-        return replace(use, refused=NOT_WITH_CALLS_TEXT) if is_output else use
+        return replace(use, refused=OUTPUT_WITH_CALLS_TEXT) if is_output else use
 
     def _make_retry(self, reply: Reply, uses: list[RequestedCall], after: object) -> Reply:
         """Return the reply with the reason why its output is not valid, as a refused call."""

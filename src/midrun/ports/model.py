@@ -65,7 +65,7 @@ class Finished(Struct, frozen=True, kw_only=True):
 class Model(Protocol):
     """A model of some provider.
 
-    `name` is shown to people and is part of the agent's fingerprint. If a model is not
+    `name` is shown to people and is part of the agent's fingerprint. For a model that is not
     `priced`, a cap on cost cannot be enforced.
     """
 

@@ -19,7 +19,7 @@ from midrun.core.journaled_text import (
     shorten_to_line,
 )
 from midrun.core.state import Call, CallStage, State
-from midrun.core.stops import measure_caps
+from midrun.core.stops import Meter, measure_caps
 from midrun.core.transitions import list_possible_controls
 from midrun.core.values import DRIVABLE_PHASES, Phase
 from midrun.driver.journal_writer import load_run_state
@@ -100,7 +100,7 @@ def make_view(
     silent: Collection[CallId] = (),
 ) -> RunView:
     """Return the view of a run in `state`; for the other arguments see `load_view`."""
-    spec, spent, reserved = state.run_started, state.meter.spent, state.meter.reserved
+    spec = state.run_started
     return RunView(
         run_id=state.run,
         seq=state.seq,
@@ -125,13 +125,7 @@ def make_view(
         elapsed=state.worked_micros / 1e6,
         started_at=started_at,
         changed_at=state.at,
-        usage=Usage(
-            tokens=spent.tokens,
-            cost_usd=spent.cost / 1e6,
-            reserved_tokens=reserved.tokens,
-            reserved_usd=reserved.cost / 1e6,
-            held_tokens=state.meter.held_tokens,
-        ),
+        usage=_make_usage(state.meter),
         stop="" if state.stop is None else str(state.stop),
         caps=_list_caps(state),
         frames=_list_frames(state),
@@ -150,6 +144,17 @@ def make_view(
         parent="" if spec.parent is None else spec.parent.run,
         started_by=spec.by,
         head_hash=head_hash.hex(),
+    )
+
+
+def _make_usage(meter: Meter) -> Usage:
+    spent, reserved = meter.spent, meter.reserved
+    return Usage(
+        tokens=spent.tokens,
+        cost_usd=spent.cost / 1e6,
+        reserved_tokens=reserved.tokens,
+        reserved_usd=reserved.cost / 1e6,
+        held_tokens=meter.held_tokens,
     )
 
 

@@ -2,7 +2,8 @@
 
 The contract of each port is a class of tests. An implementation inherits it and provides a
 fixture: `store_suite` for stores, `run_suite` for the handles `Midrun` and `Run`, local or
-remote, and `worker_suite` for engines that decide where runs are driven.
+remote, `worker_suite` for engines that decide where runs are driven, and `host_suite` for hosts
+of agents of other frameworks.
 
 `scenario` builds journals step by step through the real `decide` and `evolve`, without a store
 or a driver. `check` checks the invariants of a journal. `controllable_tools` has tools that

@@ -48,7 +48,7 @@ from midrun.core.ids import (
 from midrun.core.scheduler import MayStart, advance, list_effects, start_all
 from midrun.core.state import State
 from midrun.core.transitions import Accepted, Input, NoChange, Refused, Verdict
-from midrun.core.values import NO_SPEND, CleanupAction, Phase, Reply, RequestedCall, Spend
+from midrun.core.values import NO_SPEND, CleanupAction, Json, Phase, Reply, RequestedCall, Spend
 
 RUN: Final = RunId("run_1")
 START_TIME: Final = Micros(1_800_000_000 * MICROS_PER_SECOND)
@@ -138,10 +138,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
         assert scenario.state.cleanup_in_flight == (parse_call_number(call), action)
         return scenario
 
-    def replies(self, *uses: RequestedCall, text: str = "") -> "Scenario":
-        """Complete one model call with `text` and these tool uses."""
+    def replies(self, *uses: RequestedCall, text: str = "", value: Json = None) -> "Scenario":
+        """Complete one model call with `text`, its typed `value`, and these tool uses."""
         call = make_call_id(len(self.state.calls) + 1)
-        reply = Reply(text=text, uses=uses)
+        reply = Reply(text=text, uses=uses, value=value)
         outcome = CallDone(call=call, reply=reply)
         return self.starts(call).after(CloseCall(epoch=self.state.epoch, outcome=outcome))
 

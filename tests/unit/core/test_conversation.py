@@ -284,9 +284,17 @@ def test_a_side_question_with_its_own_plan_does_not_replace_the_main_plan() -> N
 
 def test_a_question_after_the_final_answer_does_not_replace_the_output() -> None:
     """The output is the answer to the task."""
-    run = leased_run.replies(text="THE REPORT").when(c.Say(text="when was that?")).advances()
-    run = run.replies(text="noon").advances().then(phase=Phase.COMPLETED)
-    assert run.state.output == "THE REPORT"
+    run = leased_run.replies(text="THE REPORT", value={"pages": 3})
+    run = run.when(c.Say(text="when was that?")).advances()
+    run = run.replies(text="noon", value="12:00").advances().then(phase=Phase.COMPLETED)
+    assert (run.state.output, run.state.value) == ("THE REPORT", {"pages": 3})
+
+
+def test_the_value_of_an_answer_is_dropped_with_the_answer() -> None:
+    """A value belongs to the reply that is the output."""
+    run = leased_run.replies(text="1", value=1).when(c.Say(text="And 2?", urgency="later"))
+    run = run.advances().replies(text="two").advances().then(phase=Phase.COMPLETED)
+    assert (run.state.output, run.state.value) == ("two", None)
 
 
 # ── the tokens of held topics ──────────────────────────────────────────────────────────

@@ -88,7 +88,7 @@ class Bench:
 
 
 class TestContract(HostSuite):
-    agent_factory = "tests.unit.hosts.foreign_agents:make_function"
+    agent_factory = "tests.unit.hosts.chat_function:make_function"
 
     @pytest.fixture
     def store_url(self, store_path: Path) -> str:

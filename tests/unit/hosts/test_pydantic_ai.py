@@ -16,11 +16,15 @@ from pydantic_ai import (
     RunContext,
     ToolReturn,
 )
+from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.native_tools import WebSearchTool
 
-from midrun import Completed, Failed, Midrun, Misconfigured, Paused, host, traits
+from midrun import Agent, Completed, Failed, Midrun, Misconfigured, Paused, host, traits
+from midrun.cli.output import format_view
+from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment
 from midrun.testing.host_suite import HostSuite, OpenProvider
 from tests.support.conditions import draw_no_delay
@@ -129,6 +133,8 @@ async def test_deps_instructions_and_typed_output_are_those_of_the_agent() -> No
             outcome.value,
         )
         assert '"total": 42' in str(await run.report())
+        shown = "".join(text for line in format_view(view, view.changed_at) for _, text in line)
+        assert "from pydantic-ai; 1 tool undeclared" in shown
     assert seen == ["call-1"]
     assert len(prompts) == 3
     for prompt in prompts:
@@ -222,6 +228,24 @@ def test_a_blocking_function_with_a_context_counts_as_unstoppable() -> None:
         return str(ctx.run_step)
 
     assert host(agent).tools["block"].traits.unstoppable
+
+
+def test_a_tool_of_the_provider_is_listed_as_ungated() -> None:
+    search = NativeTool(WebSearchTool())
+    agent = PydanticAgent(TestModel(), name="searcher", capabilities=[search])
+    assert host(agent).ungated_tools == ("web_search",)
+
+
+async def test_a_hosted_agent_is_a_tool_of_another_agent() -> None:
+    """Each call is a child run."""
+    hosted = host(PydanticAgent(make_model(lambda _: "42", []), name="thinker"))
+    script: list[str | Use] = [Use("thinker", task="Think"), "It thought."]
+    parent = Agent("boss", model=ScriptedModel(script), tools=[hosted.as_tool()])
+    async with Midrun("memory://", agents=[parent]) as midrun:
+        run = await midrun.start(parent, "Have it think")
+        await run.until("completed")
+        views = (await midrun.runs()).items
+        assert [(v.agent, v.output) for v in views if v.parent] == [("thinker", "42")]
 
 
 # ── errors ───────────────────────────────────────────────────────────────────

@@ -8,12 +8,8 @@ from pydantic_ai.messages import ModelRequest, ModelResponse
 
 from midrun.core.ids import CallId
 from midrun.core.transcript import CallResult, Turn
-from midrun.models.messages import (
-    WRITTEN_BY_PERSON_NOTE,
-    dump_response,
-    load_response,
-    make_messages,
-)
+from midrun.models.messages import dump_response, load_response, make_messages
+from midrun.models.prompt_texts import WRITTEN_BY_PERSON_NOTE
 from midrun.models.provider import ProviderModel
 from tests.support.providers import Answer, Provider, Text
 from tests.unit.models.protocols import (

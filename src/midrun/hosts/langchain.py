@@ -1,0 +1,562 @@
+"""Host an agent of LangChain's `create_agent`: one turn of its graph for each call.
+
+The graph has the nodes `model` and `tools`, and a node for each hook of a middleware. For each
+call, a fresh thread of the graph is filled from the transcript of the run:
+
+- **Model call**: the graph runs from its start, or from the point after `tools`, and stops
+  after the model and the hooks `after_model`. Its next node tells what the reply means:
+  `tools`: the agent wants calls; the model again: an output or a hook asks for a retry; the
+  end: the answer. Hooks `before_agent` run in the first step, `after_agent` in the last.
+- **Tool call**: the graph runs from the point after the model with that one call, and stops
+  after `tools`. So the graph's own `ToolNode` executes it, with the hooks `wrap_tool_call`.
+
+State beside the messages (keys of `state_schema` and of middleware) is stored with the replies
+and with the results of tools that return a `Command`, and must be JSON.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from inspect import signature
+from typing import Any, Final, TypeAlias, cast
+
+import anyio
+import msgspec
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+    messages_from_dict,
+    messages_to_dict,
+)
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import StateSnapshot
+from msgspec.structs import replace
+from pydantic import BaseModel
+
+from midrun.agents.signature import SchemaArguments
+from midrun.agents.tool import Tool
+from midrun.agents.tool_context import Call
+from midrun.codec.strict_json import normalize_json
+from midrun.core.transcript import CallResult, Turn
+from midrun.core.values import Json, Reply, RequestedCall, Spend
+from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
+from midrun.hosts.hosted_agent import (
+    OUTPUT_NAME,
+    OUTPUT_WITH_CALLS_TEXT,
+    HostedAgent,
+    Hosting,
+    make_foreign_failure,
+)
+from midrun.models.prompt_texts import (
+    CONTINUE_NOTE,
+    INTERRUPTED_NOTE,
+    WRITTEN_BY_PERSON_NOTE,
+    format_result,
+    mark_runtime_text,
+)
+from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+
+Graph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]  # type: ignore[explicit-any]
+Events: TypeAlias = AsyncGenerator[tuple[str, Any]]  # type: ignore[explicit-any]
+Values: TypeAlias = dict[str, object]
+
+FRAMEWORK: Final = "langchain"
+MODEL_NODE: Final = "model"
+TOOLS_NODE: Final = "tools"
+
+RESULT_KEY: Final = "langchain_message"
+"""Marks a journaled result that is more than a text: content blocks, or an update of state."""
+
+CONTROL_KEYS: Final = frozenset({"messages", "structured_response", "jump_to"})
+"""Keys of the state that belong to the loop; the others belong to the user."""
+
+FINISH_KEYS: Final = frozenset({"finish_reason", "stop_reason", "done_reason", "status"})
+"""Keys in the metadata of a reply, one of which says that the provider completed it."""
+
+IDLE_TIMEOUT_S: Final = 120.0
+"""Seconds to wait for the next event of a graph during a model call."""
+
+INTERRUPT_TEXT: Final = (
+    "Cannot host interrupt(): the run would wait inside of a call. Declare the tool with "
+    "traits(approve=True) instead of HumanInTheLoopMiddleware."
+)
+
+
+class ToolReportedError(Exception):
+    """The graph's `ToolNode` turned an error of the tool into a message."""
+
+
+def host_agent(agent: object, hosting: Hosting) -> HostedAgent:
+    """Return an agent of `create_agent` as an `Agent`; see `midrun.host`."""
+    if not isinstance(agent, CompiledStateGraph):
+        problem = (
+            f"Cannot host {type(agent).__name__} of LangChain: only agents made with "
+            "langchain.agents.create_agent are hosted. Pass such an agent."
+        )
+        raise Misconfigured("host", problem)
+    nodes = set(agent.nodes) - {"__start__", MODEL_NODE, TOOLS_NODE}
+    hooks = tuple(f".{w}_{o}" for w in ("before", "after") for o in ("agent", "model"))
+    if MODEL_NODE not in agent.nodes or not all(name.endswith(hooks) for name in nodes):
+        problem = (
+            "Cannot host this graph of LangGraph: it was not made with "
+            "langchain.agents.create_agent. Other graphs are not hosted yet."
+        )
+        raise Misconfigured("host", problem)
+    box = _ToolBox(agent, hosting)
+    own_name = agent.name if agent.name != "LangGraph" else None
+    return HostedAgent(
+        hosting.choose_name(own_name),
+        framework=FRAMEWORK,
+        model=_StepModel(agent, hosting),
+        tools=list(box.tools.values()),
+        hosting=hosting,
+    )
+
+
+# ── the graph and its state ──────────────────────────────────────────────────
+
+
+class _Thread:
+    """A fresh thread of the graph, for one call."""
+
+    def __init__(self, graph: Graph, context: object) -> None:
+        # A checkpointer of the user is not used: the journal is the history.
+        self._graph = graph.copy({"checkpointer": InMemorySaver()})
+        self._context = context
+        self._config: RunnableConfig = {"configurable": {"thread_id": "call"}}
+        names = list(graph.nodes)
+        self.exit_node = next((n for n in names if n.endswith(".after_model")), MODEL_NODE)
+        self._start_hooks = [n for n in names if n.endswith(".before_agent")]
+        self.has_tools = TOOLS_NODE in names
+
+    async def update(self, values: Mapping[str, object], as_node: str) -> None:
+        """Change the state as if `as_node` had done it; the next node follows from it."""
+        await self._graph.aupdate_state(self._config, dict(values), as_node=as_node)
+
+    async def fill(self, conversation: "_Conversation") -> Values | None:
+        """Fill the state for the next model call; return the input if it starts anew."""
+        state: Values = {**conversation.state, "messages": conversation.messages}
+        updates = [*conversation.updates, *conversation.results]
+        if updates and self.has_tools:
+            await self.update(state, self.exit_node)
+            for update in updates:  # one by one: reducers combine them with the state
+                await self.update(update, TOOLS_NODE)
+            return None
+        if not conversation.has_replies or not self._start_hooks:
+            return state
+        await self.update(state, self._start_hooks[-1])
+        return None
+
+    def stream(
+        self, given: Values | None, *, before: Sequence[str] = (), after: Sequence[str] = ()
+    ) -> Events:
+        """Run the graph until one of these nodes, or its end."""
+        return cast(
+            "Events",
+            self._graph.astream(
+                given,
+                self._config,
+                context=self._context,
+                stream_mode=["messages", "updates"],
+                interrupt_before=list(before),
+                interrupt_after=list(after),
+            ),
+        )
+
+    async def read(self) -> StateSnapshot:  # type: ignore[explicit-any]  # its own fields
+        """Return the state and the next nodes.
+
+        Raises:
+            NotImplementedError: A hook or a tool called `interrupt`.
+        """
+        snapshot = await self._graph.aget_state(self._config)
+        if snapshot.interrupts:
+            raise NotImplementedError(INTERRUPT_TEXT)
+        return snapshot
+
+
+class _Conversation:
+    """The transcript as messages and state of the graph.
+
+    `state` is the state after the last reply that stored it, `updates` are those that tools
+    made later. `results` are the updates of the `tools` node for the last reply, one for each
+    call; `messages` end before them.
+    """
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self.messages: list[BaseMessage] = []
+        self.results: list[Values] = []
+        self.updates: list[Values] = []
+        self.state: Values = {}
+        self.has_replies = False
+        for turn in turns:
+            self._flush_results()
+            match turn.role:
+                case "assistant":
+                    self._add_reply(turn)
+                case "runtime":
+                    self.add_text(mark_runtime_text(turn.text, turn.kind, turn.by))
+                case "user":
+                    self.add_text(turn.text)
+
+    def add_text(self, text: str) -> None:
+        """Add a message in the role of the user."""
+        self._flush_results()
+        self.messages.append(HumanMessage(text))
+
+    def _flush_results(self) -> None:
+        """Take the results of an earlier reply into the messages and the updates."""
+        for result in self.results:
+            self.messages += cast("list[BaseMessage]", result.pop("messages"))
+            self.updates += [result] if result else []
+        self.results = []
+
+    def _add_reply(self, turn: Turn) -> None:
+        stored = turn.opaque if isinstance(turn.opaque, dict) else {}
+        self.has_replies = True
+        if "state" in stored:
+            self.state, self.updates = cast("Values", stored["state"]), []
+        replies = _load_messages(stored.get("messages")) or [AIMessage(turn.text)]
+        calls = []
+        for message in replies:
+            if isinstance(message, AIMessage) and (uses := _match_uses(message, turn.uses)):
+                calls = [
+                    {"name": u.tool, "args": u.args or {}, "id": i, "type": "tool_call"}
+                    for u, i in uses
+                ]
+                message = message.model_copy(update={"tool_calls": calls})  # noqa: PLW2901 - edited
+                self.results = [_load_result(u, i) for u, i in uses]
+            self.messages.append(message)
+        if turn.uses and turn.uses[0].tool == OUTPUT_NAME:
+            self.add_text(turn.uses[0].problem)
+        elif turn.uses and not calls:
+            self._add_uses(turn.uses)
+        if turn.interrupted:
+            self.add_text(mark_runtime_text(INTERRUPTED_NOTE))
+        elif turn.kind == "person":
+            self.add_text(
+                mark_runtime_text(WRITTEN_BY_PERSON_NOTE.format(by=turn.by or "a person"))
+            )
+
+    def _add_uses(self, uses: Sequence[CallResult]) -> None:
+        """Add calls whose message is not stored, such as those of a person."""
+        calls = [
+            {"name": u.tool, "args": u.args or {}, "id": u.call, "type": "tool_call"}
+            for u in uses
+        ]
+        last = self.messages[-1]
+        self.messages[-1] = last.model_copy(update={"tool_calls": calls})
+        self.results = [_load_result(u, u.call) for u in uses]
+
+
+def _match_uses(message: AIMessage, uses: Sequence[CallResult]) -> list[tuple[CallResult, str]]:
+    """Return the journaled calls with the ids of the message; none if they do not fit."""
+    if [call["name"] for call in message.tool_calls] != [use.tool for use in uses]:
+        return []
+    ids = [call["id"] or use.call for call, use in zip(message.tool_calls, uses, strict=True)]
+    return list(zip(uses, ids, strict=True))
+
+
+def _load_messages(stored: Json) -> list[BaseMessage]:
+    if not isinstance(stored, list):
+        return []
+    try:
+        return messages_from_dict(stored)
+    except (KeyError, TypeError, ValueError):  # of another version of LangChain
+        return []
+
+
+def _load_result(made: CallResult, id_: str) -> Values:
+    """Return the update of the `tools` node for one call."""
+    found = made.result
+    if not made.problem and isinstance(found, dict) and RESULT_KEY in found:
+        (message,) = _load_messages([found[RESULT_KEY]])
+        return {**cast("Values", found.get("update") or {}), "messages": [message]}
+    status = "error" if made.problem else "success"
+    text = format_result(made)
+    return {"messages": [ToolMessage(text, tool_call_id=id_, name=made.tool, status=status)]}
+
+
+def _dump_state(values: Mapping[str, object]) -> dict[str, Json]:
+    """Return the user's part of the state as JSON.
+
+    Raises:
+        NotImplementedError: It is not JSON.
+    """
+    try:
+        return {
+            key: normalize_json(value, key)
+            for key, value in values.items()
+            if key not in CONTROL_KEYS
+        }
+    except (NotJson, TooLarge) as error:
+        problem = f"Cannot store the state of the agent: {error}. Keep JSON in its state."
+        raise NotImplementedError(problem) from error
+
+
+# ── tools ────────────────────────────────────────────────────────────────────
+
+
+class _ToolBox:
+    """The tools of the graph's `ToolNode`, also those of its middleware."""
+
+    def __init__(self, graph: Graph, hosting: Hosting) -> None:
+        self._graph = graph
+        self._hosting = hosting
+        node = graph.nodes[TOOLS_NODE].bound if TOOLS_NODE in graph.nodes else None
+        found = node.tools_by_name if isinstance(node, ToolNode) else {}
+        self._has_wrappers = getattr(node, "_awrap_tool_call", None) is not None
+        hosting.check_tool_names(list(found))
+        self.tools = {name: self._make_tool(tool) for name, tool in found.items()}
+
+    def _make_tool(self, tool: BaseTool) -> Tool:
+        function = getattr(tool, "func", None)
+        is_blocking = getattr(tool, "coroutine", None) is None and (
+            function is not None or type(tool)._arun is BaseTool._arun  # noqa: SLF001 - no public test
+        )
+        # Injected arguments (state, store, runtime) are not in the schema: it needs the graph.
+        if is_blocking and function and set(signature(function).parameters) == set(tool.args):
+            made = self._hosting.make_process_tool(tool.name, function, tool.description)
+            if made is not None and not self._has_wrappers:
+                return made
+
+        async def call_graph(call: Call, /, **arguments: object) -> Json:
+            # LangChain runs a blocking function in a thread, which nothing can stop.
+            with anyio.CancelScope(shield=True) if is_blocking else nullcontext():
+                return await self._call_tool(tool.name, arguments, call)
+
+        made = self._hosting.make_tool(
+            tool.name,
+            call_graph,
+            description=tool.description,
+            arguments=SchemaArguments(_get_schema(tool)),
+        )
+        if is_blocking:
+            vars(made).update(traits=replace(made.traits, unstoppable=True))
+        return made
+
+    async def _call_tool(self, name: str, arguments: dict[str, object], call: Call) -> Json:
+        id_ = call.tool_call_id or call.key
+        wanted = {"name": name, "args": arguments, "id": id_, "type": "tool_call"}
+        conversation = _Conversation(call.transcript)
+        message = next(
+            (m for m in reversed(conversation.messages) if isinstance(m, AIMessage)),
+            AIMessage(""),
+        )
+        alone = message.model_copy(update={"tool_calls": [wanted]})
+        before = [m for m in conversation.messages if m is not message]
+        async with self._hosting.open_context(call.run_id) as context:
+            thread = _Thread(self._graph, context)
+            state = {**conversation.state, "messages": [*before, alone]}
+            await thread.update(state, thread.exit_node)
+            for earlier in conversation.updates:
+                await thread.update(earlier, TOOLS_NODE)
+            if conversation.updates:  # go back to the point after the model
+                await thread.update({"messages": []}, thread.exit_node)
+            update: Values = {}
+            async with aclosing(thread.stream(None, after=[TOOLS_NODE])) as events:
+                async for kind, event in events:
+                    if kind == "updates" and TOOLS_NODE in event:
+                        update = event[TOOLS_NODE] or {}
+            await thread.read()
+        return _encode_result(name, id_, update)
+
+
+def _get_text(message: BaseMessage) -> str:
+    return str(message.text)  # a plain `str`: it is one of a subclass
+
+
+def _get_schema(tool: BaseTool) -> dict[str, Json]:
+    schema = tool.tool_call_schema  # without injected arguments
+    if isinstance(schema, dict):
+        return schema
+    return schema.model_json_schema() if issubclass(schema, BaseModel) else schema.schema()
+
+
+def _encode_result(name: str, id_: str, update: Values) -> Json:
+    """Return the update of the `tools` node for the journal: a text, or a marked object."""
+    messages = cast("list[BaseMessage]", update.get("messages") or [])
+    message = next(
+        (m for m in messages if isinstance(m, ToolMessage) and m.tool_call_id == id_), None
+    )
+    if message is None:
+        raise NotImplementedError(
+            f"Cannot host {name}: it did not return a result for its call"
+        )
+    if message.status == "error":
+        raise ToolReportedError(_get_text(message))
+    state = _dump_state(update)
+    if isinstance(message.content, str) and not state and message.artifact is None:
+        return message.content
+    return {RESULT_KEY: messages_to_dict([message])[0], "update": state}
+
+
+# ── model calls ──────────────────────────────────────────────────────────────
+
+
+class _StepModel(Unpriced):
+    """One model call of the agent: a turn of its graph up to the end of the model's part."""
+
+    def __init__(self, graph: Graph, hosting: Hosting) -> None:
+        self._graph = graph
+        self._hosting = hosting
+        self.name = f"{FRAMEWORK}:{graph.name}"
+
+    @asynccontextmanager
+    async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
+        """Stream the reply of one step.
+
+        Raises:
+            ModelFailed: The provider failed, or did not complete the reply.
+        """
+        async with aclosing(self._stream_step(prompt)) as step:
+            yield step
+
+    async def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
+        conversation = _Conversation(prompt.transcript)
+        if prompt.runtime_request:
+            conversation.add_text(mark_runtime_text(prompt.runtime_request))
+        elif not conversation.results and isinstance(conversation.messages[-1], AIMessage):
+            conversation.add_text(mark_runtime_text(CONTINUE_NOTE))
+        known_ids = _identify_messages(conversation)
+        try:
+            async with self._hosting.open_context(prompt.run_id) as context:
+                thread = _Thread(self._graph, context)
+                given = await thread.fill(conversation)
+                stops = {"before": [TOOLS_NODE] if thread.has_tools else []}
+                async for text in _read_text(
+                    thread.stream(given, after=[thread.exit_node], **stops)
+                ):
+                    yield Piece(kind="text", text=text)
+                snapshot = await thread.read()
+                if any(name.endswith(".after_agent") for name in snapshot.next):
+                    async for text in _read_text(thread.stream(None)):
+                        yield Piece(kind="text", text=text)
+                    snapshot = await thread.read()
+                yield _make_finished(self.name, snapshot, known_ids)
+        except ModelFailed:
+            raise
+        except Exception as error:
+            if (failure := make_foreign_failure(self.name, error)) is None:
+                raise
+            raise failure from error
+
+
+def _identify_messages(conversation: _Conversation) -> frozenset[str]:
+    """Give each message an id of its own, and return the ids.
+
+    They tell the messages that the step adds from the others. An id of the provider is kept.
+    """
+    messages = list(conversation.messages)
+    for result in conversation.results:
+        messages += cast("list[BaseMessage]", result["messages"])
+    ids: set[str] = set()
+    for number, message in enumerate(messages):
+        if message.id is None or message.id in ids:
+            message.id = f"midrun-{number}"
+        ids.add(message.id)
+    return frozenset(ids)
+
+
+async def _read_text(events: Events) -> AsyncGenerator[str]:
+    """Yield the text of the model node as it is streamed."""
+    async with aclosing(events) as source:
+        while True:
+            with anyio.fail_after(IDLE_TIMEOUT_S):
+                item = await anext(source, None)
+            if item is None:
+                return
+            kind, event = item
+            is_reply = kind == "messages" and event[1].get("langgraph_node") == MODEL_NODE
+            if is_reply and isinstance(event[0], AIMessage) and (text := _get_text(event[0])):
+                yield text
+
+
+def _make_finished(  # type: ignore[explicit-any]
+    model: str, snapshot: StateSnapshot, known_ids: frozenset[str]
+) -> Finished:
+    """Return the reply: with calls, to be continued, or as the answer."""
+    values = cast("Values", snapshot.values)
+    messages = cast("list[BaseMessage]", values["messages"])
+    added = [m for m in messages if m.id not in known_ids]
+    reply = next((m for m in reversed(added) if isinstance(m, AIMessage)), None)
+    if reply is None:  # a tool with `return_direct`, or a hook that ended the agent
+        return Finished(reply=Reply(text=_get_text(messages[-1]) if messages else ""))
+    _check_complete(model, reply)
+    refused = {m.tool_call_id: _get_text(m) for m in added if isinstance(m, ToolMessage)}
+    is_over = not snapshot.next
+    value = values.get("structured_response") if is_over else None
+    uses = () if is_over else _make_uses(reply, refused, has_calls=TOOLS_NODE in snapshot.next)
+    text, data = _get_text(reply), _dump_value(value)
+    if data is not None and (reply.tool_calls or not text):
+        text = msgspec.json.encode(data).decode()
+    if not is_over and not uses:
+        # A hook sent the agent back to its model. A text alone would be the answer.
+        later = [_get_text(m) for m in added[added.index(reply) + 1 :]]
+        said = "\n".join(later) or CONTINUE_NOTE
+        uses = (RequestedCall(tool=OUTPUT_NAME, refused=said),)
+    kept = [m for m in added[: added.index(reply) + 1] if not isinstance(m, ToolMessage)]
+    opaque: dict[str, Json] = {"messages": normalize_json(messages_to_dict(kept))}
+    if state := _dump_state(values):
+        opaque["state"] = state
+    usage = reply.usage_metadata
+    return Finished(
+        reply=Reply(
+            text=text,
+            uses=uses,
+            opaque=opaque,
+            prompt_tokens=usage["input_tokens"] if usage else 0,
+            value=data,
+        ),
+        spent=Spend(tokens=usage["total_tokens"]) if usage else None,
+    )
+
+
+def _make_uses(
+    reply: AIMessage, refused: Mapping[str, str], *, has_calls: bool
+) -> tuple[RequestedCall, ...]:
+    """Return the calls; those that the graph has answered itself are refused with its text."""
+    wanted = [
+        RequestedCall(
+            tool=call["name"],
+            args=normalize_json(call["args"], "args"),
+            tool_call_id=call["id"] or "",
+            refused=refused.get(call["id"] or "", ""),
+        )
+        for call in reply.tool_calls
+    ]
+    invalid = [
+        RequestedCall(
+            tool=call["name"] or "", refused=f"the arguments are not JSON: {call['error']}"
+        )
+        for call in reply.invalid_tool_calls
+    ]
+    if has_calls:  # an output beside calls would end the agent; see `hosted_agent`
+        wanted = [
+            replace(use, refused=OUTPUT_WITH_CALLS_TEXT)
+            if use.refused.startswith("Returning structured response")
+            else use
+            for use in wanted
+        ]
+    return (*wanted, *invalid)
+
+
+def _dump_value(value: object) -> Json:
+    if value is None:
+        return None
+    dump = getattr(value, "model_dump", None)
+    return normalize_json(dump(mode="json") if dump else msgspec.to_builtins(value), "output")
+
+
+def _check_complete(model: str, reply: AIMessage) -> None:
+    # A server that shuts down may end the stream cleanly, without a reason. A model without a
+    # name (a test model) sends none and is trusted.
+    facts = reply.response_metadata
+    if facts.get("model_name") and not FINISH_KEYS.intersection(facts):
+        detail = "the reply ended before it was whole"
+        raise ModelFailed(model, "broken_stream", detail, transient=True)

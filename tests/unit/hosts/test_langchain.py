@@ -1,0 +1,258 @@
+"""An agent of LangChain, hosted: the contract of hosts, and what this framework adds."""
+
+import operator
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NotRequired
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    AgentState,
+    HumanInTheLoopMiddleware,
+    ToolCallRequest,
+)
+from langchain.agents.structured_output import ToolStrategy
+from langchain.tools import ToolException, ToolRuntime
+from langchain.tools import tool as langchain_tool
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.graph import StateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from midrun import Completed, Failed, Midrun, Misconfigured, Paused, host, traits
+from midrun.testing.host_suite import HostSuite, OpenProvider
+from tests.support.providers import Answer, Call, Gate, Provider, Text
+from tests.support.store_choice import get_store_url
+from tests.unit.hosts.blocking_tools import get_process_id
+from tests.unit.hosts.foreign_agents import make_chat_model
+from tests.unit.hosts.suite_provider import open_provider
+
+Values = dict[str, object]
+Result = ToolMessage | Command[object]
+Script = Callable[[list[str]], str | tuple[str, dict[str, object]]]
+
+
+@dataclass
+class Customer:
+    name: str
+
+
+@dataclass
+class Bill:
+    total: int
+
+
+class TestContract(HostSuite):
+    agent_factory = "tests.unit.hosts.foreign_agents:make_langchain_agent"
+
+    @pytest.fixture
+    def store_url(self, store_path: Path) -> str:
+        return get_store_url(store_path)
+
+    @pytest.fixture
+    def open_provider(self) -> OpenProvider:
+        return open_provider
+
+
+# ── middleware and state ─────────────────────────────────────────────────────
+
+
+class ScriptedChatModel(BaseChatModel):  # type: ignore[explicit-any]  # of its base
+    """A model that is told the results so far; it answers a text or a call."""
+
+    script: Script
+    prompts: list[str]
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: object, **options: object) -> "ScriptedChatModel":
+        del tools, options
+        return self
+
+    def _generate(
+        self, messages: list[BaseMessage], *args: object, **options: object
+    ) -> ChatResult:
+        del args, options
+        self.prompts.append(" | ".join(f"{m.type}: {m.text}" for m in messages))
+        answer = self.script([m.text for m in messages if isinstance(m, ToolMessage)])
+        if isinstance(answer, str):
+            reply = AIMessage(answer)
+        else:
+            id_ = f"call-{len(self.prompts)}"
+            call = {"name": answer[0], "args": answer[1], "id": id_, "type": "tool_call"}
+            reply = AIMessage("", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+
+def make_model(script: Script) -> ScriptedChatModel:
+    return ScriptedChatModel(script=script, prompts=[])
+
+
+class CustomState(AgentState[object]):
+    visits: Annotated[list[str], operator.add]
+    customer: NotRequired[str]
+
+
+class Hooks(AgentMiddleware[CustomState, Customer]):  # type: ignore[explicit-any]  # of its base
+    """Counts its hooks, and adds the context to the prompt."""
+
+    state_schema = CustomState
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    async def abefore_agent(self, state: CustomState, runtime: Runtime[Customer]) -> Values:
+        del state
+        self.calls.append("before_agent")
+        return {"customer": runtime.context.name, "visits": ["start"]}
+
+    async def abefore_model(self, state: CustomState, runtime: Runtime[Customer]) -> None:
+        del runtime
+        self.calls.append(f"before_model {state['customer']} {','.join(state['visits'])}")
+
+    async def aafter_agent(self, state: CustomState, runtime: Runtime[Customer]) -> None:
+        del state, runtime
+        self.calls.append("after_agent")
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Result]]
+    ) -> Result:
+        self.calls.append(f"tool {request.tool_call['id']}")
+        return await handler(request)
+
+
+@langchain_tool
+async def visit(place: str, runtime: ToolRuntime[Customer, CustomState]) -> Command[object]:
+    """Visit a place."""
+    customer = runtime.state["customer"]
+    said = ToolMessage(f"{customer} was in {place}", tool_call_id=runtime.tool_call_id)
+    return Command(update={"visits": [place], "messages": [said]})
+
+
+async def test_hooks_run_as_in_a_run_of_the_framework_and_state_is_journaled() -> None:
+    """Another process has the state, too: it is in the checkpoint."""
+    hooks = Hooks()
+    places = ["Rome", "Oslo"]
+    model = make_model(
+        lambda results: (
+            ("visit", {"place": places[len(results)]}) if len(results) < 2 else results[-1]
+        )
+    )
+    agent = create_agent(model, [visit], middleware=[hooks], context_schema=Customer)
+    tools = {"visit": traits(approve=True)}
+    hosted = host(agent, name="guide", context=lambda: Customer("ada"), tools=tools)
+    first = await hosted.run("Show me two places")
+    assert isinstance(first, Paused)
+    elsewhere = host(agent, name="guide", context=lambda: Customer("ada"), tools=tools)
+    second = await elsewhere.resume(first.checkpoint, answer=True)
+    assert isinstance(second, Paused)
+    outcome = await hosted.resume(second.checkpoint, answer=True)
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "ada was in Oslo"
+    assert hooks.calls == [
+        "before_agent",
+        "before_model ada start",
+        "tool call-1",
+        "before_model ada start,Rome",
+        "tool call-2",
+        "before_model ada start,Rome,Oslo",
+        "after_agent",
+    ]
+
+
+async def test_state_of_tools_is_combined_after_a_pause_in_mid_stream(store_path: Path) -> None:
+    """The interrupted reply stores no state: the reducers of the graph combine it again."""
+    gate = Gate(after=1)
+    call = Call("visit", '{"place": "Rome"}')
+    answers = Answer(call), Answer(Text("Half", "way"), fault=gate), Answer(Text("Done"))
+    hooks = Hooks()
+    async with Provider(*answers) as provider:
+        model = make_chat_model(provider.url)
+        agent = create_agent(model, [visit], middleware=[hooks], context_schema=Customer)
+        hosted = host(agent, name="guide", context=lambda: Customer("ada"))
+        async with Midrun(get_store_url(store_path), agents=[hosted]) as midrun:
+            run = await midrun.start(hosted, "Show me Rome")
+            await gate.wait_until_reached()
+            await run.pause()
+            await run.until("paused")
+            await run.resume()
+            await run.until("completed")
+    assert hooks.calls[-2:] == ["before_model ada start,Rome", "after_agent"]
+
+
+async def test_a_structured_response_is_the_value_after_a_retry() -> None:
+    def script(results: list[str]) -> tuple[str, dict[str, object]]:
+        return "Bill", {"total": 42} if results else {"total": "many"}
+
+    model = make_model(script)
+    agent = create_agent(model, [visit], response_format=ToolStrategy(Bill))
+    outcome = await host(agent, name="biller").run("Bill")
+    assert isinstance(outcome, Completed)
+    assert (outcome.value, outcome.output) == ({"total": 42}, '{"total":42}')
+    assert len(model.prompts) == 2
+
+
+async def test_a_tool_that_returns_directly_ends_the_run() -> None:
+    @langchain_tool(return_direct=True)
+    async def look_up(number: int) -> str:
+        """Look up a number."""
+        return f"number {number}"
+
+    model = make_model(lambda _: ("look_up", {"number": 7}))
+    outcome = await host(create_agent(model, [look_up]), name="index").run("Seven")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "number 7"
+    assert len(model.prompts) == 1
+
+
+async def test_an_error_of_a_tool_is_told_to_the_model() -> None:
+    @langchain_tool
+    async def divide(number: int) -> str:
+        """Divide by a number."""
+        raise ToolException(f"cannot divide by {number}")
+
+    model = make_model(lambda results: results[-1] if results else ("divide", {"number": 0}))
+    outcome = await host(create_agent(model, [divide]), name="divider").run("Divide")
+    assert isinstance(outcome, Completed)
+    assert "cannot divide by 0" in outcome.output
+
+
+async def test_a_blocking_function_runs_in_a_process_that_can_be_killed() -> None:
+    model = make_model(lambda results: results[-1] if results else ("get_process_id", {}))
+    outcome = await host(create_agent(model, [get_process_id]), name="pid").run("Which?")
+    assert isinstance(outcome, Completed)
+    assert int(outcome.output) != os.getpid()
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────
+
+
+async def test_an_interrupt_of_the_framework_is_refused_with_the_remedy() -> None:
+    model = make_model(lambda _: ("visit", {"place": "Rome"}))
+    middleware = [HumanInTheLoopMiddleware(interrupt_on={"visit": True})]
+    outcome = await host(create_agent(model, [visit], middleware=middleware), name="a").run(
+        "Go"
+    )
+    assert isinstance(outcome, Failed)
+    assert "traits(approve=True)" in outcome.error
+
+
+def test_another_graph_is_refused() -> None:
+    graph = StateGraph(CustomState).add_node("own", lambda state: state).set_entry_point("own")
+    with pytest.raises(Misconfigured, match="not made with"):
+        host(graph.compile(), name="a")
+    with pytest.raises(Misconfigured, match="only agents made with"):
+        host(graph, name="a")
+    with pytest.raises(Misconfigured, match="without a name"):
+        host(create_agent(make_model(lambda _: "")))
+    with pytest.raises(Misconfigured, match="must name tools"):
+        host(create_agent(make_model(lambda _: "")), name="a", tools={"pay": traits()})
