@@ -10,6 +10,10 @@ replayed, and every promise holds because it is the ordinary loop.
 the context factory, and tools that are only known while the agent runs. Each framework has one
 module with a function `host_agent`, which is imported when one of its agents is hosted. Start
 reading at `pydantic_ai.py`.
+
+A plain async function is different (`function.py`): the loop is its own, and it makes its calls
+through the driver. After a restart it is run again, and finished calls are answered from the
+journal; see `agents/program.py`.
 """
 
 from collections.abc import Mapping

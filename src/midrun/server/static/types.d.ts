@@ -6,6 +6,8 @@ export interface AgentLine {
   name: string;
   tools: string[];
   stop: string;
+  framework: string;
+  undeclared_tools: number;
 }
 
 /** An open ask: a question, an approval or an unsure call that a person must settle. */
@@ -194,6 +196,7 @@ export interface Report {
   never_started: ReportedCall[];
   still_held: ReportedCall[];
   partial: string;
+  value: any;
 }
 
 /** One call in the report. */
@@ -298,6 +301,9 @@ export interface RunView {
   controls: Record<string, Button>;
   allowed: string[];
   output: string;
+  value: any;
+  framework: string;
+  undeclared_tools: number;
   error: string;
   labels: string[];
   thread: string;
