@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from midrun.agents.agent import Agent
 from midrun.agents.tool_environment import is_missing_variable
 from midrun.errors import MidrunError, Misconfigured, RunNotFound
+from midrun.hosts import host, is_foreign_agent
 from midrun.runs.midrun import Midrun
 from midrun.runs.protocols import AnyMidrun, AnyRun
 from midrun.runs.token_file import find_token
@@ -181,6 +182,8 @@ RUNS_CODE_PROBLEM: Final = (
 def load_agents(app: str) -> tuple[Agent, ...]:
     """Return the agents of an app: an `Agent`, a list of them, or a `Midrun`.
 
+    An agent of another framework is hosted, if the module has no agent of Midrun.
+
     Raises:
         Misconfigured: the app does not exist, cannot be imported, or has no agent.
     """
@@ -188,16 +191,32 @@ def load_agents(app: str) -> tuple[Agent, ...]:
     module = _import_app(where)
     if attribute:
         if not hasattr(module, attribute):
-            names = [
-                n for n, value in vars(module).items() if isinstance(value, Agent | Midrun)
-            ]
+            names = [n for n, value in vars(module).items() if _is_agent(value)]
             has = f"; it has: {', '.join(names)}" if names else ""
             raise Misconfigured(app, f"{where} has no {attribute}{has}")
-        return _extract_agents(app, getattr(module, attribute))
-    candidates = [value for value in vars(module).values() if isinstance(value, Agent | Midrun)]
-    if not candidates:
-        raise Misconfigured(app, "the module has no Agent; name one: file.py:agent")
-    return tuple(agent for value in candidates for agent in _extract_agents(app, value))
+        value = getattr(module, attribute)
+        if is_foreign_agent(value):
+            return (_host_agent(attribute, value),)
+        return _extract_agents(app, value)
+    values = vars(module).items()
+    if own := [value for _, value in values if isinstance(value, Agent | Midrun)]:
+        return tuple(agent for value in own for agent in _extract_agents(app, value))
+    foreign = {id(value): (name, value) for name, value in values if is_foreign_agent(value)}
+    if not foreign:
+        raise Misconfigured(app, "the module has no agent; name one: file.py:agent")
+    return tuple(_host_agent(name, value) for name, value in foreign.values())
+
+
+def _is_agent(value: object) -> bool:
+    return isinstance(value, Agent | Midrun) or is_foreign_agent(value)
+
+
+def _host_agent(variable: str, value: object) -> Agent:
+    """Host an agent of another framework under its own name, or that of its variable."""
+    own_name: object = getattr(value, "name", None)
+    # LangGraph names every graph that has no name of its own.
+    is_named = isinstance(own_name, str) and own_name not in {"", "LangGraph"}
+    return host(value, name=str(own_name) if is_named else variable)
 
 
 def load_given_app(args: Namespace, server_reason: str) -> tuple[Agent, ...]:

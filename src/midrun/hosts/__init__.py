@@ -27,10 +27,23 @@ from midrun.errors import Misconfigured
 from midrun.hosts.function import FunctionRun, ModelUsage, function
 from midrun.hosts.hosted_agent import ContextFactory, HostedAgent, Hosting, HostOptions
 
-__all__ = ["FunctionRun", "HostedAgent", "ModelUsage", "function", "host"]
+__all__ = [
+    "FunctionRun",
+    "HostedAgent",
+    "ModelUsage",
+    "function",
+    "host",
+    "is_foreign_agent",
+]
 
-MODULE_BY_PACKAGE: Final = {"pydantic_ai": "pydantic_ai", "langgraph": "langchain"}
-"""The adapter of each framework, by the top-level package of its agents."""
+ADAPTER_BY_TYPE: Final = {
+    ("pydantic_ai", "AbstractAgent"): "pydantic_ai",
+    ("langgraph", "Pregel"): "langchain",
+}
+"""The adapter of each framework, by the package and the name of the type of its agents.
+
+Names, because a framework must not be imported to find out that it is not used.
+"""
 
 
 def host(
@@ -72,13 +85,12 @@ def host(
             problem = "Cannot pass a context to a function. Open it in the function."
             raise Misconfigured("host", problem)
         return function(name=name, tools=tools, **options)(agent)
-    kinds = type(agent).__mro__
-    packages = (kind.__module__.partition(".")[0] for kind in kinds)
-    module = next((MODULE_BY_PACKAGE[p] for p in packages if p in MODULE_BY_PACKAGE), None)
-    if module is None:
+    module = _find_adapter(agent)
+    if not module:
         problem = (
             f"Cannot host {safe_repr(agent, 80)} ({type(agent).__name__}): it is not an agent "
-            f"of a known framework. Pass an agent of: {', '.join(MODULE_BY_PACKAGE)}."
+            "of a known framework. Pass an agent of Pydantic AI or of LangChain's "
+            "create_agent, or an async function f(run, task)."
         )
         raise Misconfigured("host", problem)
     hosting = Hosting(name=name, context=context, declared=tools, options=options)
@@ -90,3 +102,14 @@ def host(
         raise Misconfigured("host", problem) from error
     hosted: HostedAgent = adapter.host_agent(agent, hosting)
     return hosted
+
+
+def is_foreign_agent(value: object) -> bool:
+    """Tell whether `value` is an agent of a framework that can be hosted."""
+    return not isinstance(value, type) and bool(_find_adapter(value))
+
+
+def _find_adapter(agent: object) -> str:
+    """Return the module that hosts agents of this type; "" if there is none."""
+    kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(agent).__mro__)
+    return next((ADAPTER_BY_TYPE[kind] for kind in kinds if kind in ADAPTER_BY_TYPE), "")

@@ -369,6 +369,32 @@ def test_the_file_of_the_tutorial_can_be_imported_as_an_app(
     assert not (tmp_path / "memo.db").exists()
 
 
+FOREIGN_APP = """
+from langchain.agents import create_agent
+from langchain_core.language_models import FakeListChatModel
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
+
+named = Agent(TestModel(), name="billing")
+alias = named
+support = Agent(TestModel())
+clerk = create_agent(FakeListChatModel(responses=["Done."]), [])
+"""
+
+
+def test_agents_of_other_frameworks_in_a_module_are_hosted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The module has no line of Midrun. An agent without a name is named by its variable."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign_app.py").write_text(FOREIGN_APP)
+    found = {agent.name: agent.framework for agent in load_agents("foreign_app.py")}
+    assert found == {"billing": "pydantic-ai", "support": "pydantic-ai", "clerk": "langchain"}
+    (one,) = load_agents("foreign_app.py:support")
+    assert one.name == "support"
+
+
 def test_the_help_of_each_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     midrun = CommandRunner(capsys)
     listing = midrun("--help").out
