@@ -92,7 +92,7 @@ def children_are_undone_with_their_parent() -> Scenario:
         call=CallId("c4"), action="release", error="run x could not undo 1 of its calls"
     )
     run = run.cleans("c4", "release")
-    return run_undos(run.after(v.CloseUndo(epoch=run.state.epoch, outcome=left)))
+    return run_undos(run.after(v.CloseCleanup(epoch=run.state.epoch, outcome=left)))
 
 
 def a_completed_child_is_taken_back() -> Scenario:

@@ -52,7 +52,7 @@ def run_undos(run: Scenario, *, failing: str = "") -> Scenario:
         call, action = cleanup
         done = _undo_ending(call, action, failing)
         run = run.cleans(call, action)
-        run = run.after(v.CloseUndo(epoch=run.state.epoch, outcome=done)).advances()
+        run = run.after(v.CloseCleanup(epoch=run.state.epoch, outcome=done)).advances()
     return run
 
 

@@ -130,7 +130,7 @@ class SettleCall(LeasedInput, kw_only=True):
     result: Json = None
 
 
-class CloseUndo(LeasedInput, kw_only=True):
+class CloseCleanup(LeasedInput, kw_only=True):
     """Record the outcome of an undo or a release."""
 
     outcome: UndoDone | UndoFailed | UndoUnknown
@@ -168,7 +168,7 @@ DriverInput = (
     | SetPlan
     | RecordStopVerdict
     | SettleCall
-    | CloseUndo
+    | CloseCleanup
     | FinishHostedAgent
     | FailRun
     | StandDown

@@ -90,8 +90,8 @@ Notice = JournalGrew | HaltSet | StandDownRequested | LeaseLost
 class Ready(Value, kw_only=True):
     """The wait is over, or was not necessary: these inputs are not journaled yet.
 
-    `hooks_running` says that the worker runs a check or a custom stop condition. The journal
-    does not show those, and a run must not come to rest meanwhile.
+    `hooks_running` says that the worker runs a check, a custom stop condition, or the program
+    of a hosted agent. The journal does not show those, and a run must not rest meanwhile.
     """
 
     inputs: tuple[DriverInput, ...] = ()
@@ -182,7 +182,7 @@ class Step(Struct, frozen=True, kw_only=True):
     settled_count: int = 0  # so many inputs, from the oldest on, are recorded or late
     late: frozenset[int] = frozenset()  # positions of those whose call was closed without them
     has_changed: bool = False  # `Session.state` is another one: tell the subscribers
-    stops_calls: bool = False  # the worker gives the run back: stop the calls in flight
+    is_leaving: bool = False  # the worker gives the run back: stop the calls in flight
 
 
 class _Turn(Struct, frozen=True, kw_only=True):
@@ -317,7 +317,7 @@ class Session:
         # read: then a notice that comes during the read raises it again. If it were lowered
         # afterwards, the entry of that notice would be overlooked.
         self._known_seq, self._must_read = self.state.seq, False
-        return Step(operation=ReadJournal(after=self.state.seq), stops_calls=self._is_leaving)
+        return Step(operation=ReadJournal(after=self.state.seq), is_leaving=self._is_leaving)
 
     def _take(self, now: Micros) -> Step:
         """Take the lease and start the first calls, in one append."""
@@ -337,7 +337,7 @@ class Session:
         self._known_seq = turn.batch.state.seq
         self._turn = turn
         return Step(
-            operation=AppendBatch(batch=turn.batch, lease=lease), stops_calls=self._is_leaving
+            operation=AppendBatch(batch=turn.batch, lease=lease), is_leaving=self._is_leaving
         )
 
     def _act(self, turn: _Turn, *, changed: bool = False) -> Step:
@@ -355,7 +355,7 @@ class Session:
             settled_count=turn.input_count,
             late=turn.late,
             has_changed=changed,
-            stops_calls=self._is_leaving,
+            is_leaving=self._is_leaving,
         )
 
     def _list_leaving_effects(self) -> tuple[DriverEffect, ...]:

@@ -276,7 +276,7 @@ INPUT_TABLE: Final[Mapping[type[Input], TableRow]] = {
     v.SetPlan: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
     v.RecordStopVerdict: _fill_row({RUNNING: _allow(RUNNING)}),
     v.SettleCall: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
-    v.CloseUndo: _fill_row(_accept_and_stay(_LEASED_PHASES)),
+    v.CloseCleanup: _fill_row(_accept_and_stay(_LEASED_PHASES)),
     v.FinishHostedAgent: _fill_row(_accept_and_stay((RUNNING, PAUSING, CANCELLING))),
     v.FailRun: _fill_row({RUNNING: _allow(FAILED), PAUSING: _allow(FAILED)}),
     v.StandDown: _fill_row(
@@ -339,7 +339,7 @@ GUARD_REFUSALS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     v.TakeBack: ("not_its_parent",),
     v.SaveProgress: ("not_in_flight",),
     v.SettleCall: ("not_unknown",),
-    v.CloseUndo: ("not_in_flight",),
+    v.CloseCleanup: ("not_in_flight",),
     v.FinishHostedAgent: ("in_flight", "unseen_control", "already_ended"),
     v.FailRun: ("in_flight",),
     v.StandDown: ("in_flight",),
@@ -366,7 +366,7 @@ def get_input_name(kind: type[Input]) -> str:
     return "".join(f"_{x.lower()}" if x.isupper() else x for x in kind.__name__)[1:]
 
 
-# The second table: in which phases an entry may be appended, and the phase that follows.
+# The third table: in which phases an entry may be appended, and the phase that follows.
 #
 # It is wider than the first one. One decision appends several entries, and each must fit the
 # phase after the one before: a pause of a queued run is `PauseRequested` (→ pausing) followed

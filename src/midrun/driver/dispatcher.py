@@ -10,7 +10,7 @@ task of the run loop: a call that ignores its abort must not hold up the run.
 the first byte on the wire, another worker may take the run and make the call as well; only the
 remote service can notice that, by the call's idempotency key.
 
-**End.** The outcome becomes a driver input: `CloseCall`, `CloseUndo`, or a question. It is
+**End.** The outcome becomes a driver input: `CloseCall`, `CloseCleanup`, or a question. It is
 redacted, reduced to a size that can be stored, put into `pending_inputs`, and the loop is
 woken. The loop journals it and removes it from the list.
 
@@ -54,7 +54,7 @@ from midrun.agents.signature import BadArguments
 from midrun.agents.tool import Tool, is_async
 from midrun.core.driver_inputs import (
     CloseCall,
-    CloseUndo,
+    CloseCleanup,
     DriverInput,
     FailRun,
     RecordStopVerdict,
@@ -208,7 +208,7 @@ class CallDispatcher:
         # Without abandoned calls. The key has the operation, as a call and its check or undo
         # have the same call id.
         self._in_flight: dict[tuple[str, OperationKind], InFlightCall] = {}
-        self._evaluating_stops: dict[str, StopEvaluation] = {}
+        self._evaluating_conditions: dict[str, ConditionEvaluation] = {}
         self._program = (
             ProgramRunner(context, agent, run, self._submit, wakeup) if agent.program else None
         )
@@ -323,7 +323,7 @@ class CallDispatcher:
             return await call_tool(context, agent, in_flight, state, self._find_tool(in_flight))
         if in_flight.operation == "check":
             return await run_check(context, agent, in_flight, state)
-        return CloseUndo(
+        return CloseCleanup(
             epoch=epoch, outcome=await run_cleanup(context, agent, in_flight, state)
         )
 
@@ -387,7 +387,9 @@ class CallDispatcher:
 
         That is a check, a custom stop condition, or the program of a hosted agent.
         """
-        if self._evaluating_stops or (self._program is not None and self._program.is_running):
+        if self._evaluating_conditions or (
+            self._program is not None and self._program.is_running
+        ):
             return True
         for _, operation in self._in_flight:  # noqa: SIM110 - asked twice in each turn of a run
             if operation == "check":
@@ -413,7 +415,7 @@ class CallDispatcher:
                 reason = HOOK_STOP_REASONS.get(state.phase, "redirected")
                 self._stop_call(in_flight, reason)
         names = {e.name for e in effects if isinstance(e, EvaluateStopCondition)}
-        for name, evaluation in self._evaluating_stops.items():
+        for name, evaluation in self._evaluating_conditions.items():
             if name in names:
                 continue
             evaluation.stop()
@@ -421,7 +423,7 @@ class CallDispatcher:
             must_wait = not is_leaving and state.phase is not Phase.CANCELLING
             if not (must_wait or evaluation.is_grace_running):
                 evaluation.is_grace_running = True
-                self._context.task_group.start_soon(self._abandon_stop, name, evaluation)
+                self._context.task_group.start_soon(self._abandon_condition, name, evaluation)
 
     def apply(self, effects: Sequence[DriverEffect], state: State) -> None:
         """Carry out the effects that need no entry: aborts, checks, custom stop conditions.
@@ -448,11 +450,13 @@ class CallDispatcher:
                         )
                 case CheckCall(call=call) if (call, "check") not in self._in_flight:
                     self._start_call(state, call, "check")
-                case EvaluateStopCondition(name=name) if name not in self._evaluating_stops:
+                case EvaluateStopCondition(name=name) if (
+                    name not in self._evaluating_conditions
+                ):
                     label = f"stop condition {name} (run {state.run})"
                     code = UserCode(self._context.user_tasks, label, self._agent.grace)
-                    self._evaluating_stops[name] = StopEvaluation(code)
-                    self._context.user_tasks.start(self._evaluate_stop(name, state))
+                    self._evaluating_conditions[name] = ConditionEvaluation(code)
+                    self._context.user_tasks.start(self._evaluate_condition(name, state))
                 case _:
                     continue
 
@@ -475,9 +479,9 @@ class CallDispatcher:
                 must_wait=not self._is_leaving and state.phase is not Phase.CANCELLING,
             )
 
-    async def _evaluate_stop(self, name: str, state: State) -> None:
+    async def _evaluate_condition(self, name: str, state: State) -> None:
         verdict: RecordStopVerdict | FailRun | None = None
-        evaluation = self._evaluating_stops[name]
+        evaluation = self._evaluating_conditions[name]
         with suppress(CodeStopped):
             verdict = await evaluate_stop(
                 evaluation.code, name, state, agent=self._agent, epoch=self.epoch
@@ -485,20 +489,20 @@ class CallDispatcher:
         if verdict is not None:
             verdict = await redact_struct(self._context.secret_registry, self._run_id, verdict)
         evaluation.ended.set()
-        if self._evaluating_stops.get(name) is not evaluation:
+        if self._evaluating_conditions.get(name) is not evaluation:
             return  # abandoned
-        del self._evaluating_stops[name]
+        del self._evaluating_conditions[name]
         if verdict is not None and not self._is_closed:
             self.pending_inputs.append(PendingInput(verdict))
         self._wakeup.set()  # if it was stopped, the condition is evaluated again later
 
-    async def _abandon_stop(self, name: str, evaluation: "StopEvaluation") -> None:
+    async def _abandon_condition(self, name: str, evaluation: "ConditionEvaluation") -> None:
         """Wait no longer than the grace for a stop condition that does not stop."""
         with anyio.move_on_after(self._agent.grace.total_seconds()):
             await evaluation.ended.wait()
             return
-        if self._evaluating_stops.get(name) is evaluation:
-            del self._evaluating_stops[name]
+        if self._evaluating_conditions.get(name) is evaluation:
+            del self._evaluating_conditions[name]
             self._wakeup.set()
 
     # ── stopping calls ────────────────────────────────────────────────────────────────────
@@ -582,7 +586,7 @@ class CallDispatcher:
         self.pending_inputs.clear()
         for in_flight in self._in_flight.values():
             in_flight.abort(FENCED_REASON)
-        for evaluation in self._evaluating_stops.values():
+        for evaluation in self._evaluating_conditions.values():
             evaluation.stop()
         if self._program is not None:
             self._program.close()
@@ -681,7 +685,7 @@ async def _refuse_save(_: Json) -> None:
     )
 
 
-class StopEvaluation:
+class ConditionEvaluation:
     """A custom stop condition that is being evaluated."""
 
     __slots__ = ("code", "ended", "is_grace_running")
@@ -729,12 +733,12 @@ def _make_failure(epoch: Epoch, in_flight: InFlightCall, error: str) -> DriverIn
             return FailRun(epoch=epoch, error=error, code="check_failed")
         case _:
             failed = UndoFailed(call=call, action=in_flight.action, error=error)
-            return CloseUndo(epoch=epoch, outcome=failed)
+            return CloseCleanup(epoch=epoch, outcome=failed)
 
 
-def _make_unknown(epoch: Epoch, in_flight: InFlightCall) -> CloseCall | CloseUndo:
+def _make_unknown(epoch: Epoch, in_flight: InFlightCall) -> CloseCall | CloseCleanup:
     call = in_flight.call.id
     if in_flight.operation == "call":
         outcome = CallUnknown(call=call, why="not_responding")
         return CloseCall(epoch=epoch, outcome=outcome)
-    return CloseUndo(epoch=epoch, outcome=UndoUnknown(call=call, action=in_flight.action))
+    return CloseCleanup(epoch=epoch, outcome=UndoUnknown(call=call, action=in_flight.action))

@@ -156,10 +156,10 @@ class RunLoop:
                 operation = step.operation
                 # Nearly all steps are an append, and then a wait for news. They are done here,
                 # because every wake-up of a task passes through all functions that wait.
-                if isinstance(operation, AppendBatch) and not step.stops_calls:
+                if isinstance(operation, AppendBatch) and not step.is_leaving:
                     result = await self._append(operation)
                     continue
-                self._start_work(step)
+                self._carry_out(step)
                 if isinstance(operation, WaitForNews):
                     seq = self._session.state.seq
                     if is_snapshot_due(seq=seq, snapshot=self._snapshot_seq):
@@ -219,14 +219,14 @@ class RunLoop:
             hooks_running=self._dispatcher.has_hooks_running,
         )
 
-    def _start_work(self, step: Step) -> None:
+    def _carry_out(self, step: Step) -> None:
         """Do everything in `step` that needs no waiting."""
         state = self._session.state
         if step.has_changed:
             # The store's announcement of our own append may have come before `state` was set:
             # waiters that looked at this loop's state then saw the old phase.
             self._context.change_notifier.notify(self._run_id)
-        if step.stops_calls:
+        if step.is_leaving:
             self._dispatcher.begin_shutdown()
         # If `fence` was called during the append, the dispatcher is closed and makes none of
         # these calls; the next lease closes them as unknown.
@@ -237,9 +237,11 @@ class RunLoop:
         if isinstance(step.operation, WaitForNews | Finish):
             if self._dispatcher.has_hooks_running:
                 self._dispatcher.stop_unwanted_hooks(
-                    step.effects, state, is_leaving=step.stops_calls
+                    step.effects, state, is_leaving=step.is_leaving
                 )
-            self._dispatcher.apply(self._suspects.runnable(step.effects, state), state)
+            self._dispatcher.apply(
+                self._suspects.drop_waiting_checks(step.effects, state), state
+            )
             if self._agent.program is not None:
                 self._dispatcher.update_program(step.effects, state)
 

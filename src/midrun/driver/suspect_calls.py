@@ -71,8 +71,8 @@ class SuspectCalls:
     """The suspect calls of one run that are due and wait for the gate.
 
     In each iteration the run loop resets `wait_s`, `advance` asks `may_start` for every call
-    that is due, and `runnable` filters the effects that are left. `wait_s` is the time until
-    the gate can be tried again; None if nothing waits for it.
+    that is due, and `drop_waiting_checks` filters the effects that are left. `wait_s` is the
+    time until the gate can be tried again; None if nothing waits for it.
     """
 
     def __init__(self, gate: SuspectCallGate, run: RunId, wakeup: Wakeup) -> None:
@@ -97,7 +97,9 @@ class SuspectCalls:
         self.wait_s = wait_s
         return False
 
-    def runnable(self, effects: Sequence[DriverEffect], state: State) -> Sequence[DriverEffect]:
+    def drop_waiting_checks(
+        self, effects: Sequence[DriverEffect], state: State
+    ) -> Sequence[DriverEffect]:
         """Return `effects` without the checks that must wait; release the gate if unused."""
         # The usual case: there are no effects, and no suspect is or was running.
         if not effects and not self._has_acquired:

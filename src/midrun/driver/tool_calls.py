@@ -25,7 +25,7 @@ import anyio
 from midrun.agents.agent import Agent
 from midrun.agents.signature import BadArguments
 from midrun.agents.tool import Tool
-from midrun.core.driver_inputs import AskPerson, CloseCall, CloseUndo, FailRun, SettleCall
+from midrun.core.driver_inputs import AskPerson, CloseCall, CloseCleanup, FailRun, SettleCall
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -191,7 +191,7 @@ async def run_cleanup(
         return UndoUnknown(call=call.id, action=action)
     problem = f"it took too long and did not stop, so this {action} may still be at work"
     failed = UndoFailed(call=call.id, action=action, error=problem, final=True)
-    in_flight.overdue_input = CloseUndo(epoch=state.epoch, outcome=failed)
+    in_flight.overdue_input = CloseCleanup(epoch=state.epoch, outcome=failed)
     end = await _run_hook(context, agent, in_flight, state, action)
     if isinstance(end, Returned | NotDone):
         return UndoDone(call=call.id, action=action)

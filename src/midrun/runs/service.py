@@ -76,14 +76,14 @@ def make_receipt(control: c.Control, ruled: InputResult) -> Receipt:
             verdict.seq,
             _describe_refusal(control, ruled),
         )
-    pausing = isinstance(control, c.Pause | c.TakeOver) and after.phase is Phase.PAUSING
+    awaits_effect = isinstance(control, c.Pause | c.TakeOver) and after.phase is Phase.PAUSING
     if isinstance(control, c.Cancel) and after.phase is Phase.HALTED:
-        pausing = True  # it is journaled now, and carried out when the halt is lifted
+        awaits_effect = True  # it is journaled now, and carried out when the halt is lifted
     # `after.pending` holds redirects and messages that wait for a step boundary. A no-op
     # (`NoChange`) refers to the entry of the earlier control; an accepted one may have appended
     # several entries, from `ruled.seq` on.
     if isinstance(verdict, NoChange):
-        waits = pausing or any(p.seq == verdict.seq for p in after.pending)
+        waits = awaits_effect or any(p.seq == verdict.seq for p in after.pending)
         return Receipt(
             seq=verdict.seq,
             phase=after.phase,
@@ -91,7 +91,7 @@ def make_receipt(control: c.Control, ruled: InputResult) -> Receipt:
             already=verdict.name,
             by=verdict.by,
         )
-    waits = pausing or any(p.seq >= ruled.seq for p in after.pending)
+    waits = awaits_effect or any(p.seq >= ruled.seq for p in after.pending)
     acknowledgement = next(
         (ack for entry in ruled.entries if (ack := getattr(entry, "ack", ""))), ""
     )

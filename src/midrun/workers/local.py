@@ -262,14 +262,14 @@ class LocalWorker:
 
     def get_known_state(self, run: RunId) -> State | None:
         """Return the state that a drive here has of `run`, if any."""
-        drive = self._run_loops.get(run)
-        return None if drive is None else drive.state
+        run_loop = self._run_loops.get(run)
+        return None if run_loop is None else run_loop.state
 
     def handle_append(self, run: RunId, state: State) -> None:
         """Handle an append of this process, before the store's own notification arrives."""
-        drive = self._run_loops.get(run)
-        if drive is not None:
-            drive.journal_grew(state.seq)
+        run_loop = self._run_loops.get(run)
+        if run_loop is not None:
+            run_loop.journal_grew(state.seq)
         elif state.phase in DRIVABLE_PHASES and state.run_started.agent in self._agents:
             self._start_or_place(run, build_head(state), state)
 
@@ -277,9 +277,9 @@ class LocalWorker:
 
     async def _drive_guarded(self, run: RunId, state: State | None) -> None:
         try:
-            drive = await self._create_loop(run, state)
-            if drive is not None:
-                await drive.run()
+            run_loop = await self._create_loop(run, state)
+            if run_loop is not None:
+                await run_loop.run()
             if not self._shutting_down and self._needs_another_look(run):
                 self._task_group.start_soon(self._start_if_drivable, run)
         # No further entry can repair this journal: the run is left alone for good.
@@ -321,13 +321,13 @@ class LocalWorker:
 
         It may need a driver once more, or its parent must learn of its rest.
         """
-        if (drive := self._run_loops.get(run)) is None:
+        if (run_loop := self._run_loops.get(run)) is None:
             return True
         # A control may have woken the run while its drive was ending. No other process looks at
         # a run that is held, so this one has to.
-        state = drive.state
+        state = run_loop.state
         return (
-            drive.is_behind
+            run_loop.is_behind
             or state.phase in DRIVABLE_PHASES
             or state.run_started.parent is not None
         )
@@ -341,18 +341,18 @@ class LocalWorker:
             return None
         if not await update_parent(self._context, state):
             return None
-        drive = self._run_loops[run] = RunLoop(self._context, agent, state)
+        run_loop = self._run_loops[run] = RunLoop(self._context, agent, state)
         # A shutdown may have begun during the reads above. `_shut_down` tells only the drives
         # that exist at that moment, so a later one must not start.
-        return None if self._shutting_down else drive
+        return None if self._shutting_down else run_loop
 
     def _handle_change(self, change: Change) -> None:
         """Handle a change that the store reports: wake the drive, or start the run."""
         if self._undrivable_runs.get(change.run, BEYOND_EVERY_SEQ) < change.seq:
             del self._undrivable_runs[change.run]
         self._limiter.journal_grew(change.run, change.seq)
-        if (drive := self._run_loops.get(change.run)) is not None:
-            drive.journal_grew(change.seq)
+        if (run_loop := self._run_loops.get(change.run)) is not None:
+            run_loop.journal_grew(change.seq)
         elif self._shutting_down:
             return
         # An empty run id stands for the halts.
@@ -404,11 +404,11 @@ class LocalWorker:
         except StoreError as error:
             log.warning("Cannot read the halts, which are in force all the same: %s", error)
             return
-        for run, drive in tuple(self._run_loops.items()):
-            started = drive.state.run_started
+        for run, run_loop in tuple(self._run_loops.items()):
+            started = run_loop.state.run_started
             for halt in halts:
                 if halt.covers(run, started.agent, started.labels):
-                    drive.halt_set(halt.scope, halt.by, halt.reason)
+                    run_loop.halt_set(halt.scope, halt.by, halt.reason)
                     break
 
     async def _sweep(self) -> None:
@@ -535,8 +535,8 @@ class LocalWorker:
 
     def _fence_drives(self) -> None:
         """Drop every drive because the lease of this process may have expired."""
-        for drive in tuple(self._run_loops.values()):
-            drive.fence()
+        for run_loop in tuple(self._run_loops.values()):
+            run_loop.fence()
         # Another worker may already act, so the calls get no grace.
         self._task_group.start_soon(self._context.zygote.kill_calls)
 
@@ -546,8 +546,8 @@ class LocalWorker:
         This is not a pause: the runs go on elsewhere.
         """
         self._shutting_down = True
-        for drive in tuple(self._run_loops.values()):
-            drive.stand_down("shutdown")
+        for run_loop in tuple(self._run_loops.values()):
+            run_loop.stand_down("shutdown")
         if not self._active_runs:
             return
         grace = max((agent.grace for agent in self._agents.values()), default=timedelta())

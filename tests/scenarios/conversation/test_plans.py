@@ -238,7 +238,9 @@ def test_no_item_is_shown_as_running_in_a_run_that_rests(phase: str) -> None:
         run = run.when(c.Cancel(undo="in_flight"))
         run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c6"))))
         run = run.cleans("c6")
-        run = run.after(v.CloseUndo(epoch=E1, outcome=UndoDone(call=CallId("c6")))).advances()
+        run = run.after(
+            v.CloseCleanup(epoch=E1, outcome=UndoDone(call=CallId("c6")))
+        ).advances()
         assert read_looks(run.then(phase=Phase.CANCELLED)) == ["done", "undone", "not_started"]
         assert list_turns(run.state, 2, 1)[0].style == "undone"
 

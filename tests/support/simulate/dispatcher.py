@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from midrun.core.driver_inputs import (
     AskPerson,
     CloseCall,
-    CloseUndo,
+    CloseCleanup,
     DriverInput,
     FailRun,
     FinishHostedAgent,
@@ -529,7 +529,7 @@ class Dispatcher:
             outcome = UndoFailed(
                 call=started.call, action=started.action, error="no", retry_at=retry
             )
-        self._submit(PendingInput(CloseUndo(epoch=self.epoch, outcome=outcome)))
+        self._submit(PendingInput(CloseCleanup(epoch=self.epoch, outcome=outcome)))
 
 
 def kill_process(env: Environment, process: Process) -> None:

@@ -137,7 +137,7 @@ class RunLoop:
             step = self.session.receive(result, self.env.now)
             self.journal.check_session_state(self.session.state)
             self._check_rest(step)
-            self._start_work(step)
+            self._carry_out(step)
             match step.operation:
                 case ReadJournal():
                     result = yield from self._read(step.operation)
@@ -182,9 +182,9 @@ class RunLoop:
             hooks_running=bool(self.dispatcher.hooks),
         )
 
-    def _start_work(self, step: Step) -> None:
+    def _carry_out(self, step: Step) -> None:
         dispatcher = self.dispatcher
-        if step.stops_calls:
+        if step.is_leaving:
             dispatcher.begin_shutdown()
         dispatcher.start(step.appended, self.session.state)
         settled = dispatcher.pending_inputs[: step.settled_count]

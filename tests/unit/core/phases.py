@@ -119,7 +119,7 @@ INPUTS: Final[tuple[Input, ...]] = (
     v.SetPlan(epoch=Epoch(1), items=(PlanItem(text="one"),)),
     v.RecordStopVerdict(epoch=Epoch(1), name="m:f", met=False),
     v.SettleCall(epoch=Epoch(1), call=CallId("c2"), happened=True),
-    v.CloseUndo(epoch=Epoch(1), outcome=UndoDone(call=CallId("c2"))),
+    v.CloseCleanup(epoch=Epoch(1), outcome=UndoDone(call=CallId("c2"))),
     v.FinishHostedAgent(epoch=Epoch(1)),
     v.FailRun(epoch=Epoch(1), error="boom"),
     v.StandDown(epoch=Epoch(1)),

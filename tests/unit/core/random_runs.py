@@ -244,13 +244,13 @@ def make_call_end(choose: Choose, state: State, call: Call) -> v.CloseCall:
     return v.CloseCall(epoch=state.epoch, outcome=choose(outcomes))
 
 
-def make_undo_end(choose: Choose, state: State) -> v.CloseUndo:
+def make_undo_end(choose: Choose, state: State) -> v.CloseCleanup:
     """Return a random end of the undo in flight."""
     assert state.cleanup_in_flight is not None
     number, action = state.cleanup_in_flight
     call = CallId(f"c{number}")
     kind = choose((UndoDone, UndoDone, UndoFailed, UndoUnknown))
-    return v.CloseUndo(epoch=state.epoch, outcome=kind(call=call, action=action))
+    return v.CloseCleanup(epoch=state.epoch, outcome=kind(call=call, action=action))
 
 
 def make_call_report(choose: Choose, state: State, call: Call, now: Micros) -> v.DriverInput:
@@ -274,7 +274,7 @@ def make_unplanned_input(choose: Choose, state: State) -> v.DriverInput:
     items = (PlanItem(text="one", state="done"), PlanItem(text="two"))
     inputs: tuple[v.DriverInput, ...] = (
         v.CloseCall(epoch=epoch, outcome=CallDone(call=call)),
-        v.CloseUndo(epoch=epoch, outcome=UndoDone(call=call, action=action)),
+        v.CloseCleanup(epoch=epoch, outcome=UndoDone(call=call, action=action)),
         v.AskPerson(epoch=epoch, call=call, question="Which one?"),
         v.CloseChildAsk(ask=AskId(f"a{choose(NUMBERS)}")),
         v.SaveProgress(epoch=epoch, call=call, progress=3),
@@ -483,7 +483,7 @@ class RandomRun:
             elif state.cleanup_in_flight:
                 number, action = state.cleanup_in_flight
                 outcome = UndoDone(call=state.calls[number - 1].id, action=action)
-                self.give(v.CloseUndo(epoch=state.epoch, outcome=outcome))
+                self.give(v.CloseCleanup(epoch=state.epoch, outcome=outcome))
             elif state.in_flight:
                 call = state.calls[state.in_flight[0] - 1]
                 reply = Reply(text="That is all.") if call.call_kind == "model" else None

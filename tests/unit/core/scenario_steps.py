@@ -47,7 +47,7 @@ def perform_cleanup(run: Scenario) -> Scenario:
         call, action = cleanup
         outcome = UndoDone(call=call, action=action)
         run = run.cleans(call, action)
-        run = run.after(v.CloseUndo(epoch=run.state.epoch, outcome=outcome)).advances()
+        run = run.after(v.CloseCleanup(epoch=run.state.epoch, outcome=outcome)).advances()
     assert check_journal(run.records) == ()
     return run
 

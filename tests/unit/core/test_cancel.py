@@ -84,7 +84,7 @@ def test_a_call_that_fails_after_a_cancel_request_is_undone() -> None:
     run = leased_run.replies(DRAFT).starts("c2").when(c.Cancel())
     run = run.after(v.CloseCall(epoch=E1, outcome=CallFailed(call=C2, error="cut off")))
     run = run.then(cleans=((C2, "undo"),)).cleans(C2)
-    run.after(v.CloseUndo(epoch=E1, outcome=UndoDone(call=C2))).advances().then(
+    run.after(v.CloseCleanup(epoch=E1, outcome=UndoDone(call=C2))).advances().then(
         phase=Phase.CANCELLED
     )
 
@@ -163,7 +163,7 @@ def test_an_undo_that_fails_every_attempt_becomes_residue_and_the_others_run() -
     failed = UndoFailed(call=C3, error="403")
     for _ in range(5):
         run = run.then(cleans=((C3, "undo"),))
-        run = run.cleans(C3).after(v.CloseUndo(epoch=E1, outcome=failed))
+        run = run.cleans(C3).after(v.CloseCleanup(epoch=E1, outcome=failed))
     run = perform_cleanup(run.advances()).then(phase=Phase.CANCELLED)
     assert [item.call for item in run.state.residue] == ["c3"]
     report = build_report(run.state)
@@ -184,7 +184,7 @@ def test_an_undo_that_did_not_stop_becomes_residue_after_one_attempt() -> None:
     run = drafting.when(c.Cancel()).after(report_done(C2), report_done(C3))
     assert not build_report(run.state).clean
     failed = UndoFailed(call=C3, error="it did not stop", final=True)
-    run = run.cleans(C3).after(v.CloseUndo(epoch=E1, outcome=failed))
+    run = run.cleans(C3).after(v.CloseCleanup(epoch=E1, outcome=failed))
     run = perform_cleanup(run.advances()).then(phase=Phase.CANCELLED)
     assert [item.call for item in run.state.residue] == ["c3"]
     assert not build_report(run.state).clean
@@ -207,7 +207,7 @@ def test_accepted_residue_needs_no_attention() -> None:
             run.then(cleans=((C2, "release"),))
             .cleans(C2, "release")
             .after(
-                v.CloseUndo(epoch=E1, outcome=failed),
+                v.CloseCleanup(epoch=E1, outcome=failed),
             )
         )
     run = run.advances().then(phase=Phase.COMPLETED)
@@ -382,7 +382,7 @@ def test_a_child_whose_release_is_in_flight_at_a_cancel_of_all_is_undone_too() -
     run = run.advances().cleans(C3, "release")
     run = run.when(c.Cancel(undo="all"))
     released = UndoDone(call=C3, action="release")
-    run = run.after(v.CloseUndo(epoch=E1, outcome=released))
+    run = run.after(v.CloseCleanup(epoch=E1, outcome=released))
     assert list_cleanups(perform_cleanup(run)) == [
         ("c3", "release"),
         ("c3", "undo"),

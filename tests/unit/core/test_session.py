@@ -515,7 +515,7 @@ def test_a_worker_that_stands_down_stops_its_calls_and_gives_the_lease_back() ->
     shell.take_lease()
     assert shell.session.notice(StandDownRequested(reason="shutdown"))
     step = shell.ready()
-    assert step.stops_calls
+    assert step.is_leaving
     assert isinstance(step.operation, WaitForNews)
     step = shell.append(shell.ready(shell.reply(MAIL)).operation)
     assert kinds(step.appended) == [CallDone, LeaseReleased]
@@ -546,11 +546,11 @@ def test_a_worker_that_stands_down_stops_its_calls_before_it_waits_for_the_store
     shell = Shell()
     shell.take_lease()
     shell.session.notice(StandDownRequested(reason="shutdown"))
-    assert shell.ready(shell.reply(MAIL)).stops_calls
+    assert shell.ready(shell.reply(MAIL)).is_leaving
     shell.session.receive(NotAppended(reason="unavailable"), shell.now)
     step = shell.ready(shell.reply(MAIL))
     assert isinstance(step.operation, ReadJournal)
-    assert step.stops_calls
+    assert step.is_leaving
 
 
 def test_a_worker_that_stands_down_takes_no_lease() -> None:

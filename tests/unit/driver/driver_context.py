@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 from midrun import Agent, Tool, tool
 from midrun.core.batch import Batch
 from midrun.core.controls import Control
-from midrun.core.driver_inputs import CloseCall, CloseUndo, DriverInput, TakeLease
+from midrun.core.driver_inputs import CloseCall, CloseCleanup, DriverInput, TakeLease
 from midrun.core.effects import AbortCall, AbortReason, CheckCall
 from midrun.core.entries import Entry, LeaseTaken, RunStarted, UndoStarted
 from midrun.core.evolve import evolve, fold
@@ -314,7 +314,7 @@ class DispatcherTest:
     async def wait_for_outcome(self) -> Entry:
         """Wait for the end of the first call that ends, and return its outcome."""
         (ended,) = await self.wait_for_inputs()
-        assert isinstance(ended, CloseCall | CloseUndo)
+        assert isinstance(ended, CloseCall | CloseCleanup)
         return ended.outcome
 
 

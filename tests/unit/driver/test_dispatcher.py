@@ -13,7 +13,7 @@ from midrun import NOT_DONE, Agent, Call, tool
 from midrun.agents.builtin_tools import PLAN_TOOL
 from midrun.core.driver_inputs import (
     CloseCall,
-    CloseUndo,
+    CloseCleanup,
     DriverInput,
     FailRun,
     RecordStopVerdict,
@@ -131,7 +131,7 @@ BUG = "RuntimeError: a bug"
         ("call", True, CloseCall(epoch=Epoch(1), outcome=CallFailed(call=CALL, error=BUG))),
         ("call", False, CloseCall(epoch=Epoch(1), outcome=CallUnknown(call=CALL))),
         ("check", False, FailRun(epoch=Epoch(1), error=BUG, code="check_failed")),
-        ("undo", False, CloseUndo(epoch=Epoch(1), outcome=UndoFailed(call=CALL, error=BUG))),
+        ("undo", False, CloseCleanup(epoch=Epoch(1), outcome=UndoFailed(call=CALL, error=BUG))),
     ],
 )
 async def test_a_bug_of_midrun_ends_one_call_and_not_the_worker(

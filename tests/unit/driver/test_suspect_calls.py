@@ -257,13 +257,15 @@ async def test_the_check_of_a_suspect_call_waits_for_the_gate() -> None:
     assert CheckCall(call=CallId("c2")) in effects
     suspects = SuspectCalls(gate, state.run, wakeup)
     assert gate.try_acquire(other, Wakeup()) == 0
-    assert CheckCall(call=CallId("c2")) not in suspects.runnable(effects, batch.state)
+    assert CheckCall(call=CallId("c2")) not in suspects.drop_waiting_checks(
+        effects, batch.state
+    )
     assert suspects.wait_s is not None
     gate.release(other)
     with anyio.fail_after(TIMEOUT_S):
         await wakeup.wait()
     suspects.wait_s = None
-    assert suspects.runnable(effects, batch.state) == [*effects]
+    assert suspects.drop_waiting_checks(effects, batch.state) == [*effects]
     assert gate.try_acquire(other, Wakeup()) > 0
     suspects.release_gate()
     assert gate.try_acquire(other, Wakeup()) == 0

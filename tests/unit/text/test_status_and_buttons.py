@@ -59,7 +59,7 @@ def fail_releases(run: Scenario) -> Scenario:
     failed = UndoFailed(call=C2, action="release", error="refused")
     for _ in range(run.state.run_started.undo_attempts):
         run = run.later(3600).cleans(C2, "release")
-        run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
+        run = run.after(v.CloseCleanup(epoch=E1, outcome=failed))
     return run.advances()
 
 
@@ -285,7 +285,7 @@ def test_failed_undos_can_be_retried_until_the_residue_is_accepted() -> None:
         if attempt:
             assert "it is retried" in build_status_line(run.state).note
         run = run.later(3600).cleans(C2)
-        run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
+        run = run.after(v.CloseCleanup(epoch=E1, outcome=failed))
     run = run.advances()
     assert build_status_line(run.state).word == "Cancelled — 1 undo failed"
     pause = get_buttons(run.state)[0]

@@ -72,14 +72,14 @@ def _decide_control(state: State, control: Control, now: Micros) -> Verdict:
     A repeated request id gets the outcome of the first request. The outcome is in the journal,
     so the repeat may reach any process.
     """
-    heard = state.requests.get(control.request_id) if control.request_id else None
-    if heard is None and _is_stale(state, control):
+    first_outcome = state.requests.get(control.request_id) if control.request_id else None
+    if first_outcome is None and _is_stale(state, control):
         # This refusal is not recorded. The caller can read the new revision and send the
         # control again under the same request id.
         return Refused(reason="stale_revision", seq=state.control_rev)
     if not control.request_id:
         return _decide_by_phase(state, control, now)
-    if heard is None:
+    if first_outcome is None:
         verdict = _decide_by_phase(state, control, now)
         if isinstance(verdict, Accepted):
             return verdict
@@ -95,12 +95,16 @@ def _decide_control(state: State, control: Control, now: Micros) -> Verdict:
             **make_request_fields(control),
         )
         return replace(verdict, entries=(note,))
-    if heard.digest != compute_digest(control):
-        return Refused(reason="request_id_reused", seq=heard.seq)
-    if heard.refused:
-        return Refused(reason=heard.verdict_name, seq=heard.since_seq, by=heard.since_by)
-    name = heard.verdict_name or "duplicate_request"
-    return NoChange(name=name, seq=heard.since_seq, by=heard.since_by)
+    if first_outcome.digest != compute_digest(control):
+        return Refused(reason="request_id_reused", seq=first_outcome.seq)
+    if first_outcome.refused:
+        return Refused(
+            reason=first_outcome.verdict_name,
+            seq=first_outcome.since_seq,
+            by=first_outcome.since_by,
+        )
+    name = first_outcome.verdict_name or "duplicate_request"
+    return NoChange(name=name, seq=first_outcome.since_seq, by=first_outcome.since_by)
 
 
 def _is_stale(state: State, control: Control) -> bool:
@@ -189,8 +193,8 @@ def _apply_driver_input(state: State, driver_input: DriverInput, now: Micros) ->
     match driver_input:  # the ends of calls are the most frequent ones
         case v.CloseCall():
             return calls.close_call(state, driver_input, now)
-        case v.CloseUndo():
-            return calls.close_undo(state, driver_input, now)
+        case v.CloseCleanup():
+            return calls.close_cleanup(state, driver_input, now)
         case v.TakeLease():
             return calls.take_lease(state, driver_input, now)
         case v.SaveProgress():

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from midrun.core.decide.lifecycle import add_wakeup
 from midrun.core.driver_inputs import (
     CloseCall,
-    CloseUndo,
+    CloseCleanup,
     ProposeCall,
     ReportLateResult,
     SaveProgress,
@@ -116,7 +116,7 @@ def save_progress(state: State, driver_input: SaveProgress, _: Micros) -> Verdic
 
 
 def propose_call(state: State, driver_input: ProposeCall, _: Micros) -> Verdict:
-    """Propose a call of a hosted agent; `start_call` checks it like any call."""
+    """Propose a call of a hosted agent; `scheduler` gates its start like that of any call."""
     if state.taken_over_by:
         return Refused(reason="taken_over", by=state.taken_over_by)
     return accept(CallProposed(use=driver_input.use))
@@ -149,7 +149,7 @@ def settle_call(state: State, driver_input: SettleCall, _: Micros) -> Verdict:
     return accept(settled, CallSealed(call=call.id, why=why))
 
 
-def close_undo(state: State, driver_input: CloseUndo, _: Micros) -> Verdict:
+def close_cleanup(state: State, driver_input: CloseCleanup, _: Micros) -> Verdict:
     """Record the outcome of an undo or a release."""
     outcome = driver_input.outcome
     if state.cleanup_in_flight != (parse_call_number(outcome.call), outcome.action):

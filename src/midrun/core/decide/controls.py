@@ -59,7 +59,7 @@ from midrun.core.values import PauseReason, Phase
 
 def pause(state: State, control: Pause, _: Micros) -> Verdict:
     """Request a pause; pause at once if no worker drives the run."""
-    hold = state.pause or PauseState()
+    current_pause = state.pause or PauseState()
     why: PauseReason = "taken_over" if state.taken_over_by else "user"
     request = PauseRequested(
         now=control.now, until=control.until, why=why, **make_request_fields(control)
@@ -70,18 +70,22 @@ def pause(state: State, control: Pause, _: Micros) -> Verdict:
         return accept(request, RunPaused(why=why))
     # The run is pausing or paused already. A second pause counts only if it asks for more:
     # to stop calls now, or to drop the time limit of the first pause.
-    for_good = hold.ends_at is not None and control.until is None
-    sharper = control.now and not hold.now and state.phase is Phase.PAUSING
+    for_good = current_pause.ends_at is not None and control.until is None
+    sharper = control.now and not current_pause.now and state.phase is Phase.PAUSING
     if not (for_good or sharper):
         return NoChange(name=f"already_{state.phase}", seq=state.phase_since, by=state.phase_by)
     # A time limit applies to a user's pause only. A pause at a cap, or for a person who has
     # taken over, does not end by itself.
-    until = control.until if hold.reason == "user" and hold.ends_at is not None else None
+    until = (
+        control.until
+        if current_pause.reason == "user" and current_pause.ends_at is not None
+        else None
+    )
     request = PauseRequested(
-        now=control.now, until=until, why=hold.reason, **make_request_fields(control)
+        now=control.now, until=until, why=current_pause.reason, **make_request_fields(control)
     )
     if state.phase is Phase.PAUSED:
-        return accept(request, RunPaused(why=hold.reason))
+        return accept(request, RunPaused(why=current_pause.reason))
     return accept(request)
 
 
@@ -118,11 +122,11 @@ def make_run_resumed(state: State, instruction: str, control: Resume) -> RunResu
 
 def _find_resume_refusal(state: State) -> Refused | None:
     """Return a refusal if a cap holds the run, or a person has taken over."""
-    hold = state.pause or PauseState()
+    current_pause = state.pause or PauseState()
     if state.taken_over_by:
-        return Refused(reason="taken_over", seq=hold.seq, by=state.taken_over_by)
-    if hold.reason == "cap" and hold.cap_name:
-        return Refused(reason="cap_reached", seq=hold.seq, by=hold.cap_name)
+        return Refused(reason="taken_over", seq=current_pause.seq, by=state.taken_over_by)
+    if current_pause.reason == "cap" and current_pause.cap_name:
+        return Refused(reason="cap_reached", seq=current_pause.seq, by=current_pause.cap_name)
     return None
 
 
@@ -253,9 +257,13 @@ def withdraw(state: State, control: Withdraw, _: Micros) -> Verdict:
         )
     # Not a pending text, so perhaps the requested pause. The seq must match: a later pause
     # request may come from another person. A pause at a cap cannot be withdrawn.
-    hold = state.pause
-    pends = state.phase is Phase.PAUSING and hold is not None and hold.reason == "user"
-    if pends and hold is not None and hold.seq == control.seq:
+    current_pause = state.pause
+    pends = (
+        state.phase is Phase.PAUSING
+        and current_pause is not None
+        and current_pause.reason == "user"
+    )
+    if pends and current_pause is not None and current_pause.seq == control.seq:
         return accept(PauseWithdrawn(**make_request_fields(control)))
     return Refused(reason="not_pending")
 
@@ -266,17 +274,20 @@ def force_pause(state: State, control: ForcePause, _: Micros) -> Verdict:
     The worker's calls may still run. `RunPaused` ends its lease, so their results can only
     come back as late results.
     """
-    hold = state.pause or PauseState()
+    current_pause = state.pause or PauseState()
     entries: tuple[Entry, ...] = (
         PauseRequested(
-            now=True, why=hold.reason, until=hold.ends_at, **make_request_fields(control)
+            now=True,
+            why=current_pause.reason,
+            until=current_pause.ends_at,
+            **make_request_fields(control),
         ),
         *(CallUnknown(call=make_call_id(n), why="forced") for n in state.in_flight),
     )
     if state.cleanup_in_flight is not None:
         number, action = state.cleanup_in_flight
         entries += (UndoUnknown(call=make_call_id(number), action=action),)
-    return accept(*entries, RunPaused(why=hold.reason))
+    return accept(*entries, RunPaused(why=current_pause.reason))
 
 
 def retry_undo(state: State, control: RetryUndo, _: Micros) -> Verdict:
