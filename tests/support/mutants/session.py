@@ -29,6 +29,10 @@ def _start_before_append(self: Session, turn: session._Turn, lease: str) -> Step
     return replace(step, appended=tuple(turn.batch.entries))
 
 
+def _make_refused_input() -> DriverInput:
+    return StandDown(epoch=Epoch(0))
+
+
 def _ignore_conflict(self: Session, result: Result, now: Micros) -> Step:
     if isinstance(result, NotAppended) and result.reason == "conflict" and self._epoch:
         return _RECEIVE(self, Appended(at=now, epoch=self._epoch), now)
@@ -153,7 +157,7 @@ SESSION_MUTANTS = (
         name="timers_ignored",
         seed=727,
         description="the worker of a run does not append the entries of its timers",
-        plant=lambda: replace_attribute(Session, "_is_timer_due", lambda *_: False),
+        plant=lambda: replace_attribute(session, "Wake", _make_refused_input),
     ),
     Mutant(
         name="retries_not_awaited",

@@ -290,11 +290,11 @@ def make_unplanned_input(choose: Choose, state: State) -> v.DriverInput:
     return choose(inputs)
 
 
-def make_host_input(choose: Choose, epoch: Epoch) -> v.DriverInput:
-    """Return a proposed call or the end of a hosted agent."""
-    if choose(BOOLEANS):
-        return v.ProposeCall(epoch=epoch, use=choose(USES))
-    return v.FinishHostedAgent(epoch=epoch, output="hosted")
+def make_host_input(choose: Choose, state: State) -> v.DriverInput:
+    """Return a proposed call or the end of a hosted agent; it ends after its calls."""
+    if state.open_calls or choose(BOOLEANS):
+        return v.ProposeCall(epoch=state.epoch, use=choose(USES))
+    return v.FinishHostedAgent(epoch=state.epoch, output="hosted")
 
 
 def make_effect_input(choose: Choose, effect: DriverEffect, state: State) -> v.DriverInput:
@@ -308,7 +308,7 @@ def make_effect_input(choose: Choose, effect: DriverEffect, state: State) -> v.D
         case AbortCall(call=call) | ControlChild(call=call):
             return v.CloseCall(epoch=epoch, outcome=CallAborted(call=call))
         case RunHost():
-            return make_host_input(choose, epoch)
+            return make_host_input(choose, state)
 
 
 class RandomRun:

@@ -39,12 +39,8 @@ WRITES: dict[str, Callable[[Store], Awaitable[object]]] = {
     "take": lambda store: take_lease(store, RUN, 2, "a"),
 }
 
-RENAME_PROCEDURE = (
-    "ALTER PROCEDURE midrun_write(json, boolean, bigint, text) RENAME TO midrun_write_5"
-)
-RESTORE_PROCEDURE = (
-    "ALTER PROCEDURE midrun_write_5(json, boolean, bigint, text) RENAME TO midrun_write"
-)
+RENAME_FUNCTION = "ALTER FUNCTION midrun_write(json, boolean, bigint) RENAME TO midrun_write_5"
+RESTORE_FUNCTION = "ALTER FUNCTION midrun_write_5(json, boolean, bigint) RENAME TO midrun_write"
 NEWER_VERSION = load_migrations()[-1][0] + 1
 
 
@@ -120,15 +116,15 @@ async def test_a_migrated_file_that_cannot_be_read_is_not_reported_as_damaged(
 
 @pytest.mark.once
 @pytest.mark.parametrize("write", WRITES)
-async def test_postgres_refuses_writes_after_a_migration_renamed_the_procedure(
+async def test_postgres_refuses_writes_after_a_migration_renamed_the_function(
     postgres: Postgres, write: str
 ) -> None:
-    """The older midrun misses its procedure, and the error names the newer schema."""
+    """The older midrun misses its function, and the error names the newer schema."""
     url = postgres.url()
     store = await PostgresStore.open(url)
     await create_run(store)
     await append_message(store, RUN, 1)
-    migrate_postgres(url, RENAME_PROCEDURE)
+    migrate_postgres(url, RENAME_FUNCTION)
     for _ in range(2):
         with pytest.raises(StoreForeign, match="newer midrun"):
             await WRITES[write](store)
@@ -177,7 +173,7 @@ async def test_an_older_worker_leaves_a_run_to_a_newer_midrun_after_a_breaking_m
         async with Midrun(url, agents=[agent]) as midrun:
             run = await midrun.start(agent, "go")
             await tools.start("a").wait()
-            migrate_postgres(url, RENAME_PROCEDURE)
+            migrate_postgres(url, RENAME_FUNCTION)
             tools.gate("a").set()
             await wait_until(lambda: caplog.text.count(f"drive run {run.id} for now") > 3)
             warnings = [
@@ -188,7 +184,7 @@ async def test_an_older_worker_leaves_a_run_to_a_newer_midrun_after_a_breaking_m
             with pytest.raises(StoreForeign, match="newer midrun"):
                 await run.pause()
         with psycopg.connect(url) as db:  # restore the schema that this version knows
-            db.execute(RESTORE_PROCEDURE.encode())
+            db.execute(RESTORE_FUNCTION.encode())
             db.execute("DELETE FROM midrun_schema WHERE version = %s", (NEWER_VERSION,))
         async with Midrun(url, agents=[agent]) as newer:
             handle = await newer.get(run.id)
