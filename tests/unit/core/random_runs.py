@@ -292,7 +292,7 @@ def make_unplanned_input(choose: Choose, state: State) -> v.DriverInput:
 
 def make_host_input(choose: Choose, state: State) -> v.DriverInput:
     """Return a proposed call or the end of a hosted agent; it ends after its calls."""
-    if state.open_calls or choose(BOOLEANS):
+    if choose(BOOLEANS) or state.open_calls:
         return v.ProposeCall(epoch=state.epoch, use=choose(USES))
     return v.FinishHostedAgent(epoch=state.epoch, output="hosted")
 
