@@ -40,6 +40,9 @@ around the missing tool.
 
 def find_failure(state: State) -> RunFailed | None:
     """Return the failure that ends the run at its next boundary, or None."""
+    if state.program_deaths >= WORKER_DEATHS_MAX:
+        error = f"the program: {state.program_deaths} processes ended, or fell silent, under it"
+        return RunFailed(error=error, code=WORKERS_DIED_CODE)
     if state.error is not None or not state.open_calls:
         return state.error
     if state.pending and state.pending_redirects and not state.taken_over_by:
@@ -76,7 +79,7 @@ def reset_deaths(state: State) -> State:
         call = state.calls[number - 1]
         if call.worker_deaths:
             state = state.with_call(replace(call, worker_deaths=0))
-    return state
+    return replace(state, program_deaths=0) if state.program_deaths else state
 
 
 # Backoff. The run limits the number of attempts; this part limits the time between them.

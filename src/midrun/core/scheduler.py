@@ -48,6 +48,7 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.ids import CallId, Micros, Seq, add_micros, make_call_id, make_child_id
+from midrun.core.journaled_text import seal_call
 from midrun.core.retries import find_failure
 from midrun.core.state import Call, CallStage, PauseState, State
 from midrun.core.step_boundary import (
@@ -57,6 +58,8 @@ from midrun.core.step_boundary import (
     make_stop_entry,
 )
 from midrun.core.stops import (
+    Stop,
+    completes_run,
     find_met_call_cap,
     find_met_stop,
     find_overdrawn_cap,
@@ -283,7 +286,10 @@ def _start_call(
             purpose=purpose,
             reserved=reserved,
         )
-        return (started,) if hit is None else (make_stop_entry(hit),)
+        if hit is None:
+            return (started,)
+        # A hosted program has proposed calls that are not made any more if the run completes.
+        return (*_seal_proposed_calls(state, hit), make_stop_entry(hit))
     # The step of this call has begun, so caps on steps do not apply. Caps on money and tokens
     # apply to every attempt. Caps on tool calls apply to the first attempt only, because a
     # retry is not counted again. A call that a person makes after taking over is counted, but
@@ -304,6 +310,12 @@ def _start_call(
         approval=call.approval,
     )
     return (started,)
+
+
+def _seal_proposed_calls(state: State, hit: Stop) -> Iterator[Entry]:
+    if completes_run(hit):
+        calls = (state.calls[number - 1] for number in state.open_calls)
+        yield from (seal_call(c, "the run has stopped") for c in calls if is_startable(c))
 
 
 def _start_cleanup(

@@ -324,6 +324,7 @@ class State(Value, kw_only=True):
     cleanup_calls: Vector[int] = field(
         default_factory=Vector
     )  # started, and may need a cleanup
+    program_deaths: int = 0  # workers that died while a hosted program ran between its calls
     cleanup_in_flight: tuple[int, CleanupAction] | None = (
         None  # the undo or release in flight: one at a time
     )

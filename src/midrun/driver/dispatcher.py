@@ -238,7 +238,9 @@ class CallDispatcher:
         self._in_flight[call_id, operation] = in_flight
         if self._calls_async_code(in_flight):
             in_flight.on_overdue = partial(self._watch_overdue, in_flight)
-            self._context.user_tasks.start(self._run(in_flight, state))
+            # Frameworks keep their run in context variables: a hosted program has its own.
+            variables = None if self._program is None else self._program.get_context(call)
+            self._context.user_tasks.start(self._run(in_flight, state), variables)
         else:
             self._context.task_group.start_soon(self._run, in_flight, state)
 

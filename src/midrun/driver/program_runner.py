@@ -25,13 +25,11 @@ came after the last reply of the program, that model call is made again, with it
 words added. Otherwise a program that ends with this reply would never read them.
 """
 
-import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace as replace_fields
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 import anyio
 from msgspec.structs import replace
@@ -40,6 +38,7 @@ from midrun.agents.agent import Agent
 from midrun.agents.program import ModelOutcome, OpenStream
 from midrun.agents.tool import Tool
 from midrun.core.driver_inputs import DriverInput, FailRun, FinishHostedAgent, ProposeCall
+from midrun.core.entries import AnswerGiven
 from midrun.core.evolve.lifecycle import run_started
 from midrun.core.ids import RunId
 from midrun.core.state import Call, CallStage, State
@@ -48,6 +47,7 @@ from midrun.core.values import CallResult, Json, Phase, RequestedCall
 from midrun.driver.context import DriverContext
 from midrun.driver.notifications import Wakeup
 from midrun.driver.redaction import redact_struct
+from midrun.driver.sanitize import make_storable, sanitize_input
 from midrun.driver.user_code import CodeStopped, UserCode, format_exception, must_reraise
 from midrun.errors import Misconfigured
 from midrun.ports.model import Finished, Piece
@@ -102,6 +102,7 @@ class ProgramRunner:
         self._is_end_submitted = False  # its end is on its way to the journal
         self._waiting: dict[str, _WaitingCall] = {}  # by position
         self._proposed: set[str] = set()  # positions with a proposal on its way to the journal
+        self._answered: set[str] = set()  # positions whose calls this program has the ends of
         self._numbers: dict[str, list[int]] = {}  # position → its calls, oldest first
         self._indexed_count = 0  # calls that are in `_numbers`
 
@@ -114,7 +115,17 @@ class ProgramRunner:
 
     def is_attached(self, call: Call) -> bool:
         """Tell whether the program waits for `call`, so that it can be made."""
-        return not call.use.position or call.use.position in self._waiting
+        if not call.use.position:
+            return True  # of a person who has taken over
+        waiting = self._waiting.get(call.use.position)
+        if waiting is None or self._is_stopping:
+            return False
+        return not self._departs(call, waiting.use)
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether the program is not running, or must end: it may make no more calls."""
+        return self._code is None or self._code.stopping_since is not None
 
     def update(self, state: State, *, is_wanted: bool, must_wait: bool) -> None:
         """Start or stop the program, and wake it where `state` has news for it.
@@ -124,12 +135,12 @@ class ProgramRunner:
         """
         self._state = state
         self._index_calls(state)
-        if self._end is not None:
+        if self._code is not None and not is_wanted and not state.in_flight:
+            self._stop(self._code, must_wait=must_wait)
+        elif self._end is not None:
             self._submit_end(state, is_wanted=is_wanted)
         elif is_wanted and not (self.is_running or self._is_end_submitted):
             self._start(state)
-        elif self._code is not None and not is_wanted and not state.in_flight:
-            self._stop(self._code, must_wait=must_wait)
         for waiting in self._waiting.values():
             waiting.changed.set()
 
@@ -146,32 +157,32 @@ class ProgramRunner:
             self._code.stop()
 
     def get_tool(self, call: Call) -> Tool | None:
-        """Return the tool of the waiting program that makes `call`."""
+        """Return the tool of the waiting program that makes `call`; None if it is gone."""
+        waiting = self._find_waiting(call)
+        return None if waiting is None else waiting.tool
+
+    def get_context(self, call: Call) -> contextvars.Context | None:
+        """Return the context variables of the code that waits for `call`."""
+        waiting = self._find_waiting(call)
+        return None if waiting is None else waiting.caller_context
+
+    def _find_waiting(self, call: Call) -> _WaitingCall | None:
         waiting = self._waiting.get(call.use.position)
-        if waiting is None or waiting.tool is None:
+        if waiting is None:
             return None
-        tool, caller_context = waiting.tool, waiting.caller_context
-        if not tool.is_async:
-            return tool
-        function = cast("Callable[..., Coroutine[object, object, object]]", tool.fn)  # type: ignore[explicit-any]  # any arguments
-
-        async def call_in_context(*args: object, **kwargs: object) -> object:
-            # Cancelling this coroutine cancels the task that it awaits.
-            work = function(*args, **kwargs)
-            return await asyncio.get_running_loop().create_task(work, context=caller_context)
-
-        return replace_fields(tool, fn=call_in_context)
+        is_same = (waiting.use.kind, waiting.use.tool) == (call.use.kind, call.use.tool)
+        return waiting if is_same else None
 
     def open_stream(
         self, call: Call, state: State
     ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
         """Open the stream of a model call that the program waits for."""
-        waiting = self._waiting.get(call.use.position)
+        waiting = self._find_waiting(call)
         if waiting is None or waiting.open_stream is None:
             raise Misconfigured(f"call {call.id}", "the program does not wait for it any more")
         self._index_calls(state)
         added = self._list_added_turns(state, call.use.position)
-        return waiting.caller_context.run(waiting.open_stream, added)
+        return waiting.open_stream(added)
 
     def _index_calls(self, state: State) -> None:
         for index in range(self._indexed_count, len(state.calls)):
@@ -186,6 +197,8 @@ class ProgramRunner:
         label = f"program of agent {self._agent.name} (run {self.run_id})"
         self._code = UserCode(self._context.user_tasks, label, self._agent.grace)
         self._ended, self._is_grace_running = anyio.Event(), False
+        self._answered.clear()
+        self._waiting.clear()
         self._context.user_tasks.start(self._run(self._code, state.run_started.task))
 
     async def _run(self, code: UserCode, task: str) -> None:
@@ -196,7 +209,10 @@ class ProgramRunner:
         if self._code is not code:
             return  # abandoned
         self._code = None
-        self._end = self._end or end
+        # Code that was stopped may return or raise something else. That is not its end: the
+        # program is run again later.
+        if code.stopping_since is None:
+            self._end = self._end or end
         self._wakeup.set()
 
     async def _run_program(self, code: UserCode, task: str) -> DriverInput:
@@ -204,6 +220,7 @@ class ProgramRunner:
         assert program is not None, "only an agent with a program has a runner"
         try:
             output = await code.run(partial(program, self, task))
+            await make_storable(AnswerGiven(text=output))
             end: DriverInput = FinishHostedAgent(epoch=epoch, output=output)
         except CodeStopped:
             raise
@@ -211,7 +228,9 @@ class ProgramRunner:
             if must_reraise(error):
                 raise
             end = FailRun(epoch=epoch, error=format_exception(error), code=PROGRAM_FAILED_CODE)
-        return await redact_struct(self._context.secret_registry, self.run_id, end)
+        return await sanitize_input(
+            await redact_struct(self._context.secret_registry, self.run_id, end)
+        )
 
     def _submit_end(self, state: State, *, is_wanted: bool) -> None:
         """Submit the end of the program once no call is in flight; run it again if refused.
@@ -276,8 +295,12 @@ class ProgramRunner:
         position = waiting.use.position
         proposal = ProposeCall(epoch=self._state.epoch, use=waiting.use)
         proposal = await redact_struct(self._context.secret_registry, self.run_id, proposal)
-        if position in self._waiting:
-            problem = f"two calls at position {position} at once. Give each its own position."
+        waiting.use = proposal.use
+        if position in self._waiting or position in self._answered:
+            problem = (
+                f"Cannot make two calls at position {position}. Use each branch name once, and "
+                "give each coroutine that runs in parallel a branch of its own."
+            )
             raise Misconfigured(f"program of agent {self._agent.name}", problem)
         self._waiting[position] = waiting
         self._wakeup.set()  # the call may be journaled already, and could not start: see above
@@ -285,6 +308,7 @@ class ProgramRunner:
             while (ended := self._find_ended_call(proposal)) is None:
                 waiting.changed = anyio.Event()
                 await waiting.changed.wait()
+            self._answered.add(position)
             return ended
         finally:
             if self._waiting.get(position) is waiting:
@@ -311,6 +335,9 @@ class ProgramRunner:
         # In another phase, or after a take-over, `decide` would refuse it: the program waits.
         if self._state.phase is not Phase.RUNNING or self._state.taken_over_by:
             return
+        # Nor may a program that must end: it makes its calls when it is run again.
+        if self._is_stopping or self._state.answer is not None:
+            return
         if proposal.use.position not in self._proposed:
             self._proposed.add(proposal.use.position)
             self._submit(proposal)
@@ -325,14 +352,13 @@ class ProgramRunner:
     def _departs(self, call: Call, use: RequestedCall) -> bool:
         if (call.use.kind, call.use.tool) != (use.kind, use.tool):
             return True
-        # A person who approved the call may have changed its arguments. Redacted arguments
-        # have placeholders, which differ between processes.
-        if call.approval is not None or self._has_placeholders(call.use.args):
+        if call.use.args == use.args:
             return False
-        return call.use.args != use.args
-
-    def _has_placeholders(self, args: Json) -> bool:
-        return self._context.secret_registry.has_lost_secrets(self.run_id, args)
+        # A person who was asked about the call may have changed its arguments. Redacted
+        # arguments have placeholders, which differ between processes.
+        was_asked = any(ask.call == call.id for ask in self._state.asks)
+        lost = self._context.secret_registry.has_lost_secrets(self.run_id, call.use.args)
+        return not (was_asked or lost)
 
     def _fail_departed(self, call: Call, use: RequestedCall) -> None:
         error = (

@@ -23,6 +23,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from contextvars import Context
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -356,12 +357,17 @@ class UserTasks:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Coroutine[object, object, None], CallTask] = {}
 
-    def start(self, call: Coroutine[object, object, None]) -> None:
-        """Start `call` in a task of its own; drop it if the worker has shut down."""
+    def start(
+        self, call: Coroutine[object, object, None], context: Context | None = None
+    ) -> None:
+        """Start `call` in a task of its own; drop it if the worker has shut down.
+
+        `context` has its context variables; by default, it gets a copy of the current ones.
+        """
         if self._is_shut_down:
             call.close()
         else:
-            self._tasks[call] = CallTask(self._run(call), loop=self._loop)
+            self._tasks[call] = CallTask(self._run(call), loop=self._loop, context=context)
 
     async def _run(self, call: Coroutine[object, object, None]) -> None:
         # The end is noted here: a callback of the task would cost a turn of the event loop.

@@ -36,11 +36,11 @@ __all__ = [
     "is_foreign_agent",
 ]
 
-ADAPTER_BY_TYPE: Final = {
-    ("pydantic_ai", "AbstractAgent"): "pydantic_ai",
-    ("langgraph", "Pregel"): "langchain",
-}
-"""The adapter of each framework, by the package and the name of the type of its agents.
+ADAPTER_BY_PACKAGE: Final = {"pydantic_ai": "pydantic_ai", "langgraph": "langchain"}
+"""The adapter of each framework, by the top-level package of its agents."""
+
+AGENT_TYPES: Final = {("pydantic_ai", "AbstractAgent"), ("langgraph", "Pregel")}
+"""Package and name of the types of agents.
 
 Names, because a framework must not be imported to find out that it is not used.
 """
@@ -85,8 +85,9 @@ def host(
             problem = "Cannot pass a context to a function. Open it in the function."
             raise Misconfigured("host", problem)
         return function(name=name, tools=tools, **options)(agent)
-    module = _find_adapter(agent)
-    if not module:
+    packages = (package for package, _ in _list_types(agent))
+    module = next((ADAPTER_BY_PACKAGE[p] for p in packages if p in ADAPTER_BY_PACKAGE), None)
+    if module is None:
         problem = (
             f"Cannot host {safe_repr(agent, 80)} ({type(agent).__name__}): it is not an agent "
             "of a known framework. Pass an agent of Pydantic AI or of LangChain's "
@@ -106,10 +107,9 @@ def host(
 
 def is_foreign_agent(value: object) -> bool:
     """Tell whether `value` is an agent of a framework that can be hosted."""
-    return not isinstance(value, type) and bool(_find_adapter(value))
+    return not isinstance(value, type) and not AGENT_TYPES.isdisjoint(_list_types(value))
 
 
-def _find_adapter(agent: object) -> str:
-    """Return the module that hosts agents of this type; "" if there is none."""
-    kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(agent).__mro__)
-    return next((ADAPTER_BY_TYPE[kind] for kind in kinds if kind in ADAPTER_BY_TYPE), "")
+def _list_types(value: object) -> list[tuple[str, str]]:
+    """Return the package and the name of the type of `value`, and of all its bases."""
+    return [(t.__module__.partition(".")[0], t.__name__) for t in type(value).__mro__]

@@ -27,7 +27,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
-from inspect import isasyncgenfunction, signature
+from inspect import signature
 from typing import Final, NoReturn, TypeAlias, Unpack
 
 from msgspec import Struct
@@ -188,8 +188,8 @@ def function(
     return host
 
 
-async def _refuse_step(**_: object) -> NoReturn:
-    raise NotImplementedError("the function itself makes this step")
+async def _refuse_step(*_: object, **__: object) -> NoReturn:
+    raise NotImplementedError("only the hosted function itself can make this step")
 
 
 class _NoModel(Unpriced):
@@ -257,14 +257,18 @@ async def _stream_reply(
     pieces: list[str] = []
     reply: Json = None
     spent: Spend | None = None
-    if not isasyncgenfunction(ask):
-        answer = ask(prompt, *args, **kwargs)
-        reply = normalize_json(await answer, "reply") if isinstance(answer, Awaitable) else None
-        if isinstance(reply, str):
-            pieces.append(reply)
-        yield _finish_reply(pieces, reply, spent)
+    answer = ask(prompt, *args, **kwargs)
+    if isinstance(answer, Awaitable):
+        reply = normalize_json(await answer, "reply")
+        yield _finish_reply([reply] if isinstance(reply, str) else [], reply, spent)
         return
-    async with aclosing(ask(prompt, *args, **kwargs)) as stream:
+    if not isinstance(answer, AsyncGenerator):
+        problem = (
+            "ask must be an async generator or an async function, got "
+            f"{safe_repr(answer, 80)} from it"
+        )
+        raise Misconfigured("run.model", problem)
+    async with aclosing(answer) as stream:
         async for item in stream:
             if isinstance(item, str):
                 pieces.append(item)

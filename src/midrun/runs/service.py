@@ -284,6 +284,10 @@ class RunService:
         records = await self.store.read(run, limit=seq)
         # Folding a long journal takes long enough to delay the event loop.
         state, found = await anyio.to_thread.run_sync(_find_boundary, run, records, seq)
+        if state.run_started.hosted:
+            # The new run would begin its program anew, and make every call once more.
+            detail = "the run has a hosted program, which would repeat its calls"
+            raise await self._make_boundary_error(run, detail)
         forked = (
             None if found is None else make_fork_entry(found, by=by, instruction=instruction)
         )

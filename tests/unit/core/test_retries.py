@@ -6,7 +6,7 @@ import pytest
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import CheckCall
+from midrun.core.effects import CheckCall, RunHost
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -18,8 +18,9 @@ from midrun.core.entries import (
     LeaseReleased,
     LeaseTaken,
     RunFailed,
+    RunStarted,
 )
-from midrun.core.ids import CallId
+from midrun.core.ids import CallId, Epoch
 from midrun.core.retries import (
     CHECK_DENIALS_MAX,
     TOOL_NOT_IMPORTABLE_CODE,
@@ -29,7 +30,7 @@ from midrun.core.retries import (
 from midrun.core.state import CallStage
 from midrun.core.stops import MaxToolCalls, find_met_stop
 from midrun.core.values import Actor, Effect, Phase, RequestedCall, Traits
-from midrun.testing.scenario import Scenario
+from midrun.testing.scenario import Scenario, given
 from tests.unit.core.scenario_steps import end_call, get_call, get_stage, is_sound, leased_run
 
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")
@@ -94,6 +95,17 @@ def test_workers_that_die_during_a_model_call_are_counted_too() -> None:
         .then(phase=Phase.FAILED)
     )
     assert get_error(run).error.startswith("the model: 3 processes")
+
+
+def test_workers_that_die_under_a_hosted_program_are_counted_too() -> None:
+    """No call is in flight: the code between two calls ends the process."""
+    run = given(RunStarted(agent="guest", task="t", hosted=True), LeaseTaken(epoch=Epoch(1)))
+    for _ in range(WORKER_DEATHS_MAX):
+        run = run.advances().then(phase=Phase.RUNNING).after(v.TakeLease())
+    run = run.advances().then(phase=Phase.FAILED)
+    assert get_error(run).code == WORKERS_DIED_CODE
+    assert is_sound(run)
+    run = run.when(c.Resume(by=ANN)).after(v.TakeLease()).then(effects=(RunHost(),))
 
 
 def test_all_calls_in_flight_at_the_deaths_are_named_in_the_error() -> None:

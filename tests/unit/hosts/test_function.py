@@ -1,6 +1,7 @@
 """Hosted functions: the loop is code of the user, every control works, nothing is repeated."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -13,7 +14,7 @@ from midrun.core.values import Json
 from midrun.errors import Misconfigured, StepNotDone
 from midrun.hosts import FunctionRun, ModelUsage, function
 from midrun.models import ScriptedModel, Use
-from midrun.stops import MaxSteps, MaxTokens, Stop
+from midrun.stops import MaxSteps, MaxTokens, Stop, TextMention
 from midrun.testing.host_suite import HostSuite, OpenProvider
 from tests.support.store_choice import get_store_url
 from tests.unit.hosts.suite_provider import open_provider
@@ -337,6 +338,121 @@ async def test_a_hosted_function_is_a_child_run_of_another_agent(opened: OpenMid
     run = await midrun.start("parent", "go")
     assert isinstance(await run.result(), Completed)
     assert bench.effects == ["charge 1", "charge 2"]
+
+
+async def test_another_function_is_not_called_for_a_journaled_call(opened: OpenMidrun) -> None:
+    """The journal has an open call; the changed program makes another one in its place."""
+    bench = Bench()
+    names = ["charge", "wipe"]
+
+    @function(name="changed", tools={"charge": traits(approve=True)})
+    async def changed(run: FunctionRun, _: str) -> str:
+        return str(await run.step(names[0], bench.charge, amount=5))
+
+    midrun = await opened(changed)
+    run = await midrun.start("changed", "go")
+    view = await run.until("waiting")
+    names.reverse()
+    await run.approve(ask=view.asks[0].id)
+    outcome = await run.result()
+    assert isinstance(outcome, Failed)
+    assert (outcome.code, bench.effects) == ("program_departed", [])
+
+
+async def test_a_function_that_is_stopped_makes_no_more_steps(opened: OpenMidrun) -> None:
+    """Its `finally` wants to make a step; that is made when it is run again."""
+    bench = Bench()
+
+    @function(name="tidy", tools={"pay": traits(approve=True)}, grace=timedelta(seconds=0.2))
+    async def tidy(run: FunctionRun, _: str) -> str:
+        try:
+            await run.step("pay", bench.charge, amount=1)
+        finally:
+            await run.step("release", bench.charge, amount=2)
+        return "done"
+
+    midrun = await opened(tidy)
+    run = await midrun.start("tidy", "go")
+    view = await run.until("waiting")
+    assert bench.effects == []
+    await run.approve(ask=view.asks[0].id)
+    assert isinstance(await run.result(), Completed)
+    assert bench.effects == ["charge 1", "charge 2"]
+
+
+async def test_a_stop_condition_completes_the_run_before_the_next_model_call(
+    opened: OpenMidrun,
+) -> None:
+    bench = Bench()
+    midrun = await opened(bench.make_agent(stop=TextMention("reply 1", then="complete")))
+    run = await midrun.start("biller", "go")
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert (outcome.output, len(bench.prompts)) == ("reply 1", 1)
+
+
+async def test_a_branch_name_cannot_be_used_twice(opened: OpenMidrun) -> None:
+    """Its calls would have the positions of the first branch, and would not be made."""
+    bench = Bench()
+
+    @function(name="twice")
+    async def twice(run: FunctionRun, _: str) -> str:
+        for amount in (1, 2):
+            await run.branch("work").step("charge", bench.charge, amount)
+        return "done"
+
+    midrun = await opened(twice)
+    run = await midrun.start("twice", "go")
+    outcome = await run.result()
+    assert isinstance(outcome, Failed)
+    assert "two calls at position work/1" in outcome.error
+
+
+async def test_an_output_that_cannot_be_stored_fails_the_run(opened: OpenMidrun) -> None:
+    @function(name="garbled")
+    async def garbled(_: FunctionRun, __: str) -> str:
+        return "\ud800"
+
+    midrun = await opened(garbled)
+    run = await midrun.start("garbled", "go")
+    outcome = await run.result()
+    assert isinstance(outcome, Failed)
+    assert outcome.code == "program_failed"
+
+
+async def test_a_model_function_that_returns_no_stream_is_refused(opened: OpenMidrun) -> None:
+    @function(name="blocking")
+    async def blocking(run: FunctionRun, _: str) -> str:
+        return str(await run.model(lambda _: "text", []))
+
+    midrun = await opened(blocking)
+    run = await midrun.start("blocking", "go")
+    outcome = await run.result()
+    assert isinstance(outcome, Failed)
+    assert "must be an async generator or an async function" in outcome.error
+
+
+async def test_a_shield_in_a_step_is_respected(opened: OpenMidrun) -> None:
+    entered, leave, commits = anyio.Event(), anyio.Event(), list[str]()
+
+    async def commit() -> str:
+        with anyio.CancelScope(shield=True):
+            entered.set()
+            await leave.wait()
+            commits.append("done")
+        return "committed"
+
+    @function(name="committer")
+    async def committer(run: FunctionRun, _: str) -> str:
+        return str(await run.step("commit", commit))
+
+    midrun = await opened(committer)
+    run = await midrun.start("committer", "go")
+    await entered.wait()
+    await run.pause(now=True)
+    leave.set()
+    await run.until("paused")
+    assert commits == ["done"]
 
 
 def test_a_function_with_wrong_parameters_is_refused_by_name() -> None:

@@ -148,6 +148,7 @@ def call_started(state: State, entry: CallStarted) -> State:
             state.meter, call, transcript.estimate_frame_tokens(state) if state.frames else 0
         ),
         in_flight=(*state.in_flight, number),
+        program_deaths=0,
         open_calls=state.open_calls
         if number in state.open_calls
         else (*state.open_calls, number),

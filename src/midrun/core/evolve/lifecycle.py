@@ -67,6 +67,9 @@ def lease_taken(state: State, entry: LeaseTaken) -> State:
             call = state.calls[number - 1]
             if call.needs_settling and call.traits.check:
                 state = state.with_call(replace(call, worker_deaths=call.worker_deaths + 1))
+        # Nor is the program of a hosted agent a call: between its calls, its code may be fatal.
+        if state.run_started.hosted and not state.in_flight:
+            state = replace(state, program_deaths=state.program_deaths + 1)
     # An empty fingerprint means that the version of the agent has not changed.
     its = entry.agent_fingerprint or state.agent_fingerprint
     return replace(
