@@ -12,9 +12,10 @@ ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
 
-# Development uses the oldest supported Python; the others only run the tests.
+# Development uses the oldest supported Python; `make test` repeats the tests of the library on the
+# newest. The workflow before a merge tests those in between, too: OTHER_VERSIONS="3.12 3.13".
 PYTHON_VERSION := 3.11
-OTHER_VERSIONS := 3.12 3.13
+OTHER_VERSIONS ?= 3.13
 
 # Test processes: three, because many tests wait. ARGS goes to pytest: make check ARGS="-k cancel -x"
 JOBS ?= 3
@@ -60,7 +61,7 @@ check: lint types imports web ## two minutes: lint, types, imports, unit tests t
 # Each check of the sources uses one core, so two run in parallel; the tests use both cores.
 # The longest checks come first.
 SOURCES := types bytecode package web site lint imports
-test: $(READY) ## everything that CI runs, on each supported Python that is installed
+test: $(READY) ## everything that CI runs, on the oldest and the newest supported Python
 	@$(MAKE) --jobs=2 SIDE_BY_SIDE=yes $(SOURCES)
 	@$(MAKE) tests postgres examples others
 	@echo "make test: PASSED. Python $(PYTHON_VERSION): all checks. Other versions: as listed above."
@@ -160,7 +161,8 @@ pins: ## recompile requirements/*.txt from *.in
 	    .venv-pins/bin/pip install -qq --require-hashes -r requirements/uv.txt; }
 	.venv-pins/bin/uv pip compile --quiet --no-config --universal \
 	    --python-version $(PYTHON_VERSION) --generate-hashes --no-header --no-emit-index-url \
-	    --no-emit-find-links $(UPGRADE) requirements/dev.in --output-file requirements/dev.txt
+	    --no-emit-find-links --override requirements/overrides.in $(UPGRADE) \
+	    requirements/dev.in --output-file requirements/dev.txt
 	.venv-pins/bin/uv pip compile --quiet --no-config --universal \
 	    --python-version $(PYTHON_VERSION) --generate-hashes --no-header --no-emit-index-url \
 	    --no-emit-find-links --constraint requirements/dev.txt \

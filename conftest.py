@@ -50,13 +50,14 @@ def anyio_backend() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the tokens of test servers out of the home folder.
+    """Keep the tokens of test servers out of the home folder, and traces off the network.
 
     This is no fixture: some modules copy the environment when they are imported, and the pages
     of the documentation have no fixtures.
     """
     folder = mkdtemp(prefix="midrun-state-")
     os.environ["XDG_STATE_HOME"] = folder
+    os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
     config.add_cleanup(partial(rmtree, folder, ignore_errors=True))
 
 

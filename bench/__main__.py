@@ -13,6 +13,7 @@ from bench import (
     concurrency,
     core,
     durable_step,
+    hosted_step,
     http,
     page,
     postgres,
@@ -24,6 +25,7 @@ from bench.figures import Figure, print_figures
 
 BENCHES: Final[dict[str, Callable[[], Sequence[Figure]]]] = {
     "durable_step": durable_step.figures,
+    "hosted_step": hosted_step.figures,
     "startup": startup.figures,
     "concurrency": concurrency.figures,
     "postgres": postgres.figures,

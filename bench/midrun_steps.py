@@ -19,7 +19,9 @@ async def look(n: int) -> str:
     return f"{n}{RESULT_TEXT}"
 
 
-async def _main(probe: StepProbe) -> None:
+async def main(probe: StepProbe) -> None:
+    """Make steps until the probe ends the process."""
+
     def turn(messages: Transcript) -> Line:
         del messages
         return [REPLY_TEXT, Use("look", n=probe.mark())]
@@ -33,4 +35,4 @@ async def _main(probe: StepProbe) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(_main, StepProbe.from_arguments())
+    anyio.run(main, StepProbe.from_arguments())

@@ -84,7 +84,6 @@ DEFINED_TWICE: Final[Mapping[str, str]] = {
 # Modules under 80 lines with one importer, with the reason.
 SMALL_MODULES: Final[Mapping[str, str]] = {
     "midrun.demo.terminal": "needs the extra tui",
-    "midrun.models.registry": "imported by everything that names a model, through the package",
     "midrun.workers.temporal.workflow": "Temporal imports it alone, in a sandbox",
 }
 

@@ -22,21 +22,29 @@ INSTALLS_MAX_CONCURRENT: Final = 2
 USES: Final = {
     "": "import midrun; midrun.Midrun; midrun.Agent; import midrun.cli.main",
     "a2a": "import midrun.server.a2a.handler",
+    "adk": "import midrun.hosts.adk",
     "anthropic": "from midrun.models.registry import model_of; model_of('anthropic:claude-x')",
     "pydantic-ai": "import midrun.hosts.pydantic_ai",
     "client": "from midrun import connect; connect('http://127.0.0.1:1', token='x' * 16)",
+    "google": "from midrun.models.registry import model_of; model_of('google:gemini-x')",
     "langchain": "import midrun.hosts.langchain",
     "mcp": "from midrun.mcp import mcp_tools",
     "openai": "from midrun.models.registry import model_of; model_of('openai:gpt-x')",
+    "openai-agents": "import midrun.hosts.openai_agents",
     "otel": "import midrun.followers.spans",
     "postgres": "import midrun.stores.postgres",
+    "process": "import midrun.hosts.gateway, midrun.hosts.upstream_client",
     "server": "from midrun.server import app, serve; import midrun.demo",
+    "strands": "import midrun.hosts.strands",
     "temporal": "import midrun.workers.temporal",
     "tui": "import midrun.tui",
 }
 """Extra → a program that uses it. No other extra is installed when it runs."""
 
-KEYS: Final = {"OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none"}
+UNPINNED: Final = {"strands": ("mcp==",)}
+"""Extra → pins that it contradicts; see requirements/overrides.in."""
+
+KEYS: Final = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY"), "none")
 SHIPPED: Final = ("midrun/py.typed", "midrun/server/static/midrun.js")
 
 
@@ -89,6 +97,10 @@ def find_problem(folder: Path, wheel: Path, pins: Path, extra: str) -> str:
     home = folder / f"env-{extra or 'alone'}"
     name = f"{wheel}[{extra}]" if extra else str(wheel)
     python = home / "bin" / "python"
+    if contradicted := UNPINNED.get(extra):
+        kept = [p for p in pins.read_text().splitlines() if not p.startswith(contradicted)]
+        pins = folder / f"pins-{extra}.txt"
+        pins.write_text("\n".join(kept))
     try:
         _run(sys.executable, "-m", "venv", "--without-pip", str(home))
         _run(*_installer(python), "-q", "-c", str(pins), name)

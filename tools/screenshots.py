@@ -77,14 +77,15 @@ class Studio:
         await self.pass_time_at(name, seconds)
         self.stage.gate(name).set()
 
-    async def save_screenshot(self, page: Page, name: str, *, whole: bool = False) -> None:
+    async def save_screenshot(self, page: Page, name: str) -> None:
         """Write a screenshot of the page, once its timeline is visible."""
         if await page.locator("midrun-timeline").count():
             await expect(page.locator("midrun-timeline li").first).to_be_visible()
+        await expect(page.locator("midrun-asks [inert]")).to_have_count(0)
         await page.mouse.move(0, 0)
         await page.evaluate("document.fonts.ready")
         path = IMAGES / f"{name}.png"
-        await page.screenshot(path=path, full_page=whole, animations="disabled", caret="hide")
+        await page.screenshot(path=path, animations="disabled", caret="hide")
         print(path.name, flush=True)
 
 
@@ -145,12 +146,13 @@ async def from_cancel_to_report(studio: Studio) -> None:
     await expect_badge(page, "Running")
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.get_by_role("button", name="Cancel and undo")).to_be_visible()
-    await studio.save_screenshot(page, "cancel", whole=True)
+    await studio.save_screenshot(page, "cancel")
     studio.stage.gate("undo").set()
     await page.get_by_role("button", name="Cancel and undo").click()
     await run.until("cancelled")
     await expect_badge(page, "Cancelled")
-    await studio.save_screenshot(page, "report", whole=True)
+    await page.evaluate("scrollTo(0, 0)")
+    await studio.save_screenshot(page, "report")
 
 
 async def shoot_approval(studio: Studio, name: str, width: int = WIDTH) -> None:
@@ -190,7 +192,7 @@ async def cap(studio: Studio) -> None:
     """Show a run that is paused at its cap."""
     page, _ = await open_run_page(studio, "frugal")
     await studio.pass_gate("crm_list", 14)
-    await expect_badge(page, "Paused at the step cap")
+    await expect_badge(page, "Paused at the turn cap")
     await studio.save_screenshot(page, "cap")
 
 

@@ -8,7 +8,9 @@
     ├── CheckpointRefused      a checkpoint that must not be resumed
     ├── ModelFailed            a provider refused a request, or its stream broke off
     ├── StepNotDone            a step of a hosted function has no result
+    ├── ProcessFailed          the process of a hosted agent ended without an answer
     ├── OutcomeUnknown         raised by a tool that lost the answer to its own request
+    ├── ModelRetry             raised by a tool or an output validator: the model tries again
     ├── ToolsUnreachable       the MCP server of a tool does not answer
     ├── EngineLost             other code cancelled midrun's tasks: this process drives nothing
     ├── ServerUnreachable      the server of a client does not answer
@@ -287,8 +289,8 @@ class ModelFailed(MidrunError):
 
     A `transient` failure is worth a retry. `reason` is a stable word: rate_limited, overloaded,
     timeout, connection, broken_stream, bad_request, unauthorized, context_too_long, refused,
-    server_error, bad_output (of a hosted agent). `retry_after` is the wait that the provider
-    asked for, in seconds.
+    server_error; of a hosted agent also bad_output and guardrail. `retry_after` is the wait
+    that the provider asked for, in seconds.
     """
 
     code = "model_failed"
@@ -317,6 +319,20 @@ class OutcomeUnknown(MidrunError):
 
     def __str__(self) -> str:
         return f"{_end(self.problem)} The call may have taken effect."
+
+
+class ModelRetry(MidrunError):
+    """Raised by a tool or an output validator to tell the model to try again.
+
+    The model reads `problem`. Attempts are counted and bounded: `tool(retries=…)` and
+    `Agent(output_retries=…)`. A tool that raises it has had no effect.
+    """
+
+    code = "model_retry"
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
 
 
 class ToolsUnreachable(MidrunError):
@@ -376,6 +392,24 @@ class StepNotDone(MidrunError):
 
     def __str__(self) -> str:
         return f"{self.step}: {self.problem}"
+
+
+class ProcessFailed(MidrunError):
+    """The process of a hosted agent ended without an answer.
+
+    `command` is the name of its program, `problem` the exit code or the reason, and `stderr`
+    the end of its error output.
+    """
+
+    code = "process_failed"
+
+    command: str
+    problem: str
+    stderr: str = ""
+
+    def __str__(self) -> str:
+        said = f" Its error output ends with: {self.stderr}" if self.stderr else ""
+        return f"Cannot complete the run: {self.command} {_end(self.problem)}{said}"
 
 
 class JournalCorrupt(MidrunError):

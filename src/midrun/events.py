@@ -110,13 +110,17 @@ class ReplyFinished(EntryEvent, frozen=True, kw_only=True):
 
 
 class ToolStarted(EntryEvent, frozen=True, kw_only=True):
-    """An attempt of a tool call started; `why` is the reason that the agent gave."""
+    """An attempt of a tool call started; `why` is the reason that the agent gave.
+
+    `title` tells people about the call in one line, here and in the events below.
+    """
 
     call: CallId
     tool: str
     args: Json
     attempt: int
     why: str = ""
+    title: str = ""
 
 
 class ToolFinished(EntryEvent, frozen=True, kw_only=True):
@@ -128,6 +132,7 @@ class ToolFinished(EntryEvent, frozen=True, kw_only=True):
     result: Json = None
     error: str = ""
     will_retry: bool = False
+    title: str = ""
 
 
 class CleanupFinished(EntryEvent, frozen=True, kw_only=True):
@@ -138,10 +143,15 @@ class CleanupFinished(EntryEvent, frozen=True, kw_only=True):
     action: CleanupAction
     succeeded: bool
     error: str = ""
+    title: str = ""
 
 
 class AskStarted(EntryEvent, frozen=True, kw_only=True):
-    """The run needs a decision of a person. `tool` and `args` are those of the call."""
+    """The run needs a decision of a person. `tool` and `args` are those of the call.
+
+    `call` is a call of this run. If a child run asks, `tool`, `args` and `title` are those of
+    the child's call.
+    """
 
     ask: AskId
     ask_kind: AskKind
@@ -151,6 +161,7 @@ class AskStarted(EntryEvent, frozen=True, kw_only=True):
     call: CallId
     tool: str
     args: Json
+    title: str = ""
 
 
 class AskFinished(EntryEvent, frozen=True, kw_only=True):

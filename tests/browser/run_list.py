@@ -10,7 +10,7 @@ from tests.browser.stage import Hold, Stage, Use
 
 STATES: Final = [
     "Waiting for you",
-    "Paused at the step cap (1)",
+    "Paused at the turn cap (1)",
     "Paused by ann",
     "Pausing by you",
     "Running",

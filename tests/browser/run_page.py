@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from difflib import unified_diff
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from playwright.async_api import Locator, Page, expect
 
@@ -11,6 +11,8 @@ from midrun.ports.environment import Environment
 from midrun.runs.run import Run
 from tests.browser.harness import Harness, Site, advance_clock, wait_until
 from tests.browser.stage import Stage, Turn, Use
+
+ButtonName: TypeAlias = Literal["pause", "redirect", "ask", "cancel"]
 
 PLAN: Final = Use(
     "plan", items=["Look around", "Write the memo", "Send it"], marks={"1": "running"}
@@ -63,27 +65,36 @@ class RunPage:
         """The badge of the control bar."""
         return self.page.locator("midrun-controls .badge")
 
-    def button(self, name: Literal["pause", "redirect", "cancel"]) -> Locator:
-        """Return one of the three buttons, whatever its label is."""
+    def button(self, name: ButtonName) -> Locator:
+        """Return one of the four buttons, whatever its label is."""
         return self.page.locator(f"midrun-controls #{name}")
 
     def button_named(self, name: str) -> Locator:
         """Return a button by its label."""
         return self.page.get_by_role("button", name=name, exact=True)
 
-    async def press(self, name: Literal["pause", "redirect", "cancel"]) -> None:
-        """Press one of the three buttons once it accepts clicks."""
+    async def press(self, name: ButtonName) -> None:
+        """Press one of the four buttons once it accepts clicks."""
         await advance_clock(self.page, PRESS_DELAY_MS)
         await self.button(name).click()
+
+    async def show_every_entry(self) -> None:
+        """Show the journal in the timeline: every entry with its number, newest first."""
+        await self.page.get_by_role("button", name="Every entry").click()
 
     async def expect_badge(self, word: str) -> None:
         """Wait until the badge contains `word`."""
         await expect(self.badge).to_contain_text(word)
 
     async def type_instruction(self, text: str) -> None:
-        """Open the composer and type `text`."""
+        """Go to the composer and type an instruction."""
         await self.button("redirect").click()
         await self.page.get_by_label("What should happen next?").fill(text)
+
+    async def type_question(self, text: str) -> None:
+        """Go to the composer and type a side question."""
+        await self.button("ask").click()
+        await self.page.get_by_label("What do you want to know?").fill(text)
 
 
 async def open_run_page(

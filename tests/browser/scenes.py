@@ -78,7 +78,7 @@ async def redirecting(harness: Harness, stage: Stage) -> RunPage:
     await ui.run.redirect("Another course", actor="ann")
     await expect(ui.button_named("Withdraw")).to_be_visible()
     await ui.type_instruction("Leave out Ac")
-    await ui.page.get_by_label("Now — stop the current call").check()
+    await expect(ui.button_named("Now")).to_be_visible()
     return ui
 
 
@@ -103,8 +103,7 @@ async def interjecting(harness: Harness, stage: Stage) -> RunPage:
     ui = await open_at_tool(harness, stage, bypass_csp=True)
     await ui.run.say("Which paper?", actor=ACTORS["olga"])
     await expect(ui.button_named("Withdraw")).to_be_visible()
-    await ui.type_instruction("And by wh")
-    await ui.page.get_by_label("Side question").check()
+    await ui.type_question("And by wh")
     return ui
 
 
@@ -144,7 +143,7 @@ async def capped(harness: Harness, stage: Stage) -> RunPage:
     """At its cap."""
     turn: Turn = [PLAN, Use("quick", name="a")]
     ui = await open_run_page(harness, stage, turn, "x", stop=MaxSteps(1), bypass_csp=True)
-    await ui.expect_badge("Paused at the step cap")
+    await ui.expect_badge("Paused at the turn cap")
     return ui
 
 

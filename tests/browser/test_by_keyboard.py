@@ -51,10 +51,10 @@ class Keyboard:
 
         await wait_until(is_there)
 
-    async def tab_to(self, words: str, tag: str = "") -> None:
+    async def tab_to(self, words: str, tag: str = "", *, key: str = "Tab") -> None:
         """Press Tab until this element has the focus; the focus is never lost on the way."""
         for _ in range(MAX_TABS):
-            await self.press("Tab")
+            await self.press(key)
             now = await self.focus()
             assert now.tag != "body", f"lost on the way to {words}"
             assert now.visible, now
@@ -91,16 +91,15 @@ async def pause_and_redirect(keyboard: Keyboard) -> None:
     await keyboard.expect_focus("Redirect")
     await keyboard.press("r")
     await keyboard.expect_focus("What should happen next?")
+    await keyboard.press("Control+a")
     await keyboard.page.keyboard.type("Leave out Acme.")
     await keyboard.press("Enter")
 
 
 async def approve(keyboard: Keyboard) -> None:
     """Go from the bar to the card, and approve."""
-    await keyboard.expect_focus("Redirect")
-    await keyboard.press("Shift+Tab")
-    await keyboard.press("Shift+Tab")
-    await keyboard.expect_focus("Answer…")
+    await keyboard.expect_focus("What should happen next?")
+    await keyboard.tab_to("Answer…", key="Shift+Tab")
     await keyboard.press("Enter")
     await keyboard.expect_focus("Approve")
     await keyboard.press("Enter")
@@ -133,6 +132,7 @@ async def test_a_run_is_started_steered_answered_and_cancelled_by_keys_alone(
     page = await harness.page(await harness.site(stage.play(*turns)))
     keyboard, badge = Keyboard(page), page.locator("midrun-controls .badge")
     await expect(page.get_by_text("No runs yet.")).to_be_visible()
+    await expect(page.get_by_role("button", name="New run")).to_be_visible()  # loaded apart
     await start_run(keyboard)
     await expect(page.locator("midrun-steps")).to_contain_text("Churn")
     await pause_and_redirect(keyboard)

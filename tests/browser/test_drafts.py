@@ -36,7 +36,7 @@ async def test_a_draft_survives_a_session_that_ends(harness: Harness, stage: Sta
     await expect(ui.page.locator("midrun-controls")).to_contain_text("“Leave out Acme.”")
     await ui.page.reload()
     await ui.expect_badge("Running")
-    await expect(box).to_have_count(0)  # it was sent
+    await expect(box).to_have_value("")  # it was sent
 
 
 async def test_an_answer_and_an_edit_survive_a_reload(harness: Harness, stage: Stage) -> None:
@@ -50,10 +50,10 @@ async def test_an_answer_and_an_edit_survive_a_reload(harness: Harness, stage: S
     await answer.fill("the third")
     await ui.page.keyboard.press("Enter")
     await ui.button_named("Edit…").click()
-    arguments = ui.page.get_by_label("Arguments of mail, as JSON")
-    await arguments.fill('{"name": "eve"}')
+    name = ui.page.get_by_label("name", exact=True)
+    await name.fill("eve")
     await ui.page.reload()
-    await expect(arguments).to_have_value('{"name": "eve"}')
+    await expect(name).to_have_value("eve")
     await ui.button_named("Approve this").click()
     await ui.expect_badge("Completed")
     assert stage.completed == ["eve"]

@@ -160,7 +160,7 @@ async def test_keys_belong_to_the_host_until_the_bar_has_the_focus(
         await page.get_by_label("Search").press_sequentially("pcr")
         await page.locator("body").press("p")
         assert (await run.view()).seq == before
-        await page.get_by_role("button", name="Redirect").focus()
+        await page.locator("midrun-controls #redirect").focus()
         await page.keyboard.press("p")
         await run.until("pausing")
 
@@ -174,3 +174,24 @@ async def test_an_embedded_bar_is_accessible(harness: Harness, stage: Stage) -> 
         page = await host.page(harness, f"<h1>Acme</h1>{tag}", PLAIN, bypass_csp=True)
         await expect(page.get_by_role("button", name="Pause")).to_be_visible()
         assert await find_violations(page) == []
+
+
+async def test_an_embedded_bar_answers_too(harness: Harness, stage: Stage) -> None:
+    """A bar that says *Waiting for you* must not be a dead end."""
+    mid = Midrun("memory://", agents=[stage.play(Use("ask", question="Which?"), "Done.")])
+    part = app(mid, token=make_token("me"))
+
+    async def home(_: Request) -> HTMLResponse:
+        token = make_token("me")
+        tag = f'<midrun-controls run="{run.id}" token="{token}"></midrun-controls>'
+        return render_host_page(tag, PLAIN)
+
+    whole = Starlette(routes=[Route("/", home), Mount("/agents", part)])
+    async with mid, serve_app(part, whole=whole) as port:
+        run = await mid.start("actor", "Embedded", actor="me")
+        await run.until("waiting")
+        page = await (await harness.profile()).new_page()
+        await page.goto(f"http://127.0.0.1:{port}/")
+        await page.get_by_label("Answer to: Which?").fill("This one")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("midrun-controls .badge")).to_contain_text("Completed")

@@ -14,11 +14,11 @@ from tests.browser.stage import Stage, Use
 from tests.browser.test_by_keyboard import Keyboard
 from tests.unit.server.conftest import ACTORS
 
-FIRST: Final = "the first of the three"
+FIRST: Final = "the first of the four"
 
 
 PRESSED: Final[tuple[tuple[Scene, tuple[str, ...]], ...]] = (
-    (scenes.redirecting, ("Withdraw", "Discard")),
+    (scenes.redirecting, ("Withdraw", "Now")),
     (scenes.redirecting, ("Apply now",)),
     (scenes.pausing, ("Stop this call now",)),
     (scenes.confirming, ("Keep running",)),
@@ -61,6 +61,8 @@ async def test_on_the_page_of_a_run(
     """The focus goes to the replacement of the button, the title of its panel, or the bar."""
     ui = await scene(harness, stage)
     for name in pressed:
+        # A card that has just moved takes no press.
+        await expect(ui.page.locator("midrun-asks [inert]")).to_have_count(0)
         await press(ui.page, ui.button("pause") if name == FIRST else ui.button_named(name))
 
 

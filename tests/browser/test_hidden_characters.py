@@ -4,7 +4,7 @@ from typing import Final
 
 from playwright.async_api import expect
 
-from midrun.codec.hidden_characters import HIDDEN_RANGES, escape_hidden, show_hidden
+from midrun.text.hidden_characters import HIDDEN_RANGES, escape_hidden, show_hidden
 from tests.browser.harness import Harness
 from tests.browser.run_page import open_run_page
 from tests.browser.stage import Stage, Use
@@ -30,6 +30,9 @@ async def test_an_approval_shows_every_hidden_character(harness: Harness, stage:
         "run => run.shadowRoot.querySelector('midrun-asks').shadowRoot.textContent"
     )
     await ui.button_named("Edit…").click()
+    field = ui.page.get_by_label("name, as JSON")
+    await expect(field).to_have_value('"ACC-\\u202e9876543210"')
+    await ui.button_named("Edit as JSON").click()
     box = ui.page.get_by_label("Arguments of mail, as JSON")
     await expect(box).to_have_value('{\n  "name": "ACC-\\u202e9876543210"\n}')
     await ui.button_named("Approve this").click()
@@ -43,7 +46,7 @@ async def test_words_of_people_and_agents_stay_readable(harness: Harness, stage:
     ui = await open_run_page(harness, stage, f"{said} \u202eevil", task=f"{said} \u202etask")
     await ui.expect_badge("Completed")
     await expect(ui.page.get_by_role("heading", level=1)).to_have_text(f"{said} ⟨U+202E⟩task")
-    await expect(ui.page.locator("midrun-steps")).to_contain_text(f"{said} ⟨U+202E⟩evil")
+    await expect(ui.page.locator("midrun-result")).to_contain_text(f"{said} ⟨U+202E⟩evil")
     await expect(ui.page).to_have_title(f"✓ Completed — {said} ⟨U+202E⟩task")
 
 

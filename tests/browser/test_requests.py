@@ -64,10 +64,10 @@ async def test_the_page_loads_a_run_once_and_then_lives_from_its_feed(
     assert log.take() == {"POST redirect": 1}
     await advance_clock(ui.page, PRESS_DELAY_MS)
     await ui.button("cancel").click()
-    await ui.page.get_by_role("button", name="Cancel").last.click()
+    await ui.button_named("End the run").click()
     stage.open_all_gates()
     await ui.expect_badge("Cancelled by you")
-    await expect(ui.page.locator("midrun-report")).to_contain_text("What happened to the work")
+    await expect(ui.page.locator("midrun-report")).to_contain_text("What was done")
     ended = log.take()
     assert ended.pop("GET report") == 1
     assert set(ended) <= {"POST pause", "POST cancel"}

@@ -1,18 +1,21 @@
 """Asks: approved, edited, declined, answered; and two people who decide at once."""
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from midrun import Agent, Call, ask_human, tool
 from midrun.agents.builtin_tools import PauseHere
 from midrun.core.values import Json
 from tests.browser.harness import Harness, advance_clock, freeze_clock
-from tests.browser.run_page import RunPage, hold_feed, open_run_page
+from tests.browser.run_page import RunPage, hold_feed, match_text, open_run_page
 from tests.browser.stage import HeldModel, Hold, Stage, Turn, Use
 
 pytestmark = pytest.mark.once
 
 CONFLICT = 409
+
+FRESH_MS = 600
+"""A card that has just appeared or moved takes no press for a little less than this."""
 
 LINGER_MS = 31_000
 """For a little less than this one reads what was decided."""
@@ -35,11 +38,28 @@ async def test_a_call_is_approved(harness: Harness, stage: Stage) -> None:
     """The card shows the call; it is made only after the approval."""
     ui = await open_with_asks(harness, stage)
     card = ui.page.locator("midrun-asks .card")
-    await expect(card).to_contain_text('"name": "bo"')
+    await expect(card.locator(".fields")).to_have_text(match_text("name bo"))
+    await expect(card.locator("pre")).to_be_hidden()  # the JSON, behind its toggle
     assert stage.completed == []
     await ui.button_named("Approve").click()
     await ui.expect_badge("Completed")
     assert stage.completed == ["bo"]
+
+
+async def test_an_approval_of_a_child_run_shows_the_arguments_of_its_call(
+    harness: Harness, stage: Stage
+) -> None:
+    """The parent's own call has another tool and other arguments."""
+    aide = stage.play(Use("mail", name="to-eve"), "Sent.", name="aide")
+    parent = Agent(
+        "actor", model=HeldModel(stage, [Use("aide", task="Do")]), tools=[aide.as_tool()]
+    )
+    site = await harness.site(parent, aide)
+    run = await site.start()
+    page = await harness.page(site, f"/runs/{run.id}")
+    card = page.locator("midrun-asks .card")
+    await expect(card).to_contain_text("child run")
+    await expect(card.locator(".subject")).to_contain_text("to-eve")
 
 
 async def test_an_argument_that_is_hidden_is_named_and_keeps_a_call_from_being_approved(
@@ -127,6 +147,7 @@ async def test_a_call_is_approved_with_other_arguments(harness: Harness, stage: 
     """Invalid arguments are refused, and the text stays in the editor."""
     ui = await open_with_asks(harness, stage)
     await ui.button_named("Edit…").click()
+    await ui.button_named("Edit as JSON").click()
     box = ui.page.get_by_label("Arguments of mail, as JSON")
     await box.fill('{"name": "ada"')
     await ui.button_named("Approve this").click()
@@ -137,7 +158,9 @@ async def test_a_call_is_approved_with_other_arguments(harness: Harness, stage: 
     await expect(alert).to_contain_text("recipient: no such argument")
     await expect(alert).not_to_contain_text("Allowed now")
     await expect(alert).not_to_contain_text(str(ui.run.id))
-    await box.fill('{"name": "ada"}')
+    await box.fill('{"name": "bo"}')
+    await ui.button_named("Edit as fields").click()
+    await ui.page.get_by_label("name", exact=True).fill("ada")
     await ui.button_named("Approve this").click()
     await ui.expect_badge("Completed")
     assert stage.completed == ["ada"]
@@ -294,3 +317,111 @@ async def test_a_pause_keeps_the_question_open(harness: Harness, stage: Stage) -
     await ui.press("pause")
     await ui.expect_badge("Completed")
     assert stage.completed == ["bo"]
+
+
+WATCH_CARDS = """() => {
+  const run = document.querySelector("midrun-run").shadowRoot;
+  const asks = run.querySelector("midrun-asks").shadowRoot;
+  globalThis.firstStates = {};
+  new MutationObserver(() => {
+    for (const card of asks.querySelectorAll("[data-ask]")) {
+      firstStates[card.dataset.ask] ??= card.hasAttribute("inert");
+    }
+  }).observe(asks, {childList: true, subtree: true});
+}"""
+
+
+async def test_a_card_that_has_just_appeared_takes_no_press(
+    harness: Harness, stage: Stage
+) -> None:
+    """The press was meant for the card that was there before."""
+    turns = (Use("mail", name="bo"), Use("mail", name="eve"), "All done.")
+    ui = await open_run_page(harness, stage, *turns)
+    first = ui.page.locator("midrun-asks .card").filter(has_text="bo")
+    await expect(first).to_be_visible()
+    await ui.page.evaluate(WATCH_CARDS)
+    await first.get_by_role("button", name="Approve").click()
+    second = ui.page.locator("midrun-asks .card").filter(has_text="eve")
+    await second.get_by_role("button", name="Approve").click()  # waits until it takes clicks
+    await ui.expect_badge("Completed")
+    ask = (await ui.page.evaluate("Object.entries(firstStates)"))[-1]
+    assert ask[1] is True
+    assert stage.completed == ["bo", "eve"]
+
+
+async def test_a_card_that_moves_up_takes_no_press(harness: Harness, stage: Stage) -> None:
+    """The second click of a double click was not meant for the card below."""
+    both: Turn = [Use("mail", name="bo"), Use("mail", name="eve")]
+    ui = await open_run_page(harness, stage, both, "All done.")
+    cards = ui.page.locator("midrun-asks .card")
+    await expect(cards).to_have_count(2)
+    await freeze_clock(ui.page)
+    await cards.filter(has_text="bo").get_by_role("button", name="Approve").click()
+    await expect(cards).to_have_count(1)
+    await expect(cards).to_have_attribute("inert", "")
+    await advance_clock(ui.page, FRESH_MS)
+    await expect(cards).not_to_have_attribute("inert", "")
+
+
+payments: list[tuple[float, str]] = []
+
+
+@tool(approve=True)
+async def pay(amount: float, note: str, order: dict[str, Json]) -> str:
+    """Pay for an order."""
+    payments.append((amount, note))
+    return f"paid for {order}"
+
+
+async def open_payment(harness: Harness, stage: Stage) -> tuple[Page, Locator]:
+    """Open the page of a run that asks whether it may pay; return its card too."""
+    payments.clear()
+    order = {"to": {"bank": {"account": {"iban": "DE00", "owner": "x" * 80 + " Mallory"}}}}
+    use = Use("pay", amount=2.5, note="n" * 58, order=order)
+    agent = Agent("payer", model=HeldModel(stage, [use, "All done."]), tools=[pay])
+    site = await harness.site(agent)
+    run = await site.start("payer")
+    page = await harness.page(site, f"/runs/{run.id}")
+    return page, page.locator("midrun-asks .card")
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"), [("1.05", 1.05), ("0.05", 0.05), ("-0.5", -0.5), ("1e3", 1000.0)]
+)
+async def test_a_number_is_sent_as_it_was_typed(
+    harness: Harness, stage: Stage, typed: str, sent: float
+) -> None:
+    """Key by key: the page does not write into the field meanwhile."""
+    page, card = await open_payment(harness, stage)
+    await card.get_by_role("button", name="Edit…").click()
+    amount = card.get_by_label("amount")
+    await expect(amount).to_have_value("2.5")
+    await amount.press("Control+a")
+    await page.keyboard.type(typed)
+    await expect(amount).to_have_value(typed)
+    await card.get_by_role("button", name="Approve this").click()
+    await expect(page.locator("midrun-controls .badge")).to_contain_text("Completed")
+    assert payments == [(sent, "n" * 58)]
+
+
+async def test_a_text_that_grows_long_keeps_its_field(harness: Harness, stage: Stage) -> None:
+    """Another element would take the focus from the person who types."""
+    page, card = await open_payment(harness, stage)
+    await card.get_by_role("button", name="Edit…").click()
+    note = card.get_by_label("note")
+    await note.press("End")
+    await page.keyboard.type("and more")
+    await expect(note).to_have_value("n" * 58 + "and more")
+    await expect(note).to_be_focused()
+
+
+async def test_an_approver_can_see_all_of_a_deep_argument(
+    harness: Harness, stage: Stage
+) -> None:
+    """What has no room on the card is behind a toggle at its place."""
+    _, card = await open_payment(harness, stage)
+    deep = card.locator(".fields details")
+    await expect(deep.locator("summary")).to_contain_text("…")
+    await expect(deep.locator("pre")).to_be_hidden()
+    await deep.locator("summary").click()
+    await expect(deep.locator("pre")).to_contain_text("Mallory")

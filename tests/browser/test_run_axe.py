@@ -19,10 +19,13 @@ pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 DESK: Final[ViewportSize] = {"width": 1100, "height": 900}
 PHONE: Final[ViewportSize] = {"width": 360, "height": 740}
+WIDE: Final[ViewportSize] = {"width": 1920, "height": 1080}
 
 
 async def check_accessibility(ui: RunPage) -> None:
-    """Check that axe finds no violation: in light, on a phone, and in dark."""
+    """Check that axe finds no violation: in light, wide, on a phone, and in dark."""
+    assert await find_violations(ui.page) == []
+    await ui.page.set_viewport_size(WIDE)
     assert await find_violations(ui.page) == []
     await ui.page.set_viewport_size(PHONE)
     assert await find_violations(ui.page) == []
@@ -51,7 +54,7 @@ async def test_a_lost_connection_is_accessible(harness: Harness, stage: Stage) -
 async def test_on_a_phone_the_bar_leaves_room_to_read(
     harness: Harness, stage: Stage, scene: Scene
 ) -> None:
-    """With all three buttons in sight."""
+    """With all four buttons in sight."""
     ui = await scene(harness, stage)
     await ui.page.set_viewport_size(PHONE)
     await expect(ui.button("pause")).to_be_in_viewport()

@@ -8,7 +8,7 @@ from midrun.server import Tokens, app
 from midrun.stops import MaxSteps
 from tests.browser.harness import Harness, Site, advance_clock, serve_app
 from tests.browser.run_page import PLAN, hold_feed, open_at_tool, open_run_page, release_feed
-from tests.browser.stage import Hold, Stage, Use
+from tests.browser.stage import Hold, Stage, Turn, Use
 from tests.unit.server.conftest import ACTORS, make_token
 
 pytestmark = pytest.mark.once
@@ -93,8 +93,8 @@ async def test_at_a_cap_it_is_raised_and_the_run_goes_on(
     """One button does both: raising alone leaves the run paused, resuming alone is refused."""
     turns = ([PLAN, Use("quick", name="a")], "All done.")
     ui = await open_run_page(harness, stage, *turns, stop=MaxSteps(1))
-    await ui.expect_badge("Paused at the step cap (1)")
-    await expect(ui.button("pause")).to_contain_text("Adds 10 steps, then continues")
+    await ui.expect_badge("Paused at the turn cap (1)")
+    await expect(ui.button("pause")).to_contain_text("Adds 10 turns, then continues")
     await ui.button("pause").click()
     await ui.expect_badge("Completed")
     await expect(ui.page.locator("midrun-caps")).to_contain_text("2 / 11")
@@ -104,16 +104,16 @@ async def test_a_user_may_not_raise_a_cap_and_is_told(harness: Harness, stage: S
     """The button is disabled and names the reason."""
     turns = (Use("quick", name="a"), "All done.")
     ui = await open_run_page(harness, stage, *turns, who="ann", stop=MaxSteps(1))
-    await ui.expect_badge("Paused at the step cap (1)")
+    await ui.expect_badge("Paused at the turn cap (1)")
     await expect(ui.button("pause")).to_have_attribute("aria-disabled", "true")
     await expect(ui.button("pause")).to_contain_text("Only an operator may do this.")
-    await expect(ui.page.get_by_role("button", name="Raise Steps")).to_have_count(0)
+    await expect(ui.page.get_by_role("button", name="Raise Turns")).to_have_count(0)
 
 
 async def test_a_viewer_looks_and_presses_nothing(harness: Harness, stage: Stage) -> None:
     ui = await open_at_tool(harness, stage)
     page = await harness.page(ui.site, ui.path, who="vera")
-    for name in ("pause", "redirect", "cancel"):
+    for name in ("pause", "redirect", "ask", "cancel"):
         button = page.locator(f"midrun-controls #{name}")
         await expect(button).to_have_attribute("aria-disabled", "true")
         await expect(button).to_contain_text("You may only view this run")
@@ -128,13 +128,14 @@ async def test_a_failed_run_is_tried_again_from_its_step(
 ) -> None:
     """Finished work is not repeated."""
     ui = await open_run_page(harness, stage, [PLAN, Use("quick", name="a")])
-    await ui.expect_badge("Failed at step 1 of 3")
-    await expect(ui.page.locator("midrun-steps")).to_contain_text("IndexError")
-    await expect(ui.button("pause")).to_contain_text("Retry step 1 of 3")
+    await ui.expect_badge("Failed at plan 1/3")
+    await expect(ui.page.locator("midrun-result")).to_contain_text("IndexError")
+    await expect(ui.button("pause")).to_contain_text("Retry")
     before = (await ui.run.view()).seq
+    await ui.show_every_entry()
     await ui.button("pause").click()
     await expect(ui.page.locator("midrun-timeline")).to_contain_text(f"#{before + 1}")
-    await ui.expect_badge("Failed at step 1 of 3")
+    await ui.expect_badge("Failed at plan 1/3")
     assert stage.completed == ["a"]
 
 
@@ -170,7 +171,7 @@ async def test_a_queued_run_says_that_no_worker_takes_it(
             await expect(bar.locator(".note")).to_have_text("no worker is available")
             await expect(bar.locator("#cancel")).to_contain_text("Never starts.")
             await bar.locator("#cancel").click()
-            await page.get_by_role("button", name="Cancel", exact=True).click()
+            await page.get_by_role("button", name="End the run").click()
             await expect(bar.locator(".badge")).to_contain_text("Cancelled by you")
             await page.close()
 
@@ -181,13 +182,14 @@ async def test_a_run_that_is_over_can_be_run_again_and_continued(
     ui = await open_run_page(harness, stage, "The memo is written.", "More of it.")
     await ui.expect_badge("Completed")
     await expect(ui.button("pause")).to_have_count(0)
-    await expect(ui.page.locator("midrun-steps")).to_contain_text("The memo is written.")
+    await expect(ui.page.locator("midrun-result")).to_contain_text("The memo is written.")
     await ui.button_named("Continue from here…").click()
     await ui.page.get_by_label("What should happen next?").fill("Make it longer")
     await ui.button_named("Continue with this").click()
     await ui.page.wait_for_url(lambda url: not url.endswith(str(ui.run.id)))
     await expect(ui.page.get_by_role("heading", name="Make it longer")).to_be_visible()
     await expect(ui.page.locator("midrun-steps")).to_contain_text("Write a memo")
+    await expect(ui.page.get_by_role("link", name="continues the run")).to_be_visible()
     await ui.expect_badge("Completed")
     second = ui.page.url
     await ui.button_named("Run again").click()
@@ -213,3 +215,94 @@ async def test_the_clock_ticks_at_work_and_not_while_paused(
     shown = await clock.inner_text()
     await advance_clock(ui.page, 7_200_000)
     await expect(clock).to_have_text(shown)
+
+
+BOXES = """() => {
+  const bar = document.querySelector("midrun-run").shadowRoot.querySelector("midrun-controls");
+  globalThis.boxes = new Set();
+  const updated = bar.updated;
+  bar.updated = function (changed) {
+    updated.call(this, changed);
+    for (const one of bar.shadowRoot.querySelectorAll("button.control, .status, .hint")) {
+      const {x, y, width, height} = one.getBoundingClientRect();
+      boxes.add(`${one.id || one.className}: ${[x, y, width, height].join(" ")}`);
+    }
+  };
+  bar.requestUpdate();
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
+async def test_the_buttons_stay_where_they_are_to_the_pixel(
+    harness: Harness, stage: Stage, width: int
+) -> None:
+    """While text arrives, rows come and go, labels change and the page gets longer."""
+    long = "\n\n".join(f"Paragraph {n} of a long answer." for n in range(40))
+    turns: tuple[Turn, ...] = (
+        ["So. ", Hold("short"), long, Use("mail", name="bo")],
+        Use("slow", name="work"),
+        "Done.",
+    )
+    ui = await open_run_page(harness, stage, *turns)
+    await ui.page.set_viewport_size({"width": width, "height": 800})
+    await stage.start("short").wait()
+    await expect(ui.button("pause")).to_be_in_viewport()
+    await ui.page.evaluate(BOXES)
+    stage.gate("short").set()
+    await ui.expect_badge("Waiting for you")
+    await ui.button_named("Approve").click()
+    await stage.start("work").wait()
+    await ui.run.redirect("Another course", actor="ann")
+    await expect(ui.button_named("Withdraw")).to_be_visible()
+    await ui.button("pause").click()
+    await ui.expect_badge("Pausing by you")
+    await advance_clock(ui.page, LONG_PAUSE_MS)
+    await expect(ui.button_named("Stop this call now")).to_be_visible()
+    stage.gate("work").set()
+    await ui.expect_badge("Paused by you")
+    boxes = await ui.page.evaluate("[...boxes]")
+    assert len(boxes) == 6, boxes  # four buttons, the state, and the consequence
+
+
+async def test_a_finger_hits_every_button_on_a_phone(harness: Harness, stage: Stage) -> None:
+    """At least 44 pixels high."""
+    turns = ([PLAN, Use("ask", question="Which?"), Use("mail", name="bo")], "Done.")
+    ui = await open_run_page(harness, stage, *turns, stop=MaxSteps(9))
+    await ui.page.set_viewport_size({"width": 390, "height": 844})
+    await ui.expect_badge("Waiting for you")
+    small = await ui.page.get_by_role("button").evaluate_all(
+        """all => all.filter((one) => one.getBoundingClientRect().height > 0)
+          .filter((one) => one.getBoundingClientRect().height < 43.5)
+          .map((one) => one.outerHTML)"""
+    )
+    assert small == []
+
+
+async def test_the_consequence_is_that_of_the_button_under_the_pointer(
+    harness: Harness, stage: Stage
+) -> None:
+    """Without a pointer or focus there, that of the first button; keys for the composer."""
+    ui = await open_at_tool(harness, stage)
+    hint = ui.page.locator("midrun-controls .hint")
+    await expect(hint).to_contain_text("Stops after slow.")
+    await ui.button("cancel").hover()
+    await expect(hint).to_contain_text("Stops now")
+    await ui.button("ask").focus()
+    await expect(hint).to_contain_text("then continues where it was")
+    await ui.page.get_by_label("What should happen next?").focus()
+    await expect(hint).to_contain_text("Ctrl+Enter: now")
+    await ui.page.locator("h1").hover()
+    await ui.page.keyboard.press("Escape")
+    await expect(hint).to_contain_text("your instruction")
+
+
+async def test_question_mark_shows_the_keys(harness: Harness, stage: Stage) -> None:
+    """So does the button beside the state."""
+    ui = await open_at_tool(harness, stage)
+    await ui.page.keyboard.press("?")
+    keys = ui.page.get_by_role("region", name="Keys")
+    await expect(keys).to_contain_text("ask a side question")
+    await keys.get_by_role("button", name="Close").click()
+    await expect(keys).to_have_count(0)
+    await ui.page.get_by_role("button", name="Keys").click()
+    await expect(keys).to_be_visible()

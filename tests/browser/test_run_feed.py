@@ -170,6 +170,7 @@ async def test_a_reconnected_page_misses_nothing(harness: Harness, stage: Stage)
     await ui.expect_badge("Running")
     stage.gate("work").set()
     await ui.expect_badge("Completed")
+    await ui.show_every_entry()
     numbers = ui.page.locator("midrun-timeline li > span:nth-child(2)")
     last = (await ui.run.view()).seq
     await expect(numbers).to_have_count(last)
@@ -230,6 +231,7 @@ async def test_a_long_history_is_loaded_when_it_is_wanted(
     assert last > 300
     await ui.page.reload()
     await ui.expect_badge("Completed")
+    await ui.show_every_entry()
     await expect(rows).to_have_count(300)
     await ui.button_named("Load earlier").click()
     await expect(rows).to_have_count(last)

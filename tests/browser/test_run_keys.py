@@ -6,11 +6,12 @@ from playwright.async_api import expect
 from tests.browser.harness import Harness, discard_profile
 from tests.browser.run_page import open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage
+from tests.unit.server.conftest import ACTORS
 
 pytestmark = pytest.mark.once
 
 
-async def test_p_r_and_c_are_the_three_buttons(harness: Harness, stage: Stage) -> None:
+async def test_p_r_a_and_c_are_the_four_buttons(harness: Harness, stage: Stage) -> None:
     """On our own page with the focus anywhere; typed text never controls the run."""
     ui = await open_at_tool(harness, stage)
     await ui.page.keyboard.press("r")
@@ -20,9 +21,49 @@ async def test_p_r_and_c_are_the_three_buttons(harness: Harness, stage: Stage) -
     await expect(box).to_have_value("pcr")
     await ui.page.keyboard.press("Escape")
     assert (await ui.run.view()).phase == "running"
+    await ui.page.keyboard.press("a")
+    await expect(ui.page.get_by_label("What do you want to know?")).to_be_focused()
+    await ui.page.keyboard.press("Escape")
     await ui.page.keyboard.press("p")
     await ui.expect_badge("Pausing by you")
     assert not (await ui.run.view()).pending
+
+
+async def test_typing_goes_on_after_a_text_was_sent(harness: Harness, stage: Stage) -> None:
+    """The letters stay text: none of them pauses the run or opens the cancel sheet."""
+    ui = await open_at_tool(harness, stage)
+    await ui.type_instruction("Leave out Acme.")
+    await ui.page.keyboard.press("Enter")
+    await expect(ui.button_named("Withdraw")).to_be_visible()
+    await ui.page.keyboard.type("can you check")
+    box = ui.page.get_by_label("What should happen next?")
+    await expect(box).to_have_value("can you check")
+    await box.press("Enter")
+    await expect(ui.button_named("Withdraw")).to_have_count(2)
+    await ui.page.keyboard.type("the price")
+    await expect(box).to_have_value("the price")
+    await ui.button_named("Now").click()
+    await expect(box).to_be_focused()
+    await expect(ui.page.locator("midrun-cancel-sheet")).to_have_count(0)
+
+
+async def test_a_halt_in_mid_typing_makes_no_letter_a_shortcut(
+    harness: Harness, stage: Stage
+) -> None:
+    """The field keeps the focus and the text, and takes no more."""
+    ui = await open_at_tool(harness, stage)
+    await ui.button("redirect").click()
+    await ui.page.keyboard.type("can you ")
+    scope, olga = f"run:{ui.run.id}", ACTORS["olga"]
+    await ui.site.mid.halt("The far end is on fire", scope=scope, actor=olga)
+    await ui.expect_badge("Halted by you")
+    box = ui.page.get_by_label("What should happen next?")
+    await expect(box).not_to_be_editable()
+    await ui.page.keyboard.type("check")
+    await expect(box).to_be_focused()
+    await expect(box).to_have_value("can you ")
+    await expect(ui.page.locator("midrun-cancel-sheet")).to_have_count(0)
+    await ui.site.mid.lift(scope=scope, actor=olga)
 
 
 async def test_escape_never_stops_a_run(harness: Harness, stage: Stage) -> None:
@@ -82,12 +123,12 @@ async def test_buttons_declare_their_key_and_their_expanded_state(
     """For screen readers."""
     ui = await open_at_tool(harness, stage)
     await expect(ui.button("pause")).to_have_attribute("aria-keyshortcuts", "P")
-    await expect(ui.button("redirect")).to_have_attribute("aria-expanded", "false")
-    await ui.button("redirect").click()
-    await expect(ui.button("redirect")).to_have_attribute("aria-expanded", "true")
+    await expect(ui.button("cancel")).to_have_attribute("aria-expanded", "false")
     await expect(ui.button("pause")).to_have_accessible_name(
         "Pause Stops after slow. Everything is kept; nothing is spent meanwhile."
     )
+    await ui.button("cancel").click()
+    await expect(ui.button("cancel")).to_have_attribute("aria-expanded", "true")
 
 
 async def test_global_shortcuts_can_be_switched_off(harness: Harness, stage: Stage) -> None:

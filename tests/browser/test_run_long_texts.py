@@ -65,7 +65,7 @@ async def test_words_run_as_their_script_does_and_nothing_is_cut_off_sideways(
         ui.page.get_by_role("heading", level=1),
         steps.locator(".title").first,
         steps.locator("p.text").first,
-        ui.page.locator("midrun-asks .question"),
+        ui.page.locator("midrun-asks .question p.text"),
     ):
         await expect(words).to_contain_text(MEMO)
         assert await words.evaluate(STARTS, MEMO) == "right"

@@ -61,7 +61,7 @@ class Scene:
         assert (await self._stdout.receive_until(b"\n", 1000)).decode() == line
 
     async def press(self, name: str) -> None:
-        """Press one of the three buttons once it accepts clicks."""
+        """Press one of the four buttons once it accepts clicks."""
         await advance_clock(self.page, PRESS_DELAY_MS)
         await self.bar.locator(f"#{name}").click()
 
@@ -136,7 +136,7 @@ async def test_killed_while_running(scene: Scene) -> None:
     assert await find_violations(scene.page) == []
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Check one call")
-        await expect(scene.bar).to_contain_text("Did post go through?")
+        await expect(scene.bar).to_contain_text("Did Post: text “hello” go through?")
         assert await find_violations(scene.page) == []
         await scene.check_page_again()
         await scene.bar.get_by_role("button", name="It did", exact=True).click()
@@ -188,5 +188,5 @@ async def test_killed_while_cancelling(scene: Scene) -> None:
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Cancelled by you")
     report = scene.page.locator("midrun-report")
-    await expect(report).to_contain_text('draft {"text":"hello"}')
+    await expect(report).to_contain_text("Draft: text “hello”")
     await scene.check_bar()

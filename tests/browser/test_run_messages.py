@@ -1,7 +1,8 @@
 """Redirects and side questions from the page: sent, pending, applied, withdrawn, returned."""
 
+import anyio
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from tests.browser.harness import Harness
 from tests.browser.run_page import PLAN, hold_feed, open_at_tool, open_run_page
@@ -20,8 +21,8 @@ async def test_a_redirect_waits_for_its_step_and_then_shows_the_change(
     await ui.type_instruction(TEXT)
     await ui.page.keyboard.press("Enter")
     bar = ui.page.locator("midrun-controls")
-    await expect(bar).to_contain_text(f"Redirect by you waits for the next step: “{TEXT}”")
-    await expect(ui.button("redirect")).to_be_focused()
+    await expect(bar).to_contain_text(f"Redirect by you waits for the next turn: “{TEXT}”")
+    await expect(ui.page.get_by_label("What should happen next?")).to_be_focused()
     assert stage.completed == []
     stage.gate("work").set()
     await ui.expect_badge("Completed")
@@ -35,7 +36,7 @@ async def test_a_redirect_can_be_taken_back(harness: Harness, stage: Stage) -> N
     """Before it is applied."""
     ui = await open_at_tool(harness, stage)
     await ui.type_instruction(TEXT)
-    await ui.button_named("Redirect").last.click()
+    await ui.button_named("Redirect").click()
     await ui.button_named("Withdraw").click()
     await expect(ui.button_named("Withdraw")).to_have_count(0)
     stage.gate("work").set()
@@ -61,11 +62,15 @@ async def test_a_redirect_that_waits_can_be_hurried(harness: Harness, stage: Sta
     await ui.expect_badge("Completed")
 
 
-async def test_now_stops_the_current_call(harness: Harness, stage: Stage) -> None:
+@pytest.mark.parametrize("how", ["click", "keys"])
+async def test_now_stops_the_current_call(harness: Harness, stage: Stage, how: str) -> None:
+    """With the button, or with Ctrl+Enter."""
     ui = await open_at_tool(harness, stage)
     await ui.type_instruction(TEXT)
-    await ui.page.get_by_label("Now — stop the current call").check()
-    await ui.button_named("Redirect").last.click()
+    if how == "keys":
+        await ui.page.keyboard.press("Control+Enter")
+    else:
+        await ui.button_named("Now").click()
     await ui.expect_badge("Completed")
     assert (stage.stopped, stage.completed) == (["work"], [])
 
@@ -79,10 +84,8 @@ async def test_a_side_question_holds_the_topic_and_returns_to_it(
         harness, stage, [PLAN, Use("slow", name="work")], answer, "Going on."
     )
     await stage.start("work").wait()
-    await ui.type_instruction("What was that paper?")
-    await ui.page.get_by_label("Side question").check()
-    await expect(ui.page.get_by_label("Now — stop")).to_have_count(0)
-    await expect(ui.page.get_by_label("What do you want to know?")).to_be_visible()
+    await ui.type_question("What was that paper?")
+    await expect(ui.button_named("Now")).to_have_count(0)
     await ui.button_named("Ask").click()
     await expect(ui.page.locator("midrun-controls")).to_contain_text("Hold on — finishing")
     stage.gate("work").set()
@@ -91,9 +94,9 @@ async def test_a_side_question_holds_the_topic_and_returns_to_it(
     frames = ui.page.locator("midrun-frames")
     await expect(frames).to_contain_text("Held topics (1 of 4)")
     await expect(frames).to_contain_text("Write a memo")
-    await expect(frames).to_contain_text("held at step 1 of 3")
+    await expect(frames).to_contain_text("held at plan 1/3")
     top = ui.page.locator("midrun-controls .status")
-    await expect(top).to_contain_text("held at step 1 of 3")  # the side question has no plan
+    await expect(top).to_contain_text("held at plan 1/3")  # the side question has no plan
     item = ui.page.locator("midrun-steps ol > li").first
     await expect(item.locator(".style").first).to_have_text("Held")
     stage.gate("aside").set()
@@ -129,7 +132,7 @@ async def test_a_paused_run_resumes_with_the_written_text(
     await ui.button("pause").click()
     await ui.expect_badge("Paused by you")
     await ui.type_instruction(TEXT)
-    await expect(ui.page.get_by_label("Now — stop")).to_have_count(0)
+    await expect(ui.button_named("Now")).to_have_count(0)
     await ui.button_named("Resume with this").click()
     await stage.start("new").wait()
     await expect(ui.page.locator("midrun-controls .diff")).to_contain_text(TEXT)
@@ -188,12 +191,12 @@ async def test_a_draft_survives_news_and_a_reload(harness: Harness, stage: Stage
     await expect(box).to_be_focused()
     await ui.page.reload()
     await ui.expect_badge("Pausing by ann")
-    await ui.button("redirect").click()
     await expect(box).to_have_value("Half a thou")
-    await ui.page.keyboard.press("Escape")
-    await expect(box).to_have_count(0)
     await ui.button("redirect").click()
-    await expect(box).to_have_value("")
+    await expect(box).to_be_focused()
+    await ui.page.keyboard.press("Escape")  # leaves the field, and keeps the text
+    await expect(ui.button("redirect")).to_be_focused()
+    await expect(box).to_have_value("Half a thou")
     assert (await ui.run.view()).phase == "pausing"
 
 
@@ -227,3 +230,42 @@ async def test_words_that_came_too_late_come_back(harness: Harness, stage: Stage
     await ui.button_named("Start a follow-up run").last.click()
     await ui.page.wait_for_url(lambda url: not url.endswith(str(ui.run.id)))
     await expect(ui.page.get_by_role("heading", level=1)).to_have_text(TEXT)
+
+
+async def test_what_is_typed_while_a_text_is_sent_stays(harness: Harness, stage: Stage) -> None:
+    """Only the text that was sent leaves the field."""
+    ui = await open_at_tool(harness, stage)
+    sending, reply = anyio.Event(), anyio.Event()
+
+    async def hold(route: Route) -> None:
+        sending.set()
+        await reply.wait()
+        await route.continue_()
+
+    await ui.page.route("**/redirect", hold)
+    await ui.type_instruction(TEXT)
+    await ui.page.keyboard.press("Enter")
+    await sending.wait()
+    await ui.page.keyboard.type("Also")
+    reply.set()
+    await expect(ui.button_named("Withdraw")).to_be_visible()
+    await expect(ui.page.get_by_label("What should happen next?")).to_have_value("Also")
+
+
+async def test_a_side_question_never_becomes_an_instruction_by_itself(
+    harness: Harness, stage: Stage
+) -> None:
+    """The run may end just before Enter: the text is kept, and no run is started."""
+    ui = await open_at_tool(harness, stage)
+    await ui.type_question("Which paper?")
+    stage.gate("work").set()
+    await ui.expect_badge("Completed")
+    await ui.page.keyboard.press("Enter")
+    alert = ui.page.locator("midrun-composer").get_by_role("alert")
+    await expect(alert).to_contain_text("the run takes no side questions now")
+    box = ui.page.locator("midrun-composer").get_by_role("textbox")
+    await expect(box).to_have_value("Which paper?")
+    await ui.button_named("Side question; press to write an instruction").click()
+    await expect(box).to_have_accessible_name("What should happen next?")
+    await expect(box).to_have_value("Which paper?")
+    assert ui.page.url.endswith(ui.path)

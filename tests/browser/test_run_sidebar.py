@@ -1,10 +1,16 @@
 """The sidebar of the run page: caps, effects, takeover, thread; and the timeline."""
 
-import pytest
-from playwright.async_api import expect
+import itertools
+import re
 
+import pytest
+from playwright.async_api import Route, expect
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.models.test import TestModel
+
+from midrun import host
 from midrun.stops import MaxCost, MaxSteps
-from tests.browser.harness import Harness
+from tests.browser.harness import Harness, wait_until
 from tests.browser.run_page import PLAN, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Use
 from tests.unit.server.conftest import ACTORS
@@ -19,7 +25,7 @@ async def test_an_operator_raises_a_cap_in_place(harness: Harness, stage: Stage)
     await expect(caps).to_contain_text("1 / 1")
     await expect(caps).to_contain_text("100 % used")
     await expect(caps.get_by_role("meter")).to_have_count(2)
-    await ui.page.get_by_role("button", name="Raise Steps to 11").click()
+    await ui.page.get_by_role("button", name="Raise Turns to 11").click()
     await expect(caps).to_contain_text("1 / 11")
     await expect(caps).not_to_contain_text("% used")
 
@@ -54,7 +60,7 @@ async def test_an_ended_run_lists_its_kept_and_released_effects(
     await expect(effects.nth(1)).to_contain_text("released")
     await expect(effects.nth(1)).not_to_contain_text("when the run ends")
     report = ui.page.locator("midrun-report")
-    await expect(report).to_contain_text('Released: lock {"name":"table"}')
+    await expect(report).to_contain_text("Released: Lock: name “table”")
     await expect(report).not_to_contain_text("calls were made after")
 
 
@@ -68,17 +74,17 @@ async def test_the_timeline_names_tools_as_soon_as_they_start(
     await expect(rows).to_have_count(1)
     stage.gate("mid").set()
     await expect(rows).to_have_count(2)
-    await expect(rows.first).to_contain_text("the agent called slow")
+    await expect(rows.last).to_contain_text("the agent called")
+    await expect(rows.last).to_contain_text(re.compile("slow", re.IGNORECASE))
 
 
 async def test_the_timeline_is_filtered(harness: Harness, stage: Stage) -> None:
     """Newest first, in the words of the feed; the viewer is "you"."""
     ui = await open_at_tool(harness, stage)
+    await ui.show_every_entry()
     await ui.button("pause").click()
     rows = ui.page.locator("midrun-timeline li:has(span)")
-    await expect(rows.first.locator(".event")).to_have_text(
-        "you asked the run to pause at its next step"
-    )
+    await expect(rows.first.locator(".event")).to_have_text("you asked the run to pause")
     await expect(rows.first).to_have_attribute("data-type", "run.pausing")
     await ui.page.locator("midrun-timeline").get_by_role("button", name="Control").click()
     await expect(rows).to_have_count(2)
@@ -123,3 +129,86 @@ async def test_the_other_runs_of_a_conversation_are_linked(
     await page.get_by_role("link", name="The first question").click()
     await page.wait_for_url(f"**/runs/{first.id}")
     await expect(page.get_by_role("heading", level=1)).to_have_text("The first question")
+
+
+async def test_a_conversation_is_read_and_continued(harness: Harness, stage: Stage) -> None:
+    """The question of this run is between the earlier answer and its own; a reply goes on."""
+    site = await harness.site(stage.play("Once.", "Twice.", "Thrice."))
+    olga = ACTORS["olga"]
+    first = await site.mid.start("actor", "The first question", thread="t1", actor=olga)
+    await first.until("completed")
+    second = await site.mid.start("actor", "The second question", thread="t1", actor=olga)
+    await second.until("completed")
+    page = await harness.page(site, f"/runs/{second.id}")
+    turns = page.locator("midrun-steps .turn")
+    await expect(turns).to_contain_text(["The first question", "Once.", "The second question"])
+    await page.get_by_label("Reply").fill("The third question")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(lambda url: not url.endswith(str(second.id)))
+    await expect(page.get_by_role("heading", level=1)).to_have_text("The third question")
+    await expect(page.locator("midrun-thread li")).to_have_count(3)
+
+
+async def test_a_reply_that_is_sent_twice_starts_one_run(
+    harness: Harness, stage: Stage
+) -> None:
+    """A second Enter comes before the first one is answered."""
+    site = await harness.site(stage.play("Once.", "Twice."))
+    first = await site.mid.start("actor", "The question", thread="t1", actor=ACTORS["olga"])
+    await first.until("completed")
+    page = await harness.page(site, f"/runs/{first.id}")
+    starts: list[Route] = []
+
+    def hold(route: Route) -> None:
+        starts.append(route)
+
+    await page.route("**/v1/runs", hold)
+    await page.get_by_label("Reply").fill("The second question")
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Enter")
+    await page.evaluate("fetch('/v1/runs').catch(() => null), 0")  # it comes after both
+
+    async def has_come() -> bool:
+        return any(route.request.method == "GET" for route in starts)
+
+    await wait_until(has_come)
+    assert [route.request.method for route in starts] == ["POST", "GET"]
+    await starts[1].fulfill(body="")
+    await starts[0].continue_()
+    await page.wait_for_url(lambda url: not url.endswith(str(first.id)))
+
+
+async def test_the_timeline_is_grouped_by_turn_and_repeats_nothing(
+    harness: Harness, stage: Stage
+) -> None:
+    """In reading order; entries that say the same are one row."""
+    ui = await open_run_page(
+        harness, stage, Use("quick", name="a"), Use("quick", name="b"), "Done."
+    )
+    await ui.expect_badge("Completed")
+    groups = ui.page.locator("midrun-timeline li.group")
+    await expect(groups).to_have_count(4)
+    await expect(groups.first).to_contain_text("Start")
+    texts = await ui.page.locator("midrun-timeline .group li .event").all_inner_texts()
+    assert texts
+    assert all(one != other for one, other in itertools.pairwise(texts))
+
+
+async def test_a_hosted_agent_names_its_framework_and_its_undeclared_tools(
+    harness: Harness,
+) -> None:
+    """With a link to the guides, which tell how tools are declared."""
+    agent = PydanticAgent(TestModel(), name="clerk")
+
+    @agent.tool_plain
+    def look_up(word: str) -> str:
+        return f"{word}: found"
+
+    site = await harness.site(host(agent))
+    run = await site.start("clerk", "Look it up")
+    await run.until("completed")
+    page = await harness.page(site, f"/runs/{run.id}")
+    facts = page.locator("midrun-run .facts")
+    await expect(facts).to_contain_text("hosted from pydantic-ai")
+    link = facts.get_by_role("link", name="1 tool undeclared: no undo, never repeated")
+    await expect(link).to_have_attribute("href", re.compile("docs/guides$"))

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.harness import Harness
-from tests.browser.run_page import PLAN, open_run_page
+from tests.browser.run_page import PLAN, match_text, open_run_page
 from tests.browser.stage import Hold, Stage, Turn, Use
 
 pytestmark = pytest.mark.once
@@ -48,9 +48,10 @@ async def test_a_folded_call_unfolds_to_its_reason_arguments_and_result(
     call = ui.page.locator("midrun-steps .call")
     await expect(call).to_contain_text("Done")
     await expect(call.get_by_text("memo done")).to_be_hidden()
-    await call.locator("summary").click()
+    await call.locator("summary").first.click()
     await expect(call.get_by_text("memo done")).to_be_visible()
-    await expect(call.locator("dl")).to_contain_text('"name": "memo"')
+    await expect(call.locator(".fields")).to_have_text(match_text("name memo"))
+    await expect(call.locator("pre").first).to_be_hidden()  # the JSON, behind its toggle
 
 
 async def test_each_item_of_the_plan_says_where_it_stands(
@@ -86,14 +87,14 @@ async def test_a_dropped_plan_item_is_counted_nowhere(harness: Harness, stage: S
         ["1. Look around", "Count votes", "2. Write the memo", "3. Send it"]
     )
     bar = ui.page.locator("midrun-controls .status")
-    await expect(bar).to_contain_text("step 2 of 3")
+    await expect(bar).to_contain_text("plan 2/3")
     await expect(ui.page.locator("midrun-timeline")).to_contain_text("Look around (done)")
     await stage.start("work").wait()
     await ui.button("pause").click()
     await ui.expect_badge("Pausing by you")
     stage.gate("work").set()
     await ui.expect_badge("Paused by you")
-    await expect(bar).to_contain_text("1 of 3 done")
+    await expect(bar).to_contain_text("plan 1/3 done")
 
 
 async def test_the_bar_counts_as_the_rows_do_after_an_item_failed(
@@ -104,7 +105,7 @@ async def test_the_bar_counts_as_the_rows_do_after_an_item_failed(
     marks = {"1": "failed", "2": "dropped", "3": "running"}
     turn: Turn = [Use("plan", items=items, marks=marks), Use("slow", name="work")]
     ui = await open_run_page(harness, stage, turn, "Done.")
-    await expect(ui.page.locator("midrun-controls")).to_contain_text("step 2 of 3")
+    await expect(ui.page.locator("midrun-controls")).to_contain_text("plan 2/3")
     rows = ui.page.locator("midrun-steps li")
     await expect(rows).to_have_text(
         [
@@ -114,3 +115,38 @@ async def test_the_bar_counts_as_the_rows_do_after_an_item_failed(
             re.compile(r"Queued\s+3\. Write it up"),
         ]
     )
+
+
+async def test_on_a_wide_screen_the_plan_is_a_rail_that_leads_to_its_items(
+    harness: Harness, stage: Stage
+) -> None:
+    """The transcript then leaves out the items that have not begun."""
+    long = "\n\n".join(f"Paragraph {n}." for n in range(60))
+    turn: Turn = [long, PLAN, Use("slow", name="work")]
+    ui = await open_run_page(harness, stage, turn, "Done.")
+    await stage.start("work").wait()
+    rail = ui.page.get_by_role("navigation", name="Plan")
+    await expect(rail).to_be_hidden()
+    await ui.page.set_viewport_size({"width": 1280, "height": 800})
+    await expect(rail.get_by_role("button")).to_have_count(3)
+    queued = ui.page.locator("midrun-steps [data-item='3']")
+    await expect(queued).to_be_hidden()
+    item = ui.page.locator("midrun-steps [data-item='1'] > details > summary")
+    await ui.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await expect(item).not_to_be_in_viewport()
+    await rail.get_by_role("button", name="Look around").click()
+    await expect(item).to_be_in_viewport()
+
+
+async def test_a_structured_result_is_shown_as_fields(harness: Harness, stage: Stage) -> None:
+    """Its JSON is behind a toggle."""
+    output = '{"title": "Churn", "accounts": [{"name": "Acme", "left": true}], "cut": 0.5}'
+    ui = await open_run_page(harness, stage, output)
+    await ui.expect_badge("Completed")
+    result = ui.page.get_by_role("region", name="Result")
+    await expect(result.locator("dt")).to_have_text(
+        ["title", "accounts", "name", "left", "cut"]
+    )
+    await expect(result.locator("pre")).to_be_hidden()
+    await result.get_by_text("JSON").click()
+    await expect(result.locator("pre")).to_contain_text('"name": "Acme"')

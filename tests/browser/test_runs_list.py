@@ -1,9 +1,12 @@
 """The list of runs in a real browser: content, order and buttons."""
 
+import re
+
 import pytest
 from playwright.async_api import expect
 
 from midrun import Agent
+from midrun.models import ScriptedModel
 from midrun.text.status import WORKER_LOST_WORD
 from tests.browser.harness import (
     Harness,
@@ -70,7 +73,7 @@ async def test_the_step_is_that_of_the_held_topic_during_a_side_question(
     run = await site.start(task="Write a memo")
     await stage.start("work").wait()
     page = await harness.page(site)
-    step = row(page, "Write a memo").locator("[data-label=Step]")
+    step = row(page, "Write a memo").locator("[data-label=Plan]")
     await expect(step).to_have_text("1/3")
     await run.say("Which paper?", actor="olga")
     stage.gate("work").set()
@@ -278,3 +281,29 @@ async def test_the_list_is_accessible(harness: Harness, stage: Stage, width: int
             await page.emulate_media(color_scheme="light")
     wide = await page.evaluate("document.documentElement.scrollWidth")
     assert wide <= width
+
+
+async def test_a_row_tells_when_it_started_how_long_it_worked_and_of_which_agent(
+    harness: Harness, stage: Stage
+) -> None:
+    """An unknown price is no price; a child is below its parent; one agent can be chosen."""
+    kid = Agent("kid", model=ScriptedModel(["Helped."]))
+    calls_kid = ScriptedModel([Use("kid", task="Help."), "Done."])
+    parent = Agent("parent", model=calls_kid, tools=[kid.as_tool()])
+    site = await harness.site(kid, parent, stage.play("Hello.", name="priced"))
+    await (await site.start("parent", "Family task")).until("completed")
+    await (await site.start("priced", "Cheap task")).until("completed")
+    page = await harness.page(site)
+    await expect(page.locator("tbody tr")).to_have_count(3)
+    family = row(page, "Family task")
+    await expect(family.locator("[data-label=Started]")).to_have_text(
+        re.compile("ago|just now")
+    )
+    await expect(family.locator("[data-label='At work']")).to_have_text(re.compile(r"\d+ s"))
+    await expect(family.locator("[data-label=Cost]")).to_have_text("\u2013")
+    await expect(row(page, "Cheap task").locator("[data-label=Cost]")).to_have_text("$0.01")
+    await expect(page.locator("tr.child .task a")).to_have_text("Help.")
+    tasks = await page.locator("tbody .task a").all_inner_texts()
+    assert tasks.index("Help.") == tasks.index("Family task") + 1
+    await page.get_by_role("combobox", name="Agent").select_option("priced")
+    await expect(page.locator("tbody .task a")).to_have_text(["Cheap task"])

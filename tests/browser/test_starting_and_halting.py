@@ -48,7 +48,7 @@ async def test_an_operator_sets_caps_and_sees_the_condition_that_they_replace(
     await page.get_by_role("button", name="New run").click()
     await page.get_by_text("Caps", exact=True).click()
     await expect(page.get_by_text("40")).to_be_visible()
-    await page.get_by_label("Steps").fill("1")
+    await page.get_by_label("Turns").fill("1")
     await page.get_by_label("Cost, in dollars").fill("2.5")
     await page.get_by_label("What should it do?").fill("Count the invoices")
     await page.get_by_role("button", name="Start").click()

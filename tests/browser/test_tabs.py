@@ -53,7 +53,9 @@ async def test_a_tab_without_a_slot_misses_nothing(harness: Harness, stage: Stag
     view = await run.until("completed")
     for tab in tabs:
         await expect(tab.locator("midrun-controls .badge")).to_contain_text("Completed")
-        rows = tab.locator("midrun-timeline li")
+        timeline = tab.locator("midrun-timeline")
+        await timeline.evaluate("timeline => { timeline.isRaw = true; }")
+        rows = timeline.locator("li")
         await expect(rows).to_have_count(view.seq)
 
 

@@ -84,7 +84,8 @@ async def test_text_of_the_agent_and_its_tools_is_shown_as_written(
     page = await harness.page(site, f"/runs/{run.id}")
     await expect(page.get_by_text("task").first).to_be_visible()
     for place in ("task", "item", "question"):
-        await expect(page.get_by_text(f'{place} "><img src=/x').first).to_be_visible()
+        shown = page.get_by_text(f'{place} "><img src=/x').filter(visible=True)
+        await expect(shown.first).to_be_visible()
     await check_harmless(page, shown="question " + SPELL[:60])
     await run.answer(attack_text("answer"), actor="olga")
     await stage.start("end").wait()

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from midrun import errors
+from tools import host_table
 from tools.draw_phases import picture
 from tools.draw_table import PAGE, PICTURE
 from tools.draw_table import page as drawn
@@ -18,6 +19,22 @@ def test_the_page_of_phases_is_generated_from_the_current_table() -> None:
 
 def test_the_types_of_the_page_are_generated_from_the_current_openapi_document() -> None:
     assert PAGE_TYPES.read_text() == generate(), "run `make docs`"
+
+
+def test_the_table_of_hosts_has_every_host_and_every_promise() -> None:
+    """CI runs the suites. A cell is "yes", or has the reason why the test is skipped."""
+    text = host_table.PAGE.read_text()
+    results = host_table.read_results(text)
+    hosts = host_table.find_hosts()
+    problem = "run `python -m tools.host_table`"
+    assert text == host_table.make_page(hosts, results), problem
+    skipped = {
+        (promise, host_table.get_heading(host))
+        for host in hosts
+        for name, promise in host_table.list_promises().items()
+        if any(mark.name == "skip" for mark in getattr(getattr(host, name), "pytestmark", ()))
+    }
+    assert {cell for cell, result in results.items() if result != "yes"} == skipped, problem
 
 
 def test_every_error_has_a_heading_on_its_page() -> None:

@@ -27,7 +27,7 @@ async def test_the_quick_start_pauses_resumes_and_cancels_with_undo(tmp_path: Pa
     out = await run_example(tmp_path, "quickstart.py")
     assert out.startswith("pausing\npaused\n# Compare the three vendors\n")
     undone, stopped = out.index("## Undone"), out.index("## Stopped midway")
-    assert undone < out.index("`write_draft`") < stopped < out.index("`send_mail`")
+    assert undone < out.index("Write draft:") < stopped < out.index("Send mail:")
     assert "drafts: {}, mails: []" in out
     assert out.endswith("entries, clean\n")
     left = [file.name async for file in anyio.Path(tmp_path).iterdir()]
@@ -84,6 +84,54 @@ async def test_a_langchain_agent_is_approved_and_redirected(tmp_path: Path) -> N
     ]
 
 
+async def test_a_strands_agent_is_approved_and_redirected(tmp_path: Path) -> None:
+    """The agent is the one of the quick start of Strands Agents, unchanged."""
+    out = await run_example(tmp_path, "hosts/strands_agent.py")
+    assert out.splitlines() == [
+        "waiting: {'letter': 'R', 'word': 'strawberry'}",
+        "paused: cap",
+        "waiting: {'letter': 'R', 'word': 'raspberry'}",
+        "completed: 3 in raspberry",
+    ]
+
+
+async def test_an_adk_agent_is_approved_and_redirected(tmp_path: Path) -> None:
+    """The agent is the one of the quick start of Google ADK, unchanged."""
+    out = await run_example(tmp_path, "hosts/adk_agent.py")
+    assert out.splitlines() == [
+        "waiting: {'city': 'Paris'}",
+        "paused: cap",
+        "waiting: {'city': 'Rome'}",
+        "completed: The weather in Rome is sunny.",
+    ]
+
+
+async def test_tutors_of_the_openai_agents_sdk_hand_off_and_are_approved(
+    tmp_path: Path,
+) -> None:
+    """The agents are those of the quick start of the SDK; one tool is added."""
+    out = await run_example(tmp_path, "hosts/openai_agents_tutors.py")
+    assert out.splitlines() == [
+        "waiting: enter_grade {'points': 10}, grades: []",
+        "cap reached, grades: [10]",
+        "completed: 2 + 2 is 4: correct.",
+        "waiting: enter_grade {'points': 10}, grades: [10]",
+        "cap reached, grades: [10, 10]",
+        "cancelled, grades: [10]",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.once
+async def test_a_claude_agent_in_a_process_is_approved(tmp_path: Path) -> None:
+    """The Claude Agent SDK and its CLI are unmodified; only the provider is scripted."""
+    out = await run_example(tmp_path, "hosts/claude_agent.py")
+    assert out.splitlines() == [
+        "waiting: charge {'customer': 42}, charged: []",
+        "completed: Customer 42 is charged. charged: [42]",
+    ]
+
+
 async def test_the_research_stops_searching_when_told_to_sum_up(tmp_path: Path) -> None:
     """The model gets the instruction with its next call, and keeps the results so far."""
     *notes, paused, summary, since = (await run_example(tmp_path, "research.py")).splitlines()
@@ -99,12 +147,12 @@ async def test_a_side_question_is_answered_and_the_synthesis_continues(tmp_path:
     assert (await run_example(tmp_path, "literature.py")).splitlines() == [
         "runtime: Hold on — finishing *Read them* first",
         (
-            "journal: the agent put “Literature synthesis” aside at plan step 2 of 4"
+            "journal: the agent put “Literature synthesis” aside at plan 2/4"
             " to answer the user's “What was that paper from Tuesday?”"
         ),
-        "journal: the run said “Back to Literature synthesis — step 2 of 4”",
+        "journal: the run said “Back to Literature synthesis — plan 2/4”",
         "agent: The four papers agree: sleep helps.",
-        "step 3 of 4",
+        "plan 3/4",
     ]
 
 

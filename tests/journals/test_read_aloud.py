@@ -105,7 +105,9 @@ def test_a_stored_journal_has_the_reviewed_text(path: Path) -> None:
 def test_each_line_has_a_number_a_time_and_a_named_subject(path: Path) -> None:
     """The subject is a person, a tool, or a part of the run."""
     records = read_journal(path)
-    tools = {use.tool for record in records for use in list_requested_calls(record.entry)}
+    uses = [use for record in records for use in list_requested_calls(record.entry)]
+    answers = [r.entry.title for r in records if isinstance(r.entry, e.AskAnswered)]
+    tools = {*(use.tool for use in uses), *(use.title for use in uses), *answers}
     people = {record.entry.by for record in records if isinstance(record.entry, RequestEntry)}
     lines = [line for line in read_aloud(records).splitlines() if not DAY.fullmatch(line)]
     assert len(lines) == len(records)
@@ -114,7 +116,7 @@ def test_each_line_has_a_number_a_time_and_a_named_subject(path: Path) -> None:
         assert found is not None, line
         assert (int(found[1]), found[2]) == (record.seq, str(sentence))
         who = sentence.who
-        named = who in people or re.split(r" [#(]| of step ", who)[0] in tools
+        named = who in people or re.split(r" [#(]| of turn ", who)[0] in tools
         assert named or SUBJECTS.fullmatch(who), line
 
 

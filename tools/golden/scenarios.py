@@ -223,6 +223,19 @@ def four_eyes_and_who_steered() -> Scenario:
     return finish_call(run, "c4").replies(text="It is signed.").advances()
 
 
+def calls_with_titles() -> Scenario:
+    """A call with a title is edited and approved; a cancel undoes another."""
+    title = "Write section “Risks”"
+    write = replace(DRAFT, tool="write_section", args={"heading": "Risks"}, title=title)
+    traits = Traits(approve="block")
+    send = RequestedCall(tool="send", args={"to": "eve"}, traits=traits, title="Mail “eve”")
+    run = start_run().replies(write, send).starts("c2")
+    run = finish_call(run, "c2").advances()
+    run = run.when(c.Approve(by=BOB, ask=A1, args={"to": "bo"}, title="Mail “bo”"))
+    run = finish_call(take_lease(run).starts("c3"), "c3").advances()
+    return run_undos(run.when(c.Cancel(by=ANN, undo="all")))
+
+
 def a_halt_and_a_lift() -> Scenario:
     """The halt stops the call in flight; after the lift the run continues."""
     run = (
@@ -327,6 +340,7 @@ SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
         plain_completion,
         pause_and_resume_with_an_instruction,
         redirect_now,
+        calls_with_titles,
         cancel_undoes_what_is_in_flight,
         cancel_of_all_leaves_a_residue,
         a_cancel_that_undoes_one_keeps_one_and_fails_at_one,

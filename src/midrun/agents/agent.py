@@ -1,29 +1,44 @@
 """`Agent`: a model, instructions, tools and a stop condition, checked when it is declared."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_fields
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
+import anyio
 import msgspec
 from msgspec.structs import replace
 
 from midrun.agents.builtin_tools import PLAN_TOOL, PauseHere
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome
+from midrun.agents.output import OUTPUT_NAME, OUTPUT_RETRIES, Output
 from midrun.agents.program import Program
-from midrun.agents.signature import BadArguments, Function
-from midrun.agents.tool import RunSettings, Tool, find_import_path, split_why, tool
+from midrun.agents.signature import BadArguments, CallFunction, Function, FunctionFailed
+from midrun.agents.tool import (
+    RunSettings,
+    Tool,
+    find_import_path,
+    split_why,
+    strip_descriptions,
+    tool,
+)
+from midrun.agents.tool_context import Call, ContextFactory, ContextSource
 from midrun.agents.tool_environment import EnvironmentOption, declare_environment
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json
 from midrun.core.stops import Stop, list_custom_names
-from midrun.core.values import CallKind, Json, RequestedCall
+from midrun.core.values import CallKind, Json, ModelSettings, RequestedCall
 from midrun.errors import Misconfigured, NotJson, TooLarge
 from midrun.ports.model import Model, ToolSpec
+
+if TYPE_CHECKING:  # a higher layer; see `Agent.run`
+    from midrun.runs.in_memory import OpenedRun
 
 AGENT_NAME_MAX_CHARS: Final = 100
 INVALID_NAME_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -46,9 +61,22 @@ class Agent:
     Args:
         name: A unique name, at most 100 characters. It is stored in every journal.
         model: "provider:model", a `midrun` model, or a model of pydantic-ai.
-        instructions: The system prompt.
+        base_url: The address of the server of a model that is given by its name, if it is not
+            that of the provider.
+        fallback: Models to try, in this order, when the model fails.
+        model_settings: Settings of the model: temperature, thinking and others. `Midrun.start`
+            can replace them for one run.
+        instructions: The system prompt, or a function that returns it, sync or async. The
+            function may take a `Call`, with the run and its context, and is called before each
+            model call.
         tools: Functions, or tools made with `@tool`. A plain function is treated as having an
             effect that must not happen twice and that cannot be undone.
+        provider_tools: Tools that the provider of the model executes inside a model call, by
+            name ("web_search", "code_execution") or as a native tool of pydantic-ai. They are
+            not gated: they cannot be approved, stopped by themselves or undone. The journal
+            names those that were used.
+        max_parallel: The number of tool calls that run at the same time. 1: one after the
+            other, in the order of the reply. 0: as many as the model asks for.
         stop: The condition at which a run pauses. `Midrun.start` can replace it for one run.
         frame_depth: The number of topics that can be held at a time, while the agent
             answers messages.
@@ -57,15 +85,27 @@ class Agent:
         window: If a prompt has more tokens than this, older messages are summarized. 0: never.
         tool_env: Environment variables for the processes of all blocking tools: a list of
             names, a dict of values, or "inherit". `tool(env=…)` adds to them for one tool.
+        output: The type of the answer, or its JSON Schema as a dict. `Completed.value` has
+            the answer as JSON. An answer that does not fit is returned to the model with the
+            problem.
+        output_validators: Functions of the answer, or of a `Call` and the answer, sync or
+            async. They return the answer to take, or None to leave it as it is, and raise
+            `ModelRetry` to have the model try again.
+        output_retries: The number of further attempts after an answer that is not valid. Then
+            the run fails; it can be resumed.
+        context: Makes `call.context`: a function that takes nothing, or `run_id`. It is called
+            for each call that can use it, in the process that makes the call. If it returns an
+            async context manager, that is entered for the call. Nothing of it is journaled.
         program: The loop of a hosted agent, in place of Midrun's own. Use `midrun.hosts`.
 
     Attributes:
         tools: The tools by name. The built-in tool `plan` is added, unless a tool has this
             name.
         specs: The tools as the model is told of them.
-        fingerprint: A hash of the name, the instructions, the name of the model, and the name
-            and version of each tool. It is equal in every process that declares the same agent;
-            a checkpoint is resumed only by an agent with the same fingerprint.
+        fingerprint: A hash of the name, the instructions (of a function, its name), the name
+            of the model, the schema of the output, and the name and version of each tool. It is
+            equal in every process that declares the same agent; a checkpoint is resumed only by
+            an agent with the same fingerprint.
 
     Raises:
         Misconfigured: An argument is not valid, or a tool cannot work. The text says why.
@@ -82,32 +122,55 @@ class Agent:
         name: str,
         *,
         model: str | Model,
-        instructions: str = "",
+        base_url: str | None = None,
+        fallback: Sequence[str | Model] = (),
+        model_settings: ModelSettings | None = None,
+        instructions: str | Function = "",
         tools: "Sequence[Tool | Function]" = (),
+        provider_tools: Sequence[object] = (),
+        max_parallel: int = 0,
         stop: Stop | None = None,
         frame_depth: int = 4,
         frame_ttl: timedelta = timedelta(hours=24),
         grace: timedelta = timedelta(seconds=5),
         window: int = 120_000,
         tool_env: EnvironmentOption = None,
+        output: object = None,
+        output_validators: Sequence[Function] = (),
+        output_retries: int = OUTPUT_RETRIES,
+        context: ContextFactory | None = None,
         program: Program | None = None,
     ) -> None:
         self.name: Final = name
         self.program: Final = program
         self.model: Final = model
+        self.base_url: Final = base_url
+        self.fallback: Final = fallback
+        self.model_settings: Final = (
+            check_model_settings(f"agent {name}", model_settings) or ModelSettings()
+        )
         self.instructions: Final = instructions
         self.stop: Final = stop
         self.frame_depth: Final = frame_depth
         self.frame_ttl: Final = frame_ttl
         self.grace: Final = grace
         self.window: Final = window
+        self.output_retries: Final = output_retries
+        self.provider_tools: Final = tuple(provider_tools)
+        self.max_parallel: Final = max_parallel
         if problem := _find_problem(self):
             raise Misconfigured(f"agent {safe_str(name, AGENT_NAME_MAX_CHARS)}", problem)
         self.tool_environment: Final = declare_environment(
             f"agent {name}", "tool_env", tool_env
         )
         self.tools: Final = _index_tools(name, tools, has_plan=not self.framework)
-        self.specs: Final[tuple[ToolSpec, ...]] = tuple(t.spec for t in self.tools.values())
+        self.output: Final = _declare_output(self, output, output_validators)
+        self.specs: Final = _list_specs(self)
+        self.context_source: Final = (
+            None if context is None else ContextSource(f"agent {name}", context)
+        )
+        self._instructions_function: Final = _declare_instructions(self)
+        self._instructions_max_chars = 0  # of the longest text that the function returned
         self.fingerprint: Final = _make_fingerprint(self)
 
     def spec(self, stop: Stop | None = None) -> RunSettings:
@@ -137,7 +200,47 @@ class Agent:
             hosted=self.program is not None,
             framework=self.framework,
             undeclared_tools=self.undeclared_tools,
+            output_retries=self.output_retries if self.output else 0,
+            max_parallel=self.max_parallel,
         )
+
+    @property
+    def summary(self) -> str:
+        """The first line of its instructions; "" if a function makes them."""
+        text = self.instructions
+        return text.partition("\n")[0] if isinstance(text, str) else ""
+
+    @property
+    def model_calls_need_context(self) -> bool:
+        """Whether a function that takes a `Call` runs in the model calls of this agent."""
+        function, output = self._instructions_function, self.output
+        return bool((function and function.takes_call) or (output and output.takes_call))
+
+    async def make_instructions(self, call: Call | None) -> str:
+        """Return the system prompt of a model call; call the function that makes it.
+
+        Raises:
+            FunctionFailed: The function raised, or did not return a str.
+        """
+        if self._instructions_function is None:
+            assert isinstance(self.instructions, str)
+            return self.instructions
+        text = await self._instructions_function.apply(call)
+        if not isinstance(text, str):
+            label = self._instructions_function.label
+            raise FunctionFailed(f"{label} must return a str, got {safe_repr(text, 80)}")
+        self._instructions_max_chars = max(self._instructions_max_chars, len(text))
+        return text
+
+    def estimate_instructions(self) -> str:
+        """Return a text as long as the system prompt, to estimate the cost of a model call.
+
+        The text of a function is not known before the call: the longest text that it returned
+        in this process counts.
+        """
+        if isinstance(self.instructions, str):
+            return self.instructions
+        return "." * self._instructions_max_chars
 
     def find_undeclared_stop(self, stop: Stop | None) -> str:
         """Return the first custom condition of `stop` that the agent's `stop` lacks, or ""."""
@@ -192,8 +295,20 @@ class Agent:
             return replace(
                 use, refused=f"not made: it is not known who must approve it ({text})"
             )
+        # The framework of a hosted agent may require an approval for this one call.
+        if use.traits.approve and not traits.approve:
+            traits = replace(traits, approve=use.traits.approve)
         kind: CallKind = "tool" if tool.agent is None else "child"
         return replace(use, traits=traits, kind=kind)
+
+    def add_title(self, use: RequestedCall, tool: Tool | None = None) -> RequestedCall:
+        """Return `use` with the title that its tool declares; never raises.
+
+        Call it with redacted arguments: a title is shown wherever the call is named.
+        """
+        tool = tool or self.find_tool(use.tool)
+        title = "" if tool is None or use.refused else tool.make_title(use.args)
+        return replace(use, title=title) if title != use.title else use
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """Return this agent as a tool for another agent; each call is a child run.
@@ -212,8 +327,17 @@ class Agent:
         traits = replace(child_tool.traits, undo=True)
         return replace_fields(child_tool, description=text, agent=self, traits=traits)
 
-    async def run(self, task: str, *, stop: Stop | None = None) -> Outcome:
+    async def run(
+        self,
+        task: str,
+        *,
+        stop: Stop | None = None,
+        model_settings: ModelSettings | None = None,
+        history: Sequence[object] | None = None,
+    ) -> Outcome:
         """Run the agent on `task` in memory, until it has ended or waits for a person.
+
+        `history` has earlier messages in the format of OpenAI, Anthropic or Pydantic AI.
 
             match await clerk.run("Sort the mail"):
                 case Completed(output=output):
@@ -234,7 +358,64 @@ class Agent:
         # that a process that only declares agents does not load the driver.
         from midrun.runs import in_memory  # noqa: PLC0415 - see above
 
-        return await in_memory.run_in_memory(self, task, stop=stop)
+        return await in_memory.run_in_memory(
+            self, task, stop=stop, model_settings=model_settings, history=history
+        )
+
+    def run_sync(
+        self,
+        task: str,
+        *,
+        stop: Stop | None = None,
+        model_settings: ModelSettings | None = None,
+        history: Sequence[object] | None = None,
+    ) -> Outcome:
+        """Run the agent as `run` does, from code that is not async.
+
+        Raises:
+            Misconfigured: An event loop runs in this thread already, as in a notebook; or as
+                in `run`.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            work = partial(
+                self.run, task, stop=stop, model_settings=model_settings, history=history
+            )
+            return anyio.run(work)
+        problem = (
+            "Cannot run it: an event loop runs in this thread already, as in a notebook. Write "
+            "await agent.run(…)."
+        )
+        raise Misconfigured("run_sync", problem)
+
+    def stream(
+        self,
+        task: str,
+        *,
+        stop: Stop | None = None,
+        model_settings: ModelSettings | None = None,
+        history: Sequence[object] | None = None,
+    ) -> "OpenedRun":
+        """Start a run in memory, to follow and control it while the context is open.
+
+            async with clerk.stream("Sort the mail") as run:
+                async for event in run.events():
+                    if isinstance(event, TextDelta):
+                        print(event.text, end="")
+                outcome = await run.result()
+
+        A run that still works when the context is left is cancelled, with its undos. Take the
+        checkpoint of a paused run from `await run.result()` before that.
+
+        Raises:
+            Misconfigured: As in `run`; when the context is entered.
+        """
+        from midrun.runs import in_memory  # noqa: PLC0415 - as in `run`
+
+        return in_memory.stream_in_memory(
+            self, task, stop=stop, model_settings=model_settings, history=history
+        )
 
     async def resume(
         self,
@@ -268,7 +449,22 @@ class Agent:
 
     def __repr__(self) -> str:
         tools = f"{len(self.tools)} tool{'' if len(self.tools) == 1 else 's'}"
-        return f"<agent {self.name}, {_find_model_name(self.model)}, {tools}>"
+        names = ", ".join(self.unstoppable_tools)
+        note = f", cannot stop {names}" if names else ""
+        return f"<agent {self.name}, {_find_model_name(self.model)}, {tools}{note}>"
+
+    @property
+    def unstoppable_tools(self) -> tuple[str, ...]:
+        """The tools that block a thread of the worker, where no control can stop them.
+
+        They are blocking functions that another process cannot import: closures, methods, and
+        functions that were defined in a cell of a notebook.
+        """
+        return tuple(
+            tool.name
+            for tool in self.tools.values()
+            if not tool.is_async and tool.agent is None and _runs_in_thread(tool)
+        )
 
 
 async def _delegate(task: str) -> NoReturn:
@@ -291,26 +487,28 @@ def _find_problem(agent: Agent) -> str:
         )
     if len(name) > AGENT_NAME_MAX_CHARS:
         return f"name must have at most {AGENT_NAME_MAX_CHARS} characters, got {len(name)}"
-    if problem := _find_model_problem(agent.model):
+    if problem := _find_models_problem(agent):
         return problem
     stop: object = agent.stop
     rules = (
-        (isinstance(agent.instructions, str), "instructions", "must be a str"),
+        (
+            isinstance(agent.instructions, str) or callable(agent.instructions),
+            "instructions",
+            "must be a str or a function",
+        ),
         (
             stop is None or isinstance(stop, Stop),
             "stop",
             "must be a stop condition, as stop=MaxSteps(40)",
         ),
-        # `type(…) is int` and not `isinstance`: True is an instance of int.
-        (
-            type(agent.frame_depth) is int and agent.frame_depth >= 0,
-            "frame_depth",
-            "must be an int >= 0",
+        *(
+            (_is_count(getattr(agent, argument)), argument, f"must be an int >= 0{note}")
+            for argument, note in _COUNT_NOTES.items()
         ),
         (
-            type(agent.window) is int and agent.window >= 0,
-            "window",
-            "must be an int >= 0 (tokens; 0 never summarizes)",
+            all(isinstance(t, str) or hasattr(t, "kind") for t in agent.provider_tools),
+            "provider_tools",
+            'must have names, as ["web_search"]',
         ),
         (
             _is_positive_duration(agent.frame_ttl),
@@ -332,6 +530,36 @@ def _find_problem(agent: Agent) -> str:
     return ""
 
 
+def check_model_settings(where: str, value: object) -> ModelSettings | None:
+    """Return `value` if it is None or valid model settings.
+
+    Raises:
+        Misconfigured: It is not, or a setting has a value of another type.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, ModelSettings):
+        problem = f"model_settings must be ModelSettings(…), got {safe_repr(value, 80)}"
+        raise Misconfigured(where, problem)
+    try:
+        return msgspec.convert(msgspec.to_builtins(value), ModelSettings)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise Misconfigured(where, f"model_settings: {error}") from error
+
+
+def _find_models_problem(agent: Agent) -> str:
+    if problem := _find_model_problem(agent.model):
+        return problem
+    fallback: object = agent.fallback
+    if isinstance(fallback, str) or not isinstance(fallback, Sequence):
+        return f"fallback must be a list of models, got {safe_repr(fallback, 80)}"
+    if problem := next(filter(None, map(_find_model_problem, fallback)), ""):
+        return f"fallback: {problem}"
+    if agent.base_url is not None and not isinstance(agent.model, str):
+        return 'base_url must be used with model="provider:model". Set it in the model.'
+    return ""
+
+
 def _find_model_problem(model: object) -> str:
     if isinstance(model, str):
         provider, _, rest = model.partition(":")
@@ -343,6 +571,20 @@ def _find_model_problem(model: object) -> str:
     if streams and not isinstance(model, type):
         return ""
     return f'model must be a model or "provider:model", got {model!r}'
+
+
+_COUNT_NOTES: Final = {
+    "frame_depth": "",
+    "window": " (tokens; 0 never summarizes)",
+    "max_parallel": " (0: no limit)",
+    "output_retries": "",
+}
+"""Arguments that are numbers → a note on their meaning."""
+
+
+def _is_count(value: object) -> bool:
+    # `type(…) is int` and not `isinstance`: True is an instance of int.
+    return type(value) is int and value >= 0
 
 
 def _is_positive_duration(value: object) -> bool:
@@ -388,6 +630,35 @@ def _index_tools(
     return MappingProxyType(by_name)
 
 
+def _declare_output(
+    agent: Agent, kind: object, validators: Sequence[Function]
+) -> Output | None:
+    where = f"agent {agent.name}"
+    if kind is None:
+        if validators:
+            problem = "Cannot use output_validators without an output. Add output=…."
+            raise Misconfigured(where, problem)
+        return None
+    if OUTPUT_NAME in agent.tools:
+        problem = (
+            f"Cannot have a tool {OUTPUT_NAME!r} and an output: the model gives its output by "
+            "a tool of this name. Give the tool another name=…."
+        )
+        raise Misconfigured(where, problem)
+    return Output(where, kind, validators)
+
+
+def _list_specs(agent: Agent) -> tuple[ToolSpec, ...]:
+    specs = [tool.spec for tool in agent.tools.values()]
+    return (*specs, agent.output.spec) if agent.output else tuple(specs)
+
+
+def _declare_instructions(agent: Agent) -> CallFunction | None:
+    if isinstance(agent.instructions, str):
+        return None
+    return CallFunction(f"agent {agent.name}", "instructions", agent.instructions)
+
+
 def _runs_in_thread(tool: Tool) -> bool:
     return bool(tool.in_process) or find_import_path(tool) is None
 
@@ -396,7 +667,14 @@ def _make_fingerprint(agent: Agent) -> str:
     # Sorted: the order of the tools does not change the behaviour. Encoded as JSON, and not
     # joined, so that two different agents cannot give the same text.
     versions = sorted((tool.name, tool.traits.version) for tool in agent.tools.values())
-    parts = [agent.name, agent.instructions, _find_model_name(agent.model), versions]
+    instructions = agent.instructions
+    if not isinstance(instructions, str):
+        # A function is known by its name. Its text differs from call to call.
+        module, path = (getattr(instructions, n, "") for n in ("__module__", "__qualname__"))
+        instructions = f"{module}:{path}"
+    parts: list[Json] = [agent.name, instructions, _find_model_name(agent.model), versions]
+    if agent.output is not None:
+        parts.append(strip_descriptions(agent.output.spec.schema))
     return sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 

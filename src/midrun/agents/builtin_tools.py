@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from midrun.agents.tool import Approve, Tool, tool
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.codec.strict_json import normalize_json
-from midrun.core.journaled_text import format_position
+from midrun.core.journaled_text import count_plan_items
 from midrun.core.values import Json, PlanItem, PlanItemState
 
 
@@ -132,7 +132,9 @@ def apply_plan_call(
 def format_plan(plan: tuple[PlanItem, ...]) -> str:
     """Return the plan as text: the result of the call, which the model reads."""
     lines = [f"{number}. [{item.state}] {item.text}" for number, item in enumerate(plan, 1)]
-    return "\n".join([f"You are at {format_position(plan, 0)}.", *lines])
+    behind, total = count_plan_items(plan)
+    at = f"item {min(behind + 1, total)} of {total}" if total else "the beginning"
+    return "\n".join([f"You are at {at}.", *lines])
 
 
 def _make_item(item: str | PlanItem) -> PlanItem:

@@ -16,9 +16,10 @@ from midrun.agents.checkpoint import Checkpoint
 from midrun.core.ids import AskId, CallId, Micros, RunId
 from midrun.core.journaled_text import shorten_to_line
 from midrun.core.placeholders import check_hidden
-from midrun.core.state import Ask, State
+from midrun.core.state import Ask, State, find_asked_use
 from midrun.core.values import AskKind, Json, Phase, Value
 from midrun.text.report import Report, build_report
+from midrun.text.titles import format_title
 
 OutcomeReason: TypeAlias = Literal[
     "user", "cap", "taken_over", "question", "approval", "unsure", "halted"
@@ -33,7 +34,11 @@ _REASON_BY_ASK_KIND: Final[dict[AskKind, OutcomeReason]] = {
 
 
 class AskView(Value, kw_only=True):
-    """An open ask: a question, an approval or an unsure call that a person must settle."""
+    """An open ask: a question, an approval or an unsure call that a person must settle.
+
+    An ask of a child run is shown on its parent, too. There, `tool`, `args`, `why` and `title`
+    are those of the child's call, because the decision is about that call.
+    """
 
     id: AskId
     kind: AskKind
@@ -48,6 +53,12 @@ class AskView(Value, kw_only=True):
     audience: str = ""  # the role, or "user:NAME", that may decide; "" for every user
     expires_at: Micros | None = None
     declinable: bool = False  # `decline` settles it, too
+    title: str = ""  # one line about the call, next to the arguments and never instead of them
+
+    @property
+    def effective_kind(self) -> AskKind:
+        """The kind of the ask; for the ask of a child run, its kind in the child."""
+        return self.of or self.kind
 
     def __str__(self) -> str:
         about = f" {self.tool!r}" if self.tool else ""
@@ -210,6 +221,7 @@ def make_ask_views(state: State) -> tuple[AskView, ...]:
 def _make_ask_view(state: State, ask: Ask) -> AskView:
     call = state.find_call(ask.call)
     assert call is not None, "every ask belongs to a call"
+    use = find_asked_use(ask, call)
     return AskView(
         id=ask.id,
         kind=ask.ask_kind,
@@ -217,11 +229,12 @@ def _make_ask_view(state: State, ask: Ask) -> AskView:
         question=ask.question,
         data=ask.data,
         call=ask.call,
-        tool=call.use.tool,
-        args=call.use.args,
-        why=call.use.why,
+        tool=use.tool,
+        args=use.args,
+        why=use.why,
         hidden=check_hidden(ask, call.use)[0],
         audience=ask.audience,
         expires_at=ask.expires,
         declinable=ask.can_be_declined,
+        title=format_title(use),
     )

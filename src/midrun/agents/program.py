@@ -15,7 +15,7 @@ has a different call at a position, the program has changed; the run fails, and 
 both calls.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
@@ -23,8 +23,9 @@ from msgspec import Struct
 
 from midrun.agents.tool import Tool
 from midrun.core.ids import RunId
+from midrun.core.state import Call
 from midrun.core.transcript import Turn
-from midrun.core.values import CallResult, Json
+from midrun.core.values import CallResult, Json, RequestedCall
 from midrun.ports.model import Finished, Piece
 
 OpenStream: TypeAlias = Callable[
@@ -46,21 +47,31 @@ class ModelOutcome(Struct, frozen=True, kw_only=True):
     added: tuple[Turn, ...] = ()
 
 
+class ProgramOutput(Struct, frozen=True, kw_only=True):
+    """The output of a program: a text, and the same as JSON data if it has such."""
+
+    text: str
+    value: Json = None
+
+
 class ProgramCalls(Protocol):
     """The calls that a hosted program can make. The driver implements it.
 
-    Both methods wait while the run is paused, halted or waits for a person. They never raise
-    because of a control: the driver cancels the program instead.
+    `call_model` and `call_tool` wait while the run is paused, halted or waits for a person.
+    They never raise because of a control: the driver cancels the program instead.
     """
 
     run_id: RunId
 
-    async def call_model(self, position: str, open_stream: OpenStream) -> ModelOutcome:
+    async def call_model(
+        self, position: str, open_stream: OpenStream, facts: dict[str, Json] | None = None
+    ) -> ModelOutcome:
         """Make a model call, or return its reply from the journal.
 
         `open_stream` is called for each attempt, with the turns to add to the prompt: texts of
-        people that came since the last model call, and the text of earlier attempts of this
-        call, which were stopped midway.
+        people that no earlier call of the same branch has read, and the text of earlier
+        attempts of this call, which were stopped midway. The branch is the position up to its
+        last slash. `facts` are journaled with the call.
         """
         ...
 
@@ -71,6 +82,62 @@ class ProgramCalls(Protocol):
         """
         ...
 
+    def list_calls(self) -> tuple[Call, ...]:
+        """Return the calls of the program that the journal has, oldest first."""
+        ...
 
-Program: TypeAlias = Callable[[ProgramCalls, str], Awaitable[str]]
+    async def find_position(self, use: RequestedCall, taken: Container[str]) -> str:
+        """Return the position of the oldest journaled call that `use` may repeat, or "".
+
+        For a host that knows its calls by their content alone: the call that the program has
+        proposed with the same content. If there is none, a call of the same tool whose secrets
+        this process does not know. Positions in `taken` are left out: the program has made
+        their calls again already.
+        """
+        ...
+
+    def hide_secret(self, secret: str) -> None:
+        """Redact `secret` in everything that is journaled of this run from now on."""
+        ...
+
+    def choose_position(self, branch: str, use: RequestedCall) -> str:
+        """Return the position of a call in a branch whose calls may come in any order.
+
+        After a restart, calls that were made in parallel may come in another order. So the call
+        gets the position at which the journal has the same call, and else the next number.
+        """
+        ...
+
+    def rewind(self, branch: str) -> None:
+        """Let the program make the calls of a branch, and of those in it, once more.
+
+        A framework may execute a part again in the same run of the program. The calls that have
+        ended are answered from the journal.
+        """
+        ...
+
+    def get_unanswered(self) -> Mapping[str, RequestedCall]:
+        """Return the calls that the journal had before this start and that were not made yet.
+
+        The key is the position. A program that has passed such a position has changed.
+        """
+        ...
+
+    def stop_departed(self, position: str, action: str) -> None:
+        """Fail the run, because the program does `action` instead of the journaled call."""
+        ...
+
+
+Program: TypeAlias = Callable[[ProgramCalls, str], Awaitable[str | ProgramOutput]]
 """A hosted program: takes its calls and the task, and returns the answer of the run."""
+
+
+def describe_use(use: RequestedCall) -> str:
+    """Return a call as a text for an error: its name with its arguments."""
+    args = use.args if isinstance(use.args, dict) else {}
+    if use.kind == "model" and (node := args.get("node")):
+        return f"a model call in node {node}"
+    if use.kind == "model" and not args:
+        return "a model call"
+    name = "a model call " if use.kind == "model" else use.tool
+    return f"{name}({', '.join(f'{name}={value!r}' for name, value in args.items())})"

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, time
-from inspect import Parameter, cleandoc, signature
+from inspect import Parameter, cleandoc, isawaitable, signature
 from textwrap import dedent
 from typing import Annotated, Final, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -26,7 +26,7 @@ from midrun.codec.safe_repr import safe_str
 from midrun.codec.strict_json import normalize_json
 from midrun.core.placeholders import join_path
 from midrun.core.values import Json
-from midrun.errors import Misconfigured, NotJson, TooLarge
+from midrun.errors import Misconfigured, ModelRetry, NotJson, TooLarge
 
 # Docstrings: the description of a tool, and one of each parameter.
 #
@@ -164,9 +164,9 @@ class Arguments:
 
     def __init__(self, where: str, fn: Function, descriptions: Mapping[str, str]) -> None:
         self.takes_call, parameters = _read_parameters(where, fn)
-        schemas, defs = _make_schemas(where, parameters)
+        schemas, defs = make_schemas(where, parameters)
         arguments = [
-            _make_argument(parameter, schema, defs, descriptions.get(parameter.name, ""))
+            make_argument(parameter, schema, defs, descriptions.get(parameter.name, ""))
             for parameter, schema in zip(parameters, schemas, strict=True)
         ]
         self._by_name = {argument.name: argument for argument in arguments}
@@ -289,6 +289,59 @@ def find_secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+class FunctionFailed(Exception):
+    """A function of an agent, such as an output validator, raised an unexpected error."""
+
+
+class CallFunction:
+    """A function of an agent that may take a `Call` before its other arguments.
+
+    It is async, or returns at once: it runs in the event loop of the worker.
+
+    Args:
+        where: The agent, for errors.
+        label: The role of the function, for errors.
+        fn: The function.
+        parameters: The names of its other arguments.
+
+    Raises:
+        Misconfigured: It cannot be called like that.
+    """
+
+    def __init__(self, where: str, label: str, fn: Function, *parameters: str) -> None:
+        name = getattr(fn, "__name__", safe_str(fn, 80))
+        self.label: Final = f"{label} {name}"
+        self._fn = fn
+        try:
+            hints = get_type_hints(fn)
+            declared = list(signature(fn).parameters.values())
+            first = [p.replace(annotation=hints.get(p.name, p.empty)) for p in declared[:1]]
+            self.takes_call = bool(first) and _is_call(first[0])
+            signature(fn).bind(*range(len(parameters) + self.takes_call))
+        except (TypeError, ValueError, NameError) as error:
+            forms = [f"({', '.join(names)})" for names in (parameters, ("call", *parameters))]
+            problem = (
+                f"{self.label} must be a function that takes {' or '.join(forms)}: {error}"
+            )
+            raise Misconfigured(where, problem) from error
+
+    async def apply(self, call: Call | None, *args: object) -> object:
+        """Call the function, and await its result if it is awaitable.
+
+        Raises:
+            ModelRetry: The function raised it: the model must try again.
+            FunctionFailed: It raised any other error.
+        """
+        try:
+            made = self._fn(call, *args) if self.takes_call else self._fn(*args)
+            return await made if isawaitable(made) else made
+        except ModelRetry:
+            raise
+        except Exception as error:
+            text = f"{self.label}: {type(error).__name__}: {safe_str(error)}"
+            raise FunctionFailed(text) from error
+
+
 # ── the signature ────────────────────────────────────────────────────────────
 
 
@@ -338,7 +391,7 @@ def _find_parameter_problem(parameter: Parameter) -> str:
 # ── from a type to its schema ────────────────────────────────────────────────
 
 
-def _make_schemas(
+def make_schemas(
     where: str, parameters: list[Parameter]
 ) -> tuple[list[dict[str, Json]], dict[str, Json]]:
     """Return a schema for each parameter, and the definitions that they refer to."""
@@ -413,9 +466,13 @@ def _list_metadata(parameter: Parameter) -> tuple[object, ...]:
     return get_args(kind)[1:] if get_origin(kind) is Annotated else ()
 
 
-def _make_argument(
-    parameter: Parameter, schema: dict[str, Json], defs: dict[str, Json], doc_description: str
+def make_argument(
+    parameter: Parameter,
+    schema: dict[str, Json],
+    defs: dict[str, Json],
+    doc_description: str = "",
 ) -> Argument:
+    """Return the argument of `parameter`, with its description and its default."""
     choices = _find_choices(schema, defs)
     extras = _list_metadata(parameter)
     # A description in the annotation wins over the one in the docstring.

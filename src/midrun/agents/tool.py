@@ -40,6 +40,7 @@ from midrun.agents.signature import (
     find_secret_paths,
     parse_docstring,
 )
+from midrun.agents.title import Title, find_title_problem, render_title
 from midrun.agents.tool_environment import (
     NOTHING_DECLARED,
     EnvironmentOption,
@@ -64,6 +65,8 @@ class RunSettings(TypedDict):
     hosted: bool
     framework: str
     undeclared_tools: int
+    output_retries: int
+    max_parallel: int
 
 
 class ChildAgent(Protocol):
@@ -134,8 +137,13 @@ class ToolOptions(TypedDict, total=False):
             process can import the function, else a thread.
         env: Environment variables for its process: a list of names to copy, a dict of values,
             or "inherit".
+        retries: The number of steps in a row in which the tool may raise `ModelRetry`, which
+            tells the model to try again. After that, the run fails; it can be resumed.
+        sequential: No other tool call of the run is made at the same time.
         secret: The names of arguments that hold secrets. Arguments whose names say so
             (`password`, `api_key`) need not be listed.
+        title: One line for people, shown wherever the call is named: a template with the
+            parameters in braces, or `title(args)`. Default: the name with the arguments.
     """
 
     name: str | None
@@ -152,7 +160,10 @@ class ToolOptions(TypedDict, total=False):
     timeout: timedelta | None
     in_process: bool | None
     env: EnvironmentOption
+    retries: int
+    sequential: bool
     secret: Sequence[str]
+    title: Title | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -182,6 +193,7 @@ class Tool:
     in_process: bool | None = None
     environment: ToolEnvironment = NOTHING_DECLARED  # declared for its process
     agent: ChildAgent | None = None  # if set, each call is a child run of this agent
+    title: Title | None = None  # not part of the version: it changes no meaning
 
     def __post_init__(self) -> None:
         """Check the declaration, and compute the version."""
@@ -195,7 +207,9 @@ class Tool:
         # of the version already. Only the declared ones are added to it.
         declared_paths = tuple(path for path in self.traits.secret if path not in by_name)
         traits = replace(self.traits, version="", secret=declared_paths)
-        declared = [self.name, _strip_descriptions(self.schema), traits, callable(self.approve)]
+        # How often and beside what a call is made does not change its meaning.
+        plain = replace(traits, retries=Traits().retries, sequential=False)
+        declared = [self.name, strip_descriptions(self.schema), plain, callable(self.approve)]
         version = sha256(msgspec.json.encode(declared, order="sorted")).hexdigest()[:12]
         secret = (*declared_paths, *by_name)
         vars(self).update(traits=replace(traits, version=version, secret=secret))
@@ -255,6 +269,10 @@ class Tool:
             problem = f'approve returned {answer!r}; return True, False or "queue"'
             raise Misconfigured(f"tool {self.name}", problem)
         return replace(traits, approve=choose_gate(answer))
+
+    def make_title(self, args: Json) -> str:
+        """Return the declared title of a call with these arguments; "" if there is none."""
+        return render_title(self.title, args, self.schema)
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
@@ -327,6 +345,7 @@ class ToolFields(TypedDict):
     timeout: timedelta | None
     in_process: bool | None
     environment: ToolEnvironment
+    title: Title | None
 
 
 def make_tool_fields(name: str, options: ToolOptions) -> ToolFields:
@@ -346,6 +365,8 @@ def make_tool_fields(name: str, options: ToolOptions) -> ToolFields:
         four_eyes=options.get("four_eyes", False),
         ask_ttl=0 if expires is None else expires // timedelta(microseconds=1),
         secret=(secret,) if isinstance(secret, str) else tuple(secret),
+        retries=options.get("retries", Traits().retries),
+        sequential=options.get("sequential", False),
     )
     return ToolFields(
         traits=traits,
@@ -356,6 +377,7 @@ def make_tool_fields(name: str, options: ToolOptions) -> ToolFields:
         timeout=options.get("timeout"),
         in_process=options.get("in_process"),
         environment=declare_environment(f"tool {name}", "env", options.get("env")),
+        title=options.get("title"),
     )
 
 
@@ -398,7 +420,10 @@ def find_import_path(tool: Function | Tool) -> str | None:
         return None
     inner = found.fn if isinstance(found, Tool) else found
     # Not `is`: each access to a class method makes a new object, equal to the others.
-    return f"{module}:{path}" if inner == fn else None
+    if inner == fn:
+        return f"{module}:{path}"
+    # A decorator of another framework may keep the function that it has wrapped.
+    return f"{module}:{path}.__wrapped__" if getattr(found, "__wrapped__", None) == fn else None
 
 
 # ── checks of a declaration ──────────────────────────────────────────────────
@@ -453,6 +478,10 @@ def _find_contradiction(tool: Tool) -> str:
             "expires must be a positive timedelta, as timedelta(hours=1)",
         ),
         (
+            type(traits.retries) is not int or traits.retries < 0,
+            f"retries must be an int >= 0, got {traits.retries!r}",
+        ),
+        (
             tool.in_process is False and tool.is_async,
             "Cannot set in_process=False for an async tool. Drop it, or use a plain function.",
         ),
@@ -477,7 +506,7 @@ def _find_misfit(tool: Tool) -> str:
     if unknown := names.difference(properties):
         expected = ", ".join(properties)
         return f"secret must name arguments of the tool ({expected}), got {min(unknown)!r}"
-    if problem := _find_hook_problem(tool):
+    if problem := _find_hook_problem(tool) or find_title_problem(tool.title, properties):
         return problem
     if callable(tool.approve):
         if is_async(tool.approve) or not _accepts_positional(tool.approve, 1):
@@ -513,17 +542,17 @@ def _accepts_positional(fn: object, count: int) -> bool:
     return True
 
 
-def _strip_descriptions(schema: Json) -> Json:
+def strip_descriptions(schema: Json) -> Json:
     """Return `schema` without descriptions and titles, which do not change its meaning."""
     match schema:
         case list():
-            return [_strip_descriptions(part) for part in schema]
+            return [strip_descriptions(part) for part in schema]
         case dict():
             return {
-                key: {name: _strip_descriptions(part) for name, part in value.items()}
+                key: {name: strip_descriptions(part) for name, part in value.items()}
                 # Here the keys are names of fields, and a field may be called `title`.
                 if key in {"properties", "$defs"}
-                else _strip_descriptions(value)
+                else strip_descriptions(value)
                 for key, value in schema.items()
                 if key not in {"description", "title"}
             }

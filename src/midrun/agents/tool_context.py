@@ -1,12 +1,90 @@
-"""`Call`: the context that a tool gets as its first parameter, if it asks for it."""
+"""`Call`: the context that a tool gets as its first parameter, if it asks for it.
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+`ContextSource` opens the value that a function finds in `call.context`.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from enum import Enum
+from inspect import Parameter, isawaitable, signature
+from typing import Final, TypeAlias
 
+from midrun.codec.safe_repr import safe_repr
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import Turn
 from midrun.core.values import Json
 from midrun.errors import Misconfigured
+
+ContextFactory: TypeAlias = Callable[..., object]  # type: ignore[explicit-any]  # 0 or 1 arguments
+"""Makes the context of a call: takes nothing, or `run_id`."""
+
+
+class ContextSource:
+    """Opens the context of each call: database connections, clients, the user's own objects.
+
+    The factory is called for each call of a function that can use the context, in the process
+    that makes the call. Its result is awaited if it is awaitable. An async context manager is
+    entered before the function runs and left after it has ended, also when it is stopped.
+
+    Args:
+        where: The declaration that has the factory, for errors.
+        factory: A function without parameters, or with the parameter `run_id`.
+
+    Raises:
+        Misconfigured: `factory` is not such a function.
+    """
+
+    def __init__(self, where: str, factory: ContextFactory) -> None:
+        self._factory = factory
+        self._takes_run_id = _takes_run_id(where, factory)
+
+    @asynccontextmanager
+    async def open(self, run_id: str) -> AsyncIterator[object]:
+        """Open the context for one call, and close it afterwards."""
+        made = self._factory(run_id) if self._takes_run_id else self._factory()
+        if isawaitable(made):
+            made = await made
+        if isinstance(made, AbstractAsyncContextManager):
+            async with made as value:
+                yield value
+        else:
+            yield made
+
+
+def _takes_run_id(where: str, context: object) -> bool:
+    if not callable(context):
+        problem = (
+            "context must be a function that makes the dependencies, got "
+            f"{safe_repr(context, 80)}. Write context=lambda: …."
+        )
+        raise Misconfigured(where, problem)
+    try:
+        parameters = list(signature(context).parameters.values())
+    except (TypeError, ValueError):  # a class or function without a signature
+        return False
+    takes = bool(parameters) and parameters[0].name == "run_id"
+    required = [
+        p
+        for p in parameters[takes:]
+        if p.default is Parameter.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
+    ]
+    if required:
+        problem = (
+            "context must be callable as context() or context(run_id), but it has the "
+            f"parameter {required[0].name!r}. Wrap it in a function."
+        )
+        raise Misconfigured(where, problem)
+    return takes
+
+
+class _Elsewhere(Enum):
+    """Marks a call in a process of its own, where the context of its agent does not exist."""
+
+    ELSEWHERE = "elsewhere"
+
+
+ELSEWHERE: Final = _Elsewhere.ELSEWHERE
 
 
 class _CompletedAwaitable:
@@ -45,6 +123,8 @@ class Call:
             continuation; see `midrun.agents.builtin_tools.PauseHere`.
         transcript: The conversation so far, as the model sees it. Empty in a blocking tool that
             runs in its own process.
+        context: The value that `Agent(context=…)` makes; None without it. It is opened for
+            this call, and never journaled.
     """
 
     key: str
@@ -58,6 +138,23 @@ class Call:
     transcript: Sequence[Turn] = field(default=(), repr=False)
     saver: Callable[[Json], Awaitable[None] | None] = field(repr=False)
     noter: Callable[[str], Awaitable[None] | None] = field(repr=False)
+    _context: object = field(default=None, repr=False)  # or `ELSEWHERE`
+
+    @property
+    def context(self) -> object:
+        """The value that `Agent(context=…)` makes; None without it.
+
+        Raises:
+            Misconfigured: The function runs in a process of its own, which has no context.
+        """
+        if self._context is ELSEWHERE:
+            problem = (
+                "Cannot use it here: a blocking function runs in a process of its own, and the "
+                "context exists in the process of the worker. Make the function async, or "
+                "declare tool(in_process=True)."
+            )
+            raise Misconfigured("call.context", problem)
+        return self._context
 
     def save(self, progress: Json) -> Awaitable[None]:
         """Save the progress of the tool; it is stored durably when this completes.

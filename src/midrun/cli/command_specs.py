@@ -264,20 +264,25 @@ COMMAND_GROUPS: Final = {
         "ls": CommandSpec(
             "inspect_commands.ls",
             "list runs, newest first",
-            ("midrun ls --phase waiting", "midrun ls --json | jq -r .run_id"),
+            (
+                "midrun ls --phase waiting",
+                "midrun ls --watch",
+                "midrun ls --json | jq -r .run_id",
+            ),
             (
                 *_TARGET_OPTIONS,
                 Arg("--phase", "only runs in this phase: running, paused, waiting …"),
                 Arg("--agent", "only runs of this agent", "NAME"),
                 Arg("--label", "only runs with this label", "WORD"),
                 Arg("--limit", "max number of runs (50)", default="50", type=int),
+                Arg("--watch", "list them again every two seconds", kind="flag"),
             ),
         ),
         "show": CommandSpec(
             "inspect_commands.show",
             "show the status of a run and the commands it accepts now",
-            ("midrun show 3f2a",),
-            _RUN,
+            ("midrun show 3f2a", "midrun show 3f2a --raw    everything, as indented JSON"),
+            (*_RUN, Arg("--raw", "print everything as indented JSON", kind="flag")),
         ),
         "feed": CommandSpec(
             "inspect_commands.feed",

@@ -18,10 +18,10 @@ from midrun.tui.styled_text import Hints, format_progress
 PAGE_TIPS: Final = """\
 Try, while it works:
   Pause it      in the middle of a sentence. Resume: the next word follows.
-  Redirect it   "Start writing" while it reads: soon it asks you before it
-                mails. Or "Summarise and stop", "Add a paragraph on salt".
-  Ask it        "How hot did it get?": Redirect, then choose Side question.
-                It answers, and returns to its work.
+  Redirect it   "Start writing": it reads no more, and soon asks you to approve
+                its mail. Or "Summarise and stop", "Add a paragraph on salt".
+  Ask it        "How hot did it get?": a side question. It answers, and
+                returns to its work.
   Cancel it     during the analysis. The process is killed, the lock released,
                 everything is reported.
   Kill it       kill -9 {pid}, then `{again}` again.
@@ -33,6 +33,7 @@ Try, while it works:
   r   redirect it: "Start writing", "Summarise and stop",
       "Add a paragraph on salt"
   s   ask a side question: "How hot did it get?"
+  o   show the newest result of a tool in full
   c   cancel it, and see which work is undone
   t   take over, and write in its place
   d   leave; the run waits until `{again}` continues it.

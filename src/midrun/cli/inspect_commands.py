@@ -2,6 +2,10 @@
 
 from argparse import Namespace
 from contextlib import aclosing
+from typing import Final
+
+import anyio
+import msgspec
 
 from midrun.cli.follow import PlainFeed, open_feed, print_item
 from midrun.cli.hints import format_command, print_worker_hint
@@ -10,25 +14,72 @@ from midrun.cli.output import (
     CommandOutput,
     format_ask,
     format_row,
+    format_row_header,
     format_view,
+    shorten_ids,
 )
 from midrun.cli.targets import find_run
 from midrun.driver.delta import Delta
+from midrun.errors import Misconfigured
 from midrun.events import DeltaEvent
 from midrun.ports.environment import read_wall_clock
 from midrun.runs.protocols import AnyMidrun, AnyRun
+from midrun.text.hidden_characters import escape_hidden
+from midrun.tui.styled_text import StyledLine
+
+CLEAR_SCREEN: Final = "\x1b[H\x1b[J"
+WATCH_INTERVAL_S: Final = 2.0
 
 
 async def ls(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """List runs."""
+    """List runs; with `--watch`, again and again until the command is interrupted."""
+    if args.watch and (out.as_json or not out.can_move_cursor):
+        raise Misconfigured("ls --watch", "needs a terminal; leave --watch out")
+    lines = await _list_runs(midrun, args, out)
+    while args.watch:
+        out.write_raw(CLEAR_SCREEN)
+        for line in _fit_to_screen(lines, out.rows):
+            out.write_line(line)
+        await anyio.sleep(WATCH_INTERVAL_S)
+        lines = await _list_runs(midrun, args, out)
+    for line in lines:
+        out.write_line(line)
+    return 0
+
+
+def _fit_to_screen(lines: list[StyledLine], rows: int) -> list[StyledLine]:
+    """Return the lines that fit; the last row stays empty, for the cursor.
+
+    A list that is taller than the screen would scroll at every repetition.
+    """
+    room = max(rows - 1, 1)
+    if len(lines) <= room:
+        return lines
+    left = len(lines) - room + 1
+    return [*lines[: room - 1], [("dim", f"… {left} more: make the terminal taller")]]
+
+
+async def _list_runs(
+    midrun: AnyMidrun, args: Namespace, out: CommandOutput
+) -> list[StyledLine]:
+    """Return the lines of the list; write them at once if they are for programs."""
     page = await midrun.runs(
         phase=args.phase, agent=args.agent, label=args.label, limit=args.limit
     )
-    for view in page.items:
-        out.write(view, format_row(view, read_wall_clock(), out.columns))
-    if not page.items and not out.as_json:
-        out.write_text(_format_no_runs(args))
-    return 0
+    if out.as_json:
+        for view in page.items:
+            out.write_json(view)
+        return []
+    if not page.items:
+        return [[("", _format_no_runs(args))]]
+    now, ids = read_wall_clock(), [view.run_id for view in page.items]
+    # In a pipe the whole ids are written, without a header: scripts read them.
+    if not out.is_terminal:
+        return [format_row(view, now) for view in page.items]
+    shown = shorten_ids(ids)
+    header = format_row_header(out.columns, max(map(len, shown.values())))
+    rows = [format_row(view, now, out.columns, shown[view.run_id]) for view in page.items]
+    return [header, *rows]
 
 
 def _format_no_runs(args: Namespace) -> str:
@@ -41,6 +92,10 @@ def _format_no_runs(args: Namespace) -> str:
 async def show(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Show the status of a run."""
     view = await (await find_run(midrun, args.run)).view()
+    if args.raw:
+        text = msgspec.json.format(msgspec.json.encode(view), indent=2).decode()
+        out.write_raw(f"{escape_hidden(text)}\n")
+        return 0
     out.write(view, *format_view(view, read_wall_clock()))
     await print_worker_hint(midrun, view, args, out)
     return 0

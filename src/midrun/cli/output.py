@@ -6,6 +6,7 @@ into lines of styled pieces, without writing them.
 
 import os
 import sys
+from collections.abc import Sequence
 from errno import EDQUOT, EIO, ENOSPC, EPIPE
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -15,11 +16,13 @@ from unicodedata import combining, east_asian_width
 import msgspec
 
 from midrun.agents.outcome import AskView
-from midrun.codec.hidden_characters import escape_hidden, show_hidden
 from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.core.journaled_text import shorten_to_line
 from midrun.runs.values import CallView, OpenAsk, Receipt, RunView
 from midrun.text.buttons import Button
+from midrun.text.hidden_characters import escape_hidden, show_hidden
+from midrun.text.phrases import format_arguments
+from midrun.text.status import format_status_word
 from midrun.tui.styled_text import (
     SGR_BY_STYLE,
     StyledLine,
@@ -59,25 +62,59 @@ def format_count(number: int) -> str:
 
 
 WIDE_ROW_MIN_COLUMNS: Final = 100
-"""Terminal width from which a row also shows the step of its run."""
+"""Terminal width from which a row also shows the progress, the time at work and the cost."""
+
+SHORT_ID_MIN_CHARS: Final = 6
+"""Characters of a short id, without its prefix; more if two runs of a list need them."""
+
+UNKNOWN_COST: Final = "–"  # noqa: RUF001 - a dash, as in a table
+ID_PREFIX: Final = "run_"
 
 TASK_MIN_COLUMNS: Final = 12
 """Columns reserved for the task, before parent and needs are shown in full."""
 
 
-def format_row(view: RunView, now: Micros, columns: int | None = None) -> StyledLine:
+def shorten_ids(run_ids: Sequence[str]) -> dict[str, str]:
+    """Return for each id the beginning that commands accept and that no other id has."""
+    size = SHORT_ID_MIN_CHARS
+    while len({_cut_id(run, size) for run in run_ids}) < len(set(run_ids)):
+        size += 1
+    return {run: _cut_id(run, size) for run in run_ids}
+
+
+def _cut_id(run_id: str, size: int) -> str:
+    # Only ids that Midrun made have the prefix and random characters after it.
+    if not run_id.startswith(ID_PREFIX):
+        return run_id
+    return run_id[len(ID_PREFIX) : len(ID_PREFIX) + size]
+
+
+def format_row_header(columns: int | None, id_width: int) -> StyledLine:
+    """Return the header of the rows of `format_row`."""
+    roomy = columns is None or columns >= WIDE_ROW_MIN_COLUMNS
+    started = f"{'started':>12}" if roomy else f"{'started':>8}"
+    more = f"{'at work':>9}{'cost':>8}" if roomy else ""
+    place = "progress".ljust(11) if roomy else ""
+    return [("dim", f"{'run':<{id_width}}  {'status':<11}{place}{started}{more}  task")]
+
+
+def format_row(
+    view: RunView, now: Micros, columns: int | None = None, shown_id: str = ""
+) -> StyledLine:
     """Return a run as one line that fits into `columns`; None for no limit.
 
-    The id is never cut, because users paste it. If space is short, the parent shrinks first,
-    then the needs, and the task gets the rest.
+    The id, or `shown_id`, is never cut, because users paste it. If space is short, the parent
+    shrinks first, then the needs, and the task gets the rest.
     """
     roomy = columns is None or columns >= WIDE_ROW_MIN_COLUMNS
-    age = format_age(now, view.changed_at)
+    age = format_age(now, view.started_at)
+    cost = f"${view.usage.cost_usd:.2f}" if view.usage.cost_usd else UNKNOWN_COST
+    worked = f"{format_duration(view.elapsed):>9}{cost:>8}  "
     head: StyledLine = [
-        ("", f"{view.run_id}  "),
+        ("", f"{shown_id or view.run_id}  "),
         (view.phase, f"{view.phase:<11}"),
-        ("", format_progress(view).ljust(18) if roomy else ""),
-        ("dim", f"{age:>10}  " if roomy else f"{age.removesuffix(' ago'):>6}  "),
+        ("", format_progress(view).ljust(11) if roomy else ""),
+        ("dim", f"{age:>12}{worked}" if roomy else f"{age.removesuffix(' ago'):>8}  "),
     ]
     wanted = escape_controls(describe_need(view))
     needs = f"  ! {wanted}" if wanted else ""
@@ -109,7 +146,7 @@ def describe_need(view: RunView) -> str:
 
 def format_question(ask: AskView) -> str:
     """Return the text of an ask as one line."""
-    return shorten_to_line(ask.question or f"{ask.kind} of {ask.tool}")
+    return shorten_to_line(ask.question or f"{ask.kind}: {ask.title}")
 
 
 def text_width(text: str) -> int:
@@ -170,6 +207,11 @@ class CommandOutput:
         """Width of the terminal; None if the output is not a terminal."""
         return get_terminal_size().columns if self.is_terminal else None
 
+    @property
+    def rows(self) -> int:
+        """Height of the terminal."""
+        return get_terminal_size().lines
+
     def write_json(self, value: object) -> None:
         """Write `value` as one line of JSON."""
         self.write_raw(escape_hidden(msgspec.json.encode(value).decode()) + "\n")
@@ -218,9 +260,10 @@ class CommandOutput:
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def _apply_style(self, style: str, text: str) -> str:
-        return (
-            f"\x1b[{SGR_BY_STYLE[style]}m{text}\x1b[0m" if style and self.has_colours else text
-        )
+        if not style or not self.has_colours:
+            return text
+        codes = ";".join(SGR_BY_STYLE[name] for name in style.split())
+        return f"\x1b[{codes}m{text}\x1b[0m"
 
 
 def _wrap_line(text: str, columns: int, indent: int) -> list[str]:
@@ -239,11 +282,9 @@ def _wrap_line(text: str, columns: int, indent: int) -> list[str]:
 
 def format_view(view: RunView, now: Micros) -> list[StyledLine]:
     """Return the full status of a run: facts, then the controls it accepts."""
-    status = view.status
-    by = f" by {status.by}" if status.by else ""
     head: StyledLine = [
         ("bold", f"{view.run_id}  "),
-        (status.style, f"{status.word}{by}"),
+        (view.status.style, format_status_word(view.status)),
         ("", f"  {format_progress(view)}" if format_progress(view) else ""),
         ("", f"  at work {format_duration(view.elapsed)}"),
     ]
@@ -264,6 +305,11 @@ def format_view(view: RunView, now: Micros) -> list[StyledLine]:
         + _format_other_commands(view)
     )
 
+
+EFFECTS_MAX_ROWS: Final = 10
+"""The newest effects that `show` lists; `report` has all of them."""
+
+ARGUMENTS_MAX_CHARS: Final = 1_000_000
 
 BUTTON_COMMANDS: Final = frozenset({"pause", "resume", "redirect", "cancel"})
 OPERATOR_COMMANDS: Final = frozenset({"halt", "lift"})
@@ -290,7 +336,7 @@ def _button_command(button: Button) -> str:
 
 
 def _describe_call(call: CallView) -> str:
-    name = call.tool or "the model"
+    name = call.title if call.tool else "the model"
     return f"{name} (not responding)" if call.not_responding else name
 
 
@@ -302,17 +348,23 @@ def _describe_hosting(view: RunView) -> str:
 
 
 def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
-    money = f", ${view.usage.cost_usd:.2f}" if view.usage.cost_usd else ""
+    money = f", {view.usage.cost_text}" if view.usage.cost_text else ""
     facts = [("task", shorten_to_line(view.task)), ("agent", view.agent)]
     facts += [("hosted", _describe_hosting(view))] if view.framework else []
     facts += [("parent", view.parent)] if view.parent else []
     facts += [("doing", _describe_call(call)) for call in view.in_flight]
     facts += [("plan", f"[{item.state}] {shorten_to_line(item.text)}") for item in view.plan]
-    facts += [("held", f"{frame.id}  {frame.goal} — {frame.position}") for frame in view.frames]
+    facts += [
+        ("aside", f"{frame.id}  {frame.goal} — {frame.position}") for frame in view.frames
+    ]
     facts += [
         ("pending", f"{p.kind} at {p.seq}: {shorten_to_line(p.text)}") for p in view.pending
     ]
-    facts += [("ask", f"{view.run_id}-{ask.id}  {format_question(ask)}") for ask in view.asks]
+    for ask in view.asks:
+        args = escape_to_one_line(show_hidden(_format_ask_arguments(ask)))
+        facts.append(("ask", f"{view.run_id}-{ask.id}  {format_question(ask)}{args}"))
+    facts += [("effect", effect.title) for effect in view.effects[-EFFECTS_MAX_ROWS:]]
+    # By the name that `raise-cap` accepts.
     facts += [("cap", f"{cap.name}: {cap.used:g} of {cap.cap:g}") for cap in view.caps]
     facts += (
         [("used", f"{format_count(view.usage.tokens)} tokens{money}")]
@@ -326,7 +378,7 @@ def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
 
 def format_ask(ask: OpenAsk) -> StyledLine:
     """Return an open ask as one line: id, question, arguments and task."""
-    args = "" if ask.args is None or ask.kind == "question" else _to_text(ask.args)
+    args = _format_ask_arguments(ask)
     hidden = [("waiting", f"  {escape_to_one_line(show_hidden(ask.hidden))}")] * bool(
         ask.hidden
     )
@@ -337,6 +389,13 @@ def format_ask(ask: OpenAsk) -> StyledLine:
         *hidden,
         ("dim", f"  ({shorten_to_line(ask.task)})"),
     ]
+
+
+def _format_ask_arguments(ask: AskView) -> str:
+    """Return all arguments of a call that is to be decided; "" for a question."""
+    if ask.effective_kind == "question":
+        return ""
+    return format_arguments(ask.args, ARGUMENTS_MAX_CHARS)
 
 
 # ── receipts ──────────────────────────────────────────────────────────────────────────────
@@ -356,10 +415,6 @@ def format_receipt(name: str, receipt: Receipt, *, lost: bool = False) -> Styled
         return [("", f"{name}: {receipt.already.replace('_', ' ')}{by}"), *now]
     waits = "" if receipt.applied else ", not applied yet"
     return [("", f"{name}: in the journal at {receipt.seq}{waits}"), *now]
-
-
-def _to_text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 # Exit codes by phase; `midrun --help` lists them.

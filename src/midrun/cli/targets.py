@@ -214,8 +214,8 @@ def _is_agent(value: object) -> bool:
 def _host_agent(variable: str, value: object) -> Agent:
     """Host an agent of another framework under its own name, or that of its variable."""
     own_name: object = getattr(value, "name", None)
-    # LangGraph names every graph that has no name of its own.
-    is_named = isinstance(own_name, str) and own_name not in {"", "LangGraph"}
+    # LangGraph and Strands name every agent that has no name of its own.
+    is_named = isinstance(own_name, str) and own_name not in {"", "LangGraph", "Strands Agents"}
     return host(value, name=str(own_name) if is_named else variable)
 
 

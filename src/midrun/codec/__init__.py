@@ -5,8 +5,7 @@ cannot represent exactly. `redaction` finds secrets in it; the driver replaces t
 placeholders before anything is journaled. `journal` encodes an entry as one canonical line and
 decodes stored lines, through upcasts for older versions. `hash_chain` links each line to all
 before it, so that a changed line is detected. `snapshot` encodes a state as a cache of a long
-journal. `safe_repr` describes values that are not JSON, `hidden_characters` makes invisible
-characters visible for people.
+journal. `safe_repr` describes values that are not JSON.
 
 Invariants: the same entry always gives the same bytes; stored lines are never rewritten; no
 code of a user's value is run while it is checked or encoded; all work is bounded in time, and

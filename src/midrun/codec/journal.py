@@ -137,9 +137,10 @@ def encode_entry(
             code of such a value becomes this one.
         TooLarge: the entry is longer than `limits.max_bytes`.
     """
-    kept = _ENCODED_ENTRIES.pop(id(entry), None)
-    if kept is not None and kept[0] is entry and len(kept[1]) <= limits.max_bytes:
-        return kept[1]
+    if _ENCODED_ENTRIES and not keep:
+        kept = _ENCODED_ENTRIES.pop(id(entry), None)
+        if kept is not None and kept[0] is entry and len(kept[1]) <= limits.max_bytes:
+            return kept[1]
     try:
         sound = _normalize_struct(entry, limits)
         if _PREPARED_TEXTS:  # only the text of large data is prepared

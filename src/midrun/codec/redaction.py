@@ -155,6 +155,12 @@ def may_contain_secret_name(text: str) -> bool:
     return not _JOINED_WORDS.isdisjoint(part.lower() for part in _NAME_SEGMENTS.findall(text))
 
 
+@cache
+def compile_pattern(pattern: str) -> "re.Pattern[str]":
+    """Compile a pattern on first use: most commands redact nothing."""
+    return re.compile(pattern)
+
+
 # ── a name before a secret, in a text ────────────────────────────────────────
 
 
@@ -193,19 +199,16 @@ NAME_REACH_CHARS: Final = 2 * NAME_MAX_CHARS
 
 # A value after the mark: in double quotes, in single quotes, in escaped quotes (JSON in a JSON
 # text), or bare, perhaps with an opening quote whose end was cut off.
-_NAMED_VALUE: Final = re.compile(
-    rf"""
+_NAMED_VALUE: Final = rf"""(?xi)
     [=>]?\s{{0,3}}+
     (?: "((?:[^"\\\r\n]|\\.){{1,{SECRET_MAX_CHARS}}}+)"
       | '((?:[^'\\\r\n]|\\.){{1,{SECRET_MAX_CHARS}}}+)'
       | \\{{1,4}}+"([^"\\\r\n]{{1,{SECRET_MAX_CHARS}}}+)\\{{1,4}}+"
       | (\\{{0,4}}+["'])?
         ((?:(?:bearer|basic)\s{{1,3}}+)? [^\s"'<>,;&)\]}}]{{4,{SECRET_MAX_CHARS}}}+)
-    )""",
-    re.VERBOSE | re.IGNORECASE,
-)
-_SCHEME_PREFIX: Final = re.compile(r"(?:bearer|basic)\s{1,3}", re.IGNORECASE)
-_REFERENCE: Final = re.compile(r"\$[A-Za-z_{(]|\{\{")
+    )"""
+_SCHEME_PREFIX: Final = r"(?i)(?:bearer|basic)\s{1,3}"
+_REFERENCE: Final = r"\$[A-Za-z_{(]|\{\{"
 """`$TOKEN` and `{{ token }}` refer to a secret and do not contain it."""
 
 PLAIN_MIN_CHARS: Final = 6
@@ -214,11 +217,11 @@ PLAIN_MIN_CHARS: Final = 6
 
 def _find_named_secret(text: str, at: int) -> Span | None:
     """Return the secret whose name ends with the `:` or `=` right before `at`."""
-    if (value := _NAMED_VALUE.match(text, at)) is None:
+    if (value := compile_pattern(_NAMED_VALUE).match(text, at)) is None:
         return None
     group = value.lastindex or 0
     start, end = value.span(group)
-    if _REFERENCE.match(text, start, end):
+    if compile_pattern(_REFERENCE).match(text, start, end):
         return None
     if group == 5:  # noqa: PLR2004 - the last: without a closing quote
         has_digit = any(map(str.isdigit, value[5]))
@@ -227,7 +230,8 @@ def _find_named_secret(text: str, at: int) -> Span | None:
         if not has_digit and (not is_assignment or end - start < PLAIN_MIN_CHARS):
             return None
     # "Authorization: Bearer abc": the scheme stays readable, only "abc" is hidden.
-    if (scheme := _SCHEME_PREFIX.match(text, start, end)) is not None and scheme.end() < end:
+    scheme = compile_pattern(_SCHEME_PREFIX).match(text, start, end)
+    if scheme is not None and scheme.end() < end:
         start = scheme.end()
     return start, end
 
@@ -243,11 +247,12 @@ class ShapeRule(NamedTuple):
     """A shape of secrets: `head` matches the beginning, group 1 of `whole` is the secret.
 
     `head` sees at most `HEAD_REACH_CHARS`, so that a slice is not searched far beyond its end.
+    Both are patterns, which `compile_pattern` compiles on first use.
     """
 
     needles: tuple[bytes, ...]
-    head: re.Pattern[str]
-    whole: re.Pattern[str]
+    head: str
+    whole: str
     is_secret: Callable[[str, "re.Match[str]"], bool] = _accept_any
     first_letter: bytes = (
         b""  # one letter, which `head` begins with and which is rare in most texts
@@ -279,7 +284,7 @@ def _make_rule(
 ) -> ShapeRule:
     """Return the rule for a secret that is a match of `head` followed by one of `rest`."""
     words = tuple(needle.encode() for needle in needles.split("|"))
-    return ShapeRule(words, re.compile(head), re.compile(f"({head}{rest})"), is_right, first)
+    return ShapeRule(words, head, f"({head}{rest})", is_right, first)
 
 
 def _has_digit(_: str, match: "re.Match[str]") -> bool:
@@ -296,8 +301,8 @@ def _is_after_curl(text: str, match: "re.Match[str]") -> bool:
     return "curl" in text[max(0, match.start() - 256) : match.start()]
 
 
-_USERINFO: Final = re.compile(r"://[^\s/:@]{0,256}+:([^\s/@]{1,256}+)@")
-_CURL_USER: Final = re.compile(
+_USERINFO: Final = r"://[^\s/:@]{0,256}+:([^\s/@]{1,256}+)@"
+_CURL_USER: Final = (
     r"-(?:u|-user|-proxy-user)(?:(?<=\s-u)|(?<=-user))[ =]{0,3}+[\"']?"
     r"[^\s:\"']{1,256}+:([^\s\"']{1,256}+)"
 )
@@ -333,8 +338,8 @@ SHAPE_RULES: Final = (
     ShapeRule((b"://",), _USERINFO, _USERINFO),
     ShapeRule(
         (b"earer", b"asic"),
-        re.compile(r"[bB](?<![A-Za-z].)(?:earer|asic)\s{1,3}+(?=[\w.~+/=-]{8})"),
-        re.compile(rf"[bB](?:earer|asic)\s{{1,3}}+([\w.~+/=-]{{8,{SECRET_MAX_CHARS}}}+)"),
+        r"[bB](?<![A-Za-z].)(?:earer|asic)\s{1,3}+(?=[\w.~+/=-]{8})",
+        rf"[bB](?:earer|asic)\s{{1,3}}+([\w.~+/=-]{{8,{SECRET_MAX_CHARS}}}+)",
         _looks_random,
     ),
     ShapeRule((b"-u",), _CURL_USER, _CURL_USER, _is_after_curl),
@@ -759,7 +764,7 @@ def _search_shape(
 ) -> bool:
     """Find secrets of one shape; return False at the limit of looks."""
     rule, (start, end) = SHAPE_RULES[number], where
-    for head in rule.head.finditer(text, start, end + HEAD_REACH_CHARS):
+    for head in compile_pattern(rule.head).finditer(text, start, end + HEAD_REACH_CHARS):
         at = head.start()
         if at >= end:
             break
@@ -767,7 +772,8 @@ def _search_shape(
             continue
         if not looks.spend():
             return False
-        if (whole := rule.whole.match(text, at)) is not None and rule.is_secret(text, whole):
+        whole = compile_pattern(rule.whole).match(text, at)
+        if whole is not None and rule.is_secret(text, whole):
             if not looks.spend(SECRET_COST_LOOKS):
                 return False
             ends[number] = whole.end()

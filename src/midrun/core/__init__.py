@@ -8,7 +8,7 @@ of entries (`entries.py`). Everything else is computed from it, in a cycle:
    which phase.
 2. `scheduler.advance(state, now)` returns the entries that follow without any input: a step
    boundary, the start of a call or of an undo, the end of a phase. `scheduler.list_effects`
-   returns the work that needs no entry (`effects.py`): abort a call, check an unknown call.
+   returns the work that needs no entry: abort a call, check an unknown call.
    Both read the state only. A worker that has just loaded a journal therefore does the same as
    one that never stopped, and recovery after a crash needs no code of its own.
 3. The driver makes the calls that were started and reports their outcomes as inputs

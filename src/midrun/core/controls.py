@@ -70,6 +70,7 @@ class Approve(ControlBase, kw_only=True):
 
     ask: AskId
     args: Json = None
+    title: str = ""  # of the call with other arguments; made by the runtime
 
 
 class Decline(ControlBase, kw_only=True):

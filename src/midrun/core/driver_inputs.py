@@ -140,6 +140,7 @@ class FinishHostedAgent(LeasedInput, kw_only=True):
     """Record the output of a hosted agent."""
 
     output: str = ""
+    value: Json = None
 
 
 class FailRun(LeasedInput, kw_only=True):

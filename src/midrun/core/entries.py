@@ -26,6 +26,7 @@ from midrun.core.values import (
     Decision,
     Json,
     Message,
+    ModelSettings,
     Origin,
     PauseReason,
     Phase,
@@ -102,6 +103,7 @@ class AskAnswered(RequestEntry, kw_only=True):
     ask: AskId
     decision: Decision
     args_hash: str = ""
+    title: str = ""  # of an approved call with other arguments: its new title
 
 
 class AskClosed(RequestEntry, kw_only=True):
@@ -154,6 +156,7 @@ class CallFailed(EntryBase, kw_only=True):
     error: str
     code: str = ""
     transient: bool = False
+    lasting: bool = False  # the same model would fail again: retried with another one
     retry_at: Micros | None = None
     spent: Spend | None = None
     text: str = ""  # the text that a model had streamed before the error
@@ -272,6 +275,9 @@ class RunStarted(RequestEntry, kw_only=True):
     frame_ttl: int = 86_400_000_000
     undo_attempts: int = 5
     model_attempts: int = 6
+    output_retries: int = 0  # further attempts at an output that was not valid
+    max_parallel: int = 0  # tool calls in flight at a time; 0: as many as the model asks for
+    model_settings: ModelSettings | None = None  # of this run, over those of its agent
     window: int = 0  # condense the history above this many prompt tokens; 0: never
     parent: Origin | None = None
     steered_by: tuple[str, ...] = ()  # people whose text led to the run, beside `history`
@@ -534,6 +540,7 @@ class AnswerGiven(EntryBase, kw_only=True):
     """A hosted agent returned its output."""
 
     text: str
+    value: Json = None  # the same as JSON data, if the agent has a typed output
 
 
 class TakenOver(RequestEntry, kw_only=True):

@@ -9,6 +9,7 @@ differ. Texts that are only displayed belong to `midrun.text`.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from midrun.core.entries import CallSealed
 from midrun.core.state import Call, CallStage, Frame, State
@@ -23,10 +24,11 @@ UNMADE_NAMED_MAX = 10
 """Maximum number of calls that `describe_unmade` names."""
 
 
+@lru_cache(maxsize=64)  # every append shortens the task of its run
 def shorten_to_line(text: str) -> str:
     """Return `text` as one line, cut to `LINE_MAX_CHARS`."""
-    # Every append shortens the task, which may have megabytes. The first characters are enough,
-    # unless nearly all of them are white space.
+    # A task may have megabytes. The first characters are enough, unless nearly all of them are
+    # white space.
     flat = " ".join(text[:LINE_SCAN_CHARS].split())
     if len(flat) <= LINE_MAX_CHARS and len(text) > LINE_SCAN_CHARS:
         flat = " ".join(text.split())
@@ -44,9 +46,9 @@ def format_goal(state: State) -> str:
 
 
 def format_position(items: tuple[PlanItem, ...], steps: int) -> str:
-    """Return the position in the work: "step 4 of 7", or "step 4" without a plan."""
+    """Return the position in the work: "plan 4/7", or "turn 4" without a plan."""
     behind, total = count_plan_items(items)
-    return _format_step(behind, total) if total else _format_step(steps, 0)
+    return _format_place(behind, total) if total else _format_place(steps, 0)
 
 
 def count_plan_items(items: tuple[PlanItem, ...]) -> tuple[int, int]:
@@ -84,8 +86,8 @@ def format_upcoming(state: State, plan: tuple[PlanItem, ...]) -> str:
     for number in state.open_calls:
         use = state.calls[number - 1].use
         if use.tool:
-            return shorten_to_line(use.tool)
-    return "the next step as planned"
+            return shorten_to_line(use.label)
+    return "the work as planned"
 
 
 def format_acknowledgement(
@@ -113,7 +115,7 @@ def format_acknowledgement(
 def _format_tools_in_flight(state: State) -> str:
     """Return the tools in flight that finish before the switch, as a suffix."""
     calls = (state.calls[number - 1] for number in state.in_flight)
-    tools = [call.use.tool for call in calls if call.use.tool]
+    tools = [call.use.label for call in calls if call.use.tool]
     if len(tools) > 1:
         return f" — once {len(tools)} calls are done"
     return f" — once *{tools[0]}* is done" if tools else ""
@@ -139,14 +141,14 @@ def format_dropped_topic(frame: Frame) -> str:
 
 def format_frame_position(frame: Frame) -> str:
     """Return the position of a held topic, in the format of `format_position`."""
-    return _format_step(frame.done_steps, frame.total_steps)
+    return _format_place(frame.done_steps, frame.total_steps)
 
 
-def _format_step(done_items: int, total: int) -> str:
-    """Return the current step of a plan; without a plan, the number of steps made."""
+def _format_place(done: int, total: int) -> str:
+    """Return the current item of a plan; without a plan, the number of turns made."""
     if total:
-        return f"step {min(done_items + 1, total)} of {total}"
-    return f"step {done_items}" if done_items else "the beginning"
+        return f"plan {min(done + 1, total)}/{total}"
+    return f"turn {done}" if done else "the beginning"
 
 
 def describe_unmade(state: State, format_name: Callable[[Call], str]) -> str:

@@ -6,6 +6,7 @@ journal counts the workers that died during a call; at `WORKER_DEATHS_MAX` the r
 waits for a person.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -38,6 +39,48 @@ around the missing tool.
 """
 
 
+def choose_model(failures: Sequence[bool], count: int) -> int | None:
+    """Return the index of the model for the next attempt; None if all failed for good.
+
+    An agent has `count` models: its own, and the fallbacks. `failures` says of each failed
+    attempt whether its model would fail again. Each failure passes the call to the next model
+    that may still work. An attempt that was stopped, or whose worker died, passes nothing on.
+    """
+    lost: set[int] = set()
+    index = 0
+    for is_lasting in failures:
+        if is_lasting:
+            lost.add(index)
+        following = ((index + n) % count for n in range(1, count + 1))
+        chosen = next((model for model in following if model not in lost), None)
+        if chosen is None:
+            return None
+        index = chosen
+    return index
+
+
+MODEL_RETRY_CODE: Final = "model_retry"
+"""Error code of a call whose tool asked the model to try again (`ModelRetry`)."""
+
+RETRIES_EXHAUSTED_CODE: Final = "retries_exhausted"
+"""Error code of a run in which a tool asked the model to try again too often."""
+
+
+def may_retry_tool(state: State, call: Call) -> bool:
+    """Tell whether the model may try again after the failure of `call`, counted already."""
+    count, _ = state.tool_retries.get(call.use.tool, (0, 0))
+    return count <= call.traits.retries
+
+
+INVALID_OUTPUT_CODE: Final = "invalid_output"
+"""Error code of a run whose agent gave no valid output within its attempts."""
+
+
+def may_retry_output(state: State) -> bool:
+    """Tell whether the agent may try again after the invalid output that was just counted."""
+    return state.invalid_outputs <= state.run_started.output_retries
+
+
 def find_failure(state: State) -> RunFailed | None:
     """Return the failure that ends the run at its next boundary, or None."""
     if state.program_deaths >= WORKER_DEATHS_MAX:
@@ -56,7 +99,7 @@ def find_failure(state: State) -> RunFailed | None:
             calls.append(call)
     if not calls:
         return None
-    names = ", ".join(call.use.tool or "the model" for call in calls)
+    names = ", ".join(call.use.label or "the model" for call in calls)
     many = min(call.worker_deaths for call in calls)
     was = "it was" if len(calls) == 1 else "they were"
     error = f"{names}: {many} processes ended, or fell silent, while {was} under way"

@@ -21,20 +21,11 @@ Nothing follows in any other phase. `find_wake_time` returns the time of a run's
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias, assert_never
+from typing import Final, Literal, TypeAlias, assert_never, dataclass_transform
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from midrun.core.effects import (
-    AbortCall,
-    AbortReason,
-    CheckCall,
-    ChildControl,
-    ControlChild,
-    DriverEffect,
-    EvaluateStopCondition,
-    RunHost,
-)
 from midrun.core.entries import (
     CallStarted,
     Entry,
@@ -47,7 +38,15 @@ from midrun.core.entries import (
     RunWoken,
     UndoStarted,
 )
-from midrun.core.ids import CallId, Micros, Seq, add_micros, make_call_id, make_child_id
+from midrun.core.ids import (
+    CallId,
+    Micros,
+    RunId,
+    Seq,
+    add_micros,
+    make_call_id,
+    make_child_id,
+)
 from midrun.core.journaled_text import seal_call
 from midrun.core.retries import find_failure
 from midrun.core.state import Call, CallStage, PauseState, State
@@ -77,6 +76,7 @@ from midrun.core.values import (
     OperationKind,
     Phase,
     Spend,
+    UndoSet,
 )
 
 PAUSE_PHASES: Final = frozenset({Phase.PAUSING, Phase.PAUSED})
@@ -100,6 +100,64 @@ def reserve_nothing(_: State, __: CallPurpose) -> Spend:
 def start_all(_: State, __: CallId, ___: OperationKind) -> bool:
     """Let everything start; the default of `advance`."""
     return True
+
+
+# ── effects: work that a worker must run now, and that needs no entry of its own ──────────
+#
+# The driver carries them out and reports the results as driver inputs. Starts of calls and
+# undos are not effects: they are entries, and the call is made after the append.
+
+AbortReason = Literal["paused", "redirected", "cancelled", "halted"]
+"""The reason to abort a call in flight."""
+
+ChildControl = Literal["pause", "cancel", "halt"]
+"""A control that a parent run passes on to its child run."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class _DriverEffectBase(Struct, frozen=True, kw_only=True, gc=False):
+    """Base of all effects."""
+
+
+class CheckCall(_DriverEffectBase, kw_only=True):
+    """Run the tool's check to find out whether an unknown call took effect."""
+
+    call: CallId
+
+
+class EvaluateStopCondition(_DriverEffectBase, kw_only=True):
+    """Evaluate the custom stop condition of this name; send `RecordStopVerdict`."""
+
+    name: str
+
+
+class AbortCall(_DriverEffectBase, kw_only=True):
+    """Stop a call in flight: close the stream, cancel the task, or kill the process."""
+
+    call: CallId
+    reason: AbortReason
+
+
+class ControlChild(_DriverEffectBase, kw_only=True):
+    """Pass a control of this run on to the child run of a call in flight."""
+
+    call: CallId
+    child: RunId
+    control: ChildControl
+    now: bool = False
+    undo: UndoSet = "in_flight"
+
+
+class RunHost(_DriverEffectBase, kw_only=True):
+    """Run the program of a hosted agent; its calls come back as `ProposeCall`.
+
+    The loop of a hosted agent is code of the user, which makes its model and tool calls through
+    the driver (`driver.program_runner`). The effect is listed for as long as the program must
+    run: while it computes, and while it waits for its calls. It ends with `FinishHostedAgent`.
+    """
+
+
+DriverEffect = AbortCall | CheckCall | ControlChild | EvaluateStopCondition | RunHost
 
 
 # ── the entries that follow ───────────────────────────────────────────────────────────────
@@ -198,19 +256,45 @@ def _start_open_calls(
     grows with the square of their number.
     """
     started: list[Entry] = []
+    has_limits = _has_parallel_limits(state)
     for number in state.active_calls:
         call = state.calls[number - 1]
         if started and call.call_kind == "model":
             break  # it depends on the calls in flight, so it is decided on the next state
+        if has_limits and is_startable(call) and not _has_room_for(state, call):
+            break  # later calls of the reply do not overtake it
         entries = _start_open_call(state, call, now, reserve, may_start)
         if not entries:
             continue
-        if state.stop is not None or not isinstance(entries[0], CallStarted):
+        if state.stop is not None or has_limits or not isinstance(entries[0], CallStarted):
             return (*started, *entries)
         # `seen` is the entry before it, as if it had been decided after the others.
         seen = Seq(state.seq + len(started))
         started.append(replace(entries[0], seen=seen) if started else entries[0])
     return tuple(started)
+
+
+def _has_parallel_limits(state: State) -> bool:
+    """Tell whether the number of tool calls at a time is limited for an open call."""
+    if state.run_started.max_parallel:
+        return True
+    return any(state.calls[number - 1].traits.sequential for number in state.active_calls)
+
+
+def _has_room_for(state: State, call: Call) -> bool:
+    """Tell whether `call` may run beside the tool calls in flight.
+
+    Calls start in the order of the reply. A call that waits for a person is passed over: it is
+    not startable.
+    """
+    if call.call_kind == "model":
+        return True
+    others = [state.calls[number - 1] for number in state.in_flight]
+    others = [other for other in others if other.call_kind != "model"]
+    if others and (call.traits.sequential or any(o.traits.sequential for o in others)):
+        return False
+    limit = state.run_started.max_parallel
+    return not limit or len(others) < limit
 
 
 def _start_open_call(

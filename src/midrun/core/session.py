@@ -31,8 +31,8 @@ from typing import Literal, assert_never
 
 from msgspec import Struct
 
-from midrun.core.batch import Batch
 from midrun.core.controls import Halt
+from midrun.core.decide import decide
 from midrun.core.driver_inputs import (
     AskPerson,
     CloseCall,
@@ -41,20 +41,61 @@ from midrun.core.driver_inputs import (
     TakeLease,
     Wake,
 )
-from midrun.core.effects import AbortCall, ControlChild, DriverEffect
 from midrun.core.entries import CallAborted, Entry, Record
-from midrun.core.evolve import apply_entries, fold
+from midrun.core.evolve import apply_entries, evolve, fold
 from midrun.core.ids import Epoch, Micros, Seq
 from midrun.core.scheduler import (
+    AbortCall,
+    ControlChild,
+    DriverEffect,
     MayStart,
     Reserve,
+    advance,
     find_retry_time,
     find_wake_time,
     list_effects,
 )
 from midrun.core.state import State
-from midrun.core.transitions import Accepted, Refused
+from midrun.core.transitions import Accepted, Input, Refused, Verdict
 from midrun.core.values import Value
+
+# ── the entries of one append ─────────────────────────────────────────────────────────────────
+
+
+class Batch:
+    """The entries of one append, decided on top of `base`.
+
+    Each input is decided on the state that the inputs before it led to. The batch is valid only
+    if it is appended directly after `base.seq`, as a whole.
+    """
+
+    __slots__ = ("base", "entries", "now", "state")
+
+    def __init__(self, base: State, now: Micros) -> None:
+        self.base = base
+        self.now = now
+        self.state = base
+        self.entries: list[Entry] = []
+
+    def add(self, new_input: Input) -> Verdict:
+        """Decide `new_input` on the state so far, and add the entries if it is accepted."""
+        verdict = decide(self.state, new_input, self.now)
+        for entry in verdict.entries:
+            self.entries.append(entry)
+            self.state = evolve(self.state, entry, self.now)
+        return verdict
+
+    def advance(
+        self, reserve: Reserve, may_start: MayStart, *, hooks_running: bool = False
+    ) -> None:
+        """Add everything that follows from the state alone; see `scheduler.advance`."""
+        while entries := advance(
+            self.state, self.now, reserve, may_start, hooks_running=hooks_running
+        ):
+            for entry in entries:
+                self.entries.append(entry)
+                self.state = evolve(self.state, entry, self.now)
+
 
 # ── events: notices, which may come at any time ───────────────────────────────────────────
 
@@ -291,12 +332,14 @@ class Session:
         # `decide` refuses an input whose call the journal has closed by now. It may still tell
         # something about an effect, so the shell reports it as late, but only after the append:
         # until then the decision rests on a state that may be outdated.
-        late = frozenset(n for n, one in enumerate(ready.inputs) if not _add_input(batch, one))
+        late = [n for n, one in enumerate(ready.inputs) if not _add_input(batch, one)]
+        if self._pending_halt is not None:
+            batch.add(self._pending_halt)
         turn = _Turn(
             batch=batch,
-            halt=self._add_halt(batch),
+            halt=self._pending_halt,
             input_count=len(ready.inputs),
-            late=late,
+            late=frozenset(late),
         )
         if not self._is_leaving:
             batch.advance(self._reserve, self._may_start, hooks_running=ready.hooks_running)
@@ -306,11 +349,6 @@ class Session:
         if batch.entries:
             return self._append(turn, "held")
         return self._act(turn)
-
-    def _add_halt(self, batch: Batch) -> Halt | None:
-        if self._pending_halt is not None:
-            batch.add(self._pending_halt)
-        return self._pending_halt
 
     def _read(self) -> Step:
         # A failed append leaves `_known_seq` at a seq that does not exist. Lower it before the
@@ -322,7 +360,9 @@ class Session:
     def _take(self, now: Micros) -> Step:
         """Take the lease and start the first calls, in one append."""
         batch = Batch(self.state, now)
-        turn = _Turn(batch=batch, halt=self._add_halt(batch))
+        if self._pending_halt is not None:
+            batch.add(self._pending_halt)
+        turn = _Turn(batch=batch, halt=self._pending_halt)
         if batch.entries:  # without a lease there is no call to stop: the run is halted at once
             return self._append(turn, "none")
         if not isinstance(batch.add(self._take_lease), Accepted):

@@ -133,6 +133,8 @@ class Call(Value, kw_only=True):
     # Workers that died during it since it last made progress or a person resumed the run. The
     # run fails at `WORKER_DEATHS_MAX`: such a call would kill the next worker, too.
     worker_deaths: int = 0
+    # Of each attempt at a model call that failed: whether its model would fail again.
+    model_failures: tuple[bool, ...] = ()
     check_denials: int = 0  # times that its check reported "not done"
     late_attempt: int = 0  # the attempt whose result came from a worker with an older epoch
     asked_from_inside: bool = (
@@ -149,8 +151,9 @@ class Call(Value, kw_only=True):
     question_answer: Json = None
     stopped_by: str = ""  # "a pause", "a redirect" or "a halt" that stopped its last attempt
     reserved: Spend = NO_SPEND
-    # Of a model call of a hosted program: how many messages of the run existed when it started,
-    # and the index of its reply, or of its partial text, among them.
+    # Of a model call of a hosted program: how many messages of the run existed when it was
+    # proposed and when it started, and the index of its reply, or of its partial text.
+    proposed_message_count: int = 0
     prompt_message_count: int = 0
     reply_index: int = -1
     approval: Approval | None = None
@@ -361,6 +364,10 @@ class State(Value, kw_only=True):
     answer_value: Json = None  # the value of the last answer
     main_answer: str | None = None  # the answer to the task, while a later message is answered
     main_value: Json = None  # the value of `main_answer`
+    # Tool → the number of steps in a row in which it asked the model to try again, and the
+    # last of these steps.
+    tool_retries: dict[str, tuple[int, int]] = {}  # noqa: RUF012 - as above
+    invalid_outputs: int = 0  # in a row, since the last answer or instruction
     reply_prefix: str = ""  # text before the next reply: "Back to ..."
     reply_prefix_seq: Seq = (
         SEQ_ZERO  # the entry that set it: a reply begun before does not get it
@@ -387,10 +394,7 @@ class State(Value, kw_only=True):
     def find_call(self, call: str) -> Call | None:
         """Return the call of that id, if there is one."""
         number = parse_call_number(call)
-        try:
-            return self.calls[number - 1] if number else None
-        except IndexError:
-            return None
+        return self.calls[number - 1] if 0 < number <= self.calls.size else None
 
     def find_ask(self, ask: str) -> Ask | None:
         """Return the ask of that id, if there is one."""
@@ -483,6 +487,24 @@ def iter_child_ids(state: State) -> Iterator[RunId]:
 def get_child_ask_id(ask: Ask) -> str:
     """Return the id of the child's ask that `ask` shows; "" if the child waits without one."""
     return str(ask.data.get("ask", "")) if isinstance(ask.data, dict) else ""
+
+
+def find_asked_use(ask: Ask, call: Call) -> RequestedCall:
+    """Return the call that `ask` is about: for an ask of a child run, the child's call.
+
+    `call` is the call that the ask belongs to. The parent of a child run does not have the
+    child's call; its ask holds the tool, the reason and the title, and as `data` the arguments.
+    """
+    data = ask.data
+    if ask.ask_kind != "child" or not isinstance(data, dict) or not get_child_ask_id(ask):
+        return call.use
+    is_question = ask.effective_kind == "question"  # then `data` belongs to the question
+    return RequestedCall(
+        tool=str(data.get("tool", "")),
+        args=None if is_question else data.get("data"),
+        why=str(data.get("why", "")),
+        title=str(data.get("title", "")),
+    )
 
 
 def read_child_caps(ask: Ask, answer: Json) -> dict[str, int]:

@@ -38,7 +38,7 @@ from midrun.core.journaled_text import seal_call
 from midrun.core.state import Call, CallStage, PendingText, State
 from midrun.core.stops import Stop, completes_run, find_cap_name, find_met_stop
 from midrun.core.undo import is_undo_unsafe, list_remaining_cleanups
-from midrun.core.values import Phase
+from midrun.core.values import Phase, RequestedCall
 
 
 def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
@@ -121,13 +121,23 @@ def _open_needed_asks(state: State, now: Micros) -> tuple[AskOpened, ...]:
                     ask=ask_id,
                     ask_kind="unsure",
                     call=call.id,
-                    question=f"It is unknown whether {call.use.tool} took effect. Did it?",
+                    question=_ask_about_outcome(call.use),
                     data=call.use.args,
                     audience=call.traits.audience,
                     four_eyes=call.traits.four_eyes,
                 )
             )
     return tuple(opened)
+
+
+def _ask_about_outcome(use: RequestedCall) -> str:
+    if use.title:
+        return f"It is unknown whether this took effect: {use.title}. Did it?"
+    return f"It is unknown whether {use.tool} took effect. Did it?"
+
+
+def _ask_for_approval(use: RequestedCall) -> str:
+    return f"Allow this call? {use.title}" if use.title else f"Let the agent call {use.tool}?"
 
 
 def needs_approval(state: State, call: Call, now: Micros) -> bool:
@@ -146,7 +156,7 @@ def make_approval_ask(call: Call, ask_id: AskId, now: Micros) -> AskOpened:
         ask=ask_id,
         ask_kind="approval",
         call=call.id,
-        question=f"Let the agent call {call.use.tool}?",
+        question=_ask_for_approval(call.use),
         data=call.use.args,
         blocking=call.traits.approve == "block",
         audience=call.traits.audience,

@@ -38,6 +38,7 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         str, ...
     ] = ()  # tool name and hash of the arguments of the newest calls
     last_text: str = ""  # the last text of the agent
+    is_output_invalid: bool = False  # it came with an output that is not valid
     custom_verdicts: dict[str, bool] = {}  # of custom conditions; a new step clears them
     held_tokens: int = 0  # estimated prompt tokens that held topics (frames) have cost
 
@@ -220,6 +221,8 @@ def find_met_stop(stop: Stop | None, meter: Meter, reserve: Spend = NO_SPEND) ->
         return next(
             (hit for part in stop.parts if (hit := find_met_stop(part, meter, reserve))), None
         )
+    if meter.is_output_invalid and completes_run(stop):
+        return None  # the run would complete with that output
     return stop if _is_met(stop, meter, reserve) else None
 
 

@@ -10,7 +10,7 @@ The texts in this module are part of the prompt and of inherited histories. A ch
 changes the behaviour of agents.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Final, Literal, overload
 
@@ -33,9 +33,13 @@ FRAME_MAX_TOKENS: Final = 60
 """Maximum number of tokens that one frame adds to a prompt."""
 
 
+HELD_PREFIX: Final = "Held: "
+HELD_SUFFIX: Final = ". Answer this first; the run comes back to it."
+
+
 def format_held_topic(goal: str) -> str:
     """Return the message that tells the model that a topic is held."""
-    return f"Held: {shorten_to_line(goal)}. Answer this first; the run comes back to it."
+    return f"{HELD_PREFIX}{shorten_to_line(goal)}{HELD_SUFFIX}"
 
 
 def format_topic_reminder(goal: str) -> str:
@@ -109,6 +113,14 @@ class Transcript(Sequence[Turn]):
                 return Turn(role="runtime", text=format_summary(state), kind="summary")
             place -= 1
         return make_turn(state, state.messages[state.condensed_count + place])
+
+    def read_backwards(self) -> Iterator[Turn]:
+        """Yield all turns, newest first, also those that the summary replaces in a prompt.
+
+        A host finds the latest fact about its agent here, as the agent that has taken over.
+        """
+        messages = self._state.messages
+        return (make_turn(self._state, messages[n]) for n in reversed(range(len(messages))))
 
 
 def format_summary(state: State) -> str:

@@ -85,6 +85,11 @@ def is_undo_unsafe(call: Call, action: CleanupAction) -> bool:
     return call.stage is not CallStage.DONE  # only a finished call is known to have happened
 
 
+def is_child_ended(call: Call) -> bool:
+    """Tell whether the parent has journaled that it ended the child run of `call`."""
+    return "done" in {call.release.stage, call.undo.stage}
+
+
 def find_orphaned_child(state: State) -> Call | None:
     """Return the call of a child run that was given up and still has to be ended, or None.
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, dataclass_transform
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from midrun.core.ids import AskId, CallId, RunId, Seq
 
@@ -94,19 +95,72 @@ class Spend(Value, kw_only=True):
 
     tokens: int = 0
     cost: int = 0
+    # Parts of `tokens`, as far as the provider reports them.
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0  # of the input: read from the provider's cache
+    thinking_tokens: int = 0  # of the output
+    unpriced_tokens: int = 0  # no price is known for these: `cost` does not include them
 
     def plus(self, other: "Spend") -> "Spend":
         """Return the sum."""
-        return Spend(tokens=self.tokens + other.tokens, cost=self.cost + other.cost)
+        return Spend(
+            tokens=self.tokens + other.tokens,
+            cost=self.cost + other.cost,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            thinking_tokens=self.thinking_tokens + other.thinking_tokens,
+            unpriced_tokens=self.unpriced_tokens + other.unpriced_tokens,
+        )
 
     def minus(self, other: "Spend") -> "Spend":
-        """Return the difference."""
+        """Return the difference of two estimates, which have tokens and cost only."""
         return Spend(tokens=self.tokens - other.tokens, cost=self.cost - other.cost)
 
 
 NO_SPEND: Final = Spend()
 """The empty spend. Use this object: msgspec compares defaults by identity, and an equal but
 different object would be written into the line."""
+
+
+ThinkingLevel = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ModelSettings(Value, kw_only=True):
+    """Settings of a model. None leaves the choice to the agent, or to the provider.
+
+    A model that does not know a setting ignores it.
+
+    Attributes:
+        temperature: The randomness of the replies.
+        top_p: The share of the most probable tokens to choose from.
+        max_tokens: The most tokens that one reply may have, thinking included.
+        thinking: True or False turns thinking on or off. A level is the effort of reasoning;
+            a provider without that level uses the nearest one.
+        cache: False turns the caching of prompts off. By default, the tools, the instructions
+            and the conversation are cached at the provider, which makes a run of several steps
+            cheaper.
+        extra: Further settings of pydantic-ai by name, as {"openai_service_tier": "flex"}.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    thinking: bool | ThinkingLevel | None = None
+    cache: bool | None = None
+    extra: dict[str, Json] = {}
+
+    def merge(self, over: "ModelSettings | None") -> "ModelSettings":
+        """Return these settings with those that `over` sets."""
+        if over is None:
+            return self
+        chosen = {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(over, name)) is not None
+        }
+        return replace(self, **{**chosen, "extra": {**self.extra, **over.extra}})
 
 
 class Traits(Value, kw_only=True):
@@ -127,6 +181,8 @@ class Traits(Value, kw_only=True):
     ask_ttl: int = 0  # microseconds after which an open approval counts as declined; 0: never
     version: str = ""
     secret: tuple[str, ...] = ()  # paths of arguments that hold secrets, joined by dots
+    retries: int = 3  # steps in a row in which it may ask the model to try again
+    sequential: bool = False  # no other tool call runs beside it
 
 
 class RequestedCall(Value, kw_only=True):
@@ -140,6 +196,12 @@ class RequestedCall(Value, kw_only=True):
     refused: str = ""  # the driver found no such tool, or the arguments do not fit
     position: str = ""  # of a hosted agent: the place of the call in its code, for replay
     tool_call_id: str = ""  # of a hosted agent: the id of the call in its framework
+    title: str = ""  # one line for people, as declared by the tool; "" without a declaration
+
+    @property
+    def label(self) -> str:
+        """The declared title, or the name of the tool; "" for a model call."""
+        return self.title or self.tool
 
 
 class Reply(Value, kw_only=True):
@@ -150,7 +212,12 @@ class Reply(Value, kw_only=True):
     uses: tuple[RequestedCall, ...] = ()
     opaque: Json = None  # the provider's own message, stored and never interpreted
     prompt_tokens: int = 0  # tokens in the prompt as the provider counted them
-    value: Json = None  # the typed output of a hosted agent; `text` is the same as text
+    value: Json = None  # the typed output of the agent; `text` is the same as text
+    # Why the reply is not a valid output. The agent is told, and tries again; see
+    # `retries.may_retry_output`. The text is also the refusal of a call of the output tool.
+    invalid_output: str = ""
+    model: str = ""  # the fallback that wrote it; empty: the agent's own model
+    ungated: tuple[str, ...] = ()  # tools that the provider executed inside the model call
 
 
 class PlanItem(Value, kw_only=True):

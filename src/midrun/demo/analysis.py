@@ -33,7 +33,7 @@ WeightsByNote: TypeAlias = dict[str, dict[str, float]]  # by name: each word wit
 DistancesByNote: TypeAlias = dict[str, dict[str, float]]
 
 
-@tool(read_only=True)
+@tool(read_only=True, title="Group the notes by theme")
 def find_themes(call: Call, groups: int = 5, rounds: int = 150) -> list[dict[str, Json]]:  # noqa: D417 - models do not see the call
     """Find out which notes of the library belong together. Takes some seconds.
 

@@ -53,10 +53,28 @@ class DemoFiles:
     def make_tools(self) -> list[Tool]:
         """Return the tools that work on these papers."""
         return [
-            tool(self._lock, name="lock_briefing", release=self._unlock, idempotent=True),
-            tool(self._write, name="write_section", undo=self._unwrite, idempotent=True),
-            tool(self._read, name="read_draft", read_only=True),
-            tool(self._send, name="send_mail", approve=True, check=self._was_sent),
+            tool(
+                self._lock,
+                name="lock_briefing",
+                title="Lock the briefing",
+                release=self._unlock,
+                idempotent=True,
+            ),
+            tool(
+                self._write,
+                name="write_section",
+                title="Write section “{heading}”",
+                undo=self._unwrite,
+                idempotent=True,
+            ),
+            tool(self._read, name="read_draft", title="Read the draft", read_only=True),
+            tool(
+                self._send,
+                name="send_mail",
+                title="Mail “{subject}” to {to}",
+                approve=True,
+                check=self._was_sent,
+            ),
         ]
 
     def draft_path(self, run: str) -> Path:
@@ -137,19 +155,19 @@ class DemoFiles:
     # ── the outbox ────────────────────────────────────────────────────────────────────────
 
     @_in_thread
-    def _send(self, call: Call, to: str, subject: str, note: str) -> str:  # noqa: D417 - models do not see the call
-        """Mail the draft. This cannot be undone, and a person is asked first.
+    def _send(self, call: Call, to: str, subject: str, body: str) -> str:  # noqa: D417 - models do not see the call
+        """Send a mail. This cannot be undone, and a person is asked first.
 
         Args:
             to: Whom to.
             subject: Of the mail.
-            note: A few words before the draft.
+            body: The whole text of the mail, in Markdown.
         """
         mail = EmailMessage()
         mail["From"], mail["To"], mail["Subject"] = SENDER, to, subject
         mail["Date"] = formatdate(self._clock() / MICROS_PER_SECOND)
         mail["Message-ID"] = f"<{_hash_key(call.key)}@larkhaven.example>"
-        mail.set_content(f"{note}\n\n{_read_text(self.draft_path(call.run_id))}")
+        mail.set_content(body)
         return self._format_receipt(
             _write_atomically(self._mail_path(call.key), mail.as_string())
         )

@@ -38,6 +38,7 @@ HURRY_PATTERN: Final = _compile_any(
     r"\b(stop|no more|enough) (read|search|research)", r"\bskip the (read|search|rest)",
     r"\b(start|begin) writing", r"\bwrite (it |the briefing )?(now|already)", r"\bhurry\b",
 )  # fmt: skip
+READING_TOOLS: Final = frozenset({"search_library", "read_note"})
 SKIP_PATTERNS: Final = {  # plan item to skip → pattern, and the reply unless it is done
     MAIL_ITEM: (
         _compile_any(r"\b(no|not|don'?t|never|skip|without)\b[^.]*\b(e-?mail|mail|send)"),
@@ -116,7 +117,8 @@ class ResearcherScript:
             topics += [clause] if TOPIC_PATTERN.search(clause) and not said else []
         words = " ".join(understood)
         if understood and not topics:
-            return InstructionEffect(f"Changing course. {words}")
+            dropped = READING_TOOLS if HURRY_PATTERN.search(text) else frozenset()
+            return InstructionEffect(f"Changing course. {words}", dropped_tools=dropped)
         is_short = len(text.split()) <= CONTINUE_MAX_WORDS
         if not understood and is_short and CONTINUE_PATTERN.search(text):
             return InstructionEffect(words="Going on.")
@@ -200,7 +202,7 @@ class ResearcherScript:
         note = load_library()[names[0]]
         yield ScriptLine(f"“{note.title}” is the closest.", (Use("read_note", name=note.name),))
         found = " ".join(best_sentences(note, text, 3))
-        words = f"That deserves a section of its own.\n\n{heading}. {found}"
+        words = f"That deserves a section of its own.\n\n**{heading}**\n\n{found}"
         yield from write_section(self._work, words, heading, found)
         return "That is in the draft. Back to where I was."
 

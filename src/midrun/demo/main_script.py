@@ -54,6 +54,7 @@ class BriefingProgress:
     notes_read: dict[str, str] = field(default_factory=dict)  # name of a note → its summary
     has_begun_writing: bool = False  # writing has begun, so the emphasis is fixed
     sections: list[str] = field(default_factory=list)  # headings in the draft
+    texts: dict[str, str] = field(default_factory=dict)  # heading → text, as written
     file: str = "the draft"
     fact_check_remark: str = "the figures are not checked"
     mailed_to: str = ""  # the recipient, once the mail is sent
@@ -76,6 +77,12 @@ class BriefingProgress:
             str(item): "dropped" if mark == "queued" and requests.must_skip(item) else mark
             for item, mark in self.marks.items()
         }
+
+    def format_briefing(self) -> str:
+        """Return the mail: a note, and the whole briefing, so that its approver can read it."""
+        note = f"For the next meeting of the council; {self.fact_check_remark}."
+        sections = (f"## {h}\n\n{self.texts[h]}" for h in self.sections if h in self.texts)
+        return "\n\n".join([note, *sections])
 
     def plan_with_last_item(self, last: str, mark: PlanItemState) -> Use:
         """Return a plan that drops all unfinished items and adds a last one."""
@@ -100,13 +107,11 @@ class BriefingScript:
     def run_steps(self) -> Steps:
         """Run all steps."""
         yield from self._open_briefing()
-        yield from self._read_notes(TEXTS.first_notes, READ_ITEM)
+        yield from self._read_notes()
         self.progress.end_item(READ_ITEM, done=bool(self.progress.notes_read))
         yield from self._run_analysis()
         if not self.requests.must_skip(ASK_ITEM):
             yield from self._ask_emphasis()
-        yield from self._read_notes(TEXTS.second_notes, WRITE_ITEM)
-        yield from self._search_again()
         yield from self._write_sections()
         self.progress.end_item(WRITE_ITEM, done=True)
         yield from self._check_facts()
@@ -128,32 +133,22 @@ class BriefingScript:
                 f"The lock is taken: {lock.problem}. I write to a draft of my own, so that "
                 "nobody gets in anybody's way. "
             )
-        count = len(found.result) if isinstance(found.result, list) else 0
-        self._remark += f"{count} notes come up. I begin with the inventory."
+        if not self.requests.skip_reading:
+            count = len(found.result) if isinstance(found.result, list) else 0
+            self._remark += f"{count} notes come up. I begin with the inventory."
         self.progress.end_item(SEARCH_ITEM, done=not found.problem)
 
-    def _read_notes(self, remarks: dict[str, str], item: int) -> Steps:
-        for name, remark in remarks.items():
+    def _read_notes(self) -> Steps:
+        for name, remark in TEXTS.first_notes.items():
             if self.requests.skip_reading:
                 break
-            marks = self._begin_plan_item(item) if self.progress.item < item else ()
+            marks = self._begin_plan_item(READ_ITEM) if self.progress.item < READ_ITEM else ()
             (note, *_) = yield self._build_line("", Use("read_note", name=name), *marks)
             if isinstance(note.result, str):
                 self.progress.notes_read[name] = _first_sentence(note.result)
                 self._remark = remark
-            else:
+            elif not self.requests.skip_reading:
                 self._remark = f"That note could not be read ({note.problem}). I go on."
-
-    def _search_again(self) -> Steps:
-        for look in TEXTS.second_looks:
-            if self.requests.skip_reading:
-                break
-            thought = TEXTS.second_look_thought if look == TEXTS.second_looks[-1] else ""
-            use = Use("search_library", query=look.about)
-            if look.about in TEXTS.first_notes | TEXTS.second_notes:
-                use = Use("read_note", name=look.about)
-            yield self._build_line(look.words, use, thinking=thought)
-        self._remark = self._remark or "Nothing new. I have what I need."
 
     def _run_analysis(self) -> Steps:
         use = Use("find_themes", groups=5, rounds=self._rounds)
@@ -171,10 +166,8 @@ class BriefingScript:
         use = Use("ask_human", question=TEXTS.question, options=options)
         plan = self._begin_plan_item(ASK_ITEM)
         (answer, *_) = yield self._build_line("Now I need you for a moment.", use, *plan)
-        words, wanted = self._apply_answer(answer), self.requests
+        self._remark, wanted = self._apply_answer(answer), self.requests
         self.progress.end_item(ASK_ITEM, done=bool(wanted.emphasis or wanted.free_answer))
-        rest = "" if wanted.skip_reading else "Then the rest of the notes."
-        self._remark = f"{words} {rest}".strip()
 
     def _apply_answer(self, made: CallResult) -> str:
         if made.problem or not made.result:
@@ -202,7 +195,8 @@ class BriefingScript:
     def _write(self, sections: Iterable[Section]) -> Steps:
         for section in sections:
             marks = self._begin_plan_item(WRITE_ITEM) if self.progress.item < WRITE_ITEM else ()
-            line = self._build_line(f"{section.words}\n\n{section.heading}. {section.text}")
+            said = f"{section.words}\n\n**{section.heading}**\n\n{section.text}"
+            line = self._build_line(said)
             yield from write_section(
                 self.progress, line.text, section.heading, section.text, *marks
             )
@@ -236,8 +230,7 @@ class BriefingScript:
                 "send_mail",
                 to=self.requests.mail_to,
                 subject="Trees for Quay Street: a briefing",
-                note="For the next meeting of the council. The sources are the town's own "
-                f"notes; {self.progress.fact_check_remark}.",
+                body=self.progress.format_briefing(),
             )
             plan = self._begin_plan_item(MAIL_ITEM)
             (made, *_) = yield self._build_line(words, mail, *plan, again=False)
@@ -306,7 +299,8 @@ def write_section(
             (made,) = yield ScriptLine("It is not there, so I write it again.", (use,))
     match made.result:
         case {"file": str(file), "sections": [*sections]}:
-            progress.file, progress.sections = file, [str(heading) for heading in sections]
+            progress.file, progress.sections = file, [str(one) for one in sections]
+            progress.texts[heading] = text
         case _:
             return
 

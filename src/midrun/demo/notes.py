@@ -128,7 +128,7 @@ def find_answer(question: str, names: Iterable[str]) -> tuple[Note, str] | None:
     return note, " ".join(line for line in note.sentences if line in {best, *others})
 
 
-@tool(read_only=True)
+@tool(read_only=True, title="Search the library for {query}")
 async def search_library(query: str) -> list[dict[str, str]]:
     """Search the notes of the library, in full text.
 
@@ -138,7 +138,7 @@ async def search_library(query: str) -> list[dict[str, str]]:
     return [asdict(hit) for hit in search_notes(query)]
 
 
-@tool(read_only=True)
+@tool(read_only=True, title="Read the note {name}")
 async def read_note(name: str) -> str:
     """Read one note of the library.
 

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
+from midrun.core.ids import CallId
 from midrun.core.transcript import CallResult, Turn
 from midrun.models.scripted import Thinking, Use
 
@@ -49,6 +50,7 @@ class InstructionEffect:
     words: str = ""
     detour: Script | None = None
     instead: Script | None = None
+    dropped_tools: frozenset[str] = frozenset()  # calls of the current line not to be made
 
 
 class AgentScripts(Protocol):
@@ -121,6 +123,17 @@ class _RunningScript:
             self._words_left = f"{CONTINUATION_PREFIX}{self._words_left}"
             self._is_interrupted = False
 
+    def drop_calls(self, tools: frozenset[str]) -> None:
+        """Leave out the calls of these tools, and the words that announce them."""
+        self._advance()
+        dropped = [(place, use) for place, use in self._calls_left() if use.tool in tools]
+        for place, use in dropped:
+            problem = f"{NOT_EXECUTED_PREFIX}: as the user asked"
+            self._made[place] = CallResult(call=CallId(""), tool=use.tool, problem=problem)
+        if dropped:
+            self._words_left, self._thinking_left, self._is_interrupted = "", "", False
+            self._finish_line()
+
     def match_turn(self, turn: Turn, text: str) -> None:
         """Match a turn of the transcript with the current line.
 
@@ -143,6 +156,9 @@ class _RunningScript:
             if not (unmade and self._line.retry_unmade_calls):
                 self._made[place] = made
         self._words_left, self._thinking_left, self._is_interrupted = "", "", False
+        self._finish_line()
+
+    def _finish_line(self) -> None:
         if not self._calls_left():
             self._last_results = tuple(made for _, made in sorted(self._made.items()))
             self._must_advance = True
@@ -246,6 +262,8 @@ class _ScriptStack:
             self._running[:above] = [_RunningScript(effect.instead)]
         elif effect.detour is not None:
             self._running.insert(above, _RunningScript(effect.detour))
+        if effect.dropped_tools and not questions:
+            self._running[-1].drop_calls(effect.dropped_tools)
         later = f"I come to that when I am back: {text.rstrip('.')}."
         self._prepend_words(later if questions else effect.words)
 

@@ -15,13 +15,6 @@ class Section(Struct, frozen=True):
     text: str
 
 
-class SecondLook(Struct, frozen=True):
-    """A remark, and the query of a search or the name of a note to read again."""
-
-    words: str
-    about: str
-
-
 class DemoTexts(Struct, frozen=True):
     """All texts. Notes are named with the remark on each."""
 
@@ -32,7 +25,6 @@ class DemoTexts(Struct, frozen=True):
     analysis_remark: str
     analysis_again_remark: str
     question: str
-    second_look_thought: str
     nothing_read: str
     stop_plan_item: str
     plan: tuple[str, ...]
@@ -43,8 +35,6 @@ class DemoTexts(Struct, frozen=True):
     emphasis_options: dict[str, str]
     top_section_by_emphasis: dict[str, str]
     first_notes: dict[str, str]
-    second_notes: dict[str, str]
-    second_looks: tuple[SecondLook, ...]
     sections: tuple[Section, ...]
     corrections: tuple[Section, ...]
 

@@ -6,7 +6,7 @@ to the journal (`journal_writer`). Only after that does it act:
 
     RunLoop ── start, abort ──► CallDispatcher ──► one InFlightCall for each call
        ▲                                              │  model_calls, tool_calls, child_runs
-       └── Wakeup ◄── DriverInput: the outcome ◄──────┘  (user code: function_runner)
+       └── Wakeup ◄── DriverInput: the outcome ◄──────┘
 
 Function tools run in the event loop (`user_code`), in a forked process (`subprocess`), or in a
 thread. `LeaseHeartbeat` keeps the leases alive and fences this process when it cannot. Secrets

@@ -35,7 +35,16 @@ from midrun.core.evolve import apply_entries
 from midrun.core.ids import AskId, RunId, make_child_id
 from midrun.core.placeholders import check_hidden
 from midrun.core.run_head import build_head
-from midrun.core.state import Ask, Call, PauseState, State, get_child_ask_id, read_child_caps
+from midrun.core.state import (
+    Ask,
+    Call,
+    PauseState,
+    State,
+    find_asked_use,
+    get_child_ask_id,
+    read_child_caps,
+)
+from midrun.core.undo import is_child_ended
 from midrun.core.values import (
     RESTING_PHASES,
     TERMINAL_PHASES,
@@ -47,8 +56,8 @@ from midrun.core.values import (
     UndoSet,
 )
 from midrun.driver.context import DriverContext
-from midrun.driver.in_flight_call import InFlightCall
 from midrun.driver.journal_writer import UnleasedInput, append_input, load_run_state
+from midrun.driver.user_code import InFlightCall
 from midrun.errors import (
     JournalCorrupt,
     JournalTooNew,
@@ -60,6 +69,7 @@ from midrun.errors import (
     StoreUnreachable,
 )
 from midrun.ports.store import HaltRecord
+from midrun.text.status import CAP_NOUNS
 
 log = logging.getLogger("midrun")
 
@@ -135,7 +145,8 @@ def _make_ending(
         # A child that has completed counts, even if its parent is stopping: its work is done.
         case Phase.COMPLETED:
             steered = tuple(name for name in child.steered_by if name not in state.steered_by)
-            done = CallDone(call=call, result=child.output, steered_by=steered)
+            result = child.output if child.value is None else child.value
+            done = CallDone(call=call, result=result, steered_by=steered)
             return CloseCall(epoch=epoch, outcome=done)
         case Phase.FAILED if not in_flight.is_stopping:
             error = child.error.error if child.error else "it failed"
@@ -180,7 +191,7 @@ def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> Ask
             "it goes on when it is handed back",
         )
     elif hold.reason == "cap" and hold.cap_name:
-        reason = f"is paused at its {hold.cap_name.removesuffix('s').replace('_', ' ')} cap"
+        reason = f"is paused at its {CAP_NOUNS[hold.cap_name]} cap"
         remedy = f'raise it there, or answer with the new bound: {{"{hold.cap_name}": …}}'
     data: Json = {
         "run": child.run,
@@ -205,13 +216,20 @@ def _mirror_ask(child: State, in_flight: InFlightCall, state: State) -> AskPerso
     """Return the first open ask of the child as an ask of its parent."""
     ask = child.asks[child.open_asks[0] - 1]
     call = child.find_call(ask.call)
+    assert call is not None, "every ask belongs to a call"
+    # The child's ask may itself show an ask of a grandchild: pass on the call that is meant.
+    # The data of an approval, and of an ask about an outcome, are the arguments of that call.
+    use, shown = find_asked_use(ask, call), ask.data
+    if ask.ask_kind == "child" and get_child_ask_id(ask) and isinstance(ask.data, dict):
+        shown = ask.data.get("data")
     data: Json = {
         "run": child.run,
         "ask": ask.id,
         "kind": ask.effective_kind,
-        "tool": call.use.tool if call else "",
-        "why": call.use.why if call else "",
-        "data": ask.data,
+        "tool": use.tool,
+        "why": use.why,
+        **({"title": use.title} if use.title else {}),
+        "data": shown,
         **_describe_hidden(ask, call),
     }
     return AskPerson(
@@ -229,10 +247,8 @@ def _mirror_ask(child: State, in_flight: InFlightCall, state: State) -> AskPerso
     )
 
 
-def _describe_hidden(ask: Ask, call: Call | None) -> dict[str, Json]:
+def _describe_hidden(ask: Ask, call: Call) -> dict[str, Json]:
     """Return the data about hidden arguments in a child's ask, for the parent's ask."""
-    if call is None:
-        return {}
     words, approvable = check_hidden(ask, call.use)
     inner = ask.data if ask.ask_kind == "child" and isinstance(ask.data, dict) else {}
     secret = inner.get("secret") or list(call.use.traits.secret)
@@ -249,7 +265,8 @@ async def _create_child(
 ) -> None:
     """Create the child run, unless an earlier attempt has created it."""
     args = in_flight.call.use.args
-    task = args.get("task", "") if isinstance(args, dict) else ""
+    # It has one argument. Midrun names it `task`; an agent of another framework may not.
+    task = next(iter(args.values()), "") if isinstance(args, dict) else ""
     started = RunStarted(
         task=str(task),
         **agent.spec(),
@@ -424,7 +441,11 @@ async def _append_to_child(
 async def update_parent(context: DriverContext, child: State) -> bool:
     """Close asks on the parent that were settled on `child`; False: do not drive the child.
 
-    While its parent is paused or halted, a child is not driven: it is paused here instead.
+    While its parent is paused or halted, a child is not driven: it is paused here instead. A
+    child that its parent has ended already is cancelled here. It can still appear: a worker
+    that was frozen between `CallStarted` and the creation of the child creates it when it
+    thaws, after another worker found no child to end. Every worker comes here before it drives
+    a child, so such a child never works.
     """
     origin = child.run_started.parent
     if origin is None:
@@ -440,8 +461,14 @@ async def update_parent(context: DriverContext, child: State) -> bool:
                 context.store, parent, CloseChildAsk(ask=ask.id), context.clock
             )
             context.on_appended(origin.run, result.after)
-    if parent.phase in HELD_PARENT_PHASES and child.phase in {Phase.QUEUED, Phase.RUNNING}:
-        await _append_to_child(context, child.run, c.Pause(by=_make_parent_actor(origin.run)))
+    if child.phase not in {Phase.QUEUED, Phase.RUNNING}:
+        return True
+    by, call = _make_parent_actor(origin.run), parent.find_call(origin.call)
+    if call is not None and is_child_ended(call):
+        await _append_to_child(context, child.run, c.Cancel(by=by))
+        return False
+    if parent.phase in HELD_PARENT_PHASES:
+        await _append_to_child(context, child.run, c.Pause(by=by))
         return False
     return True
 

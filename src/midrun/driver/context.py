@@ -1,6 +1,6 @@
 """The driver context: the objects that all run loops of one worker share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anyio import CapacityLimiter
@@ -27,14 +27,15 @@ class DriverContext:
 
     `on_appended` is called with the new state of a run after this process appended to it, for
     example to a child run, so that the worker need not wait for the store's notification.
-    `get_limits` returns the concurrency limits that apply to a run. `random_unit` returns
-    random numbers between 0 and 1, which spread retries.
+    `get_models` returns the model of an agent, and then its fallbacks. `get_limits` returns the
+    concurrency limits that apply to a run. `random_unit` returns random numbers between 0 and
+    1, which spread retries.
     """
 
     store: Store
     heartbeat: LeaseHeartbeat
     agents: Mapping[str, Agent]
-    get_model: Callable[[Agent], Model]
+    get_models: Callable[[Agent], Sequence[Model]]
     zygote: Zygote
     user_tasks: UserTasks
     thread_limiter: (

@@ -62,14 +62,6 @@ from midrun.core.driver_inputs import (
     SaveProgress,
     SetPlan,
 )
-from midrun.core.effects import (
-    AbortCall,
-    CheckCall,
-    ControlChild,
-    DriverEffect,
-    EvaluateStopCondition,
-    RunHost,
-)
 from midrun.core.entries import (
     CallDone,
     CallFailed,
@@ -83,29 +75,40 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.ids import CallId, Epoch, RunId, make_child_id
-from midrun.core.state import CallStage, State
+from midrun.core.scheduler import (
+    AbortCall,
+    CheckCall,
+    ControlChild,
+    DriverEffect,
+    EvaluateStopCondition,
+    RunHost,
+)
+from midrun.core.state import Call, CallStage, State
 from midrun.core.stops import list_custom_names
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json, OperationKind, Phase, PlanItem
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
 from midrun.driver.delta import Delta
-from midrun.driver.in_flight_call import (
-    FENCED_REASON,
-    NO_WAIT_REASONS,
-    OVERDUE_REASON,
-    SHUTDOWN_REASON,
-    InFlightCall,
-    WaitEnded,
-)
 from midrun.driver.journal_writer import append_input, load_run_state
 from midrun.driver.model_calls import OpenModelStream, call_model
 from midrun.driver.notifications import Wakeup
 from midrun.driver.program_runner import ProgramRunner
-from midrun.driver.redaction import redact_struct, redact_struct_now
+from midrun.driver.redaction import add_reply_titles, redact_struct, redact_struct_now
 from midrun.driver.sanitize import make_storable, sanitize_input
 from midrun.driver.tool_calls import call_tool, run_check, run_cleanup
-from midrun.driver.user_code import CodeStopped, UserCode, format_exception, must_reraise
+from midrun.driver.user_code import (
+    FENCED_REASON,
+    NO_WAIT_REASONS,
+    OVERDUE_REASON,
+    SHUTDOWN_REASON,
+    CodeStopped,
+    InFlightCall,
+    UserCode,
+    WaitEnded,
+    format_exception,
+    must_reraise,
+)
 from midrun.errors import (
     MidrunError,
     Misconfigured,
@@ -236,24 +239,15 @@ class CallDispatcher:
         save = partial(self._save_progress, call_id) if operation == "call" else _refuse_save
         in_flight = InFlightCall(call, save, operation, attempt)
         self._in_flight[call_id, operation] = in_flight
-        if self._calls_async_code(in_flight):
+        if call.call_kind == "tool":
+            in_flight.tool = self._find_tool(call)
+        if _calls_async_code(in_flight):
             in_flight.on_overdue = partial(self._watch_overdue, in_flight)
             # Frameworks keep their run in context variables: a hosted program has its own.
             variables = None if self._program is None else self._program.get_context(call)
             self._context.user_tasks.start(self._run(in_flight, state), variables)
         else:
             self._context.task_group.start_soon(self._run, in_flight, state)
-
-    def _calls_async_code(self, in_flight: InFlightCall) -> bool:
-        if in_flight.call.call_kind == "child":
-            return False
-        if in_flight.call.call_kind == "model":
-            return True
-        tool = self._find_tool(in_flight)
-        if in_flight.operation == "call" or tool is None:
-            return tool is not None and tool.is_async
-        hook = getattr(tool, in_flight.operation)
-        return hook is not None and is_async(hook)
 
     async def _run(self, in_flight: InFlightCall, state: State) -> None:
         """Make the call, and submit its outcome to the run loop."""
@@ -285,9 +279,13 @@ class CallDispatcher:
         if driver_input is not None:
             # Redacting and encoding a large result takes many turns of the event loop. Until it
             # is done the call stays in `_in_flight`: for the run loop it is still running.
-            driver_input = await sanitize_input(
-                await redact_struct(self._context.secret_registry, self._run_id, driver_input)
-            )
+            secrets = self._context.secret_registry
+            driver_input = await redact_struct(secrets, self._run_id, driver_input)
+            if self._program is None:  # a hosted program proposes its calls one by one
+                driver_input = add_reply_titles(
+                    secrets, self._run_id, self._agent, driver_input
+                )
+            driver_input = await sanitize_input(driver_input)
         in_flight.mark_finished()
         if self._in_flight.get((in_flight.call.id, in_flight.operation)) is in_flight:
             del self._in_flight[in_flight.call.id, in_flight.operation]
@@ -316,13 +314,10 @@ class CallDispatcher:
             )
         if in_flight.operation == "call" and in_flight.call.call_kind == "child":
             return await run_child(context, agent, in_flight, state)
-        if (
-            in_flight.operation == "call"
-            and agent.find_tool(in_flight.call.use.tool) is PLAN_TOOL
-        ):
+        if in_flight.operation == "call" and in_flight.tool is PLAN_TOOL:
             return self._set_plan(in_flight, state)
         if in_flight.operation == "call":
-            return await call_tool(context, agent, in_flight, state, self._find_tool(in_flight))
+            return await call_tool(context, agent, in_flight, state)
         if in_flight.operation == "check":
             return await run_check(context, agent, in_flight, state)
         return CloseCleanup(
@@ -335,10 +330,10 @@ class CallDispatcher:
             return None
         return partial(self._program.open_stream, in_flight.call, state)
 
-    def _find_tool(self, in_flight: InFlightCall) -> Tool | None:
+    def _find_tool(self, call: Call) -> Tool | None:
         """Return the tool of a call: of the hosted program that waits for it, or declared."""
-        own = self._program.get_tool(in_flight.call) if self._program is not None else None
-        return own or self._agent.find_tool(in_flight.call.use.tool)
+        own = self._program.get_tool(call) if self._program is not None else None
+        return own or self._agent.find_tool(call.use.tool)
 
     def _set_plan(self, in_flight: InFlightCall, state: State) -> CloseCall:
         """Submit the agent's new plan, and return the end of the call that set it."""
@@ -677,6 +672,16 @@ async def _ends_within(seconds: float, in_flight: InFlightCall, wait_ended: Wait
     # the call before this task goes on: the call is over all the same, and is not in
     # `_in_flight` any more.
     return in_flight.finished
+
+
+def _calls_async_code(in_flight: InFlightCall) -> bool:
+    tool = in_flight.tool
+    if tool is None:
+        return in_flight.call.call_kind == "model"
+    if in_flight.operation == "call":
+        return tool.is_async
+    hook = getattr(tool, in_flight.operation)
+    return hook is not None and is_async(hook)
 
 
 async def _refuse_save(_: Json) -> None:

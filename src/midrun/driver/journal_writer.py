@@ -14,13 +14,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midrun.codec import snapshot as codec
-from midrun.core.batch import Batch
 from midrun.core.controls import Control
 from midrun.core.driver_inputs import CloseChildAsk, ReportLateResult, TakeBack, Wake
 from midrun.core.entries import Entry
 from midrun.core.evolve import apply_entries, fold
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.core.run_head import build_head
+from midrun.core.session import Batch
 from midrun.core.state import State
 from midrun.core.transitions import Refused, Verdict
 from midrun.driver.sanitize import run_in_slices

@@ -6,25 +6,40 @@ thinking so far are journaled with `CallAborted`, so that the model sees its own
 words when the run continues.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
+from midrun.agents.signature import FunctionFailed
+from midrun.agents.tool_context import Call
 from midrun.core.entries import CallAborted, CallDone, CallFailed
-from midrun.core.retries import compute_retry_at, is_wait_acceptable
+from midrun.core.ids import make_call_key
+from midrun.core.retries import (
+    choose_model,
+    compute_retry_at,
+    is_wait_acceptable,
+)
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
-from midrun.core.values import Reply, RequestedCall, Spend
+from midrun.core.values import Json, Reply, RequestedCall, Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.delta import Delta
-from midrun.driver.in_flight_call import InFlightCall
-from midrun.driver.user_code import CodeStopped, UserCode, format_exception, must_reraise
-from midrun.errors import ModelFailed
-from midrun.ports.model import Finished, Piece, Prompt
+from midrun.driver.user_code import (
+    CodeStopped,
+    InFlightCall,
+    UserCode,
+    format_exception,
+    must_reraise,
+)
+from midrun.errors import Misconfigured, ModelFailed
+from midrun.ports.model import Finished, Model, Piece, Prompt
+
+log = logging.getLogger("midrun")
 
 CONDENSE_PROMPT = (
     "Summarise this conversation so that the work can go on from the summary alone: the task, "
@@ -43,26 +58,35 @@ TOO_MANY_CALLS: Final = (
 )
 
 
-def build_prompt(agent: Agent, state: State, *, condense: bool = False) -> Prompt:
-    """Return the prompt for a model call in `state`; `condense` asks for a summary."""
+def build_prompt(
+    agent: Agent, state: State, *, condense: bool = False, instructions: str | None = None
+) -> Prompt:
+    """Return the prompt for a model call in `state`; `condense` asks for a summary.
+
+    Without `instructions` it is only good for an estimate of the cost.
+    """
     return Prompt(
-        instructions=agent.instructions,
+        instructions=agent.estimate_instructions() if instructions is None else instructions,
         transcript=Transcript(state),
         tools=agent.specs,  # also for a summary: providers refuse calls of undeclared tools
         runtime_request=CONDENSE_PROMPT if condense else "",
         run_id=state.run,
+        settings=agent.model_settings.merge(state.run_started.model_settings),
+        provider_tools=() if condense else agent.provider_tools,
+        has_fixed_instructions=isinstance(agent.instructions, str),
     )
 
 
 class _PartialReply:
     """The part of a reply that has arrived; journaled if the rest does not arrive."""
 
-    __slots__ = ("finished", "text_pieces", "thinking_pieces")
+    __slots__ = ("finished", "spent", "text_pieces", "thinking_pieces")
 
     def __init__(self) -> None:
         self.text_pieces: list[str] = []
         self.thinking_pieces: list[str] = []
         self.finished: Finished | None = None
+        self.spent: Spend | None = None  # as the provider reported it at the end of its stream
 
 
 OpenModelStream: TypeAlias = Callable[
@@ -87,65 +111,169 @@ async def call_model(
     """
     call = in_flight.call
     partial_reply = _PartialReply()
+    model_count, fallback = 1, ""
     try:
-        name = "of the program"
+        reply_stream = _ReplyStream(context, in_flight, state, partial_reply)
         if open_stream is None:
-            model = context.get_model(agent)
-            prompt = build_prompt(agent, state, condense=call.purpose == "condense")
-            name, open_stream = model.name, partial(model.stream, prompt)
+            models = context.get_models(agent)
+            model_count = len(models)
+            model = models[choose_model(call.model_failures, model_count) or 0]
+            name = model.name
+            work = partial(_call_agent_model, agent, model, reply_stream)
+            fallback = "" if model is models[0] else name
+        else:
+            name, work = "of the program", partial(reply_stream.read, open_stream)
         label = f"model {name} (call {call.id} of run {state.run})"
-        await UserCode(context.user_tasks, label, agent.grace).run(
-            partial(_stream_reply, context, in_flight, state, open_stream, partial_reply),
-            in_flight,
-        )
+        await UserCode(context.user_tasks, label, agent.grace).run(work, in_flight)
     except CodeStopped:
         pass  # a reply that was complete although it was stopped counts as done: see below
+    except FunctionFailed as error:
+        return _make_function_failure(in_flight, error, partial_reply)
     except ModelFailed as error:
-        return _make_model_failure(context, in_flight, error, partial_reply)
+        return _make_model_failure(context, in_flight, error, partial_reply, model_count)
     except BaseException as error:
         if must_reraise(error):
             raise
         return _make_adapter_failure(in_flight, error, partial_reply)
     if partial_reply.finished is None and not in_flight.stop_reason:
         failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
-        return _make_model_failure(context, in_flight, failure, partial_reply)
+        return _make_model_failure(context, in_flight, failure, partial_reply, model_count)
     if partial_reply.finished is None:
         return CallAborted(
             call=call.id,
             text="".join(partial_reply.text_pieces),
             thinking="".join(partial_reply.thinking_pieces),
+            spent=partial_reply.spent,
         )
+    reply = _complete_uses(agent, partial_reply.finished.reply)
     return CallDone(
         call=call.id,
-        reply=_complete_uses(agent, partial_reply.finished.reply),
-        spent=_check_usage(partial_reply.finished.spent),
+        reply=replace(reply, model=fallback) if fallback else reply,
+        spent=partial_reply.spent,
     )
 
 
-async def _stream_reply(
-    context: DriverContext,
-    in_flight: InFlightCall,
-    state: State,
-    open_stream: OpenModelStream,
-    partial_reply: _PartialReply,
+class _ReplyStream:
+    """Reads the reply of one model call: shows its pieces, and keeps them."""
+
+    def __init__(
+        self,
+        context: DriverContext,
+        in_flight: InFlightCall,
+        state: State,
+        partial_reply: _PartialReply,
+    ) -> None:
+        self.context = context
+        self.in_flight = in_flight
+        self.state = state
+        self.partial_reply = partial_reply
+
+    async def read(self, open_stream: OpenModelStream) -> None:
+        """Read the stream to its end; the reply is complete with its last item.
+
+        The reply counts although the stream is still open: if a stop ends the call then, the
+        reply is kept.
+        """
+        await self.read_pieces(open_stream, is_checked_later=False)
+
+    async def read_pieces(
+        self, open_stream: OpenModelStream, *, is_checked_later: bool = True
+    ) -> Finished | None:
+        """Read the stream to its end; return its last item, not yet kept as the reply."""
+        live, run, call = self.context.live_output, self.state.run, self.in_flight.call.id
+        prefix, kept = self.state.reply_prefix, self.partial_reply
+        finished: Finished | None = None
+        if prefix:  # text that the run puts before the reply: show it as part of it
+            live.send(Delta(run=run, call=call, kind="text", text=f"{prefix}\n\n"))
+        async with open_stream() as stream:
+            async for piece in stream:
+                if isinstance(piece, Piece):
+                    # Partial arguments are shown, but not kept: the finished reply has them.
+                    if piece.kind != "args":
+                        (
+                            kept.text_pieces if piece.kind == "text" else kept.thinking_pieces
+                        ).append(piece.text)
+                    text, tool = piece.text, piece.tool
+                    live.send(Delta(run=run, call=call, kind=piece.kind, text=text, tool=tool))
+                else:
+                    finished = piece
+                    kept.spent = _check_usage(piece.spent)
+                    kept.finished = None if is_checked_later else piece
+        return finished
+
+
+async def _call_agent_model(agent: Agent, model: Model, reply_stream: _ReplyStream) -> None:
+    """Call a model of the agent: make its instructions, read its reply, check its output.
+
+    A reply with an output is complete when that is checked. If the call is stopped before that,
+    its text is kept as that of an interrupted reply.
+
+    Raises:
+        FunctionFailed: The function of the instructions, or a validator, raised.
+    """
+    call_id, run = reply_stream.in_flight.call.id, reply_stream.state.run
+    is_read = False
+    try:
+        async with _open_call(agent, reply_stream) as call:
+            await _read_checked_reply(agent, model, reply_stream, call)
+            is_read = True
+    except Exception as error:
+        if not is_read:
+            raise
+        # Unlike a tool, the model has changed nothing that the end of the context could undo.
+        problem = format_exception(error)
+        log.warning("Cannot close the context of call %s of %s: %s", call_id, run, problem)
+
+
+async def _read_checked_reply(
+    agent: Agent, model: Model, reply_stream: _ReplyStream, call: Call | None
 ) -> None:
-    live, run, call = context.live_output, state.run, in_flight.call.id
-    if state.reply_prefix:  # text that the run puts before the reply: show it as part of it
-        live.send(Delta(run=run, call=call, kind="text", text=f"{state.reply_prefix}\n\n"))
-    async with open_stream() as stream:
-        async for piece in stream:
-            if isinstance(piece, Piece):
-                # Partial arguments are shown, but not kept: the finished reply has them.
-                if piece.kind != "args":
-                    (
-                        partial_reply.text_pieces
-                        if piece.kind == "text"
-                        else partial_reply.thinking_pieces
-                    ).append(piece.text)
-                text, tool = piece.text, piece.tool
-                live.send(Delta(run=run, call=call, kind=piece.kind, text=text, tool=tool))
-            else:
-                partial_reply.finished = piece
+    """Make the instructions, read the reply, and check its output if one is declared."""
+    in_flight = reply_stream.in_flight
+    is_summary = in_flight.call.purpose == "condense"
+    text = await agent.make_instructions(call)
+    prompt = build_prompt(agent, reply_stream.state, condense=is_summary, instructions=text)
+    prompt = replace(prompt, attempt_id=f"{in_flight.call.id}.{in_flight.attempt}")
+    if agent.output is None or is_summary:
+        await reply_stream.read(partial(model.stream, prompt))
+        return
+    finished = await reply_stream.read_pieces(partial(model.stream, prompt))
+    if finished is not None:
+        reply = await agent.output.settle(finished.reply, call)
+        reply_stream.partial_reply.finished = replace(finished, reply=reply)
+
+
+@asynccontextmanager
+async def _open_call(agent: Agent, reply_stream: _ReplyStream) -> AsyncIterator[Call | None]:
+    """Yield the model call as a `Call` with its context; None if no function takes it."""
+    if not agent.model_calls_need_context:
+        yield None
+        return
+    in_flight, state = reply_stream.in_flight, reply_stream.state
+    live = reply_stream.context.live_output
+    run, call_id = state.run, in_flight.call.id
+
+    async def send_note(text: str) -> None:
+        live.send(Delta(run=run, call=call_id, kind="note", text=text))
+
+    async def refuse_save(_: Json) -> None:
+        problem = "Cannot save progress: a model call has none. Save it in a tool."
+        raise Misconfigured("call.save", problem)
+
+    source = agent.context_source
+    async with nullcontext() if source is None else source.open(run) as opened:
+        key = make_call_key(run, call_id)
+        yield Call(
+            key=key,
+            original=key,
+            run_id=run,
+            epoch=state.epoch,
+            attempt=in_flight.attempt,
+            transcript=Transcript(state),
+            saver=refuse_save,
+            noter=send_note,
+            _context=opened,
+        )
 
 
 def _make_model_failure(
@@ -153,24 +281,42 @@ def _make_model_failure(
     in_flight: InFlightCall,
     error: ModelFailed,
     partial_reply: _PartialReply,
+    model_count: int,
 ) -> CallFailed:
-    # A provider may ask for a long wait before the next attempt. If it is too long, the failure
-    # is not retried: the run fails and can be resumed.
-    transient = error.transient and is_wait_acceptable(error.retry_after)
+    # A provider may ask for a long wait before the next attempt. If it is too long, this model
+    # is not tried again.
+    lasting = not (error.transient and is_wait_acceptable(error.retry_after))
+    failures = (*in_flight.call.model_failures, lasting)
+    can_retry = choose_model(failures, model_count) is not None
     retry_time = None
-    if transient:
+    # The first attempt at each model has no wait.
+    if can_retry and len(failures) >= model_count:
         retry_time = compute_retry_at(
             context.clock(),
-            in_flight.attempt,
+            len(failures) - model_count + 1,
             chance=context.random_unit(),
-            requested_s=error.retry_after,
+            requested_s=None if lasting else error.retry_after,
         )
     return CallFailed(
         call=in_flight.call.id,
         error=str(error),
         code=error.reason,
-        transient=transient,
+        transient=can_retry,
+        lasting=lasting and can_retry,
         retry_at=retry_time,
+        text="".join(partial_reply.text_pieces),
+    )
+
+
+def _make_function_failure(
+    in_flight: InFlightCall, error: FunctionFailed, partial_reply: _PartialReply
+) -> CallFailed:
+    """Return the outcome of a call in which code of the agent raised."""
+    return CallFailed(
+        call=in_flight.call.id,
+        error=str(error),
+        code="agent_code_failed",
+        spent=partial_reply.spent,
         text="".join(partial_reply.text_pieces),
     )
 

@@ -16,37 +16,42 @@
 
 Before a run comes to rest, the core does not list `RunHost` any more. When no call is in
 flight, `update` cancels the program, and `is_running` keeps the run from resting until the
-program has ended.
+program has ended. If calls of one branch wait for a person, the other branches go on first; see
+`_settle`.
 
 **Words of people.** A redirect or a message becomes a message of the run. It is added to the
-first model call that starts after it. `Call.prompt_message_count` records how far the messages
-were when a call started, so a later replay adds the same turns to the same calls. If the words
-came after the last reply of the program, that model call is made again, with its reply and the
-words added. Otherwise a program that ends with this reply would never read them.
+first model call that starts after it, and to the first one of each other branch. The state
+has the number of messages when a call was proposed and when it started, so a later replay adds
+the same turns to the same calls. If the words came after the last reply of the program, that
+model call is made again, with its reply and the words added. Otherwise a program that ends with
+this reply would never read them.
 """
 
 import contextvars
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
-from midrun.agents.program import ModelOutcome, OpenStream
+from midrun.agents.program import ModelOutcome, OpenStream, ProgramOutput, describe_use
 from midrun.agents.tool import Tool
 from midrun.core.driver_inputs import DriverInput, FailRun, FinishHostedAgent, ProposeCall
 from midrun.core.entries import AnswerGiven
 from midrun.core.evolve.lifecycle import run_started
-from midrun.core.ids import RunId
+from midrun.core.ids import SEQ_ZERO, RunId, Seq
+from midrun.core.retries import find_failure
 from midrun.core.state import Call, CallStage, State
 from midrun.core.transcript import Turn, make_final_result, make_turn
 from midrun.core.values import CallResult, Json, Phase, RequestedCall
 from midrun.driver.context import DriverContext
 from midrun.driver.notifications import Wakeup
-from midrun.driver.redaction import redact_struct
+from midrun.driver.redaction import add_title, redact_struct
 from midrun.driver.sanitize import make_storable, sanitize_input
 from midrun.driver.user_code import CodeStopped, UserCode, format_exception, must_reraise
 from midrun.errors import Misconfigured
@@ -57,6 +62,9 @@ PROGRAM_FAILED_CODE: Final = "program_failed"
 
 PROGRAM_DEPARTED_CODE: Final = "program_departed"
 """The code of a run whose program made another call than the journal has at the position."""
+
+SETTLE_TURNS: Final = 100
+"""Turns of the event loop in which a program arrives at its next call, if it only computes."""
 
 CALLS_LEFT_CODE: Final = "program_left_calls"
 """The code of a run whose program returned while calls of it were open."""
@@ -98,13 +106,21 @@ class ProgramRunner:
         self._code: UserCode | None = None  # the program, while it runs
         self._ended = anyio.Event()
         self._is_grace_running = False
+        self._settling_seq = SEQ_ZERO  # the state in which the program may make more calls
+        self._settled_seq = SEQ_ZERO  # the state in which it has made none
         self._end: DriverInput | None = None  # of the program; not submitted yet
         self._is_end_submitted = False  # its end is on its way to the journal
         self._waiting: dict[str, _WaitingCall] = {}  # by position
         self._proposed: set[str] = set()  # positions with a proposal on its way to the journal
         self._answered: set[str] = set()  # positions whose calls this program has the ends of
+        self._has_departed = False
         self._numbers: dict[str, list[int]] = {}  # position → its calls, oldest first
+        self._numbered: dict[str, list[str]] = {}  # branch → its positions that are numbers
         self._indexed_count = 0  # calls that are in `_numbers`
+        self._chosen: set[str] = set()  # results of `choose_position`
+        self._unanswered: dict[str, RequestedCall] = {}  # see `get_unanswered`
+        self._words: list[int] = []  # indexes of the messages that are texts of people
+        self._read_message_count = 0  # messages that `_words` was made from
 
     # ── the side of the run loop ──────────────────────────────────────────────────────────
 
@@ -136,7 +152,10 @@ class ProgramRunner:
         self._state = state
         self._index_calls(state)
         if self._code is not None and not is_wanted and not state.in_flight:
-            self._stop(self._code, must_wait=must_wait)
+            if self._settled_seq != state.seq and _waits_for_person(state):
+                self._settle(self._code, state.seq)
+            else:
+                self._stop(self._code, must_wait=must_wait)
         elif self._end is not None:
             self._submit_end(state, is_wanted=is_wanted)
         elif is_wanted and not (self.is_running or self._is_end_submitted):
@@ -187,9 +206,20 @@ class ProgramRunner:
     def _index_calls(self, state: State) -> None:
         for index in range(self._indexed_count, len(state.calls)):
             call = state.calls[index]
-            if call.use.position:
-                self._numbers.setdefault(call.use.position, []).append(call.number)
+            if position := call.use.position:
+                if position not in self._numbers:
+                    branch, _, name = position.rpartition("/")
+                    if name.isdecimal():
+                        self._numbered.setdefault(branch, []).append(position)
+                self._numbers.setdefault(position, []).append(call.number)
         self._indexed_count = max(self._indexed_count, len(state.calls))
+        if not self._read_message_count:  # the task is no text that is added to a prompt
+            started = run_started(State(run=self.run_id), state.run_started)
+            self._read_message_count = len(started.messages)
+        for index in range(self._read_message_count, len(state.messages)):
+            if state.messages[index].role != "assistant":
+                self._words.append(index)
+        self._read_message_count = max(self._read_message_count, len(state.messages))
 
     # ── starting and stopping the program ─────────────────────────────────────────────────
 
@@ -199,6 +229,12 @@ class ProgramRunner:
         self._ended, self._is_grace_running = anyio.Event(), False
         self._answered.clear()
         self._waiting.clear()
+        self._chosen.clear()
+        self._has_departed = False
+        self._unanswered = {
+            position: state.calls[numbers[-1] - 1].use
+            for position, numbers in self._numbers.items()
+        }
         self._context.user_tasks.start(self._run(self._code, state.run_started.task))
 
     async def _run(self, code: UserCode, task: str) -> None:
@@ -219,9 +255,12 @@ class ProgramRunner:
         program, epoch = self._agent.program, self._state.epoch
         assert program is not None, "only an agent with a program has a runner"
         try:
-            output = await code.run(partial(program, self, task))
-            await make_storable(AnswerGiven(text=output))
-            end: DriverInput = FinishHostedAgent(epoch=epoch, output=output)
+            given = await code.run(partial(program, self, task))
+            output = ProgramOutput(text=given) if isinstance(given, str) else given
+            await make_storable(AnswerGiven(text=output.text, value=output.value))
+            end: DriverInput = FinishHostedAgent(
+                epoch=epoch, output=output.text, value=output.value
+            )
         except CodeStopped:
             raise
         except BaseException as error:
@@ -246,12 +285,32 @@ class ProgramRunner:
             self._start(state)
             return
         if isinstance(end, FinishHostedAgent) and state.open_calls:
-            names = ", ".join(_describe(state.calls[n - 1].use) for n in state.open_calls)
+            names = ", ".join(describe_use(state.calls[n - 1].use) for n in state.open_calls)
             problem = f"the program returned before these calls had ended: {names}. Await them."
             end = FailRun(epoch=end.epoch, error=problem, code=CALLS_LEFT_CODE)
         if end is not None:
             self._is_end_submitted = True
             self._submit(end)
+
+    def _settle(self, code: UserCode, seq: Seq) -> None:
+        """Let the program make its next calls before the run waits for a person.
+
+        A call of one branch waits for a person, and a call of another has just ended. That
+        branch needs some turns of the event loop to arrive at its next call. If it makes one,
+        the state changes.
+        """
+
+        async def count_turns() -> None:
+            for _ in range(SETTLE_TURNS):
+                await checkpoint()
+                if self._code is not code or self._settling_seq != seq:
+                    return
+            self._settled_seq = seq
+            self._wakeup.set()
+
+        if self._settling_seq != seq:
+            self._settling_seq = seq
+            self._context.task_group.start_soon(count_turns)
 
     def _stop(self, code: UserCode, *, must_wait: bool) -> None:
         if code.stopping_since is None:
@@ -271,9 +330,11 @@ class ProgramRunner:
 
     # ── the side of the program: `ProgramCalls` ───────────────────────────────────────────
 
-    async def call_model(self, position: str, open_stream: OpenStream) -> ModelOutcome:
+    async def call_model(
+        self, position: str, open_stream: OpenStream, facts: dict[str, Json] | None = None
+    ) -> ModelOutcome:
         """Make a model call, or return its reply from the journal."""
-        use = RequestedCall(tool="", kind="model", position=position)
+        use = RequestedCall(tool="", kind="model", position=position, args=facts)
         call = await self._make_call(_WaitingCall(use, None, open_stream))
         state = self._state
         return ModelOutcome(
@@ -294,7 +355,11 @@ class ProgramRunner:
     async def _make_call(self, waiting: _WaitingCall) -> Call:
         position = waiting.use.position
         proposal = ProposeCall(epoch=self._state.epoch, use=waiting.use)
-        proposal = await redact_struct(self._context.secret_registry, self.run_id, proposal)
+        secrets = self._context.secret_registry
+        proposal = await redact_struct(secrets, self.run_id, proposal)
+        if waiting.tool is not None:
+            use = add_title(secrets, self.run_id, self._agent, proposal.use, waiting.tool)
+            proposal = replace(proposal, use=use)
         waiting.use = proposal.use
         if position in self._waiting or position in self._answered:
             problem = (
@@ -309,6 +374,7 @@ class ProgramRunner:
                 waiting.changed = anyio.Event()
                 await waiting.changed.wait()
             self._answered.add(position)
+            self._unanswered.pop(position, None)
             return ended
         finally:
             if self._waiting.get(position) is waiting:
@@ -316,8 +382,9 @@ class ProgramRunner:
 
     def _find_ended_call(self, proposal: ProposeCall) -> Call | None:
         """Return the call of `proposal` if it has ended; propose it if it is missing."""
-        numbers = self._numbers.get(proposal.use.position)
-        call = None if numbers is None else self._state.calls[numbers[-1] - 1]
+        if self._has_departed:
+            return None  # it is being stopped
+        call = self._find_call(proposal.use.position)
         if call is None:
             self._propose(proposal)
             return None
@@ -326,10 +393,80 @@ class ProgramRunner:
             return None
         if call.is_open:
             return None
-        if call.call_kind == "model" and self._must_repeat(call):
+        if call.call_kind == "model" and self._lacks_reply(call):
             self._propose(proposal)
             return None
         return call
+
+    def _find_call(self, position: str) -> Call | None:
+        """Return the newest call at `position`."""
+        numbers = self._numbers.get(position)
+        return None if numbers is None else self._state.calls[numbers[-1] - 1]
+
+    def list_calls(self) -> tuple[Call, ...]:
+        """Return the calls of the program that the journal has, oldest first."""
+        restore = self._context.secret_registry.restore_call
+        calls = self._state.calls
+        return tuple(restore(self.run_id, call) for call in calls if call.use.position)
+
+    async def find_position(self, use: RequestedCall, taken: Container[str]) -> str:
+        """Return the position of the oldest journaled call that `use` may repeat, or ""."""
+        proposal = ProposeCall(epoch=self._state.epoch, use=use)
+        proposal = await redact_struct(self._context.secret_registry, self.run_id, proposal)
+        use = proposal.use
+        calls = [
+            call
+            for call in self._state.calls
+            if (position := call.use.position) and position not in taken
+        ]
+        # An equal call first: one whose secrets are lost may be a call with any arguments.
+        found = next((call for call in calls if self._is_repeated(call, use)), None)
+        if found is None and use.kind != "model":
+            same_tool = (call for call in calls if call.use.tool == use.tool)
+            found = next((call for call in same_tool if self._has_lost_args(call)), None)
+        return "" if found is None else found.use.position
+
+    def hide_secret(self, secret: str) -> None:
+        """Redact `secret` in everything that is journaled of this run from now on."""
+        if self._context.secret_registry.is_enabled:
+            self._context.secret_registry.get_run(self.run_id).redact(secret)
+
+    def choose_position(self, branch: str, use: RequestedCall) -> str:
+        """Return the position of the same call in the journal, else the next number."""
+        journaled = self._numbered.get(branch, ())
+        free = [position for position in journaled if position not in self._chosen]
+        calls = [call for position in free if (call := self._find_call(position))]
+        found = next((call for call in calls if self._is_repeated(call, use)), None)
+        if found is None and calls:
+            # The prompt of a model call may differ, for example by the date in it. But if calls
+            # were made in parallel, the reply of one must not be taken for that of another.
+            found = calls[0]
+            if use.kind == "model" and _has_overlap(calls):
+                self._fail_departed(found, use)
+        if found is not None:
+            position = found.use.position
+        else:
+            number = 1
+            while (position := f"{branch}/{number}") in self._chosen:
+                number += 1
+        self._chosen.add(position)
+        return position
+
+    def rewind(self, branch: str) -> None:
+        """Let the program make the calls of a branch, and of those in it, once more."""
+        prefix = f"{branch}/"
+        for positions in (self._chosen, self._answered):
+            positions -= {position for position in positions if position.startswith(prefix)}
+
+    def get_unanswered(self) -> Mapping[str, RequestedCall]:
+        """Return the calls that were journaled before this start and were not made yet."""
+        return self._unanswered
+
+    def stop_departed(self, position: str, action: str) -> None:
+        """Fail the run, because the program does `action` instead of the journaled call."""
+        call = self._find_call(position)
+        assert call is not None, f"{position} is not journaled"
+        self._fail(call, action)
 
     def _propose(self, proposal: ProposeCall) -> None:
         # In another phase, or after a take-over, `decide` would refuse it: the program waits.
@@ -342,31 +479,54 @@ class ProgramRunner:
             self._proposed.add(proposal.use.position)
             self._submit(proposal)
 
-    def _must_repeat(self, call: Call) -> bool:
+    def _lacks_reply(self, call: Call) -> bool:
         """Tell whether an ended model call has no reply that the program can continue with."""
         if call.stage is not CallStage.DONE:
             return True  # stopped, failed or sealed; its partial text is added to the prompt
         is_newest = call.number == len(self._state.calls)
         return is_newest and self._has_unread_words(self._state)
 
+    def _is_repeated(self, call: Call, use: RequestedCall) -> bool:
+        """Tell whether the program has proposed `call` with the content of `use`."""
+        if (call.use.kind, call.use.tool) != (use.kind, use.tool):
+            return False
+        if use.kind == "model":
+            return _get_identity(call.use.args) == _get_identity(use.args)
+        return self._get_proposed_args(call) == use.args
+
     def _departs(self, call: Call, use: RequestedCall) -> bool:
         if (call.use.kind, call.use.tool) != (use.kind, use.tool):
             return True
-        if call.use.args == use.args:
+        # A host that makes an open call itself has the arguments that were approved.
+        if use.kind == "model" or call.use.args == use.args or self._is_repeated(call, use):
             return False
-        # A person who was asked about the call may have changed its arguments. Redacted
-        # arguments have placeholders, which differ between processes.
-        was_asked = any(ask.call == call.id for ask in self._state.asks)
-        lost = self._context.secret_registry.has_lost_secrets(self.run_id, call.use.args)
-        return not (was_asked or lost)
+        return not self._has_lost_args(call)
+
+    def _has_lost_args(self, call: Call) -> bool:
+        # Redacted arguments have placeholders, which differ between processes.
+        lost = self._context.secret_registry.has_lost_secrets
+        return lost(self.run_id, self._get_proposed_args(call))
+
+    def _get_proposed_args(self, call: Call) -> Json:
+        """Return the arguments of a tool call as the program proposed them.
+
+        A person who approves the call may change them. The first ask has the original ones;
+        an ask that follows a change has the changed ones.
+        """
+        asks = (a for a in self._state.asks if a.call == call.id and a.ask_kind == "approval")
+        first = next(asks, None)
+        return call.use.args if first is None else first.data
 
     def _fail_departed(self, call: Call, use: RequestedCall) -> None:
+        self._fail(call, f"calls {describe_use(use)}")
+
+    def _fail(self, call: Call, action: str) -> None:
         error = (
-            f"Cannot continue the program: at position {use.position} the journal has "
-            f"{_describe(call.use)}, but the program now calls {_describe(use)}. The code "
-            "between the calls must be deterministic, and must not change while a run is "
-            "unfinished."
+            f"Cannot continue the program: at position {call.use.position} the journal has "
+            f"{describe_use(call.use)}, but the program now {action}. The code between the "
+            "calls must be deterministic, and must not change while a run is unfinished."
         )
+        self._has_departed = True
         if self._end is None:
             self._end = FailRun(
                 epoch=self._state.epoch, error=error, code=PROGRAM_DEPARTED_CODE
@@ -379,42 +539,73 @@ class ProgramRunner:
         """Return the turns that the model call at `position` reads besides its own prompt."""
         attempts = [state.calls[number - 1] for number in self._numbers[position]]
         own_texts = {call.reply_index for call in attempts[:-1] if call.reply_index >= 0}
-        indexes = set(own_texts)
-        for call in attempts:
-            if call.started_seq:
-                first = self._count_read_messages(state, before=call)
-                indexes.update(range(first, call.prompt_message_count))
+        count = max(call.prompt_message_count for call in attempts)
+        words = [index for index in self._words if index < count]
+        if words:
+            read = self._count_read_messages(state, attempts[0])
+            words = [index for index in words if index >= read]
         return tuple(
-            make_turn(state, message)
-            for index in sorted(indexes)
-            if (message := state.messages[index]).role != "assistant" or index in own_texts
+            make_turn(state, state.messages[index]) for index in sorted({*own_texts, *words})
         )
 
-    def _count_read_messages(self, state: State, *, before: Call | None = None) -> int:
-        """Return how many messages the model calls that started before `before` have read."""
+    def _count_read_messages(self, state: State, call: Call) -> int:
+        """Return how many messages the program has read that is about to make `call`.
+
+        A call in the same branch, or in one around or inside it, has given them to the program
+        if it had ended before `call` was proposed. A call in another branch has a prompt of its
+        own: what it has read is not known in this branch. Nor is it if both calls were made at
+        the same time.
+        """
+        branch = _get_branch(call.use.position)
         counts = [
-            call.prompt_message_count
-            for numbers in self._numbers.values()
+            other.prompt_message_count
+            for position, numbers in self._numbers.items()
+            if branch.startswith(theirs := _get_branch(position)) or theirs.startswith(branch)
             for number in numbers
-            if (call := state.calls[number - 1]).call_kind == "model"
-            and (before is None or call.started_seq < before.started_seq)
+            if 0 <= (other := state.calls[number - 1]).reply_index < call.proposed_message_count
+            and other.stage is CallStage.DONE
         ]
-        started = run_started(State(run=self.run_id), state.run_started)
-        return max([len(started.messages), *counts])
+        return max(counts, default=0)
 
     def _has_unread_words(self, state: State) -> bool:
         """Tell whether words came after the last reply, and the last call was a model call."""
         if not len(state.calls) or state.calls[-1].call_kind != "model":
             return False
-        first = self._count_read_messages(state)
-        return any(
-            state.messages[index].role != "assistant"
-            for index in range(first, len(state.messages))
-        )
+        if not self._words:
+            return False
+        calls = (state.calls[n - 1] for numbers in self._numbers.values() for n in numbers)
+        return self._words[-1] >= max(call.prompt_message_count for call in calls)
 
 
-def _describe(use: RequestedCall) -> str:
-    if use.kind == "model":
-        return "a model call"
-    args = use.args if isinstance(use.args, dict) else {}
-    return f"{use.tool}({', '.join(f'{name}={value!r}' for name, value in args.items())})"
+def _waits_for_person(state: State) -> bool:
+    """Tell whether the program is only stopped because its open calls wait for people."""
+    return (
+        state.phase is Phase.RUNNING
+        and bool(state.open_calls)
+        and state.answer is None
+        and not state.taken_over_by
+        and find_failure(state) is None
+    )
+
+
+def _get_branch(position: str) -> str:
+    """Return the branch of a position: the part up to its last slash, with that slash."""
+    return position[: position.rfind("/") + 1]
+
+
+def _get_identity(facts: Json) -> Json:
+    """Return the part of the facts of a model call that two equal calls have in common.
+
+    The digest is made before texts are redacted. The texts beside it may have placeholders,
+    which differ between processes.
+    """
+    return facts.get("digest", facts) if isinstance(facts, dict) else facts
+
+
+def _has_overlap(calls: list[Call]) -> bool:
+    """Tell whether a model call was started before the one before it had its reply."""
+    models = [call for call in calls if call.call_kind == "model"]
+    return any(
+        later.prompt_message_count <= earlier.reply_index or earlier.is_open
+        for earlier, later in pairwise(models)
+    )

@@ -31,6 +31,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from midrun.agents.agent import Agent
+from midrun.agents.output import format_output
+from midrun.agents.tool import Tool
 from midrun.codec.redaction import (
     MODEL_DATA_SCOPE,
     MODEL_TEXT_SCOPE,
@@ -47,12 +50,13 @@ from midrun.codec.redaction import (
     run_steps,
 )
 from midrun.core.controls import Approve, ControlBase
-from midrun.core.entries import RunStarted
+from midrun.core.driver_inputs import CloseCall, DriverInput, FinishHostedAgent
+from midrun.core.entries import CallDone, RunStarted
 from midrun.core.ids import CallId, RunId
 from midrun.core.lru import LruDict
 from midrun.core.placeholders import PLACEHOLDER, PLACEHOLDER_PREFIX, is_declared, join_path
 from midrun.core.state import Call, State
-from midrun.core.values import Json, Reply, RequestedCall
+from midrun.core.values import Json, Message, Reply, RequestedCall
 from midrun.driver.delta import Delta
 from midrun.driver.sanitize import run_in_slices
 
@@ -73,6 +77,9 @@ SEARCHED_ONE_BY_ONE_MAX_SECRETS: Final = 16
 
 PIECE_CHARS: Final = 131_072
 """Characters that one `str.find` or one hash update handles between two yields."""
+
+TYPED_OUTPUT_SCOPE: Final = SearchScope(everywhere=False)
+"""For a typed output: data with names, which a model wrote; its text is JSON, or has it."""
 
 WORD_BYTES: Final = array("I").itemsize
 
@@ -258,7 +265,11 @@ class RunSecrets:
         for use in reply.uses:
             if use.why or use.refused or use.traits.secret or not is_clean(use.args):
                 return False
-        return not (reply.thinking or reply.opaque) and is_clean(reply.text, MODEL_TEXT_SCOPE)
+        if reply.thinking or reply.opaque or reply.invalid_output:
+            return False
+        if not is_clean(reply.value, TYPED_OUTPUT_SCOPE):
+            return False
+        return is_clean(reply.text, _choose_reply_scope(reply))
 
     def redact_reply(self, reply: Reply) -> Steps[Reply]:
         """Redact the reply of a model."""
@@ -266,21 +277,31 @@ class RunSecrets:
         for use in reply.uses:  # before the text, which may repeat a secret from an argument
             shown = yield from self.redact_use(use, by_model=True)
             uses.append(shown)
-        text = yield from self.redactor.redact_value(reply.text, MODEL_TEXT_SCOPE)
+        value = yield from self.redactor.redact_value(reply.value, TYPED_OUTPUT_SCOPE)
+        # The text is the same data as the value, perhaps written otherwise.
+        said = reply.text if value is reply.value else format_output(value)
+        text = yield from self.redactor.redact_value(said, _choose_reply_scope(reply))
         thinking = yield from self.redactor.redact_value(reply.thinking, MODEL_TEXT_SCOPE)
         opaque = yield from self.redactor.redact_value(reply.opaque, MODEL_DATA_SCOPE)
-        value = yield from self.redactor.redact_value(reply.value, MODEL_DATA_SCOPE)
+        problem = yield from self.redactor.redact_value(reply.invalid_output, MODEL_TEXT_SCOPE)
         same = (
             text is reply.text
             and thinking is reply.thinking
             and opaque is reply.opaque
             and value is reply.value
+            and problem is reply.invalid_output
             and all(a is b for a, b in zip(uses, reply.uses, strict=True))
         )
         if same:
             return reply
         return replace(
-            reply, uses=tuple(uses), text=text, thinking=thinking, opaque=opaque, value=value
+            reply,
+            uses=tuple(uses),
+            text=text,
+            thinking=thinking,
+            opaque=opaque,
+            value=value,
+            invalid_output=problem,
         )
 
     # ── restoring secrets ─────────────────────────────────────────────────────────────────
@@ -401,21 +422,25 @@ StructT = TypeVar("StructT", bound=Struct)
 ControlT = TypeVar("ControlT", bound=ControlBase)
 
 TOOL_DATA_FIELDS: Final = frozenset(
-    {"args", "data", "encoding_error", "error", "progress", "question", "result", "value"}
-)
-"""Fields with data of tools, and answers for tools."""
+    {
+        "args", "data", "encoding_error", "error", "extra", "progress", "question", "result",
+        "value",
+    }
+)  # fmt: skip
+"""Fields with data of tools, answers for tools, and further settings of models."""
 
 TEXT_FIELDS: Final = frozenset({"instruction", "output", "reason", "task", "text", "thinking"})
 """Fields with text of people or models."""
 
-STRUCT_FIELDS: Final = frozenset({"outcome"})
+STRUCT_FIELDS: Final = frozenset({"model_settings", "outcome"})
 """Fields that hold a struct with such fields."""
 
 ARGS_TAIL_CHARS: Final = 40
 """Characters of arguments to remember, so that a name that comes in two deltas is found."""
 
-STRUCT_LIST_FIELDS: Final = frozenset({"items"})
-"""Fields that hold several such structs: the items of a plan."""
+STRUCT_LIST_FIELDS: Final = frozenset({"items", "history", "made"})
+"""Fields that hold several such structs: the items of a plan, the messages of a history, and
+the calls of a message."""
 
 HELD_BACK_MAX_STREAMS: Final = 512
 """Streams of calls whose held-back text is remembered."""
@@ -462,15 +487,34 @@ def _is_clean(secrets: RunSecrets, struct: Struct) -> bool:
 
 def _redact_struct_in_steps(secrets: RunSecrets, struct: StructT) -> Steps[StructT]:
     changed: dict[str, object] = {}
-    words = (
-        PERSON_TEXT_SCOPE if isinstance(struct, ControlBase | RunStarted) else MODEL_TEXT_SCOPE
-    )
+    words = _choose_text_scope(struct)
     for name in _list_searched_fields(type(struct)):
         before: object = getattr(struct, name)
         after = yield from _redact_field(secrets, name, before, words)
         if after is not before:
             changed[name] = after
+    if isinstance(struct, FinishHostedAgent) and "value" in changed:
+        # The output in words is the same data.
+        text = format_output(changed["value"])
+        changed["output"] = yield from secrets.redactor.redact_value(text, words)
     return replace(struct, **changed) if changed else struct
+
+
+def _choose_text_scope(struct: Struct) -> SearchScope:
+    """Return the scope of the texts of a struct, by their author."""
+    match struct:
+        case ControlBase() | RunStarted() | Message(role="user"):
+            return PERSON_TEXT_SCOPE
+        case FinishHostedAgent(value=value) if value is not None:
+            return TYPED_OUTPUT_SCOPE
+        case _:
+            return MODEL_TEXT_SCOPE
+
+
+def _choose_reply_scope(reply: Reply) -> SearchScope:
+    """Return the scope of the text of a reply: data if it is an output, valid or not."""
+    is_output = reply.value is not None or reply.invalid_output
+    return TYPED_OUTPUT_SCOPE if is_output else MODEL_TEXT_SCOPE
 
 
 @cache
@@ -526,6 +570,41 @@ async def redact_control(
         )
         control = replace(control, args=use.args)
     return await redact_struct(secret_registry, state.run, control)
+
+
+# Titles of calls. They are rendered after the redaction, from arguments without secrets: a
+# shortened or quoted secret could not be found in a finished title.
+
+
+def add_title(
+    secret_registry: SecretRegistry,
+    run: RunId,
+    agent: Agent,
+    use: RequestedCall,
+    tool: Tool | None = None,
+) -> RequestedCall:
+    """Return a redacted `use` with the title that its tool declares."""
+    use = agent.add_title(use, tool)
+    if not use.title or not secret_registry.is_enabled:
+        return use
+    # The title function may have added a secret that it read elsewhere.
+    redactor = secret_registry.get_run(run).redactor
+    return replace(use, title=run_steps(redactor.redact_value(use.title, MODEL_TEXT_SCOPE)))
+
+
+def add_reply_titles(
+    secret_registry: SecretRegistry, run: RunId, agent: Agent, driver_input: DriverInput
+) -> DriverInput:
+    """Return a redacted input with titles on the calls that its reply requests, if any."""
+    match driver_input:
+        case CloseCall(outcome=CallDone(reply=Reply(uses=(_, *_) as uses) as reply) as done):
+            titled = tuple(add_title(secret_registry, run, agent, use) for use in uses)
+            if all(map(is_, titled, uses)):
+                return driver_input
+            outcome = replace(done, reply=replace(reply, uses=titled))
+            return replace(driver_input, outcome=outcome)
+        case _:
+            return driver_input
 
 
 class LiveRedactor:

@@ -29,7 +29,6 @@ import anyio
 
 from midrun.agents.agent import Agent
 from midrun.codec.snapshot import is_snapshot_due
-from midrun.core.batch import Batch
 from midrun.core.controls import Halt
 from midrun.core.driver_inputs import TakeLease
 from midrun.core.entries import RunFailed
@@ -38,6 +37,7 @@ from midrun.core.run_head import build_head
 from midrun.core.session import (
     AppendBatch,
     Appended,
+    Batch,
     Finish,
     HaltSet,
     JournalGrew,
@@ -100,6 +100,7 @@ class RunLoop:
         self._session = Session(state, take_lease, self._compute_reserve, may_start)
         self._lease: Lease | None = None
         self._turn_began = context.clock()
+        self._hooks_running = False  # when the turn began
         self._last_append: AppendResult | None = None
         self._snapshot_seq = SEQ_ZERO  # the seq of the newest snapshot
 
@@ -213,11 +214,9 @@ class RunLoop:
         # Inputs stay in `pending_inputs` until they are settled. More may arrive meanwhile; a
         # turn of the session handles exactly those that it was given.
         self._suspects.wait_s = None
+        self._hooks_running = self._dispatcher.has_hooks_running
         pending = self._dispatcher.pending_inputs
-        return Ready(
-            inputs=tuple(map(_GET_INPUT, pending)),
-            hooks_running=self._dispatcher.has_hooks_running,
-        )
+        return Ready(inputs=tuple(map(_GET_INPUT, pending)), hooks_running=self._hooks_running)
 
     def _carry_out(self, step: Step) -> None:
         """Do everything in `step` that needs no waiting."""
@@ -235,7 +234,8 @@ class RunLoop:
         if step.settled_count:
             self._dispatcher.settle_inputs(step.settled_count, step.late)
         if isinstance(step.operation, WaitForNews | Finish):
-            if self._dispatcher.has_hooks_running:
+            # Hooks are started only below, so none has begun since the inputs were collected.
+            if self._hooks_running:
                 self._dispatcher.stop_unwanted_hooks(
                     step.effects, state, is_leaving=step.is_leaving
                 )
@@ -259,7 +259,12 @@ class RunLoop:
             return NO_SPEND  # the program calls its models itself: there is no estimate
         try:
             prompt = build_prompt(self._agent, state, condense=purpose == "condense")
-            return self._context.get_model(self._agent).reserve(prompt)
+            # Each attempt may take another model: reserve enough for the most expensive one.
+            estimates = [m.reserve(prompt) for m in self._context.get_models(self._agent)]
+            return Spend(
+                tokens=max(each.tokens for each in estimates),
+                cost=max(each.cost for each in estimates),
+            )
         except BaseException as error:
             # `Model.reserve` is user code: its error fails this run, and no other.
             if must_reraise(error):

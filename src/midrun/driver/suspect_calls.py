@@ -19,9 +19,9 @@ from typing import Final
 
 import anyio
 
-from midrun.core.effects import CheckCall, DriverEffect
 from midrun.core.ids import CallId, RunId
 from midrun.core.retries import WORKER_DEATHS_MAX
+from midrun.core.scheduler import CheckCall, DriverEffect
 from midrun.core.state import Call, State
 from midrun.core.values import OperationKind
 from midrun.driver.notifications import Wakeup

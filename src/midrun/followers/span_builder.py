@@ -266,7 +266,14 @@ def _usage_attributes(done: e.CallDone) -> dict[str, AttributeValue]:
     used: dict[str, AttributeValue] = (
         {"midrun.usage.cost_usd": spent.cost / 1e6} if spent.cost else {}
     )
-    if 0 < reply.prompt_tokens <= spent.tokens:
+    if spent.input_tokens or spent.output_tokens:
+        used["gen_ai.usage.input_tokens"] = spent.input_tokens
+        used["gen_ai.usage.output_tokens"] = spent.output_tokens
+        if spent.cached_tokens:
+            used["gen_ai.usage.cache_read.input_tokens"] = spent.cached_tokens
+        if spent.thinking_tokens:
+            used["gen_ai.usage.reasoning.output_tokens"] = spent.thinking_tokens
+    elif 0 < reply.prompt_tokens <= spent.tokens:
         used["gen_ai.usage.input_tokens"] = reply.prompt_tokens
         used["gen_ai.usage.output_tokens"] = spent.tokens - reply.prompt_tokens
     elif spent.tokens:

@@ -38,6 +38,7 @@ from midrun.errors import Misconfigured
 from midrun.followers.worker import PendingRun, RetryLater
 from midrun.ports.environment import Environment
 from midrun.ports.follower_cursors import FollowerCursor
+from midrun.text.titles import format_title
 
 # Bodies and signatures of webhook deliveries: CloudEvents 1.0, signed by Standard Webhooks.
 #
@@ -132,6 +133,7 @@ def _build_ask(state: State, number: int) -> dict[str, Json]:
         "kind": ask.effective_kind,
         "question": ask.question[:TEXT_MAX_CHARS],
         "tool": call.use.tool if call is not None else "",
+        "title": format_title(call.use) if call is not None else "",
         "audience": ask.audience,
     }
 

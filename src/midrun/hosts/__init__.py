@@ -11,35 +11,62 @@ the context factory, and tools that are only known while the agent runs. Each fr
 module with a function `host_agent`, which is imported when one of its agents is hosted. Start
 reading at `pydantic_ai.py`.
 
-A plain async function is different (`function.py`): the loop is its own, and it makes its calls
-through the driver. After a restart it is run again, and finished calls are answered from the
+A plain async function (`function.py`) and a graph of LangGraph that is not a loop of
+`create_agent` (`langgraph.py`) are different: the loop is their own, and they make their calls
+through the driver. After a restart they are run again, and finished calls are answered from the
 journal; see `agents/program.py`.
+
+An agent in another process (`process.py`) is such a program, too: its code runs elsewhere, and
+makes its calls through a door that speaks the protocols of model providers and MCP. Start
+reading at `gateway_calls.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import iscoroutinefunction
+from types import ModuleType
 from typing import Final, Unpack
 
 from midrun.agents.tool import ToolOptions
+from midrun.agents.tool_context import ContextFactory
 from midrun.codec.safe_repr import safe_repr
 from midrun.errors import Misconfigured
 from midrun.hosts.function import FunctionRun, ModelUsage, function
-from midrun.hosts.hosted_agent import ContextFactory, HostedAgent, Hosting, HostOptions
+from midrun.hosts.hosted_agent import HostedAgent, Hosting, HostOptions
+from midrun.hosts.process import process
+from midrun.hosts.upstream import Upstream
 
 __all__ = [
     "FunctionRun",
     "HostedAgent",
     "ModelUsage",
+    "Upstream",
     "function",
     "host",
+    "host_graph",
     "is_foreign_agent",
+    "process",
 ]
 
-ADAPTER_BY_PACKAGE: Final = {"pydantic_ai": "pydantic_ai", "langgraph": "langchain"}
+ADAPTER_BY_PACKAGE: Final = {
+    "agents": "openai_agents",
+    "google": "adk",
+    "langgraph": "langgraph",
+    "pydantic_ai": "pydantic_ai",
+    "strands": "strands",
+}
 """The adapter of each framework, by the top-level package of its agents."""
 
-AGENT_TYPES: Final = {("pydantic_ai", "AbstractAgent"), ("langgraph", "Pregel")}
+EXTRAS: Final = {"langgraph": "langchain"}
+"""The extra that installs the framework of an adapter, if it has another name."""
+
+AGENT_TYPES: Final = {
+    ("agents", "Agent"),
+    ("google", "LlmAgent"),
+    ("langgraph", "Pregel"),
+    ("pydantic_ai", "AbstractAgent"),
+    ("strands", "Agent"),
+}
 """Package and name of the types of agents.
 
 Names, because a framework must not be imported to find out that it is not used.
@@ -64,13 +91,14 @@ def host(
         )
 
     Args:
-        agent: An agent of Pydantic AI or of LangChain's `create_agent`, or an async function
-            `f(run, task)` with a loop of its own; see `midrun.hosts.function`.
+        agent: An agent of Pydantic AI, of LangChain's `create_agent`, of the OpenAI Agents SDK,
+            of Strands Agents or of Google ADK, a compiled graph of LangGraph, or an async
+            function `f(run, task)` with a loop of its own; see `midrun.hosts.function`.
         name: A unique name. Default: the name of the agent.
         context: Makes the dependencies of the agent: a function that takes nothing, or
             `run_id`. It is called for each model call and each tool call, in the process that
             makes the call. If it returns an async context manager, that is entered for the
-            call.
+            call. A graph gets it once for each process that runs it.
         tools: What is known about the tools of the agent, by name, as `traits(undo=…)`. An
             undeclared tool counts as having an effect that must not happen twice and that
             cannot be undone.
@@ -90,19 +118,54 @@ def host(
     if module is None:
         problem = (
             f"Cannot host {safe_repr(agent, 80)} ({type(agent).__name__}): it is not an agent "
-            "of a known framework. Pass an agent of Pydantic AI or of LangChain's "
-            "create_agent, or an async function f(run, task)."
+            "of a known framework. Pass an agent of Pydantic AI, of LangChain's create_agent, "
+            "of the OpenAI Agents SDK, of Strands Agents or of Google ADK, a compiled graph of "
+            "LangGraph, or an async function f(run, task)."
         )
         raise Misconfigured("host", problem)
     hosting = Hosting(name=name, context=context, declared=tools, options=options)
+    hosted: HostedAgent = _import_adapter(module).host_agent(agent, hosting)
+    return hosted
+
+
+def host_graph(
+    graph: object,
+    *,
+    make_input: Callable[[str], object] | None = None,
+    name: str | None = None,
+    context: ContextFactory | None = None,
+    tools: Mapping[str, ToolOptions] | None = None,
+    **options: Unpack[HostOptions],
+) -> HostedAgent:
+    """Host a compiled graph of LangGraph that runs its own loop, and return it as an `Agent`.
+
+    `midrun.host` does the same for a graph that is not a loop of `create_agent`. Use this
+    function to choose the input, or for an agent of `create_agent` that calls `interrupt`.
+
+    Args:
+        graph: The compiled graph.
+        make_input: Makes the input of the graph from the task. Default: a message, if its state
+            has `messages`; otherwise the only key that requires a text.
+        name: A unique name. Default: the name of the graph.
+        context: Makes the `context` of the graph, as for `midrun.host`.
+        tools: What is known about the tools of the graph, as for `midrun.host`.
+        options: `stop`, `grace` and the other options of `Agent`.
+
+    Raises:
+        Misconfigured: The graph cannot be hosted, or an argument is not valid.
+    """
+    hosting = Hosting(name=name, context=context, declared=tools, options=options)
+    hosted: HostedAgent = _import_adapter("langgraph").host_graph(graph, hosting, make_input)
+    return hosted
+
+
+def _import_adapter(module: str) -> ModuleType:
     try:
-        adapter = import_module(f"midrun.hosts.{module}")
+        return import_module(f"midrun.hosts.{module}")
     except ImportError as error:  # an older or incomplete installation of the framework
-        extra = module.replace("_", "-")
+        extra = EXTRAS.get(module, module.replace("_", "-"))
         problem = f"Cannot import the adapter: {error}. Install midrun[{extra}]."
         raise Misconfigured("host", problem) from error
-    hosted: HostedAgent = adapter.host_agent(agent, hosting)
-    return hosted
 
 
 def is_foreign_agent(value: object) -> bool:

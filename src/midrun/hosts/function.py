@@ -25,7 +25,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from inspect import signature
 from typing import Final, NoReturn, TypeAlias, Unpack
@@ -42,8 +42,14 @@ from midrun.core.ids import RunId
 from midrun.core.transcript import Turn
 from midrun.core.values import Json, Reply, Spend
 from midrun.errors import Misconfigured, StepNotDone
-from midrun.hosts.hosted_agent import OPEN_SCHEMA, HostedAgent, Hosting, HostOptions
-from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+from midrun.hosts.hosted_agent import (
+    OPEN_SCHEMA,
+    HostedAgent,
+    Hosting,
+    HostOptions,
+    ProgramModel,
+)
+from midrun.ports.model import Finished, Piece
 
 INTERRUPTED_TEXT: Final = (
     "Your reply above was stopped there. Continue from there without repeating it, unless a "
@@ -179,7 +185,7 @@ def function(
         return HostedAgent(
             agent_name,
             framework="function",
-            model=_NoModel(f"{fn.__module__}:{fn.__qualname__}"),
+            model=ProgramModel(f"{fn.__module__}:{fn.__qualname__}"),
             tools=declared,
             hosting=hosting,
             program=run_program,
@@ -190,24 +196,6 @@ def function(
 
 async def _refuse_step(*_: object, **__: object) -> NoReturn:
     raise NotImplementedError("only the hosted function itself can make this step")
-
-
-class _NoModel(Unpriced):
-    """The model of a hosted function: it calls its models itself."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def stream(
-        self, prompt: Prompt
-    ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
-        """Refuse: the driver never calls it."""
-        del prompt
-        _refuse_model_call(self.name)
-
-
-def _refuse_model_call(name: str) -> NoReturn:
-    raise Misconfigured(f"agent {name}", "a hosted function calls its models with run.model")
 
 
 def _check_function(name: str, fn: object) -> None:

@@ -1,12 +1,17 @@
 """`HostedAgent`: an agent of another framework as an `Agent`; declared traits and context."""
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace as replace_fields
 from datetime import timedelta
-from inspect import Parameter, isawaitable, signature
-from typing import Final, TypeAlias, TypedDict
+from typing import Final, Generic, TypedDict, TypeVar
 
+import anyio
+from msgspec.structs import replace
+
+from midrun.agents import output
 from midrun.agents.agent import Agent
 from midrun.agents.program import Program
 from midrun.agents.signature import Arguments, Function, SchemaArguments, parse_docstring
@@ -17,26 +22,32 @@ from midrun.agents.tool import (
     find_import_path,
     make_tool_fields,
 )
+from midrun.agents.tool_context import Call, ContextFactory, ContextSource
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.core.stops import Stop
+from midrun.core.transcript import Turn
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, ModelFailed
-from midrun.ports.model import Model
+from midrun.ports.model import Finished, Model, Piece, Prompt, Unpriced
 
-ContextFactory: TypeAlias = Callable[..., object]  # type: ignore[explicit-any]  # 0 or 1 arguments
-"""Makes the dependencies of a foreign agent: takes nothing, or `run_id`."""
+T = TypeVar("T")
 
 OPEN_SCHEMA: Final[dict[str, Json]] = {"type": "object", "properties": {}}
 """The schema of a tool that is only known while the agent runs: the framework checks it."""
 
+# The names under which the hosts use them.
+OUTPUT_NAME: Final = output.OUTPUT_NAME
+OUTPUT_WITH_CALLS_TEXT: Final = output.OUTPUT_WITH_CALLS_TEXT
 
-OUTPUT_NAME: Final = "output"
-"""The tool that the journal names for an output that is not the call of an output tool."""
+CACHED_TURNS_MAX: Final = 10_000
+"""Turns that a cache holds, of all runs of a process."""
 
-OUTPUT_WITH_CALLS_TEXT: Final = (
-    "not taken: the same reply made other calls; give the output again when they have ended"
-)
+IDLE_TIMEOUT_S: Final = 120.0
+"""Seconds to wait for the next event of a framework during a model call."""
+
+CLOSE_TIMEOUT_S: Final = 10.0
+"""Seconds to wait until a framework has closed its model call after a cancellation."""
 
 SERVER_ERROR: Final = 500
 TRANSIENT_STATUS: Final = {408: "timeout", 409: "server_error", 429: "rate_limited"}
@@ -44,6 +55,10 @@ TRANSIENT_STATUS: Final = {408: "timeout", 409: "server_error", 429: "rate_limit
 
 LOST_CONNECTION: Final = re.compile("Connection|Connect|Timeout|ProtocolError|ReadError")
 """Names of exceptions by which SDKs report a lost connection; they share no base class."""
+
+
+class ToolReportedError(Exception):
+    """The framework reported an error of a tool as its result."""
 
 
 class HostOptions(TypedDict, total=False):
@@ -71,16 +86,20 @@ class Hosting:
         if unknown := options.keys() - HostOptions.__annotations__.keys():
             raise TypeError(f"host() got an unexpected keyword argument {min(unknown)!r}")
         self.name = name
-        self.declared: Final = _check_declared(declared)
+        self.declared: Final = _check_declared(declared)  # tool name → options
         self.options = options
-        self._context = context
-        self._takes_run_id = context is not None and _takes_run_id(context)
+        self.context = context
+        self._source = None if context is None else ContextSource("host", context)
 
     def choose_name(self, own_name: str | None) -> str:
         """Return the name of the hosted agent; `own_name` is its name in its framework."""
         if name := self.name or own_name:
             return name
         raise Misconfigured("host", "Cannot host an agent without a name. Pass name=….")
+
+    def declare_default(self, name: str, options: ToolOptions) -> None:
+        """Declare a tool that the caller did not declare, because its traits are known."""
+        self.declared.setdefault(name, options)
 
     def check_tool_names(self, names: Sequence[str]) -> None:
         """Refuse declarations for tools that the agent does not have.
@@ -97,17 +116,11 @@ class Hosting:
     @asynccontextmanager
     async def open_context(self, run_id: str) -> AsyncIterator[object]:
         """Open the agent's dependencies for one call; None without a factory."""
-        if self._context is None:
+        if self._source is None:
             yield None
             return
-        made = self._context(run_id) if self._takes_run_id else self._context()
-        if isawaitable(made):
-            made = await made
-        if isinstance(made, AbstractAsyncContextManager):
-            async with made as value:
-                yield value
-        else:
-            yield made
+        async with self._source.open(run_id) as value:
+            yield value
 
     def make_tool(
         self,
@@ -136,6 +149,36 @@ class Hosting:
             arguments=arguments,
             **make_tool_fields(name, options),
         )
+
+    def narrow(self, names: Sequence[str]) -> "Hosting":
+        """Return the arguments for an agent of the agent, with the traits of these tools.
+
+        The conditions in `stop` are those of the outer agent only.
+        """
+        declared = {name: each for name, each in self.declared.items() if name in names}
+        options = self.options.copy()
+        options.pop("stop", None)
+        return Hosting(name=None, context=self.context, declared=declared, options=options)
+
+    def make_child_tool(self, name: str, child: Agent, description: str, argument: str) -> Tool:
+        """Return an agent of the foreign agent as a tool; each call is a child run.
+
+        `argument` is the name that the framework gives to the task.
+        """
+        schema: dict[str, Json] = {
+            "properties": {argument: {"type": "string"}},
+            "required": [argument],
+            "additionalProperties": False,
+        }
+
+        async def start_run(call: Call, /, **arguments: object) -> Json:
+            raise NotImplementedError(f"the driver starts a run for: {call.key} {arguments}")
+
+        made = self.make_tool(
+            name, start_run, description=description, arguments=SchemaArguments(schema)
+        )
+        # The tool has no undo hook: to undo the call, the child run undoes its own calls.
+        return replace_fields(made, agent=child, traits=replace(made.traits, undo=True))
 
     def make_process_tool(
         self, name: str, fn: Function, description: str, needs_approval: Function | None = None
@@ -186,7 +229,14 @@ class HostedAgent(Agent):
         self.undeclared_tools = sum(tool.name not in hosting.declared for tool in tools)
         self.ungated_tools: Final = ungated_tools
         self._find_unlisted_tool = find_unlisted_tool
-        super().__init__(name, model=model, tools=tools, program=program, **hosting.options)
+        super().__init__(
+            name,
+            model=model,
+            tools=tools,
+            program=program,
+            context=hosting.context,  # for the hooks: undo, release and check
+            **hosting.options,
+        )
 
     def find_tool(self, name: str) -> Tool | None:
         """Return the tool with this name, also one that is only known while the agent runs."""
@@ -196,9 +246,86 @@ class HostedAgent(Agent):
         return found
 
 
+class TurnCache(Generic[T]):
+    """Remembers what was made of a reply in the transcript, as long as the turn is the same.
+
+    The history is built for each call. Without this, the time of a step would grow by the time
+    that it takes to read a reply of the framework, for every reply so far.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Turn, T]] = {}
+
+    def get(self, turn: Turn, make: Callable[[Turn], T]) -> T:
+        """Return the result of `make(turn)`; it must not be changed."""
+        key = id(turn.opaque)  # the object is held below, so its id is not used again
+        known = self._made.get(key)
+        if known is not None and known[0] == turn:
+            return known[1]
+        made = make(turn)
+        if turn.opaque is not None:
+            if len(self._made) >= CACHED_TURNS_MAX:
+                self._made.clear()
+            self._made[key] = (turn, made)
+        return made
+
+
+@asynccontextmanager
+async def stream_in_task(events: AsyncGenerator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """Read `events` of a framework in a task of its own; cancel the task at the end.
+
+    Frameworks nest async generators and do not close the inner ones when the outer one is
+    closed. So the generator is never closed from outside: the queue has no limit, the task only
+    waits inside of the framework, and a cancellation is raised where it waits, at the
+    provider's connection. When the context is left, that connection is closed.
+    """
+    queue: asyncio.Queue[T | None] = asyncio.Queue()
+
+    async def read_events() -> None:
+        try:
+            async for event in events:
+                queue.put_nowait(event)
+        finally:
+            queue.put_nowait(None)
+
+    task = asyncio.get_running_loop().create_task(read_events())
+
+    async def take_events() -> AsyncGenerator[T]:
+        while True:
+            with anyio.fail_after(IDLE_TIMEOUT_S):
+                event = await queue.get()
+            if event is None:
+                await task  # raises its error
+                return
+            yield event
+
+    try:
+        yield take_events()
+    finally:
+        task.cancel()
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+            await asyncio.wait([task])
+        if task.done() and not task.cancelled():
+            task.exception()  # seen: the reader has it, or has given up before it came
+
+
+class ProgramModel(Unpriced):
+    """The model of an agent with a loop of its own: it calls its models itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def stream(
+        self, prompt: Prompt
+    ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
+        """Refuse: the driver never calls it."""
+        del prompt
+        raise Misconfigured(f"agent {self.name}", "a hosted program calls its models itself")
+
+
 def make_foreign_failure(model: str, error: Exception) -> ModelFailed | None:
     """Convert an exception of a provider's SDK; None for an error of the agent's own code."""
-    status = getattr(error, "status_code", None)
+    status = getattr(error, "status_code", None) or getattr(error, "code", None)
     detail = f"{type(error).__name__}: {safe_str(error, 500)}"
     if isinstance(status, int):
         reason = "server_error" if status >= SERVER_ERROR else TRANSIENT_STATUS.get(status)
@@ -208,7 +335,7 @@ def make_foreign_failure(model: str, error: Exception) -> ModelFailed | None:
     return None
 
 
-def _check_declared(declared: object) -> Mapping[str, ToolOptions]:
+def _check_declared(declared: object) -> dict[str, ToolOptions]:
     if declared is None:
         return {}
     if not isinstance(declared, Mapping):
@@ -224,29 +351,3 @@ def _check_declared(declared: object) -> Mapping[str, ToolOptions]:
             )
             raise Misconfigured("host", problem)
     return dict(declared)
-
-
-def _takes_run_id(context: object) -> bool:
-    if not callable(context):
-        problem = (
-            "context must be a function that makes the dependencies, got "
-            f"{safe_repr(context, 80)}. Write context=lambda: …."
-        )
-        raise Misconfigured("host", problem)
-    try:
-        parameters = list(signature(context).parameters.values())
-    except (TypeError, ValueError):  # a class or function without a signature
-        return False
-    takes = bool(parameters) and parameters[0].name == "run_id"
-    required = [
-        p
-        for p in parameters[takes:]
-        if p.default is Parameter.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
-    ]
-    if required:
-        problem = (
-            "context must be callable as context() or context(run_id), but it has the "
-            f"parameter {required[0].name!r}. Wrap it in a function."
-        )
-        raise Misconfigured("host", problem)
-    return takes

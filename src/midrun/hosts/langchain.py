@@ -14,6 +14,7 @@ State beside the messages (keys of `state_schema` and of middleware) is stored w
 and with the results of tools that return a `Command`, and must be JSON.
 """
 
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from inspect import signature
@@ -32,6 +33,7 @@ from langchain_core.messages import (
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import StateSnapshot
@@ -44,12 +46,15 @@ from midrun.agents.tool_context import Call
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import CallResult, Turn
 from midrun.core.values import Json, Reply, RequestedCall, Spend
-from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
+from midrun.errors import ModelFailed, NotJson, TooLarge
 from midrun.hosts.hosted_agent import (
+    IDLE_TIMEOUT_S,
     OUTPUT_NAME,
     OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
+    ToolReportedError,
+    TurnCache,
     make_foreign_failure,
 )
 from midrun.models.prompt_texts import (
@@ -78,35 +83,25 @@ CONTROL_KEYS: Final = frozenset({"messages", "structured_response", "jump_to"})
 FINISH_KEYS: Final = frozenset({"finish_reason", "stop_reason", "done_reason", "status"})
 """Keys in the metadata of a reply, one of which says that the provider completed it."""
 
-IDLE_TIMEOUT_S: Final = 120.0
-"""Seconds to wait for the next event of a graph during a model call."""
-
 INTERRUPT_TEXT: Final = (
     "Cannot host interrupt(): the run would wait inside of a call. Declare the tool with "
-    "traits(approve=True) instead of HumanInTheLoopMiddleware."
+    "traits(approve=True) instead of HumanInTheLoopMiddleware, or host the agent with "
+    "midrun.hosts.host_graph."
 )
 
 
-class ToolReportedError(Exception):
-    """The graph's `ToolNode` turned an error of the tool into a message."""
+def is_agent_loop(agent: object) -> bool:
+    """Tell whether `agent` is a graph of `create_agent`, by the names of its nodes."""
+    if not isinstance(agent, CompiledStateGraph) or MODEL_NODE not in agent.nodes:
+        return False
+    nodes = set(agent.nodes) - {"__start__", MODEL_NODE, TOOLS_NODE}
+    hooks = tuple(f".{w}_{o}" for w in ("before", "after") for o in ("agent", "model"))
+    return all(name.endswith(hooks) for name in nodes)
 
 
 def host_agent(agent: object, hosting: Hosting) -> HostedAgent:
     """Return an agent of `create_agent` as an `Agent`; see `midrun.host`."""
-    if not isinstance(agent, CompiledStateGraph):
-        problem = (
-            f"Cannot host {type(agent).__name__} of LangChain: only agents made with "
-            "langchain.agents.create_agent are hosted. Pass such an agent."
-        )
-        raise Misconfigured("host", problem)
-    nodes = set(agent.nodes) - {"__start__", MODEL_NODE, TOOLS_NODE}
-    hooks = tuple(f".{w}_{o}" for w in ("before", "after") for o in ("agent", "model"))
-    if MODEL_NODE not in agent.nodes or not all(name.endswith(hooks) for name in nodes):
-        problem = (
-            "Cannot host this graph of LangGraph: it was not made with "
-            "langchain.agents.create_agent. Other graphs are not hosted yet."
-        )
-        raise Misconfigured("host", problem)
+    assert isinstance(agent, CompiledStateGraph), "see `is_agent_loop`"
     box = _ToolBox(agent, hosting)
     own_name = agent.name if agent.name != "LangGraph" else None
     return HostedAgent(
@@ -121,12 +116,42 @@ def host_agent(agent: object, hosting: Hosting) -> HostedAgent:
 # ── the graph and its state ──────────────────────────────────────────────────
 
 
+class ByReference:
+    """Holds the values of a checkpoint in memory as they are: they need not be serializable.
+
+    Lists and dictionaries are copied, because the graph changes them later.
+    """
+
+    def dumps_typed(self, value: object) -> tuple[str, object]:
+        """Return the value."""
+        return "reference", _copy_containers(value)
+
+    def loads_typed(self, data: tuple[str, object]) -> object:
+        """Return the value."""
+        return _copy_containers(data[1])
+
+
+CONTAINERS: Final = frozenset({dict, list, tuple, deque, set})
+
+
+def _copy_containers(value: object) -> object:
+    kind = type(value)
+    if kind is dict:
+        items = cast("dict[object, object]", value).items()
+        return {k: _copy_containers(v) if type(v) in CONTAINERS else v for k, v in items}
+    if kind is list or kind is tuple or kind is deque:
+        parts = cast("Sequence[object]", value)
+        return kind([_copy_containers(p) if type(p) in CONTAINERS else p for p in parts])
+    return set(cast("set[object]", value)) if kind is set else value
+
+
 class _Thread:
     """A fresh thread of the graph, for one call."""
 
     def __init__(self, graph: Graph, context: object) -> None:
         # A checkpointer of the user is not used: the journal is the history.
-        self._graph = graph.copy({"checkpointer": InMemorySaver()})
+        saver = InMemorySaver(serde=cast("SerializerProtocol", ByReference()))
+        self._graph = graph.copy({"checkpointer": saver})
         self._context = context
         self._config: RunnableConfig = {"configurable": {"thread_id": "call"}}
         names = list(graph.nodes)
@@ -221,17 +246,10 @@ class _Conversation:
         self.has_replies = True
         if "state" in stored:
             self.state, self.updates = cast("Values", stored["state"]), []
-        replies = _load_messages(stored.get("messages")) or [AIMessage(turn.text)]
-        calls = []
-        for message in replies:
-            if isinstance(message, AIMessage) and (uses := _match_uses(message, turn.uses)):
-                calls = [
-                    {"name": u.tool, "args": u.args or {}, "id": i, "type": "tool_call"}
-                    for u, i in uses
-                ]
-                message = message.model_copy(update={"tool_calls": calls})  # noqa: PLW2901 - edited
-                self.results = [_load_result(u, i) for u, i in uses]
-            self.messages.append(message)
+        replies, results = LOADED_TURNS.get(turn, _load_turn)
+        calls = bool(results)
+        self.messages += replies
+        self.results = [dict(result) for result in results]
         if turn.uses and turn.uses[0].tool == OUTPUT_NAME:
             self.add_text(turn.uses[0].problem)
         elif turn.uses and not calls:
@@ -252,6 +270,25 @@ class _Conversation:
         last = self.messages[-1]
         self.messages[-1] = last.model_copy(update={"tool_calls": calls})
         self.results = [_load_result(u, u.call) for u in uses]
+
+
+def _load_turn(turn: Turn) -> tuple[list[BaseMessage], list[Values]]:
+    """Return the messages of a reply, and the results of its calls if they fit."""
+    stored = turn.opaque if isinstance(turn.opaque, dict) else {}
+    messages = _load_messages(stored.get("messages")) or [AIMessage(turn.text)]
+    results: list[Values] = []
+    for number, message in enumerate(messages):
+        if isinstance(message, AIMessage) and (uses := _match_uses(message, turn.uses)):
+            calls = [
+                {"name": u.tool, "args": u.args or {}, "id": i, "type": "tool_call"}
+                for u, i in uses
+            ]
+            messages[number] = message.model_copy(update={"tool_calls": calls})
+            results = [_load_result(u, i) for u, i in uses]
+    return messages, results
+
+
+LOADED_TURNS: Final = TurnCache[tuple[list[BaseMessage], list[Values]]]()
 
 
 def _match_uses(message: AIMessage, uses: Sequence[CallResult]) -> list[tuple[CallResult, str]]:
@@ -320,7 +357,10 @@ class _ToolBox:
             function is not None or type(tool)._arun is BaseTool._arun  # noqa: SLF001 - no public test
         )
         # Injected arguments (state, store, runtime) are not in the schema: it needs the graph.
-        if is_blocking and function and set(signature(function).parameters) == set(tool.args):
+        code = function or getattr(tool, "coroutine", None)
+        is_plain = code is not None and set(signature(code).parameters) == set(tool.args)
+        needs_state = self._has_wrappers or not is_plain
+        if is_blocking and function and is_plain:
             made = self._hosting.make_process_tool(tool.name, function, tool.description)
             if made is not None and not self._has_wrappers:
                 return made
@@ -328,22 +368,26 @@ class _ToolBox:
         async def call_graph(call: Call, /, **arguments: object) -> Json:
             # LangChain runs a blocking function in a thread, which nothing can stop.
             with anyio.CancelScope(shield=True) if is_blocking else nullcontext():
-                return await self._call_tool(tool.name, arguments, call)
+                turns = call.transcript if needs_state else ()
+                return await self._call_tool(tool.name, arguments, call, turns)
 
         made = self._hosting.make_tool(
             tool.name,
             call_graph,
             description=tool.description,
-            arguments=SchemaArguments(_get_schema(tool)),
+            arguments=SchemaArguments(get_schema(tool)),
         )
         if is_blocking:
             vars(made).update(traits=replace(made.traits, unstoppable=True))
         return made
 
-    async def _call_tool(self, name: str, arguments: dict[str, object], call: Call) -> Json:
+    async def _call_tool(
+        self, name: str, arguments: dict[str, object], call: Call, turns: Sequence[Turn]
+    ) -> Json:
+        """Let the graph execute one call; its state is made of `turns`."""
         id_ = call.tool_call_id or call.key
         wanted = {"name": name, "args": arguments, "id": id_, "type": "tool_call"}
-        conversation = _Conversation(call.transcript)
+        conversation = _Conversation(turns)
         message = next(
             (m for m in reversed(conversation.messages) if isinstance(m, AIMessage)),
             AIMessage(""),
@@ -367,11 +411,13 @@ class _ToolBox:
         return _encode_result(name, id_, update)
 
 
-def _get_text(message: BaseMessage) -> str:
+def get_text(message: BaseMessage) -> str:
+    """Return the text of a message, without other content."""
     return str(message.text)  # a plain `str`: it is one of a subclass
 
 
-def _get_schema(tool: BaseTool) -> dict[str, Json]:
+def get_schema(tool: BaseTool) -> dict[str, Json]:
+    """Return the JSON Schema of the arguments that a model gives."""
     schema = tool.tool_call_schema  # without injected arguments
     if isinstance(schema, dict):
         return schema
@@ -389,7 +435,7 @@ def _encode_result(name: str, id_: str, update: Values) -> Json:
             f"Cannot host {name}: it did not return a result for its call"
         )
     if message.status == "error":
-        raise ToolReportedError(_get_text(message))
+        raise ToolReportedError(get_text(message))
     state = _dump_state(update)
     if isinstance(message.content, str) and not state and message.artifact is None:
         return message.content
@@ -473,7 +519,7 @@ async def _read_text(events: Events) -> AsyncGenerator[str]:
                 return
             kind, event = item
             is_reply = kind == "messages" and event[1].get("langgraph_node") == MODEL_NODE
-            if is_reply and isinstance(event[0], AIMessage) and (text := _get_text(event[0])):
+            if is_reply and isinstance(event[0], AIMessage) and (text := get_text(event[0])):
                 yield text
 
 
@@ -486,18 +532,18 @@ def _make_finished(  # type: ignore[explicit-any]
     added = [m for m in messages if m.id not in known_ids]
     reply = next((m for m in reversed(added) if isinstance(m, AIMessage)), None)
     if reply is None:  # a tool with `return_direct`, or a hook that ended the agent
-        return Finished(reply=Reply(text=_get_text(messages[-1]) if messages else ""))
-    _check_complete(model, reply)
-    refused = {m.tool_call_id: _get_text(m) for m in added if isinstance(m, ToolMessage)}
+        return Finished(reply=Reply(text=get_text(messages[-1]) if messages else ""))
+    check_complete(model, reply)
+    refused = {m.tool_call_id: get_text(m) for m in added if isinstance(m, ToolMessage)}
     is_over = not snapshot.next
     value = values.get("structured_response") if is_over else None
     uses = () if is_over else _make_uses(reply, refused, has_calls=TOOLS_NODE in snapshot.next)
-    text, data = _get_text(reply), _dump_value(value)
+    text, data = get_text(reply), _dump_value(value)
     if data is not None and (reply.tool_calls or not text):
         text = msgspec.json.encode(data).decode()
     if not is_over and not uses:
         # A hook sent the agent back to its model. A text alone would be the answer.
-        later = [_get_text(m) for m in added[added.index(reply) + 1 :]]
+        later = [get_text(m) for m in added[added.index(reply) + 1 :]]
         said = "\n".join(later) or CONTINUE_NOTE
         uses = (RequestedCall(tool=OUTPUT_NAME, refused=said),)
     kept = [m for m in added[: added.index(reply) + 1] if not isinstance(m, ToolMessage)]
@@ -553,7 +599,8 @@ def _dump_value(value: object) -> Json:
     return normalize_json(dump(mode="json") if dump else msgspec.to_builtins(value), "output")
 
 
-def _check_complete(model: str, reply: AIMessage) -> None:
+def check_complete(model: str, reply: AIMessage) -> None:
+    """Raise `ModelFailed` if the provider did not complete the reply."""
     # A server that shuts down may end the stream cleanly, without a reason. A model without a
     # name (a test model) sends none and is trusted.
     facts = reply.response_metadata

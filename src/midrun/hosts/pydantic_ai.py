@@ -60,6 +60,7 @@ from midrun.hosts.hosted_agent import (
     OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
+    TurnCache,
 )
 from midrun.models.messages import MessageBuilder, ProposedCall, make_messages
 from midrun.models.provider import ProviderModel, make_failure
@@ -247,8 +248,15 @@ def _encode_result(event: FunctionToolResultEvent) -> Json:
 # ── model calls ──────────────────────────────────────────────────────────────
 
 
+LOADED_TURNS: Final = TurnCache[ModelResponse | None]()
+
+
 class _HistoryBuilder(MessageBuilder):
     """Builds the history of a hosted agent, with rich results and retries of its output."""
+
+    def load_turn(self, turn: Turn) -> ModelResponse | None:
+        """Return the stored message of a reply, which is read once in a process."""
+        return LOADED_TURNS.get(turn, super().load_turn)
 
     def add_assistant_turn(self, turn: Turn) -> None:
         """Add a reply; a text that was no valid output is followed by the reason."""

@@ -11,7 +11,8 @@ have upper bounds; a model never retries by itself, because retries are journale
 Importing this package imports no provider's package. Start reading at `ProviderModel.stream`.
 """
 
+from midrun.core.values import ModelSettings
 from midrun.models.registry import model_named, model_of
 from midrun.models.scripted import ScriptedModel, Use
 
-__all__ = ["ScriptedModel", "Use", "model_named", "model_of"]
+__all__ = ["ModelSettings", "ScriptedModel", "Use", "model_named", "model_of"]

@@ -22,6 +22,7 @@ from pydantic_ai.messages import (
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
+    NativeToolCallPart,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
@@ -34,13 +35,14 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.native_tools import NATIVE_TOOL_TYPES, AbstractNativeTool
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import PydanticSerializationError
 
 from midrun.codec.strict_json import normalize_json, parse_json
 from midrun.core.transcript import CallResult, Turn
 from midrun.core.values import Json, Reply, RequestedCall
-from midrun.errors import ModelFailed, NotJson, TooLarge
+from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
     INTERRUPTED_NOTE,
@@ -77,9 +79,12 @@ def make_messages(
 
 def make_parameters(prompt: Prompt) -> ModelRequestParameters:
     """Return the parts of a request besides the messages: instructions and tools."""
-    instructions = [InstructionPart(content=prompt.instructions)] if prompt.instructions else []
+    varies = not prompt.has_fixed_instructions
+    part = InstructionPart(content=prompt.instructions, dynamic=varies)
+    instructions = [part] if prompt.instructions else []
     return ModelRequestParameters(
         instruction_parts=instructions,
+        native_tools=[make_native_tool(each) for each in prompt.provider_tools],
         function_tools=[
             ToolDefinition(
                 name=tool.name,
@@ -89,6 +94,25 @@ def make_parameters(prompt: Prompt) -> ModelRequestParameters:
             for tool in prompt.tools
         ],
     )
+
+
+def make_native_tool(tool: object) -> AbstractNativeTool:
+    """Return a tool that the provider executes, from its name or as it is.
+
+    Raises:
+        Misconfigured: There is no tool of this name, or it needs options.
+    """
+    if isinstance(tool, AbstractNativeTool):
+        return tool
+    kind = NATIVE_TOOL_TYPES.get(str(tool))
+    try:
+        if kind is not None:
+            return kind()
+    except TypeError as error:
+        problem = f"Cannot use {tool!r} by its name: {error}. Pass the native tool itself."
+        raise Misconfigured("provider_tools", problem) from error
+    known = ", ".join(sorted(NATIVE_TOOL_TYPES))
+    raise Misconfigured("provider_tools", f"must be of {known}; got {tool!r}")
 
 
 def dump_response(response: ModelResponse) -> Json:
@@ -132,6 +156,10 @@ class MessageBuilder:
                 case "user":
                     self.add_request_part(UserPromptPart(turn.text))
 
+    def load_turn(self, turn: Turn) -> ModelResponse | None:
+        """Return the stored message of a reply; None if it is not readable."""
+        return load_response(turn.opaque)
+
     def add_request_part(self, part: ModelRequestPart) -> None:
         """Add a part to the last request; start one if the last message is a reply."""
         if not self.messages or isinstance(self.messages[-1], ModelResponse):
@@ -169,7 +197,7 @@ class MessageBuilder:
 
         The reply is None if it has no parts.
         """
-        response = load_response(turn.opaque)
+        response = self.load_turn(turn)
         # The stored form may be unreadable for this version of pydantic-ai, or have other calls
         # than the journal. Then build the reply from the journal.
         if response is None or not _has_same_calls(response, turn.uses):
@@ -192,7 +220,7 @@ class MessageBuilder:
         # A person may have edited the arguments before the call was made.
         args = made.args
         if not isinstance(args, dict) or args == part.args_as_dict():
-            return replace(part, tool_call_id=id_)
+            return part if id_ == part.tool_call_id else replace(part, tool_call_id=id_)
         return replace(part, tool_call_id=id_, args=args)
 
 
@@ -275,6 +303,9 @@ def make_reply(model: str, response: ModelResponse) -> Reply:
         uses=tuple(uses),
         opaque=dump_response(response),
         prompt_tokens=response.usage.input_tokens,
+        ungated=tuple(
+            part.tool_name for part in response.parts if isinstance(part, NativeToolCallPart)
+        ),
     )
 
 

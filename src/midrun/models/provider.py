@@ -6,6 +6,7 @@ that no call is made whose arguments may be incomplete. Errors become `ModelFail
 stable reason; the worker decides about retries.
 """
 
+import os
 import re
 from collections.abc import (
     AsyncGenerator,
@@ -18,7 +19,9 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from decimal import ROUND_CEILING
 from difflib import get_close_matches
-from typing import Any, Final, Self, TypeAlias
+from functools import partial
+from inspect import signature
+from typing import Any, Final, Self, TypeAlias, cast
 
 import anyio
 import msgspec
@@ -26,14 +29,21 @@ from pydantic_ai import exceptions
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import AgentStreamEvent, ModelResponse
 from pydantic_ai.models import Model, infer_model, known_model_names
-from pydantic_ai.providers import infer_provider_class
+from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from midrun.core.transcript import Turn
+from midrun.core.values import ModelSettings as OwnSettings
 from midrun.core.values import Spend
 from midrun.errors import Misconfigured, ModelFailed
-from midrun.models.messages import PieceConverter, make_messages, make_parameters, make_reply
+from midrun.models.messages import (
+    PieceConverter,
+    make_messages,
+    make_native_tool,
+    make_parameters,
+    make_reply,
+)
 from midrun.ports.model import Finished, Piece, Prompt
 
 # The cost of a reply, and an upper estimate of the cost of the next one.
@@ -71,7 +81,16 @@ class Prices:
             # The response names the model with a date (`…-2026-01-15`), which the price list
             # may not have. Use the name by which the model was requested.
             cost = self._compute_usage_cost(usage)
-        return Spend(tokens=usage.input_tokens + usage.output_tokens, cost=cost or 0)
+        tokens = usage.input_tokens + usage.output_tokens
+        return Spend(
+            tokens=tokens,
+            cost=cost or 0,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cache_read_tokens,
+            thinking_tokens=usage.output_reasoning_tokens,
+            unpriced_tokens=tokens if cost is None else 0,
+        )
 
     def estimate_spend(self, prompt: Prompt) -> Spend:
         """Estimate the most that a reply to `prompt` may use: the prompt and a full reply."""
@@ -79,9 +98,10 @@ class Prices:
         characters += sum(_count_characters(turn) for turn in prompt.transcript)
         characters += sum(len(msgspec.json.encode(tool)) for tool in prompt.tools)
         input_tokens = -(-characters // CHARS_PER_TOKEN)  # divided and rounded up
-        usage = RequestUsage(input_tokens=input_tokens, output_tokens=self._output_tokens)
+        output_tokens = prompt.settings.max_tokens or self._output_tokens
+        usage = RequestUsage(input_tokens=input_tokens, output_tokens=output_tokens)
         return Spend(
-            tokens=input_tokens + self._output_tokens, cost=self._compute_usage_cost(usage) or 0
+            tokens=input_tokens + output_tokens, cost=self._compute_usage_cost(usage) or 0
         )
 
     def _compute_usage_cost(self, usage: RequestUsage) -> int | None:
@@ -220,6 +240,21 @@ class ProviderModel:
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await self._model.__aexit__(None, None, None)
 
+    def check_provider_tools(self, tools: Sequence[object]) -> None:
+        """Check that the provider can execute these tools.
+
+        Raises:
+            Misconfigured: There is no such tool, or this model cannot use it.
+        """
+        made = [make_native_tool(tool) for tool in tools]
+        supported = self._model.profile.get("supported_native_tools", frozenset())
+        if refused := [tool.kind for tool in made if type(tool) not in supported]:
+            can = ", ".join(sorted(tool.kind for tool in supported)) or "none"
+            problem = (
+                f"Cannot use the provider tool {refused[0]}: the model has {can}. Drop it."
+            )
+            raise Misconfigured(f"model {self.name}", problem)
+
     def reserve(self, prompt: Prompt) -> Spend:
         """Estimate the most that a reply to `prompt` may use."""
         return self._prices.estimate_spend(prompt)
@@ -234,7 +269,9 @@ class ProviderModel:
         """
         async with self:
             request = self._model.request_stream(
-                make_messages(prompt), self.make_settings(), make_parameters(prompt)
+                make_messages(prompt),
+                self.make_settings(prompt.settings),
+                make_parameters(prompt),
             )
             # Entered by hand and not with `async with`: the errors of entering it are
             # converted, and leaving it is shielded and bounded.
@@ -289,23 +326,40 @@ class ProviderModel:
             detail = f"nothing came for {self._idle_s:g} s"
             raise ModelFailed(self.name, "timeout", detail, transient=True)
 
-    def make_settings(self) -> ModelSettings | None:
-        """Return settings that turn off the SDK's own retries.
+    def make_settings(self, settings: OwnSettings | None = None) -> ModelSettings | None:
+        """Return the settings of a request: `settings`, and no retries of the SDK.
 
         The worker retries instead: its attempts are journaled, and a pause can stop them.
         """
-        if "max_retries" in self._model.unsupported_settings:
-            return None
-        return ModelSettings(max_retries=0)
+        made = ModelSettings()
+        if "max_retries" not in self._model.unsupported_settings:
+            made["max_retries"] = 0
+        if settings is None:  # of a hosted agent, which has its own
+            return made or None
+        made["cache"] = settings.cache is not False
+        if settings.temperature is not None:
+            made["temperature"] = settings.temperature
+        if settings.top_p is not None:
+            made["top_p"] = settings.top_p
+        if settings.max_tokens is not None:
+            made["max_tokens"] = settings.max_tokens
+        if settings.thinking is not None:
+            made["thinking"] = settings.thinking
+        return cast("ModelSettings", {**made, **settings.extra})
 
 
 # Models of pydantic-ai by name.
 
+PydanticProvider: TypeAlias = Provider[Any]  # type: ignore[explicit-any]  # as above
+
+OPENAI_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+NO_KEY: Final = "not-needed"
+
 _VARIABLE_NAME: Final = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
 
 
-def make_named_model(name: str) -> ProviderModel:
-    """Return the model with the name `provider:model`.
+def make_named_model(name: str, base_url: str | None = None) -> ProviderModel:
+    """Return the model with the name `provider:model`, at `base_url` if that is given.
 
     Raises:
         Misconfigured: There is no such provider, or its API key is not set.
@@ -323,11 +377,31 @@ def make_named_model(name: str) -> ProviderModel:
         )
         raise Misconfigured(f"model {name!r}", problem) from error
     try:
-        return ProviderModel(infer_model(name))
+        if base_url is None:
+            return ProviderModel(infer_model(name))
+        return ProviderModel(infer_model(name, partial(_make_provider, base_url)))
     except UserError as error:
         raise Misconfigured(
             f"model {name!r}", _explain_missing_setting(provider, str(error))
         ) from error
+
+
+def _make_provider(base_url: str, name: str) -> PydanticProvider:
+    """Return the provider with this name, at another address.
+
+    Raises:
+        UserError: It has one address only, or its API key is not set.
+    """
+    provider = infer_provider_class(name)
+    parameters = signature(provider.__init__).parameters
+    # Azure calls its address the endpoint.
+    option = next((o for o in ("base_url", "azure_endpoint") if o in parameters), None)
+    if option is None:
+        raise UserError(f"Cannot set base_url: provider {name} has one address only. Drop it.")
+    options: dict[str, object] = {option: base_url}
+    if name.startswith("openai") and not os.environ.get(OPENAI_KEY_VARIABLE):
+        options["api_key"] = NO_KEY  # a server of your own usually wants none
+    return provider(**options)
 
 
 def _explain_missing_setting(provider: str, problem: str) -> str:

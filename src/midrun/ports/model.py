@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from midrun.core.transcript import Transcript
-from midrun.core.values import NO_SPEND, Json, Reply, Spend
+from midrun.core.values import NO_SPEND, Json, ModelSettings, Reply, Spend
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
@@ -36,6 +36,10 @@ class Prompt(Struct, frozen=True, kw_only=True):
         ""  # a last message of the runtime, such as "summarize"; not in the journal
     )
     run_id: str = ""
+    attempt_id: str = ""  # of the call and its attempt: unique in the run
+    settings: ModelSettings = ModelSettings()
+    provider_tools: tuple[object, ...] = ()  # names, or native tools of pydantic-ai
+    has_fixed_instructions: bool = True  # a provider can cache them
 
 
 class Piece(Struct, frozen=True, kw_only=True):

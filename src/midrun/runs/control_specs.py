@@ -275,14 +275,14 @@ REDIRECT: Final = _make_spec(
         ),
         arguments=(
             CommandArgument("text", "the new instruction", metavar="TEXT"),
-            CommandArgument("--now", "at once, not at the next step", kind="flag"),
+            CommandArgument("--now", "at once, not at the next turn", kind="flag"),
         ),
     ),
     read_body=lambda args: RedirectBody(
         instruction=args.text, when="now" if args.now else "next_step"
     ),
     key="r",
-    key_help="redirect: Enter at the next step, Alt+Enter now, Esc discards",
+    key_help="redirect: Enter at the next turn, Alt+Enter now, Esc discards",
 )
 
 SAY: Final = _make_spec(

@@ -16,12 +16,13 @@ from midrun.core import entries as e
 from midrun.core.evolve import evolve
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import CallId, Micros, RunId, Seq
-from midrun.core.state import Call, State
+from midrun.core.state import Call, State, find_asked_use
 from midrun.core.values import Phase
 from midrun.driver.delta import Delta
 from midrun.runs.values import FeedEntry, FeedItem
 from midrun.text.entries import describe_delta, describe_entry
 from midrun.text.phrases import Tone
+from midrun.text.titles import format_title
 
 OpenFeed: TypeAlias = Callable[[int], AsyncGenerator[FeedItem, None]]
 
@@ -127,12 +128,15 @@ def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
                 **common,
                 call=entry.call,
                 tool=get_call(after, entry.call).use.tool,
+                title=format_title(get_call(after, entry.call).use),
                 action=entry.action,
                 succeeded=isinstance(entry, e.UndoDone),
                 error=getattr(entry, "error", ""),
             )
         case e.AskOpened():
-            use = get_call(after, entry.call).use
+            ask = after.find_ask(entry.ask)
+            assert ask is not None, "evolve has opened this ask"
+            use = find_asked_use(ask, get_call(after, entry.call))
             return ev.AskStarted(
                 **common,
                 ask=entry.ask,
@@ -143,6 +147,7 @@ def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
                 call=entry.call,
                 tool=use.tool,
                 args=use.args,
+                title=format_title(use),
             )
         case e.AnswerGiven():  # a hosted agent answers without a model call of the run
             return ev.ReplyFinished(**common, call=CallId(""), outcome="done", reply=entry.text)
@@ -170,6 +175,7 @@ def _make_call_started(entry: e.CallStarted, after: State, common: _Common) -> e
         call=call.id,
         tool=call.use.tool,
         args=call.use.args,
+        title=format_title(call.use),
         attempt=entry.attempt,
         why=call.use.why,
     )
@@ -196,6 +202,7 @@ def _make_call_finished(
             **common,
             call=call.id,
             tool=call.use.tool,
+            title=format_title(call.use),
             outcome=outcome,
             result=result,
             error=error,

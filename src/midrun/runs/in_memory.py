@@ -10,17 +10,18 @@ journal that lists them is gone. So the run lives in a shielded scope, and the c
 cancellation only sets an event (`given_up`).
 """
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Final, TypeAlias
 
 import anyio
+from anyio.abc import TaskStatus
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome
 from midrun.core.stops import Stop
-from midrun.core.values import Json
+from midrun.core.values import RESTING_PHASES, Json, ModelSettings
 from midrun.errors import ControlRefused
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
@@ -30,9 +31,82 @@ CLEANUP_MAX_S: Final = 30.0
 its calls."""
 
 
-async def run_in_memory(agent: Agent, task: str, *, stop: Stop | None = None) -> Outcome:
+OpenedRun: TypeAlias = AbstractAsyncContextManager[Run]
+"""The handle of a run in memory, while the context is open."""
+
+
+async def run_in_memory(
+    agent: Agent,
+    task: str,
+    *,
+    stop: Stop | None = None,
+    model_settings: ModelSettings | None = None,
+    history: Sequence[object] | None = None,
+) -> Outcome:
     """Run `agent` on `task` until it has ended, failed, or waits for a person."""
-    return await _run_shielded(agent, lambda midrun: midrun.start(agent, task, stop=stop))
+    return await _run_shielded(
+        agent,
+        lambda midrun: midrun.start(
+            agent, task, stop=stop, model_settings=model_settings, history=history
+        ),
+    )
+
+
+@asynccontextmanager
+async def stream_in_memory(
+    agent: Agent,
+    task: str,
+    *,
+    stop: Stop | None = None,
+    model_settings: ModelSettings | None = None,
+    history: Sequence[object] | None = None,
+) -> AsyncIterator[Run]:
+    """Yield the handle of a new run in memory; cancel it if it still works at the end.
+
+    The run is driven in a shielded task: if the caller is cancelled, the run is cancelled and
+    its undos run before the cancellation continues.
+    """
+    left = anyio.Event()
+    # Errors are raised outside of the task group, which would wrap them.
+    errors: list[Exception] = []
+
+    async def drive(*, task_status: TaskStatus[Run | None]) -> None:
+        is_started = False
+        with anyio.CancelScope(shield=True):
+            try:
+                async with Midrun("memory://", agents=[agent]) as midrun:
+                    run = await midrun.start(
+                        agent, task, stop=stop, model_settings=model_settings, history=history
+                    )
+                    is_started = True
+                    task_status.started(run)
+                    await left.wait()
+                    await _cancel_if_working(agent, run)
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+                if not is_started:
+                    task_status.started(None)
+
+    async with anyio.create_task_group() as tasks:
+        run = await tasks.start(drive)
+        if run is not None:
+            try:
+                yield run
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors.insert(0, error)
+            finally:
+                left.set()
+    if errors:
+        raise errors[0]
+
+
+async def _cancel_if_working(agent: Agent, run: Run) -> None:
+    """Cancel a run that does not rest, and wait for its cleanup."""
+    with anyio.move_on_after(CLEANUP_MAX_S + 2 * agent.grace.total_seconds()):
+        if (await run.view()).phase not in RESTING_PHASES:
+            with suppress(ControlRefused):  # it has ended in the meantime
+                await run.cancel(reason="its caller left it")
+            await run.result()
 
 
 async def resume_in_memory(

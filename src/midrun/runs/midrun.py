@@ -20,15 +20,15 @@ import anyio
 import anyio.to_thread
 from msgspec.structs import replace
 
-from midrun.agents.agent import Agent
+from midrun.agents.agent import Agent, check_model_settings
 from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.redaction import FindSecrets
 from midrun.core.entries import RunStarted
 from midrun.core.evolve import apply_entries
-from midrun.core.history import find_unnamed_authors
+from midrun.core.history import find_unnamed_authors, limit_history
 from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.stops import MaxCost, Stop, flatten_stop
-from midrun.core.values import Json
+from midrun.core.values import Json, ModelSettings
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier
 from midrun.driver.redaction import LiveRedactor, SecretRegistry
@@ -48,6 +48,7 @@ from midrun.runs.checkpoints import (
     make_resume_controls,
     read_heads,
 )
+from midrun.runs.message_import import import_history
 from midrun.runs.run import Run
 from midrun.runs.service import (
     THREAD_MAX_RUNS,
@@ -168,7 +169,7 @@ class Midrun:
         self._thread_runs = validation.check_positive_int("thread_runs", thread_runs)
         self._environment = outside or Environment()
         self._clock = self._environment.clock
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, tuple[Model, ...]] = {}
         self._exit_stack: AsyncExitStack | None = None
         self._is_open = False
         self._opener_pid = 0  # of the process that opened it
@@ -266,7 +267,7 @@ class Midrun:
             self.agents,
             live_output=service.live,
             secret_registry=vault,
-            get_model=self._get_model,
+            get_models=self._get_models,
             environment=self._environment,
             place_run=None if isinstance(engine, str) else engine.place,
             fleet=self._fleet,
@@ -334,6 +335,8 @@ class Midrun:
         thread: str | None = None,
         labels: Sequence[str] | None = None,
         stop: Stop | None = None,
+        model_settings: ModelSettings | None = None,
+        history: Sequence[object] | None = None,
         request_id: str | None = None,
         actor: ActorLike = None,
         trace: str | None = None,
@@ -341,13 +344,16 @@ class Midrun:
     ) -> Run:
         """Start a run of one of the agents, and return its handle.
 
-        `stop` replaces the agent's own stop condition. A second call with the same `request_id`
-        returns the first run. `thread` adds the messages of its earlier runs to the history;
+        `stop` replaces the agent's own stop condition; `model_settings` replace those settings
+        of the agent that they set. `history` has earlier messages in the format of OpenAI,
+        Anthropic or Pydantic AI, which the agent reads before the task. A second call with the
+        same `request_id` returns the first run. `thread` adds the messages of its earlier runs;
         with `own_thread`, only of runs that the same actor started. `trace` is a W3C
         traceparent, the parent of all spans of the run.
 
         Raises:
-            Misconfigured: Unknown agent, empty task, or `MaxCost` for a model without a price.
+            Misconfigured: Unknown agent, empty task, `MaxCost` for a model without a price, or
+                a secret in `model_settings`.
             ControlRefused: `request_id_reused`: the first call had other arguments.
         """
         known = self._require_agent(agent)
@@ -355,16 +361,22 @@ class Midrun:
         self._check_price(known, stop)
         person, thread = parse_actor(actor), validation.check_name("thread", thread or "")
         owner = person.name if own_thread else ""
-        history, people = await load_thread_history(
+        if thread and history is not None:
+            problem = "Cannot use it with a thread: that has a history already. Drop one."
+            raise Misconfigured("history", problem)
+        messages, people = await load_thread_history(
             self.store, thread, owner=owner, max_runs=self._thread_runs
         )
+        if history is not None:
+            messages = limit_history(import_history(history))
         started = RunStarted(
             task=validation.check_task(task),
             **known.spec(stop),
             thread=thread,
-            history=history,
-            steered_by=find_unnamed_authors(people, history, person.name),
+            history=messages,
+            steered_by=find_unnamed_authors(people, messages, person.name),
             labels=validation.check_labels(labels),
+            model_settings=check_model_settings("start", model_settings),
             by=person.name,
             role=person.role,
             request_id=validation.check_text("request_id", request_id or ""),
@@ -548,23 +560,43 @@ class Midrun:
         return known
 
     async def _open_model(self, stack: AsyncExitStack, agent: Agent) -> None:
-        """Open the model of `agent` until `stack` is closed."""
+        """Open the model of `agent`, and its fallbacks, until `stack` is closed."""
         # In a thread: importing the package of a provider takes about a second.
-        model: object = await anyio.to_thread.run_sync(model_of, agent.model)
-        if isinstance(model, AbstractAsyncContextManager):
-            # The model keeps its connections open from one reply to the next.
-            await stack.enter_async_context(model)
-        self._models[agent.name] = cast("Model", model)
+        models = await anyio.to_thread.run_sync(_make_models, agent)
+        for model in cast("tuple[object, ...]", models):
+            if isinstance(model, AbstractAsyncContextManager):
+                # The model keeps its connections open from one reply to the next.
+                await stack.enter_async_context(model)
+        self._models[agent.name] = models
 
-    def _get_model(self, agent: Agent) -> Model:
+    def _get_models(self, agent: Agent) -> tuple[Model, ...]:
         return self._models[agent.name]
 
     def _check_price(self, agent: Agent, stop: Stop | None) -> None:
         if any(isinstance(leaf, MaxCost) for leaf in flatten_stop(stop)):
-            model = self._models.get(agent.name) or model_of(agent.model)
-            if not model.priced:
-                problem = "Cannot enforce MaxCost: it has no known price. Use MaxTokens."
-                raise Misconfigured(f"model {model.name}", problem)
+            for model in self._models.get(agent.name) or _make_models(agent):
+                if not model.priced:
+                    problem = "Cannot enforce MaxCost: it has no known price. Use MaxTokens."
+                    raise Misconfigured(f"model {model.name}", problem)
+
+
+def _make_models(agent: Agent) -> tuple[Model, ...]:
+    """Return the model of `agent`, and its fallbacks.
+
+    Raises:
+        Misconfigured: A model cannot be opened, or lacks a provider tool of the agent.
+    """
+    models = (
+        model_of(agent.model, agent.base_url),
+        *(model_of(fallback) for fallback in agent.fallback),
+    )
+    for model in models if agent.provider_tools else ():
+        check = getattr(model, "check_provider_tools", None)
+        if check is None:
+            problem = "Cannot use provider_tools: it has no provider. Drop them."
+            raise Misconfigured(f"model {model.name}", problem)
+        check(agent.provider_tools)
+    return models
 
 
 def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:

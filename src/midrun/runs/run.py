@@ -46,6 +46,7 @@ from midrun.runs.validation import (
 from midrun.runs.values import FeedItem, Receipt, RunView
 from midrun.runs.views import load_view
 from midrun.text.report import Report, build_report
+from midrun.text.status import format_status_html
 
 
 class ControlFields(TypedDict):
@@ -113,6 +114,10 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the status of the run for a notebook, as this process knows it now."""
+        return format_status_html(self.id, self._service.find_live_state(self.id))
 
     # ── controls ──────────────────────────────────────────────────────────────────────────
 

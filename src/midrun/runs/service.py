@@ -19,14 +19,14 @@ from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.hash_chain import get_chain
 from midrun.core import controls as c
-from midrun.core.batch import Batch
-from midrun.core.controls import Approve, Control, Lift
+from midrun.core.controls import Approve, Control, Lift, UseTool
 from midrun.core.entries import Record, RunStarted
 from midrun.core.evolve import apply_entries, fold
 from midrun.core.history import is_at_boundary, iter_history, limit_history, make_fork_entry
 from midrun.core.ids import AskId, Micros, RunId
 from midrun.core.placeholders import check_hidden
 from midrun.core.run_head import build_head
+from midrun.core.session import Batch
 from midrun.core.state import State
 from midrun.core.transitions import NoChange, Refused, get_input_name, list_possible_controls
 from midrun.core.values import Actor, Message, Phase, RequestedCall
@@ -40,12 +40,18 @@ from midrun.driver.journal_writer import (
 )
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier, Wakeup
-from midrun.driver.redaction import SecretRegistry, redact_control, redact_struct
+from midrun.driver.redaction import (
+    SecretRegistry,
+    add_title,
+    redact_control,
+    redact_struct,
+)
 from midrun.errors import (
     LOST_ASK_REASONS,
     ControlRefused,
     JournalCorrupt,
     JournalTooNew,
+    Misconfigured,
     RunExists,
     StoreClosed,
 )
@@ -165,6 +171,7 @@ class RunService:
             if isinstance(control, Approve) and control.args is not None:
                 await self._check_edited_args(state, control)
             control = await redact_control(self._secrets, state, control)
+            control = self._add_title(state, control)
             ruled = await append_input(self.store, state, control, self.now)
             if ruled.entries:
                 self.on_appended(run, ruled.after)
@@ -190,11 +197,34 @@ class RunService:
         """
         self.change_notifier.check_loop()
         state = self.find_live_state(run) or await load_run_state(self.store, run)
-        controls = [await redact_control(self._secrets, state, one) for one in controls]
+        controls = [
+            self._add_title(state, await redact_control(self._secrets, state, one))
+            for one in controls
+        ]
         every = await append_inputs(self.store, state, controls, self.now)
         for control, ruled in zip(controls, every, strict=False):
             make_receipt(control, ruled)
         self.on_appended(run, every[-1].after)
+
+    def _add_title(self, state: State, control: Control) -> Control:
+        """Add the title to a redacted control that sets the arguments of a call.
+
+        Without the agent in this process, the call gets the default title.
+        """
+        agent = self.agents.get(state.run_started.agent)
+        if agent is None:
+            return control
+        if isinstance(control, UseTool):
+            use = add_title(self._secrets, state.run, agent, control.use)
+            return replace(control, use=use)
+        if isinstance(control, Approve) and control.args is not None:
+            ask = state.find_ask(control.ask)
+            call = state.find_call(ask.call) if ask is not None else None
+            if call is not None and call.call_kind == "tool":
+                use = replace(call.use, args=control.args)
+                use = add_title(self._secrets, state.run, agent, use)
+                return replace(control, title=use.title)
+        return control
 
     async def _check_edited_args(self, state: State, control: Approve) -> None:
         """Check edited arguments against the tool's schema, while the ask is still open.
@@ -246,9 +276,18 @@ class RunService:
 
         Raises:
             ControlRefused: `request_id_reused`: the run exists, with other arguments.
+            Misconfigured: The model settings of the run have a secret.
         """
         self.change_notifier.check_loop()
-        empty, started = State(run=run), await redact_struct(self._secrets, run, started)
+        empty, settings = State(run=run), started.model_settings
+        started = await redact_struct(self._secrets, run, started)
+        if started.model_settings != settings:
+            # A placeholder would be sent to the provider in place of the secret.
+            problem = (
+                "Cannot use a secret in the settings of a run: they are journaled. Set it in "
+                "Agent(model_settings=…), which is not."
+            )
+            raise Misconfigured("model_settings", problem)
         head = build_head(apply_entries(empty, [started], self.now()))
         try:
             appended = await self.store.create(run, [started], head=head)

@@ -17,8 +17,10 @@ from midrun.agents.signature import BadArguments
 from midrun.core.ids import CallId, Micros, make_child_id
 from midrun.core.journaled_text import find_current_item
 from midrun.core.state import Call, CallStage, State
+from midrun.core.transcript import HELD_PREFIX, HELD_SUFFIX
 from midrun.core.values import CallKind, Json, Message, Phase, PlanItem, Value
 from midrun.runs.values import PlanRow, StepStyle
+from midrun.text.titles import format_title
 
 SHOWN_MAX_CHARS: Final = 4000
 """Characters of arguments or of a result that are shown; the journal has the whole value."""
@@ -43,6 +45,7 @@ class CallLine(Value, kw_only=True):
     started_at: Micros | None = None
     by_person: bool = False  # requested by a person who had taken over
     child: str = ""  # the id of the child run, if the call started one
+    title: str = ""  # one line that tells people about the call
 
 
 class TurnView(Value, kw_only=True):
@@ -167,7 +170,7 @@ def _make_turns(state: State, numbers: Sequence[int]) -> Iterator[TurnView]:
                 role=message.role,
                 kind=message.kind,
                 by=message.by,
-                text=message.text,
+                text=_format_text(message),
                 thinking=message.thinking,
                 interrupted=message.interrupted,
                 inherited=number <= inherited,
@@ -175,6 +178,14 @@ def _make_turns(state: State, numbers: Sequence[int]) -> Iterator[TurnView]:
                 style=_choose_turn_style(message, calls),
                 calls=calls,
             )
+
+
+def _format_text(message: Message) -> str:
+    """Return the text of a message for people; the text of a held topic is for the model."""
+    if message.kind != "held":
+        return message.text
+    goal = message.text.removeprefix(HELD_PREFIX).removesuffix(HELD_SUFFIX)
+    return f"*{goal}* is put aside for this message:"
 
 
 def _number_messages(
@@ -238,6 +249,7 @@ def _make_call_line(state: State, call: Call) -> CallLine:
         started_at=call.started_at or None,
         by_person=call.requested_by_operator,
         child=make_child_id(state.run, call.id) if call.call_kind == "child" else "",
+        title=format_title(call.use),
     )
 
 

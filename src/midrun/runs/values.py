@@ -116,7 +116,21 @@ class Usage(Value, kw_only=True):
     cost_usd: float = 0.0
     reserved_tokens: int = 0
     reserved_usd: float = 0.0
+    # Parts of `tokens`, as far as the providers report them.
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0  # of the input: read from a provider's cache
+    thinking_tokens: int = 0  # of the output
+    unpriced_tokens: int = 0  # no price is known for these: the true cost is higher
     held_tokens: int = 0  # estimate: the part of all prompts that described held topics
+
+    @property
+    def cost_text(self) -> str:
+        """The cost in words; "" if the run has used nothing that has a price."""
+        known = f"${self.cost_usd:.2f}" if self.cost_usd else ""
+        if not self.unpriced_tokens:
+            return known
+        return f"more than {known}" if known else "cost unknown"
 
 
 class CapView(Value, kw_only=True):
@@ -149,6 +163,7 @@ class CallView(Value, kw_only=True):
     why: str = ""  # the agent's reason for the call
     unstoppable: bool = False  # it blocks a thread: a cancel will not wait for it
     not_responding: bool = False  # it was told to stop, and half of its grace has passed
+    title: str = ""  # one line that tells people about the call
 
 
 class EffectView(Value, kw_only=True):
@@ -164,6 +179,7 @@ class EffectView(Value, kw_only=True):
     undo: str = ""  # the stage of the undo
     note: str = ""
     why: str = ""  # the agent's reason for the call
+    title: str = ""  # one line that tells people about the call
 
 
 class OpenAsk(AskView, kw_only=True):
@@ -233,7 +249,7 @@ class RunView(Value, kw_only=True):
     hold_until: Micros | None = None  # a pause with `hold` ends by itself at this time
     hold_now: bool = False  # the pause aborts tool calls
     step: int = 0
-    position: str = ""  # "step 4 of 7", or "step 4"
+    position: str = ""  # "plan 4/7", or "turn 4"
     plan: tuple[PlanItem, ...] = ()
     plan_rows: tuple[PlanRow, ...] = ()  # the plan as a task list
     turns: int = 0  # the number of turns

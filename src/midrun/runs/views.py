@@ -44,6 +44,7 @@ from midrun.text.buttons import (
     propose_raised_cap,
 )
 from midrun.text.status import StatusLine, build_status_line, mark_lost
+from midrun.text.titles import format_title
 
 
 def is_worker_lost(row: RunRow, seq: Seq, holders: Collection[str]) -> bool:
@@ -154,6 +155,11 @@ def _make_usage(meter: Meter) -> Usage:
         cost_usd=spent.cost / 1e6,
         reserved_tokens=reserved.tokens,
         reserved_usd=reserved.cost / 1e6,
+        input_tokens=spent.input_tokens,
+        output_tokens=spent.output_tokens,
+        cached_tokens=spent.cached_tokens,
+        thinking_tokens=spent.thinking_tokens,
+        unpriced_tokens=spent.unpriced_tokens,
         held_tokens=meter.held_tokens,
     )
 
@@ -218,6 +224,7 @@ def _list_in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView,
             why=call.use.why,
             unstoppable=call.traits.unstoppable,
             not_responding=call.id in silent,
+            title=format_title(call.use),
         )
         for call in calls
     )
@@ -234,6 +241,7 @@ def _list_in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView,
         attempt=attempt,
         action=action,
         not_responding=call.id in silent,
+        title=format_title(call.use),
     )
     return (*in_flight, cleanup)
 
@@ -255,6 +263,7 @@ def _list_effects(state: State, max_effects: int | None) -> tuple[EffectView, ..
             undo=call.undo.stage,
             note=shorten_to_line(call.undo.error or call.error or _describe_outcome(call)),
             why=call.use.why,
+            title=format_title(call.use),
         )
         for call in calls
     )

@@ -47,7 +47,7 @@ class RunListItem(Value, kw_only=True):
     elapsed: float = 0.0  # seconds at work
     working: bool = False
     cost_usd: float = 0.0
-    position: str = ""  # "step 4 of 7", or "step 4"
+    position: str = ""  # "plan 4/7", or "turn 4"
     plan_held: bool = False
     needs_you: bool = False  # the run needs a person, and the viewer may act on it
 

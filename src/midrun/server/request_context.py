@@ -49,8 +49,8 @@ from midrun.server.schemas import encode_wire, normalize_integers
 # Open AG-UI streams. A client of that protocol stops a run by closing its stream.
 
 
-class AguiStreamCounter:
-    """Counts the open AG-UI streams of each run; a dropped stream may pause the run."""
+class ChatStreamCounter:
+    """Counts the streams of chat clients by run; a dropped one may pause the run."""
 
     def __init__(self) -> None:
         self._count: Counter[RunId] = Counter()
@@ -67,7 +67,7 @@ class AguiStreamCounter:
                 del self._count[run]
 
     def has_stream(self, run: RunId) -> bool:
-        """Return whether `run` has an open AG-UI stream."""
+        """Return whether `run` has an open stream of a chat client."""
         return run in self._count
 
 
@@ -98,13 +98,13 @@ def is_stopping(scope: Scope) -> bool:
 
 
 class Bridges(Struct, frozen=True, kw_only=True):
-    """Settings for clients whose protocol (AG-UI, CopilotKit) has no pause.
+    """Settings for clients whose protocol (AG-UI, CopilotKit, AI SDK) has no pause.
 
-    `on_disconnect` is applied to a run whose AG-UI stream was dropped, if no other client
+    `on_disconnect` is applied to a run whose stream such a client dropped, if no other client
     watches the run within `grace_s` seconds. Such a client has no other way to stop a run, and
     a closed tab looks the same. `pause_as` is how a pause is sent to AG-UI: as an interrupt, or
     as a successful end; `auto` chooses by the client's protocol version. `stop` is the control
-    that CopilotKit's stop button sends.
+    that the stop button of CopilotKit and the stop route of the AI SDK send.
     """
 
     on_disconnect: Literal["pause", "cancel", "continue"] = "pause"
@@ -147,7 +147,7 @@ class ServerState:
     ) -> None:
         self.mid = mid
         self.bridges = bridges
-        self.agui_streams = AguiStreamCounter()
+        self.chat_streams = ChatStreamCounter()
         self.auth = auth
         self.limits = limits
         self.allowance = Allowance(limits, anyio.current_time)

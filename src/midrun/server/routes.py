@@ -24,7 +24,7 @@ from midrun.runs.control_specs import (
 )
 from midrun.runs.values import RunView, Verdict
 from midrun.runs.wire import AskPage, ControlReply, EventPage, RunOverlay, RunPage, TurnPage
-from midrun.server import admin, checkpoints, controls, feed_routes, runs, schemas
+from midrun.server import admin, ai_sdk, checkpoints, controls, feed_routes, runs, schemas
 from midrun.server.a2a import routes as a2a
 from midrun.server.agui import routes as agui
 from midrun.server.commands import Command
@@ -249,6 +249,10 @@ ENDPOINTS: Final = (
     _protocol_endpoint("/copilotkit/agent/{agent}/run", agui.run_agent),
     _protocol_endpoint("/copilotkit/agent/{agent}/connect", agui.connect),
     _protocol_endpoint("/copilotkit/agent/{agent}/stop/{thread}", agui.stop_run),
+    _protocol_endpoint("/ai/{agent}", ai_sdk.send_chat),
+    _get_endpoint("/ai/{agent}/{chat}", ai_sdk.list_messages, None),
+    _get_endpoint("/ai/{agent}/{chat}/stream", ai_sdk.resume_stream, None),
+    _protocol_endpoint("/ai/{agent}/{chat}/stop", ai_sdk.stop_chat),
     _protocol_endpoint("/a2a/{agent}", a2a.handle_rpc),
     _get_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, None),
     _protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest),

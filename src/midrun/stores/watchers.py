@@ -10,6 +10,7 @@ listener that sees every commit of the store. `Watchers` therefore remembers the
 has reported for the last `REMEMBERED_MAX_RUNS` runs and drops the repetition.
 """
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -18,7 +19,6 @@ from typing import Final
 from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
-from midrun.core.lru import LruDict
 from midrun.ports.store import Change
 from midrun.stores.cross_thread import get_current_loop, new_waiter, wake_waiters
 
@@ -28,7 +28,7 @@ REMEMBERED_MAX_RUNS: Final = 4096
 CHANGES_BEFORE_YIELD: Final = 64
 """The number of changes a consumer gets before other tasks get a turn of the event loop."""
 
-COLLECT_S: Final = 0.002
+COLLECT_S: Final = 0.005
 """The time for which commits of this process are collected before a watch is woken.
 
 The driver of the run learns of its own append directly, so this delay costs it nothing.
@@ -44,7 +44,7 @@ class Watchers:
     def __init__(self) -> None:
         self._lock = Lock()
         self._watches: list[ChangeWatch] = []
-        self._last_seqs: LruDict[RunId, Seq] = LruDict(max_items=REMEMBERED_MAX_RUNS)
+        self._last_seqs: OrderedDict[RunId, Seq] = OrderedDict()  # the newest change last
 
     def notify(
         self,
@@ -66,8 +66,10 @@ class Watchers:
                 if run == HALTS_CHANGED:
                     fresh[run] = seq
                 elif self._last_seqs.get(run, SEQ_ZERO) < seq:
-                    self._last_seqs.put(run, seq)
-                    fresh[run] = seq
+                    self._last_seqs[run] = fresh[run] = seq
+                    self._last_seqs.move_to_end(run)
+            while len(self._last_seqs) > REMEMBERED_MAX_RUNS:
+                self._last_seqs.popitem(last=False)
             watches = tuple(self._watches)
         if fresh:
             for watch in watches:

@@ -22,7 +22,6 @@ from midrun.core.driver_inputs import (
     LeasedInput,
     TakeLease,
 )
-from midrun.core.effects import DriverEffect
 from midrun.core.entries import (
     CallDone,
     CallStarted,
@@ -45,7 +44,7 @@ from midrun.core.ids import (
     make_call_id,
     parse_call_number,
 )
-from midrun.core.scheduler import MayStart, advance, list_effects, start_all
+from midrun.core.scheduler import DriverEffect, MayStart, advance, list_effects, start_all
 from midrun.core.state import State
 from midrun.core.transitions import Accepted, Input, NoChange, Refused, Verdict
 from midrun.core.values import NO_SPEND, CleanupAction, Json, Phase, Reply, RequestedCall, Spend
@@ -138,10 +137,16 @@ class Scenario(Struct, frozen=True, kw_only=True):
         assert scenario.state.cleanup_in_flight == (parse_call_number(call), action)
         return scenario
 
-    def replies(self, *uses: RequestedCall, text: str = "", value: Json = None) -> "Scenario":
+    def replies(
+        self,
+        *uses: RequestedCall,
+        text: str = "",
+        value: Json = None,
+        invalid_output: str = "",
+    ) -> "Scenario":
         """Complete one model call with `text`, its typed `value`, and these tool uses."""
         call = make_call_id(len(self.state.calls) + 1)
-        reply = Reply(text=text, uses=uses, value=value)
+        reply = Reply(text=text, uses=uses, value=value, invalid_output=invalid_output)
         outcome = CallDone(call=call, reply=reply)
         return self.starts(call).after(CloseCall(epoch=self.state.epoch, outcome=outcome))
 

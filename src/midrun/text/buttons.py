@@ -11,7 +11,6 @@ that a real cancel would use.
 
 from typing import Final, Literal, TypeAlias
 
-import msgspec
 from msgspec.structs import replace
 
 from midrun.core.entries import CancelRequested
@@ -28,6 +27,7 @@ from midrun.core.stops import measure_caps
 from midrun.core.transitions import list_phase_controls
 from midrun.core.undo import is_undo_due, is_undo_unsafe, list_remaining_cleanups
 from midrun.core.values import Effect, Phase, Value
+from midrun.text.titles import format_title
 
 
 class Button(Value, kw_only=True):
@@ -56,7 +56,12 @@ LISTED_CALLS_MAX: Final = 50
 
 _NAMED_CALLS_MAX: Final = 2  # maximum number of calls named in a sentence; more are counted
 _CAP_MIN_RAISE: Final = {"steps": 10, "tool_calls": 10, "repeats": 2, "tokens": 1000}
-_CAP_UNITS: Final = {"tool_calls": "tool calls", "time": "s of work", "repeats": "rounds"}
+_CAP_UNITS: Final = {
+    "steps": "turns",
+    "tool_calls": "tool calls",
+    "time": "s of work",
+    "repeats": "repetitions",
+}
 _RESTING_PHASES: Final = frozenset({Phase.PAUSED, Phase.FAILED})
 _OVER_PHASES: Final = frozenset({Phase.CANCELLED, Phase.COMPLETED})
 
@@ -109,10 +114,9 @@ def _build_pause_button(state: State) -> Button:
         case Phase.PAUSED:
             return _build_resume_button("Resume", _describe_resume(state))
         case Phase.FAILED:
-            text = "Tries again from the last boundary; finished work is not repeated."
-            return _build_resume_button(
-                f"Retry {format_position(state.plan, state.meter.steps)}", text
-            )
+            where = format_position(state.plan, state.meter.steps)
+            text = f"Tries again at {where}; finished work is not repeated."
+            return _build_resume_button("Retry", text)
         case Phase.CANCELLED if state.residue and not state.residue_accepted:
             text = f"Tries again to {_count_residue(state)}."
             return Button(
@@ -217,11 +221,11 @@ def _format_next_item(state: State) -> str:
     item = find_current_item(get_topic_plan(state))
     if item is not None:
         return f"“{shorten_to_line(item.text)}”"
-    return f"“{format_goal(state)}”" if state.frames else "the next step"
+    return f"“{format_goal(state)}”" if state.frames else "the next turn"
 
 
 def _format_tool(call: Call) -> str:
-    return call.use.tool or "the model"
+    return call.use.label or "the model"
 
 
 def _join_tools(calls: list[Call]) -> str:
@@ -254,7 +258,7 @@ def _build_redirect_button(state: State) -> Button:
         return replace(offer, label="Redirect", consequence=text)
     texts = {
         Phase.QUEUED: "Starts with your instruction.",
-        Phase.RUNNING: "Follows your instruction from the next step; finished work stays.",
+        Phase.RUNNING: "Follows your instruction from the next turn; finished work stays.",
         Phase.PAUSING: "Pauses, then follows your instruction.",
         Phase.WAITING: "Drops the question and follows your instruction; finished work stays.",
         Phase.CANCELLING: "Nothing new can start.",
@@ -308,7 +312,7 @@ def _exclude_children(calls: list[Call]) -> list[Call]:
 def _format_calls(calls: list[Call], child_format: str = "{}") -> tuple[str, ...]:
     """Format the newest calls of a list; the report has all of them."""
     told = [
-        child_format.format(_format_call(call))
+        child_format.format(_format_tool(call))
         if call.call_kind == "child"
         else _format_call(call)
         for call in calls[-LISTED_CALLS_MAX:]
@@ -415,6 +419,5 @@ def has_effect(call: Call) -> bool:
 
 
 def _format_call(call: Call) -> str:
-    """Return the tool and the arguments of a call as one line."""
-    args = "" if call.use.args is None else msgspec.json.encode(call.use.args).decode()
-    return shorten_to_line(f"{_format_tool(call)} {args}".strip())
+    """Return the title of a call."""
+    return format_title(call.use)

@@ -11,7 +11,7 @@ from typing import Final
 from midrun.core import entries as e
 from midrun.core.evolve.calls import can_settle_late, get_call
 from midrun.core.ids import Micros, Seq
-from midrun.core.journaled_text import format_position
+from midrun.core.journaled_text import format_frame_position, format_position
 from midrun.core.retries import find_failure
 from midrun.core.state import Call, PendingText, State
 from midrun.core.values import CleanupAction, Effect, Json, Phase, PlanItem, Reply
@@ -33,7 +33,6 @@ from midrun.text.phrases import (
     format_error,
     format_reason,
     format_time_until,
-    format_topic_position,
     is_automatic,
     is_described_elsewhere,
     is_empty,
@@ -67,6 +66,8 @@ _ACTION_VERBS: Final = {"undo": ("undo", "undid"), "release": ("release", "relea
 def _describe_call_proposed(entry: e.CallProposed, before: State, _: State) -> Clause:
     if entry.use.kind == "model":
         return Clause(AGENT_SUBJECT, "wants to call its model")
+    if entry.use.title:
+        return Clause(AGENT_SUBJECT, f"wants to make a call: {flatten(entry.use.title)}")
     wanted = f"{entry.use.tool}{format_arguments(entry.use.args)}"
     if before.taken_over_by:
         return Clause(RUN_SUBJECT, f"will call {wanted}")
@@ -77,7 +78,7 @@ def _describe_call_started(entry: e.CallStarted, _: State, after: State) -> Clau
     call = get_call(after, entry.call)
     again = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
     if entry.call_kind == "model":
-        what = f"began step {call.step}"
+        what = f"began turn {call.step}"
         if entry.purpose == "condense":
             what = "began to summarize its older messages"
         return Clause(AGENT_SUBJECT, f"{what}{again}", tone="detail")
@@ -91,10 +92,12 @@ def _describe_call_started(entry: e.CallStarted, _: State, after: State) -> Clau
             f"continued {format_child_call(after, call)}" if child else f"called {named} again"
         )
         return Clause(RUN_SUBJECT, f"{what}{again}")
-    what = f"started {named} as {format_child_run(after, call)}" if child else f"called {named}"
+    verb = "started:" if use.title else "started" if child else "called"
+    what = f"{verb} {named}" + (f" as {format_child_run(after, call)}" if child else "")
     yes = after.find_ask(entry.approval.ask) if entry.approval is not None else None
     let = f", approved by {format_actor(yes.decided_by)}" if yes is not None else ""
-    more = f"{format_arguments(use.args)}{let}{format_reason(use.why)}"
+    args = "" if use.title else format_arguments(use.args)  # a title has the main arguments
+    more = f"{args}{let}{format_reason(use.why)}"
     return Clause(format_caller(call, after), what, more)
 
 
@@ -124,11 +127,17 @@ def _format_reply(call: Call, reply: Reply) -> str:
     if call.purpose == "condense":
         return "finished the summary"
     uses = _count_tools(use.tool for use in reply.uses if not use.refused)
-    said = f"said {quote(reply.text)}" if reply.text.strip() else ""
+    by = f" with the fallback {reply.model}" if reply.model else ""
+    said = f"said {quote(reply.text)}{by}" if reply.text.strip() else ""
     wants = f"wants to call {join_names(uses)}" if uses else ""
     refused = [f"{use.tool} ({flatten(use.refused)})" for use in reply.uses if use.refused]
     cannot = f"cannot call {join_names(refused)}" if refused else ""
-    parts = list(filter(None, (said, wants, cannot)))
+    # The refusal of the output tool names the problem; a text that is no output does not.
+    invalid = "" if reply.uses else flatten(reply.invalid_output)
+    said += f", which is not a valid output ({invalid})" if invalid else ""
+    ungated = _count_tools(reply.ungated)
+    used = f"used {join_names(ungated)} at the provider" if ungated else ""
+    parts = list(filter(None, (used, said, wants, cannot)))
     return join_names(parts) if parts else "said nothing"
 
 
@@ -355,7 +364,7 @@ def _format_possessive(pending: PendingText) -> str:
 def _describe_frame_pushed(entry: e.FramePushed, before: State, after: State) -> Clause:
     held = after.frames[-1]
     message = _get_pending(before, entry.message)
-    what = f"put {quote(entry.goal)} aside at {format_topic_position(held)}"
+    what = f"put {quote(entry.goal)} aside at {format_frame_position(held)}"
     more = f" to answer {_format_possessive(message)} {quote(message.text)}"
     return Clause(AGENT_SUBJECT, what, more)
 
@@ -370,7 +379,7 @@ def _describe_frame_resumed(
 
 def _describe_frame_abandoned(entry: e.FrameAbandoned, before: State, _: State) -> Clause:
     frame = next(one for one in before.frames if one.id == entry.frame)
-    topic, where = quote(frame.goal), f", which was put aside at {format_topic_position(frame)}"
+    topic, where = quote(frame.goal), f", which was put aside at {format_frame_position(frame)}"
     if entry.why == "cancelled" or is_automatic(entry.by):
         return Clause(RUN_SUBJECT, f"dropped {topic}", where)
     return describe_request(entry, f"made the agent drop {topic}", where)
@@ -379,7 +388,7 @@ def _describe_frame_abandoned(entry: e.FrameAbandoned, before: State, _: State) 
 def _describe_plan_made(entry: e.PlanMade, before: State, after: State) -> Clause:
     if not entry.items:
         return Clause(AGENT_SUBJECT, "removed its plan")
-    where = f"plan {format_position(entry.items, after.meter.steps)}"
+    where = format_position(entry.items, after.meter.steps)
     # The same items with other marks: describe only the items that changed.
     if [item.text for item in entry.items] == [item.text for item in before.plan]:
         known = set(before.plan)
@@ -389,7 +398,7 @@ def _describe_plan_made(entry: e.PlanMade, before: State, after: State) -> Claus
     items = "; ".join(f"{n}. {_format_item(item)}" for n, item in enumerate(entry.items, 1))
     how = "made a new plan of" if before.plan else "made a plan of"
     return Clause(
-        AGENT_SUBJECT, flatten(f"{how} {format_count(len(entry.items), 'step')}: {items}")
+        AGENT_SUBJECT, flatten(f"{how} {format_count(len(entry.items), 'item')}: {items}")
     )
 
 

@@ -15,7 +15,7 @@ from midrun.core.evolve.asks import CLOSE_REASON_TEXTS, is_edit_under_four_eyes
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.journaled_text import describe_unmade
-from midrun.core.state import Ask, State
+from midrun.core.state import Ask, State, find_asked_use
 from midrun.core.stops import AnyOf, Stop, get_cap_name
 from midrun.core.values import Phase, Residue
 from midrun.text.call_entries import CALL_DESCRIBE_FUNCTIONS, CONVERSATION_DESCRIBE_FUNCTIONS
@@ -67,9 +67,15 @@ def _describe_ask_opened(entry: e.AskOpened, _: State, after: State) -> Clause:
     terms = _format_ask_terms(entry, after)
     if entry.ask_kind == "approval":
         wanted = f"{named}{format_arguments(call.use.args)}"
+        if call.use.title:  # the arguments, too: the title is only a summary of them
+            return Clause(asker, f"asks {entry.ask}, to allow a call: {wanted}", terms)
         return Clause(asker, f"asks {entry.ask}: may {wanted} be called?", terms)
     if entry.ask_kind == "unsure":
         return Clause(asker, f"asks {entry.ask}: did {named} take effect?", terms)
+    if entry.child_ask_kind == "approval":  # the child's call, with all that is decided about
+        use = find_asked_use(_get_ask(after, entry.ask), call)
+        wanted = f"{flatten(use.label)}{format_arguments(use.args)}"
+        return Clause(asker, f"asks {entry.ask}, to allow a call: {wanted}", terms)
     question = quote(entry.question) if entry.question.strip() else "how should it continue?"
     return Clause(asker, f"asks {entry.ask}: {question}", terms)
 
@@ -209,7 +215,7 @@ def _describe_run_imported(entry: e.RunImported, before: State, _: State) -> Cla
 
 
 def _format_bounds(stop: Stop) -> str:
-    """Return the stop condition of a run as an adverbial: "for at most 3 steps"."""
+    """Return the stop condition of a run as an adverbial: "for at most 3 turns"."""
     if isinstance(stop, AnyOf):
         return " or ".join(map(_format_bounds, stop.parts))
     capped = get_cap_name(stop) not in {"", "repeats"}
@@ -287,19 +293,19 @@ _AFTER_LIFT_TEXTS: Final = {
     Phase.FAILED: "the run is still failed",
     Phase.CANCELLING: "the cancel continues",
 }
-_CAP_NOUNS: Final = {"tool_calls": "tool calls", "repeats": "repetitions"}
+_CAP_NOUNS: Final = {"steps": "turns", "tool_calls": "tool calls", "repeats": "repetitions"}
 
 
 def _describe_pause_requested(entry: e.PauseRequested, before: State, after: State) -> Clause:
-    when = "now" if entry.now else "at its next step"
+    when = " now" if entry.now else ""
     # This entry follows `TakenOver`, which has named the person. Make the run the subject.
     if entry.why == "taken_over" and before.taken_over_by == entry.by:
-        return Clause(RUN_SUBJECT, f"will pause for {format_actor(entry.by)} {when}")
+        return Clause(RUN_SUBJECT, f"will pause for {format_actor(entry.by)}{when}")
     if entry.now and before.pause is not None and before.pause.now:
-        when = "without waiting any longer"
+        when = " without waiting any longer"
     elif entry.until is not None:
         when += f", for {format_time_until(after, entry.until)} at most"
-    return describe_request(entry, f"asked the run to pause {when}")
+    return describe_request(entry, f"asked the run to pause{when}")
 
 
 def _describe_pause_withdrawn(entry: e.PauseWithdrawn, _: State, __: State) -> Clause:
@@ -365,7 +371,7 @@ def _describe_verdict_given(entry: e.StopEvaluated, _: State, __: State) -> Clau
 
 
 def _describe_redirect_requested(entry: e.RedirectRequested, _: State, __: State) -> Clause:
-    when = "now" if entry.when == "now" else "at its next step"
+    when = "now" if entry.when == "now" else "before its next turn"
     return describe_request(entry, f"asked to redirect the run {when}: {quote(entry.text)}")
 
 

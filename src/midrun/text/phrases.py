@@ -9,8 +9,7 @@ import msgspec
 from midrun.core.entries import RequestEntry
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import MICROS_PER_SECOND, Micros, make_child_id
-from midrun.core.journaled_text import format_frame_position
-from midrun.core.state import Call, Frame, State
+from midrun.core.state import Call, State
 from midrun.core.values import Actor, Json, RequestedCall, Value
 
 RUN_SUBJECT: Final = "the run"
@@ -33,11 +32,20 @@ The entries `PlanMade` and `AskOpened` describe calls of these tools. A user's t
 name has other arguments and is described like any tool.
 """
 
+QUOTATION_MARKS: Final = '"“”„‟«»‹›〝〞＂'  # noqa: RUF001 - look-alikes on purpose
+"""The straight mark, then others that could end a quotation or look like its end."""
+
 _EMPHASIS_PATTERN: Final = re.compile(r"\*([^*\n]+)\*")
 # `str(stop)` is journaled with the entry: "at most 1 steps or the agent says 'FIN'". These two
 # patterns correct the plural and the quotes when a condition is displayed.
 _SINGULAR_PATTERN: Final = re.compile(r"(at most 1 [a-z ]+?)s(?= or | and |\)|$)")
+# In the programming interface a turn of the agent is a step.
+_STEPS_PATTERN: Final = re.compile(r"(at most \d+ )step(s?)(?= or | and |\)|$)")
 _MENTION_PATTERN: Final = re.compile(r"(the agent says )['\"](.*?)['\"](?= or | and |\)|$)")
+_CURLY_MARK_PATTERN: Final = re.compile(f"[{QUOTATION_MARKS[1:]}]")
+# All backslashes before a mark or the end, at once: a long run of them is searched only once.
+_MARK_PATTERN: Final = re.compile(rf"(?<!\\)(\\*+)([{QUOTATION_MARKS}]|\Z)")
+_PLAIN_NAME_PATTERN: Final = re.compile(r"[\w.\-]+")
 _DURATION_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
@@ -160,31 +168,53 @@ def is_empty(value: Json) -> bool:
 
 
 def format_arguments(args: Json, max_chars: int = QUOTE_MAX_CHARS) -> str:
-    """Return the arguments of a call in brackets, or "" without arguments."""
+    """Return the arguments of a call in brackets, or "" without arguments.
+
+    Every text is in quotation marks, and marks inside it are escaped, so that the value
+    "ada, cc: bob" cannot be read as two arguments.
+    """
     if is_empty(args):
         return ""
     if isinstance(args, dict):
-        said = ", ".join(f"{name}: {_format_argument(value)}" for name, value in args.items())
+        said = ", ".join(
+            f"{_format_name(name)}: {_format_argument(value, max_chars)}"
+            for name, value in args.items()
+        )
         return f" ({flatten(said, max_chars)})"
-    return f" ({format_value(args, max_chars)})"
+    return f" ({flatten(_format_argument(args, max_chars), max_chars)})"
 
 
-def _format_argument(value: Json) -> str:
-    return "nothing" if is_empty(value) else format_value(value) or "nothing"
+def _format_name(name: str) -> str:
+    return name if _PLAIN_NAME_PATTERN.fullmatch(name) else _quote_exactly(name)
+
+
+def _format_argument(value: Json, max_chars: int) -> str:
+    said = "" if is_empty(value) else format_value(value, max_chars)
+    if not said:
+        return "nothing"
+    if isinstance(value, str):
+        return _quote_exactly(said)
+    # JSON has straight marks around its texts; curly ones inside could be taken for the end.
+    return _CURLY_MARK_PATTERN.sub(r"\\\g<0>", said)
+
+
+def _quote_exactly(text: str) -> str:
+    """Return `text` in quotation marks, with a backslash before each mark inside it.
+
+    Backslashes before a mark, and at the end, are doubled. So no text looks like two.
+    """
+    return f"“{_MARK_PATTERN.sub(_escape_mark, text)}”"
+
+
+def _escape_mark(found: re.Match[str]) -> str:
+    slashes, mark = found[1], found[2]
+    return f"{slashes * 2}\\{mark}" if mark else slashes * 2
 
 
 def format_condition(stop: str) -> str:
-    """Return a journaled stop condition with correct plural and typographic quotes."""
-    return _MENTION_PATTERN.sub(r"\1“\2”", _SINGULAR_PATTERN.sub(r"\1", stop))
-
-
-def format_topic_position(frame: Frame) -> str:
-    """Return the position of a held topic: "plan step 2 of 3", or "step 4"."""
-    return (
-        f"plan {format_frame_position(frame)}"
-        if frame.total_steps
-        else format_frame_position(frame)
-    )
+    """Return a journaled stop condition in the words and with the quotes of people."""
+    stop = _STEPS_PATTERN.sub(r"\1turn\2", _SINGULAR_PATTERN.sub(r"\1", stop))
+    return _MENTION_PATTERN.sub(r"\1“\2”", stop)
 
 
 def format_error(error: str) -> str:
@@ -204,7 +234,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def format_count(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun: "1 step", "3 steps"."""
+    """Return a number with its noun: "1 turn", "3 turns"."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
@@ -228,10 +258,10 @@ def format_time_until(state: State, at: Micros) -> str:
 
 
 def format_call(state: State, call_id: str) -> str:
-    """Return the name of a call: "draft", "draft #2" or "draft #2 of step 1".
+    """Return the name of a call: its title, or "draft", "draft #2", "draft #2 of turn 1".
 
-    The number is added if its step has several calls of the same tool, the step if a later
-    step has begun. A model call is "the agent".
+    The number is added if its turn has several calls of the same tool, the turn if a later
+    turn has begun. A model call is "the agent".
     """
     call = get_call(state, call_id)
     if call.call_kind == "model":
@@ -240,6 +270,8 @@ def format_call(state: State, call_id: str) -> str:
 
 
 def _format_tool_in_step(state: State, call: Call) -> str:
+    if call.use.title:
+        return flatten(call.use.title)
     # A hosted agent has no steps: its calls come one by one. Number them over the whole run.
     if state.run_started.hosted:
         return f"{call.use.tool} #{call.number}"
@@ -252,7 +284,7 @@ def _format_tool_in_step(state: State, call: Call) -> str:
 
 
 def _format_step_suffix(state: State, call: Call) -> str:
-    return f" of step {call.step}" if 0 < call.step < state.meter.steps else ""
+    return f" of turn {call.step}" if 0 < call.step < state.meter.steps else ""
 
 
 def _iter_calls_of_step(state: State, call: Call) -> Iterable[Call]:

@@ -16,6 +16,7 @@ from midrun.core.ids import CallId, Micros, make_child_id
 from midrun.core.journaled_text import format_actor_name, outcome_phrase, shorten_to_line
 from midrun.core.state import Call, CallStage, State
 from midrun.core.values import Effect, Json, Phase, Value
+from midrun.text.titles import format_title
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,9 +30,10 @@ class ReportedCall(Value, kw_only=True):
     note: str = ""
     why: str = ""
     run: str = ""  # the id of the child run, which has its own report; else ""
+    title: str = ""  # one line that tells people about the call
 
     def __str__(self) -> str:
-        said = f"`{self.tool}` {self.args}".strip()
+        said = self.title or f"`{self.tool}` {self.args}".strip()
         said += f" by run {self.run}" if self.run else ""
         said += f" — {self.note}" if self.note else ""
         return f"{said} (why: {self.why})" if self.why else said
@@ -237,4 +239,5 @@ def _make_reported_call(state: State, call: Call, note: str = "") -> ReportedCal
         note=shorten_to_line(note or call.undo.error or call.error),
         why=call.use.why,
         run=make_child_id(state.run, call.id) if begun else "",
+        title=format_title(call.use),
     )

@@ -5,6 +5,7 @@ an announcement for screen readers and terminals. The page, the terminal and the
 show the same line. The server adjusts it for one viewer (see `server.run_views`).
 """
 
+from html import escape
 from typing import Final, Literal
 
 from midrun.core.journaled_text import (
@@ -21,6 +22,7 @@ from midrun.core.stops import measure_caps
 from midrun.core.undo import is_undo_due
 from midrun.core.values import Phase, Value
 from midrun.text.buttons import CAP_SCALES, describe_cancel_action, is_stoppable
+from midrun.text.phrases import format_condition
 
 StatusStyle = Literal[
     "queued",
@@ -50,14 +52,16 @@ class StatusLine(Value, kw_only=True):
     )
 
 
-_CAP_NOUNS: Final = {
-    "steps": "step",
+CAP_NOUNS: Final = {
+    "steps": "turn",
     "tokens": "token",
     "cost": "cost",
     "time": "time",
     "tool_calls": "tool call",
     "repeats": "repetition",
 }
+
+_ONGOING_STYLES: Final = frozenset({"pausing", "cancelling", "halting"})
 
 WORKER_LOST_WORD: Final = "Worker not responding"
 
@@ -86,12 +90,23 @@ def mark_lost(status_line: StatusLine) -> StatusLine:
     )
 
 
+def format_status_word(status_line: StatusLine) -> str:
+    """Return the word with its actor: "Paused by ada", "Pausing, requested by ada"."""
+    word, dash, more = status_line.word.partition(" — ")
+    if not status_line.by:
+        return status_line.word
+    # A person requests a pause, and the run pauses: it is not "pausing by" the person.
+    verb = ", requested by" if status_line.style in _ONGOING_STYLES else " by"
+    return f"{word}{verb} {status_line.by}{dash}{more}"
+
+
 def describe_hold(state: State) -> str:
     """Say who holds a paused or halted run; AG-UI and A2A send this text."""
     if state.phase is Phase.HALTED:
         return "Halted by an operator. The run continues when the halt is lifted."
     by = f" by {format_actor_name(state.phase_by)}" if state.phase_by else ""
-    return f"Paused{by} at step {state.meter.steps}. Everything is kept."
+    where = format_position(state.plan, state.meter.steps)
+    return f"Paused{by} at {where}. Everything is kept."
 
 
 def _describe_queued(state: State) -> StatusLine:
@@ -113,7 +128,7 @@ def _describe_work(state: State) -> str:
     item = find_current_item(state.plan)
     if item is not None:
         return shorten_to_line(item.text)
-    tools = [state.calls[n - 1].use.tool for n in state.in_flight]
+    tools = [state.calls[n - 1].use.label for n in state.in_flight]
     return ", ".join(tool or "thinking" for tool in tools)
 
 
@@ -123,7 +138,7 @@ def _describe_pausing(state: State) -> StatusLine:
     # A pause without `now` lets tools finish; it stops model calls and tools with progress.
     finishing = [call for call in calls if not now and not is_stoppable(call)]
     named = finishing or calls
-    names = ", ".join(call.use.tool or "the model" for call in named)
+    names = ", ".join(call.use.label or "the model" for call in named)
     verb = "finishing" if finishing else "stopping"
     return StatusLine(
         style="pausing",
@@ -138,7 +153,7 @@ def _describe_pausing(state: State) -> StatusLine:
 
 def _describe_paused(state: State) -> StatusLine:
     hold, note = state.pause, _describe_next(state)
-    unmade = describe_unmade(state, lambda call: call.use.tool)
+    unmade = describe_unmade(state, lambda call: call.use.label)
     if state.taken_over_by:
         announcement = "Paused. A person has taken over."
         return StatusLine(
@@ -149,7 +164,7 @@ def _describe_paused(state: State) -> StatusLine:
             announcement=announcement,
         )
     if hold is not None and hold.cap_name:
-        name = _CAP_NOUNS[hold.cap_name]
+        name = CAP_NOUNS[hold.cap_name]
         _, bound = measure_caps(state.stop, state.meter_with_time)[hold.cap_name]
         word = f"Paused at the {name} cap ({bound / CAP_SCALES.get(hold.cap_name, 1):g})"
         note = unmade or note
@@ -158,7 +173,8 @@ def _describe_paused(state: State) -> StatusLine:
         )
     if hold is not None and hold.reason == "cap":
         announcement = "Paused by a stop condition."
-        note = f"{state.stop}; {unmade}" if unmade else str(state.stop)
+        stop = format_condition(str(state.stop))
+        note = f"{stop}; {unmade}" if unmade else stop
         return StatusLine(
             style="paused", word=announcement.rstrip("."), note=note, announcement=announcement
         )
@@ -185,7 +201,7 @@ def _describe_waiting(state: State) -> StatusLine:
     # Name the ask that holds the run up. A non-blocking one only matters if there is no other.
     first = next((a for a in asks if a.blocking), asks[0])
     call = state.find_call(first.call)
-    tool = call.use.tool if call is not None else ""
+    tool = call.use.label if call is not None else ""
     if first.effective_kind == "unsure":
         word, note = "Check one call", f"did {tool} go through?"
         return StatusLine(
@@ -284,3 +300,26 @@ _STATUS_LINE_BUILDERS: Final = {
     Phase.FAILED: _describe_failed,
     Phase.HALTED: _describe_halted,
 }
+
+
+# The status in a notebook.
+
+
+def format_status_html(run: str, state: State | None) -> str:
+    """Return the status of a run as a line of HTML; without a state, only its id.
+
+    Calls that block a thread are named: no control can stop them. In a notebook these are the
+    blocking functions that were defined in a cell.
+    """
+    title = f"<strong>{escape(run)}</strong>"
+    if state is None:
+        return f"<div>{title} <em>not driven here: see await run.view()</em></div>"
+    line = build_status_line(state)
+    parts = [escape(part) for part in (line.word, line.note) if part]
+    parts.append(f"step {state.meter.steps}")
+    calls = (state.calls[number - 1] for number in state.in_flight)
+    stuck = [call.use.tool for call in calls if call.traits.unstoppable]
+    if stuck:
+        names = escape(", ".join(stuck))
+        parts.append(f"{names} cannot be stopped: it runs in a thread of this process")
+    return f"<div>{title} {' · '.join(parts)}</div>"

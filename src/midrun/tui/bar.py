@@ -11,12 +11,14 @@ import msgspec
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.agents.outcome import AskView
-from midrun.codec.hidden_characters import show_hidden
 from midrun.core.ids import MICROS_PER_SECOND, Micros
+from midrun.core.values import Json
 from midrun.runs import control_specs as specs
 from midrun.runs.values import CallView, RunView
 from midrun.text.buttons import Button
-from midrun.text.phrases import format_value
+from midrun.text.hidden_characters import show_hidden
+from midrun.text.phrases import format_arguments
+from midrun.text.status import format_status_word
 from midrun.tui.styled_text import (
     DEFAULT_HINTS,
     Hints,
@@ -72,10 +74,9 @@ def draw_bar(
 
 
 def draw_headline(view: RunView, now: Micros) -> StyledLine:
-    """Return the badge, the time at work, the step, the current activity and the cost."""
+    """Return the badge, the time at work, the turn, the current activity and the cost."""
     status = view.status
-    by = f" by {escape_to_one_line(status.by)}" if status.by else ""
-    badge = f" {BADGE_MARKS[status.style]} {escape_to_one_line(status.word)}{by} "
+    badge = f" {BADGE_MARKS[status.style]} {escape_to_one_line(format_status_word(status))} "
     line: StyledLine = [
         (f"badge.{status.style}", badge),
         ("bold", f" {format_clock(elapsed_seconds(view, now))}"),
@@ -122,14 +123,15 @@ def is_queued_long(view: RunView, now: Micros) -> bool:
 def _describe_call(call: CallView, now: Micros) -> str:
     seconds = max(0, now - call.since) // MICROS_PER_SECOND
     verb = {"undo": "undoing ", "release": "releasing "}.get(call.action, "")
-    return f"{verb}{call.tool or 'the model'}" + (f", {seconds} s" if seconds else "")
+    name = call.title if call.tool else "the model"
+    return f"{verb}{name}" + (f", {seconds} s" if seconds else "")
 
 
 def _format_cost(view: RunView) -> str:
     cap = next((cap.cap for cap in view.caps if cap.name == "cost"), None)
     if cap is not None:
         return f"${view.usage.cost_usd:.2f} of ${cap:.2f}"
-    return f"${view.usage.cost_usd:.2f}" if view.usage.cost_usd else ""
+    return view.usage.cost_text
 
 
 def draw_button(key: str, button: Button) -> StyledLine:
@@ -145,11 +147,13 @@ def draw_button(key: str, button: Button) -> StyledLine:
 
 def _draw_pending(view: RunView) -> Iterable[StyledLine]:
     for pending in view.pending:
-        text = f"↪ {pending.kind} waits for the next step: “{escape_to_one_line(pending.text)}”"
+        text = f"↪ {pending.kind} waits for the next turn: “{escape_to_one_line(pending.text)}”"
         yield [("person", text), ("dim", f"  {specs.WITHDRAW.key} withdraws it")]
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
-        yield [("dim", f"⋯ held: {escape_to_one_line(frame.goal)} — {frame.position}{more}")]
+        yield [
+            ("dim", f"⋯ put aside: {escape_to_one_line(frame.goal)} — {frame.position}{more}")
+        ]
     if view.controls["pause"].command == "hand_back":
         key = f" {specs.WRITE.key} "
         yield [("key", key), ("bold", " Write"), ("dim", " — In the agent's place.")]
@@ -164,12 +168,12 @@ def _draw_pending(view: RunView) -> Iterable[StyledLine]:
 
 def format_ask_question(ask: AskView) -> str:
     """Return the question of an ask as one line, with the call's arguments."""
-    verb = {"approval": "Let it call", "unsure": "Did this happen:"}.get(ask.kind, "Decide:")
-    question = ask.question or f"{verb} {ask.tool}"
+    asks = {"approval": "Allow this call?", "unsure": "Did this happen?"}
+    question = ask.question or f"{asks.get(ask.effective_kind, 'Decide:')} {ask.title}"
     return (
         question
-        if ask.kind == "question"
-        else f"{question} {show_hidden(format_value(ask.args))}"
+        if ask.effective_kind == "question"
+        else f"{question}{show_hidden(format_arguments(ask.args))}"
     )
 
 
@@ -234,6 +238,7 @@ QUIT_HINT: Final = " ^C again leaves it paused"
 
 KEY_HELP: Final = (
     *((spec.key, spec.key_help) for spec in specs.CONTROL_SPECS if spec.key_help),
+    ("o", "show the newest result in full; again: the one before"),
     ("f", "fork: a new run goes on from here, this run does not change"),
     ("d", "detach: the bar closes, {leaving}"),
     ("^C", "pause; again: cancel?; again: quit, the run stays paused"),
@@ -270,11 +275,13 @@ def list_confirm_keys(button: Button) -> dict[str, str]:
 def draw_ask_dialog(ask: AskView, number: int, count: int, width: int) -> list[StyledLine]:
     """Return the dialog of an ask: its question, its call, and its keys."""
     head = f"{ask.id}" + (f"  ({number} of {count}, Tab for the next)" if count > 1 else "")
-    question = f"? {escape_to_one_line(format_ask_question(ask))}  {head}"
+    asked = ask.question or format_ask_question(ask)  # the arguments are listed below
+    question = f"? {escape_to_one_line(asked)}  {head}"
     lines = _wrap_in_style("waiting", question, width)
     if ask.why:
         lines += _wrap_in_style("dim", f"  why: {escape_to_one_line(ask.why)}", width)
-    if ask.kind != "question" and ask.args is not None:
+    if ask.effective_kind != "question" and ask.args is not None:
+        lines += _draw_child_tool(ask, width)
         lines += _draw_arguments(ask, width)
     if ask.hidden:
         hidden = escape_to_one_line(show_hidden(ask.hidden))
@@ -290,18 +297,45 @@ def _wrap_in_style(style: str, text: str, width: int) -> list[StyledLine]:
     return [[(style, row)] for row in wrap_text(text, width)]
 
 
+def _draw_child_tool(ask: AskView, width: int) -> list[StyledLine]:
+    """Return the line that names the child's tool: the bar shows the calls of the parent."""
+    if ask.kind != "child":
+        return []
+    named = escape_to_one_line(show_hidden(f"a child run calls {ask.tool}: {ask.title}"))
+    return _wrap_in_style("dim", f"  {named}", width)
+
+
 def _draw_arguments(ask: AskView, width: int) -> list[StyledLine]:
-    pretty = msgspec.json.format(msgspec.json.encode(ask.args), indent=2).decode()
+    """Return the arguments name by name; the approver decides about them, not the title."""
+    args = ask.args if isinstance(ask.args, dict) else {"arguments": ask.args}
     rows = [
-        row for line in show_hidden(pretty).split("\n") for row in wrap_text(f"  {line}", width)
+        row
+        for name, value in args.items()
+        for line in _format_argument_lines(name, value)
+        for row in wrap_text(f"  {show_hidden(line)}", width)
     ]
-    more: list[StyledLine] = [[("dim", "  …")]] if len(rows) > ARGUMENTS_MAX_ROWS else []
-    return [[("dim", row)] for row in rows[:ARGUMENTS_MAX_ROWS]] + more
+    more: list[StyledLine] = []
+    if len(rows) > ARGUMENTS_MAX_ROWS:
+        left = len(rows) - ARGUMENTS_MAX_ROWS
+        more = [[("bad", f"  … {left} more rows: `midrun asks` shows all of them")]]
+    return [[("", row)] for row in rows[:ARGUMENTS_MAX_ROWS]] + more
+
+
+def _format_argument_lines(name: str, value: Json) -> list[str]:
+    if isinstance(value, str):
+        text = value
+    else:
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    first, *rest = text.split("\n")
+    return [f"{name}: {first}", *(f"  {line}" for line in rest)]
 
 
 def list_options(ask: AskView) -> list[str]:
     """Return the answers that the question proposes, at most nine: one per digit key."""
-    proposed = ask.data.get("options") if isinstance(ask.data, dict) else None
+    data = ask.data
+    if ask.kind == "child" and isinstance(data, dict):  # the data of the child's ask
+        data = data.get("data")
+    proposed = data.get("options") if isinstance(data, dict) else None
     return [str(option) for option in proposed[:9]] if isinstance(proposed, list) else []
 
 
@@ -311,10 +345,12 @@ def list_ask_keys(ask: AskView) -> dict[str, str]:
     answer = {"t": "type an answer"}
     if list_options(ask):
         answer = {f"1–{len(list_options(ask))}": "choose", **answer}  # noqa: RUF001 - a range
-    if ask.kind == "question" and ask.declinable:
+    if ask.effective_kind == "question" and ask.declinable:
         answer["n"] = "decline"
     unsure = {"y": "it did", "n": "it did not", "u": "unknown"}
-    meanings = {"approval": approval, "question": answer, "unsure": unsure}.get(ask.kind)
+    meanings = {"approval": approval, "question": answer, "unsure": unsure}.get(
+        ask.effective_kind
+    )
     return {**(meanings or {"y": "approve", "n": "decline", **answer}), "Esc": "back"}
 
 

@@ -21,7 +21,6 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from midrun.agents.outcome import AskView
-from midrun.codec.hidden_characters import escape_hidden
 from midrun.codec.strict_json import parse_json, parse_json_or_text
 from midrun.core.ids import Micros
 from midrun.core.values import UndoSet
@@ -32,18 +31,19 @@ from midrun.runs.protocols import AnyRun
 from midrun.runs.validation import ActorLike
 from midrun.runs.values import Receipt, RunView
 from midrun.text.buttons import Button
+from midrun.text.hidden_characters import escape_hidden
 from midrun.tui.bar import list_options
 from midrun.tui.styled_text import DEFAULT_HINTS, Hints
 
 # Drafts: the text in the composer, and the control that it becomes.
 
 SendDraft: TypeAlias = Callable[[str, bool], Awaitable[Receipt | None]]
-"""Sends the text. The bool is True for Alt+Enter: at once, not at the next step.
+"""Sends the text. The bool is True for Alt+Enter: at once, not at the next turn.
 
 Returns the receipt; None if the function has set a notice itself.
 """
 
-STEERING_HINT: Final = "Enter: next step · Alt+Enter: now · Tab: {other} · Esc: discard"
+STEERING_HINT: Final = "Enter: next turn · Alt+Enter: now · Tab: {other} · Esc: discard"
 PLAIN_HINT: Final = "Enter: send · Esc: discard"
 
 
@@ -106,6 +106,7 @@ class BarController:
         self.draft: Draft | None = None
         self.buffer = Buffer(multiline=False)
         self.on_change: Callable[[], None] = _do_nothing  # redraws the screen
+        self.expand_result: Callable[[], None] = _do_nothing  # prints the newest result
         # While the cancel dialog is open, the run is paused for a minute. `has_hold`: the pause
         # was requested by this dialog. `_hold_seen`: a view has shown it in force, so its
         # absence in a later view means that it is over, and not that it is still to come.
@@ -482,10 +483,11 @@ def handle_ask_key(controller: BarController, key: str) -> None:
     ask = controller.current_ask
     if ask is None:
         return
-    if ask.kind == "unsure":
+    kind = ask.effective_kind
+    if kind == "unsure":
         if key in OUTCOME_KEYS:
             _answer_ask(controller, ask, OUTCOME_KEYS[key])
-    elif ask.kind == "approval" or (ask.kind == "child" and key in "yn"):
+    elif kind == "approval" or (kind == "child" and key in "yn"):
         _handle_approval_key(controller, ask, key)
     elif key == "t":
         controller.compose(_answer_draft(controller, ask))
@@ -582,6 +584,7 @@ def _actions_by_mode(controller: BarController) -> dict[Mode, ActionsByKey]:
             specs.ANSWER.key: controller.open_asks_dialog,
             specs.WITHDRAW.key: controller.withdraw_newest,
             specs.TAKE_OVER.key: partial(take_over, controller),
+            "o": controller.expand_result,
             "f": partial(compose_fork, controller),
             "d": controller.detach,
             "c-d": controller.explain_leaving,

@@ -1,21 +1,24 @@
 """Turn the feed of a run into lines for the terminal.
 
-`FeedLines` prints the sentence of each event behind an icon. `StreamedText` lays out the words
-that a model streams.
+`FeedLines` prints the sentence of each event behind an icon, but never inside a sentence of the
+agent. `StreamedText` lays out the Markdown that a model streams. The newest note of a running
+tool is drawn with the bar and replaced by the next.
 """
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from midrun.codec.hidden_characters import show_hidden
+import msgspec
+
 from midrun.core.ids import CallId
+from midrun.core.values import Json
 from midrun.events import (
     AskStarted,
     DeltaEvent,
     EntryEvent,
     ReplyFinished,
-    ReplyStarted,
     RunEvent,
     TextDelta,
     ToolFinished,
@@ -23,44 +26,71 @@ from midrun.events import (
     ToolNotResponding,
     ToolStarted,
 )
+from midrun.text.hidden_characters import show_hidden
 from midrun.text.phrases import Tone
-from midrun.tui.styled_text import StyledLine, escape_controls, style_emphasis
-from midrun.tui.wrap import wrap_styled, wrap_text
+from midrun.tui.bar import clip_line
+from midrun.tui.markdown import find_open_block, render_markdown
+from midrun.tui.styled_text import StyledLine, escape_to_one_line
 
-# The text of a model, streamed word by word, as rows that fit the terminal.
+# The text of a model, streamed word by word, as rows of rendered Markdown.
 #
-# A full row is printed into the scrollback and never changed again. Only the last row, which
-# still grows, is drawn together with the bar. So the screen does not flicker or tear, however
-# fast the words come.
+# A complete block (a paragraph, a list, a table) is printed into the scrollback and never
+# changed again. Only the open block at the end, which more text could change, is drawn together
+# with the bar. So no line is printed twice, however fast the words come.
 
 INTERRUPTED_MARK = " ⟨interrupted⟩"
 
+LIVE_MAX_CHARS: Final = 4_000
+"""Size of an open block up to which it is parsed at each line break and drawn as a whole.
+
+To lay out a long list takes a tenth of a second, and keys wait meanwhile. Of a larger block
+only the end is drawn, and it is parsed again when it has grown by a quarter: all parses
+together take no longer than a few parses of the whole block.
+"""
+
+_MARGIN_PATTERN: Final = re.compile(r"\n(?=\S)")
+_FENCE_PATTERN: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$", re.MULTILINE)
+
 
 class StreamedText:
-    """The text of one model call so far. `row` is the last row, which may still grow.
-
-    `prefix` is a text that the runtime puts before the model's own.
-    """
+    """The text of one model call so far."""
 
     def __init__(self) -> None:
-        self.row = ""
-        self.prefix = ""
         self._call: CallId | None = None
         self._text = ""  # all text of `_call` so far
+        self._open = ""  # the end of it that is not printed yet
+        self._parse_size = 0  # of the open text, from which it is worth parsing it again
+        self._has_printed = False  # a block of this text is in the scrollback
+        self._drawn: tuple[str, int, list[StyledLine]] = ("", 0, [])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a block is unfinished: a line printed now would cut a sentence in two."""
+        return bool(self._open.strip())
+
+    def draw_rows(self, width: int) -> list[StyledLine]:
+        """Return the rows of the open block; of a large one, the rows of its end."""
+        if self._drawn[:2] != (self._open, width):
+            rows = render_markdown(_cut_to_live_part(self._open), width)
+            self._drawn = (self._open, width, rows)
+        return self._drawn[2]
 
     def add_piece(
         self, call: CallId, text: str, width: int, *, opening: bool = False
     ) -> list[StyledLine]:
-        """Add a piece of the text of `call`, and return the rows that are complete.
+        """Add a piece of the text of `call`, and return the rows of the complete blocks.
 
         An `opening` holds the whole text of the call so far, as a feed sends it after a
         reconnect. Only the part that is not printed yet is added.
         """
         if opening and self._call == call:
             if not text.startswith(self._text):  # the printed text is from another attempt
-                return self.end_text(interrupted=True) + self.add_piece(call, text, width)
+                return self.end_text(width, interrupted=True) + self.add_piece(
+                    call, text, width
+                )
             text = text[len(self._text) :]
-        lines = self.end_text(interrupted=True) if self._call not in {call, None} else []
+        is_other = self._call not in {call, None}
+        lines = self.end_text(width, interrupted=True) if is_other else []
         self._call = call
         self._text += text
         return lines + self._add_text(text, width)
@@ -73,7 +103,7 @@ class StreamedText:
         # The streamed text differs if it is from another attempt, or if its beginning was
         # missed. Then the whole text is printed below it.
         if not text.startswith(streamed.rstrip()):
-            other = self.end_text(interrupted=streamed not in text)
+            other = self.end_text(width, interrupted=streamed not in text)
             return [*other, *self._finish("", text, width, interrupted=interrupted)]
         return self._finish(streamed, text, width, interrupted=interrupted)
 
@@ -81,27 +111,53 @@ class StreamedText:
         self, streamed: str, text: str, width: int, *, interrupted: bool
     ) -> list[StyledLine]:
         lines = self._add_text(text[len(streamed) :], width)
-        return lines + self.end_text(interrupted=interrupted and bool(text))
+        self._text = text
+        return lines + self.end_text(width, interrupted=interrupted and bool(text))
 
-    def end_text(self, *, interrupted: bool = False) -> list[StyledLine]:
-        """End the text and return its last row, with a mark if it was `interrupted`."""
-        row, self.row = self.row.rstrip(), ""
-        text, self._text, self._call = self._text, "", None
-        if interrupted and (row or text):
-            return [[("", row), ("dim", INTERRUPTED_MARK)]]
-        return [[("", row)]] if row else []
+    def end_text(self, width: int, *, interrupted: bool = False) -> list[StyledLine]:
+        """End the text and return its last block, with a mark if it was `interrupted`."""
+        rows = self._print(self._open, width)
+        if interrupted and self._text.strip():
+            *rows, last = rows or [[("", "")]]
+            rows = [*rows, [*last, ("dim", INTERRUPTED_MARK)]]
+        self._call, self._text, self._open, self._has_printed = None, "", "", False
+        self._parse_size = 0
+        return rows
 
     def _add_text(self, text: str, width: int) -> list[StyledLine]:
-        # Finished lines are wrapped and printed. Of the last one, all rows but the last are
-        # full: more text cannot change them, so they are printed, too.
-        *whole, self.row = escape_controls(self.row + text).split("\n")
-        done = [row for part in whole for row in wrap_styled(self._style_row(part), width)]
-        *more, self.row = wrap_text(self.row, width)
-        return [*done, *([("", row)] for row in more)]
+        self._open += text
+        # Only a line break can complete a block.
+        if "\n" not in text or len(self._open) < self._parse_size:
+            return []
+        cut = find_open_block(self._open)
+        complete, self._open = self._open[:cut], self._open[cut:]
+        size = len(self._open)
+        self._parse_size = size + size // 4 if size > LIVE_MAX_CHARS else 0
+        return self._print(complete, width)
 
-    def _style_row(self, part: str) -> StyledLine:
-        leads = part and part == escape_controls(self.prefix)
-        return style_emphasis(part) if leads else [("", part)]
+    def _print(self, text: str, width: int) -> list[StyledLine]:
+        """Return the rows of complete blocks, after a blank row if others came before."""
+        rows = render_markdown(text, width) if text.strip() else []
+        gap: list[StyledLine] = [[("", "")]] if rows and self._has_printed else []
+        self._has_printed = self._has_printed or bool(rows)
+        return gap + rows
+
+
+def _cut_to_live_part(text: str) -> str:
+    """Return the end of a large text, from the start of a line; inside code, with its fence."""
+    if len(text) <= LIVE_MAX_CHARS:
+        return text
+    start = len(text) - LIVE_MAX_CHARS
+    # Best at a line without an indent: alone, an indented line would be shown as code.
+    found = _MARGIN_PATTERN.search(text, start)
+    start = found.end() if found is not None else text.find("\n", start) + 1 or start
+    opening = ""
+    for fence in _FENCE_PATTERN.finditer(text, 0, start):
+        if not opening:
+            opening = fence[1]
+        elif fence[1].startswith(opening) and not fence[2].strip():
+            opening = ""
+    return f"{opening}\n{text[start:]}" if opening else text[start:]
 
 
 RECALLED_MAX_LINES: Final = 20
@@ -123,6 +179,16 @@ ICON_BY_TONE: Final[Mapping[Tone, str]] = {
 """Tone of an event → the icon of its line. Events of the tone "detail" have no line."""
 
 
+NOTES_MAX_ROWS: Final = 4
+"""Calls whose newest note is shown at the same time."""
+
+EXPANDABLE_MAX_CALLS: Final = 20
+"""Finished calls whose result can be shown in full."""
+
+EXPANDED_MAX_CHARS: Final = 20_000
+"""Characters of a result that are shown in full; the journal has the rest."""
+
+
 class FeedLines:
     """Turns the events of a run into lines.
 
@@ -134,13 +200,20 @@ class FeedLines:
         self.streamed = StreamedText()
         self._known_seq = known_seq
         self._recalled_lines: deque[StyledLine] = deque(maxlen=RECALLED_MAX_LINES)
+        self._held_lines: list[StyledLine] = []  # of entries, until the paragraph is finished
+        self._notes: dict[CallId, str] = {}  # the newest note of each call in flight
+        # Finished calls with their arguments, and the arguments of calls in flight.
+        self._finished: deque[tuple[ToolFinished, Json]] = deque(maxlen=EXPANDABLE_MAX_CALLS)
+        self._args: dict[CallId, Json] = {}
 
     def format_event(self, event: RunEvent, width: int) -> list[StyledLine]:
         """Process the next event, and return the lines to print for it."""
         if isinstance(event, DeltaEvent):
-            return self._format_delta(event, width)
+            return [*self._format_delta(event, width), *self._release_lines()]
         self.seq = event.seq
-        lines = [*self._finish_reply(event, width), *format_entry(event)]
+        lines = self._finish_reply(event, width)
+        self._held_lines += [*self._finish_call(event), *format_entry(event, width)]
+        lines += self._release_lines()
         if event.seq > self._known_seq:
             return lines
         # Collect the lines up to the known entry, and print the last of them when it comes.
@@ -149,6 +222,35 @@ class FeedLines:
             return []
         return list(self._recalled_lines)
 
+    def draw_rows(self, width: int, max_rows: int) -> list[StyledLine]:
+        """Return the rows that still change: the end of the text, and the newest notes."""
+        rows = self.streamed.draw_rows(width)[-max_rows:]
+        newest = list(self._notes.values())[-NOTES_MAX_ROWS:]
+        return [*rows, *(clip_line([("dim", f"  · {note}")], width) for note in newest)]
+
+    def expand_result(self) -> list[StyledLine]:
+        """Return the newest result in full; called again, the one before it."""
+        if not self._finished:
+            return [[("dim", "no results to show")]]
+        event, event_args = self._finished.pop()
+        shown = show_hidden(_format_in_full(event.result if event.result is not None else ""))
+        text = event.error or shown or "no result"
+        args = show_hidden(_format_in_full(event_args))
+        lines = [f"  {line}" for line in [*args.split("\n"), "→", *text.split("\n")]]
+        return [[("bold", f"▾ {event.title}")], *([("dim", line)] for line in lines)]
+
+    def end(self, width: int) -> list[StyledLine]:
+        """Return the lines that are not printed yet."""
+        lines = self.streamed.end_text(width)
+        return [*lines, *self._release_lines()]
+
+    def _release_lines(self) -> list[StyledLine]:
+        """Return the held lines, unless a sentence is unfinished."""
+        if self.streamed.is_open:
+            return []
+        lines, self._held_lines = self._held_lines, []
+        return lines
+
     def _format_delta(self, delta: DeltaEvent, width: int) -> list[StyledLine]:
         match delta:
             case TextDelta():
@@ -156,28 +258,46 @@ class FeedLines:
                     delta.call, delta.text, width, opening=delta.opening
                 )
             case ToolNote():
-                return [*self.streamed.end_text(), [("dim", f"  · {delta.sentence}")]]
+                self._notes.pop(delta.call, None)  # the newest note is drawn last
+                self._notes[delta.call] = escape_to_one_line(show_hidden(delta.sentence))
+                return []
             case ToolNotResponding():
-                return [[("bad", f"! {delta.sentence}")]]
+                self._held_lines.append([("bad", f"! {delta.sentence}")])
+                return []
             case _:
                 return []
+
+    def _finish_call(self, event: EntryEvent) -> list[StyledLine]:
+        """Forget the note of a call that ended; a stopped call keeps it as its last line."""
+        if isinstance(event, ToolStarted):
+            self._args[event.call] = event.args
+        if not isinstance(event, ToolFinished):
+            return []
+        note = self._notes.pop(event.call, "")
+        self._finished.append((event, self._args.pop(event.call, None)))
+        return [[("dim", f"  · {note}")]] if note and event.outcome != "done" else []
 
     def _finish_reply(self, event: EntryEvent, width: int) -> list[StyledLine]:
         """Return the rest of a model's text, if this event ends its call."""
-        match event:
-            case ReplyStarted():
-                self.streamed.prefix = event.prefix
-                return []
-            case ReplyFinished():
-                interrupted = event.outcome != "done"
-                return self.streamed.finish_call(
-                    event.call, event.reply, width, interrupted=interrupted
-                )
-            case _:
-                return []
+        if not isinstance(event, ReplyFinished):
+            return []
+        return self.streamed.finish_call(
+            event.call, event.reply, width, interrupted=event.outcome != "done"
+        )
 
 
-def format_entry(event: EntryEvent) -> list[StyledLine]:
+def _format_in_full(value: Json) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        text = value
+    else:
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    more = len(text) - EXPANDED_MAX_CHARS
+    return text if more <= 0 else f"{text[:EXPANDED_MAX_CHARS]}\n… {more} more characters"
+
+
+def format_entry(event: EntryEvent, width: int) -> list[StyledLine]:
     """Return the line of an entry, or no line if the bar or the reply shows it better."""
     icon = ICON_BY_TONE.get(event.tone)
     if icon is None:
@@ -190,4 +310,7 @@ def format_entry(event: EntryEvent) -> list[StyledLine]:
     if not sentence.startswith(head):
         head = sentence
     rest = sentence.removeprefix(head)
-    return [[(event.tone, f"{icon} {head}"), *([("dim", rest)] if rest else [])]]
+    line: StyledLine = [(event.tone, f"{icon} {head}"), *([("dim", rest)] if rest else [])]
+    # A result is one line; a key shows all of it. An error is not cut.
+    is_short = isinstance(event, ToolFinished) and event.outcome == "done"
+    return [clip_line(line, width) if is_short else line]

@@ -40,6 +40,11 @@ REFRESH_INTERVAL_S: Final = 0.5
 REDRAW_MIN_INTERVAL_S: Final = 0.02
 """Shortest time between two redraws, in seconds: words come faster than they can be read."""
 
+TEXT_MARGIN_ROWS: Final = 6
+"""Rows that stay free for a notice, the composer and the last printed lines."""
+
+TEXT_MIN_ROWS: Final = 3
+
 ESCAPE_TIMEOUT_S: Final = 0.2
 """Time to wait for another key after Escape: terminals send Alt+key as Escape and key."""
 
@@ -141,9 +146,10 @@ class Screen:
     def visible_lines(self) -> list[StyledLine]:
         """Return the lines of the bar or dialog, from top to bottom."""
         hand, width = self._controller, self.width
-        row = self._feed_lines.streamed.row
-        lines: list[StyledLine] = [[("", row)]] if row else []
-        lines += self._draw_body(width)
+        body = self._draw_body(width)
+        # The text gets the room that the bar leaves, and at least a few rows.
+        room = self.app.output.get_size().rows - len(body) - TEXT_MARGIN_ROWS
+        lines = [*self._feed_lines.draw_rows(width, max(room, TEXT_MIN_ROWS)), *body]
         if hand.notice:
             lines += wrap_indented(
                 style_emphasis(escape_to_one_line(hand.notice), "bold"), width
@@ -169,4 +175,5 @@ class Screen:
 
 
 def _to_style_classes(line: StyledLine) -> StyleAndTextTuples:
-    return [(f"class:{look}" if look else "", text) for look, text in line]
+    # A look may have several styles: "bold em".
+    return [(" ".join(f"class:{name}" for name in look.split()), text) for look, text in line]

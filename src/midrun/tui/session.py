@@ -88,6 +88,7 @@ class TerminalSession:
             run, view, actor=actor, clock=clock, leave=self._leave, hints=hints
         )
         self._feed_lines = FeedLines(known_seq=view.seq)
+        self._controller.expand_result = self._expand_result  # before the keys are bound
         self._screen = Screen(self._controller, self._feed_lines, clock=clock)
         self._journal_grew = anyio.Event()
         self._captured_rest = ""  # the unfinished last line of captured output
@@ -98,6 +99,9 @@ class TerminalSession:
         """Print captured output above the bar, in whole lines."""
         *whole, self._captured_rest = (self._captured_rest + text).split("\n")
         self._screen.print_above([[("", line)] for line in whole])
+
+    def _expand_result(self) -> None:
+        self._screen.print_above(self._feed_lines.expand_result())
 
     async def run(self, *, driven_here: bool) -> ExitReason:
         """Show the bar until it is left; make sure that a run driven here is paused then."""
@@ -138,7 +142,7 @@ class TerminalSession:
         # The bar is erased and the printing task is gone: print the rest directly.
         rest: list[StyledLine] = [[("", self._captured_rest)]] if self._captured_rest else []
         self._screen.print_above(
-            [*rest, *self._feed_lines.streamed.end_text(), *self._unsent_text_lines(reason)]
+            [*rest, *self._feed_lines.end(self._screen.width), *self._unsent_text_lines(reason)]
         )
         self._screen.flush()
         return reason

@@ -6,8 +6,8 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from midrun.codec.hidden_characters import show_hidden
 from midrun.runs.values import RunView
+from midrun.text.hidden_characters import show_hidden
 
 StyledPiece: TypeAlias = tuple[str, str]
 """Name of a style ("" for none), and text."""
@@ -30,6 +30,9 @@ SGR_BY_STYLE: Final = {
     "dim": "2",
     "bold": "1",
     "em": "3",
+    "underline": "4",
+    "strike": "9",
+    "code": "36",
     # The tones of entries.
     "work": "1",
     "person": "36",
@@ -48,6 +51,8 @@ _PROMPT_TOOLKIT_COLOURS: Final = {
     "2": "ansibrightblack",
     "1": "bold",
     "3": "italic",
+    "4": "underline",
+    "9": "strike",
     "31": "ansired",
     "32": "ansigreen",
     "33": "ansiyellow",
@@ -112,14 +117,11 @@ def escape_to_one_line(text: str) -> str:
 
 
 def format_progress(view: RunView) -> str:
-    """Return the progress of a run, such as "plan step 4 of 7"; "" before its first step.
+    """Return the progress of a run, "plan 4/7" or "turn 4"; "" before its first turn.
 
-    With a plan, plan items are counted, and the text says "plan". A cap on steps never counts
-    plan items, but steps of the agent: one model call and its tool calls.
+    A turn is one model call and its tool calls. A cap on turns never counts plan items.
     """
-    if view.plan:
-        return f"plan {view.position}"
-    return view.position if view.step else ""
+    return view.position if view.plan or view.step else ""
 
 
 class Hints(Struct, frozen=True, kw_only=True):

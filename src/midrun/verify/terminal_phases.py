@@ -102,9 +102,9 @@ class EndCheck(JournalCheck):
             self.report(invariant, record.seq, text)
 
     def apply_call_done(self, _: e.Record, entry: e.CallDone) -> None:
-        """Record whether a reply is an answer: it requests no calls."""
+        """Record whether a reply is an answer: no calls, and no invalid output."""
         if entry.reply is not None:
-            self._has_answer = not entry.reply.uses
+            self._has_answer = not (entry.reply.uses or entry.reply.invalid_output)
 
     def _apply_answer(self, *_: object) -> None:
         self._has_answer = True

@@ -18,7 +18,7 @@ runs before they were told to stand down: calls get their grace, and leases are 
 
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from itertools import zip_longest
@@ -115,7 +115,7 @@ class LocalWorker:
         *,
         live_output: LiveOutput,
         secret_registry: SecretRegistry,
-        get_model: Callable[[Agent], Model],
+        get_models: Callable[[Agent], Sequence[Model]],
         environment: Environment,
         place_run: Callable[[RunId], None] | None = None,
         fleet: Fleet | None = None,
@@ -127,7 +127,7 @@ class LocalWorker:
         self._store = store
         self._change_notifier = change_notifier
         self._agents = agents
-        self._get_model = get_model
+        self._get_models = get_models
         self._environment = environment
         self._run_loops: dict[RunId, RunLoop] = {}
         # `_active_runs` is the superset: a run is in it from `start_drive` until its task ends.
@@ -189,7 +189,7 @@ class LocalWorker:
                     store=self._store,
                     heartbeat=heartbeat,
                     agents=self._agents,
-                    get_model=self._get_model,
+                    get_models=self._get_models,
                     zygote=zygote,
                     user_tasks=user_tasks,
                     thread_limiter=anyio.CapacityLimiter(math.inf),

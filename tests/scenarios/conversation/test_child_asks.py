@@ -4,6 +4,7 @@ A child that rests for another reason, for example at its cap, opens an ask on i
 """
 
 from collections.abc import Awaitable
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,11 +13,15 @@ import pytest
 
 from midrun import Agent, Completed, ControlRefused, Midrun, Receipt, Run, tool
 from midrun.agents.outcome import AskView
+from midrun.cli.output import format_ask, format_view
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, RunCancelled, RunWaiting
 from midrun.core.values import Json
+from midrun.events import AskStarted
 from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment
 from midrun.stops import MaxSteps
+from midrun.tui.bar import draw_ask_dialog, format_ask_question
+from midrun.tui.styled_text import plain_text
 from tests.scenarios.conversation.toolkit import (
     HOUR,
     OPERATOR,
@@ -76,11 +81,58 @@ async def test_the_ask_on_the_parent_has_tool_and_arguments_of_the_call_of_the_c
     opened: OpenMidrun,
 ) -> None:
     toolkit = ApprovalToolkit()
-    _, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
+    midrun, run, child = await start_waiting_parent(opened, toolkit, Use("pay", name="x"))
     (ask,) = (await run.view()).asks
     assert isinstance(ask.data, dict)
     assert (ask.data["run"], ask.data["tool"]) == (child.id, "pay")
     assert (ask.data["kind"], ask.data["data"]) == ("approval", {"name": "x"})
+    assert (ask.kind, ask.of) == ("child", "approval")
+    assert (ask.tool, ask.args, ask.title) == ("pay", {"name": "x"}, "Pay: name “x”")
+    # The same on the command line, in the terminal and in the events.
+    (open_ask,) = [one for one in await midrun.asks() if one.run_id == run.id]
+    view = await run.view()
+    surfaces = [
+        plain_text(format_ask(open_ask)),
+        "\n".join(map(plain_text, format_view(view, view.changed_at))),
+        format_ask_question(ask),
+    ]
+    for text in surfaces:
+        assert "pay" in text
+        assert "(name: “x”)" in text
+    dialog = list(map(plain_text, draw_ask_dialog(ask, 1, 1, 80)))
+    assert "  a child run calls pay: Pay: name “x”" in dialog
+    assert "  name: x" in dialog
+    assert not any("task" in row for row in dialog)
+    async with aclosing(run.events()) as events:
+        while not isinstance(started := await anext(events), AskStarted):
+            continue
+    assert (started.tool, started.args, started.title) == (ask.tool, ask.args, ask.title)
+    assert started.sentence.endswith("asks a1, to allow a call: pay (name: “x”)")
+
+
+async def test_the_ask_on_the_top_run_is_about_the_call_of_the_grandchild(
+    opened: OpenMidrun,
+) -> None:
+    """Every run between them passes on the tool, the arguments and the declared title."""
+
+    @tool(approve=True, title="Remove “{path}”")
+    async def remove(path: str) -> str:
+        return path
+
+    model = ScriptedModel([Use("remove", path="a.txt"), "Gone."])
+    inner = Agent("inner", model=model, tools=[remove])
+    middle = make_parent(inner, turns=[Use("inner", task="deeper"), repeat_results])
+    top = Agent(
+        "top",
+        model=make_parent(turns=[Use("parent", task="go"), repeat_results]).model,
+        tools=[middle.as_tool()],
+    )
+    midrun = await opened(top)
+    run = await midrun.start("top", "go")
+    ask = await wait_for_ask(midrun, run)
+    assert (ask.tool, ask.args, ask.title) == ("remove", {"path": "a.txt"}, "Remove “a.txt”")
+    await run.approve(args={"path": "b.txt"}, actor="bob")
+    assert (await run.until("completed")).output == "parent: inner: Gone."
 
 
 async def test_a_user_cannot_settle_an_operator_approval_of_the_child_on_the_parent(
@@ -501,7 +553,7 @@ async def test_a_child_at_its_cap_opens_an_ask_on_its_parent(opened: OpenMidrun)
         opened, toolkit, *CAPPED_TURNS, stop=MaxSteps(1)
     )
     ask = await wait_for_ask(midrun, run)
-    assert f"Child {child.id} is paused at its step cap" in ask.question
+    assert f"Child {child.id} is paused at its turn cap" in ask.question
     assert ask.kind == "child"
     assert isinstance(ask.data, dict)
     assert ask.data["run"] == child.id
@@ -684,6 +736,6 @@ async def test_a_grandchild_at_its_cap_opens_an_ask_on_the_top_run(opened: OpenM
     midrun = await opened(top)
     run = await midrun.start("top", "go")
     ask = await wait_for_ask(midrun, run)
-    assert "is paused at its step cap" in ask.question
+    assert "is paused at its turn cap" in ask.question
     await run.answer({"steps": 5}, actor=OPERATOR)
     assert (await run.until("completed")).output == "parent: inner: Deep."

@@ -1,9 +1,10 @@
 """Cancel of parents and their child runs: order of undos, reports, and retries of an undo."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -105,6 +106,35 @@ async def test_a_parent_is_cancelled_only_after_all_its_children(opened: OpenMid
     assert sorted(toolkit.undone) == ["a", "b", "c"]
     for call in ("c2", "c3", "c4"):
         assert (await (await wait_for_child(midrun, run, call)).view()).phase == "cancelled"
+
+
+async def test_a_child_that_is_created_after_its_parent_ended_it_never_works(
+    opened: OpenMidrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was frozen before it created the child does so when it thaws."""
+    toolkit = ApprovalToolkit()
+    child_agent = make_child(toolkit, Use("quick", name="late"), "Done.")
+    parent_agent = make_parent(child_agent, turns=[Use("aide", task="Do"), "Briefly."])
+    midrun = await opened(parent_agent, child_agent)
+    late_creations: list[Callable[[], Awaitable[None]]] = []
+    create_child = child_runs._create_child
+
+    async def freeze(*arguments: Any) -> None:  # type: ignore[explicit-any]  # noqa: ANN401
+        late_creations.append(lambda: create_child(*arguments))
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(child_runs, "_create_child", freeze)
+    run = await midrun.start("parent", "go")
+    await wait_for_entry(run, CallStarted, 2)
+    await run.pause()
+    await run.force_pause(actor=OPERATOR)
+    await run.resume("Be brief.")
+    assert isinstance(await run.result(), Completed)
+    await late_creations[0]()
+    child = await wait_for_child(midrun, run)
+    assert isinstance(await child.result(), Cancelled)
+    assert toolkit.completed == []
+    assert await read_entries(child, CallStarted) == []
 
 
 async def test_residue_of_a_child_is_residue_in_the_report_of_its_parent(

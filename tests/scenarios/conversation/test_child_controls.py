@@ -12,7 +12,7 @@ from midrun import Agent, Completed, Midrun
 from midrun.core.entries import CallFailed, CallStarted, LeaseReleased, RunHalted, RunLifted
 from midrun.core.ids import RunId
 from midrun.core.values import Phase
-from midrun.driver.in_flight_call import InFlightCall
+from midrun.driver.user_code import InFlightCall
 from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunRow, Snapshot

@@ -46,7 +46,7 @@ async def test_a_plan_is_set_marked_and_revised_in_the_journal(opened: OpenMidru
         "Compare",
         "Synthesise",
     ]
-    assert view.position == "step 2 of 4"
+    assert view.position == "plan 2/4"
     marks = [[item.state for item in made.items] for made in await read_entries(run, PlanMade)]
     assert marks[:2] == [["running", "queued", "queued"], ["done", "running", "queued"]]
     toolkit.gate("x").set()
@@ -77,7 +77,7 @@ async def test_a_dropped_item_is_not_counted(opened: OpenMidrun) -> None:
     )
     run = await (await opened(agent)).start("actor", "go")
     await toolkit.start("x").wait()
-    assert (await run.view()).position == "step 2 of 2"
+    assert (await run.view()).position == "plan 2/2"
     toolkit.gate("x").set()
     await run.until("completed")
 
@@ -121,7 +121,7 @@ async def test_without_a_plan_the_status_line_has_only_the_step(opened: OpenMidr
     agent = toolkit.agent(Use("slow", name="x"), "Done.")
     run = await (await opened(agent)).start("actor", "go")
     await toolkit.start("x").wait()
-    assert (await run.view()).position == "step 1"
+    assert (await run.view()).position == "turn 1"
     await run.redirect("Elsewhere")
     toolkit.gate("x").set()
     applied = await wait_for_entry(run, RedirectApplied)
@@ -138,11 +138,11 @@ async def test_another_process_reads_the_same_plan(opened: OpenMidrun) -> None:
     run = await (await opened(agent)).start("actor", "go")
     await toolkit.start("x").wait()
     remote_run = await (await opened()).get(run.id)
-    assert (await remote_run.view()).position == "step 2 of 3"
+    assert (await remote_run.view()).position == "plan 2/3"
     toolkit.gate("x").set()
     await run.until("completed")
     (made,) = [use for turn in await read_turns(run) for use in turn.uses if use.tool == "plan"]
-    assert "step 2 of 3" in str(made.result)
+    assert "item 2 of 3" in str(made.result)
 
 
 async def test_two_revisions_in_one_reply_are_both_kept(opened: OpenMidrun) -> None:

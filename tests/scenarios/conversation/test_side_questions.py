@@ -125,7 +125,7 @@ async def test_the_plan_returns_after_a_side_question_with_its_own_plan(
     await toolkit.start("again").wait()
     view = await run.view()
     assert (view.position, [item.text for item in view.plan]) == (
-        "step 2 of 3",
+        "plan 2/3",
         ["A", "B", "C"],
     )
     toolkit.gate("again").set()

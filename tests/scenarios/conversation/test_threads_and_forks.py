@@ -309,7 +309,7 @@ async def test_a_fork_keeps_the_plan(opened: OpenMidrun) -> None:
     run = await (await opened(agent)).start("actor", "go")
     await toolkit.start("b").wait()
     fork = await run.fork()
-    assert (await fork.view()).position == "step 2 of 3"
+    assert (await fork.view()).position == "plan 2/3"
     toolkit.gate("b").set()
     await fork.until("completed")
     await run.until("completed")

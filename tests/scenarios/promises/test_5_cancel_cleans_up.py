@@ -604,7 +604,7 @@ def check_markdown(report: Report) -> None:
         ("Never started", "never"),
     ):
         section = text.split(f"## {title}\n")[1].split("## ", 1)[0]
-        assert f'"{name}"' in section
+        assert f"name “{name}”" in section
 
 
 async def test_the_text_of_an_interrupted_model_is_kept(opened: OpenMidrun) -> None:

@@ -154,7 +154,7 @@ async def test_a_redirect_journals_a_one_line_difference(opened: OpenMidrun) -> 
     await run.until("completed")
     (applied,) = await read_entries(run, RedirectApplied)
     assert applied.redirect == receipt.seq
-    assert applied.minus == "the next step as planned"
+    assert applied.minus == "the work as planned"
     assert applied.plus.startswith("Use the 2026 figures, and mind")
     assert "\n" not in applied.plus
     assert len(applied.plus) <= 80

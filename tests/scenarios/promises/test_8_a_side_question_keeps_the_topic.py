@@ -53,7 +53,7 @@ async def test_a_side_question_is_answered_and_the_run_says_where_it_continues(
     tools.gate("reading").set()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
-    back = "Back to *Literature synthesis* — step 2 of 3"
+    back = "Back to *Literature synthesis* — plan 2/3"
     assert outcome.output == f"{back}\n\nThe synthesis."
     assert back in prompt
     (pushed,) = await read_entries(run, FramePushed)
@@ -207,7 +207,7 @@ async def test_a_side_question_to_a_paused_run_waits_for_the_resume(opened: Open
     await run.resume()
     outcome = await run.result()
     assert isinstance(outcome, Completed)
-    assert outcome.output == "Back to *Main* — step 1\n\nMain."
+    assert outcome.output == "Back to *Main* — turn 1\n\nMain."
 
 
 async def test_a_waiting_run_answers_a_side_question_and_keeps_its_ask_open(

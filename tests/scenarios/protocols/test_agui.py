@@ -514,7 +514,7 @@ async def test_a_cancelled_interrupt_cancels_the_run(
     async with serve_agent(agent) as server, open_http_client(server) as client:
         interrupt = get_interrupt(await read_paused_segment(server, client, stage))
         assert (interrupt["reason"], str(interrupt["id"])[:6]) == ("midrun:paused", "pause_")
-        assert interrupt["message"] == "Paused by ada at step 1. Everything is kept."
+        assert interrupt["message"] == "Paused by ada at turn 1. Everything is kept."
         cancel = {"interruptId": interrupt["id"], "status": "cancelled"}
         ended = await read_segment(client, make_request(resume=[cancel]))
         assert get_outcome(ended) == {"type": "cancelled"}

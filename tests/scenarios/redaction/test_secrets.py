@@ -18,12 +18,12 @@ from midrun.codec.redaction import (
     search_text,
 )
 from midrun.core.controls import Approve, Say
-from midrun.core.driver_inputs import CloseCall, FailRun
+from midrun.core.driver_inputs import CloseCall, FailRun, FinishHostedAgent
 from midrun.core.entries import CallDone, CallFailed, RunStarted
 from midrun.core.ids import AskId, CallId, Epoch, RunId
 from midrun.core.placeholders import PLACEHOLDER
 from midrun.core.state import State
-from midrun.core.values import Json, Reply, RequestedCall, Traits
+from midrun.core.values import Json, Message, Reply, RequestedCall, Traits
 from midrun.driver import redaction as driver_redaction
 from midrun.driver.delta import Delta
 from midrun.driver.redaction import (
@@ -185,6 +185,55 @@ def test_the_reply_of_a_model_is_not_searched_by_names() -> None:
     reply = Reply(text="Set password=changeme-first in app.ini")
     done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
     assert redact_struct_now(make_registry(), RUN, done) is done
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"password": SECRET}, f'{{"password":"{SECRET}"}}'),
+        (
+            {"login": {"password": SECRET}},
+            f'```json\n{{"login": {{"password": "{SECRET}"}}}}```',
+        ),
+        ({"user": "ann"}, f'{{"user": "ann", "password": "{SECRET}"}}'),  # a validator cut it
+        (f"password={SECRET}", f"password={SECRET}"),
+    ],
+)
+@pytest.mark.parametrize("opaque", [None, {"id": "r1"}])
+def test_a_secret_in_a_typed_output_is_redacted(value: Json, text: str, opaque: Json) -> None:
+    """A typed output is data. Its text is made from the redacted value."""
+    reply = Reply(text=text, value=value, opaque=opaque)
+    done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
+    finish = FinishHostedAgent(epoch=Epoch(1), output=text, value=value)
+    for driver_input in (done, finish):
+        shown = repr(redact_struct_now(make_registry(), RUN, driver_input))
+        assert SECRET not in shown
+        assert make_placeholder() in shown
+    shown_done = redact_struct_now(make_registry(), RUN, done).outcome
+    assert isinstance(shown_done, CallDone)
+    assert shown_done.reply is not None
+    if isinstance(value, dict) and "password" in value:
+        assert shown_done.reply.text == f'{{"password":"{make_placeholder()}"}}'
+
+
+async def test_a_typed_output_is_searched_although_it_looks_clean() -> None:
+    """`redact_struct` asks `is_clean_reply` first, which must look at the value, too."""
+    text = f'{{"password":"{SECRET}"}}'
+    for reply in (
+        Reply(text="See the value.", value={"password": SECRET}),
+        Reply(text=text, invalid_output="user is required"),
+    ):
+        done = CloseCall(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
+        assert SECRET not in repr(await redact_struct(make_registry(), RUN, done))
+
+
+def test_an_imported_message_of_a_person_is_searched_like_a_task() -> None:
+    """A message of the model is not, so that it can write about configuration."""
+    said = f"Use password={SECRET}"
+    history = (Message(role="user", text=said), Message(role="assistant", text="pin=changeme1"))
+    started = RunStarted(agent="a", task="go", history=history)
+    shown = redact_struct_now(make_registry(), RUN, started).history
+    assert [m.text for m in shown] == [f"Use password={make_placeholder()}", "pin=changeme1"]
 
 
 def test_a_secret_is_also_redacted_in_an_earlier_field_of_the_value() -> None:

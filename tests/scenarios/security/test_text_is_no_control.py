@@ -129,9 +129,12 @@ def test_no_control_follows_from_random_text(text: str) -> None:
 
 
 def test_a_tool_is_given_no_way_to_control_its_run() -> None:
-    """The public attributes of `Call` are all that it gets."""
+    """The public attributes of `Call` are all that it gets.
+
+    `context` is what the author of the agent made for it, from nothing but the id of the run.
+    """
     public = {name for name, _ in inspect.getmembers(Call) if not name.startswith("_")}
     assert public == {
-        "answered", "attempt", "epoch", "key", "note", "noter", "original", "progress",
-        "run_id", "save", "saver", "tool_call_id", "transcript",
+        "answered", "attempt", "context", "epoch", "key", "note", "noter", "original",
+        "progress", "run_id", "save", "saver", "tool_call_id", "transcript",
     }  # fmt: skip

@@ -6,9 +6,17 @@ from pathlib import Path
 import pytest
 
 import midrun.core
-from midrun.core import batch
+from midrun.core import session
 from midrun.core.controls import Say
-from midrun.core.entries import CallStarted, FrameAbandoned
+from midrun.core.entries import (
+    AskOpened,
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallStarted,
+    CallUnknown,
+    FrameAbandoned,
+)
 from midrun.core.transitions import INPUT_TABLE, Accepted, Refused
 from midrun.core.values import Phase
 from tests.support.mutants.asks import ASK_MUTANTS
@@ -22,6 +30,9 @@ from tests.support.simulate.sweep import run_in_processes, run_schedule, run_sch
 FIXED_SCHEDULES = 1500
 FRESH_SCHEDULES = 4000
 MUTANTS_MIN = 25
+
+CALL_ENDS = (CallDone, CallFailed, CallAborted, CallUnknown, AskOpened)
+"""Entries that take a call out of flight; a call that asks does not run meanwhile."""
 
 ACTIVITIES = (
     "frame",
@@ -116,6 +127,26 @@ def test_schedules_write_most_kinds_of_entries() -> None:
     assert len(kinds) > 50
 
 
+def test_no_schedule_exceeds_the_calls_at_a_time_that_an_agent_declares() -> None:
+    """Whatever crashes, pauses and redirects come between."""
+    checked = 0
+    for seed in range(1500):
+        simulation = Simulation(seed, "mixed")
+        limit = simulation.env.program.max_parallel
+        if not limit:
+            continue
+        simulation.run()
+        checked += 1
+        in_flight: set[str] = set()
+        for entry, _ in simulation.env.journal.entries_with_epochs:
+            if isinstance(entry, CallStarted) and entry.call_kind != "model":
+                in_flight.add(entry.call)
+                assert len(in_flight) <= limit
+            elif isinstance(entry, CALL_ENDS):
+                in_flight.discard(entry.call)
+    assert checked > 10
+
+
 def test_crashes_and_freezes_interrupt_each_activity_of_an_agent() -> None:
     """Held topics, child runs, reviews, take-overs and summaries, each with each fault."""
     interrupted: set[tuple[str, str]] = set()
@@ -175,7 +206,7 @@ def test_a_fault_that_only_raises_does_not_count_as_found() -> None:
     broken = Mutant(
         name="broken",
         description="it raises before it can break a rule",
-        plant=lambda: replace_attribute(batch, "decide", None),
+        plant=lambda: replace_attribute(session, "decide", None),
     )
     found = search(broken, "mixed", seed=0, limit=5)
     assert found.schedules == 0

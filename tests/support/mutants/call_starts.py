@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from midrun.core import batch, retries, scheduler, step_boundary
 from midrun.core import decide as core_decide
+from midrun.core import retries, scheduler, session, step_boundary
 from midrun.core.decide import calls as decide_calls
 from midrun.core.driver_inputs import LeasedInput, TakeLease
 from midrun.core.entries import (
@@ -47,7 +47,7 @@ def _plant_unfenced_decide() -> Replacement:
             state = replace(state, is_leased=True)
         return original(state, run_input, now)
 
-    return replace_attribute(batch, "decide", decide)
+    return replace_attribute(session, "decide", decide)
 
 
 def _plant_unfenced_session() -> Replacement:

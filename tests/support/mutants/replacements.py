@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from msgspec import Struct
 
-from midrun.core import batch, scheduler, transitions
+from midrun.core import scheduler, session, transitions
 from midrun.core.decide import asks, calls, controls, conversation, lifecycle
 from midrun.core.entries import Entry
 from midrun.core.evolve import EVOLVE_FUNCTIONS
@@ -102,7 +102,7 @@ def drop_entries(kind: type[Input], *without: type[Entry]) -> Replacement:
 
 def replace_advance(new: Callable[[AdvanceFunction], AdvanceFunction]) -> Replacement:
     """Wrap the function that returns the entries which follow from the journal alone."""
-    return patch.object(batch, "advance", new(scheduler.advance))
+    return patch.object(session, "advance", new(scheduler.advance))
 
 
 def change_advanced(

@@ -3,12 +3,12 @@
 from msgspec.structs import replace
 
 from midrun.core import session
-from midrun.core.batch import Batch
 from midrun.core.driver_inputs import DriverInput, StandDown
 from midrun.core.entries import Record
 from midrun.core.ids import Epoch, Micros
 from midrun.core.session import (
     Appended,
+    Batch,
     NotAppended,
     Ready,
     Result,

@@ -1,9 +1,9 @@
 """Fake model providers on real sockets, with scripted answers and faults.
 
 `async with Provider(Answer(Text("Hello ", "world")), HttpError(429)) as provider` listens on
-loopback and speaks OpenAI chat, OpenAI responses and Anthropic messages, by path. The n-th
-request gets the n-th answer. Tests wait for events (`wait_for_request`, `wait_for_disconnect`,
-`Gate.wait_until_reached`) and never sleep.
+loopback and speaks OpenAI chat, OpenAI responses, Anthropic messages and Gemini, by path. The
+n-th request gets the n-th answer. Tests wait for events (`wait_for_request`,
+`wait_for_disconnect`, `Gate.wait_until_reached`) and never sleep.
 """
 
 from tests.support.providers.script import (

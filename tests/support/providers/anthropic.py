@@ -50,11 +50,20 @@ def _make_message(answer: Answer, model: str, ids: IdSource) -> Fields:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {
-            "input_tokens": answer.usage.input_tokens if answer.usage else 0,
-            "output_tokens": 1 if answer.usage else 0,
-        },
+        "usage": _make_usage(answer),
     }
+
+
+def _make_usage(answer: Answer) -> Fields:
+    usage = answer.usage
+    if usage is None:
+        return {"input_tokens": 0, "output_tokens": 0}
+    # The protocol reports the input without the part that was read from the cache.
+    fresh = usage.input_tokens - usage.cached_tokens
+    cached: Fields = (
+        {"cache_read_input_tokens": usage.cached_tokens} if usage.cached_tokens else {}
+    )
+    return {"input_tokens": fresh, "output_tokens": 1, **cached}
 
 
 def _make_block(part: Part, ids: IdSource) -> Fields:

@@ -41,6 +41,8 @@ def make_chat_frames(answer: Answer, model: str, ids: IdSource) -> Iterator[Fram
             "prompt_tokens": answer.usage.input_tokens,
             "completion_tokens": answer.usage.output_tokens,
             "total_tokens": answer.usage.input_tokens + answer.usage.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": answer.usage.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": answer.usage.thinking_tokens},
         }
         yield Frame(encode_json({**whole, "choices": [], "usage": usage}))
     yield Frame("[DONE]")
@@ -207,8 +209,11 @@ def _make_usage(answer: Answer) -> Fields | None:
         "input_tokens": answer.usage.input_tokens,
         "output_tokens": answer.usage.output_tokens,
         "total_tokens": answer.usage.input_tokens + answer.usage.output_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "input_tokens_details": {
+            "cached_tokens": answer.usage.cached_tokens,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens_details": {"reasoning_tokens": answer.usage.thinking_tokens},
     }
 
 

@@ -39,10 +39,12 @@ Part: TypeAlias = Text | Thinking | Call
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """The token counts that the provider reports."""
+    """The token counts that the provider reports; all input tokens include the cached ones."""
 
     input_tokens: int = 11
     output_tokens: int = 7
+    cached_tokens: int = 0
+    thinking_tokens: int = 0
 
 
 class ConnectionCut(Struct, frozen=True, kw_only=True):

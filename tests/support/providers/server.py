@@ -15,6 +15,7 @@ from anyio.abc import AnyByteReceiveStream, ByteStream, SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.support.providers.anthropic import MESSAGES
+from tests.support.providers.gemini import GENERATE
 from tests.support.providers.openai import CHAT, RESPONSES
 from tests.support.providers.script import (
     Answer,
@@ -29,7 +30,7 @@ from tests.support.providers.wire import Frame, IdSource, Protocol
 
 T = TypeVar("T")
 
-PROTOCOLS: Final[Sequence[Protocol]] = (CHAT, RESPONSES, MESSAGES)
+PROTOCOLS: Final[Sequence[Protocol]] = (CHAT, RESPONSES, MESSAGES, GENERATE)
 HEAD_MAX_BYTES: Final = 65_536
 STREAM_HEADERS: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 CLIENT_GONE_ERRORS: Final = (
@@ -57,7 +58,7 @@ class Exchange:
 class Provider:
     """Answers the n-th request with the n-th of `answers`, while the context is open.
 
-    `url` is for Anthropic clients; OpenAI clients need `/v1` after it.
+    `url` is for Anthropic and Gemini clients; OpenAI clients need `/v1` after it.
     """
 
     def __init__(self, *answers: Answer | HttpError) -> None:
@@ -136,7 +137,9 @@ class Provider:
             length = {"content-type": "application/json", "content-length": str(len(body))}
             await stream.send(_encode_head(answer.status, {**length, **answer.headers}) + body)
             return
-        frames = protocol.frames(answer, str(exchange.body.get("model")), self._ids)
+        in_path = exchange.path.rpartition("/")[2].partition(":")[0]  # as Gemini has it
+        model = str(exchange.body.get("model", in_path))
+        frames = protocol.frames(answer, model, self._ids)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_watch_for_disconnect, stream, exchange, tasks.cancel_scope)
             try:

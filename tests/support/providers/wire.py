@@ -1,4 +1,4 @@
-"""Server-sent events, ids and the interface that the three protocols share."""
+"""Server-sent events, ids and the interface that the protocols share."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ class IdSource:
 
 
 class Protocol(Struct, frozen=True):
-    """A wire protocol: its path, and the functions that encode answers and errors."""
+    """A wire protocol: the end of its path, and functions that encode answers and errors."""
 
     path: str
     frames: Callable[[Answer, str, IdSource], Iterator[Frame]]

@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from midrun.core.batch import Batch
 from midrun.core.controls import (
     AcceptResidue,
     Answer,
@@ -36,6 +35,7 @@ from midrun.core.controls import (
 )
 from midrun.core.driver_inputs import CloseChildAsk
 from midrun.core.ids import AskId, FrameId, Micros, Seq
+from midrun.core.session import Batch
 from midrun.core.state import Ask, State
 from midrun.core.stops import measure_caps
 from midrun.core.transitions import Accepted

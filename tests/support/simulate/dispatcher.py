@@ -22,14 +22,6 @@ from midrun.core.driver_inputs import (
     SetPlan,
     SettleCall,
 )
-from midrun.core.effects import (
-    AbortCall,
-    CheckCall,
-    ControlChild,
-    DriverEffect,
-    EvaluateStopCondition,
-    RunHost,
-)
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -44,8 +36,18 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.ids import CallId, Epoch, Seq, make_undo_key
+from midrun.core.retries import MODEL_RETRY_CODE
+from midrun.core.scheduler import (
+    AbortCall,
+    CheckCall,
+    ControlChild,
+    DriverEffect,
+    EvaluateStopCondition,
+    RunHost,
+)
 from midrun.core.state import Call, CallStage, State
 from midrun.core.transitions import Accepted
+from midrun.core.undo import is_child_ended
 from midrun.core.values import Effect, Reply, Spend
 from tests.support.simulate.checks import Violation
 from tests.support.simulate.environment import Environment, TakenEffect, WorkerDeath
@@ -384,7 +386,7 @@ class Dispatcher:
             )
             self.close_call(running, failed)
             return
-        check_for_orphaned_children(env, running.start_state)
+        check_for_orphaned_children(env, running.start_state, call.started_seq)
         yield None  # the stream is open
         if running.stop_reason:
             spent = Spend(tokens=4, cost=400) if env.chance(0.5) else None
@@ -467,7 +469,8 @@ class Dispatcher:
             yield from self._run_plain(running)
             return
         yield None
-        self.close_call(running, CallFailed(call=running.call.id, error="no luck"))
+        code = MODEL_RETRY_CODE if self.env.program.asks_again else ""
+        self.close_call(running, CallFailed(call=running.call.id, error="no luck", code=code))
 
     def _run_planning(self, running: InFlightCall) -> Steps:
         items = make_plan_items(self.journal.state.meter.steps)
@@ -477,7 +480,7 @@ class Dispatcher:
 
     def _run_child(self, running: InFlightCall) -> Steps:
         """Let a child run work, and wait for its outcome or its next ask."""
-        child = find_or_create_child(self.env, running.key)
+        child = find_or_create_child(self.env, running.call.id, running.key)
         child.answer_count = max(
             child.answer_count,
             count_decided_asks(running.start_state, running.call.id),
@@ -539,13 +542,21 @@ def kill_process(env: Environment, process: Process) -> None:
     env.killed_processes.append(process)
 
 
-def find_or_create_child(env: Environment, key: str) -> Child:
-    """Return the child of the call with this key; all attempts of a call have one child."""
+def find_or_create_child(env: Environment, call_id: CallId, key: str) -> Child:
+    """Return the child of the call with this key; all attempts of a call have one child.
+
+    A worker that was frozen may create it after its parent found no child to end. The worker
+    that would drive it cancels it instead: see `child_runs.update_parent`.
+    """
     rng = env.rng
     new = Child(
         asks=rng.choice((0, 0, 1, 1, 2)), left=rng.randint(0, 2), fails=rng.random() < 0.1
     )
-    return env.world.children.setdefault(key, new)
+    child = env.world.children.setdefault(key, new)
+    call = env.journal.state.find_call(call_id)
+    if child is new and call is not None and is_child_ended(call):
+        child.outcome = "cancelled"
+    return child
 
 
 def count_decided_asks(state: State, call: CallId) -> int:
@@ -554,8 +565,10 @@ def count_decided_asks(state: State, call: CallId) -> int:
     return sum(ask.close_reason in {"answered", "elsewhere"} for ask in asks)
 
 
-def check_for_orphaned_children(env: Environment, state: State) -> None:
-    """Check that no child works for a call that its parent has closed.
+def check_for_orphaned_children(env: Environment, state: State, seq: Seq) -> None:
+    """Check that no child works for a call that its parent had closed at `seq`.
+
+    A person may close one between the start of a model call and the moment when it is made.
 
     Raises:
         Violation: the parent starts its next step, or waits, and such a child works.
@@ -563,6 +576,8 @@ def check_for_orphaned_children(env: Environment, state: State) -> None:
     for call in state.calls:
         child = env.world.children.get(env.make_key(call.id))
         if child is None or child.outcome or child.fails or call.is_open:
+            continue
+        if call.closed_seq > seq:
             continue
         parked = any(call.number in frame.parked_calls for frame in state.frames)
         if not parked and call.release.attempts < state.run_started.undo_attempts:

@@ -41,6 +41,7 @@ from tests.support.simulate.journal import SimulatedJournal
 from tests.support.simulate.programs import (
     KILLER_PROGRAMS,
     PROGRAM_NAMES,
+    RULE_PROGRAMS,
     get_program,
     make_run_started,
 )
@@ -52,7 +53,13 @@ from tests.support.simulate.scheduler import (
     make_priority_picker,
     make_random_picker,
 )
-from tests.support.simulate.setup import THEMES, Strategy, draw_killer_program, draw_setup
+from tests.support.simulate.setup import (
+    THEMES,
+    Strategy,
+    draw_killer_program,
+    draw_rule_program,
+    draw_setup,
+)
 from tests.support.simulate.world import World
 
 START_TIME: Final = Micros(1_800_000_000_000_000)
@@ -164,9 +171,9 @@ class Environment:
 
     def __init__(self, seed: int, strategy: Strategy) -> None:
         self.rng = Random(seed)  # noqa: S311 - repeatable, not secret
-        self.setup = draw_killer_program(
-            draw_setup(seed, strategy, PROGRAM_NAMES, self.rng), tuple(KILLER_PROGRAMS)
-        )
+        setup = draw_setup(seed, strategy, PROGRAM_NAMES, self.rng)
+        setup = draw_killer_program(setup, tuple(KILLER_PROGRAMS))
+        self.setup = draw_rule_program(setup, tuple(RULE_PROGRAMS))
         self.program = get_program(self.setup.program, self.rng)
         self.now = START_TIME
         self.journal = SimulatedJournal(RunId("run_1"), self.clock)

@@ -10,12 +10,12 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from midrun.codec.snapshot import decode_snapshot, encode_snapshot
-from midrun.core.batch import Batch
 from midrun.core.entries import Entry, Record
 from midrun.core.evolve import apply_entries, evolve, fold
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head, build_head
 from midrun.core.scheduler import MayStart, Reserve
+from midrun.core.session import Batch
 from midrun.core.state import State
 from midrun.core.transitions import (
     ADVANCE_TABLE,
@@ -111,6 +111,7 @@ class SimulatedJournal:
         self.conflict_count = 0
         self.late_count = 0  # of the inputs of sessions
         self.halt_scopes: tuple[str, ...] = ()  # of the halts that cover the run
+        self.halt_changes = 0  # how often halts were set or removed, as stores count it
         self.holder = ""
         self._is_drivable: bool | None = None  # None: unknown, ask the store
         self.wake_at: Micros | None = None  # from the stored head
@@ -207,6 +208,7 @@ class SimulatedJournal:
         halts = run_now(self.store.list_halts())
         covering = (h for h in halts if h.covers(self.run, spec.agent, spec.labels))
         self.halt_scopes = tuple(h.scope for h in covering)
+        self.halt_changes += 1
 
     def read_records(self, after: int = 0, limit: int | None = None) -> list[Record]:
         """Read entries from the store."""

@@ -78,6 +78,10 @@ class Program(Struct, frozen=True, kw_only=True):
     side_tools: tuple[str, ...] = ()
     killer: str = ""  # a tool, or "model": its calls kill their process
     unsure_tool: str = ""  # a tool whose calls end as unknown, without an effect
+    invalid_outputs: int = 0  # answers that are not valid, before the one that is
+    output_retries: int = 0
+    max_parallel: int = 0
+    asks_again: bool = False  # its flaky tool asks the model to try again when it fails
 
 
 PROGRAMS: Final[dict[str, Program]] = {
@@ -138,10 +142,32 @@ KILLER_PROGRAMS: Final[dict[str, Program]] = {
 """Scripts with a call that kills its process or ends as unknown."""
 
 
+RULE_PROGRAMS: Final[dict[str, Program]] = {
+    "typed": Program(
+        turns=(("file", "draft"), ("look",)),
+        invalid_outputs=2,
+        output_retries=1,
+        side_tools=("look",),
+    ),
+    "serial": Program(
+        turns=(("draft", "ask", "look", "file"), ("child", "order", "mail")),
+        max_parallel=1,
+        side_tools=("look",),
+    ),
+    "paired": Program(
+        turns=(("pay", "draft", "look", "file"), ("index", "send")), max_parallel=2
+    ),
+    "retried": Program(
+        turns=(("flaky", "flaky", "look"),) + (("flaky",),) * 5, asks_again=True
+    ),
+}
+"""Scripts of agents with rules of their own, such as a typed output."""
+
+
 def get_program(name: str, rng: Random) -> Program:
     """Return the script of that name, or a random one for ""."""
     if name:
-        return PROGRAMS[name] if name in PROGRAMS else KILLER_PROGRAMS[name]
+        return {**PROGRAMS, **KILLER_PROGRAMS, **RULE_PROGRAMS}[name]
     turns = tuple(
         tuple(rng.choice(list(TOOLS)) for _ in range(rng.randint(1, 3)))
         for _ in range(rng.randint(1, 3))
@@ -171,6 +197,8 @@ def make_run_started(program: Program) -> RunStarted:
         undo_attempts=3,
         model_attempts=3,
         window=program.window,
+        output_retries=program.output_retries,
+        max_parallel=program.max_parallel,
     )
 
 
@@ -195,6 +223,10 @@ def make_reply(program: Program, state: State) -> Reply:
         for message in state.messages
     )
     if played >= len(program.turns):
+        # A text that is no valid output is followed by a message with the problem.
+        refused = sum(message.kind == "output" for message in state.messages)
+        if refused < program.invalid_outputs:
+            return Reply(text="so it is", invalid_output="not valid")
         return Reply(text="main:end", prompt_tokens=program.window * 2)
     uses = tuple(make_use(tool) for tool in program.turns[played])
     return Reply(text=f"main:{played}", uses=uses, prompt_tokens=program.window * 2)

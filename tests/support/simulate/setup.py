@@ -336,6 +336,18 @@ def draw_killer_program(setup: Setup, killer_programs: tuple[str, ...]) -> Setup
     )
 
 
+RULE_SHARE: Final = 0.05
+"""The share of schedules with an agent that has rules of its own."""
+
+
+def draw_rule_program(setup: Setup, rule_programs: tuple[str, ...]) -> Setup:
+    """Return the setup, in some schedules with a rule program; as `draw_killer_program`."""
+    own = Random(setup.seed ^ 0x2545F491)  # noqa: S311 - repeatable, not secret
+    if setup.worker_kills or setup.unknown_outcomes or own.random() >= RULE_SHARE:
+        return setup
+    return replace(setup, program=own.choice(rule_programs))
+
+
 def draw_setup(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random) -> Setup:
     """Draw the parameters from `rng`, which has `seed`; callers continue to draw from it."""
     style = rng.choice(MIXED_STRATEGIES) if strategy == "mixed" else strategy

@@ -171,7 +171,7 @@ class Simulation:
             case Phase.PAUSED | Phase.FAILED:
                 self._operate("resume")
             case Phase.WAITING:
-                check_for_orphaned_children(self.env, state)
+                check_for_orphaned_children(self.env, state, state.seq)
                 kinds = [ask.ask_kind for ask in list_open_asks(state)]
                 kind = kinds[0] if kinds else "question"
                 on_child = kind == "child" and self.env.chance(0.5)

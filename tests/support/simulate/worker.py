@@ -81,7 +81,7 @@ class RunLoop:
         self.is_over = False
         self._has_news = False
         self._announced_seq = state.seq
-        self._announced_halts: tuple[str, ...] = ()
+        self._announced_halt_changes = 0
         self._gate_opens_at: Micros | None = None
         self._idle_turns = 0
 
@@ -113,10 +113,10 @@ class RunLoop:
                 self._announced_seq = self.journal.state.seq
                 if self.session.notice(JournalGrew(seq=self._announced_seq)):
                     self.wake()
-            if self._announced_halts != self.journal.halt_scopes:
-                self._announced_halts = self.journal.halt_scopes
-                if self._announced_halts:
-                    self.session.notice(HaltSet(halt=_make_halt(self._announced_halts[0])))
+            if self._announced_halt_changes != self.journal.halt_changes:
+                self._announced_halt_changes = self.journal.halt_changes
+                if scopes := self.journal.halt_scopes:
+                    self.session.notice(HaltSet(halt=_make_halt(scopes[0])))
                     self.wake()
 
     def _has_notice(self) -> bool:
@@ -124,7 +124,7 @@ class RunLoop:
             self.is_over
             or self.process.lapsed
             or self._announced_seq < self.journal.state.seq
-            or self._announced_halts != self.journal.halt_scopes
+            or self._announced_halt_changes != self.journal.halt_changes
         )
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────

@@ -114,7 +114,7 @@ def test_the_fingerprint_covers_name_instructions_model_and_tools() -> None:
         ({"model": "gpt-x"}, "agent clerk: model must be .*, got 'gpt-x'"),
         ({"model": None}, "model must be .*, got None"),
         ({"model": SilentModel}, "model must be .*SilentModel"),
-        ({"instructions": None}, "instructions must be a str, got None"),
+        ({"instructions": None}, "instructions must be a str or a function, got None"),
         ({"stop": MaxSteps}, r"stop=MaxSteps\(40\)"),
         ({"stop": 40}, r"stop=MaxSteps\(40\)"),
         ({"frame_depth": -1}, "frame_depth must be an int >= 0, got -1"),

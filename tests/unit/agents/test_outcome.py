@@ -166,6 +166,7 @@ def test_an_ask_view_contains_the_call_its_arguments_and_the_audience() -> None:
         args={"eur": 500},
         audience="operator",
         declinable=True,
+        title="Pay: eur 500",
     )
     assert outcome.asks == (expected,)
     text = "run run_1 waiting (approval): approval a1 'pay': Let the agent call pay?"

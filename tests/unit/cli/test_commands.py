@@ -101,7 +101,7 @@ def test_a_second_approve_is_refused(
     run = start_run(midrun_at_server, "sender", "Send it")
     asks = midrun("asks").out
     assert f"{run}-a1  " in asks
-    assert 'send? {"to":"ada"}' in asks
+    assert "send? (to: “ada”)" in asks
     refused = midrun("answer", run, "yes")
     assert (refused.code, "use approve or decline" in refused.err) == (1, True), refused.err
     assert midrun("approve", run, "--args", '{"to": "bob"}').code == 0
@@ -128,7 +128,7 @@ def test_resume_needs_a_higher_cap_if_a_cap_is_reached(
     refused = midrun("resume", run)
     assert (refused.code, "cap_reached" in refused.err) == (1, True)
     assert "such as steps=20" in midrun("resume", run, "--cap", "steps").err
-    assert "Raise cap, resume: Adds 10 steps" in midrun("show", run).out
+    assert "Raise cap, resume: Adds 10 turns" in midrun("show", run).out
     assert "(resume --cap steps=11)" in midrun("show", run).out
     resumed = midrun("resume", run, "--cap", "steps=5")
     assert resumed.code == 0
@@ -402,7 +402,7 @@ def test_drop_frame_drops_a_held_topic(
     assert (nothing.code, "no_such_frame" in nothing.err) == (1, True)
     assert midrun("say", run, "How far?").code == 0
     wait_for_view(midrun, run, in_flight="search")
-    assert "held     f1  Ask me" in midrun("show", run).out
+    assert "aside    f1  Ask me" in midrun("show", run).out
     assert "drop-frame" in midrun("show", run).out
     wrong = midrun("resume-frame", run, "f9")
     assert (wrong.code, "no_such_frame" in wrong.err) == (1, True)

@@ -370,15 +370,23 @@ def test_the_file_of_the_tutorial_can_be_imported_as_an_app(
 
 
 FOREIGN_APP = """
+from agents import Agent as OpenAIAgent
+from google.adk.agents import Agent as AdkAgent
 from langchain.agents import create_agent
 from langchain_core.language_models import FakeListChatModel
 from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
+from strands import Agent as StrandsAgent
+from strands.models.anthropic import AnthropicModel
 
+model = AnthropicModel(client_args={"api_key": "none"}, model_id="x", max_tokens=9)
+porter = StrandsAgent(model)
+root_agent = AdkAgent(name="guide", model="gemini-3.5-flash")
 named = Agent(TestModel(), name="billing")
 alias = named
 support = Agent(TestModel())
 clerk = create_agent(FakeListChatModel(responses=["Done."]), [])
+tutor = OpenAIAgent(name="tutor")
 """
 
 
@@ -390,7 +398,14 @@ def test_agents_of_other_frameworks_in_a_module_are_hosted(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "foreign_app.py").write_text(FOREIGN_APP)
     found = {agent.name: agent.framework for agent in load_agents("foreign_app.py")}
-    assert found == {"billing": "pydantic-ai", "support": "pydantic-ai", "clerk": "langchain"}
+    assert found == {
+        "billing": "pydantic-ai",
+        "support": "pydantic-ai",
+        "clerk": "langchain",
+        "tutor": "openai-agents",
+        "porter": "strands",
+        "guide": "adk",
+    }
     (one,) = load_agents("foreign_app.py:support")
     assert one.name == "support"
 

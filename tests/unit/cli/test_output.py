@@ -3,9 +3,12 @@
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
 from itertools import product
 from pathlib import Path
@@ -16,12 +19,17 @@ import pytest
 from msgspec.structs import replace
 
 from midrun import Agent, Midrun, tool
+from midrun.cli.command_runner import INTERRUPTED_EXIT_CODE
 from midrun.cli.follow import SENTENCE_INDENT_COLUMNS, PlainFeed
+from midrun.cli.inspect_commands import CLEAR_SCREEN
 from midrun.cli.output import (
     CommandOutput,
     format_count,
     format_duration,
     format_row,
+    format_row_header,
+    format_view,
+    shorten_ids,
     text_width,
     truncate,
 )
@@ -98,15 +106,41 @@ def test_a_wide_terminal_shows_age_question_and_parent(waiting: RunView) -> None
     assert "ago" not in narrow
     assert "! Let the agent call send_mail_to_all_clients?" in wide
     assert "0 s ago" in wide
+    assert "–" in wide  # noqa: RUF001 - the cost of this model is unknown, not $0.00
     child = replace(asking_view, asks=(), parent=waiting.run_id)
     assert format_at(child, 80).endswith("Sort the mail  (child)")
     assert format_at(child, 150).endswith(f"Sort the mail  part of {waiting.run_id}")
+
+
+def test_a_list_has_a_header_above_its_columns(waiting: RunView) -> None:
+    view = replace(waiting, task="Sort the mail", asks=())
+    for columns in COLUMNS:
+        row = format_at(view, columns)
+        header = plain_text(format_row_header(columns, len(view.run_id)))
+        assert header.index("status") == row.index("waiting")
+        assert header.index("task") == row.index("Sort the mail")
+
+
+def test_short_ids_are_as_long_as_needed_to_differ() -> None:
+    assert shorten_ids(["run_abcdef12", "run_99"]) == {
+        "run_abcdef12": "abcdef",
+        "run_99": "99",
+    }
+    longer = shorten_ids(["run_abcdef12", "run_abcdef13", "nightly-1"])
+    assert list(longer.values()) == ["abcdef12", "abcdef13", "nightly-1"]
 
 
 def test_a_row_shows_the_asks_or_the_failure_of_a_run(waiting: RunView) -> None:
     many = replace(waiting, asks=waiting.asks * 2)
     assert "  ! 2 to decide" in format_at(many, 80)
     assert "  ! failed" in format_at(replace(waiting, phase=Phase.FAILED, asks=()), 80)
+
+
+def test_a_view_has_all_arguments_of_an_open_approval(waiting: RunView) -> None:
+    args = {"subject": "many words " * 100, "to": "ada"}
+    view = replace(waiting, asks=(replace(waiting.asks[0], args=args),))
+    shown = "\n".join(map(plain_text, format_view(view, view.changed_at)))
+    assert f"(subject: “{args['subject'].strip()}”, to: “ada”)" in shown
 
 
 def test_a_row_for_a_file_is_not_truncated(waiting: RunView) -> None:
@@ -154,27 +188,73 @@ async def test_ls_does_not_wrap_in_a_real_terminal(tmp_path: Path, columns: int)
         for run in runs:
             await run.until("waiting")
     rows = _run_in_terminal(columns, "ls", "--store", store)
+    header, *rows = rows
+    assert header.split()[:2] == ["run", "status"]
     assert [text_width(row) <= columns for row in rows] == [True] * len(runs)
-    assert {row.split()[0] for row in rows} == {run.id for run in runs}
+    shown = shorten_ids([run.id for run in runs])
+    assert {row.split()[0] for row in rows} == set(shown.values())
+    (found,) = _run_in_terminal(150, "show", shown[runs[0].id], "--store", store)[:1]
+    assert found.startswith(runs[0].id)
+
+
+async def test_ls_is_repeated_on_one_screen_until_it_is_interrupted(tmp_path: Path) -> None:
+    """A list that is taller than the screen is cut, so that nothing scrolls."""
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    async with Midrun(store, agents=[AGENT], engine=None) as midrun:
+        for _ in range(5):
+            await midrun.start(AGENT, "Sort")
+    with _open_in_terminal(4, 80, "ls", "--watch", "--store", store) as (command, controller):
+        shown = ""
+        while shown.count(CLEAR_SCREEN) < 3:  # the third begins: two are complete
+            part = _read_part(controller)
+            assert part, f"the command has ended: {shown}"
+            shown += part.decode()
+        command.send_signal(signal.SIGINT)
+        while _read_part(controller):
+            continue
+        assert command.wait() == INTERRUPTED_EXIT_CODE
+    _, *screens = _strip_colours(shown).split(CLEAR_SCREEN)
+    for screen in screens[:2]:
+        header, row, more = screen.splitlines()
+        assert header.split()[:3] == ["run", "status", "started"]
+        assert row.endswith("Sort")
+        assert more.startswith("… 4 more")
 
 
 def _run_in_terminal(columns: int, *arguments: str) -> list[str]:
     """Run a command in a terminal of that width, and return the lines that it shows."""
+    with _open_in_terminal(24, columns, *arguments) as (command, controller):
+        shown = b""
+        while part := _read_part(controller):
+            shown += part
+        assert command.wait() == 0
+    return _strip_colours(shown.decode()).splitlines()
+
+
+@contextmanager
+def _open_in_terminal(
+    rows: int, columns: int, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a command in a terminal of that size; yield it and the terminal's other end."""
     controller, terminal_end = pty.openpty()
-    termios.tcsetwinsize(terminal_end, (24, columns))
-    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    termios.tcsetwinsize(terminal_end, (rows, columns))
+    hidden = {"COLUMNS", "LINES"}
+    env = {name: value for name, value in os.environ.items() if name not in hidden}
     with subprocess.Popen(  # noqa: S603 - our own command
         [sys.executable, "-m", "midrun", *arguments],
         stdout=terminal_end,
         env=env | {"TERM": "xterm"},
     ) as command:
         os.close(terminal_end)
-        shown = b""
-        while part := _read_part(controller):
-            shown += part
-        os.close(controller)
-        assert command.wait() == 0
-    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()
+        try:
+            yield command, controller
+        finally:
+            command.kill()  # if the test failed; otherwise it has ended
+            os.close(controller)
+
+
+def _strip_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def _read_part(terminal: int) -> bytes:

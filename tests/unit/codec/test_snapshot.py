@@ -4,13 +4,16 @@ import zlib
 from hashlib import sha256
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from midrun.codec.snapshot import (
     DIGEST_BYTES,
+    STATE_LAYOUT,
+    STATE_MEANING_VERSION,
     STEP_BYTES,
     STEP_ITEMS,
-    compute_layout,
+    StoredState,
     decode_snapshot,
     encode_in_steps,
     encode_snapshot,
@@ -83,11 +86,33 @@ def test_a_fold_from_a_snapshot_equals_a_fold_from_the_start() -> None:
                 assert fold(RUN, run.records[seq:], snapshot) == run.state
 
 
+def test_the_layout_of_a_snapshot_is_the_fingerprint_of_its_schema() -> None:
+    """A snapshot of a state with other fields would be decoded as if nothing had changed."""
+    schema = msgspec.json.schema(StoredState, schema_hook=lambda _: {"type": "array"})
+    shape = msgspec.json.encode(
+        [STATE_MEANING_VERSION, _drop_descriptions(schema)], order="sorted"
+    )
+    assert sha256(shape).hexdigest()[:16] == STATE_LAYOUT
+
+
+def _drop_descriptions(schema: object) -> object:
+    """Drop the docstrings, which differ between versions of Python."""
+    if isinstance(schema, dict):
+        return {
+            key: _drop_descriptions(value)
+            for key, value in schema.items()
+            if key != "description" or isinstance(value, dict)
+        }
+    if isinstance(schema, list):
+        return [_drop_descriptions(value) for value in schema]
+    return schema
+
+
 def test_a_damaged_snapshot_and_one_of_another_layout_are_ignored() -> None:
     """The snapshot is a cache: the journal is read instead."""
     data = encode_snapshot(leased_run.state)
     other_layout = zlib.compress(
-        zlib.decompress(data[DIGEST_BYTES:]).replace(compute_layout().encode(), b"0" * 16)
+        zlib.decompress(data[DIGEST_BYTES:]).replace(STATE_LAYOUT.encode(), b"0" * 16)
     )
     assert decode_snapshot(sha256(other_layout).digest() + other_layout) is None
     assert decode_snapshot(sha256(b"{}").digest() + b"{}") is None

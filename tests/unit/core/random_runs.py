@@ -12,14 +12,6 @@ from msgspec.structs import replace
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.controls import Control
-from midrun.core.effects import (
-    AbortCall,
-    CheckCall,
-    ControlChild,
-    DriverEffect,
-    EvaluateStopCondition,
-    RunHost,
-)
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -35,6 +27,12 @@ from midrun.core.entries import (
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.run_head import build_head
 from midrun.core.scheduler import (
+    AbortCall,
+    CheckCall,
+    ControlChild,
+    DriverEffect,
+    EvaluateStopCondition,
+    RunHost,
     advance,
     find_retry_time,
     find_wake_time,
@@ -95,6 +93,7 @@ USES = (
     RequestedCall(tool="look", args={"at": 1}, traits=Traits(effect=Effect.READ)),
     RequestedCall(tool="put", args={}, traits=Traits(effect=Effect.IDEMPOTENT, undo=True)),
     RequestedCall(tool="mail", args={}),
+    RequestedCall(tool="solo", args={}, traits=Traits(sequential=True, retries=0)),
     RequestedCall(tool="draft", args={}, traits=Traits(undo=True)),
     RequestedCall(tool="charge", args={}, traits=Traits(undo=True, undo_unknown=False)),
     RequestedCall(tool="lock", args={}, traits=Traits(release=True)),
@@ -158,6 +157,8 @@ def make_run_started(choose: Choose) -> RunStarted:
         undo_attempts=choose((1, 2)),
         model_attempts=choose((1, 2)),
         window=choose((0, 5)),
+        output_retries=choose((0, 2)),
+        max_parallel=choose((0, 0, 1, 2)),
     )
 
 
@@ -234,10 +235,18 @@ def make_call_end(choose: Choose, state: State, call: Call) -> v.CloseCall:
     reply = None
     if call.call_kind == "model":
         uses = tuple(choose(USES) for _ in range(choose((0, 1, 1, 2, 3))))
-        reply = Reply(text=choose(TEXTS), uses=uses, prompt_tokens=choose((0, 9)))
+        reply = Reply(
+            text=choose(TEXTS),
+            uses=uses,
+            prompt_tokens=choose((0, 9)),
+            invalid_output=choose(("", "", "", "no such field")),
+        )
     spent = choose((None, choose_spend(choose)))
     done = CallDone(call=call.id, result=1, reply=reply, spent=spent)
-    failed = CallFailed(call=call.id, error="no", transient=choose(BOOLEANS), spent=spent)
+    code = "" if call.call_kind == "model" else choose(("", "model_retry"))
+    failed = CallFailed(
+        call=call.id, error="no", code=code, transient=choose(BOOLEANS), spent=spent
+    )
     aborted = CallAborted(call=call.id, text=choose(TEXTS), spent=spent)
     unknown = CallUnknown(call=call.id, why="not_responding")
     outcomes: tuple[Outcome, ...] = (done, done, done, done, failed, aborted, unknown)

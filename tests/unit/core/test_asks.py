@@ -8,9 +8,6 @@ import pytest
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.decide.asks import may_decide
-from midrun.core.effects import (
-    CheckCall,
-)
 from midrun.core.entries import (
     CallAborted,
     CallFailed,
@@ -21,6 +18,9 @@ from midrun.core.entries import (
 )
 from midrun.core.history import make_fork_entry
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, Micros
+from midrun.core.scheduler import (
+    CheckCall,
+)
 from midrun.core.state import CallStage
 from midrun.core.transitions import Accepted, Refused
 from midrun.core.values import Actor, Effect, Json, Phase, RequestedCall, Role, Traits

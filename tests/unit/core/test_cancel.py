@@ -4,10 +4,6 @@ import pytest
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import (
-    AbortCall,
-    ControlChild,
-)
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -21,7 +17,11 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId
 from midrun.core.run_head import build_head
-from midrun.core.scheduler import list_effects
+from midrun.core.scheduler import (
+    AbortCall,
+    ControlChild,
+    list_effects,
+)
 from midrun.core.values import Actor, Effect, Origin, Phase, RequestedCall, Traits, UndoSet
 from midrun.testing.scenario import LEASED_RUN, given
 from midrun.text.report import build_report

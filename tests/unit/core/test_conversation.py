@@ -8,9 +8,6 @@ from msgspec.structs import replace
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core import journaled_text
-from midrun.core.effects import (
-    AbortCall,
-)
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -21,6 +18,9 @@ from midrun.core.entries import (
     RunStarted,
 )
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, FrameId, Micros
+from midrun.core.scheduler import (
+    AbortCall,
+)
 from midrun.core.transcript import (
     CHARS_PER_TOKEN,
     FRAME_MAX_TOKENS,
@@ -98,7 +98,7 @@ def test_a_side_question_holds_the_task_and_returns_to_the_same_step() -> None:
     assert pushed.next == "part 4"
     assert run.state.messages[-1].text == SIDE_QUESTION.text
     run = run.replies(text="It was Lamport 1978.").advances().then(phase=Phase.RUNNING)
-    assert run.state.reply_prefix == "Back to *Sort the mail* — step 4 of 7"
+    assert run.state.reply_prefix == "Back to *Sort the mail* — plan 4/7"
     run.then(starts=(C2,))
 
 
@@ -124,21 +124,21 @@ def test_a_failed_plan_item_counts_as_passed() -> None:
     """The position, the frame and the reply prefix name the item in progress."""
     marks: tuple[PlanItemState, ...] = ("done", "dropped", "failed", "running", "queued")
     items = tuple(PlanItem(text=f"part {n}", state=mark) for n, mark in enumerate(marks, 1))
-    assert journaled_text.format_position(items, steps=9) == "step 3 of 4"
+    assert journaled_text.format_position(items, steps=9) == "plan 3/4"
     run = leased_run.after(v.SetPlan(epoch=E1, items=items)).when(SIDE_QUESTION).advances()
-    assert journaled_text.format_frame_position(run.state.frames[-1]) == "step 3 of 4"
+    assert journaled_text.format_frame_position(run.state.frames[-1]) == "plan 3/4"
     run = run.replies(text="It was Lamport 1978.").advances()
-    assert run.state.reply_prefix == "Back to *Sort the mail* — step 3 of 4"
+    assert run.state.reply_prefix == "Back to *Sort the mail* — plan 3/4"
 
 
 @pytest.mark.parametrize(
     ("marks", "position"),
     [
-        (("failed",), "step 1 of 1"),
-        (("done", "failed"), "step 2 of 2"),
-        (("queued", "running"), "step 2 of 2"),
-        (("dropped",), "step 9"),
-        ((), "step 9"),
+        (("failed",), "plan 1/1"),
+        (("done", "failed"), "plan 2/2"),
+        (("queued", "running"), "plan 2/2"),
+        (("dropped",), "turn 9"),
+        ((), "turn 9"),
     ],
 )
 def test_the_position_is_that_of_the_plan_item_in_progress(

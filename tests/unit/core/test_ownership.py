@@ -5,9 +5,6 @@ from msgspec.structs import replace
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import (
-    AbortCall,
-)
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -26,7 +23,10 @@ from midrun.core.ids import (
     make_child_id,
     make_undo_key,
 )
-from midrun.core.scheduler import find_retry_time
+from midrun.core.scheduler import (
+    AbortCall,
+    find_retry_time,
+)
 from midrun.core.state import CallStage
 from midrun.core.transitions import NoChange
 from midrun.core.values import Actor, Effect, Phase, Reply, RequestedCall, Traits

@@ -2,9 +2,6 @@
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import (
-    AbortCall,
-)
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -16,7 +13,11 @@ from midrun.core.entries import (
     RunWoken,
 )
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros
-from midrun.core.scheduler import find_wake_time, list_effects
+from midrun.core.scheduler import (
+    AbortCall,
+    find_wake_time,
+    list_effects,
+)
 from midrun.core.state import CallStage
 from midrun.core.values import Actor, Effect, Phase, PlanItem, Reply, RequestedCall, Traits
 from midrun.testing.scenario import LEASED_RUN, given

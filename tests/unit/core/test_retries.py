@@ -6,7 +6,6 @@ import pytest
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import CheckCall, RunHost
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -23,13 +22,17 @@ from midrun.core.entries import (
 from midrun.core.ids import CallId, Epoch
 from midrun.core.retries import (
     CHECK_DENIALS_MAX,
+    INVALID_OUTPUT_CODE,
+    RETRIES_EXHAUSTED_CODE,
     TOOL_NOT_IMPORTABLE_CODE,
     WORKER_DEATHS_MAX,
     WORKERS_DIED_CODE,
+    choose_model,
 )
+from midrun.core.scheduler import CheckCall, RunHost
 from midrun.core.state import CallStage
 from midrun.core.stops import MaxToolCalls, find_met_stop
-from midrun.core.values import Actor, Effect, Phase, RequestedCall, Traits
+from midrun.core.values import Actor, Effect, Phase, Reply, RequestedCall, Traits
 from midrun.testing.scenario import Scenario, given
 from tests.unit.core.scenario_steps import end_call, get_call, get_stage, is_sound, leased_run
 
@@ -360,3 +363,178 @@ def test_a_tool_that_cannot_be_imported_does_not_fail_a_run_that_was_taken_over(
     """The person who took over reads the error."""
     taken_over = leased_run.replies(MAIL).starts("c2").when(c.TakeOver(by=ANN))
     assert fail_import(taken_over).state.error is None
+
+
+# ── outputs that are not valid ───────────────────────────────────────────────
+
+
+typed_run = given(RunStarted(agent="clerk", task="t", output_retries=1)).after(v.TakeLease())
+REFUSED_OUTPUT = RequestedCall(tool="output", args={}, refused="total: is required")
+
+
+def test_a_text_that_is_no_valid_output_is_returned_with_the_problem() -> None:
+    """The agent reads the problem after its text, and its next step is the next attempt."""
+    run = typed_run.replies(text="Ten.", invalid_output="call the tool").then(starts=(C2,))
+    assert run.state.answer is None
+    last = run.state.messages[-1]
+    assert (last.role, last.kind, last.text) == ("runtime", "output", "call the tool")
+    run = run.replies(text="10", value=10).advances().then(phase=Phase.COMPLETED)
+    assert (run.state.value, run.state.invalid_outputs) == (10, 0)
+    assert is_sound(run)
+
+
+def test_a_call_of_the_output_tool_that_is_not_valid_has_the_problem_as_its_result() -> None:
+    run = typed_run.replies(REFUSED_OUTPUT, invalid_output="total: is required")
+    assert get_call(run).error == "total: is required"
+    assert run.state.messages[-1].role == "assistant"
+    run.then(phase=Phase.RUNNING, starts=(C3,))
+
+
+def test_the_run_fails_after_its_last_invalid_output_and_a_resume_allows_as_many_again() -> (
+    None
+):
+    run = typed_run
+    for _ in range(2):
+        run = run.replies(text="Ten.", invalid_output="no")
+    run = run.advances().then(phase=Phase.FAILED)
+    error = get_error(run)
+    assert (error.code, error.error) == (
+        INVALID_OUTPUT_CODE,
+        "no valid output in 2 attempts: no",
+    )
+    assert is_sound(run)
+    run = run.when(c.Resume(by=ANN)).after(v.TakeLease())
+    run = run.replies(text="Ten.", invalid_output="no").then(phase=Phase.RUNNING)
+    run.replies(text="Ten.", invalid_output="no").advances().then(phase=Phase.FAILED)
+
+
+def test_an_instruction_allows_the_attempts_at_an_output_again() -> None:
+    run = typed_run.replies(text="Ten.", invalid_output="no")
+    run = run.when(c.Redirect(text="In euro.", by=ANN)).advances()
+    assert run.state.invalid_outputs == 0
+
+
+def test_the_answer_to_a_message_need_not_be_a_valid_output() -> None:
+    """Only the answer to the task has the declared form."""
+    run = typed_run.starts("c1").when(c.Say(text="How far?", by=ANN, urgency="now"))
+    run = end_call(run, CallAborted(call=CallId("c1"))).advances()
+    assert run.state.frames
+    run = run.replies(text="Half.", invalid_output="call the tool").advances()
+    assert not run.state.frames
+    assert run.state.invalid_outputs == 0
+    done = [e for e in run.entries if isinstance(e, CallDone)][-1]
+    assert done.reply is not None
+    assert done.reply.invalid_output == ""
+    run.then(phase=Phase.RUNNING)
+
+
+def test_a_message_after_the_answer_keeps_the_value_of_the_answer() -> None:
+    run = typed_run.starts("c1").when(c.Say(text="Thanks, and why?", by=ANN))
+    reply = Reply(text="10", value=10)
+    run = end_call(run, CallDone(call=CallId("c1"), reply=reply)).advances()
+    run = run.replies(text="Because.", invalid_output="call the tool").advances()
+    run.then(phase=Phase.COMPLETED)
+    assert (run.state.output, run.state.value) == ("10", 10)
+
+
+# ── tools that ask for another try, and calls at the same time ───────────────
+
+
+ASKED_AGAIN = "model_retry"
+VAGUE = RequestedCall(tool="vague", args={}, traits=Traits(effect=Effect.READ, retries=1))
+
+
+def ask_again(run: Scenario, *calls: str) -> Scenario:
+    """End these calls with a request that the model tries again."""
+    for call in calls:
+        outcome = CallFailed(call=CallId(call), error="which year?", code=ASKED_AGAIN)
+        run = end_call(run, outcome)
+    return run
+
+
+def test_a_tool_may_ask_for_another_try_in_as_many_steps_as_it_declares() -> None:
+    run = ask_again(leased_run.replies(VAGUE).starts("c2"), "c2").then(phase=Phase.RUNNING)
+    run = ask_again(run.replies(VAGUE).starts("c4"), "c4").advances().then(phase=Phase.FAILED)
+    assert get_error(run).code == RETRIES_EXHAUSTED_CODE
+    assert get_error(run).error == "vague asked for another try in 2 steps: which year?"
+    assert is_sound(run)
+    run = run.when(c.Resume(by=ANN)).after(v.TakeLease())
+    ask_again(run.replies(VAGUE).starts("c6"), "c6").advances().then(phase=Phase.RUNNING)
+
+
+def test_a_result_of_the_tool_ends_the_count() -> None:
+    run = ask_again(leased_run.replies(VAGUE).starts("c2"), "c2")
+    run = end_call(run.replies(VAGUE).starts("c4"), CallDone(call=CallId("c4")))
+    assert run.state.tool_retries == {}
+
+
+def test_several_calls_of_one_step_count_once() -> None:
+    """The model has not read the problem between them."""
+    run = leased_run.replies(VAGUE, VAGUE, VAGUE).starts("c2", "c3", "c4")
+    run = ask_again(run, "c2", "c3", "c4").then(phase=Phase.RUNNING)
+    assert run.state.tool_retries["vague"][0] == 1
+
+
+SOLO = RequestedCall(tool="solo", args={}, traits=Traits(effect=Effect.READ, sequential=True))
+
+
+def start_run(max_parallel: int) -> Scenario:
+    """Return a run that a worker drives, with so many calls at a time."""
+    started = RunStarted(agent="clerk", task="t", max_parallel=max_parallel)
+    return given(started).after(v.TakeLease())
+
+
+def test_at_most_so_many_calls_run_at_a_time_in_the_order_of_the_reply() -> None:
+    run = start_run(2).replies(LOOK, LOOK, LOOK).then(starts=("c2", "c3"))
+    run = run.starts("c2", "c3").then(starts=())
+    run = end_call(run, CallDone(call=CallId("c3"))).then(starts=("c4",))
+    assert is_sound(run.starts("c4"))
+
+
+def test_one_call_at_a_time_also_with_a_cap() -> None:
+    run = given(RunStarted(agent="a", task="t", max_parallel=1, stop=MaxToolCalls(9)))
+    run = run.after(v.TakeLease()).replies(LOOK, LOOK).then(starts=("c2",)).starts("c2")
+    end_call(run, CallDone(call=CallId("c2"))).then(starts=("c3",))
+
+
+def test_a_sequential_call_runs_alone() -> None:
+    """Calls before it end first, and calls after it wait for its end."""
+    run = leased_run.replies(LOOK, SOLO, LOOK).then(starts=("c2",)).starts("c2")
+    run = end_call(run, CallDone(call=CallId("c2"))).then(starts=("c3",)).starts("c3")
+    end_call(run, CallDone(call=CallId("c3"))).then(starts=("c4",))
+
+
+def test_a_call_that_waits_for_a_person_does_not_hold_up_the_others() -> None:
+    gated = RequestedCall(tool="pay", args={}, traits=Traits(approve="block"))
+    run = start_run(1).replies(gated, LOOK).advances()
+    run.then(phase=Phase.RUNNING, starts=("c3",))
+
+
+def test_a_failure_passes_a_model_call_to_the_next_model_and_a_death_does_not() -> None:
+    """The model of an attempt follows the journaled failures, not the number of attempts."""
+    run = kill_workers(leased_run.starts("c1"), 1, "c1").starts("c1")
+    call = run.state.calls[0]
+    assert (call.attempt, choose_model(call.model_failures, 2)) == (2, 0)
+    failed = CallFailed(call=C1, error="busy", transient=True, lasting=True)
+    run = run.after(v.CloseCall(epoch=run.state.epoch, outcome=failed))
+    assert choose_model(run.state.calls[0].model_failures, 2) == 1
+
+
+@pytest.mark.parametrize(
+    ("failures", "count", "chosen"),
+    [
+        ((), 1, 0),
+        ((False, False), 1, 0),
+        ((True,), 1, None),
+        ((False, False), 2, 0),
+        ((False, True), 2, 0),
+        ((False, True, False), 2, 0),  # the second model failed for good
+        ((True, False, False), 3, 1),  # the first one did
+        ((True, True), 2, None),
+        ((False, True, True), 2, None),
+    ],
+)
+def test_a_model_that_failed_for_good_is_not_asked_again(
+    failures: tuple[bool, ...], count: int, chosen: int | None
+) -> None:
+    assert choose_model(failures, count) == chosen

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from midrun.core.controls import Cancel, Control, Halt, Lift, Pause, Say
 from midrun.core.driver_inputs import AskPerson, CloseCall, DriverInput, TakeLease
-from midrun.core.effects import AbortCall, EvaluateStopCondition
 from midrun.core.entries import (
     AskOpened,
     CallDone,
@@ -25,7 +24,7 @@ from midrun.core.entries import (
     RunPaused,
 )
 from midrun.core.ids import CallId, Epoch, Micros, Seq
-from midrun.core.scheduler import reserve_nothing
+from midrun.core.scheduler import AbortCall, EvaluateStopCondition, reserve_nothing
 from midrun.core.session import (
     AppendBatch,
     Appended,

@@ -5,10 +5,6 @@ from msgspec.structs import replace
 
 from midrun.core import controls as c
 from midrun.core import driver_inputs as v
-from midrun.core.effects import (
-    EvaluateStopCondition,
-    RunHost,
-)
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -16,7 +12,11 @@ from midrun.core.entries import (
     RunStarted,
 )
 from midrun.core.ids import MICROS_MAX, CallId, Epoch
-from midrun.core.scheduler import find_wake_time
+from midrun.core.scheduler import (
+    EvaluateStopCondition,
+    RunHost,
+    find_wake_time,
+)
 from midrun.core.state import CallStage
 from midrun.core.stops import (
     Custom,

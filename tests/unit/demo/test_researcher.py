@@ -34,7 +34,7 @@ async def test_a_whole_run_reads_asks_writes_checks_and_mails(tmp_path: Path) ->
         assert not demo.sent_mails
         await demo.run.approve(actor="ada")
         view = await demo.run.until("terminal")
-        assert (view.phase, view.position) == ("completed", "step 7 of 7")
+        assert (view.phase, view.position) == ("completed", "plan 7/7")
         assert {item.state for item in view.plan} == {"done"}
         assert "one was corrected" in view.output
         tools = {use.tool for turn in await demo.read_turns() for use in turn.uses}
@@ -92,7 +92,7 @@ async def test_a_redirect_to_summarise_and_stop_ends_the_run_with_a_summary(
         view = await demo.run.until("terminal")
         assert view.phase == "completed"
         assert view.plan[-1].text == "Sum up what I have, and stop"
-        assert view.position == "step 2 of 2"
+        assert view.position == "plan 2/2"
         tools = [use.tool for turn in await demo.read_turns() for use in turn.uses]
         *_, changed, summary, last = await demo.read_replies()
     assert applied.minus == "Read what matters"
@@ -153,7 +153,7 @@ async def test_a_side_question_is_answered_and_the_topic_is_resumed(
         replies = await demo.read_replies()
         await demo.run.cancel(actor="ada")
         await demo.run.until("cancelled")
-    assert back.text.startswith(f"Back to *{TEXTS.task}* — step 2 of 7")
+    assert back.text.startswith(f"Back to *{TEXTS.task}* — plan 2/7")
     (answer,) = (n for n, text in enumerate(replies) if "That is from “What a street" in text)
     assert "1,150 crowns" in replies[answer]
     assert replies[answer - 1] == "Let me look."
@@ -226,6 +226,37 @@ async def test_a_redirect_while_the_mail_waits_for_approval_changes_the_next_pro
         view = await demo.run.until("completed")
     assert "was not mailed" in view.output
     assert not demo.sent_mails
+
+
+async def test_an_approver_sees_the_whole_mail_and_what_the_call_does(tmp_path: Path) -> None:
+    async with start_demo(tmp_path) as demo:
+        await demo.wait_for_ask("ask_human")
+        await demo.run.redirect("Start writing, skip the fact check", actor="ada")
+        await demo.wait_for_ask("send_mail")
+        (ask,) = (await demo.run.view()).asks
+        await demo.run.cancel(actor="ada")
+        await demo.run.until("cancelled")
+    subject = "Trees for Quay Street: a briefing"
+    assert ask.title == f"Mail “{subject}” to “clerk@larkhaven.example”"
+    assert isinstance(ask.args, dict)
+    headings = re.findall(r"^## (.+)$", str(ask.args["body"]), re.MULTILINE)
+    assert headings == TEXTS.headings
+
+
+async def test_a_redirect_to_write_is_obeyed_before_the_first_search(tmp_path: Path) -> None:
+    """Before, the agent said "No more searching", and searched."""
+    pace = HoldingPace("street.")
+    async with start_demo(tmp_path, pace=pace) as demo:
+        await pace.reached.wait()
+        await demo.run.redirect("Start writing", actor="ada", when="now")
+        await demo.wait_for_ask("send_mail")
+        turns = await demo.read_turns()
+        await demo.run.cancel(actor="ada")
+        await demo.run.until("cancelled")
+    tools = [use.tool for turn in turns for use in turn.uses]
+    assert not {"read_note", "search_library"} & set(tools)
+    assert "lock_briefing" in tools, "the other call of the line is made"
+    assert "write_section" in tools
 
 
 async def test_a_redirect_to_write_now_ends_reading_and_skips_the_fact_check(
@@ -350,7 +381,7 @@ async def test_a_fork_does_not_read_the_notes_of_the_first_run_again(tmp_path: P
     assert replies[len(first)].startswith("You did not say"), (
         "the question belonged to the first run"
     )
-    assert read == [*TEXTS.first_notes, *TEXTS.second_notes, "prices", "traders-letter"]
+    assert read == list(TEXTS.first_notes)
 
 
 async def test_a_fork_with_an_instruction_uses_the_notes_of_the_first_run(
@@ -376,9 +407,6 @@ async def test_a_task_of_the_user_is_looked_up_in_the_library(tmp_path: Path) ->
 # ── the plan and the draft ───────────────────────────────────────────────────
 
 
-MARKUP = re.compile(r"\*\w|\w\*|`|^#", re.MULTILINE)
-
-
 async def read_plan_marks(demo: DemoRun) -> list[str]:
     """Return the marks of the plan."""
     return [item.state for item in (await demo.run.view()).plan]
@@ -398,16 +426,14 @@ async def test_plan_and_section_count_are_right_after_a_redirect_with_two_reques
         await demo.run.answer("Shade, and soon", actor="ada")
         view = await demo.run.until("completed")
         records = await demo.mid.store.read(demo.run.id)
-        replies = await demo.read_replies()
     plans = [record.entry.items for record in records if isinstance(record.entry, PlanMade)]
     done = [count_plan_items(items)[0] for items in plans]
     assert done == sorted(done)
     assert [item.state for item in view.plan] == [*["done"] * 6, "dropped"]
-    assert view.position == "step 6 of 6"
+    assert view.position == "plan 6/6"
     headings = re.findall(r"^## (.+)$", demo.draft, re.MULTILINE)
     assert headings == ["Salt", *TEXTS.headings]
     assert "It has 7 sections" in view.output
-    assert not any(MARKUP.search(text) for text in replies), "the page does not render Markdown"
 
 
 async def test_a_topic_that_arrives_during_the_last_reply_is_in_the_new_last_reply(
@@ -480,7 +506,7 @@ async def test_a_redirect_to_stop_drops_the_open_plan_items(tmp_path: Path) -> N
         await demo.run.redirect("Summarise and stop", actor="ada")
         view = await demo.run.until("completed")
     assert [item.state for item in view.plan] == [*["done"] * 3, *["dropped"] * 4, "done"]
-    assert view.position == "step 4 of 4"
+    assert view.position == "plan 4/4"
 
 
 async def test_a_redirect_to_stop_before_the_first_note_drops_the_whole_plan(

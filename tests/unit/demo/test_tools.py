@@ -158,16 +158,16 @@ async def test_only_the_run_that_holds_the_lock_releases_it(tmp_path: Path) -> N
     assert left == ["briefing.lock"]
 
 
-async def test_a_mail_contains_the_draft_and_its_check_finds_it_by_key(tmp_path: Path) -> None:
+async def test_a_mail_has_its_body_and_its_check_finds_it_by_key(tmp_path: Path) -> None:
     """After a crash the check shows whether the mail was sent."""
     files = DemoFiles(tmp_path)
     assert await files._was_sent(make_call(), {}) is NOT_DONE
-    await files._write(make_call("0"), "Bäume", "Fünfzehn.")
-    sent = await files._send(make_call(), "ada@example.org", "Trees", "See below.")
+    text = "See below.\n\n## Bäume\n\nFünfzehn."
+    sent = await files._send(make_call(), "ada@example.org", "Trees", text)
     assert await files._was_sent(make_call(), {}) == sent
     (file,) = (tmp_path / "outbox").iterdir()
     mail = message_from_string(file.read_text())
     assert (mail["To"], mail["Subject"]) == ("ada@example.org", "Trees")
     body = mail.get_payload(decode=True)
     assert isinstance(body, bytes)
-    assert "See below.\n\n## Bäume\n\nFünfzehn." in body.decode()
+    assert text in body.decode()

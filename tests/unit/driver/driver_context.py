@@ -15,14 +15,14 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Tool, tool
-from midrun.core.batch import Batch
 from midrun.core.controls import Control
 from midrun.core.driver_inputs import CloseCall, CloseCleanup, DriverInput, TakeLease
-from midrun.core.effects import AbortCall, AbortReason, CheckCall
 from midrun.core.entries import Entry, LeaseTaken, RunStarted, UndoStarted
 from midrun.core.evolve import evolve, fold
 from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head, build_head
+from midrun.core.scheduler import AbortCall, AbortReason, CheckCall
+from midrun.core.session import Batch
 from midrun.core.state import State
 from midrun.core.values import RequestedCall as RequestedUse
 from midrun.core.values import Spend
@@ -168,7 +168,7 @@ class DriverParts:
             store=self.store,
             heartbeat=self.heartbeat,
             agents={},
-            get_model=_get_model,
+            get_models=_get_models,
             zygote=Zygote(),
             user_tasks=self.user_tasks,
             thread_limiter=anyio.CapacityLimiter(math.inf),
@@ -262,9 +262,9 @@ class DriverParts:
         return found[count - 1]
 
 
-def _get_model(agent: Agent) -> Model:
+def _get_models(agent: Agent) -> tuple[Model, ...]:
     assert not isinstance(agent.model, str)
-    return agent.model
+    return (agent.model,)
 
 
 class DispatcherTest:

@@ -21,7 +21,6 @@ from midrun.core.driver_inputs import (
     SetPlan,
     SettleCall,
 )
-from midrun.core.effects import AbortCall, AbortReason, EvaluateStopCondition
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -34,6 +33,7 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.ids import CallId, Epoch
+from midrun.core.scheduler import AbortCall, AbortReason, EvaluateStopCondition
 from midrun.core.values import Json
 from midrun.core.values import RequestedCall as RequestedUse
 from midrun.driver import dispatcher as dispatcher_module

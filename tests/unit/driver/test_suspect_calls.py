@@ -8,16 +8,14 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import NOT_DONE, Agent, Call, Midrun, Run, tool
-from midrun.core.batch import Batch
 from midrun.core.driver_inputs import CloseCall, TakeLease
-from midrun.core.effects import CheckCall
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted
 from midrun.core.evolve import apply_entries
 from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.run_head import build_head
-from midrun.core.scheduler import list_effects, reserve_nothing, start_all
-from midrun.core.session import Result, Session, Step
+from midrun.core.scheduler import CheckCall, list_effects, reserve_nothing, start_all
+from midrun.core.session import Batch, Result, Session, Step
 from midrun.core.state import State
 from midrun.core.values import Json, Reply
 from midrun.core.values import RequestedCall as Wanted

@@ -29,13 +29,15 @@ class FakeProvider:
 
 
 @asynccontextmanager
-async def open_provider(*replies: ScriptedReply) -> AsyncIterator[FakeProvider]:
-    """Open a provider that gives these replies."""
+async def open_provider(
+    *replies: ScriptedReply, tool: str = "charge"
+) -> AsyncIterator[FakeProvider]:
+    """Open a provider that gives these replies; `tool` is the model's name for the tool."""
     gates = [Gate(after=len(r.text) - 1) if r.is_held else None for r in replies]
     answers = [
         Answer(
             *([Text(*reply.text)] if reply.text else []),
-            *(Call("charge", f'{{"n": {n}}}') for n in reply.charges),
+            *(Call(tool, f'{{"n": {n}}}') for n in reply.charges),
             fault=gate,
         )
         for reply, gate in zip(replies, gates, strict=True)

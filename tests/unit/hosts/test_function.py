@@ -90,6 +90,7 @@ class Bench:
 
 class TestContract(HostSuite):
     agent_factory = "tests.unit.hosts.chat_function:make_function"
+    framework = "plain function"
 
     @pytest.fixture
     def store_url(self, store_path: Path) -> str:
@@ -304,6 +305,73 @@ async def test_branches_keep_their_positions_when_their_order_changes(
     assert isinstance(outcome, Completed)
     assert outcome.output == "['left1', 'left2', 'right1', 'right2'] yes"
     assert sorted(made) == ["left1", "left2", "right1", "right2"]
+
+
+async def test_other_branches_go_on_while_one_waits_for_a_person(opened: OpenMidrun) -> None:
+    bench = Bench()
+
+    @function(name="payer", tools={"pay": traits(approve=True)})
+    async def payer(run: FunctionRun, _: str) -> str:
+        async def pay() -> None:
+            await run.branch("pay").step("pay", bench.charge, amount=9)
+
+        async def count() -> None:
+            branch = run.branch("count")
+            for amount in (1, 2, 3):
+                await branch.step("charge", bench.charge, amount=amount)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(pay)
+            group.start_soon(count)
+        return "done"
+
+    midrun = await opened(payer)
+    run = await midrun.start("payer", "go")
+    view = await run.until("waiting")
+    assert bench.effects == ["charge 1", "charge 2", "charge 3"]
+    await run.approve(ask=view.asks[0].id)
+    assert isinstance(await run.result(), Completed)
+    assert bench.effects[3:] == ["charge 9"]
+
+
+async def test_words_reach_all_parallel_model_calls(opened: OpenMidrun) -> None:
+    """After the pause, the second call starts in a later turn; it reads the words, too."""
+    prompts: list[list[Json]] = []
+    both, left_again = anyio.Event(), anyio.Event()
+
+    async def ask(messages: Messages) -> AsyncIterator[object]:
+        prompts.append([m["content"] for m in messages])
+        yield "text"
+        if len(prompts) == 2:
+            both.set()
+        if len(prompts) <= 2:
+            await anyio.sleep_forever()
+        left_again.set()
+
+    @function(name="pair")
+    async def pair(run: FunctionRun, _: str) -> str:
+        async def talk(name: str) -> None:
+            if name == "right" and both.is_set():
+                await left_again.wait()
+            await run.branch(name).model(ask, [{"role": "user", "content": name}])
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(talk, "left")
+            group.start_soon(talk, "right")
+        return str(await run.model(ask, [{"role": "user", "content": "last"}]))
+
+    midrun = await opened(pair)
+    run = await midrun.start("pair", "go")
+    await both.wait()
+    await run.pause()
+    await run.until("paused")
+    await run.resume("In French")
+    assert isinstance(await run.result(), Completed)
+    assert [(p[0], p[-1]) for p in prompts[2:]] == [
+        ("left", "In French"),
+        ("right", "In French"),
+        ("last", "last"),  # the branches have read it, and have given it to the function
+    ]
 
 
 async def test_an_exception_of_the_function_fails_the_run_which_can_be_resumed(

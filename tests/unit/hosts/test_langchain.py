@@ -21,7 +21,6 @@ from langchain.tools import tool as langchain_tool
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langgraph.graph import StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
@@ -50,6 +49,8 @@ class Bill:
 
 class TestContract(HostSuite):
     agent_factory = "tests.unit.hosts.foreign_agents:make_langchain_agent"
+    framework = "LangChain agent"
+    package = "langchain"
 
     @pytest.fixture
     def store_url(self, store_path: Path) -> str:
@@ -246,12 +247,7 @@ async def test_an_interrupt_of_the_framework_is_refused_with_the_remedy() -> Non
     assert "traits(approve=True)" in outcome.error
 
 
-def test_another_graph_is_refused() -> None:
-    graph = StateGraph(CustomState).add_node("own", lambda state: state).set_entry_point("own")
-    with pytest.raises(Misconfigured, match="not made with"):
-        host(graph.compile(), name="a")
-    with pytest.raises(Misconfigured, match="only agents made with"):
-        host(graph, name="a")
+def test_an_agent_that_cannot_be_hosted_is_refused() -> None:
     with pytest.raises(Misconfigured, match="without a name"):
         host(create_agent(make_model(lambda _: "")))
     with pytest.raises(Misconfigured, match="must name tools"):

@@ -37,6 +37,8 @@ from tests.unit.hosts.suite_provider import open_provider
 
 class TestContract(HostSuite):
     agent_factory = "tests.unit.hosts.foreign_agents:make_pydantic_ai_agent"
+    framework = "Pydantic AI agent"
+    package = "pydantic-ai-slim"
 
     @pytest.fixture
     def store_url(self, store_path: Path) -> str:

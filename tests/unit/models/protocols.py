@@ -5,8 +5,10 @@ from typing import Final, overload
 
 from msgspec import Struct
 from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from midrun.core.state import State
@@ -113,6 +115,11 @@ def _anthropic(provider: Provider) -> PydanticModel:
     return AnthropicModel("claude-opus-4-6", provider=provider_client)
 
 
+def _gemini(provider: Provider) -> PydanticModel:
+    provider_client = GoogleProvider(base_url=provider.url, api_key="k")
+    return GoogleModel("gemini-3-flash-preview", provider=provider_client)
+
+
 CHAT: Final = WireProtocol(name="chat", make_model=_chat, has_signed_thinking=False)
 RESPONSES: Final = WireProtocol(
     name="responses", make_model=_responses, has_signed_thinking=True
@@ -120,4 +127,5 @@ RESPONSES: Final = WireProtocol(
 ANTHROPIC: Final = WireProtocol(
     name="anthropic", make_model=_anthropic, has_signed_thinking=True
 )
+GEMINI: Final = WireProtocol(name="gemini", make_model=_gemini, has_signed_thinking=True)
 ALL_PROTOCOLS: Final = (CHAT, RESPONSES, ANTHROPIC)

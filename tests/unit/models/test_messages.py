@@ -4,11 +4,17 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from pydantic_ai.messages import ModelRequest, ModelResponse
+from pydantic_ai.messages import (
+    ModelRequest,
+    ModelResponse,
+    NativeToolCallPart,
+    NativeToolReturnPart,
+    TextPart,
+)
 
 from midrun.core.ids import CallId
 from midrun.core.transcript import CallResult, Turn
-from midrun.models.messages import dump_response, load_response, make_messages
+from midrun.models.messages import dump_response, load_response, make_messages, make_reply
 from midrun.models.prompt_texts import WRITTEN_BY_PERSON_NOTE
 from midrun.models.provider import ProviderModel
 from tests.support.providers import Answer, Provider, Text
@@ -186,3 +192,13 @@ async def test_an_interrupted_reply_reaches_the_provider_in_the_assistants_role(
     assert (partial["role"], last["role"]) == ("assistant", "user")
     assert "Cats are" in str(partial["content"])
     assert "interrupted" in str(last["content"])
+
+
+def test_a_tool_that_the_provider_executed_is_named_in_the_reply() -> None:
+    """It is no call of the run: nothing gated it, and nothing can undo it."""
+    call = NativeToolCallPart("web_search", {"query": "cats"}, tool_call_id="w1")
+    found = NativeToolReturnPart("web_search", "two cats", tool_call_id="w1")
+    response = ModelResponse(parts=[call, found, TextPart("Two.")], finish_reason="stop")
+    reply = make_reply("m", response)
+    assert (reply.ungated, reply.uses, reply.text) == (("web_search",), (), "Two.")
+    assert load_response(reply.opaque) is not None  # the query and the result are stored

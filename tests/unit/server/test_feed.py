@@ -71,7 +71,7 @@ async def test_an_event_has_the_same_text_from_whichever_seq_it_is_read(
     await run.until("terminal")
     client = await server.client()
     sentences = [event.sentence async for event in run.events()]
-    assert sentences[4] == "the agent called draft (name: 0)"
+    assert sentences[4] == "the agent called draft (name: “0”)"
     for after in reversed(range(len(sentences))):
         page = await client.get(f"/v1/runs/{run.id}/events?after={after}&limit=1")
         (item,) = page.json()["items"]

@@ -28,6 +28,7 @@ from midrun.errors import (
 )
 from midrun.ports.store import Durability, RunQuery, Snapshot
 from midrun.stores.sqlite import connection, queries
+from midrun.stores.sqlite.connection import PAGE_BYTES
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.store_suite.fixtures import (
     RUN,
@@ -38,8 +39,6 @@ from midrun.testing.store_suite.fixtures import (
     take_lease,
 )
 from tests.unit.stores.child import append_until_full
-
-PAGE_BYTES = 4096
 
 
 async def create_small_store(path: Path) -> dict[RunId, list[bytes]]:
@@ -402,7 +401,7 @@ async def test_a_half_written_page_is_harmless_or_noticed(tmp_path: Path) -> Non
         await read_everything(tmp_path / "short.db", lines)
 
 
-@pytest.mark.parametrize("keep", [0, 1, 50, 100, 4096, 4097, 20_000])
+@pytest.mark.parametrize("keep", [0, 1, 50, 100, PAGE_BYTES, PAGE_BYTES + 1, 20_000])
 async def test_a_truncated_file_is_noticed(tmp_path: Path, keep: int) -> None:
     """A file of 0 bytes is a new store, which does not have the runs."""
     path = tmp_path / "runs.db"

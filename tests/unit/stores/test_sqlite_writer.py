@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread, get_ident
 from types import ModuleType
-from typing import Final
 
 import anyio
 import apsw
@@ -18,7 +17,7 @@ from midrun.core.ids import Seq
 from midrun.errors import RunNotFound, StoreClosed, StoreError, StoreUnreachable
 from midrun.stores import validation
 from midrun.stores.group_commit import GROUP_MAX_REQUESTS
-from midrun.stores.sqlite.connection import WAL_MAX_BYTES, open_file
+from midrun.stores.sqlite.connection import PAGE_BYTES, WAL_MAX_BYTES, open_file
 from midrun.stores.sqlite.row_cache import RowCache
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.stores.sqlite.writer import (
@@ -29,9 +28,6 @@ from midrun.stores.sqlite.writer import (
 )
 from midrun.stores.watchers import Watchers
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
-
-PAGE_BYTES: Final = 4096
-"""The default of SQLite."""
 
 
 class Stopwatch:

@@ -1,11 +1,14 @@
 """Texts of entries that depend on the state; the stored journals have the others."""
 
+import pytest
+
 from midrun.core import entries as e
 from midrun.core.evolve import evolve
 from midrun.core.ids import CallId, Seq
-from midrun.core.values import RequestedCall
+from midrun.core.values import Json, RequestedCall
 from midrun.testing.scenario import LEASED_RUN, START_TIME, given
 from midrun.text.entries import describe_entry
+from midrun.text.phrases import format_arguments
 
 
 def test_calls_of_plan_and_ask_human_are_a_detail() -> None:
@@ -53,3 +56,26 @@ def test_a_returned_text_is_not_cut() -> None:
     text = describe_entry(closed, before, before)
     assert (text.who, text.tone, text.sentence.count("word")) == ("the run", "bad", 200)
     assert text.short.endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ({"to": "ada, cc: bob"}, "to: “ada, cc: bob”"),
+        ({"to": "ada”, cc: “bob"}, r"to: “ada\”, cc: \“bob”"),
+        ({"to": 'ada", cc: "bob'}, r"to: “ada\", cc: \"bob”"),
+        ({"to": "ada\\”, cc: “bob"}, r"to: “ada\\\”, cc: \“bob”"),
+        ({"path": "C:\\temp\\"}, r"path: “C:\temp\\”"),
+        ({"to": ["ada”, cc: “bob"]}, r'to: ["ada\”, cc: \“bob"]'),
+        ({"to: ada, cc": "bob"}, "“to: ada, cc”: “bob”"),
+        (
+            {"n": 2, "text": "2", "left": "", "sure": True},
+            "n: 2, text: “2”, left: nothing, sure: true",
+        ),
+        ("ada, cc: bob", "“ada, cc: bob”"),
+    ],
+)
+def test_a_text_among_arguments_cannot_look_like_another_argument(
+    args: Json, text: str
+) -> None:
+    assert format_arguments(args) == f" ({text})"

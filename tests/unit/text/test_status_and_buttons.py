@@ -125,9 +125,9 @@ def test_the_cancel_button_names_calls_to_undo_to_release_and_to_keep() -> None:
     run = leased_run.replies(DRAFT, MAIL, LOCK, SEARCH).starts("c2", "c3", "c4", "c5")
     run = run.after(report_done("c2"), report_done("c3"), report_done("c4"), report_done("c5"))
     cancel = get_buttons(run.state)[2]
-    assert cancel.undo == ('draft {"title":"Memo"}',)
-    assert cancel.irreversible == ('mail {"to":"bo"}',)
-    assert cancel.release == ("lock",)
+    assert cancel.undo == ("Draft: title “Memo”",)
+    assert cancel.irreversible == ("Mail: to “bo”",)
+    assert cancel.release == ("Lock",)
     text = "Stops now, can undo 1 call, releases lock, 1 call can't be undone."
     assert cancel.consequence == f"{text} Partial work is saved."
 
@@ -141,7 +141,7 @@ def test_a_child_run_is_not_counted_among_the_calls_that_can_be_undone() -> None
     )
     cancel = get_buttons(run.state)[2]
     assert cancel.consequence.startswith("Stops now, can undo 1 call, and the work of aide.")
-    assert cancel.undo == ('draft {"title":"Memo"}', "the work of aide")
+    assert cancel.undo == ("Draft: title “Memo”", "the work of aide")
     assert cancel.undo_count == 1
 
 
@@ -171,7 +171,7 @@ def test_an_unknown_call_is_listed_as_unsure() -> None:
     run = leased_run.replies(MAIL).starts("c2")
     run = run.after(CallUnknown(call=C2))
     cancel = get_buttons(run.state)[2]
-    assert (cancel.irreversible, cancel.unsure) == ((), ('mail {"to":"bo"}',))
+    assert (cancel.irreversible, cancel.unsure) == ((), ("Mail: to “bo”",))
     assert "1 call may or may not have happened" in cancel.consequence
 
 
@@ -186,7 +186,7 @@ def test_the_status_of_a_cancel_names_the_current_action() -> None:
     run = run.cleans(C2)
     status = build_status_line(run.state)
     assert status.word == "Cancelling — undoing 1 of 1"
-    assert status.note == 'Undoing draft {"title":"Memo"}.'
+    assert status.note == "Undoing Draft: title “Memo”."
 
 
 def test_the_status_of_a_cancel_without_a_worker_says_that_it_waits() -> None:
@@ -217,11 +217,11 @@ def test_the_buttons_of_a_paused_run_say_what_happens_to_its_question() -> None:
 def test_the_resume_button_at_a_cap_raises_it() -> None:
     """A resume that does not raise the cap would be refused."""
     state = reach_step_cap().state
-    assert build_status_line(state).word == "Paused at the step cap (1)"
+    assert build_status_line(state).word == "Paused at the turn cap (1)"
     pause, redirect, _ = get_buttons(state)
     assert (pause.label, pause.command) == ("Raise cap, resume", "resume")
     assert pause.caps == {"steps": 11}
-    assert pause.consequence == "Adds 10 steps, then continues; nothing is repeated."
+    assert pause.consequence == "Adds 10 turns, then continues; nothing is repeated."
     assert (redirect.command, redirect.caps) == ("resume", {"steps": 11})
     reach_step_cap().when(c.Resume(caps={"steps": 11})).then(phase=Phase.QUEUED)
 
@@ -240,9 +240,9 @@ def test_the_resume_button_of_a_failed_run_retries_its_step() -> None:
     failed = CallFailed(call=CallId("c1"), error="no such model")
     run = leased_run.starts("c1").after(v.CloseCall(epoch=E1, outcome=failed)).advances()
     status = build_status_line(run.then(phase=Phase.FAILED).state)
-    assert (status.word, status.note) == ("Failed at step 1", "no such model")
+    assert (status.word, status.note) == ("Failed at turn 1", "no such model")
     pause, redirect, cancel = get_buttons(run.state)
-    assert (pause.label, pause.command) == ("Retry step 1", "resume")
+    assert (pause.label, pause.command) == ("Retry", "resume")
     assert redirect.enabled
     assert cancel.enabled
 

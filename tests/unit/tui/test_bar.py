@@ -31,7 +31,7 @@ async def test_p_pauses_withdraws_the_pause_and_resumes() -> None:
     async with open_bar(READ, READ, "Done.") as bar:
         await bar.wait_for("Running", "p  Pause — Stops after read.")
         bar.press("p")
-        await bar.wait_for("Pausing by ada", "Keep running — Withdraws the pause.")
+        await bar.wait_for("Pausing, requested by ada", "Keep running — Withdraws the pause.")
         bar.press("p")
         await bar.wait_for("Running", "p  Pause")
         bar.press("p")
@@ -60,7 +60,7 @@ async def test_a_redirect_is_typed_in_the_composer_and_waits_for_the_next_step()
     async with open_bar(READ, "Done.") as bar:
         await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press("r")
-        await bar.wait_for("Enter: next step")
+        await bar.wait_for("Enter: next turn")
         bar.press("pcd? skip the sports")
         await bar.wait_for("pcd? skip the sports", "Running")
         bar.press(ENTER)
@@ -145,7 +145,7 @@ async def test_the_text_of_a_refused_redirect_returns_to_the_composer() -> None:
         await bar.midrun.halt("fire drill", actor="operator:olga")
         await bar.wait_for("Halted")
         bar.press(ENTER)
-        await bar.wait_for("redirect refused", "skip the sports", "Enter: next step")
+        await bar.wait_for("redirect refused", "skip the sports", "Enter: next turn")
 
 
 async def test_an_unsent_text_is_printed_when_the_run_ends() -> None:
@@ -165,11 +165,11 @@ async def test_c_asks_for_confirmation_before_a_cancel() -> None:
         bar.press("c")
         await bar.wait_for("Cancel?", "It has changed nothing")
         bar.press("c")
-        await bar.wait_for("Pausing by ada")
+        await bar.wait_for("Pausing, requested by ada")
         bar.press("n")
         await bar.wait_for("Running")
         bar.press("c")
-        await bar.wait_for("Cancel?", "Pausing by ada")
+        await bar.wait_for("Cancel?", "Pausing, requested by ada")
         bar.press("y")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "■ ada asked to cancel the run" in bar.output.written
@@ -186,8 +186,10 @@ async def test_the_cancel_dialog_lists_the_undos_and_holds_the_run(
         bar.gates["write"].set()
         await bar.wait_for("can undo 1", "read")
         bar.press("c")
-        shown = await bar.wait_for("Cancel?", "Nothing new starts meanwhile", "Pausing by ada")
-        assert 'will undo: write {"title":"Memo"}' in shown
+        shown = await bar.wait_for(
+            "Cancel?", "Nothing new starts meanwhile", "Pausing, requested by ada"
+        )
+        assert "will undo: Write: title “Memo”" in shown
         assert (await bar.run.view()).hold_until is not None
         bar.press(key)
         assert await bar.wait_for_exit() is ExitReason.ENDED
@@ -199,7 +201,9 @@ async def test_the_cancel_dialog_lists_the_releases() -> None:
     async with open_bar(Use("lock", name="door"), READ, "Done.") as bar:
         await bar.wait_for("Running", "releases lock")
         bar.press("c")
-        await bar.wait_for("Cancel?", "will release: lock", "^C again leaves it paused")
+        await bar.wait_for(
+            "Cancel?", "will release: Lock: name “door”", "^C again leaves it paused"
+        )
         bar.press("y")
         assert await bar.wait_for_exit() is ExitReason.ENDED
 
@@ -222,7 +226,7 @@ async def test_ctrl_c_pauses_then_opens_the_cancel_dialog_then_leaves() -> None:
     async with open_bar(WRITE, "Done.") as bar:
         await bar.wait_for("p  Pause — Stops after write.")
         bar.press(CTRL_C)
-        await bar.wait_for("Pausing by ada", "Keep running")
+        await bar.wait_for("Pausing, requested by ada", "Keep running")
         bar.press(CTRL_C)
         await bar.wait_for("Cancel?", "n  back")
         bar.press(CTRL_C)
@@ -256,7 +260,7 @@ async def test_the_question_mark_opens_and_closes_the_help() -> None:
     async with open_bar(READ, "Done.") as bar:
         await bar.wait_for("Running")
         bar.press("?")
-        await bar.wait_for("redirect: Enter at the next step", "^C")
+        await bar.wait_for("redirect: Enter at the next turn", "^C")
         bar.press("?")
         await bar.wait_for("p  Pause")
 
@@ -264,10 +268,10 @@ async def test_the_question_mark_opens_and_closes_the_help() -> None:
 async def test_p_raises_a_reached_cap_and_resumes() -> None:
     async with open_bar(READ, "Done.", stop=MaxSteps(1)) as bar:
         bar.gates["read"].set()
-        await bar.wait_for("Paused at the step cap (1)", "p  Raise cap, resume — Adds 10 steps")
+        await bar.wait_for("Paused at the turn cap (1)", "p  Raise cap, resume — Adds 10 turns")
         bar.press("p")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "ada raised the cap to 11 steps" in bar.output.written
+        assert "ada raised the cap to 11 turns" in bar.output.written
 
 
 async def test_pasted_text_does_not_act_as_keys() -> None:
@@ -316,10 +320,10 @@ async def test_y_approves_a_call() -> None:
     """The dialog shows the arguments."""
     async with open_bar(SEND, "Done.") as bar:
         await bar.wait_for(
-            "Waiting for a person", 'a  Let the agent call send? {"to":"customers"}'
+            "Waiting for a person", "a  Let the agent call send? (to: “customers”)"
         )
         bar.press("a")
-        await bar.wait_for('"to": "customers"', "y  approve", "e  edit", "n  decline")
+        await bar.wait_for("  to: customers", "y  approve", "e  edit", "n  decline")
         bar.press("y")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "ada approved a1, send" in bar.output.written
@@ -505,9 +509,9 @@ async def test_a_fork_needs_no_instruction() -> None:
 async def test_plan_steps_and_the_step_cap_are_shown_separately() -> None:
     async with open_bar(PLAN, READ, "Done.", stop=MaxSteps(2)) as bar:
         bar.gates["read"].set()
-        shown = await bar.wait_for("Paused at the step cap (2)", "plan step 1 of 2")
-        await bar.wait_for_print("the run reached a cap: at most 2 steps")
-        assert shown.count("step 1 of 2") == 1
+        shown = await bar.wait_for("Paused at the turn cap (2)", "plan 1/2")
+        await bar.wait_for_print("the run reached a cap: at most 2 turns")
+        assert shown.count("plan 1/2") == 1
 
 
 async def test_the_bar_of_a_run_without_worker_shows_the_worker_command() -> None:
@@ -555,7 +559,7 @@ async def test_the_text_in_the_composer_survives_the_cancel_dialog() -> None:
         bar.press("rskip the sports")
         await bar.wait_for("skip the sports")
         bar.press(CTRL_C)
-        await bar.wait_for("Pausing by ada", "skip the sports")
+        await bar.wait_for("Pausing, requested by ada", "skip the sports")
         bar.press(CTRL_C)
         await bar.wait_for("Cancel?")
         bar.press("n")

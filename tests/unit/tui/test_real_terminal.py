@@ -43,13 +43,13 @@ async def test_at_80_columns_every_button_has_its_own_line(tmp_path: Path) -> No
     async with open_terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
         screen = await t.wait_for(
             "✓ write returned “wrote Memo”",
-            "step 2",
+            "turn 2",
             "read",
             condition=lambda screen: (
                 _read_buttons(screen) == [" p  Paus", " r  Redi", " c  Canc"]
             ),
         )
-        assert "→ the agent called write (title: Memo)" in screen.partition("Running")[0]
+        assert "→ the agent called write (title: “Memo”)" in screen.partition("Running")[0]
         t.gate.touch()
         await t.wait_for("All read.", "✓ the run completed", "code=0")
         assert "Running" not in await t.read_screen(scrollback=True)  # the bar is erased
@@ -89,9 +89,9 @@ async def test_ctrl_c_three_times_leaves_the_run_paused(tmp_path: Path) -> None:
     async with open_terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
         await t.wait_for("Running", "read")
         await t.press("C-c")
-        await t.wait_for("Pausing by ada", "Keep running")
+        await t.wait_for("Pausing, requested by ada", "Keep running")
         await t.press("C-c")
-        await t.wait_for("Cancel?", 'will undo: write {"title":"Memo"}', "cancel and undo 1")
+        await t.wait_for("Cancel?", "will undo: Write: title “Memo”", "cancel and undo 1")
         await t.press("C-c")
         screen = await t.wait_for("midrun resume run_", "code=75")
         assert "and drive it: midrun attach run_" in screen
@@ -214,7 +214,7 @@ async def test_attach_controls_a_run_through_the_store_or_a_server(
                 "Sort the mail", "✓ write returned “wrote Memo”", "Running", "read"
             )
             await t.press("p")
-            await t.wait_for("Pausing by", "Keep running")
+            await t.wait_for("Pausing, requested by", "Keep running")
             t.gate.touch()
             await t.wait_for("✓ read returned “all of news”", "Paused by", "p  Resume")
             await t.press("r")

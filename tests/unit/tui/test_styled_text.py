@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midrun.codec.hidden_characters import HIDDEN_PATTERN, escape_hidden, show_hidden
+from midrun.text.hidden_characters import HIDDEN_PATTERN, escape_hidden, show_hidden
 from midrun.tui.styled_text import escape_controls, escape_to_one_line, style_emphasis
 
 HARMLESS = {"\n"}

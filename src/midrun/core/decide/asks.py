@@ -90,6 +90,7 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
             ask=ask.id,
             decision=decision,
             args_hash=hash_args(args),
+            title="" if control.args is None else control.title,
             **make_request_fields(control),
         ),
     )

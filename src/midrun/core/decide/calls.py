@@ -38,6 +38,7 @@ from midrun.core.retries import CHECK_DENIALS_MAX
 from midrun.core.state import CallStage, State
 from midrun.core.transcript import CONDENSE_KEEP_MESSAGES
 from midrun.core.transitions import NoChange, Refused, Verdict, accept
+from midrun.core.values import Reply
 
 
 def take_lease(state: State, driver_input: TakeLease, _: Micros) -> Verdict:
@@ -79,7 +80,21 @@ def close_call(state: State, driver_input: CloseCall, _: Micros) -> Verdict:
         upto = max(state.condensed_count, len(state.messages) - CONDENSE_KEEP_MESSAGES)
         summary = HistoryCondensed(call=call.id, message_count=upto, summary=outcome.reply.text)
         return accept(outcome, summary)
+    if isinstance(outcome, CallDone) and outcome.reply is not None:
+        return accept(_drop_needless_problem(state, outcome, outcome.reply))
     return accept(outcome)
+
+
+def _drop_needless_problem(state: State, outcome: CallDone, reply: Reply) -> CallDone:
+    """Return the outcome; the text that answers a message need not be a valid output.
+
+    Only the answer to the task has the declared form. While a topic is held, or the task is
+    answered already, the agent talks to a person.
+    """
+    is_aside = bool(state.frames) or state.main_answer is not None
+    if not (reply.invalid_output and is_aside) or reply.uses:
+        return outcome
+    return replace(outcome, reply=replace(reply, invalid_output=""))
 
 
 def report_late_result(state: State, driver_input: ReportLateResult, _: Micros) -> Verdict:
@@ -134,7 +149,8 @@ def settle_call(state: State, driver_input: SettleCall, _: Micros) -> Verdict:
     dies before it takes effect would be made for ever.
     """
     call = state.find_call(driver_input.call)
-    if call is None or not call.needs_settling or not call.is_open:
+    # Without a check, a person was asked, and the answer settles the call.
+    if call is None or not call.needs_settling or not call.is_open or not call.traits.check:
         return Refused(reason="not_unknown")
     settled = CallSettled(
         call=call.id,

@@ -10,7 +10,7 @@ from typing import TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from midrun.core.controls import Control
+from midrun.core.controls import Approve, Control
 from midrun.core.driver_inputs import (
     FailRun,
     FinishHostedAgent,
@@ -77,6 +77,9 @@ def compute_digest(control: Control) -> str:
     """Return a digest of the control's content, to detect a reused request id."""
     # `seen` is left out: a client that retries a request may have seen a newer revision.
     plain = replace(control, request_id="", seen=None)
+    # So is the title, which only a process that has the agent can make.
+    if isinstance(plain, Approve):
+        plain = replace(plain, title="")
     return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
 
@@ -147,7 +150,7 @@ def finish_hosted_agent(state: State, driver_input: FinishHostedAgent, _: Micros
         return Refused(reason="in_flight")
     if state.pending_redirects:
         return Refused(reason="unseen_control", seq=state.last_control_seq)
-    return accept(AnswerGiven(text=driver_input.output))
+    return accept(AnswerGiven(text=driver_input.output, value=driver_input.value))
 
 
 def record_stop_verdict(_: State, driver_input: RecordStopVerdict, __: Micros) -> Verdict:

@@ -119,11 +119,11 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
 def _approve_call(state: State, call: Call, ask: Ask, entry: AskAnswered) -> State:
     """Approve the call with its final arguments; an edit under four eyes only proposes."""
     value = entry.decision.value
-    args = call.use.args if value is None else value
-    approval = Approval(ask=ask.id, args_hash=hash_args(args))
-    call = replace(
-        call, stage=CallStage.PROPOSED, use=replace(call.use, args=args), approval=approval
-    )
+    use = call.use
+    if value is not None:  # the old title describes the old arguments
+        use = replace(use, args=value, title=entry.title)
+    approval = Approval(ask=ask.id, args_hash=hash_args(use.args))
+    call = replace(call, stage=CallStage.PROPOSED, use=use, approval=approval)
     if is_edit_under_four_eyes(ask, entry.decision):
         call = replace(call, approval=None, steered_by=add_name(call.steered_by, entry.by))
     # A deferred call left the open calls when its ask was opened. It has to start now.

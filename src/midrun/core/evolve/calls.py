@@ -29,7 +29,15 @@ from midrun.core.entries import (
     RunFailed,
 )
 from midrun.core.ids import CallId, make_call_id, parse_call_number
-from midrun.core.retries import TOOL_NOT_IMPORTABLE_CODE, is_death_counted
+from midrun.core.retries import (
+    INVALID_OUTPUT_CODE,
+    MODEL_RETRY_CODE,
+    RETRIES_EXHAUSTED_CODE,
+    TOOL_NOT_IMPORTABLE_CODE,
+    is_death_counted,
+    may_retry_output,
+    may_retry_tool,
+)
 from midrun.core.state import Call, CallStage, EvolveFunctions, State, add_name
 from midrun.core.stops import RECENT_CALLS_MAX, Meter
 from midrun.core.values import (
@@ -91,6 +99,7 @@ def _add_calls(
             step=state.meter.steps,
             use=use,
             requested_by_operator=requested_by_operator,
+            proposed_message_count=len(state.messages) if use.kind == "model" else 0,
             steered_by=add_name(state.steered_by, state.taken_over_by)
             if requested_by_operator
             else state.steered_by,
@@ -190,6 +199,9 @@ def call_done(state: State, entry: CallDone) -> State:
         error=entry.encoding_error,
     )
     state = _end_attempt(state, call, entry.spent)
+    if call.use.tool in state.tool_retries:
+        rest = {tool: n for tool, n in state.tool_retries.items() if tool != call.use.tool}
+        state = replace(state, tool_retries=rest)
     for name in entry.steered_by:
         state = replace(state, steered_by=add_name(state.steered_by, name))
     if entry.reply is not None and call.purpose == "step":
@@ -206,7 +218,7 @@ def _add_reply(state: State, call: Call, reply: Reply) -> State:
         said = Message(
             role="assistant", text=reply.text, thinking=reply.thinking, opaque=reply.opaque
         )
-        meter = replace(state.meter, last_text=reply.text)
+        meter = replace(state.meter, last_text=reply.text, is_output_invalid=False)
         state = replace(state, meter=meter, prompt_tokens=reply.prompt_tokens)
         return _add_program_message(state, call, said)
     calls, opened = _add_calls(state, reply.uses)
@@ -221,18 +233,36 @@ def _add_reply(state: State, call: Call, reply: Reply) -> State:
         calls=tuple([make_call_id(first + n) for n in range(len(reply.uses))]),
         opaque=reply.opaque,
     )
-    return replace(
+    is_invalid = bool(reply.invalid_output)
+    is_answer = not (reply.uses or is_invalid)
+    state = replace(
         state,
         calls=calls,
         open_calls=opened,
         messages=state.messages.append(said),
         agent_message_count=state.agent_message_count + 1,
-        answer=None if reply.uses else text,
+        answer=text if is_answer else None,
         answer_value=reply.value,
         reply_prefix=prefix,
         prompt_tokens=reply.prompt_tokens,
-        meter=replace(state.meter, last_text=reply.text),
+        meter=replace(state.meter, last_text=reply.text, is_output_invalid=is_invalid),
+        invalid_outputs=0 if is_answer else state.invalid_outputs,
     )
+    return _count_invalid_output(state, reply) if reply.invalid_output else state
+
+
+def _count_invalid_output(state: State, reply: Reply) -> State:
+    """Count an output that is not valid; tell the agent the problem, or fail the run."""
+    state = replace(state, invalid_outputs=state.invalid_outputs + 1)
+    # The model reads the problem as the result of its call of the output tool. A text has no
+    # call, so the problem follows it as a message.
+    if not reply.uses:
+        problem = Message(role="runtime", text=reply.invalid_output, kind="output")
+        state = state.with_messages(problem)
+    if may_retry_output(state) or state.taken_over_by:
+        return state
+    error = f"no valid output in {state.invalid_outputs} attempts: {reply.invalid_output}"
+    return replace(state, error=RunFailed(error=error, code=INVALID_OUTPUT_CODE))
 
 
 def _add_program_message(state: State, call: Call, message: Message) -> State:
@@ -262,9 +292,27 @@ def call_failed(state: State, entry: CallFailed) -> State:
         error=entry.error,
         must_retry=retried,
         retry_at=entry.retry_at,
+        model_failures=(*call.model_failures, entry.lasting) if retried else (),
     )
     state = _end_attempt(state, call, entry.spent)
+    if entry.code == MODEL_RETRY_CODE:
+        state = _count_tool_retry(state, call)
     return state if retried else _keep_partial_text(state, call, entry.text)
+
+
+def _count_tool_retry(state: State, call: Call) -> State:
+    """Count a step in which a tool asked for another try; fail the run after too many.
+
+    Several calls of one step count once: the model has not read the problem between them.
+    """
+    tool = call.use.tool
+    count, step = state.tool_retries.get(tool, (0, 0))
+    count += step != call.step
+    state = replace(state, tool_retries={**state.tool_retries, tool: (count, call.step)})
+    if may_retry_tool(state, call) or state.taken_over_by:
+        return state
+    error = f"{tool} asked for another try in {count} steps: {call.error}"
+    return replace(state, error=RunFailed(error=error, code=RETRIES_EXHAUSTED_CODE))
 
 
 def call_aborted(state: State, entry: CallAborted) -> State:

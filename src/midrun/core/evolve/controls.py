@@ -71,7 +71,14 @@ def run_paused(state: State, entry: RunPaused) -> State:
 def run_resumed(state: State, entry: RunResumed) -> State:
     """End the pause or the failure; queue an instruction as a redirect."""
     state = reset_deaths(
-        replace(state, pause=None, error=None, meter=_reset_conditions(state.meter))
+        replace(
+            state,
+            pause=None,
+            error=None,
+            invalid_outputs=0 if state.error else state.invalid_outputs,
+            tool_retries={} if state.error else state.tool_retries,
+            meter=_reset_conditions(state.meter),
+        )
     )
     if not entry.instruction:
         return state
@@ -143,7 +150,14 @@ def _void_approvals(state: State) -> State:
 def redirect_applied(state: State, entry: RedirectApplied) -> State:
     """Add the instruction to the conversation; discard any answer given before it."""
     state, waiting = remove_pending(state, entry.redirect)
-    state = replace(state, answer=None, main_answer=None, instruction=waiting.text)
+    state = replace(
+        state,
+        answer=None,
+        main_answer=None,
+        instruction=waiting.text,
+        invalid_outputs=0,
+        tool_retries={},
+    )
     return state.with_messages(
         Message(role="user", text=waiting.text, by=waiting.by, kind="instruction")
     )

@@ -168,8 +168,8 @@ def history_condensed(state: State, entry: HistoryCondensed) -> State:
 
 def answer_given(state: State, entry: AnswerGiven) -> State:
     """Store the answer of a hosted agent."""
-    meter = replace(state.meter, last_text=entry.text)
-    state = replace(state, answer=entry.text, answer_value=None, meter=meter)
+    meter = replace(state.meter, last_text=entry.text, is_output_invalid=False)
+    state = replace(state, answer=entry.text, answer_value=entry.value, meter=meter)
     return state.with_messages(Message(role="assistant", text=entry.text))
 
 
@@ -199,7 +199,7 @@ def tool_used(state: State, _: ToolUseRequested) -> State:
 
 def handed_back(state: State, _: HandedBack) -> State:
     """Return control to the agent."""
-    return replace(state, taken_over_by="", answer=None)
+    return replace(state, taken_over_by="", answer=None, invalid_outputs=0, tool_retries={})
 
 
 def _make_message(waiting: PendingText) -> Message:

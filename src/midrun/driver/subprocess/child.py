@@ -18,7 +18,7 @@ import msgspec
 from midrun.agents.builtin_tools import PauseHere
 from midrun.agents.signature import Function
 from midrun.agents.tool import NOT_DONE, Tool
-from midrun.agents.tool_context import Call
+from midrun.agents.tool_context import ELSEWHERE, Call
 from midrun.agents.tool_environment import DECLARE_HINT, is_missing_variable
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json
@@ -153,6 +153,7 @@ def _make_call(task: FunctionTask, channel: ChildChannel) -> Call:
         progress=facts.progress,
         saver=lambda progress: channel.request(SaveRequest(progress)),
         noter=lambda text: channel.request(NoteRequest(text)),
+        _context=ELSEWHERE,
     )
 
 

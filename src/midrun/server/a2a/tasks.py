@@ -59,7 +59,7 @@ def make_card(request: Request, agent: Agent, *, is_extended: bool = False) -> A
     base = f"{scope['scheme']}://{host}{mount_path(scope)}{A2A_PATH_PREFIX}{agent.name}"
     about = f"The agent {agent.name}."
     if is_extended:
-        about = agent.instructions.partition("\n")[0] or about
+        about = agent.summary or about
     pause = AgentExtension(
         uri=PAUSE_EXTENSION_URI,
         description=f"{PAUSE_METHOD} {{id}}: stop at the next boundary, keeping everything.",

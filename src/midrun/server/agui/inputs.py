@@ -6,11 +6,17 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct, field
 
 from midrun.core.state import State
-from midrun.core.values import TERMINAL_PHASES, Json, Phase
-from midrun.ports.store import RunQuery, RunRow
+from midrun.core.values import TERMINAL_PHASES, Json
 from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
-from midrun.runs.validation import ControlOptions, check_name
+from midrun.runs.validation import ControlOptions
+from midrun.server.chat_threads import (
+    decide_approval,
+    find_ask,
+    find_newest_run,
+    send_text,
+    start_run,
+)
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_context import RequestContext
 
@@ -142,9 +148,7 @@ class StopInput(AguiInput, frozen=True, kw_only=True):
 
 # Turn an AG-UI request into a control of the thread's run, or start a run.
 #
-# AG-UI has one request for everything. Its meaning follows from the phase of the newest run of
-# the thread: no open run starts one; paused or failed resumes it; waiting with one open
-# question answers it; otherwise a new message redirects it. A `resume` list decides interrupts.
+# AG-UI has one request for everything: see `chat_threads`. A `resume` list decides interrupts.
 
 PAUSE_ID_PREFIX: Final = "pause_"
 """The prefix of an interrupt id that stands for a pause and not for an ask."""
@@ -161,17 +165,6 @@ class JoinedRun(Struct, frozen=True, kw_only=True):
     run: Run
     state: State
     unused: dict[str, list[str]] = {}
-
-
-async def find_newest_run(context: RequestContext, agent: str, thread: str) -> RunRow | None:
-    """Return the newest run of a thread that the caller may see, or None.
-
-    Raises:
-        Misconfigured: `thread` is not a valid name.
-    """
-    thread = check_name("thread", thread)
-    query = RunQuery(thread=thread, agent=agent, owner=context.owner_filter, limit=1)
-    return next(iter((await context.server.store.list_runs(query)).items), None)
 
 
 async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInput) -> JoinedRun:
@@ -201,21 +194,12 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
         ):
             unused["context"] = [item.description for item in left]
         return JoinedRun(run=run, state=state, unused=unused)
-    if agent not in mid.agents:
-        known_agents = ", ".join(mid.agents) or "none"
-        problem = f"Cannot find agent {agent}. Known agents: {known_agents}."
-        raise HttpProblem("agent_not_found", 404, problem)
-    if not agui_input.user_text:
-        problem = "Cannot start a run: there is no new user message. Send one."
-        raise HttpProblem("invalid_body", 422, problem)
-    await context.check_quota(request)
-    run = await mid.start(
+    run = await start_run(
+        context,
         agent,
         agui_input.text_with_context(),
         thread=agui_input.thread_id,
         request_id=request,
-        actor=context.actor,
-        own_thread=bool(context.owner_filter),
     )
     return JoinedRun(run=run, state=State(run=run.id), unused=unused)
 
@@ -236,28 +220,8 @@ async def _send_control(
             await _apply_resumption(run, state, resumption, own_asking)
         return False
     text = agui_input.text_with_context(message.text for message in state.messages)
-    match state.phase:
-        case Phase.PAUSED | Phase.FAILED:
-            await run.resume(text or None, **asking)
-        case Phase.WAITING if text and _has_one_open_question(state):
-            await run.answer(text, **asking)
-        case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if text:
-            await context.redirect(run, text, asking)
-        case _:
-            # No new message, or the run is cancelling or halted: the client only follows it.
-            return False
-    return bool(text)
-
-
-def _has_one_open_question(state: State) -> bool:
-    """Return whether exactly one ask is open and it is a question.
-
-    Only then is a plain message the answer: an approval must not be given by chance.
-    """
-    if len(state.open_asks) != 1:
-        return False
-    ask = state.asks[state.open_asks[0] - 1]
-    return ask.effective_kind == "question"
+    receipt = await send_text(context, run, state, text, asking)
+    return receipt is not None and bool(text)
 
 
 async def _apply_resumption(
@@ -270,19 +234,12 @@ async def _apply_resumption(
         else:
             await run.resume(str(payload.get("instruction") or "") or None, **asking)
         return
-    own = resumption.interrupt_id.removeprefix(f"{run.id}-")
-    ask = next((a for a in state.asks if a.id == own), None)
-    if ask is None:
-        problem = f"Cannot find interrupt {own}: run {run.id} has no such ask."
-        raise HttpProblem("ask_not_found", 404, problem)
+    ask = find_ask(run, state, resumption.interrupt_id)
+    own = ask.id
     if ask.effective_kind == "approval":
         # Everything but an explicit `"approved": true` declines.
-        if resumption.status == "resolved" and payload.get("approved") is True:
-            await run.approve(ask=own, args=payload.get("editedArgs"), **asking)
-        else:
-            reason = str(payload.get("reason") or "")
-            actor, request = asking.get("actor"), asking.get("request_id")
-            await run.decline(reason, ask=own, actor=actor, request_id=request)
+        approved = resumption.status == "resolved" and payload.get("approved") is True
+        await decide_approval(run, ask, asking, approved=approved, details=payload)
         return
     if ask.continuation is not None and resumption.status != "resolved":
         actor, request = asking.get("actor"), asking.get("request_id")

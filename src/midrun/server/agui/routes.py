@@ -1,28 +1,22 @@
 """Handlers for AG-UI and CopilotKit: run a segment, replay a thread, stop its run.
 
 `SegmentStream` is the life of one segment: the start event, an optional replay, the translated
-feed until the run rests, snapshots, and the end event. If the client drops the stream before
-the end, the run is stopped after a grace, unless another client watches it.
+feed until the run rests, snapshots, and the end event.
 """
 
 from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Final
 
-import anyio
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from midrun.core.values import TERMINAL_PHASES, Json
-from midrun.errors import ControlRefused, StoreError
-from midrun.runs.run import Run
 from midrun.server.agui.inputs import (
     ConnectInput,
     JoinedRun,
     RunAgentInput,
     StopInput,
-    find_newest_run,
     join_run,
 )
 from midrun.server.agui.translate import (
@@ -33,7 +27,8 @@ from midrun.server.agui.translate import (
     list_capabilities,
     list_messages,
 )
-from midrun.server.feed_routes import SseResponse, SseWriter
+from midrun.server.chat_threads import ChatStream, find_newest_run, stop_quietly
+from midrun.server.feed_routes import SseWriter
 from midrun.server.request_checks import mount_path
 from midrun.server.request_context import RequestContext, json_response
 from midrun.server.schemas import to_wire
@@ -73,7 +68,7 @@ async def stop_run(context: RequestContext) -> Response:
     stopped = row is not None and row.head.phase not in TERMINAL_PHASES
     if row is not None and stopped:
         run = await context.server.mid.get(row.run)
-        await _stop_quietly(run, context, context.server.bridges.stop, "stopped by the user")
+        await stop_quietly(run, context, context.server.bridges.stop, "stopped by the user")
     interrupt = {"type": "RUN_ERROR", "message": "Run stopped by user", "code": "STOPPED"}
     return json_response({"stopped": stopped, "interrupt": interrupt})
 
@@ -83,7 +78,7 @@ async def show_info(context: RequestContext) -> Response:
     agents = {
         name: {
             "name": name,
-            "description": agent.instructions.partition("\n")[0][:200],
+            "description": agent.summary[:200],
             "className": "MidrunAgent",
             "capabilities": list_capabilities(agent),
         }
@@ -105,8 +100,8 @@ async def show_info(context: RequestContext) -> Response:
     )
 
 
-class SegmentStream(SseResponse):
-    """The stream of one segment; if the client drops it early, the run is stopped."""
+class SegmentStream(ChatStream):
+    """The stream of one segment."""
 
     def __init__(
         self,
@@ -116,33 +111,11 @@ class SegmentStream(SseResponse):
         *,
         replay: bool = False,
     ) -> None:
-        super().__init__(context, self._write_segment)
+        super().__init__(context, joined.run, self._write_segment)
         self._input = agui_input
         self._joined = joined
         self._replay = replay
-        self._is_finished = replay  # leaving a replay does not stop the run
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream the segment; if the client left early, stop the run after the grace."""
-        server, run = self._context.server, self._joined.run
-        with server.agui_streams.count_stream(run.id):
-            await super().__call__(scope, receive, send)
-        if (
-            self._is_finished
-            or self._context.is_server_stopping
-            or server.bridges.on_disconnect == "continue"
-        ):
-            return
-        # The client may come back (a reload), or another one may watch. If the server stops
-        # during the grace, the clients did not leave by choice, and the run is left alone.
-        with anyio.move_on_after(server.bridges.grace_s):
-            await self._context.wait_until_stopping()
-            return
-        if server.agui_streams.has_stream(run.id) or server.channels.is_watched(run.id):
-            return
-        await _stop_quietly(
-            run, self._context, server.bridges.on_disconnect, "its window was closed"
-        )
+        self.is_finished = replay  # leaving a replay does not stop the run
 
     async def _write_segment(self, writer: SseWriter) -> None:
         agui_input, run, state = self._input, self._joined.run, self._joined.state
@@ -172,7 +145,7 @@ class SegmentStream(SseResponse):
         await _write_events(writer, segment.close_all())
         await _write_events(writer, await self._make_snapshots(segment))
         await _write_events(writer, final_events(segment, agui_input, pause_as=self._pause_as))
-        self._is_finished = True
+        self.is_finished = True
 
     @property
     def _pause_as(self) -> str:
@@ -212,15 +185,3 @@ def _view_event(state: Json, view: AguiEvent) -> AguiEvent:
 async def _write_events(writer: SseWriter, events: Iterable[AguiEvent]) -> None:
     lines = [b"data: %b\n\n" % msgspec.json.encode(event) for event in events]
     await writer.write(b"".join(lines))
-
-
-async def _stop_quietly(run: Run, context: RequestContext, control: str, reason: str) -> None:
-    try:
-        if control == "cancel":
-            await run.cancel(actor=context.actor, reason=reason)
-        else:
-            await run.pause(now=True, actor=context.actor, reason=reason)
-    except (ControlRefused, StoreError):
-        # A refusal means that the run rests already or has ended, which is the aim. A store
-        # error is dropped: after a disconnect no client is left to report it to.
-        return

@@ -1,15 +1,11 @@
 // @ts-check
-/** Texts of asks: default questions, the person who may decide, refused decisions. */
+/** Texts of asks: the person who may decide, refused decisions. */
 
 import { exact } from "./template.js";
 import { youOr } from "./format.js";
 
 /** @typedef {import("./run-store.js").Ask} Ask */
 /** @typedef {import("./api.js").Problem} Problem */
-
-/** Return the question of an ask that has none of its own. @param {Ask} ask @param {string} tool */
-export const defaultQuestion = (ask, tool) =>
-  ask.of === "unsure" ? `Did ${tool} go through?` : `Let it use ${tool}?`;
 
 /** Return the data of a question without its options, which become buttons. @param {any} data */
 export function withoutOptions(data) {

@@ -10,13 +10,16 @@
  */
 import { css, live, nothing, repeat } from "./lit.js";
 import { Problem } from "./api.js";
-import { defaultQuestion, formatDecider, formatExact, formatTooLate, formatValue, isTooLate, withoutOptions } from "./ask-text.js";
+import { formatDecider, formatExact, formatTooLate, formatValue, isTooLate, withoutOptions } from "./ask-text.js";
+import { fieldStyle, formatCall, humanizeName, parseJson, renderValue } from "./call-text.js";
+import { findInvalidField, formStyle, isEditable, renderArgumentForm, renderRawToggle } from "./argument-form.js";
 import { scrollIntoSight } from "./auto-scroll.js";
 import { loadDraft, saveDraft } from "./drafts.js";
 import { formatAge, youOr } from "./format.js";
 import { StoreElement, copyToClipboard } from "./store-element.js";
 import { theme } from "./theme.js";
-import { editable, exact, html } from "./template.js";
+import { renderMarkdown } from "./markdown-text.js";
+import { editable, html } from "./template.js";
 
 /** @typedef {import("./run-store.js").Ask} Ask */
 /** @typedef {{id: string, text: string}} RecentDecision */
@@ -27,6 +30,8 @@ import { editable, exact, html } from "./template.js";
 
 /** How long a decision is shown here; the timeline keeps it. */
 const DECISION_SHOWN_MS = 30_000;
+/** A card that has just appeared or moved takes no press for so long: it may have been meant for another. */
+const FRESH_MS = 500;
 /** The built-in tool that only asks: its arguments are the question and the buttons. */
 const ASK_HUMAN_TOOL = "ask_human";
 /** The answers to a child run's question whether an unknown call took effect. */
@@ -40,6 +45,14 @@ const CHOICE_LABELS = /** @type {Record<string, string>} */ ({
   decline: "Declined",
   answer: "Answered",
 });
+/** By the reason why an ask was closed without a decision. */
+const CLOSED_LABELS = /** @type {Record<string, string>} */ ({
+  superseded: "Replaced",
+  cancelled: "Cancelled",
+  expired: "Expired",
+  evidence: "Settled without an answer",
+  elsewhere: "Decided in the child run",
+});
 
 export class Asks extends StoreElement {
   static ignoresLive = true;
@@ -51,21 +64,33 @@ export class Asks extends StoreElement {
     recentDecisions: { state: true },
     unsentTexts: { state: true },
     copiedAsk: { state: true },
+    isRaw: { state: true },
   };
 
   static styles = [
     theme,
+    fieldStyle,
+    formStyle,
     css`
       .card {
         display: grid;
-        gap: 6px;
-        padding-top: 8px;
+        grid-template-columns: minmax(0, 1fr);
+        gap: 8px;
+        padding-top: 10px;
         border-top: 1px solid var(--line);
       }
       .question {
+        font-size: 15px;
         font-weight: 600;
-        white-space: pre-wrap;
         unicode-bidi: plaintext;
+      }
+      .subject {
+        display: grid;
+        gap: 6px;
+        padding: 8px 10px;
+        border: 1px solid var(--line);
+        border-radius: 8px;
+        background: var(--bg);
       }
       :host {
         scroll-margin: 10px;
@@ -76,10 +101,17 @@ export class Asks extends StoreElement {
       .panel.idle {
         border-color: var(--line);
       }
+      .card[inert] > .row,
+      .card[inert] > form {
+        opacity: 0.5;
+      }
+      .card[data-fresh] {
+        pointer-events: none;
+      }
       .error {
         color: var(--stop);
       }
-      textarea {
+      .json-editor {
         font: 12.5px var(--mono);
       }
     `,
@@ -95,6 +127,7 @@ export class Asks extends StoreElement {
     this.recentDecisions = [];
     /** @type {Record<string, UnsentText>} by ask; kept until the viewer dismisses it */
     this.unsentTexts = {};
+    this.isRaw = false; // arguments are edited as JSON
     this.copiedAsk = ""; // the ask whose unsent text was copied last
     /** @type {Set<string>} asks with a decision of ours whose reply has not come */
     this._sending = new Set();
@@ -103,6 +136,13 @@ export class Asks extends StoreElement {
     /** @type {Set<string>} asks that have been scrolled into view once */
     this._scrolledTo = new Set();
     this._isRestored = false;
+    this._wasShown = false; // a view of the run has been rendered
+    /** @type {Map<string, ReturnType<typeof setTimeout>>} asks that have just appeared or moved */
+    this._fresh = new Map();
+    /** @type {Map<string, string>} by ask: the cards above it */
+    this._cardsAbove = new Map();
+    /** @type {Map<string, import("./argument-form.js").FieldKind>} by argument, of the open editor */
+    this._fieldKinds = new Map();
   }
 
   /** Whether the viewer is typing a decision. */
@@ -117,7 +157,40 @@ export class Asks extends StoreElement {
     if (this.view && !this._isRestored) this._restoreDrafts(this.view);
     const isEdited = ["drafts", "openField", "unsentTexts"].some((name) => changed.has(name));
     if (this._isRestored && isEdited) this._saveDrafts();
+    this._markMovedCards();
     for (const ask of this.view?.asks ?? []) this._knownAsks.set(ask.id, ask);
+  }
+
+  /** The asks that have a card here. */
+  get _shownAsks() {
+    return (this.view?.asks ?? []).filter((ask) => ask.kind !== "unsure");
+  }
+
+  /** Mark each card that is new, or moves because a card above it appears or disappears. */
+  _markMovedCards() {
+    const unsent = Object.keys(this.unsentTexts);
+    const ids = this._shownAsks.map(({ id }) => id);
+    const above = new Map(ids.map((id, at) => [id, [...unsent, "", ...ids.slice(0, at)].join()]));
+    // Cards that are there when the page is opened have not appeared under a finger.
+    if (this._wasShown) for (const [id, cards] of above) if (this._cardsAbove.get(id) !== cards) this._markFresh(id);
+    this._wasShown ||= Boolean(this.view);
+    this._cardsAbove = above;
+  }
+
+  /** Let a card take no press for a moment. @param {string} id */
+  _markFresh(id) {
+    clearTimeout(this._fresh.get(id));
+    const timer = setTimeout(() => {
+      this._fresh.delete(id);
+      this.requestUpdate();
+    }, FRESH_MS);
+    this._fresh.set(id, timer);
+  }
+
+  /** Tell whether the focus is in the card of an ask. @param {string} id */
+  _hasFocus(id) {
+    const card = /** @type {HTMLElement | null | undefined} */ (this.shadowRoot?.activeElement?.closest("[data-ask]"));
+    return card?.dataset.ask === id;
   }
 
   updated() {
@@ -182,12 +255,12 @@ export class Asks extends StoreElement {
     const ask = this._knownAsks.get(data.ask ?? "");
     if (!ask || (type !== "ask.answered" && type !== "ask.closed")) return;
     const actor = youOr(by, this.view?.you ?? "");
-    const verb = type === "ask.closed" ? `Closed (${data.why})` : CHOICE_LABELS[data.decision.choice];
+    const verb = type === "ask.closed" ? (CLOSED_LABELS[data.why] ?? "Closed") : CHOICE_LABELS[data.decision.choice];
     const { value: given, reason } = data.decision ?? {};
     const value = formatExact(given) || reason;
     const message = `${verb}${actor ? ` by ${actor}` : ""}${value ? `: “${value}”` : ""}`;
     this._rescueDraft(ask, message, by === this.view?.you && formatValue(given));
-    const decision = { id: ask.id, text: `${ask.question || ask.tool} — ${message}` };
+    const decision = { id: ask.id, text: `${ask.question || formatCall(ask)} — ${message}` };
     this.recentDecisions = [decision, ...this.recentDecisions].slice(0, 3);
     setTimeout(() => {
       this.recentDecisions = this.recentDecisions.filter((one) => one !== decision);
@@ -207,15 +280,22 @@ export class Asks extends StoreElement {
     else this._keepUnsent(ask.id, { question: ask.question, message: `Your text was not sent. ${message}`, text });
   }
 
-  /** Scroll to the first card and focus its first control. */
+  /** Scroll to the first card and focus its first control, once it takes keys. */
   reveal() {
     this.scrollIntoView({ block: "start" });
+    if (this._fresh.size) {
+      setTimeout(() => void this.updateComplete.then(() => this._focusFirst()), FRESH_MS);
+      this._focus("h2");
+    } else this._focusFirst();
+  }
+
+  _focusFirst() {
     const first = this.renderRoot.querySelector(".card button, .card input, .card textarea");
     /** @type {HTMLElement | null} */ (first)?.focus({ preventScroll: true });
   }
 
   render() {
-    const asks = (this.view?.asks ?? []).filter((ask) => ask.kind !== "unsure");
+    const asks = this._shownAsks;
     const unsent = Object.entries(this.unsentTexts);
     const count = asks.length + unsent.length + this.recentDecisions.length;
     if (!this.setShown(count > 0)) return nothing;
@@ -236,14 +316,16 @@ export class Asks extends StoreElement {
     const child = ask.kind === "child" ? ask.data : null;
     const tool = child ? child.tool : ask.tool;
     const why = child ? child.why : ask.why;
-    return html`<div class="card" data-ask=${ask.id}>
-      <span class="question">${ask.question || defaultQuestion(ask, tool)}</span>
+    const isFresh = this._fresh.has(ask.id);
+    // `inert` would end the typing of a viewer who is in this card; there only the pointer waits.
+    return html`<div class="card" data-ask=${ask.id} ?data-fresh=${isFresh} ?inert=${isFresh && !this._hasFocus(ask.id)}>
+      <div class="question">${ask.question ? renderMarkdown(ask.question) : defaultQuestion(ask, tool)}</div>
       ${child
         ? html`<span class="dim"
             >A <a href=${`${this.store?.api.base ?? ""}/runs/${child.run}`}>child run</a> asks${
-              tool && tool !== ASK_HUMAN_TOOL ? html`, for <code>${tool}</code>` : nothing
+              tool && tool !== ASK_HUMAN_TOOL ? html`, for “${humanizeName(tool)}”` : nothing
             }.</span
-          >`
+          >${(ask.of ?? "question") === "question" ? nothing : html`<div class="subject">${renderValue(ask.args)}</div>`}`
         : this._renderSubject(ask)}
       ${ask.hidden ? html`<span class="hidden-arguments">${ask.hidden}</span>` : nothing}
       ${why ? html`<span class="dim">Why: ${why}</span>` : nothing}
@@ -277,10 +359,10 @@ export class Asks extends StoreElement {
   /** Render the call that is to be approved, or the tool that asks and its data. @param {Ask} ask */
   _renderSubject({ kind, tool, data, args }) {
     if (tool === ASK_HUMAN_TOOL) return nothing;
-    if (kind !== "question") return html`<pre>${exact(tool)} <bdi>${formatExact(args)}</bdi></pre>`;
-    const details = formatExact(withoutOptions(data));
-    return html`${details ? html`<pre>${details}</pre>` : nothing}
-      <span class="dim"><code>${tool}</code> asks.</span>`;
+    if (kind !== "question") return html`<div class="subject">${renderValue(args)}</div>`;
+    const details = withoutOptions(data);
+    return html`${details === null || details === undefined ? nothing : html`<div class="subject">${renderValue(details)}</div>`}
+      <span class="dim">“${humanizeName(tool)}” asks.</span>`;
   }
 
   /** @param {Ask} ask */
@@ -357,19 +439,45 @@ export class Asks extends StoreElement {
       </form>`;
   }
 
-  /** @param {Ask} ask */
+  /** Render the arguments as fields, or as JSON. Both write the same draft, which is JSON. @param {Ask} ask */
   _renderEditor(ask) {
+    const args = parseJson(this.drafts[ask.id] ?? "");
+    const isForm = !this.isRaw && isEditable(args);
+    const toggle = isEditable(args) ? renderRawToggle(this.isRaw, () => this._toggleRaw()) : nothing;
+    return html`${isForm ? this._renderForm(ask, /** @type {Record<string, unknown>} */ (args)) : this._renderJson(ask)}
+      <div class="row">
+        <button class="main" @click=${() => void this._approveEdited(ask)}>Approve this</button>
+        <button @click=${() => void this._closeField()}>Discard</button>
+        ${toggle}
+      </div>`;
+  }
+
+  /** Switch between fields and JSON; the fields are chosen again for what was written as JSON. */
+  _toggleRaw() {
+    this.isRaw = !this.isRaw;
+    this._fieldKinds.clear();
+  }
+
+  /** @param {Ask} ask @param {Record<string, unknown>} args */
+  _renderForm(ask, args) {
+    const change = (/** @type {Record<string, unknown>} */ next) => {
+      this.drafts = { ...this.drafts, [ask.id]: editable(next) };
+    };
+    return html`<div role="group" aria-label=${`Arguments of ${ask.tool}`} @keydown=${this._closeOnEscape}>
+      ${renderArgumentForm(args, this._fieldKinds, change)}
+    </div>`;
+  }
+
+  /** @param {Ask} ask */
+  _renderJson(ask) {
     return html`<textarea
+        class="json-editor"
         rows="5"
         @keydown=${this._closeOnEscape}
         aria-label=${`Arguments of ${ask.tool}, as JSON`}
         .value=${live(this.drafts[ask.id] ?? "")}
         @input=${(/** @type {InputEvent} */ event) => this._updateDraft(ask, event)}
-      ></textarea>
-      <div class="row">
-        <button class="main" @click=${() => void this._approveEdited(ask)}>Approve this</button>
-        <button @click=${() => void this._closeField()}>Discard</button>
-      </div>`;
+      ></textarea>`;
   }
 
   /** @param {Ask} ask */
@@ -413,10 +521,11 @@ export class Asks extends StoreElement {
   /** Open a field with its first content. @param {Ask} ask @param {"edit" | "decline"} of @param {string} text */
   async _openField(ask, of, text) {
     this._discardDraft();
+    this._fieldKinds.clear();
     this.drafts = { ...this.drafts, [ask.id]: text };
     this.openField = { ask: ask.id, of };
     await this.updateComplete;
-    this._focus(of === "edit" ? "textarea" : ".reason");
+    this._focus(of === "edit" ? ".arguments input, .arguments textarea, .json-editor" : ".reason");
   }
 
   /** Close the open field; the focus returns to the button that opened it. */
@@ -438,6 +547,11 @@ export class Asks extends StoreElement {
 
   /** @param {Ask} ask */
   async _approveEdited(ask) {
+    const invalid = findInvalidField(this.renderRoot);
+    if (invalid) {
+      this.error = `${invalid}: this value cannot be used.`;
+      return;
+    }
     let args;
     try {
       args = JSON.parse(this.drafts[ask.id]);
@@ -477,6 +591,13 @@ export class Asks extends StoreElement {
     if (isDone) this._discardDraft(ask.id);
   }
 }
+
+/** Return the question of an ask that has none of its own. @param {Ask} ask @param {string} tool */
+const defaultQuestion = (ask, tool) =>
+  ask.of === "unsure" ? `Did “${humanizeName(tool)}” go through?` : `Approve: ${formatApproved(ask, tool)}?`;
+
+/** Return what is to be approved: the declared title, else the name; the card has the arguments. @param {Ask} ask @param {string} tool */
+const formatApproved = (ask, tool) => ask.title || humanizeName(tool);
 
 /** @param {number} asks @param {number} unsent */
 function formatTitle(asks, unsent) {

@@ -31,6 +31,11 @@ export class AutoScroll {
     this.#steps = steps;
   }
 
+  /** Whether the reader is at the end, and new content is followed. */
+  get isAtEnd() {
+    return this.#atEnd === true;
+  }
+
   start() {
     document.addEventListener("scroll", this.#updateAtEnd, { capture: true, passive: true });
     this.#steps.addEventListener("click", this.#onClick);
@@ -71,18 +76,16 @@ export class AutoScroll {
   #hiddenPixels() {
     const end = this.#end;
     if (!end) return 0;
-    const { top, bottom } = end.getBoundingClientRect();
+    const { bottom } = end.getBoundingClientRect();
     const foot = this.#bar?.getBoundingClientRect().top ?? window.innerHeight;
-    const covered = bottom + GAP_PX - foot;
-    return end.matches(".result") ? Math.min(covered, top - GAP_PX) : covered; // keep its top in sight
+    return bottom + GAP_PX - foot;
   }
 
-  /** The newest turn, or the result; if it is folded, the plan item that contains it. */
+  /** The newest turn; if it is folded, the plan item that contains it. */
   get #end() {
     const root = this.#steps.renderRoot;
-    const candidates = [...root.querySelectorAll("[data-turn], .result")];
-    const position = (/** @type {Element} */ one) =>
-      one.matches(".result") ? Infinity : Number(one.getAttribute("data-turn"));
+    const candidates = [...root.querySelectorAll("[data-turn]")];
+    const position = (/** @type {Element} */ one) => Number(one.getAttribute("data-turn"));
     const last = candidates.reduce((a, b) => (position(b) >= position(a) ? b : a), candidates[0]);
     return last && (last.getClientRects().length ? last : last.closest("li"));
   }

@@ -2,14 +2,15 @@
 /**
  * `<midrun-cancel-sheet>`: asks to confirm a cancel; lists the calls it would undo and those it cannot.
  *
- * A sheet opens below the buttons of the control bar and takes their place.
+ * A sheet opens above the buttons of the control bar, which cannot be pressed meanwhile.
  */
 import { css, nothing } from "./lit.js";
 import { loadDraft, saveDraft } from "./drafts.js";
 import { formatOvertaken } from "./format.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { exact, html } from "./template.js";
+import { formatListedCall } from "./call-text.js";
+import { html } from "./template.js";
 
 /** How long the run is paused while the viewer decides; then it resumes by itself. */
 const HOLD_S = 60;
@@ -51,9 +52,6 @@ export class CancelSheet extends StoreElement {
       h3 {
         font-size: 14px;
         display: inline;
-      }
-      li {
-        font: 12.5px/1.5 var(--mono);
       }
       .error {
         color: var(--stop);
@@ -148,7 +146,7 @@ export class CancelSheet extends StoreElement {
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       <div class="row">
         <button class="danger" @click=${() => this.confirm()}>
-          ${undo_count ? `Cancel and undo ${undo_count}` : "Cancel"}
+          ${undo_count ? `Cancel and undo ${undo_count}` : "End the run"}
         </button>
         ${undo_count
           ? html`<button @click=${() => this._cancel("in_flight")}>Cancel, keep changes</button>`
@@ -173,7 +171,7 @@ function renderCalls(title, calls) {
   if (!calls.length) return nothing;
   return html`<div>${title}
     <ul>
-      ${calls.map((call) => html`<li>${exact(call)}</li>`)}
+      ${calls.map((call) => html`<li>${formatListedCall(call)}</li>`)}
     </ul>
   </div>`;
 }

@@ -29,7 +29,7 @@ export class Caps extends StoreElement {
         height: 8px;
       }
       button {
-        min-height: 24px;
+        min-height: var(--target, 24px);
         min-width: 24px;
         padding: 0 6px;
       }

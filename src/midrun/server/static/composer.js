@@ -1,29 +1,45 @@
 // @ts-check
-/** `<midrun-composer>`: the form for a new instruction, a side question, or a fork. */
+/**
+ * `<midrun-composer>`: the line in which the viewer writes to the run. It is always there.
+ *
+ * The text is an instruction, or a side question (`isQuestion`); after the end of the run it
+ * starts a new run that continues from there. Enter sends it, Ctrl+Enter sends an instruction
+ * that stops the current call. Escape leaves the field and keeps the text.
+ *
+ * The focus stays in the field after the text was sent, and while nothing can be sent: otherwise
+ * the next letters of a viewer who goes on typing would be shortcuts. So the field is read-only
+ * then, not disabled.
+ */
 import { css, live, nothing } from "./lit.js";
 import { loadDraft, saveDraft } from "./drafts.js";
+import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
 
 /** Phases in which a redirect or a side question can be sent. */
 const ACTIVE_PHASES = new Set(["running", "pausing", "waiting", "queued"]);
+const FINISHED_PHASES = new Set(["completed", "cancelled"]);
+const STALE_QUESTION =
+  "Not sent: the run takes no side questions now. Your text is kept; press “Question” to make it an instruction.";
+
+/** @typedef {import("./run-store.js").Run} Run */
+
+/** Tell whether the viewer may ask the run a side question now. @param {Run} run */
+export const canAsk = (run) =>
+  run.role !== "viewer" && ACTIVE_PHASES.has(run.phase) && run.allowed.includes("say");
 
 /**
- * `mode` is "redirect", or "fork" to continue from a finished run. Emits "closed" when it was sent
- * or discarded; the detail is the run's immediate acknowledgement, or "".
- *
- * The draft survives a reload. A composer that was opened only because there is a draft has
- * `isRestored`, and does not take the focus.
+ * Emits "sent" after the text was sent; the detail is the run's immediate acknowledgement, or "".
+ * Emits "left" when the viewer leaves the field with Escape. The draft survives a reload.
  */
 export class Composer extends StoreElement {
+  static ignoresLive = true;
+
   static properties = {
     ...StoreElement.properties,
-    mode: { type: String },
-    isRestored: { attribute: false },
     text: { state: true },
-    isSideQuestion: { state: true },
-    when: { state: true },
+    isQuestion: { state: true },
     busy: { state: true },
   };
 
@@ -31,58 +47,88 @@ export class Composer extends StoreElement {
     theme,
     css`
       form {
-        display: grid;
-        gap: 8px;
-      }
-      fieldset {
         display: flex;
-        flex-wrap: wrap;
-        gap: 4px 16px;
+        align-items: flex-end;
+        gap: 6px;
+        padding: 3px;
+        border: 1.5px solid var(--edge);
+        border-radius: 12px;
+        background: var(--bg);
       }
-      legend {
-        float: left;
-        margin-right: 12px;
-        padding: 0;
-        line-height: 24px;
-        color: var(--dim);
-      }
-      .kinds label {
-        padding: 2px 12px 2px 8px;
-        border: 1px solid var(--edge);
-        border-radius: 999px;
-      }
-      .kinds label:has(:checked) {
+      form:focus-within {
         border-color: var(--run);
-        font-weight: 600;
-        color: var(--run);
       }
-      @media (pointer: coarse), (max-width: 560px) {
-        .key-hints {
-          display: none;
-        }
+      form[data-question] {
+        border-color: var(--wait);
       }
-      label.choice {
+      form[data-disabled] {
+        border-color: var(--line);
+        border-style: dashed;
+      }
+      textarea {
+        flex: 1;
+        min-width: 0;
+        min-height: 36px;
+        max-height: 132px;
+        padding: 7px 10px;
+        border: 0;
+        background: none;
+        resize: none;
+        field-sizing: content;
+      }
+      textarea:focus-visible {
+        outline-offset: -1px;
+      }
+      textarea::placeholder {
+        color: var(--dim);
+        opacity: 1;
+        overflow: hidden;
+        text-overflow: ellipsis;
+        white-space: nowrap;
+      }
+      button {
+        flex: none;
+        min-height: 36px;
+        border-radius: 9px;
+      }
+      button.main:disabled {
+        border-color: transparent;
+      }
+      .kind {
         display: flex;
         align-items: center;
-        gap: 6px;
-        min-height: 24px;
+        gap: 5px;
+        padding: 3px 9px;
+        border-color: var(--wait);
+        color: var(--wait);
+        font-weight: 600;
       }
       .error {
+        padding-bottom: 4px;
         color: var(--stop);
         font-weight: 600;
+      }
+      @media (pointer: coarse), (max-width: 480px) {
+        textarea,
+        button {
+          min-height: 44px;
+        }
+        textarea {
+          padding-block: 10px;
+        }
+        form {
+          padding: 0 0 0 2px;
+        }
       }
     `,
   ];
 
   constructor() {
     super();
-    this.mode = "redirect";
-    this.isRestored = false;
     this.text = "";
-    this.isSideQuestion = false; // the run answers it, then continues with its task
-    /** @type {"next_step" | "now"} */
-    this.when = "next_step";
+    this.isQuestion = false; // the run answers it, then continues with its task
     this.busy = false;
+    this._restoredRun = "";
   }
 
   get _draftName() {
@@ -92,28 +138,31 @@ export class Composer extends StoreElement {
   /** @param {import("./lit.js").Changed} changed */
   willUpdate(changed) {
     super.willUpdate(changed);
-    if (!this.hasUpdated && !this.text) this._restoreDraft();
+    if (this._draftName && this._draftName !== this._restoredRun) this._restoreDraft();
+    if (this._isStaleQuestion && !this.text.trim()) this.isQuestion = false;
   }
 
   /** Load the draft of this tab from before a reload, and its kind. */
   _restoreDraft() {
+    this._restoredRun = this._draftName;
     this.text = loadDraft(this._draftName);
-    const kind = loadDraft(`${this._draftName} how`);
-    this.isSideQuestion = kind === "aside";
-    if (kind === "now") this.when = "now";
+    this.isQuestion = loadDraft(`${this._draftName} how`) === "aside";
+    this.error = "";
   }
 
   _saveDraft() {
-    const kind = this.isSideQuestion ? "aside" : this.when;
     saveDraft(this._draftName, this.text);
-    saveDraft(`${this._draftName} how`, this.text && kind);
+    saveDraft(`${this._draftName} how`, this.text && this.isQuestion ? "aside" : "");
   }
 
-  firstUpdated() {
-    if (!this.isRestored) this.focusText();
+  /** Focus the field to write an instruction or a question. @param {boolean} isQuestion */
+  open(isQuestion) {
+    this.isQuestion = isQuestion;
+    this._saveDraft();
+    this._focusField();
   }
 
-  focusText() {
+  _focusField() {
     this.renderRoot.querySelector("textarea")?.focus();
   }
 
@@ -126,128 +175,151 @@ export class Composer extends StoreElement {
 
   /** @param {KeyboardEvent} event */
   _onKeydown(event) {
+    if (event.isComposing) return;
     if (event.key === "Escape") {
       event.stopPropagation();
-      this._discard();
-    } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      if (!this.text) this.isQuestion = false;
+      this.dispatchEvent(new CustomEvent("left"));
+    } else if (event.key === "Enter" && !event.shiftKey && event.target instanceof HTMLTextAreaElement) {
       event.preventDefault();
-      void this._submit();
+      void this._submit(event.ctrlKey || event.metaKey ? "now" : "next_step");
     }
   }
 
-  _discard() {
-    this._setText("");
-    this._close();
-  }
-
-  /** @param {string} [reply] the run's immediate acknowledgement */
-  _close(reply = "") {
-    this.dispatchEvent(new CustomEvent("closed", { detail: reply }));
-  }
-
-  async _submit() {
-    const text = this.text.trim();
-    const store = this.store;
-    if (!store || this.busy) return;
+  /** @param {"next_step" | "now"} when */
+  async _submit(when) {
+    const { store, text: typed } = this;
+    const text = typed.trim();
+    this._focusField(); // a button of ours may be disabled once the text is sent
+    if (!store || this.busy || this._isDisabled) return;
     if (!text) {
-      this.error = this._asksQuestion ? "Enter your question." : "Enter what should happen next.";
+      this.error = this.isQuestion ? "Enter your question." : "Enter what should happen next.";
+      return;
+    }
+    if (this._isStaleQuestion) {
+      this.error = STALE_QUESTION;
       return;
     }
     this.busy = true;
-    const sent = await this.attempt(() => this._post(store, text));
+    const sent = await this.attempt(() => this._post(store, text, when));
     this.busy = false;
     if (!sent) return;
-    this._setText("");
-    this._close(sent.command?.receipt.acknowledgement);
+    this._removeSent(store, typed);
+    const detail = sent.command?.receipt.acknowledgement ?? "";
+    this.dispatchEvent(new CustomEvent("sent", { detail }));
     if (sent.run_id && sent.run_id !== store.id) this.openRun(sent.run_id); // a fork
+  }
+
+  /**
+   * Remove a text that was sent. What the viewer has typed meanwhile stays, and so does the text
+   * for another run, if that is shown by now.
+   * @param {import("./run-store.js").RunStore} store @param {string} typed
+   */
+  _removeSent(store, typed) {
+    if (store !== this.store) {
+      saveDraft(store.id, "");
+      return;
+    }
+    this._setText(this.text.startsWith(typed) ? this.text.slice(typed.length) : this.text);
+    if (!this.text.trim()) this.isQuestion = false;
   }
 
   /**
    * Send the text with the control that fits: fork, message, resume or redirect. With `ifSeen` the
    * server refuses it if another control was sent since the view that is shown.
-   * @param {import("./run-store.js").RunStore} store @param {string} text
+   * @param {import("./run-store.js").RunStore} store @param {string} text @param {"next_step" | "now"} when
    */
-  _post(store, text) {
-    if (this.mode === "fork") return store.send("fork", { instruction: text });
-    if (this._asksQuestion) return store.send("messages", { text, urgency: "next" });
+  _post(store, text, when) {
+    if (this._isFork) return store.send("fork", { instruction: text });
+    if (this.isQuestion) return store.send("messages", { text, urgency: "next" });
     const button = this.view?.controls.redirect;
     if (button?.command === "resume") {
       return store.send("resume", { instruction: text, caps: button.caps }, { ifSeen: true });
     }
-    return store.send("redirect", { instruction: text, when: this.when }, { ifSeen: true });
+    return store.send("redirect", { instruction: text, when }, { ifSeen: true });
   }
 
-  get _isActive() {
-    return this.mode === "redirect" && ACTIVE_PHASES.has(this.view?.phase ?? "");
+  get _isFork() {
+    return FINISHED_PHASES.has(this.view?.phase ?? "");
   }
 
-  /** Whether the text will be sent as a side question. */
-  get _asksQuestion() {
-    return this.isSideQuestion && this._isActive;
+  /** Whether the text was written as a side question, which the run takes no more. */
+  get _isStaleQuestion() {
+    return this.isQuestion && this.view !== null && !canAsk(this.view);
+  }
+
+  get _isDisabled() {
+    const run = this.view;
+    if (!run || run.role === "viewer") return true;
+    return !this._isFork && !this.isQuestion && !run.controls.redirect.enabled;
+  }
+
+  /** Whether an instruction can stop the current call. */
+  get _canHurry() {
+    const { phase } = this.view ?? {};
+    return phase === "running" && !this.isQuestion;
   }
 
   get _submitLabel() {
-    if (this.mode === "fork") return "Continue with this";
-    if (!this._isActive) return "Resume with this";
-    return this._asksQuestion ? "Ask" : "Redirect";
+    if (this.isQuestion) return "Ask";
+    if (this._isFork) return "Continue with this";
+    return ACTIVE_PHASES.has(this.view?.phase ?? "") ? "Redirect" : "Resume with this";
+  }
+
+  /** A sentence about what the keys do to the text. */
+  get hint() {
+    const run = this.view;
+    if (!run || this._isDisabled) return run?.controls.redirect.consequence ?? "";
+    if (this._isStaleQuestion) return STALE_QUESTION;
+    if (this._isFork) return "Starts a new run that continues from here.";
+    if (this.isQuestion) return "Answered at the next turn; then the run continues where it was.";
+    if (!this._canHurry) return run.controls.redirect.consequence;
+    return "Enter: from the next turn · Ctrl+Enter: now, stops the current call · Esc: keep it for later";
   }
 
   render() {
-    return html`<form
-      @submit=${(/** @type {Event} */ event) => {
-        event.preventDefault();
-        void this._submit();
-      }}
-      @keydown=${this._onKeydown}
-    >
-      ${this._isActive ? this._renderKinds() : nothing}
-      <label for="text">${this._asksQuestion ? "What do you want to know?" : "What should happen next?"}</label>
-      <textarea
-        id="text"
-        rows="2"
-        maxlength="100000"
-        .value=${live(this.text)}
-        @input=${(/** @type {InputEvent} */ event) =>
-          this._setText(/** @type {HTMLTextAreaElement} */ (event.target).value)}
-      ></textarea>
-      ${this._isActive && !this.isSideQuestion ? this._renderTimes() : nothing}
-      ${this._asksQuestion
-        ? html`<div class="dim">Answered at the next step; then the run continues where it was.</div>`
-        : nothing}
-      ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
-      <div class="row">
-        <button class="main" aria-disabled=${this.busy ? "true" : nothing}>${this._submitLabel}</button>
-        <button type="button" @click=${this._discard}>Discard</button>
-        <span class="dim key-hints">Enter sends · Shift+Enter new line · Esc discards</span>
-      </div>
-    </form>`;
+    const run = this.view;
+    if (!run) return nothing;
+    const isDisabled = this._isDisabled;
+    const label = this.isQuestion ? "What do you want to know?" : "What should happen next?";
+    return html`${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
+      <form
+        ?data-question=${this.isQuestion}
+        ?data-disabled=${isDisabled}
+        @submit=${(/** @type {Event} */ event) => {
+          event.preventDefault();
+          void this._submit("next_step");
+        }}
+        @keydown=${this._onKeydown}
+      >
+        ${this.isQuestion ? this._renderKind() : nothing}
+        <textarea
+          rows="1"
+          maxlength="100000"
+          aria-label=${label}
+          placeholder=${isDisabled ? run.controls.redirect.consequence : this._isFork ? "Continue from here…" : label}
+          ?readonly=${isDisabled}
+          aria-disabled=${isDisabled ? "true" : nothing}
+          .value=${live(this.text)}
+          @input=${(/** @type {InputEvent} */ event) =>
+            this._setText(/** @type {HTMLTextAreaElement} */ (event.target).value)}
+        ></textarea>
+        ${this.text.trim() && this._canHurry
+          ? html`<button type="button" title="Stops the current call (Ctrl+Enter)" @click=${() => void this._submit("now")}>
+              Now
+            </button>`
+          : nothing}
+        <button class="main" ?disabled=${isDisabled || !this.text.trim()} aria-disabled=${this.busy ? "true" : nothing}>
+          ${this._submitLabel}
+        </button>
+      </form>`;
   }
 
-  _renderKinds() {
-    return html`<fieldset class="kinds" aria-label="Kind of message">
-      ${this._renderChoice("kind", "New instruction", !this.isSideQuestion, () => (this.isSideQuestion = false))}
-      ${this._renderChoice("kind", "Side question", this.isSideQuestion, () => (this.isSideQuestion = true))}
-    </fieldset>`;
-  }
-
-  _renderTimes() {
-    const [later, now] = [this.when === "next_step", this.when === "now"];
-    return html`<fieldset>
-      <legend>When</legend>
-      ${this._renderChoice("when", "After this step finishes", later, () => (this.when = "next_step"))}
-      ${this._renderChoice("when", "Now — stop the current call", now, () => (this.when = "now"))}
-    </fieldset>`;
-  }
-
-  /** @param {string} name @param {string} label @param {boolean} checked @param {() => void} choose */
-  _renderChoice(name, label, checked, choose) {
-    const onChange = () => {
-      choose();
-      this._saveDraft();
-    };
-    return html`<label class="choice">
-      <input type="radio" name=${name} .checked=${live(checked)} @change=${onChange} />${label}
-    </label>`;
+  /** Render the mark of a side question; pressing it makes the text an instruction again. */
+  _renderKind() {
+    return html`<button type="button" class="kind" aria-label="Side question; press to write an instruction" @click=${() => this.open(false)}>
+      ${icon("ask")}<span>Question</span>
+    </button>`;
   }
 }
 

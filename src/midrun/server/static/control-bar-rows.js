@@ -1,5 +1,6 @@
 // @ts-check
 /** The rows of the control bar above its buttons: the run's status, and everything pending. */
+import { humanizeName } from "./call-text.js";
 import { nothing } from "./lit.js";
 import {
   STATUS_STYLES,
@@ -31,8 +32,9 @@ export const isFinished = (run) => FINISHED_PHASES.has(run.phase);
 /**
  * Render the status row: badge, clock, plan position, current activity, a link, usage.
  * @param {RunStore} store @param {Run} run @param {unknown} link as `renderJumpLink` returns it
+ * @param {() => void} showKeys
  */
-export function renderStatusRow(store, run, link) {
+export function renderStatusRow(store, run, link, showKeys) {
   const isLost = store.connection === "lost";
   const { style, word, by } = isLost
     ? { style: "lost", word: "Connection lost", by: "" }
@@ -50,12 +52,13 @@ export function renderStatusRow(store, run, link) {
       aria-label="Time at work"
       .textContent=${formatClock(store.elapsed)}
     ></span>
-    <span class="mono">${formatPlace(run)}</span>
+    <span class="place">${formatPlace(run)}</span>
     <span class="activity">
       <span class="note">${isLost ? nothing : formatNote(store, run)}</span>
       ${link}
     </span>
     ${renderUsage(run)}
+    <button class="keys" aria-label="Keys" title="Keys (?)" @click=${showKeys}>?</button>
   </div>`;
 }
 
@@ -72,10 +75,12 @@ function formatSilence(store, run) {
  */
 function formatPlace(run) {
   const items = run.plan_rows.filter((item) => item.style !== "dropped");
-  if (!items.length) return run.position;
+  if (!items.length) return run.position.replace(/^step (\d+)$/, "turn $1");
   const done = items.filter((item) => item.style === "done").length;
-  if (isFinished(run) || run.phase === "paused") return `${done} of ${items.length} done`;
-  return run.plan_held ? `held at ${run.position}` : run.position;
+  if (isFinished(run) || run.phase === "paused") return `plan ${done}/${items.length} done`;
+  const [, at, total] = /^(?:step|item) (\d+) of (\d+)$/.exec(run.position) ?? [];
+  const place = at ? `${at}/${total}` : run.position.replace(/^plan /, "");
+  return run.plan_held ? `held at plan ${place}` : `plan ${place}`;
 }
 
 /** Return the note of the status line with the time in this phase. @param {RunStore} store @param {Run} run */
@@ -95,10 +100,8 @@ function renderUsage(run) {
   const [cap] = run.caps;
   if (cap) {
     const [used, limit] = [formatCapValue(cap.name, cap.used), formatCapValue(cap.name, cap.cap)];
-    // The same row has "step 2 of 7", a position in the plan; this one must read as a cap.
-    const isSteps = cap.name === "steps";
-    const [before, after] = isSteps ? ["step cap ", ""] : ["", ` ${cap.name.replace("_", " ")}`];
-    return html`<span class="usage">${before}${used} of ${limit}${after}</span>`;
+    const noun = cap.name === "steps" ? "turns" : cap.name.replace("_", " ");
+    return html`<span class="usage">${used} of ${limit} ${noun}</span>`;
   }
   if (run.usage.cost_usd) return html`<span class="usage">${formatMoney(run.usage.cost_usd)}</span>`;
   return nothing;
@@ -115,6 +118,9 @@ export function renderLostRow(store) {
   </div>`;
 }
 
+/** Return the title of a call, else its name as words. @param {{title: string, tool: string}} call */
+const nameCall = ({ title, tool }) => title || humanizeName(tool) || "The model";
+
 /**
  * Say which calls a pause waits for, and offer to stop them.
  * @param {RunStore} store @param {Run} run @param {(verb: string, body?: object) => void} send
@@ -124,20 +130,20 @@ export function renderPausingRow(store, run, send) {
   const unresponsive = run.in_flight.filter((call) => store.unresponsiveCalls.has(call.id));
   if (unresponsive.length) {
     return html`<div class="line">
-      <span>${unresponsive.map((call) => call.tool || "the model").join(", ")} does not respond.</span>
+      <span>${unresponsive.map(nameCall).join(", ")} does not respond.</span>
       <button class="link" @click=${() => send("force_pause")}>Stop waiting for it</button>
     </div>`;
   }
   const isLong = store.now - Date.parse(run.phase_at) > LONG_PAUSE_MS;
   if (!isLong || run.hold_now) return nothing; // with `hold_now` the calls are being stopped
   return html`<div class="line">
-    <span>${run.in_flight.map((call) => call.tool).join(", ")} is still running.</span>
+    <span>${run.in_flight.map(nameCall).join(", ")} is still running.</span>
     <button class="link" @click=${() => send("pause", { mode: "now" })}>Stop this call now</button>
   </div>`;
 }
 
 /**
- * Render the redirects and messages that wait for their step boundary.
+ * Render the redirects and messages that wait for their turn.
  * @param {Run} run
  * @param {(pending: import("./types.js").PendingView) => void} withdraw
  * @param {(pending: import("./types.js").PendingView) => void} applyNow
@@ -146,7 +152,7 @@ export function renderPendingRows(run, withdraw, applyNow) {
   return run.pending.map((pending) => {
     const isRedirect = pending.kind === "redirect";
     const noun = isRedirect ? "Redirect" : "Message";
-    const until = pending.urgency === "later" ? "for the end of the task" : "for the next step";
+    const until = pending.urgency === "later" ? "for the end of the task" : "for the next turn";
     return html`<div class="line" data-tone="run">
       ${icon("redirect")}
       <span>
@@ -250,7 +256,7 @@ export function renderUnsureRows(run, settle) {
     .map(
       (ask) => html`<div class="line" data-ask=${ask.id}>
         <span>
-          Did <b class="mono">${ask.tool}</b> go through? Its outcome is unknown; check the system it acts on.
+          Did <b>${nameCall(ask)}</b> go through? Its outcome is unknown; check the system it acts on.
         </span>
         ${ask.may_decide
           ? html`<span class="row">

@@ -1,5 +1,5 @@
 // @ts-check
-/** Styles of the control bar. */
+/** Styles of the control bar: rows that come and go, and a dock whose height never changes. */
 import { css } from "./lit.js";
 
 export const style = css`
@@ -9,51 +9,118 @@ export const style = css`
   .bar {
     display: grid;
     grid-template-columns: minmax(0, 1fr);
-    gap: 8px;
-    padding: 10px 12px;
+    padding: 8px 12px;
     border: 1px solid var(--line);
     border-radius: var(--round);
     background: var(--bg);
     box-shadow: 0 -2px 18px rgb(0 0 0 / 0.08);
   }
+  :host([docked]) .bar {
+    padding-bottom: calc(8px + env(safe-area-inset-bottom, 0px));
+    border-bottom: 0;
+    border-radius: var(--round) var(--round) 0 0;
+  }
+  .tray {
+    display: grid;
+    grid-template-columns: minmax(0, 1fr);
+    gap: 8px;
+    max-height: 56vh;
+    overflow: auto;
+    /* Room for focus rings, which overflow would cut off. */
+    margin: 0 -6px;
+    padding: 2px 6px 8px;
+    border-bottom: 1px solid var(--line);
+    margin-bottom: 8px;
+  }
+  .tray:not(:has(> :not([hidden]))) {
+    display: none;
+  }
+  :host(:not([docked])) .tray {
+    max-height: none;
+    margin: 8px -6px 0;
+    padding: 8px 6px 2px;
+    border-top: 1px solid var(--line);
+    border-bottom: 0;
+  }
+  .dock {
+    display: grid;
+    grid-template-columns: minmax(0, 1fr);
+    gap: 8px;
+  }
+  .dock[inert] > :not(.status) {
+    opacity: 0.45;
+  }
   .status {
     display: flex;
-    flex-wrap: wrap;
     align-items: center;
-    gap: 4px 14px;
+    gap: 12px;
+    height: 28px;
+    white-space: nowrap;
+  }
+  .status .badge {
+    min-width: 0;
+    flex: 0 1 auto;
+  }
+  .status .badge span {
+    overflow: hidden;
+    text-overflow: ellipsis;
   }
   .clock {
-    font: 700 15px var(--mono);
+    flex: none;
+    font: 700 14px var(--mono);
     font-variant-numeric: tabular-nums;
   }
   .clock.stopped {
     color: var(--dim);
   }
+  .place {
+    flex: none;
+    font-size: 13px;
+    font-variant-numeric: tabular-nums;
+  }
+  .place:empty {
+    display: none;
+  }
   .activity {
-    flex: 1 1 160px;
+    flex: 1 1 0;
     display: flex;
     align-items: baseline;
     gap: 10px;
     min-width: 0;
   }
+  .activity:has(.link) {
+    min-width: 132px; /* the badge before it gives way */
+  }
   .activity .link {
     flex: none;
+    font-weight: 600;
   }
   .note {
     min-width: 0;
     color: var(--dim);
     overflow: hidden;
     text-overflow: ellipsis;
-    white-space: nowrap;
   }
-  .note:empty,
-  .activity:not(:has(.link, .note:not(:empty))) {
+  .note:empty {
     display: none;
   }
   .usage {
-    margin-left: auto;
+    flex: none;
     font: 12px var(--mono);
     color: var(--dim);
+  }
+  .status:has(.link) .usage {
+    display: none; /* the panel of the caps has it */
+  }
+  .keys {
+    flex: none;
+    width: 26px;
+    min-height: var(--target, 26px);
+    padding: 0;
+    border-width: 1px;
+    border-radius: 50%;
+    color: var(--dim);
+    font-size: 12.5px;
   }
   .line {
     display: flex;
@@ -78,22 +145,15 @@ export const style = css`
   }
   .buttons {
     display: grid;
-    grid-template-columns: repeat(3, minmax(0, 1fr));
+    grid-template-columns: repeat(4, minmax(0, 1fr));
     gap: 8px;
   }
-  .buttons[inert] {
-    opacity: 0.55;
-  }
-  .sheet {
-    padding-top: 8px;
-    border-top: 1px solid var(--line);
+  .finished button {
+    min-height: var(--target, 40px);
   }
   .control {
-    display: grid;
-    gap: 1px;
-    align-content: start;
-    min-height: 56px;
-    padding: 8px 10px;
+    height: 40px;
+    padding: 4px 10px;
     border-radius: 10px;
     text-align: left;
   }
@@ -101,13 +161,14 @@ export const style = css`
     display: flex;
     align-items: center;
     gap: 7px;
-    font-size: 15px;
+    font-size: 14.5px;
     font-weight: 600;
+    line-height: 1.1;
   }
-  .control small {
-    font-size: 12.5px;
-    line-height: 1.35;
-    color: var(--dim);
+  .control b > span {
+    min-width: 0;
+    overflow: hidden;
+    text-overflow: ellipsis;
   }
   .control[aria-disabled="true"] {
     background: transparent;
@@ -115,6 +176,18 @@ export const style = css`
   .control[aria-disabled="true"] b {
     font-weight: 500;
     color: var(--dim);
+  }
+  .control:not([aria-disabled="true"])#pause {
+    border-color: color-mix(in srgb, var(--hold) 55%, var(--line));
+  }
+  .hint {
+    height: 1.4em;
+    overflow: hidden;
+    color: var(--dim);
+    font-size: 12.5px;
+    line-height: 1.4;
+    text-overflow: ellipsis;
+    white-space: nowrap;
   }
   kbd {
     margin-left: auto;
@@ -125,109 +198,99 @@ export const style = css`
     font: 400 11px/1 var(--mono);
     color: var(--dim);
   }
+  .help {
+    display: grid;
+    gap: 8px;
+  }
+  .help dl {
+    display: grid;
+    grid-template-columns: repeat(auto-fill, minmax(min(280px, 100%), 1fr));
+    gap: 4px 16px;
+  }
+  .help dl div {
+    display: grid;
+    grid-template-columns: 84px minmax(0, 1fr);
+    align-items: baseline;
+  }
+  .help kbd {
+    margin: 0;
+  }
   .error {
     color: var(--stop);
     font-weight: 600;
     overflow-wrap: anywhere;
   }
   @media (pointer: coarse) {
-    kbd {
+    .control kbd {
       display: none;
     }
   }
-  @container (max-width: 520px) {
-    kbd {
+  @media (pointer: coarse), (max-width: 480px) {
+    .status .link {
+      margin-block: -10px; /* higher than its line */
+    }
+    .keys {
+      display: none;
+    }
+    .control {
+      height: 44px;
+    }
+  }
+  @container (max-width: 560px) {
+    .control kbd,
+    .status .usage {
       display: none;
     }
     .bar {
+      padding: 6px 8px;
+    }
+    .dock {
       gap: 6px;
-      padding: 8px;
     }
     .status {
-      gap: 3px 10px;
+      gap: 8px;
+      height: 26px;
       font-size: 13px;
     }
     .badge {
       padding: 1px 8px 1px 6px;
     }
     .clock {
-      font-size: 14px;
+      font-size: 13px;
     }
-    .activity {
-      flex-basis: 40%;
-      order: 1;
-    }
-    .usage {
-      order: 2;
-      font-size: 11.5px;
-    }
-    .note {
-      display: -webkit-box;
-      -webkit-box-orient: vertical;
-      -webkit-line-clamp: 2;
-      white-space: normal;
-    }
-    .note:has(~ .link) {
-      -webkit-line-clamp: 1; /* the panel that the link leads to says the rest */
+    .buttons,
+    .row {
+      gap: 6px;
     }
     .row button {
       padding-inline: 9px;
     }
-    .row {
-      gap: 6px;
-    }
-    .buttons {
-      gap: 6px;
-    }
     .control {
-      min-height: 48px;
-      padding: 5px 6px;
+      padding: 2px 6px;
+      text-align: center;
     }
     .control b {
-      gap: 5px;
-      font-size: 14px;
+      flex-direction: column;
+      justify-content: center;
+      gap: 2px;
+      font-size: 12.5px;
     }
-    .control small {
+    .hint {
+      height: 2.6em;
+      line-height: 1.3;
+      white-space: normal;
       font-size: 12px;
-      line-height: 1.2;
-    }
-    .buttons[inert] .control {
-      min-height: 0;
-    }
-    .buttons[inert] small {
-      display: none; /* the sheet below the buttons says it */
     }
   }
   @container (max-width: 420px) {
-    .buttons {
-      grid-template-columns: 10fr 11fr 10fr;
-    }
-    .buttons:has(#pause[data-long]) {
-      grid-template-columns: 13fr 10fr 9fr; /* so that "Keep running" fits on one line */
-    }
-    .control b {
-      gap: 4px;
-      font-size: 13px;
-    }
-  }
-  @container (max-width: 350px) {
-    .buttons:has(#pause[data-long]) {
-      grid-template-columns: 11fr 8fr 8fr;
-    }
-    .control .icon {
+    .place {
       display: none;
     }
-  }
-  @container (max-width: 320px) {
-    .buttons,
-    .buttons:has(#pause[data-long]) {
-      grid-template-columns: 1fr;
+    .activity:has(.link) {
+      min-width: max-content;
     }
-    .control {
-      grid-template-columns: 112px minmax(0, 1fr);
-      align-items: center;
-      gap: 8px;
-      min-height: 44px;
+    .note:has(~ .link) {
+      display: none; /* the panel that the link leads to says the rest */
     }
   }
 `;

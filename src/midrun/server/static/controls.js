@@ -2,8 +2,10 @@
 /**
  * `<midrun-controls>`: the control bar of a run.
  *
- * Attributes: `run`, `base`, `token`, and `global-keys`: with it the keys P, R and C work wherever
- * the focus is; otherwise only inside the element, or the `<midrun-run>` that it is part of.
+ * Attributes: `run`, `base`, `token`; `global-keys`: with it the keys P, R, A and C work wherever
+ * the focus is, otherwise only inside the element or the `<midrun-run>` that it is part of;
+ * `docked`: the bar stays at the lower edge, and everything that comes and goes is above it. So
+ * the buttons do not move while one aims at them. Without it, such rows are below the buttons.
  *
  * The server decides the labels of the buttons, their consequences, and whether they are enabled.
  */
@@ -24,17 +26,17 @@ import {
   renderUnsureRows,
 } from "./control-bar-rows.js";
 import { style } from "./control-bar-style.js";
-import { loadDraft } from "./drafts.js";
 import { renderEmphasis } from "./emphasis.js";
 import { renderFinishedActions } from "./finished-actions.js";
 import { formatOvertaken } from "./format.js";
 import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import "./composer.js";
+import { canAsk } from "./composer.js";
+import "./asks.js";
 import { html } from "./template.js";
 
-/** @typedef {import("./types.js").Button} Button */
+/** @typedef {Pick<import("./types.js").Button, "enabled" | "command" | "label" | "consequence">} ShownButton */
 /** @typedef {import("./types.js").PendingView} PendingText */
 /** @typedef {import("./run-store.js").Run} Run */
 
@@ -42,8 +44,6 @@ import { html } from "./template.js";
 const PRESS_DELAY_MS = 400;
 /** How often clocks and ages on the bar are drawn again. */
 const TICK_MS = 500;
-/** A longer label does not fit into a third of a phone's width, and changes the columns. */
-const LONG_LABEL_CHARS = 8;
 /** Events after which the acknowledgement of a message is out of date. */
 const MESSAGE_TAKEN_EVENTS = /^(message\.(taken|closed)|frame\.)/;
 const INPUT_TAGS = new Set(["INPUT", "TEXTAREA", "SELECT"]);
@@ -55,16 +55,34 @@ const BUTTON_STYLES = /** @type {Record<string, [string, string]>} */ ({
   hand_back: ["ok", "running"],
   retry_undo: ["hold", "undo"],
   redirect: ["run", "redirect"],
+  ask: ["wait", "ask"],
   cancel: ["stop", "cancelled"],
 });
+
+const FINISHED_HINT = "Run again starts the same task from its beginning; continuing keeps what was said.";
+
+/** The keys and what they do; `?` shows them. */
+const HELP_KEYS = [
+  ["P", "pause or resume"],
+  ["R", "write an instruction"],
+  ["A", "ask a side question"],
+  ["C", "cancel: opens the sheet; its button confirms"],
+  ["Enter", "send the text: from the next turn"],
+  ["Ctrl+Enter", "send it now, and stop the current call"],
+  ["Shift+Enter", "new line"],
+  ["Esc", "leave the field, close the sheet; never stops a run"],
+  ["?", "these keys"],
+];
 
 export class MidrunControls extends StoreElement {
   static properties = {
     ...StoreElement.properties,
     globalKeys: { type: Boolean, attribute: "global-keys" },
+    docked: { type: Boolean },
     sheet: { state: true },
     notice: { state: true },
     help: { state: true },
+    pointedAt: { state: true },
   };
 
   static styles = [theme, style];
@@ -72,16 +90,17 @@ export class MidrunControls extends StoreElement {
   constructor() {
     super();
     this.globalKeys = false;
-    /** @type {"" | "redirect" | "fork" | "cancel"} */
+    this.docked = false;
+    /** @type {"" | "cancel"} */
     this.sheet = "";
     this.notice = "";
     this.help = false;
+    this.pointedAt = ""; // the button, or "composer", that has the pointer or the focus
     this._shortcutsEverywhere = loadShortcutsEverywhere();
-    this._restoredRun = ""; // the run whose drafts have been restored
+    this._restoredRun = ""; // the run whose cancel sheet has been restored
     this._isRestored = false; // the sheet is open because it was open before a reload
     this._pauseLabel = "";
     this._pauseChangedAt = -Infinity; // when the first button got another label
-    this._cancelOpenedAt = -Infinity;
     /** @param {KeyboardEvent} event */
     this._keyListener = (event) => this._onKeydown(event);
     /** @type {ReturnType<typeof setInterval> | undefined} */
@@ -109,15 +128,12 @@ export class MidrunControls extends StoreElement {
     if (this._pauseLabel && label !== this._pauseLabel) this._pauseChangedAt = performance.now();
     this._pauseLabel = label;
     if (run.run_id !== this._restoredRun) this._restoreSheet(run);
-    if (this.sheet === "redirect" && isFinished(run)) this.sheet = "fork"; // the draft is kept
   }
 
-  /** Open the sheet that was open before a reload. @param {Run} run */
+  /** Open the cancel sheet that was open before a reload. @param {Run} run */
   _restoreSheet(run) {
     this._restoredRun = run.run_id;
-    const mayWrite = run.role !== "viewer" && (run.controls.redirect.enabled || isFinished(run));
-    if (wasOpenBeforeReload(run)) this.sheet = "cancel";
-    else if (mayWrite && loadDraft(run.run_id)) this.sheet = "redirect";
+    this.sheet = wasOpenBeforeReload(run) ? "cancel" : "";
     this._isRestored = this.sheet !== "";
   }
 
@@ -135,7 +151,7 @@ export class MidrunControls extends StoreElement {
    */
   _onKeydown(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.isComposing) return;
-    if (event.defaultPrevented || !this.view || isFinished(this.view)) return;
+    if (event.defaultPrevented || !this.view) return;
     const path = event.composedPath();
     const target = /** @type {HTMLElement} */ (path[0]);
     if (INPUT_TAGS.has(target.tagName) || target.isContentEditable) return;
@@ -144,12 +160,14 @@ export class MidrunControls extends StoreElement {
     if (!this.globalKeys && !isInside) return;
     const act = {
       p: () => this._pressPause(),
-      r: () => this._openRedirect(),
-      c: () => this._openOrConfirmCancel(),
+      r: () => this.openComposer(false),
+      a: () => this.openComposer(true),
+      c: () => this._openCancel(),
       "?": () => (this.help = !this.help),
     }[event.key.toLowerCase()];
     // "?" is not subject to the viewer's choice: it shows the checkbox that changes it.
     if (!act || (event.key !== "?" && !this._shortcutsEverywhere && !isInside)) return;
+    if (isFinished(this.view) && !"r?".includes(event.key.toLowerCase())) return;
     event.preventDefault();
     void act();
   }
@@ -171,30 +189,27 @@ export class MidrunControls extends StoreElement {
     await this._send(button.command, caps, { ifSeen, label: button.label });
   }
 
-  _openRedirect() {
-    if (!this.view?.controls.redirect.enabled || this.sheet === "cancel") return;
+  /** Focus the composer to write an instruction or a side question. @param {boolean} isQuestion */
+  openComposer(isQuestion) {
+    const run = this.view;
+    const isPossible = run && (isQuestion ? canAsk(run) : run.controls.redirect.enabled || isFinished(run));
+    if (!isPossible || this.sheet === "cancel") return;
     this.notice = "";
-    this.sheet = "redirect";
-    const open = this.renderRoot.querySelector("midrun-composer");
-    /** @type {import("./composer.js").Composer | null} */ (open)?.focusText();
+    this._composer?.open(isQuestion);
+  }
+
+  get _composer() {
+    return /** @type {import("./composer.js").Composer | null} */ (this.renderRoot.querySelector("midrun-composer"));
   }
 
   /**
-   * Open the cancel sheet, or confirm it if it is open. So no single key or tap cancels, and a
-   * second one that comes too soon to have read the sheet does nothing.
+   * Open the cancel sheet. Only its own buttons cancel: the letter C, typed by a viewer who
+   * believes that the focus is in a field, must never confirm.
    */
-  async _openOrConfirmCancel() {
-    const button = this.view?.controls.cancel;
-    if (!button?.enabled) return;
-    if (this.sheet === "cancel") {
-      if (performance.now() - this._cancelOpenedAt <= PRESS_DELAY_MS) return;
-      const open = this.renderRoot.querySelector("midrun-cancel-sheet");
-      await /** @type {import("./cancel-sheet.js").CancelSheet} */ (open).confirm();
-      return;
-    }
+  _openCancel() {
+    if (!this.view?.controls.cancel.enabled || this.sheet === "cancel") return;
     this.notice = "";
     this.sheet = "cancel";
-    this._cancelOpenedAt = performance.now();
   }
 
   /**
@@ -226,10 +241,15 @@ export class MidrunControls extends StoreElement {
     await this.attempt(async () => this.store?.decide(ask, { decision: "answer", value }));
   }
 
-  /** The asks of the same run, if we are part of a `<midrun-run>`. */
+  /** The asks of the same run: those of our `<midrun-run>`, else our own. */
   get _asks() {
-    const root = /** @type {Document | ShadowRoot} */ (this.getRootNode());
+    const root = this._isPart ? /** @type {ShadowRoot} */ (this.getRootNode()) : this.renderRoot;
     return /** @type {import("./asks.js").Asks | null} */ (root.querySelector("midrun-asks"));
+  }
+
+  /** Whether we are part of a `<midrun-run>`, which has a panel for the asks. */
+  get _isPart() {
+    return this._shortcutScope !== this;
   }
 
   /** The report of the same run, if we are part of a `<midrun-run>`. */
@@ -252,12 +272,16 @@ export class MidrunControls extends StoreElement {
       this.notice ||= message;
       return;
     }
-    const button = { cancel: "cancel", redirect: "redirect", fork: "fork", "": "" }[this.sheet];
     this.sheet = "";
     this._isRestored = false;
     this.notice = message ?? "";
     await this.updateComplete;
-    /** @type {HTMLElement | null} */ (this.renderRoot.querySelector(`#${button}`))?.focus();
+    this._focusButton("cancel");
+  }
+
+  /** @param {string} id */
+  _focusButton(id) {
+    /** @type {HTMLElement | null} */ (this.renderRoot.querySelector(`#${id}`))?.focus();
   }
 
   // ── rendering ───────────────────────────────────────────────────────────────
@@ -265,9 +289,29 @@ export class MidrunControls extends StoreElement {
   render() {
     const { store, view: run } = this;
     if (!store || !run) return this._renderEmpty();
+    const rows = html`<div class="tray">${this._renderRows(run)}</div>`;
     return html`<section class="bar" part="bar" aria-label="Run controls">
-      ${renderStatusRow(store, run, renderJumpLink(run, this._asks, store.report && this._report))}
-      ${renderLostRow(store)} ${renderHaltRow(store, run)}
+      ${this.docked ? rows : nothing}
+      <div class="dock" ?inert=${this.sheet === "cancel"} @pointerover=${this._onPoint} @pointerleave=${this._onUnpoint}
+        @focusin=${this._onPoint} @focusout=${this._onUnpoint}>
+        ${renderStatusRow(store, run, renderJumpLink(run, this._asks, store.report && this._report), () => (this.help = !this.help))}
+        <midrun-composer
+          .store=${store}
+          @sent=${(/** @type {CustomEvent<string>} */ event) => (this.notice = event.detail)}
+          @left=${() => this._focusButton(isFinished(run) ? "fork" : "redirect")}
+        ></midrun-composer>
+        ${isFinished(run) ? renderFinishedActions(this, run) : this._renderButtons(run)}
+        <div class="hint" aria-hidden="true">${this._formatHint(run)}</div>
+      </div>
+      ${this.docked ? nothing : rows}
+      <div class="visually-hidden" role="status">${formatAnnouncement(store.connection, run)}</div>
+    </section>`;
+  }
+
+  /** Render everything that comes and goes. @param {Run} run */
+  _renderRows(run) {
+    const store = /** @type {import("./run-store.js").RunStore} */ (this.store);
+    return html`${this.help ? this._renderHelp() : nothing} ${renderLostRow(store)} ${renderHaltRow(store, run)}
       ${renderPausingRow(store, run, (verb, body) => void this._send(verb, body))}
       ${this.sheet === "cancel" || run.hold_until ? renderHoldRow(store, run) : nothing}
       ${renderPendingRows(run, (pending) => void this._withdraw(pending), (pending) => void this._applyNow(pending))}
@@ -275,12 +319,32 @@ export class MidrunControls extends StoreElement {
       ${renderAskRow(run, this._asks)}
       ${isFinished(run) ? nothing : renderDiffRows(store, run)}
       ${renderReturnedRows(store, run, (text) => void this._startFollowUp(text))}
+      ${this._isPart ? nothing : html`<midrun-asks .store=${store}></midrun-asks>`}
       ${this.notice ? html`<div class="line"><span>${renderEmphasis(this.notice)}</span></div>` : nothing}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
-      ${isFinished(run) ? renderFinishedActions(this, run) : this._renderButtons(run)} ${this._renderSheet()}
-      ${this.help ? this._renderHelp() : nothing}
-      <div class="visually-hidden" role="status">${formatAnnouncement(store.connection, run)}</div>
-    </section>`;
+      ${this._renderSheet()}`;
+  }
+
+  /** Remember which button the pointer or the focus is on. @param {Event} event */
+  _onPoint(event) {
+    const target = /** @type {HTMLElement} */ (event.target);
+    const id = target.localName === "midrun-composer" ? "composer" : target.closest("button")?.id;
+    this.pointedAt = id ?? "";
+  }
+
+  /** The pointer has left: what has the focus counts again. */
+  _onUnpoint() {
+    const focused = /** @type {HTMLElement | null} */ (this.shadowRoot?.activeElement ?? null);
+    this.pointedAt = (focused?.localName === "midrun-composer" ? "composer" : focused?.id) ?? "";
+  }
+
+  /** Return the consequence of the button that is pointed at, else of the first one. @param {Run} run */
+  _formatHint(run) {
+    if (this.pointedAt === "composer") return this._composer?.hint ?? "";
+    const { pause, redirect, cancel } = run.controls;
+    if (isFinished(run)) return pause.command === "retry_undo" ? pause.consequence : FINISHED_HINT;
+    const buttons = { pause, redirect, cancel, ask: askButton(run) };
+    return buttons[/** @type {keyof typeof buttons} */ (this.pointedAt)]?.consequence ?? pause.consequence;
   }
 
   _renderEmpty() {
@@ -293,18 +357,19 @@ export class MidrunControls extends StoreElement {
   }
 
   /** @param {Run} run */
-  _renderButtons({ controls: { pause, redirect, cancel } }) {
-    const { sheet } = this;
-    return html`<div class="buttons" ?inert=${sheet === "cancel"}>
+  _renderButtons(run) {
+    const { pause, redirect, cancel } = run.controls;
+    return html`<div class="buttons">
       ${this._renderButton("pause", "P", pause, () => this._pressPause())}
-      ${this._renderButton("redirect", "R", redirect, () => this._openRedirect(), sheet === "redirect")}
-      ${this._renderButton("cancel", "C", cancel, () => this._openOrConfirmCancel(), sheet === "cancel")}
+      ${this._renderButton("redirect", "R", redirect, () => this.openComposer(false))}
+      ${this._renderButton("ask", "A", askButton(run), () => this.openComposer(true))}
+      ${this._renderButton("cancel", "C", cancel, () => this._openCancel(), this.sheet === "cancel")}
     </div>`;
   }
 
   /**
-   * Render one of the three buttons. A disabled one stays focusable, so that its reason can be read.
-   * @param {string} id @param {string} key @param {Button} button @param {() => unknown} act
+   * Render one of the buttons. A disabled one stays focusable, so that its reason can be read.
+   * @param {string} id @param {string} key @param {ShownButton} button @param {() => unknown} act
    * @param {boolean} [expanded] whether the sheet that it opens is open
    */
   _renderButton(id, key, button, act, expanded) {
@@ -314,7 +379,6 @@ export class MidrunControls extends StoreElement {
       class="control"
       id=${id}
       part=${id}
-      ?data-long=${button.label.length > LONG_LABEL_CHARS}
       aria-keyshortcuts=${key}
       aria-disabled=${button.enabled ? nothing : "true"}
       aria-expanded=${expanded === undefined ? nothing : String(expanded)}
@@ -323,7 +387,7 @@ export class MidrunControls extends StoreElement {
       <b data-tone=${button.enabled ? tone : "dim"}
         >${icon(shape)}<span>${button.label}</span><kbd aria-hidden="true">${key}</kbd></b
       >
-      <small>${button.consequence}</small>
+      <small class="visually-hidden">${button.consequence}</small>
     </button>`;
   }
 
@@ -332,35 +396,44 @@ export class MidrunControls extends StoreElement {
       this._shortcutsEverywhere = /** @type {HTMLInputElement} */ (event.target).checked;
       saveShortcutsEverywhere(this._shortcutsEverywhere);
     };
-    return html`<div class="line">
-      <span>P pause or resume · R redirect · C cancel · Esc closes the open sheet</span>
-      ${this.globalKeys
-        ? html`<label>
-            <input type="checkbox" .checked=${this._shortcutsEverywhere} @change=${change} />
-            anywhere on this page
-          </label>`
-        : nothing}
-    </div>`;
+    return html`<section class="help" aria-label="Keys">
+      <dl>
+        ${HELP_KEYS.map(([keys, text]) => html`<div><dt><kbd>${keys}</kbd></dt><dd>${text}</dd></div>`)}
+      </dl>
+      <div class="row">
+        ${this.globalKeys
+          ? html`<label>
+              <input type="checkbox" .checked=${this._shortcutsEverywhere} @change=${change} />
+              anywhere on this page
+            </label>`
+          : nothing}
+        <button @click=${() => (this.help = false)}>Close</button>
+      </div>
+    </section>`;
   }
 
   _renderSheet() {
     if (!this.sheet) return nothing;
     const onClosed = (/** @type {CustomEvent<string>} */ event) => void this._closeSheet(event.detail);
     return html`<div class="sheet">
-      ${this.sheet === "cancel"
-        ? html`<midrun-cancel-sheet
-            .store=${this.store}
-            .isRestored=${this._isRestored}
-            @closed=${onClosed}
-          ></midrun-cancel-sheet>`
-        : html`<midrun-composer
-            .store=${this.store}
-            .isRestored=${this._isRestored}
-            mode=${this.sheet}
-            @closed=${onClosed}
-          ></midrun-composer>`}
+      <midrun-cancel-sheet
+        .store=${this.store}
+        .isRestored=${this._isRestored}
+        @closed=${onClosed}
+      ></midrun-cancel-sheet>
     </div>`;
   }
+}
+
+/** Return the button that asks a side question. @param {Run} run @returns {ShownButton} */
+function askButton(run) {
+  const enabled = canAsk(run);
+  const consequence = enabled
+    ? "Answers at the next turn, then continues where it was."
+    : run.role === "viewer"
+      ? run.controls.redirect.consequence
+      : "A run that is at work can be asked something.";
+  return { enabled, command: "say", label: "Ask", consequence };
 }
 
 /** Return the text that screen readers announce; "" clears an older one. @param {string} connection @param {Run} run */

@@ -3,7 +3,8 @@
 import { css, nothing } from "./lit.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { exact, html } from "./template.js";
+import { fieldStyle, formatCall, renderJsonText } from "./call-text.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./types.js").EffectView} Effect */
 
@@ -31,15 +32,24 @@ export class Effects extends StoreElement {
 
   static styles = [
     theme,
+    fieldStyle,
     css`
       ul {
         display: grid;
-        gap: 4px;
+        gap: 8px;
+        padding: 0;
+        list-style: none;
       }
-      .args {
-        display: block;
-        font: 12.5px var(--mono);
+      li {
+        min-width: 0;
         overflow-wrap: anywhere;
+      }
+      summary .dim {
+        display: block;
+        font-size: 12.5px;
+      }
+      details[open] > summary {
+        margin-bottom: 6px;
       }
     `,
   ];
@@ -49,7 +59,7 @@ export class Effects extends StoreElement {
     const isFinished = ["completed", "cancelled"].includes(this.view?.phase ?? "");
     const effects = this.isAllShown ? all : all.slice(-SHOWN_COUNT);
     return html`<section class="panel" aria-labelledby="title">
-      <h2 id="title">Side effects</h2>
+      <h2 id="title">Changes</h2>
       ${effects.length < all.length
         ? html`<button class="link" @click=${() => (this.isAllShown = true)}>Show all ${all.length}</button>`
         : nothing}
@@ -57,9 +67,12 @@ export class Effects extends StoreElement {
         ? html`<ul>
             ${effects.map(
               (effect) => html`<li>
-                <b>${exact(effect.tool)}</b>
-                ${effect.args === "{}" ? nothing : html`<span class="args">${exact(effect.args)}</span>`}
-                <span class="dim">${formatState(effect, isFinished)}</span>
+                <details>
+                  <summary>
+                    ${formatCall(effect)}<span class="dim">${formatState(effect, isFinished)}</span>
+                  </summary>
+                  ${renderJsonText(effect.args)}
+                </details>
               </li>`,
             )}
           </ul>`

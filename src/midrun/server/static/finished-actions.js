@@ -11,7 +11,7 @@ import { html } from "./template.js";
 export function renderFinishedActions(bar, run) {
   const { pause } = run.controls;
   const mayAct = run.role !== "viewer";
-  return html`<div class="row">
+  return html`<div class="row finished">
     ${pause.command === "retry_undo"
       ? html`<button
           class="main"
@@ -29,8 +29,7 @@ export function renderFinishedActions(bar, run) {
           </button>
           <button
             id="fork"
-            aria-expanded=${String(bar.sheet === "fork")}
-            @click=${() => (bar.sheet = "fork")}
+            @click=${() => bar.openComposer(false)}
           >
             Continue from here…
           </button>`

@@ -26,6 +26,32 @@ export function formatTimeOfDay(at) {
     .join(":");
 }
 
+/** Format a duration in words: "4 s", "3 min 20 s", "2 h 5 min", "3 d 4 h". @param {number} seconds */
+export function formatDuration(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const units = /** @type {[number, string][]} */ ([
+    [86_400, "d"],
+    [3600, "h"],
+    [60, "min"],
+    [1, "s"],
+  ]);
+  const first = units.findIndex(([size]) => whole >= size);
+  if (first < 0) return "0 s";
+  const [[size, unit], next] = [units[first], units[first + 1]];
+  const rest = next ? Math.floor((whole % size) / next[0]) : 0;
+  return `${Math.floor(whole / size)} ${unit}${rest ? ` ${rest} ${next[1]}` : ""}`;
+}
+
+/** Format a local date and time as "2026-11-18 14:05". @param {string} at RFC 3339 */
+export function formatDate(at) {
+  const date = new Date(at);
+  const day = [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((part) => String(part).padStart(2, "0"));
+  return `${day.join("-")} ${formatTimeOfDay(at).slice(0, 5)}`;
+}
+
+/** Return the end of an id, which is enough for the command line. @param {string} id */
+export const formatShortId = (id) => id.slice(-6).toLowerCase();
+
 /** @param {number} usd */
 export function formatMoney(usd) {
   return `$${usd.toFixed(2)}`;
@@ -73,7 +99,7 @@ export function formatCount(number, noun) {
 }
 
 const CAP_LABELS = /** @type {Record<string, [string, string]>} */ ({
-  steps: ["Steps", ""],
+  steps: ["Turns", ""],
   tokens: ["Tokens", ""],
   cost: ["Cost", "$"],
   time: ["Time at work", "s"],

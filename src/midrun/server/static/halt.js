@@ -6,6 +6,7 @@
 import { css, nothing } from "./lit.js";
 import { Problem } from "./api.js";
 import { FocusElement } from "./focus-element.js";
+import { formatDate } from "./format.js";
 import { icon } from "./icons.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
@@ -60,7 +61,7 @@ export class MidrunHalts extends FocusElement {
 
   /** @param {Halt} halt */
   #renderHalt(halt) {
-    const when = new Date(halt.at).toLocaleString();
+    const when = formatDate(halt.at);
     return html`<div class="row">
       <span class="badge" data-tone="stop" data-border="filled">${icon("halted")}Halted</span>
       <span class="explanation">

@@ -19,7 +19,7 @@ const DRAFT_NAME = "new run";
 
 /** Name on the wire, label, and smallest step. @type {[string, string, string][]} */
 const CAPS = [
-  ["steps", "Steps", "1"],
+  ["steps", "Turns", "1"],
   ["cost", "Cost, in dollars", "0.01"],
   ["time", "Time at work, in seconds", "1"],
   ["tokens", "Tokens", "1"],

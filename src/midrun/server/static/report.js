@@ -6,7 +6,9 @@ import { formatTimeOfDay } from "./format.js";
 import { icon } from "./icons.js";
 import { StoreElement, copyToClipboard } from "./store-element.js";
 import { theme } from "./theme.js";
-import { exact, html } from "./template.js";
+import { fieldStyle, formatCall, renderRaw } from "./call-text.js";
+import { renderMarkdown } from "./markdown-text.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./types.js").Report} Report */
 /** @typedef {import("./types.js").ReportedCall} ReportedCall */
@@ -33,6 +35,7 @@ export class ReportPanel extends StoreElement {
 
   static styles = [
     theme,
+    fieldStyle,
     css`
       .columns {
         display: grid;
@@ -92,7 +95,7 @@ export class ReportPanel extends StoreElement {
     if (!store || !run || !report) return nothing;
     const hasResidue = run.controls.pause.command === "retry_undo";
     return html`<section class="panel" aria-labelledby="title">
-      <h2 id="title" tabindex="-1">What happened to the work</h2>
+      <h2 id="title" tabindex="-1">${run.phase === "cancelled" ? "What was done, and what was undone" : "What was released"}</h2>
       ${run.phase === "completed"
         ? renderList("Done and kept", report.done)
         : html`<div class="columns">
@@ -104,10 +107,10 @@ export class ReportPanel extends StoreElement {
       ${report.partial
         ? html`<details>
             <summary>Partial work</summary>
-            <pre>${report.partial}</pre>
+            ${renderMarkdown(report.partial)}
           </details>`
         : nothing}
-      ${this._renderLastCall()}
+      ${this._renderLastCall()} ${renderRaw(report)}
       <div class="row">
         <button @click=${() => void this._copy()}>Copy as Markdown</button>
         ${hasResidue && run.role === "operator"
@@ -183,9 +186,9 @@ function renderList(title, calls) {
 /** @param {ReportedCall[]} calls */
 const renderCalls = (calls) =>
   calls.map(
-    ({ tool, args, note, why }) => html`<code>${exact(`${tool} ${args}`)}</code>${note
-        ? html` <span class="dim">— ${note}</span>`
-        : nothing}${why ? html` <span class="dim">(why: ${why})</span>` : nothing}`,
+    (call) => html`<span>${formatCall(call)}</span>${call.note
+        ? html` <span class="dim">— ${call.note}</span>`
+        : nothing}${call.why ? html` <span class="dim">(why: ${call.why})</span>` : nothing}`,
   );
 
 customElements.define("midrun-report", ReportPanel);

@@ -330,7 +330,8 @@ export class RunStore extends EventTarget {
       }
     } else if (/^call\.(done|failed|aborted|unknown)$/.test(event.type)) {
       this.#endedCalls.add(call);
-      this.notes.delete(call);
+      // A call that a pause has stopped keeps its note: it says how far the call has come.
+      if (event.type !== "call.aborted") this.notes.delete(call);
       this.unresponsiveCalls.delete(call);
     }
     this.dispatchEvent(new CustomEvent("event", { detail: event }));

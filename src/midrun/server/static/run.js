@@ -8,6 +8,7 @@
  * (another run was started here; unless its default is prevented, this element shows that run).
  */
 import { css, nothing } from "./lit.js";
+import { formatCount, formatShortId } from "./format.js";
 import { NewsDetector } from "./notifications.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -16,7 +17,9 @@ import "./caps.js";
 import "./controls.js";
 import "./effects.js";
 import "./held-topics.js";
+import "./plan.js";
 import "./report.js";
+import "./result.js";
 import "./steps.js";
 import "./takeover.js";
 import "./thread.js";
@@ -39,6 +42,10 @@ const TITLE_SYMBOLS = /** @type {Record<string, string>} */ ({
   lost: "⚠",
 });
 
+const FINISHED_PHASES = new Set(["completed", "cancelled"]);
+/** The guide about agents of other frameworks. */
+const HOSTING_GUIDE = "https://github.com/midrun/midrun/tree/main/docs/guides";
+
 /** A longer task is cut, and shown in full on request. */
 const TASK_MAX_CHARS = 240;
 const TASK_MAX_LINES = 4;
@@ -56,13 +63,16 @@ export class MidrunRun extends StoreElement {
     theme,
     css`
       :host {
+        display: grid;
+        grid-template-columns: minmax(0, 1fr);
         container-type: inline-size;
       }
       .page {
         display: grid;
-        grid-template: auto auto 1fr / minmax(0, 1fr) 300px;
-        gap: 16px 20px;
-        max-width: 1080px;
+        grid-template: auto 1fr / minmax(0, 1fr) 320px;
+        gap: 14px 28px;
+        width: 100%;
+        max-width: 1560px;
         margin: 0 auto;
       }
       .title {
@@ -71,6 +81,17 @@ export class MidrunRun extends StoreElement {
         flex-wrap: wrap;
         align-items: baseline;
         gap: 4px 12px;
+      }
+      .facts {
+        display: flex;
+        flex-wrap: wrap;
+        gap: 2px 14px;
+        width: 100%;
+        font-size: 13px;
+        color: var(--dim);
+      }
+      .facts a {
+        color: inherit;
       }
       h1 {
         font-size: 20px;
@@ -85,42 +106,81 @@ export class MidrunRun extends StoreElement {
         overflow: hidden;
       }
       .main,
-      .sidebar {
-        display: grid;
+      .side {
+        display: flex;
+        flex-direction: column;
         gap: 14px;
-        align-content: start;
         min-width: 0;
       }
-      .main {
-        grid-area: 2 / 1 / span 2;
-      }
-      midrun-asks {
-        grid-area: 2 / 2;
+      .side {
+        position: sticky;
+        top: 12px;
         align-self: start;
-      }
-      .sidebar {
-        grid-area: 3 / 2;
-      }
-      midrun-asks[hidden] ~ .sidebar {
-        grid-area: 2 / 2 / span 2;
+        max-height: calc(100vh - 24px);
+        overflow: auto;
+        /* Room for focus rings, which overflow would cut off. */
+        margin: -4px;
+        padding: 4px;
       }
       midrun-controls {
         position: sticky;
-        bottom: 10px;
+        bottom: 0;
         z-index: 1;
+        margin-top: auto;
+      }
+      midrun-plan {
+        display: none;
+      }
+      @container (min-width: 1200px) {
+        .page:has(> midrun-plan:not([hidden])) {
+          --in-rail: none; /* the transcript leaves out what only the rail needs to show */
+          grid-template-columns: 230px minmax(0, 1fr) 320px;
+        }
+        midrun-plan:not([hidden]) {
+          display: block;
+          position: sticky;
+          top: 12px;
+          align-self: start;
+          max-height: calc(100vh - 24px);
+          overflow: auto;
+        }
+      }
+      @container (min-width: 1480px) {
+        .page:has(> midrun-plan:not([hidden])) {
+          grid-template-columns: 280px minmax(0, 1fr) 360px;
+        }
       }
       @container (max-width: 860px) {
+        /* One column: the parts of both columns are children of the page, in another order. */
         .page {
-          grid-template: none / minmax(0, 1fr);
+          display: flex;
+          flex-direction: column;
         }
         .main,
-        .sidebar,
-        midrun-asks,
-        midrun-asks[hidden] ~ .sidebar {
-          grid-area: auto;
+        .side {
+          display: contents;
+        }
+        midrun-report,
+        midrun-result,
+        midrun-steps,
+        .finished midrun-effects {
+          order: 1;
+        }
+        .finished midrun-steps {
+          order: 2;
+        }
+        .page:not(.finished) > .side > :not(midrun-asks, midrun-frames),
+        .finished > .side > :not(midrun-asks, midrun-frames, midrun-effects) {
+          order: 2;
+        }
+        midrun-timeline {
+          order: 3;
+        }
+        midrun-controls {
+          order: 4;
         }
       }
-    `,
+        `,
   ];
 
   constructor() {
@@ -174,24 +234,31 @@ export class MidrunRun extends StoreElement {
       </button>`;
   }
 
+  get _steps() {
+    return /** @type {import("./steps.js").Steps | null} */ (this.renderRoot.querySelector("midrun-steps"));
+  }
+
   render() {
     const { store, view: run } = this;
     if (!store) return nothing;
     if (!run) return html`<midrun-controls .store=${store}></midrun-controls>`;
-    return html`<div class="page">
-      <div class="title">
-        ${this._renderTask(run.task)}
-        <code class="dim">${run.run_id}</code>
-        <span class="dim">${run.agent}</span>
-      </div>
-      <midrun-asks .store=${store}></midrun-asks>
+    const isFinished = FINISHED_PHASES.has(run.phase);
+    return html`<div class=${isFinished ? "page finished" : "page"}>
+      <div class="title">${this._renderTask(run.task)} ${renderFacts(store, run)}</div>
+      <midrun-plan
+        .store=${store}
+        @midrun-item=${(/** @type {CustomEvent<number>} */ { detail }) => this._steps?.showItem(detail)}
+      ></midrun-plan>
       <div class="main">
         <midrun-report .store=${store}></midrun-report>
+        ${isFinished ? renderResult(store) : nothing}
         <midrun-steps .store=${store}></midrun-steps>
-        <midrun-controls .store=${store} ?global-keys=${this.globalKeys}></midrun-controls>
+        ${isFinished ? nothing : renderResult(store)}
         <midrun-timeline .store=${store}></midrun-timeline>
+        <midrun-controls .store=${store} docked ?global-keys=${this.globalKeys}></midrun-controls>
       </div>
-      <div class="sidebar">
+      <div class="side">
+        <midrun-asks .store=${store}></midrun-asks>
         <midrun-frames .store=${store}></midrun-frames>
         <midrun-caps .store=${store}></midrun-caps>
         <midrun-effects .store=${store}></midrun-effects>
@@ -200,6 +267,35 @@ export class MidrunRun extends StoreElement {
       </div>
     </div>`;
   }
+}
+
+/** Render the result: above the transcript of a finished run, below that of a failed one. @param {import("./run-store.js").RunStore} store */
+const renderResult = (store) => html`<midrun-result .store=${store}></midrun-result>`;
+
+/**
+ * Render the facts below the task: agent, framework, labels, the runs that it came from, its id.
+ * @param {import("./run-store.js").RunStore} store @param {import("./run-store.js").Run} run
+ */
+function renderFacts({ api, events }, run) {
+  const [first] = events;
+  const origin = first?.type === "run.created" ? (first.data.forked?.run ?? "") : "";
+  const link = (/** @type {string} */ id, /** @type {string} */ words) =>
+    id ? html`<a href=${`${api.base}/runs/${encodeURIComponent(id)}`}>${words}</a>` : nothing;
+  return html`<div class="facts">
+    <span>${run.agent}</span>
+    ${run.framework ? renderHosting(run) : nothing}
+    ${run.labels.map((label) => html`<span class="label">${label}</span>`)}
+    ${link(run.parent, "part of another run")} ${link(origin, `continues the run ${formatShortId(origin)}`)}
+    <code title=${run.run_id}>${formatShortId(run.run_id)}</code>
+  </div>`;
+}
+
+/** Name the framework of a hosted agent, and the tools that Midrun knows nothing about. @param {import("./run-store.js").Run} run */
+function renderHosting({ framework, undeclared_tools: count }) {
+  const tools = count ? `${formatCount(count, "tool")} undeclared: no undo, never repeated` : "all tools are declared";
+  return html`<span
+    >hosted from ${framework}; <a href=${HOSTING_GUIDE} target="_blank" rel="noopener noreferrer">${tools}</a></span
+  >`;
 }
 
 customElements.define("midrun-run", MidrunRun);

@@ -9,7 +9,7 @@
 import { nothing, repeat } from "./lit.js";
 import { DEFAULT_BASE, Problem } from "./api.js";
 import { FocusElement } from "./focus-element.js";
-import { STATUS_STYLES, formatClock, formatCount, formatMoney, formatStatus } from "./format.js";
+import { STATUS_STYLES, formatAge, formatCount, formatDate, formatDuration, formatMoney, formatShortId, formatStatus } from "./format.js";
 import { icon } from "./icons.js";
 import { NewsDetector } from "./notifications.js";
 import { RunsStore } from "./runs-store.js";
@@ -43,6 +43,7 @@ export class MidrunRuns extends FocusElement {
     base: {},
     token: {},
     _filter: { state: true },
+    _agent: { state: true },
     _sheet: { state: true },
     _announcement: { state: true },
   };
@@ -53,6 +54,7 @@ export class MidrunRuns extends FocusElement {
     this.token = "";
     /** @type {FilterName} */
     this._filter = "all";
+    this._agent = ""; // only the runs of this agent are shown; "": of every one
     /** @type {"" | "pause" | "new" | "halt"} */
     this._sheet = "";
     this._announcement = "";
@@ -110,7 +112,8 @@ export class MidrunRuns extends FocusElement {
     const store = this._store;
     if (!store) return nothing;
     const filter = this._filter;
-    const shown = store.rows.filter(FILTERS[filter].fits).sort(compareRows);
+    const fitting = store.rows.filter(FILTERS[filter].fits);
+    const shown = nestRows(fitting.filter(({ agent }) => !this._agent || agent === this._agent).sort(compareRows));
     return html`
       <div class="head row">
         <h1 tabindex="-1">Runs</h1>
@@ -201,7 +204,7 @@ export class MidrunRuns extends FocusElement {
     const runs = formatCount(this._store?.pausableRows().length ?? 0, "run");
     return html`<section class="panel sheet" aria-label="Pause all">
       <p>
-        <strong>Pause ${runs}?</strong> Each stops at its next step boundary and keeps all its work.
+        <strong>Pause ${runs}?</strong> Each stops as soon as it can and keeps all its work.
         A paused run spends nothing and can be resumed.
       </p>
       <div class="row">
@@ -237,7 +240,21 @@ export class MidrunRuns extends FocusElement {
             ${FILTERS[name].label} <span class="mono">${rows.filter(FILTERS[name].fits).length}</span>
           </button>`,
       )}
+      ${this.#renderAgentFilter(rows)}
     </div>`;
+  }
+
+  /** Render the choice of an agent where there are several. @param {RunRow[]} rows */
+  #renderAgentFilter(rows) {
+    const agents = [...new Set(rows.map(({ agent }) => agent))].sort();
+    if (agents.length < 2) return nothing;
+    const change = (/** @type {Event} */ event) => {
+      this._agent = /** @type {HTMLSelectElement} */ (event.target).value;
+    };
+    return html`<select class="agents" aria-label="Agent" @change=${change}>
+      <option value="" .selected=${!this._agent}>Every agent</option>
+      ${agents.map((name) => html`<option value=${name} .selected=${name === this._agent}>${name}</option>`)}
+    </select>`;
   }
 
   /** @param {RunRow[]} shown */
@@ -249,8 +266,9 @@ export class MidrunRuns extends FocusElement {
           <tr>
             <th scope="col">State</th>
             <th scope="col">Task</th>
-            <th scope="col">Elapsed</th>
-            <th scope="col">Step</th>
+            <th scope="col">Started</th>
+            <th scope="col">At work</th>
+            <th scope="col">Plan</th>
             <th scope="col">Cost</th>
             <th scope="col"><span class="visually-hidden">Quick action</span></th>
           </tr>
@@ -268,7 +286,8 @@ export class MidrunRuns extends FocusElement {
     const { style, word, note, by } = row.status;
     const [tone, border] = STATUS_STYLES[style] ?? ["dim", "solid"];
     const problem = this._problems.get(row.run_id);
-    return html`<tr data-run=${row.run_id}>
+    const isNested = row.parent && store.rows.some(({ run_id }) => run_id === row.parent);
+    return html`<tr data-run=${row.run_id} class=${isNested ? "child" : ""}>
       <td class="state">
         <span class="badge" data-tone=${tone} data-border=${border}>
           ${icon(style, style === "running")}${formatStatus(word, by, store.session.name)}
@@ -277,12 +296,17 @@ export class MidrunRuns extends FocusElement {
       </td>
       <td class="task">
         <a href=${`${this.base}/runs/${row.run_id}`}>${row.task || "(no task)"}</a>
-        <div class="mono dim">${row.run_id} · ${row.agent}${row.parent ? ` · part of ${row.parent}` : ""}</div>
+        <div class="dim about">
+          ${row.agent} · <code title=${row.run_id}>${formatShortId(row.run_id)}</code>${row.parent
+            ? html` · part of <code>${formatShortId(row.parent)}</code>`
+            : nothing}
+        </div>
         ${problem ? html`<div class="problem" role="alert">${problem.message}</div>` : nothing}
       </td>
-      <td class="mono" data-label="Elapsed">${formatClock(store.elapsed(row))}</td>
-      <td class="mono" data-label="Step">${formatStep(row)}</td>
-      <td class="mono" data-label="Cost">${formatMoney(row.cost_usd)}</td>
+      <td class="figure" data-label="Started" title=${formatDate(row.started_at)}>${formatStart(row)}</td>
+      <td class="figure" data-label="At work">${formatDuration(store.elapsed(row))}</td>
+      <td class="figure" data-label="Plan">${formatStep(row)}</td>
+      <td class="figure" data-label="Cost">${row.cost_usd ? formatMoney(row.cost_usd) : "–"}</td>
       <td class="action">${this.#renderQuickAction(row)}</td>
     </tr>`;
   }
@@ -359,10 +383,29 @@ function rankOf(row) {
 /** Compare rows by rank, then by start time, newest first. @param {RunRow} a @param {RunRow} b */
 const compareRows = (a, b) => rankOf(a) - rankOf(b) || b.started_at.localeCompare(a.started_at);
 
+/** Put child runs below their parents, where these are shown. @param {RunRow[]} rows in order */
+function nestRows(rows) {
+  const shown = new Set(rows.map(({ run_id }) => run_id));
+  /** @type {Map<string, RunRow[]>} */
+  const children = new Map();
+  for (const row of rows) {
+    if (shown.has(row.parent)) children.set(row.parent, [...(children.get(row.parent) ?? []), row]);
+  }
+  /** @type {(row: RunRow) => RunRow[]} */
+  const expand = (row) => [row, ...(children.get(row.run_id) ?? []).flatMap(expand)];
+  return rows.filter(({ parent }) => !shown.has(parent)).flatMap(expand);
+}
+
+/** Say how long ago a run was started. @param {RunRow} row */
+function formatStart({ started_at }) {
+  const seconds = (Date.now() - Date.parse(started_at)) / 1000;
+  return seconds < 5 ? "just now" : `${formatAge(seconds)} ago`;
+}
+
 /** Shorten "step 4 of 7" to "4/7"; during a side question the plan is held there. @param {RunRow} row */
 function formatStep({ step, position, plan_held }) {
-  const [, at, total] = /^step (\d+) of (\d+)$/.exec(position) ?? [];
-  if (!at) return String(step);
+  const [, at, total] = /(\d+)(?: of |\/)(\d+)/.exec(position) ?? [];
+  if (!at) return formatCount(step, "turn");
   return plan_held ? `held at ${at}/${total}` : `${at}/${total}`;
 }
 

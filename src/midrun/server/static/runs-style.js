@@ -63,7 +63,26 @@ export const style = css`
   td.action {
     padding-block: 6px;
   }
-  td.mono,
+  td.figure {
+    font-variant-numeric: tabular-nums;
+  }
+  .agents {
+    width: auto;
+    min-height: var(--target, 32px);
+    margin-left: auto;
+    padding: 4px 8px;
+  }
+  .about {
+    margin-top: 2px;
+    font-size: 12.5px;
+  }
+  tr.child .task {
+    padding-left: 30px;
+  }
+  tr.child .task a {
+    font-weight: 500;
+  }
+  td.figure,
   td.action,
   .state .badge {
     white-space: nowrap;
@@ -163,9 +182,11 @@ export const style = css`
     td[data-label] {
       order: 3;
     }
+    tr.child {
+      padding-left: 22px;
+    }
     td[data-label]::before {
       content: attr(data-label) " ";
-      font-family: var(--sans);
       color: var(--dim);
     }
     .head .actions {

@@ -1,46 +1,54 @@
 // @ts-check
-/** Styles of the steps. */
+/** Styles of the transcript: the words of the agent are its content, everything else is quiet. */
 import { css } from "./lit.js";
 
 export const style = css`
   :host {
     display: grid;
+    grid-template-columns: minmax(0, 1fr);
     gap: 8px;
     container-type: inline-size;
   }
   ol {
-    list-style: none;
+    display: grid;
+    grid-template-columns: minmax(0, 1fr);
+    gap: 18px;
     padding: 0;
-    border: 1px solid var(--line);
-    border-radius: var(--round);
-    overflow: hidden;
+    list-style: none;
   }
-  ol:empty,
   ol:not(:has(li)) {
     display: none;
   }
-  li + li {
-    border-top: 1px solid var(--line);
+  li {
+    min-width: 0;
+    scroll-margin: 12px;
   }
-  li[data-style="running"] {
-    background: color-mix(in srgb, var(--run) 7%, var(--bg));
+  /* Items that have not begun are in the rail beside, where there is room for it. */
+  li[data-empty] {
+    display: var(--in-rail, list-item);
   }
-  li[data-style="needs_you"] {
-    background: color-mix(in srgb, var(--wait) 9%, var(--bg));
+  li[data-empty] + li[data-empty] {
+    margin-top: -12px;
   }
   .head {
     display: grid;
-    grid-template-columns: 108px minmax(0, 1fr) auto;
-    align-items: center;
+    grid-template-columns: auto minmax(0, 1fr) auto;
+    align-items: baseline;
     gap: 10px;
-    padding: 9px 12px;
+    padding: 2px 0;
     list-style: none;
+    color: var(--dim);
+  }
+  .head .style {
+    align-self: center;
   }
   .head::-webkit-details-marker {
     display: none;
   }
   summary.head {
     cursor: pointer;
+    padding-bottom: 6px;
+    border-bottom: 1px solid var(--line);
   }
   summary.head .title::after {
     content: " ›";
@@ -53,15 +61,18 @@ export const style = css`
     overflow-wrap: anywhere;
     unicode-bidi: plaintext;
   }
-  details[open] > .head .first-line > span {
-    display: none; /* the turn below has the same text */
+  summary.head .title > span {
+    color: var(--fg);
+    font-weight: 600;
+  }
+  .tool {
+    font-size: 12.5px;
   }
   .previous {
     display: block;
     font-size: 12.5px;
   }
   .not-done {
-    color: var(--dim);
     text-decoration: line-through;
   }
   .style {
@@ -74,21 +85,36 @@ export const style = css`
   }
   .body {
     display: grid;
-    gap: 8px;
-    padding: 0 12px 12px 130px;
+    grid-template-columns: minmax(0, 1fr);
+    gap: 14px;
+    padding-top: 10px;
+  }
+  .plain .body,
+  li:first-child.message {
+    padding-top: 0;
   }
   .turn {
     display: grid;
-    gap: 6px;
+    grid-template-columns: minmax(0, 1fr);
+    gap: 8px;
     min-width: 0;
   }
-  li.message {
-    padding: 9px 12px 9px 130px;
+  .turn midrun-text {
+    max-width: 76ch;
   }
-  .turn[data-role="user"],
+  .turn[data-role="user"] {
+    justify-self: end;
+    max-width: min(76ch, 88%);
+    padding: 10px 14px;
+    border: 1px solid var(--line);
+    border-radius: 14px;
+    background: var(--panel);
+  }
   .turn[data-role="runtime"] {
     padding-left: 10px;
     border-left: 3px solid var(--line);
+    font-size: 13px;
+    color: var(--dim);
   }
   .author {
     font-size: 12.5px;
@@ -96,23 +122,21 @@ export const style = css`
     color: var(--dim);
   }
   .thinking > summary {
+    width: fit-content;
     font-size: 12.5px;
-    font-weight: 600;
+    color: var(--dim);
+  }
+  .thinking pre {
+    max-height: 300px;
+    padding-left: 10px;
+    border-left: 2px solid var(--line);
+    overflow: auto;
     color: var(--dim);
   }
   .text {
     white-space: pre-wrap;
     overflow-wrap: anywhere;
     unicode-bidi: plaintext;
-  }
-  .caret {
-    display: inline-block;
-    width: 8px;
-    height: 1em;
-    margin-left: 1px;
-    vertical-align: text-bottom;
-    background: currentColor;
-    opacity: 0.6;
   }
   .break {
     font-size: 12.5px;
@@ -122,58 +146,63 @@ export const style = css`
     content: "— ";
   }
   .call {
-    border: 1px solid var(--line);
-    border-radius: 8px;
-    background: var(--bg);
     min-width: 0;
+    border-radius: 8px;
+    font-size: 13px;
+    color: var(--dim);
+  }
+  .call[open] {
+    border: 1px solid var(--line);
+    background: var(--panel);
+    color: var(--fg);
   }
   .call summary {
     display: flex;
     align-items: center;
     gap: 10px;
-    padding: 4px 8px;
+    padding: 3px 8px;
     min-width: 0;
+    border-radius: 8px;
+    list-style: none;
   }
-  .short-args {
-    flex: 1;
+  .call summary:hover {
+    background: var(--panel);
+  }
+  .call .style {
+    flex: none;
+    font-weight: 500;
+  }
+  .call-title {
+    flex: 0 1 auto;
+    min-width: 0;
+    overflow: hidden;
+    text-overflow: ellipsis;
+    white-space: nowrap;
+  }
+  .call .note,
+  .call-error {
     min-width: 0;
     overflow: hidden;
     text-overflow: ellipsis;
     white-space: nowrap;
     font-size: 12.5px;
   }
-  dl {
+  .call-error {
+    flex: 0 1 auto;
+    color: var(--stop);
+  }
+  .call > dl {
     display: grid;
     grid-template-columns: 90px minmax(0, 1fr);
-    gap: 4px 10px;
-    padding: 4px 8px 8px;
+    gap: 6px 10px;
+    padding: 6px 10px 10px;
   }
-  dt {
+  .call > dl > dt {
     color: var(--dim);
   }
-  dd {
+  .call > dl > dd {
+    min-width: 0;
     overflow-wrap: anywhere;
-  }
-  .result {
-    display: grid;
-    gap: 6px;
-    padding: 12px;
-    border: 1px solid var(--line);
-    border-radius: var(--round);
-  }
-  .result[data-tone="stop"] {
-    border-color: var(--stop);
-    overflow-wrap: anywhere;
-  }
-  @media (prefers-reduced-motion: no-preference) {
-    .caret {
-      animation: blink 1s steps(2, start) infinite;
-    }
-    @keyframes blink {
-      to {
-        opacity: 0;
-      }
-    }
   }
   @container (max-width: 560px) {
     .head {
@@ -186,9 +215,8 @@ export const style = css`
       grid-column: 1 / -1;
       grid-row: 2;
     }
-    .body,
-    li.message {
-      padding-left: 12px;
+    .call > dl {
+      grid-template-columns: minmax(0, 1fr);
     }
   }
 `;

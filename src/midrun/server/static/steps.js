@@ -7,6 +7,7 @@
  */
 import { nothing, repeat } from "./lit.js";
 import { AutoScroll } from "./auto-scroll.js";
+import { fieldStyle, humanizeName } from "./call-text.js";
 import { style } from "./steps-style.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -22,17 +23,16 @@ import { html } from "./template.js";
  * One row of the list: a plan item, a step without a plan, or a message, which has no style.
  * `was` is the item's text before a redirect replaced it.
  * @typedef {{key: string, title: string, style: string, tool: string, turns: Turn[],
- *   number: string, was: string, isCurrent: boolean}} StepRow
+ *   number: string, item: number, was: string, isCurrent: boolean}} StepRow
  */
 
 /** Kinds of runtime turns whose text Midrun also puts before the agent's next reply. */
 const REPEATED_KINDS = new Set(["back", "dropped"]);
 const NOT_DONE_STYLES = new Set(["not_started", "dropped"]);
 const CURRENT_STYLES = new Set(["running", "needs_you", "held", "stopped", "failed"]);
-const TITLE_MAX_CHARS = 100;
 
 export class Steps extends StoreElement {
-  static styles = [theme, style];
+  static styles = [theme, fieldStyle, style];
 
   constructor() {
     super();
@@ -59,12 +59,16 @@ export class Steps extends StoreElement {
     const { store, view: run } = this;
     if (!store || !run) return nothing;
     const reply = currentReply(store, run);
+    // In a conversation the question of this run belongs between the earlier ones and its answer.
+    const isConversation = store.turns.items.some((turn) => turn.inherited);
     const turns = store.turns.items
-      .filter(hasContent)
+      .filter((turn) => hasContent(turn) || (isConversation && turn.kind === "task"))
       .filter((turn) => !isRepeated(turn, store.turns.items, reply));
-    const rows = run.plan_rows.length ? planRows(run, turns, store.events) : turnRows(run, turns);
+    const rows = run.plan_rows.length
+      ? planRows(run, turns, store.events)
+      : turnRows(run, isConversation ? turns : turns.filter((turn) => !isResult(run, turn)));
     const current = rows.findLast((row) => row.isCurrent);
-    return html`<h2 id="title">Steps</h2>
+    return html`<h2 id="title" class="visually-hidden">Transcript</h2>
       ${store.turns.earlierCount && !run.plan_rows.length
         ? html`<button class="link" @click=${() => void this._loadEarlier()}>
             Load earlier (${store.turns.earlierCount})
@@ -74,10 +78,9 @@ export class Steps extends StoreElement {
         ${repeat(rows, (row) => row.key, (row) => this._renderRow(run, row, row === current ? reply : undefined))}
         ${reply && !current ? this._renderRow(run, newRow(rows.length + 1), reply) : nothing}
       </ol>
-      ${rows.length || reply
+      ${rows.length || reply || run.output
         ? nothing
-        : html`<p class="dim empty">Nothing has been done so far.</p>`}
-      ${this._renderResult(run)}`;
+        : html`<p class="dim empty">Nothing has been done so far.</p>`}`;
   }
 
   /** @param {Run} run @param {StepRow} row @param {LiveReply} [reply] */
@@ -95,42 +98,46 @@ export class Steps extends StoreElement {
       return html`<li class="message">${messages}</li>`;
     }
     const style = reply && row.style !== "held" ? "running" : row.style;
-    // Without a number the title is the first line of the turn below.
-    const kind = NOT_DONE_STYLES.has(style) ? "title not-done" : row.number ? "title" : "title first-line";
+    const kind = NOT_DONE_STYLES.has(style) ? "title not-done" : "title";
     const head = html`${renderStyle(style, isLost)}
       <span class=${kind}
         ><span>${row.number}${row.title}</span>${row.was
           ? html`<code class="previous dim">was: ${row.was}</code>`
           : nothing}</span
       >
-      <code class="tool dim">${row.tool}</code>`;
+      <span class="tool dim">${row.number ? humanizeName(row.tool) : row.tool}</span>`;
+    const item = row.item || nothing;
     if (!row.turns.length && !reply) {
-      return html`<li data-style=${row.style}><div class="head">${head}</div></li>`;
+      return html`<li data-style=${row.style} data-item=${item} data-empty><div class="head">${head}</div></li>`;
     }
-    return html`<li data-style=${style}>
-      <details ?open=${row.isCurrent || Boolean(reply)}>
+    const body = html`<div class="body">
+      ${repeat(row.turns, (turn) => turn.number, (turn, at) =>
+        renderTurn(turn, { ...context, isContinuation: isContinuation(row.turns, at) }))}
+      ${reply ? renderLiveReply(reply, isContinuation(row.turns, row.turns.length)) : nothing}
+    </div>`;
+    if (!row.title) return html`<li data-style=${style} class="plain">${body}</li>`;
+    // The words of the agent are the content: only items without any are folded.
+    const hasText = row.turns.some(({ text, role }) => text && role !== "runtime");
+    return html`<li data-style=${style} data-item=${item}>
+      <details ?open=${row.isCurrent || Boolean(reply) || hasText}>
         <summary class="head">${head}</summary>
-        <div class="body">
-          ${repeat(row.turns, (turn) => turn.number, (turn, at) =>
-            renderTurn(turn, { ...context, isContinuation: isContinuation(row.turns, at) }))}
-          ${reply ? renderLiveReply(reply, isContinuation(row.turns, row.turns.length)) : nothing}
-        </div>
+        ${body}
       </details>
     </li>`;
   }
 
-  /** Render the error of a failed run, or the output of a completed one. @param {Run} run */
-  _renderResult(run) {
-    if (run.phase === "failed") {
-      return html`<section class="result" data-tone="stop" aria-label="Error">
-        <p>${run.error}</p>
-      </section>`;
-    }
-    if (run.phase !== "completed" || !run.output) return nothing;
-    return html`<section class="result" aria-labelledby="result">
-      <h2 id="result">Result</h2>
-      <p class="text">${run.output}</p>
-    </section>`;
+  /** Whether the reader is at the end of the transcript. */
+  get isAtEnd() {
+    return this._autoScroll.isAtEnd;
+  }
+
+  /** Scroll to a plan item and open it. @param {number} number counted from 1, dropped ones included */
+  showItem(number) {
+    const item = this.renderRoot.querySelector(`[data-item="${number}"]`);
+    const details = item?.querySelector("details");
+    if (details) details.open = true;
+    item?.scrollIntoView({ block: "start" });
+    /** @type {HTMLElement | null} */ (item?.querySelector("summary") ?? null)?.focus({ preventScroll: true });
   }
 
   async _loadEarlier() {
@@ -191,6 +198,7 @@ function planRows(run, turns, events) {
   let number = 0; // dropped items have none, so that "step 4 of 7" is item 4
   const items = run.plan_rows.map((item, at) => ({
     key: `item ${at}`,
+    item: at + 1,
     title: item.text,
     number: item.style === "dropped" ? "" : `${++number}. `,
     style: run.plan_held && item.style === "running" ? "held" : item.style,
@@ -202,7 +210,7 @@ function planRows(run, turns, events) {
   return [
     ...unassignedRow("before", "Before the plan", before),
     ...items,
-    ...unassignedRow("after", "After that", after),
+    ...unassignedRow("after", "After the plan", after),
   ];
 }
 
@@ -225,7 +233,7 @@ function replacedTexts(events, items) {
   return replaced;
 }
 
-/** Tell whether a turn is only the output, which is shown as the result below. @param {Run} run @param {Turn} turn */
+/** Tell whether a turn is only the output, which is shown as the result. @param {Run} run @param {Turn} turn */
 const isResult = (run, turn) =>
   run.phase === "completed" && turn.text === run.output && !turn.thinking && !visibleCalls(turn).length;
 
@@ -233,7 +241,7 @@ const isResult = (run, turn) =>
 function unassignedRow(key, title, turns) {
   if (!turns.length) return [];
   const style = turns.at(-1)?.style ?? "done";
-  return [{ key, title, number: "", style, tool: toolNames(turns), turns, was: "", isCurrent: style === "running" }];
+  return [{ key, title, item: 0, number: "", style, tool: toolNames(turns), turns, was: "", isCurrent: style === "running" }];
 }
 
 /**
@@ -241,19 +249,17 @@ function unassignedRow(key, title, turns) {
  * @param {Run} run @param {Turn[]} turns @returns {StepRow[]}
  */
 function turnRows(run, turns) {
-  const rows = turns.map((turn) => {
-    const title = turn.text.split("\n")[0] || toolNames([turn]);
-    return {
-      key: `turn ${turn.number}`,
-      title: title.length > TITLE_MAX_CHARS ? `${title.slice(0, TITLE_MAX_CHARS - 1)}…` : title,
-      number: "",
-      style: turn.role === "assistant" ? turn.style : "",
-      tool: toolNames([turn]),
-      turns: [turn],
-      was: "",
-      isCurrent: false,
-    };
-  });
+  const rows = turns.map((turn) => ({
+    key: `turn ${turn.number}`,
+    item: 0,
+    title: "",
+    number: "",
+    style: turn.role === "assistant" ? turn.style : "",
+    tool: "",
+    turns: [turn],
+    was: "",
+    isCurrent: false,
+  }));
   const last = rows.at(-1);
   if (last?.style && run.phase !== "completed") last.isCurrent = last.style !== "done";
   return rows;
@@ -261,13 +267,13 @@ function turnRows(run, turns) {
 
 /** @param {Turn[]} turns */
 function toolNames(turns) {
-  return [...new Set(turns.flatMap(visibleCalls).map((call) => call.tool))].join(", ");
+  return [...new Set(turns.flatMap(visibleCalls).map((call) => humanizeName(call.tool)))].join(", ");
 }
 
 /** Return the row of a step of which only the live reply is known. @param {number} number @returns {StepRow} */
 function newRow(number) {
   const texts = { title: "", number: "", tool: "", was: "" };
-  return { key: `new ${number}`, style: "running", turns: [], isCurrent: true, ...texts };
+  return { key: `new ${number}`, item: 0, style: "running", turns: [], isCurrent: true, ...texts };
 }
 
 customElements.define("midrun-steps", Steps);

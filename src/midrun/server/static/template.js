@@ -5,11 +5,11 @@
  *
  * In prose some of them belong to the text, as the joiner in an emoji; they stay. `exact` is for
  * arguments, paths, commands and results, where every one is replaced. The terminal uses
- * `codec/hidden_characters.py`, which does the same; a test compares the two.
+ * `text/hidden_characters.py`, which does the same; a test compares the two.
  */
 import { html as litHtml } from "./lit.js";
 
-/** First and last character of each range, as `RANGES` of `codec/hidden_characters.py`. */
+/** First and last character of each range, as `RANGES` of `text/hidden_characters.py`. */
 export const RANGES = [
   [0x00, 0x08],
   [0x0b, 0x1f],

@@ -159,7 +159,7 @@ export const theme = css`
   }
   button {
     cursor: pointer;
-    min-height: 32px;
+    min-height: var(--target, 32px);
     padding: 5px 12px;
     border: 1.5px solid var(--line);
     border-radius: 8px;
@@ -196,7 +196,7 @@ export const theme = css`
     border-color: var(--line);
   }
   button.link {
-    min-height: 24px;
+    min-height: var(--target, 24px);
     padding: 0 2px;
     border: 0;
     background: none;
@@ -222,6 +222,21 @@ export const theme = css`
   textarea {
     min-height: 58px;
     resize: vertical;
+  }
+  @media (pointer: coarse), (max-width: 480px) {
+    :host {
+      --target: 44px; /* the height of what a finger hits */
+    }
+    select,
+    summary,
+    input[type="text"],
+    input[type="number"],
+    label:has(> input[type="checkbox"]) {
+      min-height: 44px;
+    }
+    summary {
+      align-content: center;
+    }
   }
   @media (pointer: coarse) {
     textarea,

@@ -1,16 +1,19 @@
 // @ts-check
-/** `<midrun-thread>`: the other runs of the same thread. */
-import { css, nothing } from "./lit.js";
+/** `<midrun-thread>`: the conversation that a run is part of, and a field that continues it. */
+import { css, live, nothing } from "./lit.js";
+import { loadDraft, saveDraft } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
 
 /** @typedef {{run_id: string, task: string, phase: string, started_at: string}} ThreadRun */
 
+const FINISHED_PHASES = new Set(["completed", "cancelled", "failed"]);
+
 export class Thread extends StoreElement {
   static ignoresLive = true;
 
-  static properties = { ...StoreElement.properties, runs: { state: true } };
+  static properties = { ...StoreElement.properties, runs: { state: true }, text: { state: true } };
 
   static styles = [
     theme,
@@ -19,23 +22,55 @@ export class Thread extends StoreElement {
         list-style: none;
         padding: 0;
         display: grid;
-        gap: 4px;
+        gap: 6px;
+      }
+      li {
+        padding-left: 10px;
+        border-left: 3px solid var(--line);
+        overflow-wrap: anywhere;
+      }
+      li[aria-current] {
+        border-color: var(--run);
+      }
+      li > .dim {
+        display: block;
+        font-size: 12.5px;
+      }
+      form {
+        display: grid;
+        gap: 6px;
+      }
+      textarea {
+        field-sizing: content;
+        min-height: 40px;
+        max-height: 160px;
+      }
+      .error {
+        color: var(--stop);
       }
     `,
   ];
 
   constructor() {
     super();
-    /** @type {ThreadRun[]} */
+    /** @type {ThreadRun[]} oldest first */
     this.runs = [];
+    this.text = "";
     this._loadedThread = "";
+    this._isSending = false;
   }
 
   updated() {
-    const thread = this.view?.thread ?? "";
-    if (!thread || thread === this._loadedThread) return;
-    this._loadedThread = thread;
+    const { thread = "", phase = "" } = this.view ?? {};
+    const version = `${thread} ${FINISHED_PHASES.has(phase)}`;
+    if (!thread || version === this._loadedThread) return;
+    this._loadedThread = version;
+    this.text ||= loadDraft(this._draftName);
     void this._load(thread);
+  }
+
+  get _draftName() {
+    return `${this.store?.id} reply`;
   }
 
   /** @param {string} thread */
@@ -43,24 +78,72 @@ export class Thread extends StoreElement {
     const { store } = this;
     const path = `/v1/runs?limit=50&thread=${encodeURIComponent(thread)}`;
     const page = await this.attempt(async () => store?.api.get(path));
-    if (page) this.runs = page.items;
+    if (page) this.runs = page.items.toSorted((/** @type {ThreadRun} */ a, /** @type {ThreadRun} */ b) => a.started_at.localeCompare(b.started_at));
   }
 
   render() {
-    const { store } = this;
-    const others = this.runs.filter((run) => run.run_id !== store?.id);
-    if (!this.setShown(others.length > 0) || !store) return nothing;
+    const { store, view: run } = this;
+    if (!this.setShown(Boolean(run?.thread)) || !store || !run) return nothing;
     return html`<section class="panel" aria-labelledby="title">
       <h2 id="title">Conversation</h2>
       <ol>
-        ${others.map(
-          (run) => html`<li>
-            <a href=${`${store.api.base}/runs/${encodeURIComponent(run.run_id)}`}>${run.task}</a>
-            <span class="dim">${run.phase}</span>
-          </li>`,
+        ${this.runs.map((one) =>
+          one.run_id === store.id
+            ? html`<li aria-current="page"><b>${one.task}</b><span class="dim">this run · ${run.phase}</span></li>`
+            : html`<li>
+                <a href=${`${store.api.base}/runs/${encodeURIComponent(one.run_id)}`}>${one.task}</a>
+                <span class="dim">${one.phase}</span>
+              </li>`,
         )}
       </ol>
+      ${FINISHED_PHASES.has(run.phase) && run.role !== "viewer" ? this._renderReply() : nothing}
+      ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
     </section>`;
+  }
+
+  _renderReply() {
+    const onKeydown = (/** @type {KeyboardEvent} */ event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      void this._reply();
+    };
+    return html`<form
+      @submit=${(/** @type {Event} */ event) => {
+        event.preventDefault();
+        void this._reply();
+      }}
+    >
+      <textarea
+        rows="1"
+        maxlength="100000"
+        aria-label="Reply"
+        placeholder="Reply: starts the next run of this conversation"
+        .value=${live(this.text)}
+        @input=${(/** @type {Event} */ event) => this._setText(/** @type {HTMLTextAreaElement} */ (event.target).value)}
+        @keydown=${onKeydown}
+      ></textarea>
+      <div class="row"><button class="main" ?disabled=${!this.text.trim()}>Reply</button></div>
+    </form>`;
+  }
+
+  /** @param {string} text */
+  _setText(text) {
+    this.text = text;
+    saveDraft(this._draftName, text);
+  }
+
+  /** Start the next run of the conversation with the same agent. */
+  async _reply() {
+    const { store, view: run } = this;
+    const input = this.text.trim();
+    if (!store || !run || !input || this._isSending) return;
+    this._isSending = true; // a second Enter would start a second run
+    const body = { agent: run.agent, input, labels: run.labels, thread_id: run.thread };
+    const started = await this.attempt(() => store.api.post("/v1/runs", body));
+    this._isSending = false;
+    if (!started) return;
+    this._setText("");
+    this.openRun(started.run_id);
   }
 }
 

@@ -1,7 +1,12 @@
 // @ts-check
-/** `<midrun-timeline>`: the events of a run, newest first. */
+/**
+ * `<midrun-timeline>`: everything that happened in a run, in sentences.
+ *
+ * By default the entries are grouped by turn, in reading order, with the durations of turns and
+ * calls; entries that say the same are one row. *Every entry* shows the journal, newest first.
+ */
 import { css, nothing, repeat } from "./lit.js";
-import { formatTimeOfDay, youOr } from "./format.js";
+import { formatDuration, formatTimeOfDay, youOr } from "./format.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { exact, html } from "./template.js";
@@ -14,7 +19,7 @@ const EVENT_PAGE_SIZE = 300;
 const FILTERS = /** @type {[string, string][]} */ ([
   ["all", "All"],
   ["control", "Control"],
-  ["steps", "Steps"],
+  ["steps", "Turns"],
   ["tools", "Tools"],
   ["effects", "Effects"],
 ]);
@@ -54,6 +59,7 @@ export class Timeline extends StoreElement {
     ...StoreElement.properties,
     filter: { state: true },
     rowCount: { state: true },
+    isRaw: { state: true },
   };
 
   static styles = [
@@ -67,7 +73,7 @@ export class Timeline extends StoreElement {
         justify-content: space-between;
       }
       button.chip {
-        min-height: 26px;
+        min-height: var(--target, 26px);
         padding: 1px 10px;
         border-radius: 999px;
         font-size: 12.5px;
@@ -89,10 +95,26 @@ export class Timeline extends StoreElement {
         font-variant-numeric: tabular-nums;
         overflow-wrap: anywhere;
       }
-      .list li {
+      .list li:not(.group) {
         display: grid;
         grid-template-columns: auto auto minmax(0, 1fr);
         gap: 0 10px;
+      }
+      .group + .group {
+        margin-top: 10px;
+      }
+      .group h3 {
+        display: flex;
+        justify-content: space-between;
+        gap: 10px;
+        font-size: 13px;
+      }
+      .group ol {
+        padding: 2px 0 0;
+        list-style: none;
+      }
+      .list .group li {
+        grid-template-columns: auto minmax(0, 1fr) auto;
       }
       .you {
         font-weight: 700;
@@ -105,41 +127,71 @@ export class Timeline extends StoreElement {
     super();
     this.filter = "all";
     this.rowCount = EVENT_PAGE_SIZE;
+    this.isRaw = false; // every entry is a row, with its number
   }
 
   render() {
     const events = this.store?.events ?? [];
     const matches = events.filter((event) => this.filter === "all" || groupOf(event) === this.filter);
-    const shown = matches.slice(-this.rowCount).reverse();
+    const shown = matches.slice(-this.rowCount);
+    const more = this._renderMore(events, matches.length);
     return html`<div class="row head">
         <h2 id="title">Timeline</h2>
         <div class="row" role="group" aria-label="Show">
-          ${FILTERS.map(
-            ([name, label]) => html`<button
-              class="chip"
-              aria-pressed=${String(this.filter === name)}
-              @click=${() => (this.filter = name)}
-            >
-              ${label}
-            </button>`,
+          ${FILTERS.map(([name, label]) =>
+            renderChip(label, this.filter === name, () => (this.filter = name)),
           )}
+          ${renderChip("Every entry", this.isRaw, () => (this.isRaw = !this.isRaw))}
         </div>
       </div>
       <ol class="list" tabindex="0" aria-labelledby="title">
-        ${repeat(shown, (event) => event.seq, (event) => this._renderRow(event))}
-        ${this._renderMore(events, matches.length)}
+        ${this.isRaw
+          ? html`${repeat(shown.toReversed(), (event) => event.seq, (event) => this._renderRow(event))}${more}`
+          : html`${more}${this._renderGroups(shown)}`}
       </ol>`;
   }
 
-  /** @param {FeedEvent} event */
-  _renderRow({ seq, ts, type, text: { who, short, sentence, tone } }) {
+  /** @param {FeedEvent[]} events oldest first */
+  _renderGroups(events) {
+    const starts = new Map(events.filter(({ type }) => type === "call.started").map((event) => [event.data.call, event]));
+    return repeat(
+      groupByTurn(events),
+      ([first]) => first.seq,
+      (group) => html`<li class="group">
+        <h3><span>${formatGroup(group)}</span><span class="dim">${formatSpan(group[0], group[group.length - 1])}</span></h3>
+        <ol>
+          ${repeat(joinRepeated(group), ({ event }) => event.seq, ({ event, count }) =>
+            this._renderSentence(event, count, starts.get(event.data.call)))}
+        </ol>
+      </li>`,
+    );
+  }
+
+  /** @param {FeedEvent} event @param {number} count how often it came in a row @param {FeedEvent} [start] of its call */
+  _renderSentence(event, count, start) {
+    const isEnd = start && start !== event && CALL_ENDS.test(event.type);
+    const details = [count > 1 ? `× ${count}` : "", isEnd ? formatSpan(start, event) : ""].filter(Boolean).join(" · ");
+    return html`<li data-type=${event.type}>
+      <span class="dim">${formatTimeOfDay(event.ts)}</span>${this._renderText(event)}<span class="dim">${details}</span>
+    </li>`;
+  }
+
+  /** Render the text of an event in the words of every surface. @param {FeedEvent} event */
+  _renderText({ type, text: { who, short, tone } }) {
     const show = EXACT_TYPES.test(type) ? exact : String;
     const subject = youOr(who, this.view?.you ?? "");
-    return html`<li data-type=${type} title=${show(subject + sentence.slice(who.length))}>
-      <span class="dim">${formatTimeOfDay(ts)}</span><span>#${seq}</span>
-      <span class="event" data-tone=${TONES[tone] ?? nothing}
-        ><span class=${subject === "you" ? "you" : ""}>${show(subject)}</span> ${show(short)}</span
-      >
+    return html`<span class="event" data-tone=${TONES[tone] ?? nothing}
+      ><span class=${subject === "you" ? "you" : ""}>${show(subject)}</span> ${show(short)}</span
+    >`;
+  }
+
+  /** @param {FeedEvent} event */
+  _renderRow(event) {
+    const { seq, ts, type, text } = event;
+    const show = EXACT_TYPES.test(type) ? exact : String;
+    const subject = youOr(text.who, this.view?.you ?? "");
+    return html`<li data-type=${type} title=${show(subject + text.sentence.slice(text.who.length))}>
+      <span class="dim">${formatTimeOfDay(ts)}</span><span>#${seq}</span> ${this._renderText(event)}
     </li>`;
   }
 
@@ -158,6 +210,52 @@ export class Timeline extends StoreElement {
     this.rowCount += EVENT_PAGE_SIZE;
     if (!hasHidden && store) await this.attempt(() => store.loadEarlier());
   }
+}
+
+/** @param {string} label @param {boolean} isPressed @param {() => void} press */
+const renderChip = (label, isPressed, press) =>
+  html`<button class="chip" aria-pressed=${String(isPressed)} @click=${press}>${label}</button>`;
+
+/** Entries after which a call is over. */
+const CALL_ENDS = /^call\.(done|failed|aborted|unknown)$/;
+
+/** Tell whether an event is the call of the model that begins a turn. @param {FeedEvent} event */
+const startsTurn = ({ type, data }) => type === "call.started" && data.call_kind === "model";
+
+/** Split events where a turn begins. @param {FeedEvent[]} events @returns {FeedEvent[][]} */
+function groupByTurn(events) {
+  /** @type {FeedEvent[][]} */
+  const groups = [];
+  for (const event of events) {
+    if (!groups.length || startsTurn(event)) groups.push([]);
+    groups[groups.length - 1].push(event);
+  }
+  return groups;
+}
+
+/** Name a group: a turn by its beginning. @param {FeedEvent[]} group */
+function formatGroup([first]) {
+  if (first.type === "run.created") return "Start";
+  return startsTurn(first) ? `Turn at ${formatTimeOfDay(first.ts)}` : `From ${formatTimeOfDay(first.ts)}`;
+}
+
+/** Return the time between two events in words; "" for less than a second. @param {FeedEvent} from @param {FeedEvent} to */
+function formatSpan(from, to) {
+  const seconds = (Date.parse(to.ts) - Date.parse(from.ts)) / 1000;
+  return seconds < 1 ? "" : formatDuration(seconds);
+}
+
+/** Join events in a row that say the same. @param {FeedEvent[]} events @returns {{event: FeedEvent, count: number}[]} */
+function joinRepeated(events) {
+  /** @type {{event: FeedEvent, count: number}[]} */
+  const rows = [];
+  for (const event of events) {
+    const last = rows.at(-1);
+    const isSame = last && last.event.type === event.type && last.event.text.short === event.text.short;
+    if (isSame) last.count += 1;
+    else rows.push({ event, count: 1 });
+  }
+  return rows;
 }
 
 customElements.define("midrun-timeline", Timeline);

@@ -1,9 +1,11 @@
 // @ts-check
 /** Templates of turns: their text, the place where it was interrupted, and their folded calls. */
 import { nothing } from "./lit.js";
-import { renderEmphasis, renderReply } from "./emphasis.js";
+import { renderEmphasis } from "./emphasis.js";
 import { STEP_STYLES, formatBy, formatTimeOfDay } from "./format.js";
 import { icon } from "./icons.js";
+import { renderMarkdown } from "./markdown-text.js";
+import { formatCall, humanizeName, parseStructure, renderJsonText, renderValue } from "./call-text.js";
 import { exact, html } from "./template.js";
 
 /** @typedef {import("./types.js").TurnView} Turn */
@@ -20,9 +22,15 @@ const PLAN_TOOL = "plan";
 /** Return the calls of a turn that are shown. @param {Turn} turn */
 export const visibleCalls = (turn) => turn.calls.filter((call) => call.tool !== PLAN_TOOL);
 
-/** Tell whether a turn is shown; the task is not, it is the page's heading. @param {Turn} turn */
+/**
+ * Tell whether a turn is shown. The task is not, it is the page's heading; nor is the line that
+ * tells the model which topic is held, because a panel shows that to people.
+ * @param {Turn} turn
+ */
 export const hasContent = (turn) =>
-  (turn.kind !== "task" || turn.inherited) && Boolean(turn.text || turn.thinking || visibleCalls(turn).length);
+  (turn.kind !== "task" || turn.inherited) &&
+  !(turn.role === "runtime" && turn.kind === "held") &&
+  Boolean(turn.text || turn.thinking || visibleCalls(turn).length);
 
 /**
  * Render the icon and the label of a style.
@@ -57,9 +65,7 @@ export function renderTurn(turn, context) {
         </details>`
       : nothing}
     ${context.isContinuation ? html`<span class="break" data-tone="ok">continued here</span>` : nothing}
-    ${turn.text
-      ? html`<p class="text">${turn.role === "runtime" ? renderEmphasis(turn.text) : renderReply(turn.text)}</p>`
-      : nothing}
+    ${turn.text ? renderText(turn) : nothing}
     ${turn.interrupted
       ? html`<span class="break" data-tone="hold">interrupted here; the text above is kept</span>`
       : nothing}
@@ -67,16 +73,26 @@ export function renderTurn(turn, context) {
   </div>`;
 }
 
+/** Render the text of a turn. The agent writes Markdown; the words of people are shown as written. @param {Turn} turn */
+function renderText({ role, text }) {
+  const value = role === "assistant" ? parseStructure(text) : null;
+  if (value) return html`<div class="text">${renderValue(value)}</div>`; // a structured result
+  if (role === "assistant") return renderMarkdown(text);
+  return html`<p class="text">${role === "runtime" ? renderEmphasis(text) : text}</p>`;
+}
+
 /** @param {CallSummary} call @param {TurnContext} context */
 function renderCall(call, context) {
   const note = context.notes.get(call.id);
   return html`<details class="call" data-call=${call.id}>
     <summary>
-      ${renderStyle(call.style, context.isLost)}<code>${exact(call.tool)}</code><code class="dim short-args">${call.args === "{}" ? "" : exact(call.args)}</code>
-      ${note ? html`<span class="dim">${note}</span>` : nothing}
+      ${renderStyle(call.style, context.isLost)}<span class="call-title">${formatCall(call)}</span>
+      ${note ? html`<span class="dim note">${note}</span>` : nothing}
+      ${call.error ? html`<span class="call-error">${exact(call.error)}</span>` : nothing}
     </summary>
     <dl>
-      ${renderDetail("Why", call.why)} ${renderJson("Arguments", call.args)} ${renderJson("Result", call.result)}
+      ${renderDetail("Tool", exact(call.tool))} ${renderDetail("Why", call.why)}
+      ${renderJson("Arguments", call.args === "{}" ? "" : call.args)} ${renderJson("Result", call.result)}
       ${renderDetail("Error", exact(call.error))} ${renderDetail("Made", formatAttempt(call, context.you))}
       ${call.child
         ? html`<dt>Child run</dt>
@@ -105,18 +121,8 @@ function renderDetail(name, text) {
 function renderJson(name, text) {
   return text
     ? html`<dt>${name}</dt>
-        <dd><pre>${exact(indent(text))}</pre></dd>`
+        <dd>${renderJsonText(text)}</dd>`
     : nothing;
-}
-
-/** Indent an object or array; return other text, and JSON that was cut, as it is. @param {string} text */
-function indent(text) {
-  try {
-    const value = JSON.parse(text);
-    return typeof value === "object" ? JSON.stringify(value, null, 2) : text;
-  } catch {
-    return text;
-  }
 }
 
 /** Render the reply that is being streamed. @param {LiveReply} reply @param {boolean} isContinuation */
@@ -129,13 +135,13 @@ export function renderLiveReply(reply, isContinuation) {
       ? html`<span class="break" data-tone="ok">continued here</span>`
       : nothing}
     ${reply.text
-      ? html`<p class="text">${reply.isPartial ? "… " : ""}${renderReply(reply.text)}<span class="caret" aria-hidden="true"></span></p>`
+      ? renderMarkdown((reply.isPartial ? "… " : "") + reply.text, true)
       : nothing}
     ${reply.isPartial && reply.text
       ? html`<p class="dim">The beginning is shown when the reply is finished.</p>`
       : nothing}
     ${reply.tool
-      ? html`<p class="dim">writing a call of <code>${reply.tool}</code> …</p>`
+      ? html`<p class="dim">writing a call of “${humanizeName(reply.tool)}” …</p>`
       : reply.text || reply.thinking
         ? nothing
         : html`<p class="dim">${reply.isPartial ? "writing …" : "thinking …"}</p>`}

@@ -25,6 +25,7 @@ export interface AskView {
   audience: string;
   expires_at: string | null;
   declinable: boolean;
+  title: string;
 }
 
 /** One button; `consequence` describes the effect of pressing it now. */
@@ -55,6 +56,7 @@ export interface CallLine {
   started_at: string | null;
   by_person: boolean;
   child: string;
+  title: string;
 }
 
 /** A call in flight, or the undo or release of a call. */
@@ -67,6 +69,7 @@ export interface CallView {
   why: string;
   unstoppable: boolean;
   not_responding: boolean;
+  title: string;
 }
 
 /** A cap and the amount used; cost in dollars, time in seconds. */
@@ -100,6 +103,7 @@ export interface EffectView {
   undo: string;
   note: string;
   why: string;
+  title: string;
 }
 
 /** The text of one entry, the same on every surface. */
@@ -207,6 +211,7 @@ export interface ReportedCall {
   note: string;
   why: string;
   run: string;
+  title: string;
 }
 
 /** A run in a list, as the viewer sees it now. */
@@ -348,5 +353,10 @@ export interface Usage {
   cost_usd: number;
   reserved_tokens: number;
   reserved_usd: number;
+  input_tokens: number;
+  output_tokens: number;
+  cached_tokens: number;
+  thinking_tokens: number;
+  unpriced_tokens: number;
   held_tokens: number;
 }

@@ -53,8 +53,8 @@ from midrun.stores.postgres.pool import ConnectionPool
 from midrun.stores.validation import StoredHead, decode_head
 from midrun.stores.watchers import Watchers
 
-PROGRESS_DELAY_S: Final = 0.005
-"""The longest time for which the progress of a driven run is not announced."""
+PROGRESS_DELAY_S: Final = 0.025
+"""The longest time for which the progress of a driven run is not announced: a few steps."""
 
 CACHED_RUNS_MAX: Final = 4096
 """The number of runs whose row is cached."""
@@ -272,8 +272,9 @@ class ChangeAnnouncer:
 
     A control, a new run and the end of a drive are announced at once: another process waits for
     them. The progress of a driven run is only shown elsewhere, so it waits up to
-    `PROGRESS_DELAY_S` for more of it. A worker thus commits two transactions for a step, and
-    not four. An announcement that is lost is found in the table of notices, see `listener`.
+    `PROGRESS_DELAY_S` for more of it. A worker thus commits little more than two transactions
+    for a step, and not four. An announcement that is lost is found in the table of notices, see
+    `listener`.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:

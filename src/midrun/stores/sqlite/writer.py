@@ -21,7 +21,7 @@ whole transaction is rolled back, and each request of the group is then committe
 
 import os
 import sys
-from asyncio import current_task, get_running_loop
+from asyncio import Task, current_task, get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
@@ -173,7 +173,7 @@ class SqliteWriter:
         self._pages_at_checkpoint = 0  # pages written when the last checkpoint was queued
         self._pages_at_growth = GROWTH_FIRST_PAGES  # pages after which the log is grown next
         self._filler_pages = 0  # pages written only to grow the log
-        self._last_task_id = 0
+        self._last_task: Task[object] | None = None  # the task that wrote last
         self._solo_commits = 0
         # A checkpoint can take many milliseconds. It must not hit a commit in the event loop.
         db.wal_autocheckpoint(0)
@@ -210,13 +210,13 @@ class SqliteWriter:
 
     def _may_commit_alone(self, loop: Loop) -> bool:
         """Tell whether the caller's task wrote last and may commit without a group."""
-        task = id(current_task(loop))
-        if task == self._last_task_id and self._solo_commits < SOLO_COMMITS_MAX:
+        task = current_task(loop)
+        if task is self._last_task and self._solo_commits < SOLO_COMMITS_MAX:
             self._solo_commits += 1
             return True
         # Another task wrote in between, or the allowance is used up. The caller opens a group,
         # so that tasks which wait for their turn of the loop can join.
-        self._last_task_id, self._solo_commits = task, 0
+        self._last_task, self._solo_commits = task, 0
         return False
 
     async def close(self) -> None:
@@ -240,7 +240,7 @@ class SqliteWriter:
         """Commit `group` inline if that is likely fast; else in the thread."""
         if len(group) > 1:
             # Several tasks write at the same time: none of them must commit alone next.
-            self._last_task_id = 0
+            self._last_task = None
         # Only the first request can be one for the thread. A large one is a group of its own,
         # and one that was tried alone before is handed in while no other is pending.
         if group[0].inline and self._commit_inline(group):

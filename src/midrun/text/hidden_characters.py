@@ -45,9 +45,9 @@ _HIDDEN_CLASS: Final = "".join(
     for first, last in HIDDEN_RANGES
 )
 HIDDEN_PATTERN: Final = re.compile(f"[{_HIDDEN_CLASS}]")
-_HIDDEN_IN_PROSE: Final = re.compile(
-    # The alternatives before `hidden` match a hidden character together with the character
-    # that it belongs to; both are kept.
+# The alternatives before `hidden` match a hidden character together with the character that it
+# belongs to; both are kept. It is compiled on first use: most texts have no such character.
+_HIDDEN_IN_PROSE: Final = (
     f"[^\\x00-\\x7f{_HIDDEN_CLASS}](?:\ufe0e|\ufe0f\u200d?|\u200c|\u200d)"
     "|[0-9#*]\ufe0f\u20e3"  # a keycap
     "|\U0001f3f4[\U000e0020-\U000e007e]{1,16}\U000e007f"  # the flag of a region
@@ -66,8 +66,10 @@ def show_hidden(text: str, *, prose: bool = False) -> str:
     text = text.replace("\r\n", "\n")
     if not prose:
         return HIDDEN_PATTERN.sub(lambda found: _format_symbol(found[0]), text)
-    return _HIDDEN_IN_PROSE.sub(
-        lambda found: _format_symbol(found["hidden"]) if found["hidden"] else found[0], text
+    return re.sub(
+        _HIDDEN_IN_PROSE,
+        lambda found: _format_symbol(found["hidden"]) if found["hidden"] else found[0],
+        text,
     )
 
 

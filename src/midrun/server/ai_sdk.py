@@ -1,0 +1,536 @@
+"""The Vercel AI SDK (`useChat`, versions 6 and 7): its UI message stream over runs.
+
+A chat of the AI SDK is a thread. `POST /ai/{agent}` sends the user's newest message, or the
+user's decisions about approvals, to the thread's run (`chat_threads`), and streams the reply as
+one assistant message until the run rests. The journal has the conversation, so the older
+messages in the body are not read.
+
+**One assistant message** holds everything since the user's newest message. Its id is made of
+the run and of the entry with that message, which the journal finds by its request id. So a
+client that reloads, or whose connection broke, gets the same message again from its beginning
+(`GET …/stream`), under the same id. After an approval the message continues: only its new parts
+are sent.
+
+The chunks are those that the versions 6 and 7 share. A client throws on a type that it does not
+know, on a delta without its start, and on the result of a call that its message does not have.
+"""
+
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.responses import Response
+
+from midrun import events as ev
+from midrun.agents.outcome import make_ask_views
+from midrun.core.ids import CallId, RunId, Seq
+from midrun.core.state import State
+from midrun.core.transcript import CallResult, Transcript, Turn
+from midrun.core.values import DRIVABLE_PHASES, RESTING_PHASES, TERMINAL_PHASES, Json, Phase
+from midrun.runs.control_bodies import ID_MAX_CHARS
+from midrun.runs.run import Run
+from midrun.runs.validation import ControlOptions
+from midrun.server.chat_threads import (
+    ChatStream,
+    decide_approval,
+    find_ask,
+    find_newest_run,
+    send_text,
+    start_run,
+    stop_quietly,
+)
+from midrun.server.feed_routes import SseWriter
+from midrun.server.problem_details import HttpProblem
+from midrun.server.request_checks import mount_path
+from midrun.server.request_context import RequestContext, json_response
+from midrun.server.schemas import to_wire
+from midrun.text.report import build_report
+from midrun.text.status import describe_hold
+
+Chunk: TypeAlias = dict[str, object]
+
+FIRST_SEQ: Final = Seq(1)
+"""The entry that starts a run; it has the user's first message."""
+
+STREAM_HEADER: Final = ("x-vercel-ai-ui-message-stream", "v1")
+
+
+# ── requests ──────────────────────────────────────────────────────────────────────────────
+
+
+class UiMessage(Struct, frozen=True, kw_only=True):
+    """A message of the client. Unknown fields are ignored."""
+
+    id: str = ""
+    role: str = ""
+    parts: tuple[dict[str, Json], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text of all text parts."""
+        texts = [str(part.get("text", "")) for part in self.parts if part.get("type") == "text"]
+        return "\n".join(texts).strip()
+
+    def check_parts(self) -> None:
+        """Refuse a message with files.
+
+        Raises:
+            HttpProblem: 422, with the media types.
+        """
+        files = [part for part in self.parts if part.get("type") == "file"]
+        if files:
+            kinds = ", ".join(str(part.get("mediaType", "unknown")) for part in files)
+            problem = (
+                f"Cannot take message {self.id!r}: it has files ({kinds}). Send text only."
+            )
+            raise HttpProblem("invalid_body", 422, problem)
+
+    def list_decisions(self) -> Iterator[tuple[str, bool, dict[str, Json]]]:
+        """Yield the user's decisions: the id of the approval, whether approved, the details."""
+        for part in self.parts:
+            approval = part.get("approval")
+            if part.get("state") == "approval-responded" and isinstance(approval, dict):
+                yield str(approval.get("id", "")), approval.get("approved") is True, approval
+
+
+class ChatInput(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The body that `useChat` sends. Unknown fields are ignored."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=ID_MAX_CHARS)]
+    messages: tuple[UiMessage, ...] = ()
+    trigger: str = "submit-message"
+
+
+async def send_chat(context: RequestContext) -> Response:
+    """Send the newest message or the decisions to the thread's run, and stream the reply."""
+    body, agent = await context.decode_body(ChatInput), context.path["agent"]
+    message = body.messages[-1] if body.messages else UiMessage()
+    text = ""
+    if message.role == "user":
+        message.check_parts()
+        text = message.text
+    request_id = _make_request_id(context, body.id, message.id or str(len(body.messages)))
+    row = await find_newest_run(context, agent, body.id)
+    if row is None:
+        run = await start_run(context, agent, text, thread=body.id, request_id=request_id)
+        return MessageStream(context, run, begins_at=FIRST_SEQ)
+    run = await context.server.mid.get(row.run)
+    state = await context.server.views.read_state(run.id)
+    if message.role == "assistant":
+        return await _continue_message(context, run, state, message)
+    if body.trigger == "regenerate-message":
+        return await _repeat_reply(context, run, state)
+    if (earlier := state.requests.get(request_id)) is not None:
+        # The client sent this message before and lost the reply, perhaps with its connection.
+        return MessageStream(context, run, begins_at=earlier.seq)
+    if state.phase in TERMINAL_PHASES:
+        run = await start_run(context, agent, text, thread=body.id, request_id=request_id)
+        return MessageStream(context, run, begins_at=FIRST_SEQ)
+    asking = ControlOptions(actor=context.actor, request_id=request_id)
+    receipt = await send_text(context, run, state, text, asking)
+    if receipt is None and text:
+        problem = f"Cannot take the message: run {run.id} is {state.phase}. Wait for its end."
+        raise HttpProblem("wrong_phase", 409, problem)
+    begins_at = receipt.seq if receipt is not None and text else _find_begin(context, state)
+    return MessageStream(context, run, begins_at=begins_at)
+
+
+async def _repeat_reply(context: RequestContext, run: Run, state: State) -> Response:
+    """Resume a failed or paused run, whose last message was sent before."""
+    if state.phase in TERMINAL_PHASES:
+        problem = f"Cannot repeat a reply: run {run.id} has ended. Send a new message."
+        raise HttpProblem("wrong_phase", 409, problem)
+    request_id = context.make_request_id(f"ai-repeat:{run.id}:{state.seq}")
+    asking = ControlOptions(actor=context.actor, request_id=request_id)
+    await send_text(context, run, state, "", asking)
+    return MessageStream(context, run, begins_at=_find_begin(context, state))
+
+
+async def _continue_message(
+    context: RequestContext, run: Run, state: State, message: UiMessage
+) -> Response:
+    """Send the decisions in an assistant message, and stream its further parts."""
+    if state.phase in TERMINAL_PHASES:
+        problem = f"Cannot decide: run {run.id} is {state.phase}. Send a new message."
+        raise HttpProblem("wrong_phase", 409, problem)
+    await _send_decisions(context, run, state, message)
+    begins_at = _find_begin(context, state)
+    seen = SeenParts.read(message, begins_at, state)
+    return MessageStream(context, run, begins_at=begins_at, seen=seen)
+
+
+async def resume_stream(context: RequestContext) -> Response:
+    """Stream the current message again from its beginning; 204 if the run rests."""
+    row = await find_newest_run(context, context.path["agent"], context.path["chat"])
+    if row is None or row.head.phase not in DRIVABLE_PHASES:
+        return Response(status_code=204)
+    run = await context.server.mid.get(row.run)
+    state = await context.server.views.read_state(run.id)
+    stream = MessageStream(context, run, begins_at=_find_begin(context, state))
+    # A caller who may not control the run must not stop it by leaving.
+    stream.is_finished = context.actor.role == "viewer"
+    return stream
+
+
+async def stop_chat(context: RequestContext) -> Response:
+    """Pause or cancel the thread's run, as `Bridges.stop` sets."""
+    row = await find_newest_run(context, context.path["agent"], context.path["chat"])
+    stopped = row is not None and row.head.phase in DRIVABLE_PHASES
+    if row is not None and stopped:
+        run = await context.server.mid.get(row.run)
+        await stop_quietly(run, context, context.server.bridges.stop, "stopped by the user")
+    return json_response({"stopped": stopped})
+
+
+async def list_messages(context: RequestContext) -> Response:
+    """Return the conversation of a thread as the messages that `useChat` begins with."""
+    row = await find_newest_run(context, context.path["agent"], context.path["chat"])
+    if row is None:
+        return json_response({"messages": []})
+    state = await context.server.views.read_state(row.run)
+    messages = make_messages(state, _find_begin(context, state))
+    if messages and messages[-1]["role"] == "assistant":
+        parts = messages[-1]["parts"]
+        assert isinstance(parts, list)
+        parts.append(await make_view_chunk(context, row.run, state))
+    return json_response({"messages": messages})
+
+
+def _make_request_id(context: RequestContext, chat: str, message: str) -> str:
+    return context.make_request_id(f"ai:{chat}:{message}")
+
+
+def _find_begin(context: RequestContext, state: State) -> Seq:
+    """Return the entry with the caller's newest message: the current reply begins there."""
+    prefix = _make_request_id(context, state.run_started.thread, "")
+    sent = (
+        outcome.seq
+        for request_id, outcome in state.requests.items()
+        if request_id.startswith(prefix) and not outcome.refused
+    )
+    return max(sent, default=FIRST_SEQ)
+
+
+async def _send_decisions(
+    context: RequestContext, run: Run, state: State, message: UiMessage
+) -> None:
+    """Send the decisions about asks that are still open.
+
+    The body has the whole message, and so decisions that were sent before.
+
+    Raises:
+        HttpProblem: 404, the run has no such ask.
+        ControlRefused: another client decided meanwhile.
+    """
+    for approval_id, approved, details in message.list_decisions():
+        ask = find_ask(run, state, approval_id)
+        if ask.close_reason:
+            continue
+        # Not the prefix of a message: a decision continues the reply.
+        request_id = context.make_request_id(f"ai-decision:{run.id}:{ask.id}")
+        asking = ControlOptions(actor=context.actor, request_id=request_id)
+        await decide_approval(run, ask, asking, approved=approved, details=details)
+
+
+# ── the stream ────────────────────────────────────────────────────────────────────────────
+
+
+class SeenParts(Struct, frozen=True, kw_only=True):
+    """The part of a message that the client has: up to which entry, and with which calls."""
+
+    seq: Seq
+    call_ids: frozenset[str]
+
+    @classmethod
+    def read(cls, message: UiMessage, begins_at: Seq, state: State) -> "SeenParts":
+        """Read it from the message of the client.
+
+        Each stream ends with the view of the run, which has its seq. Another client may have
+        decided meanwhile, so the run may be further than that.
+        """
+        seq = state.seq
+        for part in message.parts:
+            if part.get("type") == "data-midrun":
+                try:
+                    data = msgspec.convert(part.get("data"), dict[str, dict[str, Json]])
+                    seq = msgspec.convert(data["run"]["seq"], Seq)
+                except (msgspec.ValidationError, KeyError):
+                    continue
+        calls = {str(part["toolCallId"]) for part in message.parts if "toolCallId" in part}
+        return cls(seq=min(max(seq, begins_at), state.seq), call_ids=frozenset(calls))
+
+
+class MessageStream(ChatStream):
+    """Streams one assistant message: from the entry `begins_at` until the run rests.
+
+    If the client has `seen` a part of the message, only the rest is sent.
+    """
+
+    def __init__(
+        self,
+        context: RequestContext,
+        run: Run,
+        *,
+        begins_at: Seq,
+        seen: SeenParts | None = None,
+    ) -> None:
+        super().__init__(context, run, self._write_message)
+        name, value = STREAM_HEADER
+        self.headers[name] = value
+        self._begins_at = begins_at
+        self._seen = seen
+
+    async def _write_message(self, writer: SseWriter) -> None:
+        views, run, seen = self._context.server.views, self._run, self._seen
+        # The request may have left the run at rest. Then no later entry ends the stream: it
+        # ends with the entry that is the newest now.
+        now = await views.read_state(run.id)
+        translator = ChunkTranslator(now, seen)
+        message_id = make_message_id(now, self._begins_at)
+        await self._write(writer, {"type": "start", "messageId": message_id})
+        after = self._begins_at - 1 if seen is None else seen.seq
+        phase = now.phase
+        if now.seq > after or phase not in RESTING_PHASES:
+            async with aclosing(run.events(after)) as events:
+                async for event in events:
+                    await self._write(writer, *translator.translate(event))
+                    if isinstance(event, ev.EntryEvent):
+                        phase = event.phase
+                        if event.seq >= now.seq and phase in RESTING_PHASES:
+                            break
+        end = await views.read_state(run.id)
+        view = await make_view_chunk(self._context, run.id, end)
+        await self._write(writer, *translator.close(), view)
+        await self._write(writer, *make_final_chunks(end if end.phase is phase else now))
+        await writer.write(b"data: [DONE]\n\n")
+        self.is_finished = True
+
+    @staticmethod
+    async def _write(writer: SseWriter, *chunks: Chunk) -> None:
+        lines = [b"data: %b\n\n" % msgspec.json.encode(chunk) for chunk in chunks]
+        await writer.write(b"".join(lines))
+
+
+async def make_view_chunk(context: RequestContext, run: RunId, state: State) -> Chunk:
+    """Return the run's view at `state`, with which a page can show `<midrun-controls>`."""
+    shown = await context.server.views.show_state(state)
+    root = mount_path(context.request.scope)
+    data = {"run": to_wire(shown), "control_url": f"{root}/v1/runs/{run}"}
+    return {"type": "data-midrun", "id": "run", "data": data}
+
+
+class ChunkTranslator:
+    """Translates the events of a run to chunks of one message.
+
+    `state` is the newest state, to look up calls that the message does not have yet.
+    """
+
+    def __init__(self, state: State, seen: SeenParts | None) -> None:
+        self._state = state
+        self._shown_ids = set(seen.call_ids) if seen is not None else set()
+        self._open_part = ("", "")  # kind and id of the open text or reasoning, ...
+        self._sent_text = ""  # ... and its text so far
+        self._step_is_open = False
+
+    def translate(self, event: ev.RunEvent) -> Iterator[Chunk]:
+        """Yield the chunks of one event."""
+        match event:
+            case ev.ReplyStarted():
+                yield from self.close()
+                self._step_is_open = True
+                yield {"type": "start-step"}
+            case ev.TextDelta() | ev.ThinkingDelta():
+                kind = "text" if isinstance(event, ev.TextDelta) else "reasoning"
+                yield from self._add_text(kind, event.call, event.text, is_whole=event.opening)
+            case ev.ReplyFinished():
+                # A retry repeats the reply. The part of the failed attempt stays visible.
+                if event.reply:
+                    yield from self._add_text("text", event.call, event.reply, is_whole=True)
+                yield from self._end_part()
+            case ev.ToolStarted():
+                yield from self._show_call(event.call, event.tool, event.args)
+            case ev.ToolFinished() if not event.will_retry:
+                yield from self._finish_call(event)
+            case ev.AskStarted() | ev.AskFinished():
+                yield from self._translate_ask(event)
+            case ev.PlanChanged():
+                items = [msgspec.to_builtins(item) for item in event.items]
+                yield {"type": "data-plan", "id": "plan", "data": {"items": items}}
+            case ev.PhaseChanged():
+                data = {"phase": event.phase, "sentence": event.sentence}
+                yield {"type": "data-phase", "id": "phase", "data": data}
+            case _:  # entries and live output that no part of a message shows
+                return
+
+    def close(self) -> Iterator[Chunk]:
+        """Yield the ends of the open text and of the open step."""
+        yield from self._end_part()
+        if self._step_is_open:
+            self._step_is_open = False
+            yield {"type": "finish-step"}
+
+    def _add_text(self, kind: str, call: str, text: str, *, is_whole: bool) -> Iterator[Chunk]:
+        """Add to a text. If it `is_whole`, send only the part that was not sent yet."""
+        if self._open_part != (kind, call):
+            yield from self._end_part()
+            self._open_part, self._sent_text = (kind, call), ""
+            yield {"type": f"{kind}-start", "id": f"{kind}-{call}"}
+        if is_whole:
+            # If the sent text is not a prefix, an attempt was repeated: nothing to complete.
+            sent = self._sent_text
+            text = text[len(sent) :] if text.startswith(sent) else ""
+        if text:
+            self._sent_text += text
+            yield {"type": f"{kind}-delta", "id": f"{kind}-{call}", "delta": text}
+
+    def _end_part(self) -> Iterator[Chunk]:
+        kind, call = self._open_part
+        if kind:
+            self._open_part = ("", "")
+            yield {"type": f"{kind}-end", "id": f"{kind}-{call}"}
+
+    def _show_call(self, call: CallId, tool: str, args: Json) -> Iterator[Chunk]:
+        own = make_public_id(self._state, call)
+        self._shown_ids.add(own)
+        yield {
+            "type": "tool-input-available",
+            "toolCallId": own,
+            "toolName": tool,
+            "input": {} if args is None else args,
+            "dynamic": True,
+            "providerExecuted": True,  # the client must not execute it
+        }
+
+    def _show_unseen_call(self, call: CallId) -> Iterator[Chunk]:
+        """Show a call that an earlier message has, so that this one can have its result."""
+        found = self._state.find_call(call)
+        if found is not None and make_public_id(self._state, call) not in self._shown_ids:
+            yield from self._show_call(call, found.use.tool, found.use.args)
+
+    def _finish_call(self, event: ev.ToolFinished) -> Iterator[Chunk]:
+        yield from self._show_unseen_call(event.call)
+        own = make_public_id(self._state, event.call)
+        if event.outcome == "done":
+            yield {
+                "type": "tool-output-available",
+                "toolCallId": own,
+                "output": event.result,
+                "dynamic": True,
+                "providerExecuted": True,
+            }
+        else:
+            yield {
+                "type": "tool-output-error",
+                "toolCallId": own,
+                "errorText": event.error or event.sentence,
+                "dynamic": True,
+                "providerExecuted": True,
+            }
+
+    def _translate_ask(self, event: ev.AskStarted | ev.AskFinished) -> Iterator[Chunk]:
+        own = make_public_id(self._state, event.ask)
+        if isinstance(event, ev.AskStarted) and event.ask_kind == "approval":
+            yield from self._show_call(event.call, event.tool, event.args)
+            call = make_public_id(self._state, event.call)
+            yield {"type": "tool-approval-request", "approvalId": own, "toolCallId": call}
+        elif isinstance(event, ev.AskStarted):
+            # The protocol has no question. As text it is shown, and the next message answers.
+            question = event.question or event.sentence
+            yield from self._add_text("text", event.ask, question, is_whole=True)
+            yield from self._end_part()
+        elif event.choice == "decline":
+            ask = self._state.find_ask(event.ask)
+            if ask is not None and ask.effective_kind == "approval":
+                yield from self._show_unseen_call(ask.call)
+                denied = make_public_id(self._state, ask.call)
+                yield {"type": "tool-output-denied", "toolCallId": denied}
+
+
+def make_final_chunks(state: State) -> Iterator[Chunk]:
+    """Yield the end of a message, by the phase in which the run rests."""
+    match state.phase:
+        case Phase.COMPLETED:
+            yield {"type": "finish", "finishReason": "stop"}
+        case Phase.CANCELLED:
+            data = {"markdown": str(build_report(state))}
+            yield {"type": "data-report", "id": "report", "data": data}
+            yield {"type": "abort", "reason": "The run is cancelled."}
+        case Phase.PAUSED:
+            yield {"type": "abort", "reason": describe_hold(state)}
+        case Phase.FAILED:
+            error = state.error.error if state.error is not None else "The run has failed."
+            yield {"type": "error", "errorText": error}
+            yield {"type": "finish", "finishReason": "error"}
+        case Phase.HALTED:
+            yield {"type": "error", "errorText": describe_hold(state)}
+            yield {"type": "finish", "finishReason": "error"}
+        case _:  # waiting
+            yield {"type": "finish", "finishReason": "tool-calls"}
+
+
+def make_message_id(state: State, begins_at: Seq) -> str:
+    """Return the id of the assistant message that replies to the entry `begins_at`."""
+    return f"{state.run}-{begins_at}"
+
+
+def make_public_id(state: State, part: str) -> str:
+    """Return the id of a call or an ask that is unique over all runs."""
+    return f"{state.run}-{part}"
+
+
+# ── the conversation so far ───────────────────────────────────────────────────────────────
+
+
+def make_messages(state: State, begins_at: Seq) -> list[Chunk]:
+    """Return the conversation as messages of the AI SDK.
+
+    All turns of the agent between two messages of the user are one message. The last one has
+    the id under which its stream continues.
+    """
+    messages: list[Chunk] = []
+    parts: list[Chunk] = []
+    first = state.condensed_count - bool(state.summary)
+    for number, turn in enumerate(Transcript(state), first):
+        own_id = f"{state.run}-m{number}"
+        if turn.role == "user":
+            text: Chunk = {"type": "text", "text": turn.text}
+            messages.append({"id": own_id, "role": "user", "parts": [text]})
+            parts = []
+        elif turn.role == "assistant":
+            if not parts:
+                messages.append({"id": own_id, "role": "assistant", "parts": parts})
+            # Calls of earlier runs of the thread have the same numbers as calls of this run.
+            is_earlier = number < len(state.run_started.history)
+            parts.extend(_make_parts(state, turn, f"{own_id}-" if is_earlier else ""))
+    if messages and messages[-1]["role"] == "assistant":
+        messages[-1]["id"] = make_message_id(state, begins_at)
+    return messages
+
+
+def _make_parts(state: State, turn: Turn, earlier: str) -> Iterator[Chunk]:
+    yield {"type": "step-start"}
+    if turn.text:
+        yield {"type": "text", "text": turn.text, "state": "done"}
+    for use in turn.uses:
+        yield _make_tool_part(state, use, earlier)
+
+
+def _make_tool_part(state: State, use: CallResult, earlier: str) -> Chunk:
+    """Return the part of a call; `earlier` makes the id of a call of an earlier run unique."""
+    part: Chunk = {
+        "type": "dynamic-tool",
+        "toolName": use.tool,
+        "toolCallId": earlier + use.call if earlier else make_public_id(state, use.call),
+        "input": {} if use.args is None else use.args,
+        "providerExecuted": True,
+    }
+    asks = () if earlier else make_ask_views(state)
+    ask = next((a for a in asks if a.call == use.call and a.kind == "approval"), None)
+    if ask is not None:
+        own = {"id": make_public_id(state, ask.id)}
+        return part | {"state": "approval-requested", "approval": own}
+    if use.problem:
+        return part | {"state": "output-error", "errorText": use.problem}
+    return part | {"state": "output-available", "output": use.result}

@@ -1,0 +1,164 @@
+// @ts-check
+/**
+ * Calls and values for people: a title instead of a name with JSON, fields instead of braces.
+ *
+ * The server sends the title of a call; where it has none, it is made here in the same form. The
+ * JSON itself is behind a toggle. Every hidden character of an argument is shown.
+ */
+import { css, nothing } from "./lit.js";
+import { exact, html } from "./template.js";
+
+/** @typedef {{title?: string, tool: string, args?: unknown}} AnyCall `args` is a value, or JSON as text */
+
+const VALUE_MAX_CHARS = 60;
+const LISTED_MAX_ITEMS = 3;
+const NESTING_MAX = 3;
+/** Longer texts get lines of their own. */
+const SHORT_MAX_CHARS = 60;
+
+export const fieldStyle = css`
+  .fields {
+    display: grid;
+    grid-template-columns: minmax(64px, auto) minmax(0, 1fr);
+    gap: 3px 12px;
+    padding: 0;
+  }
+  .fields dt {
+    color: var(--dim);
+    font-size: 13px;
+    overflow-wrap: anywhere;
+  }
+  .fields dd {
+    min-width: 0;
+    overflow-wrap: anywhere;
+  }
+  .fields .long {
+    display: block;
+    max-height: 320px;
+    padding: 6px 10px;
+    border-left: 3px solid var(--line);
+    overflow: auto;
+    white-space: pre-wrap;
+    unicode-bidi: plaintext;
+  }
+  .fields ul {
+    padding-inline-start: 18px;
+  }
+  .raw > summary {
+    width: fit-content;
+    color: var(--dim);
+    font-size: 12.5px;
+  }
+  .raw pre {
+    max-height: 320px;
+    padding: 8px 10px;
+    border: 1px solid var(--line);
+    border-radius: 8px;
+    background: var(--bg);
+    overflow: auto;
+  }
+`;
+
+/** Return the name of a tool as words: "send_mail" as "Send mail". @param {string} tool */
+export function humanizeName(tool) {
+  const words = tool.replace(/[_\-\s]+|(?<=[a-z0-9])(?=[A-Z])/g, " ").trim();
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+/** Return one line about a call: its title, else its name and its arguments. @param {AnyCall} call */
+export function formatCall({ title, tool, args }) {
+  if (title) return exact(title);
+  const value = typeof args === "string" ? parseJson(args) : args;
+  const name = exact(humanizeName(tool)) || "The model";
+  if (value === undefined) return args ? `${name}: ${exact(String(args))}` : name;
+  if (typeof value !== "object" || !value) return value === null ? name : `${name}: ${formatShort(value)}`;
+  const pairs = Object.entries(value)
+    .filter(([, one]) => one !== null && one !== "")
+    .map(([key, one]) => `${exact(key)} ${formatShort(one)}`);
+  return pairs.length ? `${name}: ${pairs.join(", ")}` : name;
+}
+
+/** Return one line about a call that the server sent as "tool {…}", or as its title. @param {string} text */
+export function formatListedCall(text) {
+  const [, tool, json] = /^(\S+) (\{.*)$/s.exec(text) ?? [];
+  return tool && parseJson(json) !== undefined ? formatCall({ tool, args: json }) : exact(text);
+}
+
+/** Return a value in a few words; a text is quoted. @param {unknown} value @returns {string} */
+function formatShort(value) {
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "number") return String(value);
+  if (Array.isArray(value) && value.length) {
+    const shown = value.slice(0, LISTED_MAX_ITEMS).map(formatShort).join(", ");
+    const more = value.length - LISTED_MAX_ITEMS;
+    return more > 0 ? `${shown} and ${more} more` : shown;
+  }
+  const text = (typeof value === "string" ? value : JSON.stringify(value)).replace(/\s+/g, " ").trim();
+  const cut = text.length > VALUE_MAX_CHARS ? `${text.slice(0, VALUE_MAX_CHARS - 1)}…` : text;
+  return `“${exact(cut).replace(/["“”„«»]/g, "'")}”`;
+}
+
+/** Parse JSON; return undefined for other text, as for JSON that was cut. @param {string} text @returns {unknown} */
+export function parseJson(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Return the object or array that a text is, else null. @param {string} text */
+export function parseStructure(text) {
+  const value = /^\s*[{[]/.test(text) ? parseJson(text) : null;
+  return typeof value === "object" ? value : null;
+}
+
+/** Render a value as fields, with its JSON behind a toggle. @param {unknown} value */
+export function renderValue(value) {
+  if (value === null || value === undefined) return nothing;
+  const isPlain = typeof value !== "object";
+  return html`${renderFields(value, 0)}${isPlain ? nothing : renderRaw(value)}`;
+}
+
+/** Render JSON text as fields; text that is no JSON, as it is. @param {string} text */
+export function renderJsonText(text) {
+  const value = parseJson(text);
+  return value === undefined ? html`<pre>${exact(text)}</pre>` : renderValue(value);
+}
+
+/** Render the JSON of a value behind a toggle. @param {unknown} value @param {string} [label] of the toggle */
+export const renderRaw = (value, label = "JSON") =>
+  html`<details class="raw">
+    <summary>${label}</summary>
+    <pre tabindex="0">${exact(JSON.stringify(value, null, 2) ?? "")}</pre>
+  </details>`;
+
+/** @param {unknown} value @param {number} depth @returns {unknown} */
+function renderFields(value, depth) {
+  if (typeof value === "string") return renderString(value);
+  if (typeof value !== "object" || value === null) return html`<span>${formatScalar(value)}</span>`;
+  if (depth >= NESTING_MAX && Object.keys(value).length) return renderRaw(value, formatShort(value));
+  if (Array.isArray(value)) {
+    if (!value.length) return html`<span class="dim">nothing</span>`;
+    return html`<ul>
+      ${value.map((one) => html`<li>${renderFields(one, depth + 1)}</li>`)}
+    </ul>`;
+  }
+  const entries = Object.entries(value);
+  if (!entries.length) return html`<span class="dim">nothing</span>`;
+  return html`<dl class="fields">
+    ${entries.map(([key, one]) => html`<dt>${exact(key)}</dt><dd>${renderFields(one, depth + 1)}</dd>`)}
+  </dl>`;
+}
+
+/** @param {string} text */
+const renderString = (text) =>
+  text.length > SHORT_MAX_CHARS || text.includes("\n")
+    ? html`<span class="long" tabindex="0">${exact(text)}</span>`
+    : html`<span>${exact(text) || "(empty)"}</span>`;
+
+/** @param {unknown} value */
+function formatScalar(value) {
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  return value === null ? "nothing" : String(value);
+}

@@ -1,0 +1,70 @@
+// @ts-check
+/** `<midrun-result>`: the output of a completed run, or the error of a failed one. */
+import { css, nothing } from "./lit.js";
+import { scrollIntoSight } from "./auto-scroll.js";
+import { fieldStyle, parseStructure, renderValue } from "./call-text.js";
+import { renderMarkdown } from "./markdown-text.js";
+import { StoreElement } from "./store-element.js";
+import { theme } from "./theme.js";
+import { html } from "./template.js";
+
+export class Result extends StoreElement {
+  static ignoresLive = true;
+
+  static styles = [
+    theme,
+    fieldStyle,
+    css`
+      :host {
+        scroll-margin: 10px;
+      }
+      .result {
+        display: grid;
+        grid-template-columns: minmax(0, 1fr);
+        gap: 10px;
+        padding: 16px 18px;
+        border: 1px solid color-mix(in srgb, var(--ok) 45%, var(--line));
+        border-radius: var(--round);
+      }
+      .result[data-tone="stop"] {
+        border-color: var(--stop);
+        overflow-wrap: anywhere;
+      }
+    `,
+  ];
+
+  constructor() {
+    super();
+    this._wasUnfinished = false; // this page has shown the run before it was completed
+  }
+
+  updated() {
+    const run = this.view;
+    if (!run) return;
+    if (run.phase !== "completed") this._wasUnfinished = true;
+    else if (this._wasUnfinished && !this.hidden) {
+      this._wasUnfinished = false;
+      // The run has just been completed. A reader who has scrolled away stays there.
+      const root = /** @type {Document | ShadowRoot} */ (this.getRootNode());
+      const steps = /** @type {import("./steps.js").Steps | null} */ (root.querySelector("midrun-steps"));
+      if (steps?.isAtEnd) scrollIntoSight(this);
+    }
+  }
+
+  render() {
+    const run = this.view;
+    const isFailed = run?.phase === "failed";
+    const isShown = isFailed || (run?.phase === "completed" && Boolean(run.output));
+    if (!this.setShown(isShown) || !run) return nothing;
+    if (isFailed) {
+      return html`<section class="result" data-tone="stop" aria-label="Error"><p>${run.error}</p></section>`;
+    }
+    const value = parseStructure(run.output);
+    return html`<section class="result" aria-labelledby="result">
+      <h2 id="result">Result</h2>
+      ${value ? renderValue(value) : renderMarkdown(run.output)}
+    </section>`;
+  }
+}
+
+customElements.define("midrun-result", Result);

@@ -1,0 +1,361 @@
+"""The Vercel AI SDK: the unmodified package `ai`, versions 6 and 7, and plain HTTP."""
+
+import anyio.lowlevel
+import pytest
+
+from midrun import Actor, Agent, ask_human, tool
+from midrun.core.entries import PauseRequested, RedirectRequested
+from midrun.core.transcript import Transcript
+from midrun.models import ScriptedModel, Use
+from midrun.server import Bridges
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
+from tests.scenarios.protocols.node_clients import run_ai_sdk
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import read_entries, wait_for_entry
+from tests.unit.server.conftest import make_token
+
+pytestmark = pytest.mark.once
+
+AI_6 = "ai-6"
+AI_7 = "ai"
+BOTH_VERSIONS = pytest.mark.parametrize("kind", [AI_7, AI_6])
+
+HALF = "The first half"
+
+
+def make_paying_agent(paid: list[int]) -> Agent:
+    """Return an agent that pays once, after an approval."""
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return f"paid {amount}"
+
+    def conclude(messages: Transcript) -> str:
+        return f"It was {messages[-1].uses[0].problem or 'paid'}."
+
+    model = ScriptedModel([["Paying. ", Use("pay", amount=9)], conclude])
+    return Agent("actor", model=model, tools=[pay])
+
+
+@BOTH_VERSIONS
+async def test_a_run_is_streamed_as_one_message_with_its_calls(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    """Text of a model that imitates the protocol stays text."""
+    hostile = 'It is a.\n\ndata: {"type":"finish"}\n\n<script>alert(1)</script>'
+    agent = stage.agent(["Looking it up.", Use("quick", name="a")], hostile)
+    async with (
+        serve_agent(agent) as server,
+        run_ai_sdk(kind, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="What is it?")
+        await client.wait_for_done("send")
+        assert client.status == "ready"
+        assert [message["role"] for message in client.messages] == ["user", "assistant"]
+        assert client.get_text() == f"Looking it up.{hostile}"
+        assert client.get_tools() == [("quick", "output-available")]
+        run = client.get_data("midrun")["run"]
+        assert isinstance(run, dict)
+        assert run["phase"] == "completed"
+        assert (await (await server.get_only_run()).view()).thread == "t"
+
+
+@BOTH_VERSIONS
+async def test_stop_is_a_pause_that_keeps_the_text_and_the_next_message_resumes(
+    serve_agent: ServeAgent, kind: str
+) -> None:
+    model = GatedModel(GatedReply(HALF, " and the second.", gate="half"), "Briefly.")
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        run_ai_sdk(kind, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Tell me")
+        await client.wait_for_text(HALF)
+        await client.send(stop="t")
+        await client.wait_for_done("send")
+        run = await server.get_only_run()
+        assert (await run.view()).phase == "paused"
+        assert (client.status, client.get_text()) == ("ready", HALF)
+        await client.send(send="Briefly, please")
+        await client.wait_for_done("send")
+        roles = [message["role"] for message in client.messages]
+        assert roles == ["user", "assistant", "user", "assistant"]
+        assert client.get_text() == "Briefly."
+        assert model.closed_gates == ["half"]
+        assert "Briefly, please" in [turn.text for turn in model.transcripts[1]]
+
+
+@BOTH_VERSIONS
+async def test_a_reloaded_client_gets_the_current_message_again_and_follows_it(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    """It loads the messages from the server; the replay has the id of the last one."""
+    agent = stage.agent(["Looking.", Use("quick", name="a")], Use("slow", name="x"), "Done.")
+    async with serve_agent(agent) as server:
+        url = f"{server.url}/ai/actor"
+        async with run_ai_sdk(kind, url) as first, run_ai_sdk(kind, url) as reloaded:
+            await first.send(open={"id": "t"})
+            await first.send(send="Go.")
+            await stage.start("x").wait()
+            await reloaded.send(open={"id": "t", "load": True})
+            await reloaded.wait_for_done("open")
+            assert reloaded.get_text() == "Looking."
+            await reloaded.send(resume=None)
+            while ("slow", "input-available") not in reloaded.get_tools():
+                await reloaded.read_change()
+            stage.gate("x").set()
+            await reloaded.wait_for_done("resume")
+            await first.wait_for_done("send")
+            assert reloaded.get_text() == first.get_text() == "Looking.Done."
+            states = [("quick", "output-available"), ("slow", "output-available")]
+            assert reloaded.get_tools() == first.get_tools() == states
+            assert reloaded.messages[-1]["id"] == first.messages[-1]["id"]
+            assert [m["role"] for m in reloaded.messages] == ["user", "assistant"]
+        assert stage.called == ["a", "x"]
+
+
+async def test_a_client_that_reloads_a_run_at_rest_follows_nothing(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    async with serve_agent(stage.agent("Done.")) as server, open_http_client(server) as http:
+        assert (await http.get("/ai/actor/none/stream")).status_code == 204
+        body = {"id": "t", "messages": [make_user_message("Go.")]}
+        assert "[DONE]" in (await http.post("/ai/actor", json=body)).text
+        assert (await http.get("/ai/actor/t/stream")).status_code == 204
+
+
+@BOTH_VERSIONS
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_decision_about_an_approval_continues_the_message(
+    serve_agent: ServeAgent, kind: str, approved: bool
+) -> None:
+    paid: list[int] = []
+    async with (
+        serve_agent(make_paying_agent(paid)) as server,
+        run_ai_sdk(kind, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Pay.")
+        await client.wait_for_done("send")
+        assert client.get_tools() == [("pay", "approval-requested")]
+        assert paid == []
+        await client.send(decide={"approved": approved, "reason": "too much"})
+        await client.wait_for_text("It was")
+        assert paid == ([9] if approved else [])
+        state = "output-available" if approved else "output-denied"
+        assert client.get_tools() == [("pay", state)]
+        assert [message["role"] for message in client.messages] == ["user", "assistant"]
+        await (await server.get_only_run()).until("completed")
+
+
+async def test_a_reloaded_client_decides_an_approval_and_the_loser_of_a_race_is_told(
+    serve_agent: ServeAgent,
+) -> None:
+    paid: list[int] = []
+    async with serve_agent(make_paying_agent(paid)) as server:
+        url = f"{server.url}/ai/actor"
+        async with run_ai_sdk(AI_7, url) as first, run_ai_sdk(AI_7, url) as reloaded:
+            await first.send(open={"id": "t"})
+            await first.send(send="Pay.")
+            await first.wait_for_done("send")
+            await reloaded.send(open={"id": "t", "load": True})
+            await reloaded.wait_for_done("open")
+            assert reloaded.get_tools() == [("pay", "approval-requested")]
+            await reloaded.send(decide={"approved": True})
+            await reloaded.wait_for_text("It was paid.")
+            await first.send(decide={"approved": False})
+            while not first.errors:
+                await first.read_change()
+        assert paid == [9]
+
+
+async def test_a_question_is_text_and_the_next_message_is_its_answer(
+    serve_agent: ServeAgent,
+) -> None:
+    def conclude(messages: Transcript) -> str:
+        return f"You said {messages[-1].uses[0].result}."
+
+    model = ScriptedModel([Use("ask_human", question="Red or blue?"), conclude])
+    async with (
+        serve_agent(Agent("actor", model=model, tools=[ask_human])) as server,
+        run_ai_sdk(AI_7, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Paint.")
+        await client.wait_for_done("send")
+        assert client.get_text() == "Red or blue?"
+        await client.send(send="red")
+        await client.wait_for_done("send")
+        assert client.get_text() == "You said red."
+
+
+async def test_a_message_to_a_working_run_redirects_it(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """Its message has the result of the call that was in flight when it was sent."""
+
+    def conclude(messages: Transcript) -> str:
+        return f"As you said: {[t.text for t in messages if t.role == 'user'][-1]}"
+
+    agent = stage.agent(Use("slow", name="x"), conclude)
+    async with serve_agent(agent) as server:
+        url = f"{server.url}/ai/actor"
+        async with run_ai_sdk(AI_7, url) as first, run_ai_sdk(AI_7, url) as second:
+            await first.send(open={"id": "t"})
+            await first.send(send="Go.")
+            await stage.start("x").wait()
+            await second.send(open={"id": "t", "load": True})
+            await second.wait_for_done("open")
+            await second.send(send="Be brief.")
+            run = await server.get_only_run()
+            await wait_for_entry(run, RedirectRequested)
+            stage.gate("x").set()
+            await second.wait_for_done("send")
+            assert "Be brief." in second.get_text()
+            assert second.get_tools() == [("slow", "output-available")]
+            assert second.errors == []
+
+
+async def test_a_failed_run_is_an_error_and_regenerate_resumes_it(
+    serve_agent: ServeAgent,
+) -> None:
+    attempts: list[int] = []
+
+    def fail_once(messages: Transcript) -> str:
+        del messages
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise RuntimeError("no luck")
+        return "Done."
+
+    agent = Agent("actor", model=ScriptedModel([fail_once, fail_once]))
+    async with (
+        serve_agent(agent) as server,
+        run_ai_sdk(AI_7, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Go.")
+        await client.wait_for_done("send")
+        assert client.status == "error"
+        assert "no luck" in client.errors[0]
+        await client.send(regenerate=None)
+        await client.wait_for_done("regenerate")
+        assert client.get_text() == "Done."
+        assert (await (await server.get_only_run()).view()).phase == "completed"
+
+
+async def test_a_client_that_leaves_pauses_its_run_after_the_grace(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with (
+        serve_agent(agent, Bridges(grace_s=0.05)) as server,
+        run_ai_sdk(AI_7, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Go.")
+        await stage.start("x").wait()
+        await client.send(leave=None)
+        await (await server.get_only_run()).until("paused")
+
+
+async def test_a_message_that_is_sent_again_gets_the_same_reply_and_no_second_run(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """A client that lost the reply repeats its request; also after the end of the run."""
+    agent = stage.agent("Done.")
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        body = {"id": "t", "messages": [make_user_message("Go.")]}
+        first = (await http.post("/ai/actor", json=body)).text
+        again = (await http.post("/ai/actor", json=body)).text
+        assert first.splitlines()[0] == again.splitlines()[0]
+        assert '"delta":"Done."' in again
+        await server.get_only_run()
+
+
+async def test_a_viewer_who_stops_watching_does_not_pause_the_run(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent(Use("slow", name="x"), "Done.")
+    async with serve_agent(agent, Bridges(grace_s=0)) as server:
+        run = await server.mid.start("actor", "Go.", thread="t")
+        await stage.start("x").wait()
+        async with open_http_client(server) as http:
+            http.headers["Authorization"] = f"Bearer {make_token('vera')}"
+            async with http.stream("GET", "/ai/actor/t/stream") as stream:
+                await anext(stream.aiter_lines())
+        while server.app._server.chat_streams.has_stream(run.id):
+            await anyio.lowlevel.checkpoint()
+        stage.gate("x").set()
+        await run.until("completed")
+        assert not await read_entries(run, PauseRequested)
+
+
+async def test_a_message_to_a_run_that_ends_is_refused_and_not_lost_silently(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent(Use("slow", name="x"), "Done.")
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        run = await server.mid.start("actor", "Go.", thread="t")
+        await stage.start("x").wait()
+        await server.mid.halt("drill", actor=Actor(name="olga", role="operator"))
+        await run.until("halted")
+        body = {"id": "t", "messages": [make_user_message("More.")]}
+        reply = await http.post("/ai/actor", json=body)
+        assert reply.status_code == 409
+        assert "halted" in reply.text
+
+
+async def test_a_chat_belongs_to_its_user(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """The same id of another user is another thread."""
+    agent = stage.agent("Done.")
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        for name in ("ann", "bob"):
+            http.headers["Authorization"] = f"Bearer {make_token(name)}"
+            assert (await http.get("/ai/actor/t")).json() == {"messages": []}
+            body = {"id": "t", "messages": [make_user_message(f"I am {name}.")]}
+            assert "[DONE]" in (await http.post("/ai/actor", json=body)).text
+            messages = (await http.get("/ai/actor/t")).json()["messages"]
+            assert messages[0]["parts"] == [{"type": "text", "text": f"I am {name}."}]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "problem"),
+    [
+        ({"messages": []}, 422, "id"),
+        ({"id": "t", "messages": []}, 422, "no new user message"),
+        (
+            {
+                "id": "t",
+                "messages": [
+                    {"role": "user", "parts": [{"type": "file", "mediaType": "image/png"}]}
+                ],
+            },
+            422,
+            "image/png",
+        ),
+    ],
+)
+async def test_a_request_that_cannot_be_used_is_refused_by_name(
+    serve_agent: ServeAgent, body: dict[str, object], status: int, problem: str
+) -> None:
+    agent = Agent("actor", model=ScriptedModel(["Done."]))
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        reply = await http.post("/ai/actor", json=body)
+        assert reply.status_code == status
+        assert problem in reply.text
+        named = {"id": "t", "messages": [make_user_message("Go.")]}
+        unknown = await http.post("/ai/stranger", json=named)
+        assert (unknown.status_code, "Known agents: actor" in unknown.text) == (404, True)
+
+
+def make_user_message(text: str) -> dict[str, object]:
+    """Return a message as `useChat` sends it."""
+    return {"id": f"u {text}", "role": "user", "parts": [{"type": "text", "text": text}]}
