@@ -38,6 +38,7 @@ from midrun.events import DeltaEvent, RunEvent, ToolNote, ToolNotResponding
 from midrun.runs.protocols import AnyRun
 from midrun.runs.values import FeedEntry, FeedItem, RunView
 from midrun.text.report import Report
+from midrun.tui.signals import receive_terminal_signals
 from midrun.tui.stderr_capture import StderrCapture
 
 # The feed as lines: number of the entry, time, sentence.
@@ -348,10 +349,7 @@ async def _pause_on_signals(
     Returns at once if the run cannot be paused, or at a signal that does not pause. The result
     is False if the run goes on, else True.
     """
-    received = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started by nohup
-        received.remove(signal.SIGHUP)
-    with anyio.open_signal_receiver(*received) as signals:
+    with receive_terminal_signals() as signals:
         task_status.started()
         async for number in signals:
             if number not in pausing_signals:

@@ -19,6 +19,7 @@ from midrun.runs.values import RunView
 from midrun.tui.controller import BarController, ExitReason
 from midrun.tui.feed_lines import FeedLines
 from midrun.tui.screen import Screen
+from midrun.tui.signals import receive_terminal_signals
 from midrun.tui.stderr_capture import StderrCapture
 from midrun.tui.styled_text import DEFAULT_HINTS, Hints, StyledLine, escape_controls
 
@@ -210,8 +211,7 @@ class TerminalSession:
         self._lost_message = ""
 
     async def _handle_signals(self, *, task_status: TaskStatus[None]) -> None:
-        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        with anyio.open_signal_receiver(*handled) as signals:
+        with receive_terminal_signals() as signals:
             task_status.started()
             async for number in signals:
                 if number == signal.SIGINT:
