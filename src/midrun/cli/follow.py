@@ -346,8 +346,8 @@ async def _pause_on_signals(
 ) -> bool:
     """Pause the run at a signal of `pausing_signals`; return at the next signal.
 
-    Returns at once if the run cannot be paused, or at a signal that does not pause. The result
-    is False if the run goes on, else True.
+    Returns at once after SIGHUP, if the run cannot be paused, or at a signal that does not
+    pause. The result is False if the run goes on, else True.
     """
     with receive_terminal_signals() as signals:
         task_status.started()
@@ -355,7 +355,9 @@ async def _pause_on_signals(
             if number not in pausing_signals:
                 return False
             reason = "interrupted at the terminal"  # journaled: format
-            if not await _request_pause(run, args, reason):
+            is_pausing = await _request_pause(run, args, reason)
+            # After SIGHUP there is no user who could interrupt a second time, so leave.
+            if not is_pausing or number is signal.SIGHUP:
                 return True
     return True
 
