@@ -300,14 +300,17 @@ def test_a_signal_leaves_the_run_paused(tmp_path: Path, number: signal.Signals) 
     assert child.exitstatus == 75
 
 
-@pytest.mark.parametrize("options", [[], ["--plain"]])
-def test_a_second_hangup_does_not_kill_the_process_while_it_leaves(
-    tmp_path: Path, options: list[str]
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [([], signal.SIGHUP), ([], signal.SIGTERM), (["--plain"], signal.SIGHUP)],
+)
+def test_a_hangup_does_not_kill_the_process_while_it_leaves(
+    tmp_path: Path, options: list[str], first: signal.Signals
 ) -> None:
-    """A closed terminal sends SIGHUP twice; the lease must be released in between or after."""
+    """A closed terminal sends SIGHUP late, or twice: the run is being paused by then."""
     child = spawn_midrun(tmp_path, "run", f"{APP}:clerk", "Sort the mail", *options)
     child.expect("the agent called read")
-    child.kill(signal.SIGHUP)
+    child.kill(first)
     child.expect("midrun resume run_")  # the signals are not received any more
     child.kill(signal.SIGHUP)
     child.expect(pexpect.EOF)
