@@ -158,7 +158,7 @@ def check_install(line: str) -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {word for found in re.findall(r"\[([\w,-]+)\]", line) for word in found.split(",")}
     assert extras <= declared["optional-dependencies"].keys(), line
-    assert re.search(r'["\s](midrun|\.)\b', line) or line.endswith(" ."), line
+    assert re.search(r'["\s](midrun\b|\.(\[|$))', line), line
 
 
 def open_page(names: Names) -> None:
