@@ -148,8 +148,9 @@ site: $(READY) ## build the documentation; a broken link is an error
 package: $(READY) ## check the wheel with each extra in an empty environment
 	$(BIN)/python tools/check_package.py
 
-screenshots: $(READY) programs ## make docs/images from a real server in a real browser
+screenshots: $(READY) programs ## make docs/images from a real server in a real browser, with the recording
 	$(BIN)/python -m tools.screenshots
+	$(BIN)/python -m tools.recording
 
 # Keeps the pinned versions where possible; `make pins UPGRADE=--upgrade` takes the newest.
 UPGRADE ?=

@@ -1,5 +1,6 @@
 """Tools and models for tests of the page: a test can reach every state and hold it there."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
@@ -117,8 +118,8 @@ class HeldModel:
             match said:
                 case str():
                     text += said
-                    for word in said.split(" "):
-                        yield Piece(kind="text", text=word + " ")
+                    for word in re.findall(r"\S+\s*", said):
+                        yield Piece(kind="text", text=word)
                 case Hold(name=name):
                     await self._stage.wait_at_gate(name)
                 case Use(tool=name, args=args):
