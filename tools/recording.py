@@ -2,9 +2,9 @@
 
     make screenshots
 
-A person pauses an agent in mid-sentence, asks a side question, redirects the agent, and cancels
-the run, which undoes a booking. The agent waits at gates, so each frame shows a known state, and
-the script says how long the frame is shown.
+A person pauses an agent in mid-sentence, redirects it, asks a side question, and cancels the
+run, which undoes a booking. The agent waits at gates, so each frame shows a known state. The
+script says how long the frame is shown.
 """
 
 import sys
@@ -90,10 +90,8 @@ class Recording:
             path, save_all=True, append_images=others, duration=self._durations,
             loop=0, quality=70, method=6, minimize_size=True,
         )  # fmt: skip
-        seconds = sum(self._durations) / 1000
-        print(
-            f"{path.name}: {len(self._frames)} frames, {seconds:.1f} s, {path.stat().st_size} bytes"
-        )
+        seconds, size = sum(self._durations) / 1000, path.stat().st_size
+        print(f"{path.name}: {len(self._frames)} frames, {seconds:.1f} s, {size} bytes")
 
 
 def make_agent(stage: Stage) -> Agent:

@@ -236,8 +236,12 @@ export const style = css`
       height: 44px;
     }
   }
+  @container (max-width: 640px) {
+    .control kbd {
+      display: none; /* the label needs the room */
+    }
+  }
   @container (max-width: 560px) {
-    .control kbd,
     .status .usage {
       display: none;
     }
