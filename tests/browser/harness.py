@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from midrun import Agent, Midrun
 from midrun.ports.environment import Environment
 from midrun.runs.run import Run
-from midrun.server import App, Tokens, app
+from midrun.server import App, Network, Tokens, app
 from midrun.server.serve import UvicornServer, open_listener
 from tests.support.paths import ROOT
 from tests.unit.server.conftest import ACTORS, make_token
@@ -211,10 +211,12 @@ class Harness:
 
 
 @asynccontextmanager
-async def serve_app(made: App, whole: Starlette | None = None) -> AsyncIterator[int]:
+async def serve_app(
+    made: App, whole: Starlette | None = None, *, network: Network | None = None
+) -> AsyncIterator[int]:
     """Serve `made`, or the application `whole` that contains it, on a free loopback port."""
     with open_listener("127.0.0.1", 0) as sock:
-        server = UvicornServer(made)
+        server = UvicornServer(made, network or Network())
         if whole is not None:
             server.config.app = whole
         async with anyio.create_task_group() as tasks:

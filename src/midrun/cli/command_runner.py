@@ -18,12 +18,8 @@ from midrun.cli.command_specs import COMMANDS
 from midrun.cli.hints import format_command, format_refusal, next_step
 from midrun.cli.output import UNWRITABLE_ERRNOS, CommandOutput
 from midrun.cli.parser import USAGE_EXIT_CODE
-from midrun.cli.targets import (
-    find_saved_token,
-    load_given_app,
-    open_target,
-    resolve_settings,
-)
+from midrun.cli.settings import resolve_settings
+from midrun.cli.targets import find_saved_token, load_given_app, open_target
 from midrun.errors import (
     ControlRefused,
     MidrunError,

@@ -24,6 +24,7 @@ class CommandSpec(Struct, frozen=True):
     examples: tuple[str, ...]
     arguments: tuple[Arg, ...]
     opens_target: bool = False  # the function opens the store or server, or needs neither
+    has_settings: bool = False  # its options can be set in the environment and a file, too
 
 
 def _parse_speed(text: str) -> float:
@@ -38,12 +39,16 @@ def _parse_speed(text: str) -> float:
 
 # ── arguments of several commands ────────────────────────────────────────────────────────────
 
-_STORE_OPTIONS: Final = (
-    Arg("--store", "the store, such as sqlite:///midrun.db", "URL"),
+_OUTPUT_OPTIONS: Final = (
     Arg("--json", "print one JSON value per line", kind="flag"),
     Arg("--actor", "your name, as the journal records it", "NAME"),
 )
-_TARGET_OPTIONS: Final = (
+_STORE_OPTIONS: Final = (
+    Arg("--store", "the store, such as sqlite:///midrun.db", "URL"),
+    *_OUTPUT_OPTIONS,
+    Arg("--config", "TOML file with settings (default: $MIDRUN_CONFIG)", "FILE"),
+)
+TARGET_OPTIONS: Final = (
     *_STORE_OPTIONS,
     Arg("--url", "use a server: http://host:8700", "SERVER"),
     Arg(
@@ -53,20 +58,28 @@ _TARGET_OPTIONS: Final = (
         "FILE",
     ),
 )
-_RUN: Final = (*_TARGET_OPTIONS, Arg("run", "the run's id, or the beginning of it", "RUN"))
+_RUN: Final = (*TARGET_OPTIONS, Arg("run", "the run's id, or the beginning of it", "RUN"))
 _ASK: Final = (
-    *_TARGET_OPTIONS,
+    *TARGET_OPTIONS,
     Arg("ask", "id of the ask in `asks`; or RUN, if it has only one", "ASK"),
 )
+UNSET_OPTIONS: Final = frozenset({"--config", "--json"})
+"""Options that are no settings: they can only be typed."""
+
+SERVICES: Final = ("serve", "worker")
+"""Commands whose options are all settings."""
+
 _PLAIN: Final = Arg("--plain", "one line per entry, no control bar", kind="flag")
 _SCOPE: Final = Arg("--scope", "all, agent:NAME, label:LABEL or run:ID", default="all")
 
 
-def _list_worker_arguments(engine: Arg) -> tuple[Arg, ...]:
-    """Return the arguments of a process that drives runs: a worker or a server."""
+_APP: Final = Arg("app", "file.py, file.py:agent or module:agent", "APP")
+
+
+def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
+    """Return the options of a process that drives runs: a worker or a server."""
     return (
         *_STORE_OPTIONS,
-        Arg("app", "file.py, file.py:agent or module:agent", "APP"),
         engine,
         Arg(
             "--limit",
@@ -81,8 +94,18 @@ def _list_worker_arguments(engine: Arg) -> tuple[Arg, ...]:
             choices=("any", "same"),
             default="any",
         ),
-        Arg("--temporal-address", "", "HOST:PORT"),
-        Arg("--temporal-namespace", "", "NAME", default="default"),
+        Arg(
+            "--temporal-address",
+            "the frontend of Temporal (127.0.0.1:7233)",
+            "HOST:PORT",
+            default="127.0.0.1:7233",
+        ),
+        Arg(
+            "--temporal-namespace",
+            "the namespace in Temporal (default)",
+            "NAME",
+            default="default",
+        ),
         Arg(
             "--webhook",
             "post events to this URL, signed with $MIDRUN_WEBHOOK_SECRET",
@@ -90,8 +113,83 @@ def _list_worker_arguments(engine: Arg) -> tuple[Arg, ...]:
             kind="list",
         ),
         Arg("--spans", "emit OpenTelemetry spans", kind="flag"),
+        Arg("--key-file", "file with the key of checkpoints ($MIDRUN_KEY)", "FILE"),
+        Arg("--chain-key-file", "file with the chain key ($MIDRUN_CHAIN_KEY)", "FILE"),
+        Arg("--webhook-secret-file", "file with $MIDRUN_WEBHOOK_SECRET", "FILE"),
     )
 
+
+_SERVE_OPTIONS: Final = (
+    *_list_worker_options(
+        Arg(
+            "--engine",
+            "assigns runs to workers; none: other processes drive them",
+            choices=("local", "temporal", "none"),
+            default="local",
+        )
+    ),
+    Arg(
+        "--host",
+        "address to listen on (default: this machine only)",
+        default="127.0.0.1",
+    ),
+    Arg("--port", "0 for any free port (8700)", default="8700", type=int),
+    Arg(
+        "--token-file",
+        "file with the token of the operator (default: $MIDRUN_TOKEN, or one that "
+        "is saved for this folder)",
+        "FILE",
+    ),
+    Arg(
+        "--allow-host",
+        "another host name under which clients reach the server",
+        "NAME",
+        kind="list",
+    ),
+    Arg(
+        "--allow-origin",
+        "https://app.example: its pages may call the API with a bearer token",
+        "ORIGIN",
+        kind="list",
+    ),
+    Arg(
+        "--unsigned-checkpoints",
+        "let operators import checkpoints without a signature",
+        kind="flag",
+    ),
+    Arg(
+        "--public-url",
+        "https://runs.example: the address that browsers use, behind a proxy",
+        "ORIGIN",
+    ),
+    Arg(
+        "--forwarded-allow-ips",
+        "proxies whose X-Forwarded-* headers are trusted (127.0.0.1,::1)",
+        "ADDRESSES",
+    ),
+    Arg(
+        "--root-path",
+        "the prefix that a proxy strips from the path",
+        "/PREFIX",
+        default="",
+    ),
+    Arg("--tls-cert", "certificate: PEM", "FILE", type=Path),
+    Arg("--tls-key", "its private key: PEM", "FILE", type=Path),
+    Arg(
+        "--drain",
+        "after SIGTERM, keep serving this long with /readyz at 503 (5; 0 on loopback)",
+        "SECONDS",
+        type=float,
+    ),
+)
+_WORKER_OPTIONS: Final = _list_worker_options(
+    Arg(
+        "--engine",
+        "assigns runs to workers",
+        choices=("local", "temporal"),
+        default="local",
+    )
+)
 
 # ── commands ─────────────────────────────────────────────────────────────────────────────────
 
@@ -120,7 +218,7 @@ COMMAND_GROUPS: Final = {
                 'midrun run researcher "Find cats" --url http://127.0.0.1:8700',
             ),
             (
-                *_TARGET_OPTIONS,
+                *TARGET_OPTIONS,
                 Arg("app", "file.py or module:agent; with --url, an agent's name", "APP"),
                 Arg("task", "the task of the run", "TASK"),
                 Arg("--agent", "the agent, if the app has several", "NAME"),
@@ -144,71 +242,9 @@ COMMAND_GROUPS: Final = {
             "run_commands.serve",
             "serve an app over HTTP with a web page, and drive its runs",
             ("midrun serve app.py", "midrun serve app.py --port 0 --store sqlite:///runs.db"),
-            (
-                *_list_worker_arguments(
-                    Arg(
-                        "--engine",
-                        "assigns runs to workers; none: other processes drive them",
-                        choices=("local", "temporal", "none"),
-                        default="local",
-                    )
-                ),
-                Arg(
-                    "--host",
-                    "address to listen on (default: this machine only)",
-                    default="127.0.0.1",
-                ),
-                Arg("--port", "0 for any free port (8700)", default="8700", type=int),
-                Arg(
-                    "--token-file",
-                    "file with the token of the operator (default: $MIDRUN_TOKEN, or one that "
-                    "is saved for this folder)",
-                    "FILE",
-                ),
-                Arg(
-                    "--allow-host",
-                    "another host name under which clients reach the server",
-                    "NAME",
-                    kind="list",
-                ),
-                Arg(
-                    "--allow-origin",
-                    "https://app.example: its pages may call the API with a bearer token",
-                    "ORIGIN",
-                    kind="list",
-                ),
-                Arg(
-                    "--unsigned-checkpoints",
-                    "let operators import checkpoints without a signature",
-                    kind="flag",
-                ),
-                Arg(
-                    "--public-url",
-                    "https://runs.example: the address that browsers use, behind a proxy",
-                    "ORIGIN",
-                ),
-                Arg(
-                    "--forwarded-allow-ips",
-                    "proxies whose X-Forwarded-* headers are trusted (127.0.0.1,::1)",
-                    "ADDRESSES",
-                ),
-                Arg(
-                    "--root-path",
-                    "the prefix that a proxy strips from the path",
-                    "/PREFIX",
-                    default="",
-                ),
-                Arg("--tls-cert", "certificate: PEM", "FILE", type=Path),
-                Arg("--tls-key", "its private key: PEM", "FILE", type=Path),
-                Arg(
-                    "--drain",
-                    "after SIGTERM, keep serving this long with /readyz at 503 "
-                    "(5; 0 on loopback)",
-                    "SECONDS",
-                    type=float,
-                ),
-            ),
+            (_APP, *_SERVE_OPTIONS),
             opens_target=True,
+            has_settings=True,
         ),
         "worker": CommandSpec(
             "run_commands.worker",
@@ -218,15 +254,9 @@ COMMAND_GROUPS: Final = {
                 "midrun worker app.py --limit agent:clerk=10 --here all=200 --versions same",
                 "midrun worker app.py --engine temporal --store postgresql://db/midrun",
             ),
-            _list_worker_arguments(
-                Arg(
-                    "--engine",
-                    "assigns runs to workers",
-                    choices=("local", "temporal"),
-                    default="local",
-                )
-            ),
+            (_APP, *_WORKER_OPTIONS),
             opens_target=True,
+            has_settings=True,
         ),
         "demo": CommandSpec(
             "demo.demo",
@@ -255,7 +285,7 @@ COMMAND_GROUPS: Final = {
                     "NAME",
                 ),
                 Arg("--new", "start a new run, even if one is unfinished", kind="flag"),
-                *_STORE_OPTIONS[1:],
+                *_OUTPUT_OPTIONS,
             ),
             opens_target=True,
         ),
@@ -270,7 +300,7 @@ COMMAND_GROUPS: Final = {
                 "midrun ls --json | jq -r .run_id",
             ),
             (
-                *_TARGET_OPTIONS,
+                *TARGET_OPTIONS,
                 Arg("--phase", "only runs in this phase: running, paused, waiting …"),
                 Arg("--agent", "only runs of this agent", "NAME"),
                 Arg("--label", "only runs with this label", "WORD"),
@@ -319,7 +349,7 @@ COMMAND_GROUPS: Final = {
             "inspect_commands.asks",
             "list the questions and approvals that runs wait for",
             ("midrun asks",),
-            _TARGET_OPTIONS,
+            TARGET_OPTIONS,
         ),
         **_list_control_commands("decide"),
     },
@@ -349,7 +379,7 @@ COMMAND_GROUPS: Final = {
                 'midrun halt "bad prompt" --scope agent:researcher',
             ),
             (
-                *_TARGET_OPTIONS,
+                *TARGET_OPTIONS,
                 Arg("reason", "the reason; all users can read it", "REASON"),
                 _SCOPE,
             ),
@@ -358,7 +388,28 @@ COMMAND_GROUPS: Final = {
             "control_commands.lift",
             "lift a halt; the halted runs go on",
             ("midrun lift", "midrun lift --scope agent:researcher"),
-            (*_TARGET_OPTIONS, _SCOPE),
+            (*TARGET_OPTIONS, _SCOPE),
+        ),
+        "config": CommandSpec(
+            "admin_commands.config",
+            "check the settings of serve or worker; print each with its source",
+            (
+                "midrun config check --config midrun.toml",
+                "midrun config check worker --config midrun.toml",
+            ),
+            (
+                Arg("action", "check: print and check all settings", choices=("check",)),
+                Arg(
+                    "service",
+                    "the command that the settings are for (serve)",
+                    nargs="?",
+                    choices=SERVICES,
+                    default="serve",
+                ),
+                *_SERVE_OPTIONS,
+            ),
+            opens_target=True,
+            has_settings=True,
         ),
         "completion": CommandSpec(
             "completion.completion",
@@ -369,7 +420,7 @@ COMMAND_GROUPS: Final = {
                 "midrun completion fish | source         in config.fish",
             ),
             (
-                *_TARGET_OPTIONS,
+                *TARGET_OPTIONS,
                 Arg(
                     "shell",
                     "the shell; `runs` lists all run ids",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NoReturn, Self
 
-from midrun.cli.command_specs import COMMAND_GROUPS, COMMANDS, CommandSpec
+from midrun.cli.command_specs import COMMAND_GROUPS, COMMANDS, UNSET_OPTIONS, CommandSpec
 from midrun.runs.control_specs import CommandArgument
 
 DESCRIPTION: Final = """\
@@ -25,6 +25,8 @@ examples:
   midrun resume 3f2a "Vendor A will do"       resume, with an instruction
 
 store or server: --store or --url; else $MIDRUN_URL, $MIDRUN_STORE, sqlite:///midrun.db
+settings: an option, else the environment (--allow-host: MIDRUN_ALLOW_HOST), else the file
+  (--config, MIDRUN_CONFIG); `midrun config check` prints each with its source
 environment: MIDRUN_TOKEN (of the server), MIDRUN_ACTOR (your name), MIDRUN_KEY (signs
   checkpoints), MIDRUN_CHAIN_KEY (key of the store's hash chains), NO_COLOR
 exit codes: 0 completed or done, 1 failed or refused, 2 wrong option, argument or setting,
@@ -52,6 +54,7 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     missing_arguments: tuple[CommandArgument, ...] = ()
+    has_settings = False  # options that are not typed are None, and are filled in later
 
     def with_arguments(self) -> Self:
         """Add the arguments on the first call, and return the parser."""
@@ -61,16 +64,21 @@ class CommandParser(argparse.ArgumentParser):
         return self
 
     def _add_argument(self, argument: CommandArgument) -> None:
+        is_open = self.has_settings and argument.name not in UNSET_OPTIONS
         if argument.kind == "flag":
-            self.add_argument(argument.name, action="store_true", help=argument.help)
+            default = None if is_open else False
+            self.add_argument(
+                argument.name, action="store_true", default=default, help=argument.help
+            )
             return
+        is_open = is_open and argument.name.startswith("--")
         self.add_argument(
             argument.name,
             action="append" if argument.kind == "list" else "store",
             nargs=argument.nargs,
             type=argument.type,
             choices=argument.choices,
-            default=argument.default,
+            default=None if is_open else argument.default,
             metavar=argument.metavar,
             help=argument.help or None,
         )
@@ -142,6 +150,7 @@ def build_parser() -> CommandParser:
             allow_abbrev=False,
         )
         subparser.missing_arguments = command.arguments
+        subparser.has_settings = command.has_settings
     return top
 
 

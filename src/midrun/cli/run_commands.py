@@ -13,7 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
 
@@ -38,6 +38,9 @@ from midrun.runs.midrun import Midrun
 from midrun.runs.protocols import AnyRun
 from midrun.workers.concurrency_limits import Fleet
 from midrun.workers.local import RunPlacement
+
+if TYPE_CHECKING:
+    from midrun.server import Network
 
 # Setup of a worker or a server: its engine, its limits, its followers.
 
@@ -204,13 +207,51 @@ async def _warn_of_waiting_runs(
         out.write_line([("bad", f"{wait} for {agent_names}, {has}")])
 
 
-async def serve(args: Namespace, out: CommandOutput) -> int:
-    """Serve an app over HTTP until interrupted."""
+def check_service(args: Namespace) -> None:
+    """Check the settings of a server or a worker, without starting it.
+
+    Raises:
+        Misconfigured: they cannot work, alone or together.
+    """
+    build_worker(args, ())
+    if args.service != "serve":
+        return
+    _require_server()
+    from midrun.server.request_checks import parse_address  # noqa: PLC0415 - needs the extra
+    from midrun.server.serve import check_exposure  # noqa: PLC0415 - needs the extra
+
+    hosts, public = args.allow_host or (), args.public_url
+    has_credential = args.token is not None
+    check_exposure(args.host, has_credential=has_credential, is_named=bool(hosts or public))
+    parse_address(hosts, args.allow_origin or (), public)
+    _build_network(args).check()
+
+
+def _require_server() -> None:
+    """Refuse to go on without the packages of the extra `server`."""
     try:
-        from midrun.server import Network  # noqa: PLC0415 - needs the extra `server`
-        from midrun.server import serve as listen  # noqa: PLC0415 - needs the extra `server`
+        import midrun.server  # noqa: PLC0415, F401 - needs the extra
     except ImportError as error:
         raise Misconfigured("serve", f"install midrun[server] ({error})") from error
+
+
+def _build_network(args: Namespace) -> "Network":
+    from midrun.server import Network  # noqa: PLC0415 - needs the extra `server`
+
+    return Network(
+        tls_cert=args.tls_cert,
+        tls_key=args.tls_key,
+        forwarded_allow_ips=args.forwarded_allow_ips,
+        root_path=args.root_path,
+        drain_s=args.drain,
+    )
+
+
+async def serve(args: Namespace, out: CommandOutput) -> int:
+    """Serve an app over HTTP until interrupted."""
+    _require_server()
+    from midrun.server import serve as listen  # noqa: PLC0415 - needs the extra `server`
+
     agents = load_agents(args.app)
     midrun = build_worker(args, agents)
     _collect_garbage_rarely()
@@ -229,13 +270,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
                 allow_origins=args.allow_origin or (),
                 unsigned_checkpoints=args.unsigned_checkpoints,
                 public_url=args.public_url,
-                network=Network(
-                    tls_cert=args.tls_cert,
-                    tls_key=args.tls_key,
-                    forwarded_allow_ips=args.forwarded_allow_ips,
-                    root_path=args.root_path,
-                    drain_s=args.drain,
-                ),
+                network=_build_network(args),
                 say=lambda link: out.write({"url": link}, link),
             )
             _exit_at_next_signal()

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import os
 import sys
 import traceback
 from argparse import Namespace
@@ -10,11 +9,12 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from midrun.agents.agent import Agent
 from midrun.agents.tool_environment import is_missing_variable
+from midrun.cli.settings import SETTINGS_PREFIX
 from midrun.errors import MidrunError, Misconfigured, RunNotFound
 from midrun.hosts import host, is_foreign_agent
 from midrun.runs.midrun import Midrun
@@ -55,47 +55,7 @@ async def find_ask(midrun: AnyMidrun, ask_id: str) -> tuple[AnyRun, str | None]:
     return await find_run(midrun, run), ask
 
 
-DEFAULT_STORE: Final = "sqlite:///midrun.db"
-DEFAULT_TEMPORAL_ADDRESS: Final = "127.0.0.1:7233"
-SETTINGS_PREFIX: Final = "MIDRUN_"
-
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-
-
-def resolve_settings(args: Namespace) -> None:
-    """Fill in options that were not typed, from the environment or by default.
-
-    All variables `MIDRUN_*` are removed from the environment of this process before the app is
-    imported: some are credentials, and tools that run in this process can read the environment.
-
-    Raises:
-        Misconfigured: both a store and a server were given, or the token file has no token.
-    """
-    names = [name for name in os.environ if name.startswith(SETTINGS_PREFIX)]
-    setting = {name: os.environ.pop(name) for name in names}.get
-    if not hasattr(args, "store"):  # a command without a store or server
-        return
-    url = getattr(args, "url", None)
-    if url and args.store:
-        raise Misconfigured("--store and --url", "cannot be combined; give one of them")
-    # Hints repeat only an address that was typed: one from the environment applies again.
-    args.where = ("--url", url) if url else ("--store", args.store) if args.store else ()
-    if hasattr(args, "url") and not args.store:
-        args.url = url or setting("MIDRUN_URL")
-    if hasattr(args, "token_file"):
-        file = args.token_file
-        args.token = _read_token(file) if file else setting("MIDRUN_TOKEN")
-    if hasattr(args, "temporal_address"):
-        default = setting("MIDRUN_TEMPORAL_ADDRESS") or DEFAULT_TEMPORAL_ADDRESS
-        args.temporal_address = args.temporal_address or default
-    args.webhook_secret = setting("MIDRUN_WEBHOOK_SECRET", "")
-    args.keys = Keys(
-        key=setting("MIDRUN_KEY", "").encode() or None,
-        chain_key=setting("MIDRUN_CHAIN_KEY", "").encode() or None,
-    )
-    args.store = args.store or setting("MIDRUN_STORE") or DEFAULT_STORE
-    if not getattr(args, "url", None):  # a server takes the actor from the token
-        args.actor = args.actor or setting("MIDRUN_ACTOR") or os.environ.get("USER") or "user"
 
 
 @asynccontextmanager
@@ -121,13 +81,6 @@ async def open_target(
         yield near
 
 
-class Keys(TypedDict):
-    """The keys that a `Midrun` takes."""
-
-    key: bytes | None
-    chain_key: bytes | None
-
-
 def check_store_file(store: str, *, must_exist: bool) -> None:
     """Check that the file of a store exists (`must_exist`) or can be created.
 
@@ -151,24 +104,6 @@ def check_store_file(store: str, *, must_exist: bool) -> None:
 def find_saved_token(url: str) -> str | None:
     """Return the token that `midrun serve` saved for this folder; only for a local server."""
     return find_token(Path.cwd()) if urlsplit(url).hostname in LOOPBACK_HOSTS else None
-
-
-def _read_token(file: str) -> str:
-    """Return the token in a file.
-
-    Raises:
-        Misconfigured: the file cannot be read, or is empty.
-    """
-    try:
-        token = Path(file).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"--token-file {file}", f"Cannot read a token: {error}") from error
-    if not token:
-        raise Misconfigured(
-            f"--token-file {file}",
-            "Cannot read a token: the file is empty. Write the token to it",
-        )
-    return token
 
 
 # Apps: `module:attribute` or `file.py`, and the agents in them.

@@ -110,11 +110,8 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
             neither `allow_hosts` nor `public_url`; or another setting is unusable.
     """
     is_own_token = token is None and auth is None
-    if not is_loopback(host) and is_own_token:
-        raise Misconfigured(f"host {host}", "other machines can reach it. Pass token= or auth=")
-    if not is_loopback(host) and not allow_hosts and public_url is None:
-        problem = "the server's name is not known. Pass allow_hosts= or public_url="
-        raise Misconfigured(f"host {host}", problem)
+    is_named = bool(allow_hosts) or public_url is not None
+    check_exposure(host, has_credential=not is_own_token, is_named=is_named)
     network.check()
     if is_own_token:
         token = (
@@ -139,9 +136,26 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
         base = public_url or _base_url(host, listening.getsockname()[1], network)
         # A code makes its reader an operator, and this line may go to a log. So there is none
         # if a token is configured: the people who may sign in have that token.
-        code = f"/#code={asgi_app.code()}" if is_own_token else ""
-        say(f"{base.rstrip('/')}{network.root_path}{code}")
+        code = f"#code={asgi_app.code()}" if is_own_token else ""
+        # Below a prefix the final slash matters: the links of the page are relative to it.
+        slash = "/" if code or network.root_path else ""
+        say(f"{base.rstrip('/')}{network.root_path}{slash}{code}")
         await server.serve(sockets=[listening])
+
+
+def check_exposure(host: str, *, has_credential: bool, is_named: bool) -> None:
+    """Refuse a host that other machines reach, without a credential or a name.
+
+    Raises:
+        Misconfigured: `host` is not loopback, and one of the two is missing.
+    """
+    if is_loopback(host):
+        return
+    if not has_credential:
+        raise Misconfigured(f"host {host}", "other machines can reach it. Pass token= or auth=")
+    if not is_named:
+        problem = "the server's name is not known. Pass allow_hosts= or public_url="
+        raise Misconfigured(f"host {host}", problem)
 
 
 def _warn_of_plain_http(host: str, public_url: str | None, network: Network) -> None:

@@ -11,7 +11,7 @@ import pytest
 from midrun import Agent, CheckpointRefused, Midrun, Misconfigured, Run, ask_human, is_paused
 from midrun.cli.parser import build_parser
 from midrun.cli.run_commands import build_worker
-from midrun.cli.targets import resolve_settings
+from midrun.cli.settings import resolve_settings
 from midrun.core.entries import LeaseTaken
 from midrun.core.ids import RunId
 from midrun.errors import RunNotFound

@@ -16,7 +16,8 @@ import apsw
 import pytest
 
 from midrun import Agent, Completed, Midrun, ask_human
-from midrun.cli.targets import open_target, resolve_settings
+from midrun.cli.settings import resolve_settings
+from midrun.cli.targets import open_target
 from midrun.codec.hash_chain import UNKEYED_CHAIN, HashChain
 from midrun.codec.snapshot import encode_snapshot
 from midrun.core.ids import RunId, Seq

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 
+import anyio
 import httpx2
 import pytest
 from cryptography import x509
@@ -19,7 +20,7 @@ from midrun.runs.token_file import token_folder
 from midrun.server import Network, Tokens, app, token_in
 from midrun.server import serve as serve_forever
 from midrun.server.admin import PROOF_HEADER
-from midrun.server.serve import UvicornServer
+from midrun.server.serve import UvicornServer, open_listener
 from tests.unit.server.conftest import TIMEOUT_S, make_token
 from tests.unit.server.server_process import start_server_process
 from tests.unit.server.sse_stream import open_event_stream
@@ -253,3 +254,25 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     cert_file.write_bytes(certificate.public_bytes(Encoding.PEM))
     key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return cert_file, key_file
+
+
+@pytest.mark.parametrize(
+    ("trusted", "seen"), [("127.0.0.1", "203.0.113.9"), ("10.0.0.1", "127.0.0.1")]
+)
+async def test_forwarded_headers_are_taken_only_from_a_trusted_proxy(
+    trusted: str, seen: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any other client could claim an address, and a limit per address would mean nothing."""
+    mid = Midrun("memory://")
+    asgi_app = app(mid, token=make_token("me"))
+    server = UvicornServer(asgi_app, Network(forwarded_allow_ips=trusted))
+    with open_listener("127.0.0.1", 0) as sock:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        async with mid, anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [sock])
+            headers = {"Authorization": "Bearer wrong", "X-Forwarded-For": "203.0.113.9"}
+            async with httpx2.AsyncClient(base_url=url) as client:
+                assert (await client.get("/v1/runs", headers=headers)).status_code == 401
+            server.should_exit = True
+    (record,) = [each for each in caplog.records if each.name == "midrun.audit"]
+    assert f'"address": "{seen}"' in record.getMessage()
