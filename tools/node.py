@@ -7,6 +7,7 @@ own configuration.
 """
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -46,6 +47,15 @@ def install() -> None:
             "***   If a hash does not match, the file is not the pinned one."
         )
     os.utime(DONE)
+
+
+def pack(package: Path, folder: Path) -> Path:
+    """Pack an npm package into `folder`; return the archive."""
+    options = ("--json", "--ignore-scripts", "--loglevel=error", "--pack-destination")
+    command = [_NODE, _NPM, "pack", package, *options, folder]
+    told = subprocess.run(command, check=True, capture_output=True).stdout
+    name: str = json.loads(told)[0]["filename"]
+    return folder / name
 
 
 def _node(script: Path, *args: str | Path) -> int:

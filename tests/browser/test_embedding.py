@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from midrun import Midrun
 from midrun.server import app
 from tests.browser.harness import Harness, find_violations, serve_app, wait_until
-from tests.browser.stage import Stage, Use
+from tests.browser.stage import Hold, Stage, Use
 from tests.unit.server.conftest import make_token
 
 HOSTILE_STYLE: Final = """
@@ -195,3 +195,97 @@ async def test_an_embedded_bar_answers_too(harness: Harness, stage: Stage) -> No
         await page.get_by_label("Answer to: Which?").fill("This one")
         await page.keyboard.press("Enter")
         await expect(page.locator("midrun-controls .badge")).to_contain_text("Completed")
+
+
+RECORD_EVENTS: Final = """<script>
+  globalThis.events = [];
+  for (const name of ["midrun-state", "midrun-sent", "midrun-signed-out"]) {
+    document.addEventListener(name, ({target, detail}) =>
+      events.push([target.localName, name, detail?.phase ?? detail?.control ?? ""].join(" ")));
+  }
+</script>"""
+
+
+async def test_transcript_asks_and_report_work_without_a_bar(
+    harness: Harness, stage: Stage
+) -> None:
+    """Each is placed alone; they are told apart by their events."""
+    mid = Midrun("memory://", agents=[stage.play(Use("doubt", name="it"), "Done.")])
+    part = app(mid, token=make_token("me"))
+
+    async def home(_: Request) -> HTMLResponse:
+        names = f'run="{run.id}" token="{make_token("me")}"'
+        tags = "".join(
+            f"<midrun-{tag} {names}><p slot=empty>No {tag}</p></midrun-{tag}>"
+            for tag in ("transcript", "asks", "report")
+        )
+        return render_host_page(f"{RECORD_EVENTS}<h1>Acme</h1>{tags}", HOSTILE_STYLE)
+
+    whole = Starlette(routes=[Route("/", home), Mount("/agents", part)])
+    async with mid, serve_app(part, whole=whole) as port:
+        run = await mid.start("actor", "Embedded", actor="me")
+        await run.until("waiting")
+        page = await (await harness.profile(bypass_csp=True)).new_page()
+        await page.goto(f"http://127.0.0.1:{port}/")
+        await expect(page.get_by_text("No report")).to_be_visible()
+        await expect(page.get_by_text("No asks")).to_be_hidden()
+        # The host page is hostile to the eye; only the inside of the elements is ours.
+        assert await find_violations(page, "aria-required-children", "landmark-unique") == []
+        await page.get_by_role("button", name="It did", exact=True).press("Enter")
+        await expect(page.locator("midrun-report")).to_contain_text("What was done")
+        await expect(page.locator("midrun-transcript")).to_contain_text("Done.")
+        await expect(page.locator("midrun-asks")).to_contain_text("Decided just now")
+        told = await page.evaluate("events")
+    assert told.count("midrun-asks midrun-sent answer") == 1
+    assert "midrun-report midrun-state completed" in told
+    assert "midrun-asks midrun-state waiting" in told
+
+
+async def test_an_element_says_why_it_cannot_show_its_run(
+    harness: Harness, stage: Stage
+) -> None:
+    async with serve_host(stage) as host:
+        tags = "".join(
+            f'<midrun-{tag} run="run_none" token="{make_token("me")}"></midrun-{tag}>'
+            for tag in ("transcript", "asks", "report", "controls", "run")
+        )
+        page = await host.page(harness, tags, PLAIN)
+        await expect(page.get_by_role("alert")).to_have_count(5)
+        signed_out = f"{RECORD_EVENTS}<midrun-asks run=run_none></midrun-asks>"
+        page = await host.page(harness, signed_out, PLAIN)
+        await expect(page.get_by_role("alert")).to_be_visible()
+        assert await page.evaluate("events") == ["midrun-asks midrun-signed-out "]
+
+
+async def test_a_transcript_follows_in_its_box_and_does_not_move_the_page(
+    harness: Harness, stage: Stage
+) -> None:
+    lines = "\n\n".join(f"Line {number}" for number in range(60))
+    mid = Midrun(
+        "memory://", agents=[stage.play(["Begin", Hold("a"), lines, Hold("b"), "End"])]
+    )
+    part = app(mid, token=make_token("me"))
+
+    async def home(_: Request) -> HTMLResponse:
+        tag = f'<midrun-transcript run="{run.id}" token="{make_token("me")}">'
+        tag += "</midrun-transcript>"
+        box = f"<div id=box style='height: 200px; overflow: auto'>{tag}</div>"
+        return render_host_page(f"{box}<div style='height: 3000px'></div>", PLAIN)
+
+    whole = Starlette(routes=[Route("/", home), Mount("/agents", part)])
+    async with mid, serve_app(part, whole=whole) as port:
+        run = await mid.start("actor", "Embedded", actor="me")
+        page = await (await harness.profile()).new_page()
+        await page.goto(f"http://127.0.0.1:{port}/")
+        await expect(page.locator("midrun-transcript")).to_contain_text("Begin")
+        stage.gate("a").set()
+        await expect(page.locator("midrun-transcript")).to_contain_text("Line 59")
+
+        async def is_at_end() -> bool:
+            return bool(
+                await page.evaluate("box.scrollTop + box.clientHeight >= box.scrollHeight - 30")
+            )
+
+        await wait_until(is_at_end)
+        assert await page.evaluate("document.documentElement.scrollTop") == 0
+        stage.gate("b").set()

@@ -6,7 +6,10 @@
  * typed for an ask which another decision closed is not lost: it stays on a card of its own until
  * the viewer dismisses it. All drafts survive a reload.
  *
- * Asks of the kind "unsure" are on the control bar (`control-bar-rows.js`).
+ * Asks of the kind "unsure" are on the control bar (`control-bar-rows.js`); in a page without it,
+ * where this element stands alone, they have cards, too.
+ *
+ * Slot `empty`: shown while there is nothing to decide, if the element stands alone.
  */
 import { css, live, nothing, repeat } from "./lit.js";
 import { Problem } from "./api.js";
@@ -154,6 +157,8 @@ export class Asks extends StoreElement {
   /** @param {import("./lit.js").Changed} changed */
   willUpdate(changed) {
     super.willUpdate(changed);
+    const store = this._ownStore;
+    if (store && !store.askPanels.includes(this)) store.setAskPanels([...store.askPanels, this]);
     if (this.view && !this._isRestored) this._restoreDrafts(this.view);
     const isEdited = ["drafts", "openField", "unsentTexts"].some((name) => changed.has(name));
     if (this._isRestored && isEdited) this._saveDrafts();
@@ -163,7 +168,7 @@ export class Asks extends StoreElement {
 
   /** The asks that have a card here. */
   get _shownAsks() {
-    return (this.view?.asks ?? []).filter((ask) => ask.kind !== "unsure");
+    return (this.view?.asks ?? []).filter((ask) => this.isStandalone || ask.kind !== "unsure");
   }
 
   /** Mark each card that is new, or moves because a card above it appears or disappears. */
@@ -191,6 +196,12 @@ export class Asks extends StoreElement {
   _hasFocus(id) {
     const card = /** @type {HTMLElement | null | undefined} */ (this.shadowRoot?.activeElement?.closest("[data-ask]"));
     return card?.dataset.ask === id;
+  }
+
+  _releaseStore() {
+    const store = this._ownStore;
+    store?.setAskPanels(store.askPanels.filter((panel) => panel !== this));
+    super._releaseStore();
   }
 
   updated() {
@@ -298,9 +309,11 @@ export class Asks extends StoreElement {
     const asks = this._shownAsks;
     const unsent = Object.entries(this.unsentTexts);
     const count = asks.length + unsent.length + this.recentDecisions.length;
-    if (!this.setShown(count > 0)) return nothing;
+    if (!count) return this.renderWithoutContent();
+    this.setShown(true);
     return html`<section class=${asks.length ? "panel" : "panel idle"} aria-labelledby="title">
       <h2 id="title" tabindex="-1">${formatTitle(asks.length, unsent.length)}</h2>
+      ${this.renderConnection()}
       ${repeat(unsent, ([id]) => id, ([id, one]) => this._renderUnsent(id, one))}
       ${repeat(asks, (ask) => ask.id, (ask) => this._renderCard(ask))}
       ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
@@ -572,9 +585,9 @@ export class Asks extends StoreElement {
     if (!store || !run) return;
     const text = formatValue(body.value) || (this.drafts[ask.id] ?? "").trim();
     this._sending.add(ask.id);
-    const isDone = await this.attempt(async () => {
+    const reply = await this.attempt(async () => {
       try {
-        await store.decide(ask, body, { ifSeen: true }).catch((error) => {
+        return await store.decide(ask, body, { ifSeen: true }).catch((error) => {
           if (!(error instanceof Problem && error.status === 412)) throw error;
           // 412: another control was sent to the run since our view. That does not change this
           // ask, so send the decision again without the condition.
@@ -584,17 +597,17 @@ export class Asks extends StoreElement {
         if (!(error instanceof Problem && isTooLate(error))) throw error;
         const message = formatTooLate(error, body.decision, run.you);
         this._keepUnsent(ask.id, { question: ask.question, message, text });
+        return { control: "" }; // decided, but not by us
       }
-      return true;
     });
     this._sending.delete(ask.id);
-    if (isDone) this._discardDraft(ask.id);
+    if (reply) this._discardDraft(ask.id);
   }
 }
 
 /** Return the question of an ask that has none of its own. @param {Ask} ask @param {string} tool */
 const defaultQuestion = (ask, tool) =>
-  ask.of === "unsure" ? `Did “${humanizeName(tool)}” go through?` : `Approve: ${formatApproved(ask, tool)}?`;
+  (ask.of ?? ask.kind) === "unsure" ? `Did “${humanizeName(tool)}” go through?` : `Approve: ${formatApproved(ask, tool)}?`;
 
 /** Return what is to be approved: the declared title, else the name; the card has the arguments. @param {Ask} ask @param {string} tool */
 const formatApproved = (ask, tool) => ask.title || humanizeName(tool);

@@ -3,6 +3,8 @@
  * Auto-scroll: while the reader is at the end of the steps, new content keeps the end in sight.
  *
  * The control bar covers the bottom of the window, so the end counts as hidden behind it too.
+ * Only `<midrun-run>` scrolls the page that it is in. The transcript alone follows only inside a
+ * box of the page that scrolls by itself.
  * The page does not scroll while the reader has scrolled away, types, or has selected text.
  *
  * New content changes the height of the steps. A `ResizeObserver` reports that after the layout
@@ -59,7 +61,9 @@ export class AutoScroll {
   onRendered(isComplete, isRunning) {
     this.#hasNewContent = true;
     if (this.#atEnd === null && isComplete) {
-      const follows = isRunning && findScroller(this.#steps).scrollTop === 0;
+      const scroller = findScroller(this.#steps);
+      if (scroller === pageScroller() && !mayScrollPage(this.#steps)) return;
+      const follows = isRunning && scroller.scrollTop === 0;
       this.#atEnd = follows || this.#hiddenPixels() <= GAP_PX;
     }
     if (this.#bar) this.#resizeObserver.observe(this.#bar); // it may have been added since `start`
@@ -77,8 +81,9 @@ export class AutoScroll {
     const end = this.#end;
     if (!end) return 0;
     const { bottom } = end.getBoundingClientRect();
-    const foot = this.#bar?.getBoundingClientRect().top ?? window.innerHeight;
-    return bottom + GAP_PX - foot;
+    const scroller = findScroller(this.#steps);
+    const box = scroller === pageScroller() ? window.innerHeight : scroller.getBoundingClientRect().bottom;
+    return bottom + GAP_PX - (this.#bar?.getBoundingClientRect().top ?? box);
   }
 
   /** The newest turn; if it is folded, the plan item that contains it. */
@@ -97,11 +102,11 @@ export class AutoScroll {
 }
 
 /**
- * Scroll an element into view unless the reader types or has selected text.
+ * Scroll a part of `<midrun-run>` into view unless the reader types or has selected text.
  * @param {Element} element
  */
 export function scrollIntoSight(element) {
-  if (isReaderBusy()) return;
+  if (isReaderBusy() || !mayScrollPage(element)) return;
   const reduceMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
   element.scrollIntoView({ block: "nearest", behavior: reduceMotion ? "instant" : "smooth" });
 }
@@ -123,5 +128,17 @@ function findScroller(element) {
     if (!(at instanceof HTMLElement) || at.scrollHeight <= at.clientHeight) continue;
     if (at !== document.body && /auto|scroll/.test(getComputedStyle(at).overflowY)) return at;
   }
-  return document.scrollingElement ?? document.documentElement;
+  return pageScroller();
+}
+
+const pageScroller = () => document.scrollingElement ?? document.documentElement;
+
+/** Tell whether an element is part of `<midrun-run>`, which fills its page. @param {Element} element */
+function mayScrollPage(element) {
+  let root = element.getRootNode();
+  while (root instanceof ShadowRoot) {
+    if (root.host.localName === "midrun-run") return true;
+    root = root.host.getRootNode();
+  }
+  return false;
 }

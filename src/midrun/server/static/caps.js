@@ -102,7 +102,7 @@ export class Caps extends StoreElement {
     const { store, view: run } = this;
     if (!store || !run) return;
     const body = { caps: { [cap.name]: cap.raised } };
-    await this.attempt(() => store.showReply(store.api.patch(store.path, body, { ifMatch: store.etag })));
+    await this.attempt(() => store.showReply(store.api.patch(store.path, body, { ifMatch: store.etag }), "raise_cap"));
   }
 }
 

@@ -7,6 +7,8 @@
  * `docked`: the bar stays at the lower edge, and everything that comes and goes is above it. So
  * the buttons do not move while one aims at them. Without it, such rows are below the buttons.
  *
+ * Slot `actions`: below the buttons, for buttons of the page itself.
+ *
  * The server decides the labels of the buttons, their consequences, and whether they are enabled.
  */
 import { nothing } from "./lit.js";
@@ -241,8 +243,10 @@ export class MidrunControls extends StoreElement {
     await this.attempt(async () => this.store?.decide(ask, { decision: "answer", value }));
   }
 
-  /** The asks of the same run: those of our `<midrun-run>`, else our own. */
+  /** The asks of the same run: a panel that the page has placed, that of our `<midrun-run>`, else our own. */
   get _asks() {
+    const [panel] = this.store?.askPanels ?? [];
+    if (panel) return panel;
     const root = this._isPart ? /** @type {ShadowRoot} */ (this.getRootNode()) : this.renderRoot;
     return /** @type {import("./asks.js").Asks | null} */ (root.querySelector("midrun-asks"));
   }
@@ -302,6 +306,7 @@ export class MidrunControls extends StoreElement {
         ></midrun-composer>
         ${isFinished(run) ? renderFinishedActions(this, run) : this._renderButtons(run)}
         <div class="hint" aria-hidden="true">${this._formatHint(run)}</div>
+        <slot name="actions"></slot>
       </div>
       ${this.docked ? nothing : rows}
       <div class="visually-hidden" role="status">${formatAnnouncement(store.connection, run)}</div>
@@ -315,11 +320,11 @@ export class MidrunControls extends StoreElement {
       ${renderPausingRow(store, run, (verb, body) => void this._send(verb, body))}
       ${this.sheet === "cancel" || run.hold_until ? renderHoldRow(store, run) : nothing}
       ${renderPendingRows(run, (pending) => void this._withdraw(pending), (pending) => void this._applyNow(pending))}
-      ${renderUnsureRows(run, (ask, value) => void this._settle(ask, value))}
+      ${store.askPanels.length ? nothing : renderUnsureRows(run, (ask, value) => void this._settle(ask, value))}
       ${renderAskRow(run, this._asks)}
       ${isFinished(run) ? nothing : renderDiffRows(store, run)}
       ${renderReturnedRows(store, run, (text) => void this._startFollowUp(text))}
-      ${this._isPart ? nothing : html`<midrun-asks .store=${store}></midrun-asks>`}
+      ${this._isPart || store.askPanels.length ? nothing : html`<midrun-asks .store=${store}></midrun-asks>`}
       ${this.notice ? html`<div class="line"><span>${renderEmphasis(this.notice)}</span></div>` : nothing}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       ${this._renderSheet()}`;

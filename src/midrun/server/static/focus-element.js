@@ -1,8 +1,22 @@
 // @ts-check
-/** The base class of all our elements: a re-render does not lose the keyboard focus. */
+/** The base class of all our elements: a re-render does not lose the focus; events are typed. */
 import { LitElement } from "./lit.js";
 
+/** @typedef {import("./midrun.js").MidrunEvents} MidrunEvents */
+
+/** Events whose default a listener can prevent: then the page itself shows the run. */
+const CANCELABLE_EVENTS = new Set(["midrun-open", "midrun-started"]);
+
 export class FocusElement extends LitElement {
+  /**
+   * Dispatch an event to the page; return false if a listener has prevented its default.
+   * @template {keyof MidrunEvents} Name @param {Name} name @param {MidrunEvents[Name]} detail
+   */
+  emit(name, detail) {
+    const options = { detail, bubbles: true, composed: true, cancelable: CANCELABLE_EVENTS.has(name) };
+    return this.dispatchEvent(new CustomEvent(name, options));
+  }
+
   /**
    * Render. A browser moves the focus to the body when its element is removed or disabled; then
    * it is given to something close, so that the next Tab goes on from there.

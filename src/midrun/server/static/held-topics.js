@@ -74,8 +74,8 @@ export class HeldTopics extends StoreElement {
     const path = `frames/${topic.id}`;
     await this.attempt(() =>
       action === "resume"
-        ? store.send(`${path}/resume`)
-        : store.showReply(store.api.delete(`${store.path}/${path}`)),
+        ? store.showReply(store.api.post(`${store.path}/${path}/resume`), "resume_frame")
+        : store.showReply(store.api.delete(`${store.path}/${path}`), "drop_frame"),
     );
   }
 }

@@ -111,15 +111,14 @@ const hasSession = () =>
   );
 
 document.addEventListener("midrun-title", (event) => {
-  document.title = readable(/** @type {CustomEvent<string>} */ (event).detail);
+  document.title = readable(event.detail);
 });
 document.addEventListener("midrun-news", (event) => {
-  const news = /** @type {CustomEvent<import("./notifications.js").News>} */ (event).detail;
-  notify(news, `${DEFAULT_BASE}/runs/${news.run}`);
+  notify(event.detail, `${DEFAULT_BASE}/runs/${event.detail.run}`);
 });
 document.addEventListener("midrun-started", (event) => {
   event.preventDefault(); // each run has a page of its own; go there
-  location.href = `${DEFAULT_BASE}/runs/${/** @type {CustomEvent<string>} */ (event).detail}`;
+  location.href = `${DEFAULT_BASE}/runs/${event.detail}`;
 });
 document.addEventListener("midrun-signed-out", () => showSignIn("You are signed out."));
 addEventListener("hashchange", () => {

@@ -1,5 +1,10 @@
 // @ts-check
-/** `<midrun-report>`: the outcome of a finished run's calls: kept, undone, not undone. */
+/**
+ * `<midrun-report>`: the outcome of a finished run's calls: kept, undone, not undone.
+ *
+ * In a page where it stands alone, it also shows the result of a completed run and the error of a
+ * failed one. Slot `empty`: shown there until the run has ended.
+ */
 import { css, nothing } from "./lit.js";
 import { scrollIntoSight } from "./auto-scroll.js";
 import { formatTimeOfDay } from "./format.js";
@@ -8,6 +13,7 @@ import { StoreElement, copyToClipboard } from "./store-element.js";
 import { theme } from "./theme.js";
 import { fieldStyle, formatCall, renderRaw } from "./call-text.js";
 import { renderMarkdown } from "./markdown-text.js";
+import "./result.js";
 import { html } from "./template.js";
 
 /** @typedef {import("./types.js").Report} Report */
@@ -91,13 +97,15 @@ export class ReportPanel extends StoreElement {
   render() {
     const { store, view: run } = this;
     const report = store?.report;
-    if (!this.setShown(Boolean(run && report && hasContent(run, report)))) return nothing;
-    if (!store || !run || !report) return nothing;
+    const isAlone = this.isStandalone;
+    if (isAlone && run?.phase === "failed") return this._renderResult();
+    if (!store || !run || !report || !hasContent(run, report, isAlone)) return this.renderWithoutContent();
+    this.setShown(true);
     const hasResidue = run.controls.pause.command === "retry_undo";
-    return html`<section class="panel" aria-labelledby="title">
-      <h2 id="title" tabindex="-1">${run.phase === "cancelled" ? "What was done, and what was undone" : "What was released"}</h2>
+    return html`${isAlone ? this._renderResult() : nothing}<section class="panel" aria-labelledby="title">
+      <h2 id="title" tabindex="-1">${formatTitle(run, report)}</h2>
       ${run.phase === "completed"
-        ? renderList("Done and kept", report.done)
+        ? renderList("Done and kept", report.done, "Nothing that would need undoing.")
         : html`<div class="columns">
             ${renderColumn("Done and kept", "completed", "ok", renderKept(run, report), "Nothing that would need undoing.")}
             ${renderColumn("Undone", "undo", "hold", renderCalls(report.undone))}
@@ -123,6 +131,12 @@ export class ReportPanel extends StoreElement {
     </section>`;
   }
 
+  /** Render the result or the error of the run, which `<midrun-run>` shows elsewhere. */
+  _renderResult() {
+    this.setShown(true);
+    return html`<midrun-result .store=${this.store}></midrun-result>`;
+  }
+
   /** State the time after which no call was made except for undo and release. */
   _renderLastCall() {
     const events = this.store?.events ?? [];
@@ -146,11 +160,11 @@ export class ReportPanel extends StoreElement {
 
 /**
  * Tell whether the report is shown: always after a cancel; after completion, if the run held
- * resources.
- * @param {import("./run-store.js").Run} run @param {Report} report
+ * resources, and always if the element stands alone.
+ * @param {import("./run-store.js").Run} run @param {Report} report @param {boolean} isAlone
  */
-function hasContent(run, report) {
-  if (run.phase === "cancelled") return true;
+function hasContent(run, report, isAlone) {
+  if (run.phase === "cancelled" || isAlone) return FINISHED_PHASES.has(run.phase);
   return run.phase === "completed" && report.released.length + report.still_held.length > 0;
 }
 
@@ -175,9 +189,15 @@ function renderColumn(title, shape, tone, items, empty = "Nothing.") {
   </div>`;
 }
 
-/** @param {string} title @param {ReportedCall[]} calls */
-function renderList(title, calls) {
-  if (!calls.length) return nothing;
+/** @param {import("./run-store.js").Run} run @param {Report} report */
+function formatTitle(run, report) {
+  if (run.phase === "cancelled") return "What was done, and what was undone";
+  return report.released.length + report.still_held.length ? "What was released" : "What was done";
+}
+
+/** @param {string} title @param {ReportedCall[]} calls @param {string} [empty] */
+function renderList(title, calls, empty = "") {
+  if (!calls.length) return empty ? html`<p><b>${title}:</b> ${empty}</p>` : nothing;
   return html`<p>
     <b>${title}:</b> ${renderCalls(calls).map((call, at) => html`${at ? "; " : ""}${call}`)}
   </p>`;

@@ -23,6 +23,7 @@ import { Turns } from "./turns.js";
  * A run as the viewer sees it: the overlay is laid over the view.
  * @typedef {Omit<RunView, keyof RunOverlay | "asks"> & RunOverlay & {asks: Ask[]}} Run
  */
+/** The reply to a control, with its name. @typedef {{control: string, command?: {receipt: import("./types.js").Receipt}, run_id?: string}} Sent */
 /** @typedef {"connecting" | "live" | "lost" | "ended" | "refused"} Connection */
 /**
  * The part of a reply that a model call has streamed so far. The call started at the entry
@@ -82,6 +83,8 @@ export class RunStore extends EventTarget {
   notes = new Map();
   /** @type {Set<string>} calls that were told to stop and have not responded */
   unresponsiveCalls = new Set();
+  /** @type {import("./asks.js").Asks[]} panels that the page has placed; a control bar needs none then */
+  askPanels = [];
   #userCount = 0;
   #key;
   #shownAt = 0; // when the view was received, by our clock
@@ -141,21 +144,26 @@ export class RunStore extends EventTarget {
    *   refuse it if another control was sent since the view that is shown
    */
   send(verb, body = {}, { ifSeen = false } = {}) {
-    return this.showReply(this.api.post(`${this.path}/${verb}`, body, { ifMatch: ifSeen ? this.etag : undefined }));
+    const request = this.api.post(`${this.path}/${verb}`, body, { ifMatch: ifSeen ? this.etag : undefined });
+    return this.showReply(request, verb === "messages" ? "say" : verb);
   }
 
-  /** Decide an ask. @param {Ask} ask @param {object} body @param {{ifSeen?: boolean}} [options] as `send` */
+  /** Decide an ask. @param {Ask} ask @param {{decision: string, [field: string]: unknown}} body @param {{ifSeen?: boolean}} [options] as `send` */
   decide(ask, body, { ifSeen = false } = {}) {
-    return this.showReply(this.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: ifSeen ? this.etag : undefined }));
+    const request = this.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: ifSeen ? this.etag : undefined });
+    return this.showReply(request, body.decision);
   }
 
   /** Withdraw a redirect or message that has not been applied. @param {number} seq */
   withdraw(seq) {
-    return this.showReply(this.api.delete(`${this.path}/commands/cmd_${seq}`));
+    return this.showReply(this.api.delete(`${this.path}/commands/cmd_${seq}`), "withdraw");
   }
 
-  /** Show the run of a control's reply, and return the reply. @param {Promise<any>} request */
-  async showReply(request) {
+  /**
+   * Show the run of a control's reply, and return the reply.
+   * @param {Promise<any>} request @param {string} control its name @returns {Promise<any>}
+   */
+  async showReply(request, control) {
     const reply = await request.catch((error) => {
       // The session has ended: the feed does not notice it before its next connection.
       if (error instanceof Problem && error.status === 401) this.#refuse(error);
@@ -165,7 +173,13 @@ export class RunStore extends EventTarget {
       this.#show(reply.run, reply.overlay);
       this.#followAgain();
     }
-    return reply;
+    return { ...reply, control };
+  }
+
+  /** Replace the list of ask panels. @param {import("./asks.js").Asks[]} panels */
+  setAskPanels(panels) {
+    this.askPanels = panels;
+    this.#notifyChange();
   }
 
   /** The entity tag of the view that is shown. */

@@ -3,9 +3,10 @@
  * `<midrun-run>`: one run with its steps, control bar, asks, caps, effects, timeline and report.
  *
  * Attributes: `run`, `base`, `token`, `global-keys` as for `<midrun-controls>`.
- * Events: `midrun-title` (a title for the page), `midrun-signed-out` (the server requires a
- * sign-in), `midrun-news` (the run needs a person, has failed or is completed), `midrun-started`
- * (another run was started here; unless its default is prevented, this element shows that run).
+ * Slots: `header` (below the task), `side` (at the end of the right column).
+ * Events, besides those of every element: `midrun-title` (a title for the page), `midrun-news` (the
+ * run needs a person, has failed or is completed), `midrun-started` (another run was started here;
+ * unless its default is prevented, this element shows that run).
  */
 import { css, nothing } from "./lit.js";
 import { formatCount, formatShortId } from "./format.js";
@@ -190,7 +191,7 @@ export class MidrunRun extends StoreElement {
     this._title = "";
     this._newsDetector = new NewsDetector();
     this.addEventListener("midrun-started", (event) => {
-      if (!event.defaultPrevented) this.run = /** @type {CustomEvent<string>} */ (event).detail;
+      if (!event.defaultPrevented) this.run = event.detail;
     });
   }
 
@@ -202,22 +203,16 @@ export class MidrunRun extends StoreElement {
   }
 
   updated() {
-    if (this.store?.problem?.status === 401) this._emit("midrun-signed-out", "");
     const run = this.view;
     if (!run) return;
     const { style, word } =
       this.store?.connection === "lost" ? { style: "lost", word: "Connection lost" } : run.status;
     const title = `${TITLE_SYMBOLS[style] ?? ""} ${word} — ${run.task.split("\n")[0]}`;
-    if (title !== this._title) this._emit("midrun-title", title);
+    if (title !== this._title) this.emit("midrun-title", title);
     this._title = title;
     if (this._newsDetector.isNews(run.run_id, run.phase, run.reason === "cap")) {
-      this._emit("midrun-news", { run: run.run_id, word: run.status.word, task: run.task });
+      this.emit("midrun-news", { run: run.run_id, word: run.status.word, task: run.task });
     }
-  }
-
-  /** @param {string} name @param {string | import("./notifications.js").News} detail */
-  _emit(name, detail) {
-    this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
   }
 
   /** Render the task; a long one is cut, with a button that shows all of it. @param {string} task */
@@ -244,7 +239,7 @@ export class MidrunRun extends StoreElement {
     if (!run) return html`<midrun-controls .store=${store}></midrun-controls>`;
     const isFinished = FINISHED_PHASES.has(run.phase);
     return html`<div class=${isFinished ? "page finished" : "page"}>
-      <div class="title">${this._renderTask(run.task)} ${renderFacts(store, run)}</div>
+      <div class="title">${this._renderTask(run.task)} ${renderFacts(store, run)} <slot name="header"></slot></div>
       <midrun-plan
         .store=${store}
         @midrun-item=${(/** @type {CustomEvent<number>} */ { detail }) => this._steps?.showItem(detail)}
@@ -264,6 +259,7 @@ export class MidrunRun extends StoreElement {
         <midrun-effects .store=${store}></midrun-effects>
         <midrun-takeover .store=${store}></midrun-takeover>
         <midrun-thread .store=${store}></midrun-thread>
+        <slot name="side"></slot>
       </div>
     </div>`;
   }

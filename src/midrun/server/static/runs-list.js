@@ -3,8 +3,11 @@
  * `<midrun-runs>`: the list of a server's runs; those that need a person come first.
  *
  * Attributes: `base` (URL of the server; by default the one that the script came from) and `token`
- * (by default the browser's session is used). Events: `midrun-title` (a title for the page),
- * `midrun-news` (a run needs a person, has failed or is completed), `midrun-signed-out`.
+ * (by default the browser's session is used). Events: `midrun-open` (a run was chosen; unless its
+ * default is prevented, the browser goes to the page of the run), `midrun-title` (a title for the
+ * page), `midrun-news` (a run needs a person, has failed or is completed), `midrun-started`,
+ * `midrun-sent`, `midrun-signed-out`. Slots: `actions` (beside the buttons above the list) and
+ * `empty` (shown while there are no runs).
  */
 import { nothing, repeat } from "./lit.js";
 import { DEFAULT_BASE, Problem } from "./api.js";
@@ -40,8 +43,8 @@ const FILTERS = {
 
 export class MidrunRuns extends FocusElement {
   static properties = {
-    base: {},
-    token: {},
+    base: { type: String },
+    token: { type: String },
     _filter: { state: true },
     _agent: { state: true },
     _sheet: { state: true },
@@ -74,15 +77,31 @@ export class MidrunRuns extends FocusElement {
 
   connectedCallback() {
     super.connectedCallback();
-    this._store = RunsStore.acquire(this.base, this.token);
-    this._store.addEventListener("change", this._onChange);
-    this._store.addEventListener("reconnected", this._onReconnect);
+    this.#acquireStore();
     this._tick = setInterval(this._onChange, 1000);
   }
 
   disconnectedCallback() {
     super.disconnectedCallback();
     clearInterval(this._tick);
+    this.#releaseStore();
+  }
+
+  /** @param {import("./lit.js").Changed} changed */
+  willUpdate(changed) {
+    const isOtherServer = this.hasUpdated && (changed.has("base") || changed.has("token"));
+    if (!isOtherServer || !this.isConnected) return;
+    this.#releaseStore();
+    this.#acquireStore();
+  }
+
+  #acquireStore() {
+    this._store = RunsStore.acquire(this.base, this.token);
+    this._store.addEventListener("change", this._onChange);
+    this._store.addEventListener("reconnected", this._onReconnect);
+  }
+
+  #releaseStore() {
     this._store?.removeEventListener("change", this._onChange);
     this._store?.removeEventListener("reconnected", this._onReconnect);
     this._store?.release();
@@ -92,20 +111,15 @@ export class MidrunRuns extends FocusElement {
   updated() {
     const store = this._store;
     if (!store) return;
-    if (store.isSignedOut) this.#emit("midrun-signed-out", undefined);
+    if (store.isSignedOut) this.emit("midrun-signed-out", null);
     const count = store.rows.filter(FILTERS.attention.fits).length;
     const title = count ? `(${count}) Runs` : "Runs";
-    if (title !== this._title) this.#emit("midrun-title", (this._title = title));
+    if (title !== this._title) this.emit("midrun-title", (this._title = title));
     for (const { run_id, phase, attention, parent, task, status } of store.rows) {
       if (!parent && this._newsDetector.isNews(run_id, phase, attention === "cap")) {
-        this.#emit("midrun-news", { run: run_id, word: status.word, task });
+        this.emit("midrun-news", { run: run_id, word: status.word, task });
       }
     }
-  }
-
-  /** @param {string} name @param {unknown} detail */
-  #emit(name, detail) {
-    this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
   }
 
   render() {
@@ -118,7 +132,7 @@ export class MidrunRuns extends FocusElement {
       <div class="head row">
         <h1 tabindex="-1">Runs</h1>
         ${this.#renderConnection()}
-        <span class="actions row">${this.#renderActions()}</span>
+        <span class="actions row"><slot name="actions"></slot>${this.#renderActions()}</span>
       </div>
       <midrun-halts
         .store=${store}
@@ -295,7 +309,9 @@ export class MidrunRuns extends FocusElement {
         <div class="note dim">${note}</div>
       </td>
       <td class="task">
-        <a href=${`${this.base}/runs/${row.run_id}`}>${row.task || "(no task)"}</a>
+        <a href=${`${this.base}/runs/${row.run_id}`} @click=${(/** @type {MouseEvent} */ event) => this.#open(event, row)}
+          >${row.task || "(no task)"}</a
+        >
         <div class="dim about">
           ${row.agent} · <code title=${row.run_id}>${formatShortId(row.run_id)}</code>${row.parent
             ? html` · part of <code>${formatShortId(row.parent)}</code>`
@@ -317,7 +333,13 @@ export class MidrunRuns extends FocusElement {
     const isAsking = row.phase === "waiting" && row.attention === "ask";
     if (isAsking && row.needs_you) {
       const name = `Answer: ${row.task}`;
-      return html`<a class="button" aria-label=${name} href=${`${this.base}/runs/${row.run_id}`}>Answer…</a>`;
+      return html`<a
+        class="button"
+        aria-label=${name}
+        href=${`${this.base}/runs/${row.run_id}`}
+        @click=${(/** @type {MouseEvent} */ event) => this.#open(event, row)}
+        >Answer…</a
+      >`;
     }
     const role = Object.keys(button.caps).length ? "operator" : "user"; // only operators raise caps
     const isOffered = button.command === "pause" || button.command === "resume";
@@ -336,13 +358,21 @@ export class MidrunRuns extends FocusElement {
     </button>`;
   }
 
+  /** Announce a run that was chosen, unless its link opens another tab. @param {MouseEvent} event @param {RunRow} row */
+  #open(event, row) {
+    if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    if (!this.emit("midrun-open", row.run_id)) event.preventDefault();
+  }
+
   /** @param {RunRow} row */
   async #pressQuickAction(row) {
     const shown = this._labels.get(row.run_id);
     if (shown && performance.now() - shown.at < PRESS_DELAY_MS) return;
     this._problems.delete(row.run_id);
     try {
+      const { command } = row.button;
       await this._store?.sendCommand(row, row.button);
+      this.emit("midrun-sent", { run: row.run_id, control: command, applied: true });
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       this._problems.set(row.run_id, error);
@@ -357,11 +387,11 @@ export class MidrunRuns extends FocusElement {
 
   #renderEmpty() {
     if (!this._store?.isLoaded) return html`<p class="dim no-runs">Loading runs …</p>`;
-    return html`<section class="panel empty">
+    return html`<slot name="empty"><section class="panel empty">
       <p><strong>No runs yet.</strong></p>
       <p class="dim">Start one here with <em>New run</em>, or from a shell:</p>
       <pre>midrun run app.py "the task"</pre>
-    </section>`;
+    </section></slot>`;
   }
 
   static styles = [theme, style];

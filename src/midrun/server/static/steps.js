@@ -3,7 +3,7 @@
  * `<midrun-steps>`: the plan's items with their turns; without a plan, the turns.
  *
  * A turn is a message, a reply of the agent, or a line of Midrun itself. The reply that is being
- * streamed is rendered at the end of the current item.
+ * streamed is rendered at the end of the current item. Slot `empty`: shown before the first turn.
  */
 import { nothing, repeat } from "./lit.js";
 import { AutoScroll } from "./auto-scroll.js";
@@ -80,7 +80,7 @@ export class Steps extends StoreElement {
       </ol>
       ${rows.length || reply || run.output
         ? nothing
-        : html`<p class="dim empty">Nothing has been done so far.</p>`}`;
+        : html`<slot name="empty"><p class="dim empty">Nothing has been done so far.</p></slot>`}`;
   }
 
   /** @param {Run} run @param {StepRow} row @param {LiveReply} [reply] */

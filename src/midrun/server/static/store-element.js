@@ -3,13 +3,19 @@
 import { DEFAULT_BASE, Problem } from "./api.js";
 import { formatTooLate, isTooLate } from "./ask-text.js";
 import { FocusElement } from "./focus-element.js";
-import { formatStatus } from "./format.js";
+import { formatStatus, formatTimeOfDay } from "./format.js";
+import { nothing } from "./lit.js";
 import { RunStore } from "./run-store.js";
+import { html } from "./template.js";
 
 /**
  * Attributes: `run` (its id), `base` (URL of the server; by default the one that the script came
  * from) and `token` (by default the browser's session is used). A part of `<midrun-run>` gets the
  * `store` of its parent instead.
+ *
+ * An element with a `run` of its own emits `midrun-state` when the status of the run changes and
+ * `midrun-signed-out` when the server requires a sign-in. Every element emits `midrun-sent` when
+ * the server has accepted a control that was sent from it.
  */
 export class StoreElement extends FocusElement {
   /** Whether it shows nothing that is live, so that deltas need no render. */
@@ -38,7 +44,10 @@ export class StoreElement extends FocusElement {
     /** @type {RunStore | null} */
     this._listenedStore = null; // the store that we listen to
     this._renderedVersion = "";
+    this._announcedState = "";
+    this._isSignedOut = false;
     this._onChange = () => {
+      this._announce();
       if (this._needsRender()) this.requestUpdate();
     };
     this._onReconnect = () => {
@@ -73,10 +82,34 @@ export class StoreElement extends FocusElement {
     this._listen(this.store);
   }
 
+  /** Whether the page has placed this element itself; it is no part of another one of ours. */
+  get isStandalone() {
+    return this._ownStore !== null;
+  }
+
   /** Show or hide this element; return `isShown`. @param {boolean} isShown */
   setShown(isShown) {
     this.toggleAttribute("hidden", !isShown);
     return isShown;
+  }
+
+  /**
+   * Render what a standalone element shows while it has no content: why the run cannot be shown,
+   * else the content that the page has put into the slot `empty`. A part of another element hides.
+   */
+  renderWithoutContent() {
+    const problem = this.isStandalone ? this.store?.problem : null;
+    const hasFallback = this.isStandalone && this.querySelector(':scope > [slot="empty"]') !== null;
+    if (!this.setShown(Boolean(problem) || hasFallback)) return nothing;
+    return problem ? html`<p data-tone="stop" role="alert">${problem.message}</p>` : html`<slot name="empty"></slot>`;
+  }
+
+  /** Render the loss of the connection, which the control bar shows where there is one. */
+  renderConnection() {
+    if (!this.isStandalone || this.store?.connection !== "lost") return nothing;
+    return html`<p class="dim" role="status">
+      Connection lost. This is the state at ${formatTimeOfDay(this.store.heardAt)}; the run may still be working. Reconnecting.
+    </p>`;
   }
 
   /** Called with every new event of the run; for subclasses. @param {import("./types.js").FeedEvent} _event */
@@ -91,7 +124,9 @@ export class StoreElement extends FocusElement {
     const wasLost = this.store?.connection === "lost";
     this.error = "";
     try {
-      return await act();
+      const reply = await act();
+      this._announceSent(reply);
+      return reply;
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       this._isUnanswered = error.status === 0;
@@ -119,8 +154,30 @@ export class StoreElement extends FocusElement {
 
   /** Announce a run that was started here; `<midrun-run>` then shows it, unless the page does. @param {string} id */
   openRun(id) {
-    const options = { detail: id, bubbles: true, composed: true, cancelable: true };
-    this.dispatchEvent(new CustomEvent("midrun-started", options));
+    this.emit("midrun-started", id);
+  }
+
+  /** Emit the changes of a run that the page has named. */
+  _announce() {
+    const { _ownStore: store } = this;
+    if (!store) return;
+    const isSignedOut = store.problem?.status === 401;
+    if (isSignedOut && !this._isSignedOut) this.emit("midrun-signed-out", null);
+    this._isSignedOut = isSignedOut;
+    const { run } = store;
+    if (!run) return;
+    const needsYou = run.asks.some((ask) => ask.may_decide);
+    const state = { run: run.run_id, phase: run.phase, word: run.status.word, needsYou };
+    const key = JSON.stringify(state);
+    if (key === this._announcedState) return;
+    this._announcedState = key;
+    this.emit("midrun-state", state);
+  }
+
+  /** Emit that the server has accepted a control. @param {unknown} reply as `RunStore` returns it */
+  _announceSent(reply) {
+    const { control, command } = /** @type {Partial<import("./run-store.js").Sent>} */ (reply ?? {});
+    if (control) this.emit("midrun-sent", { run: this.store?.id ?? "", control, applied: command?.receipt.applied ?? true });
   }
 
   _releaseStore() {
@@ -142,6 +199,8 @@ export class StoreElement extends FocusElement {
     store?.addEventListener("event", this._onEvent);
     store?.addEventListener("reconnected", this._onReconnect);
     this._listenedStore = store;
+    // Another element may have loaded the run already; then no change follows.
+    if (store?.run) queueMicrotask(() => this._announce());
   }
 }
 
