@@ -52,7 +52,7 @@ def install() -> None:
 def pack(package: Path, folder: Path) -> Path:
     """Pack an npm package into `folder`; return the archive."""
     options = ("--json", "--ignore-scripts", "--loglevel=error", "--pack-destination")
-    command = [_NODE, _NPM, "pack", package, *options, folder]
+    command: list[str | Path] = [_NODE, _NPM, "pack", package, *options, folder]
     told = subprocess.run(command, check=True, capture_output=True).stdout
     name: str = json.loads(told)[0]["filename"]
     return folder / name
