@@ -12,7 +12,7 @@ STATES: Final = [
     "Waiting for you",
     "Paused at the turn cap (1)",
     "Paused by ann",
-    "Pausing by you",
+    "Pausing, requested by you",
     "Running",
     "Completed",
 ]

@@ -54,7 +54,7 @@ async def pausing(harness: Harness, stage: Stage) -> RunPage:
     clock = Clock()
     ui = await open_at_tool(harness, stage, bypass_csp=True, outside=with_clock(clock))
     await ui.button("pause").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await pass_time(ui, clock)
     await expect(ui.button_named("Stop this call now")).to_be_visible()
     return ui
@@ -154,7 +154,7 @@ async def confirming(harness: Harness, stage: Stage) -> RunPage:
         harness, stage, "slow_draft", bypass_csp=True, outside=with_clock(clock)
     )
     await ui.button("cancel").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await pass_time(ui, clock)
     clock.stop()
     await expect(ui.button_named("Stop this call now")).to_be_visible()
@@ -166,7 +166,7 @@ async def stopping(harness: Harness, stage: Stage) -> RunPage:
     """A cancel that waits for a call which does not stop."""
     ui = await open_at_tool(harness, stage, "stubborn", bypass_csp=True, grace=LEASE)
     await ui.run.cancel(actor=ACTORS["olga"])
-    await ui.expect_badge("Cancelling by you — stopping")
+    await ui.expect_badge("Cancelling, requested by you — stopping")
     return ui
 
 
@@ -176,9 +176,9 @@ async def undoing(harness: Harness, stage: Stage) -> RunPage:
     ui = await open_run_page(harness, stage, turn, Use("slow", name="work"), bypass_csp=True)
     await stage.start("work").wait()
     await ui.run.cancel(undo="all", actor=ACTORS["olga"])
-    await ui.expect_badge("Cancelling by you — undoing 1 of 2")
+    await ui.expect_badge("Cancelling, requested by you — undoing 1 of 2")
     stage.gate("undo b").set()
-    await ui.expect_badge("Cancelling by you — undoing 2 of 2")
+    await ui.expect_badge("Cancelling, requested by you — undoing 2 of 2")
     return ui
 
 
@@ -221,7 +221,7 @@ async def taken_over(harness: Harness, stage: Stage) -> RunPage:
     """Taken over by the viewer."""
     ui = await open_at_tool(harness, stage, bypass_csp=True)
     await ui.button_named("Take over").click()
-    await ui.expect_badge("Taking over by you")
+    await ui.expect_badge("Taking over, requested by you")
     stage.gate("work").set()
     await ui.expect_badge("Taken over by you")
     await ui.page.get_by_label("Write as the assistant").fill("I have looked")

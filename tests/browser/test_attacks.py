@@ -169,4 +169,4 @@ async def test_the_signed_in_page_itself_goes_on(harness: Harness, stage: Stage)
         await page.evaluate(ATTEMPTS, {"url": site.url, "run": run.id})
         own = page.context.pages[0]
         await own.get_by_role("button", name="Pause: Precious").click()
-        await expect(own.locator("td .badge")).to_contain_text("Pausing by you")
+        await expect(own.locator("td .badge")).to_contain_text("Pausing, requested by you")

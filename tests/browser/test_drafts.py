@@ -63,7 +63,7 @@ async def test_an_answer_and_an_edit_survive_a_reload(harness: Harness, stage: S
 async def test_a_draft_of_a_takeover_survives_a_reload(harness: Harness, stage: Stage) -> None:
     ui = await open_at_tool(harness, stage)
     await ui.button_named("Take over").click()
-    await ui.expect_badge("Taking over by you")
+    await ui.expect_badge("Taking over, requested by you")
     stage.gate("work").set()
     text = ui.page.get_by_label("Write as the assistant")
     await text.fill("I have looked")

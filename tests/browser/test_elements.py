@@ -138,6 +138,6 @@ async def test_react_shows_answers_and_steers_a_run(
         await page.keyboard.press("Enter")
         await expect(page.locator("output")).to_have_text("answer")
         await expect(page.locator("midrun-transcript")).to_contain_text("All done.")
-        await expect(page.locator("midrun-report")).to_contain_text("What was done")
+        await expect(page.locator("midrun-report")).to_contain_text("Report")
         await expect(page.get_by_role("heading", name="Completed")).to_be_visible()
         await expect(page).to_have_url(page.url.partition("/runs")[0])

@@ -232,7 +232,7 @@ async def test_transcript_asks_and_report_work_without_a_bar(
         # The host page is hostile to the eye; only the inside of the elements is ours.
         assert await find_violations(page, "aria-required-children", "landmark-unique") == []
         await page.get_by_role("button", name="It did", exact=True).press("Enter")
-        await expect(page.locator("midrun-report")).to_contain_text("What was done")
+        await expect(page.locator("midrun-report")).to_contain_text("Report")
         await expect(page.locator("midrun-transcript")).to_contain_text("Done.")
         await expect(page.locator("midrun-asks")).to_contain_text("Decided just now")
         told = await page.evaluate("events")

@@ -46,7 +46,7 @@ async def test_the_page_loads_a_run_once_and_then_lives_from_its_feed(
     loaded.pop("GET /v1/session", None)
     assert loaded == {"GET events": 1}, "the first load is one stream"
     await ui.press("pause")
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     stage.gate("work").set()
     await ui.expect_badge("Paused by you")
     assert log.take() == {"POST pause": 1}
@@ -67,7 +67,7 @@ async def test_the_page_loads_a_run_once_and_then_lives_from_its_feed(
     await ui.button_named("End the run").click()
     stage.open_all_gates()
     await ui.expect_badge("Cancelled by you")
-    await expect(ui.page.locator("midrun-report")).to_contain_text("What was done")
+    await expect(ui.page.locator("midrun-report")).to_contain_text("Report")
     ended = log.take()
     assert ended.pop("GET report") == 1
     assert set(ended) <= {"POST pause", "POST cancel"}

@@ -19,17 +19,19 @@ pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 DESK: Final[ViewportSize] = {"width": 1100, "height": 900}
 PHONE: Final[ViewportSize] = {"width": 360, "height": 740}
+TABLET: Final[ViewportSize] = {"width": 820, "height": 1180}
 WIDE: Final[ViewportSize] = {"width": 1920, "height": 1080}
 
 
 async def check_accessibility(ui: RunPage) -> None:
-    """Check that axe finds no violation: in light, wide, on a phone, and in dark."""
+    """Check that axe finds no violation: in light, wide, tablet, phone, and in dark."""
     assert await find_violations(ui.page) == []
     await ui.page.set_viewport_size(WIDE)
     assert await find_violations(ui.page) == []
-    await ui.page.set_viewport_size(PHONE)
-    assert await find_violations(ui.page) == []
-    assert await ui.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    for size in (TABLET, PHONE):
+        await ui.page.set_viewport_size(size)
+        assert await find_violations(ui.page) == []
+        assert await ui.page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     await ui.page.set_viewport_size(DESK)
     assert await find_dark_violations(ui.page) == []
     await ui.page.emulate_media(color_scheme="light")

@@ -36,7 +36,7 @@ async def test_a_run_is_paused_and_goes_on(harness: Harness, stage: Stage) -> No
     pause = ui.button("pause")
     await expect(pause).to_contain_text("Stops after slow.")
     await pause.click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await expect(ui.page.locator(".note")).to_contain_text("finishing slow")
     await expect(pause).to_contain_text("Keep running")
     assert stage.completed == []
@@ -52,7 +52,7 @@ async def test_a_pause_can_be_taken_back(harness: Harness, stage: Stage) -> None
     """Before it takes effect; the tool is not stopped."""
     ui = await open_at_tool(harness, stage)
     await ui.button("pause").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await ui.press("pause")
     await ui.expect_badge("Running")
     stage.gate("work").set()
@@ -67,7 +67,7 @@ async def test_a_double_click_does_not_pause_and_unpause(
     asked: list[str] = []
     ui.page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
     await ui.button("pause").evaluate(TWICE)
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await ui.press("pause")
     await ui.expect_badge("Running")
     assert [verb for verb in asked if verb in {"pause", "resume"}] == ["pause", "resume"]
@@ -79,7 +79,7 @@ async def test_after_ten_seconds_of_pausing_the_call_can_be_stopped(
     """By default a started tool may finish."""
     ui = await open_at_tool(harness, stage)
     await ui.button("pause").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await expect(ui.button_named("Stop this call now")).to_have_count(0)
     await advance_clock(ui.page, LONG_PAUSE_MS)
     await ui.button_named("Stop this call now").click()
@@ -255,7 +255,7 @@ async def test_the_buttons_stay_where_they_are_to_the_pixel(
     await ui.run.redirect("Another course", actor="ann")
     await expect(ui.button_named("Withdraw")).to_be_visible()
     await ui.button("pause").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await advance_clock(ui.page, LONG_PAUSE_MS)
     await expect(ui.button_named("Stop this call now")).to_be_visible()
     stage.gate("work").set()

@@ -45,11 +45,11 @@ async def test_one_tap_or_key_never_cancels(harness: Harness, stage: Stage, how:
     await (ui.button("cancel").click() if how == "click" else ui.page.keyboard.press("c"))
     sheet = ui.page.locator("midrun-cancel-sheet")
     await expect(sheet).to_contain_text("It has changed nothing that a cancel could undo.")
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await ui.page.keyboard.press("Escape")
     await ui.expect_badge("Running")
     await ui.button("cancel").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await sheet.get_by_role("button", name="End the run").click()
     await ui.expect_badge("Cancelled by you")
 
@@ -75,13 +75,13 @@ async def test_the_cancel_sheet_pauses_the_run_and_lists_the_consequences(
     ui = await open_with_effects(harness, stage)
     await ui.button("cancel").click()
     sheet = ui.page.locator("midrun-cancel-sheet")
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await expect(sheet.get_by_role("heading")).to_be_focused()
     for text in ("It can undo:", "Draft: name “memo”", "Slow draft: name “work”"):
         await expect(sheet).to_contain_text(text)
     await expect(sheet).to_contain_text("It cannot undo:")
     await expect(sheet).to_contain_text("It releases in any case:")
-    await expect(ui.page.locator("midrun-controls")).to_contain_text("Held while you decide")
+    await expect(ui.page.locator("midrun-controls")).to_contain_text("Paused while you decide")
     stage.gate("work").set()
     await ui.expect_badge("Paused by you")
     await expect(sheet).to_be_visible()
@@ -94,7 +94,7 @@ async def test_escape_keeps_it_running(harness: Harness, stage: Stage) -> None:
     """Esc never stops a run."""
     ui = await open_with_effects(harness, stage)
     await ui.button("cancel").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await ui.page.keyboard.press("Escape")
     await ui.expect_badge("Running")
     await expect(ui.button("cancel")).to_be_focused()
@@ -106,7 +106,7 @@ async def test_a_cancel_undoes_and_reports_in_three_columns(
     """An undone call is not listed as done; empty columns are shown."""
     ui = await open_with_effects(harness, stage)
     await ui.button("cancel").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await ui.button_named("Cancel and undo 2").click()
     await ui.expect_badge("Cancelled by you")
     report = ui.page.locator("midrun-report")
@@ -150,9 +150,9 @@ async def test_the_page_of_a_finished_run_repeats_requests_that_failed(
 
     await ui.page.route("**/v1/runs/*/report", fail_once)
     await ui.button("cancel").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await ui.button_named("Cancel and undo 2").click()
-    await expect(ui.page.get_by_text("What was done, and what was undone")).to_be_visible()
+    await expect(ui.page.get_by_role("heading", name="Report")).to_be_visible()
     await expect(ui.page.locator("midrun-steps ol > li").first).to_contain_text("Undone")
     assert failed
 
@@ -161,7 +161,7 @@ async def test_a_cancel_may_keep_the_changes(harness: Harness, stage: Stage) -> 
     """Only what was in flight is undone."""
     ui = await open_with_effects(harness, stage)
     await ui.button("cancel").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await ui.button_named("Cancel, keep changes").click()
     await ui.expect_badge("Cancelled by you")
     assert stage.undone == ["work"]
@@ -175,7 +175,7 @@ async def test_a_hold_without_a_decision_expires(harness: Harness, stage: Stage)
     """The sheet closes with a message."""
     ui = await open_with_effects(harness, stage)
     await ui.button("cancel").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await ui.run.resume(actor="ann")  # its timer does the same
     await expect(ui.page.locator("midrun-cancel-sheet")).to_have_count(0)
     await expect(ui.page.locator("midrun-controls")).to_contain_text(
@@ -189,7 +189,7 @@ async def test_no_letter_confirms_a_cancel(harness: Harness, stage: Stage) -> No
     ui = await open_with_effects(harness, stage)
     sheet = ui.page.locator("midrun-cancel-sheet")
     await ui.page.keyboard.press("c")
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     for _ in range(2):
         await expect(sheet).to_be_visible()
         await advance_clock(ui.page, PRESS_DELAY_MS)
@@ -235,7 +235,7 @@ async def test_a_cancel_that_lost_a_race_is_named(harness: Harness, stage: Stage
     """The loser wanted to undo; the winner did not."""
     ui = await open_with_effects(harness, stage)
     await ui.button("cancel").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     await hold_feed(ui.page)  # the page does not know it yet
     await ui.run.cancel(undo="in_flight", actor="ann")
     await ui.button_named("Cancel and undo 2").click()

@@ -25,7 +25,7 @@ async def test_p_r_a_and_c_are_the_four_buttons(harness: Harness, stage: Stage) 
     await expect(ui.page.get_by_label("What do you want to know?")).to_be_focused()
     await ui.page.keyboard.press("Escape")
     await ui.page.keyboard.press("p")
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     assert not (await ui.run.view()).pending
 
 
@@ -86,7 +86,7 @@ async def test_elsewhere_on_a_page_keys_are_not_ours(harness: Harness, stage: St
     await ui.page.locator("header a").first.press("c")
     assert (await ui.run.view()).phase == "running"
     await ui.page.locator("midrun-timeline").get_by_role("button", name="All").press("p")
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
 
 
 async def test_changes_of_state_are_announced_once_and_politely(
@@ -112,7 +112,7 @@ async def test_the_title_has_the_status_and_the_task_of_the_run(
     ui = await open_at_tool(harness, stage)
     await expect(ui.page).to_have_title("▶ Running — Write a memo")
     await ui.button("pause").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     stage.gate("work").set()
     await expect(ui.page).to_have_title("⏸ Paused — Write a memo")
 

@@ -148,7 +148,7 @@ async def test_killed_while_running(scene: Scene) -> None:
 async def test_killed_while_pausing(scene: Scene) -> None:
     """A requested pause is never shown as done before it is."""
     await scene.press("pause")
-    await expect(scene.badge).to_contain_text("Pausing by you")
+    await expect(scene.badge).to_contain_text("Pausing, requested by you")
     await scene.kill()
     await scene.expect_lost()
     await expect(scene.bar).to_contain_text("it was Pausing")
@@ -179,7 +179,7 @@ async def test_killed_while_cancelling(scene: Scene) -> None:
     await scene.press("cancel")
     await scene.page.get_by_role("button", name="Cancel and undo 1").click()
     await scene.expect_line("undoing")
-    await expect(scene.badge).to_contain_text("Cancelling by you — undoing 1 of 1")
+    await expect(scene.badge).to_contain_text("Cancelling, requested by you — undoing 1 of 1")
     await scene.kill()
     await scene.expect_lost()
     await expect(scene.bar).to_contain_text("it was Cancelling")

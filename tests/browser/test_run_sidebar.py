@@ -98,7 +98,7 @@ async def test_a_person_writes_in_the_agents_place_and_hands_back(
     """Under their own name; a tool that they use is dispatched like any call."""
     ui = await open_at_tool(harness, stage)
     await ui.button_named("Take over").click()
-    await ui.expect_badge("Taking over by you")
+    await ui.expect_badge("Taking over, requested by you")
     stage.gate("work").set()
     await ui.expect_badge("Taken over by you")
     await ui.page.get_by_label("Write as the assistant").fill("I looked it up: 42.")

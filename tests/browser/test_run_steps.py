@@ -91,7 +91,7 @@ async def test_a_dropped_plan_item_is_counted_nowhere(harness: Harness, stage: S
     await expect(ui.page.locator("midrun-timeline")).to_contain_text("Look around (done)")
     await stage.start("work").wait()
     await ui.button("pause").click()
-    await ui.expect_badge("Pausing by you")
+    await ui.expect_badge("Pausing, requested by you")
     stage.gate("work").set()
     await ui.expect_badge("Paused by you")
     await expect(bar).to_contain_text("plan 1/3 done")

@@ -36,15 +36,14 @@ export const isFinished = (run) => FINISHED_PHASES.has(run.phase);
  */
 export function renderStatusRow(store, run, link, showKeys) {
   const isLost = store.connection === "lost";
-  const { style, word, by } = isLost
-    ? { style: "lost", word: "Connection lost", by: "" }
-    : run.status;
+  const status = isLost ? { style: "lost", word: "Connection lost", by: "" } : run.status;
+  const { style } = status;
   const [tone, border] = STATUS_STYLES[style] ?? STATUS_STYLES.queued;
   const isMoving = !isLost && MOVING_STYLES.has(style);
   const silence = isLost ? "" : formatSilence(store, run);
   return html`<div class="status">
     <span class="badge" part="badge" data-tone=${tone} data-border=${border}>
-      ${icon(style, isMoving)}<span>${formatStatus(word, by, run.you)}${silence}</span>
+      ${icon(style, isMoving)}<span>${formatStatus(status, run.you)}${silence}</span>
     </span>
     <span
       class=${run.working && !isLost ? "clock" : "clock stopped"}
@@ -234,12 +233,12 @@ function isInPlan(run, text) {
  */
 export function renderReturnedRows(store, run, startFollowUp) {
   if (!isFinished(run)) return nothing;
-  const cause = run.phase === "completed" ? "It finished first." : "It was cancelled first.";
+  const cause = run.phase === "completed" ? "finished" : "was cancelled";
   return store.events
     .filter(({ type, data }) => /\.closed$/.test(type) && data.why === "returned" && data.text)
     .map(
       ({ data }) => html`<div class="line">
-        <span>${cause} Your text: “${data.text}”</span>
+        <span>Your text was not used, because the run ${cause} first: “${data.text}”</span>
         <button class="link" @click=${() => startFollowUp(data.text)}>Start a follow-up run</button>
       </div>`,
     );
@@ -323,6 +322,6 @@ export function renderHoldRow(store, run) {
   const holder = youOr(run.phase_by, run.you);
   const verb = holder === "you" ? "decide" : "decides";
   return html`<div class="line dim">
-    <span>Held while ${holder} ${verb}; continues by itself in ${formatCount(seconds, "second")}.</span>
+    <span>Paused while ${holder} ${verb}; continues by itself in ${formatCount(seconds, "second")}.</span>
   </div>`;
 }

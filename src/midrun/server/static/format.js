@@ -84,13 +84,18 @@ export function formatOvertaken(receipt, verb, you) {
   return `Your ${verb} was not used: ${receipt.by} ${did} first.`;
 }
 
+/** Styles of a status that a person has requested, and that is not reached yet. */
+const ONGOING_STYLES = new Set(["pausing", "cancelling", "halting"]);
+
 /**
- * Return a status word with the name of its actor: "Cancelled by you — 1 undo failed".
- * @param {string} word @param {string} name @param {string} you
+ * Return a status word with the name of its actor: "Cancelled by you — 1 undo failed", "Pausing,
+ * requested by ann". The terminal has the same from `text.status.format_status_word`.
+ * @param {{style: string, word: string, by: string}} status @param {string} you
  */
-export function formatStatus(word, name, you) {
+export function formatStatus({ style, word, by }, you) {
   const [status, ...more] = word.split(" — ");
-  return [status + formatBy(name, you), ...more].join(" — ");
+  const actor = (by && ONGOING_STYLES.has(style) ? ", requested" : "") + formatBy(by, you);
+  return [status + actor, ...more].join(" — ");
 }
 
 /** Return "1 second", "2 seconds". @param {number} number @param {string} noun */

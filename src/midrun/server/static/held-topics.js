@@ -54,7 +54,7 @@ export class HeldTopics extends StoreElement {
     return html`<li>
       <span>${number}. <b>${topic.goal}</b></span>
       <span class="dim">
-        held at ${topic.position}, for ${age}${isStale ? "; going back would be a reconstruction" : ""}
+        held at ${topic.position}, for ${age}${isStale ? "; the agent would have to reconstruct it" : ""}
       </span>
       ${mayAct
         ? html`<span class="row">

@@ -103,7 +103,7 @@ export class ReportPanel extends StoreElement {
     this.setShown(true);
     const hasResidue = run.controls.pause.command === "retry_undo";
     return html`${isAlone ? this._renderResult() : nothing}<section class="panel" aria-labelledby="title">
-      <h2 id="title" tabindex="-1">${formatTitle(run, report)}</h2>
+      <h2 id="title" tabindex="-1">Report</h2>
       ${run.phase === "completed"
         ? renderList("Done and kept", report.done, "Nothing that would need undoing.")
         : html`<div class="columns">
@@ -187,12 +187,6 @@ function renderColumn(title, shape, tone, items, empty = "Nothing.") {
         </ul>`
       : html`<p class="dim">${empty}</p>`}
   </div>`;
-}
-
-/** @param {import("./run-store.js").Run} run @param {Report} report */
-function formatTitle(run, report) {
-  if (run.phase === "cancelled") return "What was done, and what was undone";
-  return report.released.length + report.still_held.length ? "What was released" : "What was done";
 }
 
 /** @param {string} title @param {ReportedCall[]} calls @param {string} [empty] */

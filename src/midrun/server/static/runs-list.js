@@ -266,14 +266,14 @@ export class MidrunRuns extends FocusElement {
       this._agent = /** @type {HTMLSelectElement} */ (event.target).value;
     };
     return html`<select class="agents" aria-label="Agent" @change=${change}>
-      <option value="" .selected=${!this._agent}>Every agent</option>
+      <option value="" .selected=${!this._agent}>All agents</option>
       ${agents.map((name) => html`<option value=${name} .selected=${name === this._agent}>${name}</option>`)}
     </select>`;
   }
 
   /** @param {RunRow[]} shown */
   #renderTable(shown) {
-    if (!shown.length) return html`<p class="dim no-runs">No such runs now.</p>`;
+    if (!shown.length) return html`<p class="dim no-runs">No runs match this filter.</p>`;
     return html`<div class="scroll">
       <table>
         <thead>
@@ -297,14 +297,14 @@ export class MidrunRuns extends FocusElement {
   /** @param {RunRow} row */
   #renderRow(row) {
     const store = /** @type {RunsStore} */ (this._store);
-    const { style, word, note, by } = row.status;
+    const { style, note } = row.status;
     const [tone, border] = STATUS_STYLES[style] ?? ["dim", "solid"];
     const problem = this._problems.get(row.run_id);
     const isNested = row.parent && store.rows.some(({ run_id }) => run_id === row.parent);
     return html`<tr data-run=${row.run_id} class=${isNested ? "child" : ""}>
       <td class="state">
         <span class="badge" data-tone=${tone} data-border=${border}>
-          ${icon(style, style === "running")}${formatStatus(word, by, store.session.name)}
+          ${icon(style, style === "running")}${formatStatus(row.status, store.session.name)}
         </span>
         <div class="note dim">${note}</div>
       </td>

@@ -208,7 +208,7 @@ export class StoreElement extends FocusElement {
 function formatProblem(problem, you) {
   if (problem.status === 412) {
     const { status } = problem.run ?? {};
-    const now = status ? ` It is now: ${formatStatus(status.word, status.by, you)}.` : "";
+    const now = status ? ` It is now: ${formatStatus(status, you)}.` : "";
     return `This was not applied: the run changed meanwhile.${now} Check it, then press the button again.`;
   }
   if (isTooLate(problem)) return formatTooLate(problem, "answer", you);

@@ -2,6 +2,7 @@
 /** `<midrun-takeover>`: take over the agent's part of a run, write and use tools, hand back. */
 import { css, live, nothing } from "./lit.js";
 import { loadDraft, saveDraft } from "./drafts.js";
+import { humanizeName } from "./call-text.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
@@ -96,7 +97,7 @@ export class TakeOver extends StoreElement {
     const { taken_over_by: person = "", you = "" } = this.view ?? {};
     if (person) {
       const text =
-        person === you ? "You take over once nothing is in flight." : `${person} has taken over.`;
+        person === you ? "You take over when the calls in progress have ended." : `${person} has taken over.`;
       return html`<p class="dim">${text}</p>`;
     }
     return html`<p class="dim">Pauses the run; then you write in the agent’s place.</p>
@@ -132,7 +133,7 @@ export class TakeOver extends StoreElement {
     return html`<div class="group">
       <label for="tool">Use a tool</label>
       <select id="tool" .value=${live(this.tool)} @change=${this._setter("tool")}>
-        ${this.tools?.map((name) => html`<option value=${name}>${name}</option>`)}
+        ${this.tools?.map((name) => html`<option value=${name}>${humanizeName(name)}</option>`)}
       </select>
       <textarea
         rows="2"
