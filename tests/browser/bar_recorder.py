@@ -3,13 +3,14 @@
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 from playwright.async_api import Page
 
 from midrun.core.evolve import fold
 from midrun.core.ids import RunId
 from midrun.ports.store import Store
 from midrun.text.buttons import build_buttons
-from midrun.text.status import WORKER_LOST_WORD, build_status_line
+from midrun.text.status import WORKER_LOST_WORD, build_status_line, format_status_word
 
 _RECORD: Final = """() => {
   const bar = document.querySelector("midrun-run").shadowRoot.querySelector("midrun-controls");
@@ -67,13 +68,13 @@ async def check_recorded(page: Page, store: Store, run: RunId, you: str = "olga"
         state = fold(run, records[: one.seq])
         meant = build_status_line(state)
         word = _YOURS.get(meant.word, meant.word)
-        by = f" by {'you' if meant.by == you else meant.by}" if meant.by else ""
+        by = "you" if meant.by and meant.by == you else meant.by
         if one.lost:
             assert one.badge.startswith(WORKER_LOST_WORD), one
             assert state.is_leased, one
         else:
-            what, *more = word.split(" — ")
-            assert one.badge == " — ".join([what + by, *more]), one
+            # The terminal shows the same words, see `format_status_word`.
+            assert one.badge == format_status_word(replace(meant, word=word, by=by)), one
         labels = [offer.label for offer in build_buttons(state).values()]
         assert one.buttons in ([], labels), one  # none: the run is finished
     return [one.badge for one in said]

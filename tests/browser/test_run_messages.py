@@ -226,7 +226,9 @@ async def test_words_that_came_too_late_come_back(harness: Harness, stage: Stage
     await ui.run.cancel(actor="olga")
     await ui.expect_badge("Cancelled by you")
     bar = ui.page.locator("midrun-controls")
-    await expect(bar).to_contain_text(f"Your text was not used, because the run was cancelled first: “{TEXT}”")
+    await expect(bar).to_contain_text(
+        f"Your text was not used, because the run was cancelled first: “{TEXT}”"
+    )
     await ui.button_named("Start a follow-up run").last.click()
     await ui.page.wait_for_url(lambda url: not url.endswith(str(ui.run.id)))
     await expect(ui.page.get_by_role("heading", level=1)).to_have_text(TEXT)

@@ -77,4 +77,6 @@ async def test_a_hidden_tab_frees_its_slot(harness: Harness, stage: Stage) -> No
     async with tab.expect_request("**/events*"):
         await tab.evaluate(hide, False)  # noqa: FBT003 - as above
     await run.pause(actor="ann")
-    await expect(tab.locator("midrun-controls .badge")).to_contain_text("Pausing, requested by ann")
+    await expect(tab.locator("midrun-controls .badge")).to_contain_text(
+        "Pausing, requested by ann"
+    )
