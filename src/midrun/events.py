@@ -36,6 +36,7 @@ __all__ = [
     "DeltaEvent",
     "EntryAppended",
     "EntryEvent",
+    "HandoffFinished",
     "InstructionChanged",
     "PhaseChanged",
     "PlanChanged",
@@ -178,6 +179,14 @@ class PlanChanged(EntryEvent, frozen=True, kw_only=True):
     items: tuple[PlanItem, ...]
 
 
+class HandoffFinished(EntryEvent, frozen=True, kw_only=True):
+    """The run was handed over: `agent` speaks from here on, in the place of `previous`."""
+
+    agent: str
+    previous: str
+    reason: str = ""  # that the previous agent gave
+
+
 class InstructionChanged(EntryEvent, frozen=True, kw_only=True):
     """The agent received a new instruction in the place of `previous`."""
 
@@ -236,6 +245,7 @@ RunEvent: TypeAlias = (
     | AskStarted
     | AskFinished
     | PlanChanged
+    | HandoffFinished
     | InstructionChanged
     | EntryAppended
     | TextDelta

@@ -35,7 +35,7 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d")
 REPR = re.compile(r"\w\(\w+=|<\w+[ .]|\b(None|True|False)\b|\{'|\['|Micros|Struct")
 GAP = re.compile(r"“\s*”|\(\s*\)|\"\"|: *(?:[;,)]|$)|  |\s$|\{\}|\[\]")
 SUBJECTS = re.compile(
-    r"the (run|agent|agent's model( call)?|user|worker|parent \S+|check of .+)"
+    r"the (run|agent( \S+)?|agent's model( call)?|user|worker|parent \S+|check of .+)"
     r"|the stop condition \S+|a worker( that was lost)?|worker \S+|an unnamed user"
 )
 

@@ -52,6 +52,7 @@ class GatedModel:
     priced = False
 
     def __init__(self, *lines: GatedReply | str) -> None:
+        self.prompts: list[Prompt] = []
         self.transcripts: list[list[Turn]] = []
         self.closed_gates: list[str] = []
         self._lines = [GatedReply(line) if isinstance(line, str) else line for line in lines]
@@ -75,6 +76,7 @@ class GatedModel:
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
         """Play the next line."""
         line = self._lines[len(self.transcripts)]
+        self.prompts.append(prompt)
         self.transcripts.append(list(prompt.transcript))
         pieces = self._pieces(line)
         try:

@@ -13,6 +13,7 @@ from midrun.core.values import (
     PlanItem,
     Reply,
     RequestedCall,
+    SpeakerSettings,
     Traits,
 )
 from midrun.testing.scenario import Scenario, given
@@ -81,6 +82,27 @@ def a_side_question_while_the_run_waits() -> Scenario:
     run = take_lease(run).advances().replies(text="For the cover.").advances()
     run = take_lease(run.when(c.Answer(by=BOB, ask=A1, value="blue")))
     return run.replies(text="Blue it is.").advances()
+
+
+def a_handoff_and_a_cancel() -> Scenario:
+    """Another agent speaks, a side question is handed back, and a cancel undoes both."""
+    to_desk = RequestedCall(
+        tool="hand_off_to_desk",
+        why="it is about a bill",
+        traits=Traits(effect=Effect.READ),
+        handoff="desk",
+    )
+    to_clerk = RequestedCall(
+        tool="hand_off_to_clerk", traits=Traits(effect=Effect.READ), handoff="clerk"
+    )
+    desk = SpeakerSettings(agent="desk", max_parallel=1, window=9_000)
+    run = start_run(handoffs=(desk,)).replies(DRAFT, to_desk, text="Not mine.")
+    run = finish_call(finish_call(run.starts("c2", "c3"), "c3"), "c2").advances()
+    run = finish_call(run.replies(DRAFT, text="The bill.").starts("c5"), "c5")
+    run = run.when(c.Say(by=BOB, text="Who is eve?")).advances().replies(to_clerk)
+    run = finish_call(run.starts("c7"), "c7").advances().replies(text="A colleague.")
+    run = finish_call(run.advances().replies(DRAFT, text="Back.").starts("c10"), "c10")
+    return run_undos(run.when(c.Cancel(by=ANN, undo="all")))
 
 
 def children_are_undone_with_their_parent() -> Scenario:
@@ -226,4 +248,5 @@ SCENARIOS = (
     a_thread_after_a_cancelled_run,
     a_scheduled_note_wakes_a_run_that_waits,
     a_cancel_under_a_halt,
+    a_handoff_and_a_cancel,
 )

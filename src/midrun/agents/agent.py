@@ -1,7 +1,6 @@
 """`Agent`: a model, instructions, tools and a stop condition, checked when it is declared."""
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_fields
 from datetime import timedelta
@@ -16,11 +15,19 @@ from msgspec.structs import replace
 
 from midrun.agents.builtin_tools import PLAN_TOOL, PauseHere
 from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.handoffs import (
+    check_family,
+    collect_family,
+    find_handoff_problem,
+    list_speakers,
+    make_handoff_tool,
+)
 from midrun.agents.outcome import Outcome
 from midrun.agents.output import OUTPUT_NAME, OUTPUT_RETRIES, Output
 from midrun.agents.program import Program
 from midrun.agents.signature import BadArguments, CallFunction, Function, FunctionFailed
 from midrun.agents.tool import (
+    INVALID_NAME_CHARACTER,
     RunSettings,
     Tool,
     find_import_path,
@@ -41,7 +48,6 @@ if TYPE_CHECKING:  # a higher layer; see `Agent.run`
     from midrun.runs.in_memory import OpenedRun
 
 AGENT_NAME_MAX_CHARS: Final = 100
-INVALID_NAME_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Agent:
@@ -96,14 +102,20 @@ class Agent:
         context: Makes `call.context`: a function that takes nothing, or `run_id`. It is called
             for each call that can use it, in the process that makes the call. If it returns an
             async context manager, that is entered for the call. Nothing of it is journaled.
+        handoffs: Agents to which this agent may hand the run, or their names. Each adds a tool
+            `hand_off_to_<name>`. After a call of it, that agent speaks: with its own model,
+            instructions and tools, in the same conversation, and under the stop condition of
+            the run.
         program: The loop of a hosted agent, in place of Midrun's own. Use `midrun.hosts`.
 
     Attributes:
         tools: The tools by name. The built-in tool `plan` is added, unless a tool has this
             name.
         specs: The tools as the model is told of them.
+        family: This agent and all agents that its handoffs reach, by name.
         fingerprint: A hash of the name, the instructions (of a function, its name), the name
-            of the model, the schema of the output, and the name and version of each tool. It is
+            of the model, the schema of the output, and the name and version of each tool; with
+            handoffs, also of those of all agents in its family. It is
             equal in every process that declares the same agent; a checkpoint is resumed only by
             an agent with the same fingerprint.
 
@@ -139,6 +151,7 @@ class Agent:
         output_validators: Sequence[Function] = (),
         output_retries: int = OUTPUT_RETRIES,
         context: ContextFactory | None = None,
+        handoffs: "Sequence[Agent | str]" = (),
         program: Program | None = None,
     ) -> None:
         self.name: Final = name
@@ -158,12 +171,15 @@ class Agent:
         self.output_retries: Final = output_retries
         self.provider_tools: Final = tuple(provider_tools)
         self.max_parallel: Final = max_parallel
+        self.handoffs: Final = handoffs
         if problem := _find_problem(self):
             raise Misconfigured(f"agent {safe_str(name, AGENT_NAME_MAX_CHARS)}", problem)
         self.tool_environment: Final = declare_environment(
             f"agent {name}", "tool_env", tool_env
         )
-        self.tools: Final = _index_tools(name, tools, has_plan=not self.framework)
+        all_tools = (*tools, *map(make_handoff_tool, self.handoffs))
+        self.tools: Final = _index_tools(name, all_tools, has_plan=not self.framework)
+        self.family: Final = collect_family(self, self.handoffs)
         self.output: Final = _declare_output(self, output, output_validators)
         self.specs: Final = _list_specs(self)
         self.context_source: Final = (
@@ -179,7 +195,8 @@ class Agent:
         `stop` replaces the agent's own, if given.
 
         Raises:
-            Misconfigured: `stop` has a custom condition that the agent's own does not name.
+            Misconfigured: `stop` has a custom condition that the agent's own does not name, or
+                a handoff names an agent that is not in the family.
         """
         if name := self.find_undeclared_stop(stop):
             # A worker must not import any function that a journal names: the journal may have
@@ -190,6 +207,7 @@ class Agent:
                 "Agent(stop=…)."
             )
             raise Misconfigured(f"stop {name}", problem)
+        check_family(self)
         return RunSettings(
             agent=self.name,
             agent_fingerprint=self.fingerprint,
@@ -202,6 +220,7 @@ class Agent:
             undeclared_tools=self.undeclared_tools,
             output_retries=self.output_retries if self.output else 0,
             max_parallel=self.max_parallel,
+            handoffs=list_speakers(self),
         )
 
     @property
@@ -299,7 +318,7 @@ class Agent:
         if use.traits.approve and not traits.approve:
             traits = replace(traits, approve=use.traits.approve)
         kind: CallKind = "tool" if tool.agent is None else "child"
-        return replace(use, traits=traits, kind=kind)
+        return replace(use, traits=traits, kind=kind, handoff=tool.handoff)
 
     def add_title(self, use: RequestedCall, tool: Tool | None = None) -> RequestedCall:
         """Return `use` with the title that its tool declares; never raises.
@@ -487,7 +506,7 @@ def _find_problem(agent: Agent) -> str:
         )
     if len(name) > AGENT_NAME_MAX_CHARS:
         return f"name must have at most {AGENT_NAME_MAX_CHARS} characters, got {len(name)}"
-    if problem := _find_models_problem(agent):
+    if problem := _find_models_problem(agent) or _find_handoffs_problem(agent):
         return problem
     stop: object = agent.stop
     rules = (
@@ -558,6 +577,16 @@ def _find_models_problem(agent: Agent) -> str:
     if agent.base_url is not None and not isinstance(agent.model, str):
         return 'base_url must be used with model="provider:model". Set it in the model.'
     return ""
+
+
+def _find_handoffs_problem(agent: Agent) -> str:
+    targets: object = agent.handoffs
+    if isinstance(targets, str) or not isinstance(targets, Sequence):
+        return f"handoffs must be a list of agents, got {safe_repr(targets, 80)}"
+    for target in targets:
+        if not isinstance(target, Agent | str):
+            return f"handoffs must have agents or their names, got {safe_repr(target, 80)}"
+    return find_handoff_problem(agent, agent.handoffs)
 
 
 def _find_model_problem(model: object) -> str:
@@ -675,6 +704,9 @@ def _make_fingerprint(agent: Agent) -> str:
     parts: list[Json] = [agent.name, instructions, _find_model_name(agent.model), versions]
     if agent.output is not None:
         parts.append(strip_descriptions(agent.output.spec.schema))
+    others = sorted((m.name, m.fingerprint) for m in agent.family.values() if m is not agent)
+    if others:
+        parts.append(others)
     return sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 

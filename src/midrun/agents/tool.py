@@ -48,7 +48,7 @@ from midrun.agents.tool_environment import (
     declare_environment,
 )
 from midrun.core.stops import Stop
-from midrun.core.values import ApprovalMode, Effect, Json, Traits
+from midrun.core.values import ApprovalMode, Effect, Json, SpeakerSettings, Traits
 from midrun.errors import Misconfigured
 from midrun.ports.model import ToolSpec
 
@@ -67,6 +67,7 @@ class RunSettings(TypedDict):
     undeclared_tools: int
     output_retries: int
     max_parallel: int
+    handoffs: tuple[SpeakerSettings, ...]
 
 
 class ChildAgent(Protocol):
@@ -89,6 +90,9 @@ Approve: TypeAlias = bool | Literal["queue"] | Function
 
 TOOL_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """The names of tools that every provider accepts."""
+
+TOOL_NAME_MAX_CHARS: Final = 64
+INVALID_NAME_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 WHY_SCHEMA: Final = {"type": "string", "description": "why you make this call, in a few words"}
 """The schema of `why`, an argument that is added to every tool. The model's reason is journaled
@@ -194,6 +198,7 @@ class Tool:
     environment: ToolEnvironment = NOTHING_DECLARED  # declared for its process
     agent: ChildAgent | None = None  # if set, each call is a child run of this agent
     title: Title | None = None  # not part of the version: it changes no meaning
+    handoff: str = ""  # the agent that speaks after a call of it; see `agents.handoffs`
 
     def __post_init__(self) -> None:
         """Check the declaration, and compute the version."""

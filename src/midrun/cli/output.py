@@ -350,6 +350,7 @@ def _describe_hosting(view: RunView) -> str:
 def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     money = f", {view.usage.cost_text}" if view.usage.cost_text else ""
     facts = [("task", shorten_to_line(view.task)), ("agent", view.agent)]
+    facts += [("speaker", view.speaker)] if view.speaker else []
     facts += [("hosted", _describe_hosting(view))] if view.framework else []
     facts += [("parent", view.parent)] if view.parent else []
     facts += [("doing", _describe_call(call)) for call in view.in_flight]

@@ -35,6 +35,7 @@ from midrun.core.values import (
     Reply,
     RequestedCall,
     Residue,
+    SpeakerSettings,
     Spend,
     UndoSet,
     Urgency,
@@ -282,6 +283,8 @@ class RunStarted(RequestEntry, kw_only=True):
     parent: Origin | None = None
     steered_by: tuple[str, ...] = ()  # people whose text led to the run, beside `history`
     forked: Origin | None = None
+    handoffs: tuple[SpeakerSettings, ...] = ()  # the agents that a handoff can reach
+    speaker: str = ""  # of a fork: the agent that spoke there; empty: `agent`
     trace: str = ""  # the W3C traceparent that its spans belong to
 
 
@@ -528,6 +531,13 @@ class PlanMade(EntryBase, kw_only=True):
     items: tuple[PlanItem, ...]
 
 
+class HandedOff(EntryBase, kw_only=True):
+    """Another agent of the run speaks from here on; the call `call` asked for it."""
+
+    agent: str
+    call: CallId
+
+
 class HistoryCondensed(EntryBase, kw_only=True):
     """Prompts contain a summary in place of the oldest messages; the journal keeps all."""
 
@@ -617,6 +627,7 @@ Entry = (
     | FrameReconstructed
     | FrameAbandoned
     | PlanMade
+    | HandedOff
     | HistoryCondensed
     | AnswerGiven
     | TakenOver
@@ -662,6 +673,7 @@ __all__ = [
     "FrameReconstructed",
     "FrameResumed",
     "HandedBack",
+    "HandedOff",
     "HistoryCondensed",
     "LateResult",
     "LeaseReleased",

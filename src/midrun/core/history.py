@@ -46,6 +46,7 @@ def make_fork_entry(state: State, *, by: Actor, instruction: str = "") -> RunSta
         history=messages,
         steered_by=find_unnamed_authors(state.steered_by, messages, by.name),
         plan=state.plan,
+        speaker="" if state.speaker is None else state.speaker.agent,
         stop=state.stop,
         by=by.name,
         role=by.role,

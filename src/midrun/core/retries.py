@@ -78,7 +78,7 @@ INVALID_OUTPUT_CODE: Final = "invalid_output"
 
 def may_retry_output(state: State) -> bool:
     """Tell whether the agent may try again after the invalid output that was just counted."""
-    return state.invalid_outputs <= state.run_started.output_retries
+    return state.invalid_outputs <= state.speaker_settings.output_retries
 
 
 def find_failure(state: State) -> RunFailed | None:

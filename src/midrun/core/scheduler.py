@@ -276,7 +276,7 @@ def _start_open_calls(
 
 def _has_parallel_limits(state: State) -> bool:
     """Tell whether the number of tool calls at a time is limited for an open call."""
-    if state.run_started.max_parallel:
+    if state.speaker_settings.max_parallel:
         return True
     return any(state.calls[number - 1].traits.sequential for number in state.active_calls)
 
@@ -293,7 +293,7 @@ def _has_room_for(state: State, call: Call) -> bool:
     others = [other for other in others if other.call_kind != "model"]
     if others and (call.traits.sequential or any(o.traits.sequential for o in others)):
         return False
-    limit = state.run_started.max_parallel
+    limit = state.speaker_settings.max_parallel
     return not limit or len(others) < limit
 
 
@@ -451,7 +451,7 @@ def _waits_for_person(state: State) -> bool:
 
 def _choose_purpose(state: State) -> CallPurpose:
     """Condense if the last prompt exceeded the window and there is enough to condense."""
-    full = 0 < state.run_started.window < state.prompt_tokens
+    full = 0 < state.speaker_settings.window < state.prompt_tokens
     condensable = state.messages.size - state.condensed_count > CONDENSE_KEEP_MESSAGES
     return "condense" if full and condensable else "step"
 

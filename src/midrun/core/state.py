@@ -50,6 +50,7 @@ from midrun.core.values import (
     RequestedCall,
     Residue,
     Role,
+    SpeakerSettings,
     Spend,
     Traits,
     Urgency,
@@ -113,6 +114,7 @@ class Call(Value, kw_only=True):
     id: CallId  # in entries and in idempotency keys; made from `number`
     call_kind: CallKind
     step: int
+    agent: str = ""  # the agent that made it, if that is not the agent of the run
     use: RequestedCall = RequestedCall(tool="")
     purpose: CallPurpose = "step"
     stage: CallStage = CallStage.PROPOSED
@@ -254,6 +256,7 @@ class Frame(Value, kw_only=True):
     expires: Micros
     parked_calls: tuple[int, ...] = ()  # open calls of the held topic
     plan: tuple[PlanItem, ...] = ()  # the plan of the held topic; a side question has its own
+    speaker: SpeakerSettings | None = None  # as in `State`, when the topic was held
 
 
 class PendingText(Value, kw_only=True):
@@ -348,6 +351,8 @@ class State(Value, kw_only=True):
     error: RunFailed | None = None
     taken_over_by: str = ""  # the person who took over; empty: the agent is in control
 
+    speaker: SpeakerSettings | None = None  # None: the agent of the run speaks
+    pending_handoff: CallId = CallId("")  # a handoff that has ended and is not applied yet
     pending: tuple[PendingText, ...] = ()
     frames: tuple[Frame, ...] = ()
     frames_pushed: int = 0
@@ -380,6 +385,16 @@ class State(Value, kw_only=True):
         """The first entry of the run."""
         assert self.started_entry is not None, "a journal begins with RunStarted"
         return self.started_entry
+
+    @property
+    def speaker_name(self) -> str:
+        """The agent that speaks: the agent of the run, or the last one of its handoffs."""
+        return self.run_started.agent if self.speaker is None else self.speaker.agent
+
+    @property
+    def speaker_settings(self) -> RunStarted | SpeakerSettings:
+        """The settings of the agent that speaks."""
+        return self.run_started if self.speaker is None else self.speaker
 
     @property
     def control_rev(self) -> Seq:
@@ -455,6 +470,14 @@ class State(Value, kw_only=True):
         if not self.pending:
             return ()
         return tuple(p for p in self.pending if p.kind == "redirect")
+
+
+def find_speaker(started: RunStarted, agent: str) -> SpeakerSettings | None:
+    """Return the settings of an agent of a run; None if it is the agent of the run itself."""
+    if agent in {"", started.agent}:
+        return None
+    known = (each for each in started.handoffs if each.agent == agent)
+    return next(known, SpeakerSettings(agent=agent))
 
 
 def add_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:

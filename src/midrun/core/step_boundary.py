@@ -7,9 +7,10 @@ One call returns the entries of the first of these that is due; the next call fi
 
 1. pending redirects,
 2. asks that calls need (approvals, unknown outcomes),
-3. one pending message,
-4. the return to a held topic,
-5. the stop condition, or undo attempts to give up before the end.
+3. a handoff to another agent,
+4. one pending message,
+5. the return to a held topic,
+6. the stop condition, or undo attempts to give up before the end.
 
 Asks are also opened while other calls are in flight, because they need no boundary.
 """
@@ -26,6 +27,7 @@ from midrun.core.entries import (
     FramePushed,
     FrameReconstructed,
     FrameResumed,
+    HandedOff,
     MessageTaken,
     RedirectApplied,
     RunCancelled,
@@ -63,6 +65,12 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
     # that wait for a person may be open; a message can be answered meanwhile.
     if state.in_flight or (state.open_calls and has_unblocked_call(state)):
         return ()
+    return _list_entries_between_steps(state, now)
+
+
+def _list_entries_between_steps(state: State, now: Micros) -> tuple[Entry, ...]:
+    if state.pending_handoff:
+        return (_hand_off(state),)
     if state.pending and (taken := _deliver_message(state, now)):
         return (taken,)
     if state.open_calls:
@@ -164,6 +172,12 @@ def make_approval_ask(call: Call, ask_id: AskId, now: Micros) -> AskOpened:
         args_hash=hash_args(call.use.args),
         expires=add_micros(now, call.traits.ask_ttl) if call.traits.ask_ttl else None,
     )
+
+
+def _hand_off(state: State) -> HandedOff:
+    call = state.find_call(state.pending_handoff)
+    assert call is not None, "the fold of its end has noted it"
+    return HandedOff(agent=call.use.handoff, call=call.id)
 
 
 def _deliver_message(state: State, now: Micros) -> Entry | None:

@@ -86,12 +86,15 @@ class Turn(Value, kw_only=True):
 class Transcript(Sequence[Turn]):
     """The turns of a run, oldest first, as a lazy sequence.
 
-    `assistant_turn_count` is the number of the assistant's turns, condensed ones included.
+    `assistant_turn_count` is the number of the assistant's turns, condensed ones included; in
+    a run with handoffs, of the turns of the agent that speaks.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.assistant_turn_count = state.agent_message_count
+        if state.started_entry is not None and state.started_entry.handoffs:
+            self.assistant_turn_count = _count_own_turns(state)
 
     def __len__(self) -> int:
         kept = len(self._state.messages) - self._state.condensed_count
@@ -121,6 +124,14 @@ class Transcript(Sequence[Turn]):
         """
         messages = self._state.messages
         return (make_turn(self._state, messages[n]) for n in reversed(range(len(messages))))
+
+
+def _count_own_turns(state: State) -> int:
+    own = "" if state.speaker is None else state.speaker.agent
+    return sum(
+        message.role == "assistant" and message.kind != "person" and message.agent == own
+        for message in state.messages
+    )
 
 
 def format_summary(state: State) -> str:

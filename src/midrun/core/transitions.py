@@ -443,6 +443,7 @@ ENTRY_TABLE: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.FrameReconstructed: _keep_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
     e.FrameAbandoned: _keep_phase(*_PHASES_BEFORE_END),
     e.PlanMade: _keep_phase(RUNNING, PAUSING),
+    e.HandedOff: _keep_phase(RUNNING),
     e.HistoryCondensed: _keep_phase(*_LEASED_PHASES),
     e.AnswerGiven: _keep_phase(RUNNING, PAUSING, CANCELLING),
     e.TakenOver: _keep_phase(*_OPEN_PHASES),

@@ -197,6 +197,7 @@ class RequestedCall(Value, kw_only=True):
     position: str = ""  # of a hosted agent: the place of the call in its code, for replay
     tool_call_id: str = ""  # of a hosted agent: the id of the call in its framework
     title: str = ""  # one line for people, as declared by the tool; "" without a declaration
+    handoff: str = ""  # the agent that speaks after this call, if it is a handoff
 
     @property
     def label(self) -> str:
@@ -227,6 +228,15 @@ class PlanItem(Value, kw_only=True):
     state: PlanItemState = "queued"
 
 
+class SpeakerSettings(Value, kw_only=True):
+    """An agent that may speak in a run after a handoff, with its settings for the run."""
+
+    agent: str
+    output_retries: int = 0
+    max_parallel: int = 0
+    window: int = 0
+
+
 class CallResult(Value, kw_only=True):
     """A call that the agent requested, with its `result`, or its `problem` in words."""
 
@@ -249,6 +259,7 @@ class Message(Value, kw_only=True):
     made: tuple[CallResult, ...] = ()  # calls of an earlier run with their outcomes
     interrupted: bool = False
     opaque: Json = None
+    agent: str = ""  # the agent that wrote it, if that is not the agent of the run
 
 
 class Origin(Value, kw_only=True):

@@ -282,9 +282,8 @@ class CallDispatcher:
             secrets = self._context.secret_registry
             driver_input = await redact_struct(secrets, self._run_id, driver_input)
             if self._program is None:  # a hosted program proposes its calls one by one
-                driver_input = add_reply_titles(
-                    secrets, self._run_id, self._agent, driver_input
-                )
+                owner = self._find_owner(in_flight.call)
+                driver_input = add_reply_titles(secrets, self._run_id, owner, driver_input)
             driver_input = await sanitize_input(driver_input)
         in_flight.mark_finished()
         if self._in_flight.get((in_flight.call.id, in_flight.operation)) is in_flight:
@@ -304,15 +303,18 @@ class CallDispatcher:
         self._wakeup.set()
 
     async def _make_call(self, in_flight: InFlightCall, state: State) -> DriverInput | None:
-        context, agent, epoch = self._context, self._agent, self.epoch
-        if in_flight.operation == "call" and in_flight.call.call_kind == "model":
+        context, epoch, call = self._context, self.epoch, in_flight.call
+        agent = self._find_owner(call)
+        if in_flight.operation == "call" and call.call_kind == "model":
+            if agent.name not in self._agent.family:
+                return CloseCall(epoch=epoch, outcome=self._make_agent_missing(call))
             return CloseCall(
                 epoch=epoch,
                 outcome=await call_model(
                     context, agent, in_flight, state, self._find_stream(in_flight, state)
                 ),
             )
-        if in_flight.operation == "call" and in_flight.call.call_kind == "child":
+        if in_flight.operation == "call" and call.call_kind == "child":
             return await run_child(context, agent, in_flight, state)
         if in_flight.operation == "call" and in_flight.tool is PLAN_TOOL:
             return self._set_plan(in_flight, state)
@@ -330,10 +332,28 @@ class CallDispatcher:
             return None
         return partial(self._program.open_stream, in_flight.call, state)
 
+    def _find_owner(self, call: Call) -> Agent:
+        """Return the agent that spoke when the call was requested.
+
+        If this version of the family lacks it, an agent without tools stands in for it: the
+        outcome of the call then names the tool that is gone.
+        """
+        if not call.agent:
+            return self._agent
+        owner = self._agent.family.get(call.agent)
+        return owner or Agent(call.agent, model=self._agent.model, grace=self._agent.grace)
+
+    def _make_agent_missing(self, call: Call) -> CallFailed:
+        error = (
+            f"The agent {call.agent} is not among the handoffs of {self._agent.name} any more. "
+            "Add it again, then resume the run."
+        )
+        return CallFailed(call=call.id, error=error, code="agent_missing")
+
     def _find_tool(self, call: Call) -> Tool | None:
         """Return the tool of a call: of the hosted program that waits for it, or declared."""
         own = self._program.get_tool(call) if self._program is not None else None
-        return own or self._agent.find_tool(call.use.tool)
+        return own or self._find_owner(call).find_tool(call.use.tool)
 
     def _set_plan(self, in_flight: InFlightCall, state: State) -> CloseCall:
         """Submit the agent's new plan, and return the end of the call that set it."""
@@ -525,7 +545,8 @@ class CallDispatcher:
         of its own. `wait_ended` waits for the end of the call, or of the user code that must
         stop.
         """
-        half, call = self._agent.grace.total_seconds() / 2, in_flight.call.id
+        half = self._find_owner(in_flight.call).grace.total_seconds() / 2
+        call = in_flight.call.id
         wait_ended = wait_ended or in_flight.wait_finished
         if await _ends_within(half, in_flight, wait_ended):
             return
@@ -567,7 +588,8 @@ class CallDispatcher:
                 self._context.task_group.start_soon(self._stop_after_grace, in_flight)
 
     async def _stop_after_grace(self, in_flight: InFlightCall) -> None:
-        with anyio.move_on_after(self._agent.grace.total_seconds()):
+        grace = self._find_owner(in_flight.call).grace
+        with anyio.move_on_after(grace.total_seconds()):
             await in_flight.wait_finished()
             return
         self._stop_call(in_flight, SHUTDOWN_REASON)

@@ -341,9 +341,18 @@ def _check_usage(spent: Spend | None) -> Spend | None:
 def _complete_uses(agent: Agent, reply: Reply) -> Reply:
     """Return `reply` with the agent's traits on each call, and at most `REPLY_MAX_CALLS` calls.
 
-    The first call beyond the limit is kept as refused, so that the model is told about it.
+    The first call beyond the limit is kept as refused, so that the model is told about it. So
+    is every handoff after the first one.
     """
     uses = tuple(map(agent.complete_use, reply.uses[:REPLY_MAX_CALLS]))
+    handoffs = [use for use in uses if use.handoff and not use.refused]
+    if handoffs[1:]:
+        uses = tuple(
+            replace(use, refused=f"not made: {handoffs[0].handoff} continues")
+            if use.handoff and use is not handoffs[0] and not use.refused
+            else use
+            for use in uses
+        )
     if dropped := reply.uses[REPLY_MAX_CALLS:]:
         problem = f"not made, nor were {len(dropped) - 1} more that followed: {TOO_MANY_CALLS}"
         uses = (*uses, RequestedCall(tool=dropped[0].tool, refused=problem))

@@ -258,9 +258,11 @@ class RunLoop:
         if self._agent.program is not None:
             return NO_SPEND  # the program calls its models itself: there is no estimate
         try:
-            prompt = build_prompt(self._agent, state, condense=purpose == "condense")
+            # An agent that is gone is noticed when its call is made.
+            agent = self._agent.family.get(state.speaker_name, self._agent)
+            prompt = build_prompt(agent, state, condense=purpose == "condense")
             # Each attempt may take another model: reserve enough for the most expensive one.
-            estimates = [m.reserve(prompt) for m in self._context.get_models(self._agent)]
+            estimates = [m.reserve(prompt) for m in self._context.get_models(agent)]
             return Spend(
                 tokens=max(each.tokens for each in estimates),
                 cost=max(each.cost for each in estimates),

@@ -4,22 +4,26 @@ A server is not trusted. By default each of its tools is treated as having an ef
 not happen twice, and its hints are only quoted in the description.
 """
 
-import re
 from collections.abc import Collection, Mapping
 from datetime import timedelta
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from mcp_types import Tool as Listed
 from mcp_types import ToolAnnotations
 
 from midrun.agents.signature import Function, SchemaArguments
-from midrun.agents.tool import TOOL_NAME_PATTERN, Approve, Tool, choose_gate
+from midrun.agents.tool import (
+    INVALID_NAME_CHARACTER,
+    TOOL_NAME_PATTERN,
+    Approve,
+    Tool,
+    choose_gate,
+)
 from midrun.agents.tool_context import Call
 from midrun.core.values import Effect, Json, Traits
 from midrun.errors import Misconfigured
 from midrun.mcp.connection import McpConnection
 
-INVALID_NAME_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
 """Characters that MCP allows in the name of a tool and models do not, as in `files.read`."""
 
 

@@ -153,6 +153,13 @@ def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
             return ev.ReplyFinished(**common, call=CallId(""), outcome="done", reply=entry.text)
         case e.PlanMade():
             return ev.PlanChanged(**common, items=entry.items)
+        case e.HandedOff():
+            return ev.HandoffFinished(
+                **common,
+                agent=entry.agent,
+                previous=before.speaker_name,
+                reason=get_call(after, entry.call).use.why,
+            )
         case e.RedirectApplied():
             return ev.InstructionChanged(**common, instruction=entry.plus, previous=entry.minus)
         case _:

@@ -574,10 +574,13 @@ class Midrun:
 
     def _check_price(self, agent: Agent, stop: Stop | None) -> None:
         if any(isinstance(leaf, MaxCost) for leaf in flatten_stop(stop)):
-            for model in self._models.get(agent.name) or _make_models(agent):
-                if not model.priced:
-                    problem = "Cannot enforce MaxCost: it has no known price. Use MaxTokens."
-                    raise Misconfigured(f"model {model.name}", problem)
+            for member in agent.family.values():
+                for model in self._models.get(member.name) or _make_models(member):
+                    if not model.priced:
+                        problem = (
+                            "Cannot enforce MaxCost: it has no known price. Use MaxTokens."
+                        )
+                        raise Misconfigured(f"model {model.name}", problem)
 
 
 def _make_models(agent: Agent) -> tuple[Model, ...]:
@@ -600,7 +603,7 @@ def _make_models(agent: Agent) -> tuple[Model, ...]:
 
 
 def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
-    """Return the agents by name, including agents that are tools of other agents.
+    """Return the agents by name, with the agents of their tools and of their handoffs.
 
     Raises:
         Misconfigured: Two different agents have the same name.
@@ -612,7 +615,8 @@ def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
         if by_name.setdefault(agent.name, agent) is not agent:
             raise Misconfigured(f"agent {agent.name}", "Two agents have this name. Rename one.")
         # An agent may be a tool of itself, directly or through others: visit each one once.
-        inner = (tool.agent for tool in agent.tools.values())
+        inner = [tool.agent for tool in agent.tools.values()]
+        inner += agent.family.values()
         queue += [a for a in inner if isinstance(a, Agent) and by_name.get(a.name) is not a]
     return by_name
 

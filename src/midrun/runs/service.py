@@ -211,20 +211,26 @@ class RunService:
 
         Without the agent in this process, the call gets the default title.
         """
-        agent = self.agents.get(state.run_started.agent)
-        if agent is None:
-            return control
         if isinstance(control, UseTool):
+            agent = self._find_agent(state, state.speaker_name)
+            if agent is None:
+                return control
             use = add_title(self._secrets, state.run, agent, control.use)
             return replace(control, use=use)
         if isinstance(control, Approve) and control.args is not None:
             ask = state.find_ask(control.ask)
             call = state.find_call(ask.call) if ask is not None else None
-            if call is not None and call.call_kind == "tool":
+            agent = None if call is None else self._find_agent(state, call.agent)
+            if call is not None and agent is not None and call.call_kind == "tool":
                 use = replace(call.use, args=control.args)
                 use = add_title(self._secrets, state.run, agent, use)
                 return replace(control, title=use.title)
         return control
+
+    def _find_agent(self, state: State, name: str) -> Agent | None:
+        """Return the agent of a run, or one of its handoffs; None if it is not known here."""
+        agent = self.agents.get(state.run_started.agent)
+        return agent if agent is None or not name else agent.family.get(name)
 
     async def _check_edited_args(self, state: State, control: Approve) -> None:
         """Check edited arguments against the tool's schema, while the ask is still open.
@@ -235,7 +241,7 @@ class RunService:
         Raises:
             ControlRefused: `bad_arguments`; the ask stays open, so the person can correct them.
         """
-        ask, agent = state.find_ask(control.ask), self.agents.get(state.run_started.agent)
+        ask = state.find_ask(control.ask)
         if ask is not None and ask.ask_kind == "child" and isinstance(ask.data, dict):
             # The ask belongs to a child run and is only shown on this one: check it there.
             child = await load_run_state(self.store, RunId(str(ask.data.get("run"))))
@@ -243,6 +249,7 @@ class RunService:
             await self._check_edited_args(child, replace(control, ask=child_ask))
             return
         call = state.find_call(ask.call) if ask is not None else None
+        agent = None if call is None else self._find_agent(state, call.agent)
         if agent is None or call is None:
             return
         edited = agent.complete_use(RequestedCall(tool=call.use.tool, args=control.args))
@@ -408,9 +415,9 @@ class RunService:
                 find out whether the call needs an approval. `bad_arguments`: there is no such
                 tool, or the arguments do not match its schema.
         """
-        agent, phase = self.agents.get(state.run_started.agent), state.phase
+        agent, phase = self._find_agent(state, state.speaker_name), state.phase
         reason = "unknown_agent"
-        detail = f"this process does not have agent {state.run_started.agent}"
+        detail = f"this process does not have agent {state.speaker_name}"
         if agent is not None:
             use = agent.complete_use(use)
             reason, detail = "bad_arguments", use.refused

@@ -53,13 +53,14 @@ class TurnView(Value, kw_only=True):
 
     `item` is the number of the plan item that it belongs to, from 1; 0 for none. `inherited` is
     True for a message that the run inherited from its thread or from the run it was forked
-    from.
+    from. `agent` is the author of a reply, in a run with handoffs.
     """
 
     number: int
     role: str
     kind: str = ""
     by: str = ""
+    agent: str = ""
     text: str = ""
     thinking: str = ""
     interrupted: bool = False
@@ -170,6 +171,7 @@ def _make_turns(state: State, numbers: Sequence[int]) -> Iterator[TurnView]:
                 role=message.role,
                 kind=message.kind,
                 by=message.by,
+                agent=_find_agent(state, message),
                 text=_format_text(message),
                 thinking=message.thinking,
                 interrupted=message.interrupted,
@@ -178,6 +180,14 @@ def _make_turns(state: State, numbers: Sequence[int]) -> Iterator[TurnView]:
                 style=_choose_turn_style(message, calls),
                 calls=calls,
             )
+
+
+def _find_agent(state: State, message: Message) -> str:
+    """Return the agent that wrote a reply; "" without handoffs, and for other messages."""
+    is_reply = message.role == "assistant" and message.kind != "person"
+    if not (is_reply and state.run_started.handoffs):
+        return ""
+    return message.agent or state.run_started.agent
 
 
 def _format_text(message: Message) -> str:

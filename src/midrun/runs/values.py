@@ -275,6 +275,7 @@ class RunView(Value, kw_only=True):
     undeclared_tools: int = 0  # its tools without declared traits, when the run was started
     error: str = ""
     labels: tuple[str, ...] = ()
+    speaker: str = ""  # the agent that speaks after a handoff; "": `agent` does
     thread: str = ""
     parent: str = ""  # the id of the parent run, of a child run
     started_by: str = ""

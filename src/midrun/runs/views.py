@@ -141,6 +141,7 @@ def make_view(
         value=state.value,
         error=state.error.error if state.error is not None else "",
         labels=spec.labels,
+        speaker="" if state.speaker is None else state.speaker.agent,
         thread=spec.thread,
         parent="" if spec.parent is None else spec.parent.run,
         started_by=spec.by,

@@ -90,6 +90,7 @@ EVENT_TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.FrameReconstructed: "frame.reconstructed",
     e.FrameAbandoned: "frame.abandoned",
     e.PlanMade: "plan.made",
+    e.HandedOff: "agent.handed_off",
     e.HistoryCondensed: "history.condensed",
     e.AnswerGiven: "answer.given",
     e.TakenOver: "takeover.started",

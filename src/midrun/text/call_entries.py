@@ -24,6 +24,7 @@ from midrun.text.phrases import (
     describe_request,
     flatten,
     format_actor,
+    format_agent,
     format_arguments,
     format_call,
     format_caller,
@@ -81,7 +82,7 @@ def _describe_call_started(entry: e.CallStarted, _: State, after: State) -> Clau
         what = f"began turn {call.step}"
         if entry.purpose == "condense":
             what = "began to summarize its older messages"
-        return Clause(AGENT_SUBJECT, f"{what}{again}", tone="detail")
+        return Clause(format_agent(after, call.agent), f"{what}{again}", tone="detail")
     use = call.use
     if is_described_elsewhere(use):
         what = "began to update its plan" if use.tool == "plan" else "began to ask a person"
@@ -105,7 +106,8 @@ def _describe_call_done(entry: e.CallDone, before: State, after: State) -> Claus
     call = get_call(after, entry.call)
     named = format_call(before, entry.call)
     if entry.reply is not None:
-        return Clause(AGENT_SUBJECT, _format_reply(call, entry.reply), tone="detail")
+        agent = format_agent(after, call.agent)
+        return Clause(agent, _format_reply(call, entry.reply), tone="detail")
     if entry.encoding_error:
         problem = flatten(entry.encoding_error)
         what = f"is done, but its result could not be stored: {problem}"
@@ -163,7 +165,7 @@ def _describe_call_aborted(entry: e.CallAborted, _: State, after: State) -> Clau
     call = get_call(after, entry.call)
     if call.call_kind == "model":
         said = f" after saying {quote(entry.text)}" if entry.text.strip() else ""
-        return Clause(AGENT_SUBJECT, f"was stopped{said}", tone="detail")
+        return Clause(format_agent(after, call.agent), f"was stopped{said}", tone="detail")
     how = "timed out and was stopped" if entry.final else "was stopped midway"
     by = f" by {call.stopped_by}" if call.stopped_by else ""
     # A read has no effect, and a child run reports its own effects.
@@ -370,11 +372,15 @@ def _describe_frame_pushed(entry: e.FramePushed, before: State, after: State) ->
 
 
 def _describe_frame_resumed(
-    entry: e.FrameResumed | e.FrameReconstructed, _: State, __: State
+    entry: e.FrameResumed | e.FrameReconstructed, before: State, after: State
 ) -> Clause:
+    # A side question may have been handed off. The topic belongs to the agent that held it.
+    has_changed = before.speaker_name != after.speaker_name
+    speaker = f"; {after.speaker_name} speaks again" if has_changed else ""
+    text = quote(strip_emphasis(entry.text))
     if is_automatic(entry.by):
-        return Clause(RUN_SUBJECT, f"said {quote(strip_emphasis(entry.text))}")
-    return describe_request(entry, f"sent the agent back: {quote(strip_emphasis(entry.text))}")
+        return Clause(RUN_SUBJECT, f"said {text}", speaker)
+    return describe_request(entry, f"sent the agent back: {text}", speaker)
 
 
 def _describe_frame_abandoned(entry: e.FrameAbandoned, before: State, _: State) -> Clause:
@@ -404,6 +410,13 @@ def _describe_plan_made(entry: e.PlanMade, before: State, after: State) -> Claus
 
 def _format_item(item: PlanItem) -> str:
     return f"{flatten(item.text, RESULT_MAX_CHARS)}{_ITEM_SUFFIXES[item.state]}"
+
+
+def _describe_handed_off(entry: e.HandedOff, before: State, _: State) -> Clause:
+    call = before.find_call(entry.call)
+    why = f": {flatten(call.use.why)}" if call is not None and call.use.why else ""
+    agent = format_agent(before, before.speaker_name)
+    return Clause(agent, f"handed over to {entry.agent}", why)
 
 
 def _describe_history_condensed(entry: e.HistoryCondensed, _: State, __: State) -> Clause:
@@ -446,6 +459,7 @@ CONVERSATION_DESCRIBE_FUNCTIONS: DescribeFunctions = {
     e.FrameReconstructed: ("detail", _describe_frame_resumed),
     e.FrameAbandoned: ("quiet", _describe_frame_abandoned),
     e.PlanMade: ("quiet", _describe_plan_made),
+    e.HandedOff: ("go", _describe_handed_off),
     e.HistoryCondensed: ("quiet", _describe_history_condensed),
     e.AnswerGiven: ("detail", _describe_answer_given),
     e.TakenOver: ("person", _describe_taken_over),

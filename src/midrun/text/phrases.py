@@ -265,7 +265,7 @@ def format_call(state: State, call_id: str) -> str:
     """
     call = get_call(state, call_id)
     if call.call_kind == "model":
-        return AGENT_SUBJECT
+        return format_agent(state, call.agent)
     return f"{_format_tool_in_step(state, call)}{_format_step_suffix(state, call)}"
 
 
@@ -309,8 +309,18 @@ def format_caller(call: Call, state: State) -> str:
     return (
         format_actor(state.taken_over_by)
         if call.requested_by_operator and state.taken_over_by
-        else AGENT_SUBJECT
+        else format_agent(state, call.agent)
     )
+
+
+def format_agent(state: State, name: str) -> str:
+    """Return "the agent"; in a run with handoffs, with its name.
+
+    `name` is empty for the agent of the run.
+    """
+    if not state.run_started.handoffs:
+        return AGENT_SUBJECT
+    return f"{AGENT_SUBJECT} {name or state.run_started.agent}"
 
 
 def format_child_run(state: State, call: Call) -> str:

@@ -7,6 +7,7 @@ is also in `still_held`. Calls that only read are left out.
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -46,6 +47,7 @@ class Report(Value, kw_only=True):
     task: str
     run: str = ""
     agent: str = ""
+    speakers: tuple[str, ...] = ()  # with handoffs: the agents that made calls, in order
     cancelled_by: str = ""
     cancelled_at: Micros | None = None  # time of the cancel request; None without a cancel
     reason: str = ""  # the reason that was given with the cancel
@@ -102,6 +104,8 @@ class Report(Value, kw_only=True):
         """Yield the lines that identify the run and its cancel: id, agent, actor, time."""
         if self.run:
             yield f"- Run: {self.run}" + (f", of agent {self.agent}" if self.agent else "")
+        if self.speakers:
+            yield f"- Handed over: {', then '.join(self.speakers)}"
         if self.cancelled_at is not None:
             at = _UNIX_EPOCH + timedelta(microseconds=self.cancelled_at)
             by = f", by {_format_canceller(self.cancelled_by)}" if self.cancelled_by else ""
@@ -152,6 +156,7 @@ def build_report(state: State) -> Report:
         task=shorten_to_line(state.run_started.task),
         run=state.run,
         agent=state.run_started.agent,
+        speakers=_list_speakers(state),
         cancelled_by=cancel.by if cancel else "",
         cancelled_at=state.cancel_requested_at if cancel else None,
         reason=shorten_to_line(cancel.reason) if cancel else "",
@@ -159,6 +164,16 @@ def build_report(state: State) -> Report:
         value=state.value,
         **found,
     )
+
+
+def _list_speakers(state: State) -> tuple[str, ...]:
+    """Return the agents that spoke, in order; () if there was no handoff."""
+    if not state.run_started.handoffs:
+        return ()
+    first = state.run_started.speaker or state.run_started.agent
+    names = [call.agent or state.run_started.agent for call in state.calls]
+    speakers = [name for name, _ in groupby([first, *names, state.speaker_name])]
+    return tuple(speakers) if len(speakers) > 1 else ()
 
 
 def _find_partial_work(state: State) -> str:

@@ -1,7 +1,7 @@
 """Check the invariants of a journal, independently of the code that wrote it.
 
 `journal.check_journal` checks the decoded entries, `journal.check_chain` the stored bytes.
-Both return a list of `Problem`s: the invariant (`I1` to `I37`, `I41`, `I42`), the seq of the
+Both return a list of `Problem`s: the invariant (`I1` to `I37`, `I41` to `I43`), the seq of the
 entry, and a sentence.
 
 `check_journal` makes one pass. A record goes to every check class that handles its kind, then

@@ -1,4 +1,7 @@
-"""Check held topics and pending texts: none is lost or used twice (I34, I35, I36)."""
+"""Check held topics and pending texts: none is lost or used twice (I34 to I36).
+
+A handoff follows from a call that asked for it (I43).
+"""
 
 from typing import Final
 
@@ -72,6 +75,18 @@ class ConversationCheck(JournalCheck):
         self.report("I34", record.seq, f"{frame} was closed, but it was not open.")
         return None
 
+    # ── handoffs ──────────────────────────────────────────────────────────────────────────
+
+    def check_handed_off(self, record: e.Record, entry: e.HandedOff) -> None:
+        """Check that a call asked for the handoff and has ended, as have all other calls."""
+        call = self.ledger.calls.get(entry.call)
+        if call is None or call.stage != "done" or call.handoff != entry.agent:
+            text = f"The run was handed to {entry.agent}, which {entry.call} did not ask for."
+            self.report("I43", record.seq, text)
+        for other in self.ledger.calls_in_flight:
+            text = f"The run was handed to {entry.agent} while {other} was in flight."
+            self.report("I43", record.seq, text)
+
     # ── pending texts ─────────────────────────────────────────────────────────────────────
 
     def _apply_message_received(self, record: e.Record, _: e.MessageReceived) -> None:
@@ -119,6 +134,7 @@ class ConversationCheck(JournalCheck):
             e.FrameResumed: check_frame_resumed,
             e.FrameReconstructed: check_frame_reconstructed,
             e.FrameAbandoned: check_frame_abandoned,
+            e.HandedOff: check_handed_off,
             e.MessageReceived: _apply_message_received,
             e.RedirectRequested: _apply_redirect_requested,
             e.RunResumed: _apply_run_resumed,

@@ -32,6 +32,7 @@ class LedgerCall:
     tool: str
     args: Json = None
     traits: Traits = NO_TRAITS
+    handoff: str = ""  # the agent that it hands the run to
     purpose: str = "step"
     stage: str = "proposed"
     attempt: int = 0
@@ -132,6 +133,7 @@ class Ledger:
             use.tool,
             use.args,
             use.traits,
+            use.handoff,
             closed_unmade=bool(use.refused),
             steered_by=set(self.steered_by),
         )

@@ -50,6 +50,7 @@ LEASE_HOLDER_KINDS: Final = frozenset(
         e.CallStarted,
         e.StopReached,
         e.FramePushed,
+        e.HandedOff,
         e.HistoryCondensed,
         e.MessageTaken,
         e.PlanMade,

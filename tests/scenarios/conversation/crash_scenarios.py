@@ -21,6 +21,7 @@ from midrun.core.entries import (
     FramePushed,
     FrameReconstructed,
     FrameResumed,
+    HandedOff,
     HistoryCondensed,
     PersonWrote,
 )
@@ -268,6 +269,27 @@ async def check_side_question(_: Midrun, run: Run, folder: Path) -> None:
     assert not await read_entries(run, FrameAbandoned)
 
 
+# ── a handoff ─────────────────────────────────────────────────────────────────────────────
+
+
+def make_handoff_agent(name: str, folder: Path) -> Agent:
+    """Return an agent that charges and hands off to one that charges with its own tool."""
+    at = str(folder)
+    script: list[Line] = [Use("charge", folder=at), Use("put", folder=at), "Done."]
+    desk = Agent(f"{name}_desk", model=ScriptedModel(script), tools=[charge, put])
+    first: list[Line] = [Use("charge", folder=at), Use(f"hand_off_to_{name}_desk")]
+    tools = [charge]
+    return Agent(f"{name}_top", model=ScriptedModel(first), tools=tools, handoffs=[desk])
+
+
+async def check_handoff(_: Midrun, run: Run, folder: Path) -> None:
+    """Check that the second agent spoke last, and that each call was made once."""
+    (handed_off,) = await read_entries(run, HandedOff)
+    assert (await run.view()).speaker == handed_off.agent
+    charged = [deed.key for deed in read_actions(folder) if deed.name == "charge"]
+    assert len(charged) == len(set(charged)) == 2, read_actions(folder)
+
+
 # ── take-over ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -468,6 +490,7 @@ SCENARIOS = {
     "side_question": CrashScenario(
         make_side_question_agent, ask_side_question, check_side_question
     ),
+    "handoff": CrashScenario(make_handoff_agent, send_no_controls, check_handoff),
     "take_over": CrashScenario(make_take_over_agent, take_over_run, check_take_over),
     "cap": CrashScenario(make_capped_agent, raise_cap, check_capped),
     "long_history": CrashScenario(

@@ -1,15 +1,17 @@
-"""Checks of messages, redirects and frames: I34, I35 and I36."""
+"""Checks of messages, redirects and frames: I34 to I36, and I43."""
 
 import pytest
 from msgspec.structs import replace
 
 from midrun.core.entries import (
+    CallDone,
     CancelRequested,
     Entry,
     FrameAbandoned,
     FramePushed,
     FrameReconstructed,
     FrameResumed,
+    HandedOff,
     MessageClosed,
     MessageReceived,
     MessageTaken,
@@ -23,6 +25,7 @@ from midrun.core.entries import (
     RunResumed,
 )
 from midrun.core.ids import MICROS_PER_SECOND, FrameId, Micros, Seq
+from midrun.core.values import RequestedCall
 from tests.unit.verify.journal_builder import (
     C2,
     LEASE,
@@ -31,6 +34,7 @@ from tests.unit.verify.journal_builder import (
     START_TIME,
     STARTED,
     find_violations,
+    make_call_in_flight,
     make_step,
     with_time,
 )
@@ -129,3 +133,13 @@ def test_an_expired_frame_is_reconstructed_and_not_resumed() -> None:
 def test_the_text_of_a_resumed_frame_names_its_goal() -> None:
     """I36."""
     assert find_violations(*HELD, FrameResumed(frame=F1, text="Back to it")) == ["I36"]
+
+
+def test_a_handoff_follows_from_a_call_that_asked_for_it_and_has_ended() -> None:
+    """I43."""
+    use = RequestedCall(tool="hand_off_to_desk", handoff="desk")
+    done = CallDone(call=C2)
+    begun = make_call_in_flight(use)
+    assert find_violations(*begun, done, HandedOff(agent="desk", call=C2)) == []
+    assert find_violations(*begun, done, HandedOff(agent="front", call=C2)) == ["I43"]
+    assert "I43" in find_violations(*begun, HandedOff(agent="desk", call=C2))

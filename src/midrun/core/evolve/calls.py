@@ -97,6 +97,7 @@ def _add_calls(
             id=make_call_id(number),
             call_kind=use.kind,
             step=state.meter.steps,
+            agent=_get_agent(state),
             use=use,
             requested_by_operator=requested_by_operator,
             proposed_message_count=len(state.messages) if use.kind == "model" else 0,
@@ -112,6 +113,11 @@ def _add_calls(
     return calls, opened
 
 
+def _get_agent(state: State) -> str:
+    """Return the value of `Call.agent` and `Message.agent` for the agent that speaks."""
+    return "" if state.speaker is None else state.speaker.agent
+
+
 def call_started(state: State, entry: CallStarted) -> State:
     """Put the call in flight and reserve its spend."""
     number = parse_call_number(entry.call)
@@ -119,7 +125,11 @@ def call_started(state: State, entry: CallStarted) -> State:
     new = number == state.calls.size + 1
     call = (
         Call(
-            number=number, id=entry.call, call_kind=entry.call_kind, step=state.meter.steps + 1
+            number=number,
+            id=entry.call,
+            call_kind=entry.call_kind,
+            step=state.meter.steps + 1,
+            agent=_get_agent(state),
         )
         if new
         else get_call(state, entry.call)
@@ -199,6 +209,8 @@ def call_done(state: State, entry: CallDone) -> State:
         error=entry.encoding_error,
     )
     state = _end_attempt(state, call, entry.spent)
+    if call.use.handoff:
+        state = replace(state, pending_handoff=call.id)
     if call.use.tool in state.tool_retries:
         rest = {tool: n for tool, n in state.tool_retries.items() if tool != call.use.tool}
         state = replace(state, tool_retries=rest)
@@ -232,6 +244,7 @@ def _add_reply(state: State, call: Call, reply: Reply) -> State:
         thinking=reply.thinking,
         calls=tuple([make_call_id(first + n) for n in range(len(reply.uses))]),
         opaque=reply.opaque,
+        agent=call.agent,
     )
     is_invalid = bool(reply.invalid_output)
     is_answer = not (reply.uses or is_invalid)
@@ -348,7 +361,9 @@ def _keep_partial_text(state: State, call: Call, text: str, thinking: str = "") 
     if call.call_kind != "model" or call.purpose != "step" or not (text or thinking):
         return state
     text, prefix = _apply_prefix(state, call, text)
-    said = Message(role="assistant", text=text, thinking=thinking, interrupted=True)
+    said = Message(
+        role="assistant", text=text, thinking=thinking, interrupted=True, agent=call.agent
+    )
     if state.run_started.hosted:
         return _add_program_message(state, call, said)
     return replace(state.with_messages(said), reply_prefix=prefix)
@@ -439,6 +454,8 @@ def late_result(state: State, entry: LateResult) -> State:
             closed_seq=state.seq,
             result=entry.result,
         )
+        if call.use.handoff:
+            state = replace(state, pending_handoff=call.id)
         return close_call(state.with_call(call), call)
     # The attempt did happen, but another attempt was made since, or the call was closed. Its
     # effect may exist besides the effect of the later attempt: keep the doubt.

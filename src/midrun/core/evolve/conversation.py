@@ -14,6 +14,7 @@ from midrun.core.entries import (
     FrameReconstructed,
     FrameResumed,
     HandedBack,
+    HandedOff,
     HistoryCondensed,
     MessageClosed,
     MessageDue,
@@ -25,8 +26,16 @@ from midrun.core.entries import (
     ToolUseRequested,
 )
 from midrun.core.evolve.controls import remove_pending
+from midrun.core.ids import CallId
 from midrun.core.retries import reset_deaths
-from midrun.core.state import EvolveFunctions, Frame, PauseState, PendingText, State
+from midrun.core.state import (
+    EvolveFunctions,
+    Frame,
+    PauseState,
+    PendingText,
+    State,
+    find_speaker,
+)
 from midrun.core.values import Message, Phase
 from midrun.errors import JournalCorrupt
 
@@ -95,6 +104,7 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
         expires=entry.expires,
         parked_calls=state.open_calls,
         plan=state.plan,
+        speaker=state.speaker,
     )
     state = replace(
         state,
@@ -121,6 +131,8 @@ def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> Sta
         _pop_frame(state, entry.frame),
         goal=frame.goal,
         plan=frame.plan,
+        speaker=frame.speaker,  # a side question may have been handed off, or be about to be
+        pending_handoff=CallId(""),
         answer=None,
         reply_prefix=entry.text,
         reply_prefix_seq=state.seq,
@@ -157,6 +169,17 @@ def _get_frame(state: State, frame_id: str) -> Frame:
 def plan_made(state: State, entry: PlanMade) -> State:
     """Replace the agent's plan."""
     return replace(state, plan=entry.items)
+
+
+def handed_off(state: State, entry: HandedOff) -> State:
+    """Let another agent speak; its attempts at an output are counted from zero."""
+    return replace(
+        state,
+        speaker=find_speaker(state.run_started, entry.agent),
+        pending_handoff=CallId(""),
+        invalid_outputs=0,
+        tool_retries={},
+    )
 
 
 def history_condensed(state: State, entry: HistoryCondensed) -> State:
@@ -216,6 +239,7 @@ EVOLVE_FUNCTIONS: EvolveFunctions = {
     FrameReconstructed: frame_resumed,
     FrameAbandoned: frame_abandoned,
     PlanMade: plan_made,
+    HandedOff: handed_off,
     HistoryCondensed: history_condensed,
     AnswerGiven: answer_given,
     TakenOver: taken_over,

@@ -13,7 +13,7 @@ from midrun.core.entries import (
     RunWoken,
 )
 from midrun.core.ids import parse_call_number
-from midrun.core.state import EvolveFunctions, State, add_name
+from midrun.core.state import EvolveFunctions, State, add_name, find_speaker
 from midrun.core.values import Message, Phase
 
 
@@ -25,6 +25,7 @@ def run_started(state: State, entry: RunStarted) -> State:
     )
     state = replace(
         state,
+        speaker=find_speaker(entry, entry.speaker),
         agent_fingerprint=entry.agent_fingerprint,
         steered_by=(entry.by, *entry.steered_by),
     )

@@ -278,7 +278,7 @@ function renderFacts({ api, events }, run) {
   const link = (/** @type {string} */ id, /** @type {string} */ words) =>
     id ? html`<a href=${`${api.base}/runs/${encodeURIComponent(id)}`}>${words}</a>` : nothing;
   return html`<div class="facts">
-    <span>${run.agent}</span>
+    <span>${run.speaker ? `${run.agent}, handed over to ${run.speaker}` : run.agent}</span>
     ${run.framework ? renderHosting(run) : nothing}
     ${run.labels.map((label) => html`<span class="label">${label}</span>`)}
     ${link(run.parent, "part of another run")} ${link(origin, `continues the run ${formatShortId(origin)}`)}

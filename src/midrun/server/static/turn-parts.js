@@ -54,7 +54,9 @@ export function renderTurn(turn, context) {
   const name = turn.role === "runtime" ? "Midrun" : isPerson ? turn.by || "Unnamed user" : "Agent";
   return html`<div class="turn" data-role=${turn.role} data-turn=${turn.number}>
     ${turn.role === "assistant" && !isPerson
-      ? nothing
+      ? turn.agent
+        ? html`<span class="author">${turn.agent}</span>`
+        : nothing
       : html`<span class="author">${name === context.you ? "You" : name}${
           turn.kind === "person" ? ", as the assistant" : ""
         }</span>`}

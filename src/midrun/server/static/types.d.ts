@@ -186,6 +186,7 @@ export interface Report {
   task: string;
   run: string;
   agent: string;
+  speakers: string[];
   cancelled_by: string;
   cancelled_at: string | null;
   reason: string;
@@ -311,6 +312,7 @@ export interface RunView {
   undeclared_tools: number;
   error: string;
   labels: string[];
+  speaker: string;
   thread: string;
   parent: string;
   started_by: string;
@@ -338,6 +340,7 @@ export interface TurnView {
   role: string;
   kind: string;
   by: string;
+  agent: string;
   text: string;
   thinking: string;
   interrupted: boolean;
