@@ -2,8 +2,9 @@
 
     .venv/bin/python tools/check_package.py [EXTRA …]
 
-Versions are constrained to those of requirements/dev.txt. A module that needs a package of the
-development environment, and does not declare it, fails here.
+The wheel is built twice, from the source tree and from the source distribution; both must have
+the same bytes. Versions are constrained to those of requirements/dev.txt. A module that needs a
+package of the development environment, and does not declare it, fails here.
 """
 
 import os
@@ -61,6 +62,7 @@ def main(argv: list[str]) -> int:
     ):
         folder = Path(name)
         wheel, pins = build_wheel(folder), write_constraints(folder)
+        check_reproducible(folder, wheel)
         found = pool.map(lambda extra: find_problem(folder, wheel, pins, extra), chosen)
         problems = dict(zip(chosen, found, strict=True))
     for extra, text in problems.items():
@@ -79,6 +81,18 @@ def build_wheel(folder: Path) -> Path:
     if strays := [name for name in names if not name.startswith(("midrun/", "midrun-"))]:
         sys.exit(f"*** The wheel contains files of other packages: {strays}")
     return wheel
+
+
+def check_reproducible(folder: Path, wheel: Path) -> None:
+    """Build the wheel from the source distribution, and compare it with `wheel`."""
+    made = folder / "from-sdist"
+    _run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(made), cwd=ROOT)
+    (archive,) = made.glob("midrun-*.tar.gz")
+    _run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
+         "-w", str(made), str(archive))  # fmt: skip
+    (again,) = made.glob("midrun-*.whl")
+    if again.read_bytes() != wheel.read_bytes():
+        sys.exit("*** The wheel from the source distribution differs from that of the tree.")
 
 
 def write_constraints(folder: Path) -> Path:
@@ -120,11 +134,9 @@ def _installer(python: Path) -> list[str]:
     return [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-input"]
 
 
-def _run(*command: str) -> None:
+def _run(*command: str, cwd: Path = Path(ROOT.anchor)) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=ROOT.anchor, env=env | KEYS
-    )
+    subprocess.run(command, check=True, capture_output=True, text=True, cwd=cwd, env=env | KEYS)
 
 
 if __name__ == "__main__":
