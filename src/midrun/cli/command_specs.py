@@ -116,6 +116,14 @@ def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
         Arg("--key-file", "file with the key of checkpoints ($MIDRUN_KEY)", "FILE"),
         Arg("--chain-key-file", "file with the chain key ($MIDRUN_CHAIN_KEY)", "FILE"),
         Arg("--webhook-secret-file", "file with $MIDRUN_WEBHOOK_SECRET", "FILE"),
+        Arg(
+            "--metrics",
+            "serve metrics for Prometheus at http://HOST:PORT/metrics; beyond this machine "
+            "they need $MIDRUN_METRICS_TOKEN",
+            "HOST:PORT",
+        ),
+        Arg("--metrics-token-file", "file with $MIDRUN_METRICS_TOKEN", "FILE"),
+        Arg("--otel-metrics", "emit OpenTelemetry metrics", kind="flag"),
     )
 
 

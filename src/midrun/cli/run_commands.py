@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
@@ -32,6 +32,7 @@ from midrun.core.values import DRIVABLE_PHASES
 from midrun.driver.user_code import list_unfinished
 from midrun.errors import Misconfigured
 from midrun.followers import Follower, following
+from midrun.followers.metrics import Metrics, MetricSink
 from midrun.ports.store import RunQuery
 from midrun.runs import validation
 from midrun.runs.midrun import Midrun
@@ -104,15 +105,49 @@ def _choose_engine(args: Namespace) -> Literal["local"] | RunPlacement | None:
 
 
 @asynccontextmanager
-async def open_with_followers(args: Namespace, midrun: Midrun) -> AsyncIterator[None]:
-    """Open `midrun` with the followers that the options ask for.
+async def open_with_followers(
+    args: Namespace, midrun: Midrun, out: CommandOutput
+) -> AsyncIterator[Metrics | None]:
+    """Open `midrun` with the followers that the options ask for; yield its metrics, if any.
 
     Raises:
         Misconfigured: an address or a secret is invalid, or a package is missing.
     """
     followers = _build_followers(args, midrun)
-    async with midrun, following(midrun, *followers):
-        yield
+    metrics = _build_metrics(args, midrun, [follower.name for follower in followers])
+    with ExitStack() as stack:
+        if args.metrics and metrics is not None:
+            # Its package is there: `_build_metrics` has imported it.
+            from midrun.followers.prometheus import serve_metrics  # noqa: PLC0415 - see above
+
+            url = stack.enter_context(
+                serve_metrics(args.metrics, metrics.render, token=args.metrics_token)
+            )
+            out.write({"metrics": url}, f"metrics: {url}")
+        async with midrun, following(midrun, *followers, *([metrics] if metrics else [])):
+            yield metrics
+
+
+def _build_metrics(args: Namespace, midrun: Midrun, followers: Sequence[str]) -> Metrics | None:
+    """Return the metrics that the options ask for; `followers` are measured, too."""
+    if not (args.metrics or args.otel_metrics):
+        return None
+    sinks: list[MetricSink] = []
+    try:
+        if args.metrics:
+            from midrun.followers.prometheus import PrometheusSink  # noqa: PLC0415 - extra
+
+            sinks.append(PrometheusSink())
+        if args.otel_metrics:
+            from midrun.followers.otel_metrics import OtelSink  # noqa: PLC0415 - extra
+
+            sinks.append(OtelSink())
+    except ImportError as error:
+        problem = (
+            f"install midrun[metrics] for --metrics, midrun[otel] for --otel-metrics ({error})"
+        )
+        raise Misconfigured("midrun", problem) from error
+    return Metrics(midrun, *sinks, followers=followers)
 
 
 def _build_followers(args: Namespace, midrun: Midrun) -> list[Follower]:
@@ -259,7 +294,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
     # uvicorn raises the signal that stopped it once more. This receiver catches it, so that the
     # process still stands down from its runs.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM):
-        async with open_with_followers(args, midrun):
+        async with open_with_followers(args, midrun, out) as metrics:
             await _warn_of_waiting_runs(midrun, agents, args, out)
             await listen(
                 midrun,
@@ -271,6 +306,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
                 unsigned_checkpoints=args.unsigned_checkpoints,
                 public_url=args.public_url,
                 network=_build_network(args),
+                metrics=metrics,
                 say=lambda link: out.write({"url": link}, link),
             )
             _exit_at_next_signal()
@@ -295,7 +331,7 @@ async def worker(args: Namespace, out: CommandOutput) -> int:
     midrun = build_worker(args, agents)
     _collect_garbage_rarely()
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with open_with_followers(args, midrun):
+        async with open_with_followers(args, midrun, out):
             names = ", ".join(agent.name for agent in agents)
             where = f"driving the runs of {names} in {args.store}; Ctrl-C stops"
             out.write({"driving": names, "store": args.store}, where)

@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from midrun.agents.agent import Agent
 from midrun.core import entries as e
 from midrun.core.evolve import evolve
 from midrun.core.ids import CallId, Micros, RunId, Seq
@@ -279,3 +280,10 @@ def _usage_attributes(done: e.CallDone) -> dict[str, AttributeValue]:
     elif spent.tokens:
         used["midrun.usage.tokens"] = spent.tokens
     return used
+
+
+def find_model_name(agent: Agent | None) -> str:
+    """Return the name of an agent's model; "" if it has none."""
+    model: object = None if agent is None else agent.model
+    known = (model, getattr(model, "name", None), getattr(model, "model_name", None))
+    return next((name for name in known if isinstance(name, str)), "")

@@ -60,7 +60,7 @@ class Spans:
         # Segments need the whole journal: an undelivered segment may end a call, or be of an
         # agent, that only earlier entries describe.
         records = await pending.store.read(run, limit=row.seq)
-        model = _model_name(self._agents.get(row.head.agent))
+        model = s.find_model_name(self._agents.get(row.head.agent))
         segments = await anyio.to_thread.run_sync(
             lambda: s.build_segments(run, records, model=model)
         )
@@ -138,10 +138,3 @@ def _parse_span_context(note: str) -> SpanContext | None:
     trace_id, span_id, flags = (int(part, 16) for part in parts[1:])
     context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
     return context if context.is_valid else None
-
-
-def _model_name(agent: Agent | None) -> str:
-    """Return the name of an agent's model; "" if it has none."""
-    model: object = None if agent is None else agent.model
-    known = (model, getattr(model, "name", None), getattr(model, "model_name", None))
-    return next((name for name in known if isinstance(name, str)), "")

@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from midrun.core.entries import Record
 from midrun.core.ids import RunId, Seq
 from midrun.core.retries import compute_backoff_s
-from midrun.core.values import RESTING_PHASES
+from midrun.core.values import RESTING_PHASES, Phase
 from midrun.driver.notifications import Wakeup
 from midrun.errors import MidrunError, Misconfigured, RunNotFound, StoreError
 from midrun.ports.environment import Environment
@@ -124,6 +124,20 @@ class Follower(Protocol):
         ...
 
 
+@runtime_checkable
+class FollowsWorkingRuns(Protocol):
+    """A `Follower` that also gets runs that work, not only runs that rest.
+
+    Such a run is delivered at most once per `working_interval_s`, since each delivery writes a
+    cursor to the store. A run that rests is delivered at once, as to every follower.
+    """
+
+    @property
+    def working_interval_s(self) -> float:
+        """Seconds between two deliveries of a run that works."""
+        ...
+
+
 @asynccontextmanager
 async def following(
     midrun: Midrun, *followers: Follower, environment: Environment | None = None
@@ -174,6 +188,11 @@ class FollowerWorker:
         self._retry_queue = DeliveryQueue(slots=anyio.Semaphore(RETRIES_MAX_CONCURRENT))
         self._next_scan_at = 0.0
         self._is_leader = False
+        self._working_interval_s = (
+            follower.working_interval_s if isinstance(follower, FollowsWorkingRuns) else None
+        )
+        # When each working run was delivered last, or first seen, by AnyIO's clock.
+        self._working_since: dict[RunId, float] = {}
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Deliver until cancelled; report `started` once the starting point is fixed."""
@@ -299,7 +318,7 @@ class FollowerWorker:
         """Deliver all entries of one run in order; on failure, schedule a retry."""
         try:
             # Checked before a slot is taken: a run that went on needs none.
-            if (await self._store.get_row(run)).head.phase in RESTING_PHASES:
+            if self._is_due(run, (await self._store.get_row(run)).head.phase):
                 async with queue.slots:
                     while await self._deliver_next(run):
                         pass
@@ -307,6 +326,7 @@ class FollowerWorker:
             self._schedule_retry(run, str(later), later.seconds)
         except RunNotFound:
             self._retries.pop(run, None)
+            self._working_since.pop(run, None)
         except MidrunError as error:  # such as a busy store or an unreadable journal
             self._schedule_retry(run, str(error))
         except Exception as error:
@@ -322,7 +342,7 @@ class FollowerWorker:
         """Deliver one item and move the cursor; return False if none is left."""
         row = await self._store.get_row(run)
         mark = await self._cursors.get_cursor(self._follower.name, run)
-        if row.head.phase not in RESTING_PHASES or mark.seq >= row.seq:
+        if not self._is_due(run, row.head.phase) or mark.seq >= row.seq:
             return False
         limit = row.seq - mark.seq
         records = await self._store.read(run, after=mark.seq, limit=limit)
@@ -332,10 +352,22 @@ class FollowerWorker:
         # the cursor and repeat the delivery after the restart.
         with anyio.CancelScope(shield=True), anyio.move_on_after(SHUTDOWN_WRITE_TIMEOUT_S):
             await self._cursors.advance_cursor(self._follower.name, cursor)
+        if run in self._working_since:
+            self._working_since[run] = anyio.current_time()
         if (later := self._retries.pop(run, None)) is not None:
             name, attempts = self._follower.name, later.attempts
             log.info("%s: run %s delivered after %d failed attempts", name, run, attempts)
         return True
+
+    def _is_due(self, run: RunId, phase: Phase) -> bool:
+        """Tell whether entries of `run` are to be delivered now, by its phase."""
+        if phase in RESTING_PHASES:
+            self._working_since.pop(run, None)
+            return True
+        if self._working_interval_s is None:
+            return False
+        now = anyio.current_time()
+        return now - self._working_since.setdefault(run, now) >= self._working_interval_s
 
     async def _deliver_or_skip(
         self, pending: PendingRun, cursor: FollowerCursor

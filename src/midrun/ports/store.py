@@ -10,7 +10,7 @@ store never folds a journal.
 store.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
@@ -143,6 +143,22 @@ class OwnerUsage(Struct, frozen=True, kw_only=True):
     cost: int = 0  # ... and their cost, in millionths of a dollar
     tokens: int = 0
     stored_bytes: int = 0  # journals of all runs; 0 if `sizes` was False
+
+
+class RunGroup(Struct, frozen=True, kw_only=True):
+    """The runs of one agent in one phase, for monitoring.
+
+    `oldest_change` is the time of the newest entry of the run that has not changed for the
+    longest time, `oldest_asking` the same among the runs with open asks. While a run is driven,
+    the store may know an earlier time than that of its newest entry.
+    """
+
+    agent: str
+    phase: Phase
+    runs: int
+    asks: int  # open asks of these runs
+    oldest_change: Micros
+    oldest_asking: Micros | None = None
 
 
 class Store(Protocol):
@@ -331,6 +347,14 @@ class Store(Protocol):
         """Return the number of runs in each phase; phases without runs are left out."""
         ...
 
+    async def count_open_runs(self) -> Sequence[RunGroup]:
+        """Return the runs that have not ended, grouped by agent and phase.
+
+        It does not read runs that are completed or cancelled, so that it is fast however many
+        of them are stored.
+        """
+        ...
+
     async def list_drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
         """Return runs that need a driver and have no live one, oldest first.
 
@@ -387,6 +411,14 @@ class HasIndexedRow(Protocol):
             RunNotFound: no such run.
         """
         ...
+
+
+@runtime_checkable
+class HasWriteTimes(Protocol):
+    """A store that reports how long its writes of journals take."""
+
+    on_write: Callable[[float], None] | None
+    """Called after each write with its seconds, also if it was refused; None: not measured."""
 
 
 @runtime_checkable

@@ -111,6 +111,16 @@ async def _may_see_halt(context: RequestContext, halt: HaltRecord) -> bool:
     return bool((await context.server.store.list_runs(query)).items)
 
 
+async def show_metrics(context: RequestContext) -> Response:
+    """Show the metrics of this process, for Prometheus."""
+    metrics = context.server.metrics
+    if metrics is None or (rendered := metrics.render()) is None:
+        problem = "Cannot show metrics: this server has none. Start it with --metrics."
+        raise HttpProblem("not_found", 404, problem)
+    body, content_type = rendered
+    return Response(body, media_type=content_type)
+
+
 async def show_actor(context: RequestContext) -> Response:
     """Show the actor of the credential."""
     return json_response(SessionActor(name=context.actor.name, role=context.actor.role))

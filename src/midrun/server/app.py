@@ -48,7 +48,13 @@ from midrun.server.request_checks import (
     redirect_to_slash,
     restore_mount_path,
 )
-from midrun.server.request_context import Bridges, Caller, RequestContext, ServerState
+from midrun.server.request_context import (
+    Bridges,
+    Caller,
+    MetricsSource,
+    RequestContext,
+    ServerState,
+)
 from midrun.server.routes import ENDPOINTS, ROLE_RANKS, Endpoint
 
 _LOG: Final = logging.getLogger("midrun.server")
@@ -81,6 +87,7 @@ def app(  # noqa: PLR0913 - all of them are settings
     bridges: Bridges | None = None,
     session_key: bytes | None = None,
     unsigned_checkpoints: bool = False,
+    metrics: MetricsSource | None = None,
 ) -> "App":
     """Return an ASGI app that shows and controls the runs of `mid`.
 
@@ -98,6 +105,9 @@ def app(  # noqa: PLR0913 - all of them are settings
 
     `POST /v1/resume` takes only checkpoints that the key of `mid` has signed, unless
     `unsigned_checkpoints` is True: then an operator can import any text as a run's journal.
+
+    With `metrics` (a `midrun.followers.metrics.Metrics` that follows `mid`), operators can read
+    `GET /metrics`, and the open streams of this server are measured.
 
     The app's lifespan opens `mid` unless it is open. Where the app is mounted in another
     application, only the outer lifespan runs, and `mid` must be opened there.
@@ -120,6 +130,9 @@ def app(  # noqa: PLR0913 - all of them are settings
     escape_loggers("midrun", "uvicorn")
     server = ServerState(mid, who, limits or Limits(), bridges or Bridges(), key)
     server.unsigned_checkpoints = unsigned_checkpoints
+    if metrics is not None:
+        server.metrics = metrics
+        metrics.add_gauge("midrun.feed_watchers", lambda: server.allowance.streams)
     return App(server, parse_address(allow_hosts, allow_origins, public_url))
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeVar, get_args, get_type_hints
+from typing import Final, Literal, Protocol, TypeVar, get_args, get_type_hints
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
@@ -113,6 +113,18 @@ class Bridges(Struct, frozen=True, kw_only=True):
     stop: Literal["pause", "cancel"] = "pause"
 
 
+class MetricsSource(Protocol):
+    """The metrics of a process, as `midrun.followers.metrics.Metrics` has them."""
+
+    def add_gauge(self, name: str, read: Callable[[], float]) -> None:
+        """Measure `name` with `read`."""
+        ...
+
+    def render(self) -> tuple[bytes, str] | None:
+        """Return all metrics as text and its content type; None if there is no such text."""
+        ...
+
+
 DAY_MICROS: Final = 86_400 * MICROS_PER_SECOND
 
 QUERY_SHOWN_MAX_CHARS: Final = 40
@@ -166,6 +178,7 @@ class ServerState:
         self.message_locks: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
         self.closing = anyio.Event()  # set: all streams and long polls end
         self.unsigned_checkpoints = False  # whether `POST /v1/resume` takes them
+        self.metrics: MetricsSource | None = None
         self.is_draining = False  # whether `/readyz` answers 503
         self.is_close_promised = (
             False  # whether the web server calls `App.close` before it stops

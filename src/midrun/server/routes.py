@@ -224,6 +224,14 @@ ENDPOINTS: Final = (
         audit_action="lift",
     ),
     _get_endpoint("/v1/halts", admin.list_halts, admin.Halts),
+    Endpoint(
+        method="GET",
+        path="/metrics",
+        handler=admin.show_metrics,
+        role="operator",
+        other_media=("text/plain",),
+        uses_idempotency_key=False,
+    ),
     _get_endpoint("/v1/agents", runs.list_agents, runs.Agents),
     _get_endpoint("/v1/session", admin.show_actor, admin.SessionActor),
     Endpoint(

@@ -26,6 +26,7 @@ from midrun.server.app import App, app
 from midrun.server.auth import Auth, token_for, token_in
 from midrun.server.connections import BoundedListener, Connections, make_protocol
 from midrun.server.limits import Limits
+from midrun.server.request_context import MetricsSource
 
 DEFAULT_PORT: Final = 8700
 LISTEN_BACKLOG: Final = 2048
@@ -97,6 +98,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     limits: Limits | None = None,
     session_key: bytes | None = None,
     unsigned_checkpoints: bool = False,
+    metrics: MetricsSource | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve the runs of `mid` until the process receives SIGINT or SIGTERM.
@@ -114,9 +116,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     check_exposure(host, has_credential=not is_own_token, is_named=is_named)
     network.check()
     if is_own_token:
-        token = (
-            token_in(folder) if folder else token_for(Path.cwd(), former_path=FORMER_TOKEN_PATH)
-        )
+        token = _load_own_token(folder)
     asgi_app = app(
         mid,
         token=token,
@@ -127,6 +127,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
         limits=limits,
         session_key=session_key,
         unsigned_checkpoints=unsigned_checkpoints,
+        metrics=metrics,
     )
     _warn_of_plain_http(host, public_url, network)
     server = UvicornServer(asgi_app, network, drain_s=0.0 if is_loopback(host) else DRAIN_S)
@@ -156,6 +157,13 @@ def check_exposure(host: str, *, has_credential: bool, is_named: bool) -> None:
     if not is_named:
         problem = "the server's name is not known. Pass allow_hosts= or public_url="
         raise Misconfigured(f"host {host}", problem)
+
+
+def _load_own_token(folder: Path | None) -> str:
+    """Return the token in `folder`, or that of the working folder; make it if needed."""
+    if folder:
+        return token_in(folder)
+    return token_for(Path.cwd(), former_path=FORMER_TOKEN_PATH)
 
 
 def _warn_of_plain_http(host: str, public_url: str | None, network: Network) -> None:

@@ -7,7 +7,7 @@ content is lost when the process ends.
 """
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -32,6 +32,7 @@ from midrun.ports.store import (
     HaltRecord,
     OwnerUsage,
     Page,
+    RunGroup,
     RunQuery,
     RunRow,
     Snapshot,
@@ -227,6 +228,27 @@ class MemoryStore(JournalStore):
     async def count_runs_by_phase(self) -> Mapping[Phase, int]:
         await self._yield_and_check_open()
         return Counter(stored_run.row.head.phase for stored_run in self._runs.values())
+
+    async def count_open_runs(self) -> Sequence[RunGroup]:
+        await self._yield_and_check_open()
+        groups: defaultdict[tuple[str, Phase], list[RunRow]] = defaultdict(list)
+        for stored_run in self._runs.values():
+            head = stored_run.row.head
+            if head.phase not in TERMINAL_PHASES:
+                groups[head.agent, head.phase].append(stored_run.row)
+        return [
+            RunGroup(
+                agent=agent,
+                phase=phase,
+                runs=len(rows),
+                asks=sum(row.head.asks for row in rows),
+                oldest_change=min(row.changed_at for row in rows),
+                oldest_asking=min(
+                    (row.changed_at for row in rows if row.head.asks), default=None
+                ),
+            )
+            for (agent, phase), rows in sorted(groups.items())
+        ]
 
     async def list_drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
         await self._yield_and_check_open()

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import anyio
 import anyio.to_thread
 from msgspec import Struct
 from msgspec.structs import replace
@@ -225,6 +226,18 @@ class JournalStore(ABC):
     """The methods of a store that write journals: they prepare an operation and write it."""
 
     chain: HashChain
+    on_write: Callable[[float], None] | None = None
+
+    async def _write_measured(self, operation: JournalWrite) -> AppendResult:
+        """Write `operation`; report the time that it took, if that is wanted."""
+        report = self.on_write
+        if report is None:
+            return await self._write(operation)
+        started = anyio.current_time()
+        try:
+            return await self._write(operation)
+        finally:
+            report(anyio.current_time() - started)
 
     @abstractmethod
     def _write(self, operation: JournalWrite) -> Awaitable[AppendResult]:
@@ -240,7 +253,7 @@ class JournalStore(ABC):
             stored_head=encode_first_head(head),
             is_large=is_large,
         )
-        return await self._write(operation)
+        return await self._write_measured(operation)
 
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
@@ -257,7 +270,7 @@ class JournalStore(ABC):
             adopted=adopted,
             is_large=True,
         )
-        return await self._write(operation)
+        return await self._write_measured(operation)
 
     async def append(
         self,
@@ -287,7 +300,7 @@ class JournalStore(ABC):
             lease=lease,
             at=at,
         )
-        return await self._write(operation)
+        return await self._write_measured(operation)
 
     async def take_lease(
         self,
@@ -316,7 +329,7 @@ class JournalStore(ABC):
             limits=validation.select_valid_limits(head, limits),
             at=at,
         )
-        appended = await self._write(operation)
+        appended = await self._write_measured(operation)
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
 

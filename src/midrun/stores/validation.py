@@ -50,6 +50,7 @@ from midrun.ports.store import (
     AppendResult,
     HaltRecord,
     Lease,
+    RunGroup,
     RunQuery,
     RunRow,
     Snapshot,
@@ -155,6 +156,25 @@ def build_row(
         holder=holder,
         started_at=started_at,
         changed_at=changed_at,
+    )
+
+
+def build_run_group(
+    agent: str,
+    phase: str,
+    runs: int,
+    asks: int,
+    oldest_change: Micros,
+    oldest_asking: Micros | None,
+) -> RunGroup:
+    """Build a group of runs from its columns, in the order of the stores' queries."""
+    return RunGroup(
+        agent=agent,
+        phase=Phase(phase),
+        runs=runs,
+        asks=asks,
+        oldest_change=oldest_change,
+        oldest_asking=oldest_asking,
     )
 
 

@@ -364,6 +364,7 @@ LEAST_ROLES: Final[dict[str, Role]] = {
     "POST /v1/halt": "operator",
     "POST /v1/lift": "operator",
     "GET /v1/halts": "viewer",
+    "GET /metrics": "operator",
     "GET /v1/agents": "viewer",
     "GET /v1/session": "viewer",
     "POST /v1/session": "viewer",

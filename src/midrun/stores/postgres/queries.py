@@ -169,6 +169,15 @@ USAGE: Final = """
     WHERE owner = %(owner)s AND owner <> ''
 """
 COUNTS: Final = "SELECT phase, count(*) FROM midrun_runs GROUP BY phase"
+OPEN_RUNS: Final = """
+    SELECT agent, phase, count(*), coalesce(sum(asks), 0)::bigint, min(at),
+           min(at) FILTER (WHERE asks > 0)
+    FROM midrun_runs,
+         LATERAL (SELECT (convert_from(head, 'UTF8')::json ->> 'asks')::bigint) AS h (asks)
+    WHERE phase IN ('queued', 'running', 'pausing', 'paused', 'waiting', 'cancelling',
+                    'failed', 'halted')
+    GROUP BY agent, phase ORDER BY agent, phase
+"""
 DRIVABLE: Final = """
     SELECT run FROM midrun_runs
     WHERE phase IN ('queued', 'running', 'pausing', 'cancelling')

@@ -14,7 +14,15 @@ from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import CursorRefused, JournalCorrupt, RunNotFound
 from midrun.ports.follower_cursors import FollowerCursor
-from midrun.ports.store import HaltRecord, OwnerUsage, Page, RunQuery, RunRow, Snapshot
+from midrun.ports.store import (
+    HaltRecord,
+    OwnerUsage,
+    Page,
+    RunGroup,
+    RunQuery,
+    RunRow,
+    Snapshot,
+)
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
 from midrun.stores.cursors import check_cursor, check_follower_name
@@ -24,7 +32,12 @@ from midrun.stores.postgres.connection import ServerClock
 from midrun.stores.postgres.operations import check_no_nul
 from midrun.stores.postgres.pool import ConnectionPool
 from midrun.stores.postgres.writer import build_row_state
-from midrun.stores.validation import ROW_COLUMN_COUNT, build_row, name_indexed_columns
+from midrun.stores.validation import (
+    ROW_COLUMN_COUNT,
+    build_row,
+    build_run_group,
+    name_indexed_columns,
+)
 
 # Follower cursors in Postgres.
 #
@@ -261,6 +274,11 @@ async def read_usage(
 async def count_phases(pool: ConnectionPool) -> Mapping[Phase, int]:
     """Return the number of runs in each phase."""
     return msgspec.convert(dict(await pool.execute(queries.COUNTS)), dict[Phase, int])
+
+
+async def group_open_runs(pool: ConnectionPool) -> list[RunGroup]:
+    """Return the runs that have not ended, by agent and phase."""
+    return [build_run_group(*columns) for columns in await pool.execute(queries.OPEN_RUNS)]
 
 
 async def read_halts(pool: ConnectionPool) -> Sequence[HaltRecord]:

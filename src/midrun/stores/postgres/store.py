@@ -31,6 +31,7 @@ from midrun.ports.store import (
     HaltRecord,
     OwnerUsage,
     Page,
+    RunGroup,
     RunQuery,
     RunRow,
     Snapshot,
@@ -298,6 +299,9 @@ class PostgresStore(JournalStore):
 
     async def count_runs_by_phase(self) -> Mapping[Phase, int]:
         return await reader.count_phases(self._resources.read_pool)
+
+    async def count_open_runs(self) -> Sequence[RunGroup]:
+        return await reader.group_open_runs(self._resources.read_pool)
 
     async def list_drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
         validation.check_agent_names(agents)

@@ -198,6 +198,16 @@ _USAGE_COLUMNS: Final = """
 USAGE: Final = _USAGE_COLUMNS + _NEWEST + "WHERE owner = ?1"
 RUN_NUMBER: Final = "SELECT no FROM runs WHERE run = ?"
 COUNTS: Final = "SELECT phase, count(*) FROM runs GROUP BY phase"
+OPEN_RUNS: Final = """
+    SELECT agent, phase, count(*), coalesce(sum(asks), 0), min(at), min(iif(asks > 0, at, NULL))
+    FROM (
+        SELECT agent, phase, at, CAST(head AS TEXT) ->> 'asks' AS asks
+        FROM runs INDEXED BY runs_by_phase
+        WHERE phase IN ('queued', 'running', 'pausing', 'paused', 'waiting', 'cancelling',
+                        'failed', 'halted')
+    )
+    GROUP BY agent, phase ORDER BY agent, phase
+"""
 DRIVABLE: Final = """
     SELECT run FROM runs INDEXED BY runs_by_holder
     WHERE phase IN ('queued', 'running', 'pausing', 'cancelling')

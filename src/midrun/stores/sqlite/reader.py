@@ -23,7 +23,7 @@ from midrun.core.entries import Record
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import CursorRefused, JournalCorrupt, RunNotFound, StoreClosed
-from midrun.ports.store import OwnerUsage, Page, RunQuery, RunRow, Snapshot
+from midrun.ports.store import OwnerUsage, Page, RunGroup, RunQuery, RunRow, Snapshot
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
 from midrun.stores.operations import INLINE_MAX_BYTES, INLINE_MAX_ENTRIES
@@ -34,7 +34,12 @@ from midrun.stores.sqlite.connection import (
     open_reader,
     translate_errors,
 )
-from midrun.stores.validation import ROW_COLUMN_COUNT, build_row, name_indexed_columns
+from midrun.stores.validation import (
+    ROW_COLUMN_COUNT,
+    build_row,
+    build_run_group,
+    name_indexed_columns,
+)
 
 T = TypeVar("T")
 LineAndHash = tuple[bytes, bytes]
@@ -257,6 +262,11 @@ def read_usage(db: apsw.Connection, owner: str, since: Micros, *, sizes: bool) -
 def count_phases(db: apsw.Connection) -> Mapping[Phase, int]:
     """Return the number of runs in each phase."""
     return msgspec.convert(dict(db.execute(queries.COUNTS)), dict[Phase, int])
+
+
+def group_open_runs(db: apsw.Connection) -> list[RunGroup]:
+    """Return the runs that have not ended, by agent and phase."""
+    return [build_run_group(*columns) for columns in db.execute(queries.OPEN_RUNS)]
 
 
 def find_drivable(

@@ -32,6 +32,7 @@ from midrun.ports.store import (
     HaltRecord,
     OwnerUsage,
     Page,
+    RunGroup,
     RunQuery,
     RunRow,
     Snapshot,
@@ -174,6 +175,9 @@ class SqliteStore(JournalStore):
 
     async def count_runs_by_phase(self) -> Mapping[Phase, int]:
         return await self._thread_reader.read_in_thread(reader.count_phases)
+
+    async def count_open_runs(self) -> Sequence[RunGroup]:
+        return await self._thread_reader.read_in_thread(reader.group_open_runs)
 
     async def list_drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
         limit, now = validation.clamp_limit(limit), self._clock()

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId, Seq
 from midrun.core.run_head import Head
@@ -204,6 +204,29 @@ class ListTests(StoreSuiteFixtures):
             await create_with_head(store, f"r{n}", Head(phase=Phase.QUEUED))
         await append_with_head(store, RunId("r1"), 1, Head(phase=Phase.PAUSED))
         assert await store.count_runs_by_phase() == {Phase.QUEUED: 2, Phase.PAUSED: 1}
+
+    async def test_open_runs_are_grouped_by_agent_and_phase(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        """Runs that have ended are left out: there may be millions of them."""
+        assert not await store.count_open_runs()
+        first = clock.now
+        for name, head in {
+            "r0": Head(phase=Phase.QUEUED, agent="a"),
+            "r1": Head(phase=Phase.WAITING, agent="a"),
+            "r2": Head(phase=Phase.WAITING, agent="a", asks=2),
+            "r3": Head(phase=Phase.WAITING, agent="b", asks=1),
+            "r4": Head(phase=Phase.COMPLETED, agent="a"),
+            "r5": Head(phase=Phase.CANCELLED, agent="b"),
+        }.items():
+            await create_with_head(store, name, head)
+            clock.move(1)
+        a_second = MICROS_PER_SECOND
+        assert [astuple(group) for group in await store.count_open_runs()] == [
+            ("a", Phase.QUEUED, 1, 0, first, None),
+            ("a", Phase.WAITING, 2, 2, first + a_second, first + 2 * a_second),
+            ("b", Phase.WAITING, 1, 1, first + 3 * a_second, first + 3 * a_second),
+        ]
 
     async def test_runs_without_a_live_holder_need_a_worker(
         self, store: Store, clock: ManualClock
