@@ -8,7 +8,7 @@ Labels hold names that developers and operators chose (agents, tools, models), o
 fixed set. No label and no metric holds a text of a run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -240,6 +240,31 @@ EVENT_LOOP_LAG: Final = Metric(
 FEED_WATCHERS: Final = Metric(
     name="midrun.feed_watchers", kind="gauge", help="Open streams of this server."
 )
+
+ACTIONS: Final = ("undo", "release")
+RUN_OUTCOMES: Final = ("completed", "failed", "cancelled")
+
+
+def list_zeros(agents: Iterable[str]) -> list[Measurement]:
+    """Return a zero for each rare counter of `agents`, to be counted at the start.
+
+    `increase()` of Prometheus does not see the first value of a series that did not exist
+    before. Without these zeros, an alert would miss the first lost lease.
+    """
+    return [
+        Measurement(metric, (agent, *rest), 0)
+        for agent in agents
+        for metric, rests in {
+            LEASES_LOST: [()],
+            CAPS_REACHED: [()],
+            RUNS_STARTED: [()],
+            RUNS_ENDED: [(outcome,) for outcome in RUN_OUTCOMES],
+            UNDO_FAILURES: [(action,) for action in ACTIONS],
+            UNDOS_GIVEN_UP: [(action,) for action in ACTIONS],
+        }.items()
+        for rest in rests
+    ]
+
 
 METRICS: Final[Mapping[str, Metric]] = {
     metric.name: metric

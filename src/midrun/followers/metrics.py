@@ -125,6 +125,8 @@ class Metrics:
     async def open(self) -> AsyncIterator[None]:
         """Read gauges, and time the writes of the store, while the context is open."""
         store = self._midrun.store
+        for zero in m.list_zeros(self._agents):
+            self._record(zero)
         if isinstance(store, HasWriteTimes):
             store.on_write = self._record_write
         try:
