@@ -15,11 +15,12 @@ if _typing.TYPE_CHECKING:  # for type checkers, which cannot follow `__getattr__
     from midrun.agents.agent import Agent
     from midrun.agents.builtin_tools import ask_human, pause_here
     from midrun.agents.checkpoint import Checkpoint
+    from midrun.agents.file import File
     from midrun.agents.outcome import Cancelled, Completed, Failed, Outcome, Paused, is_paused
     from midrun.agents.tool import NOT_DONE, Tool, tool, traits
     from midrun.agents.tool_context import Call
     from midrun.client import connect
-    from midrun.core.values import Actor
+    from midrun.core.values import Actor, FileLimits
     from midrun.errors import (
         CheckpointRefused,
         ControlRefused,
@@ -47,6 +48,8 @@ __all__ = [
     "Completed",
     "ControlRefused",
     "Failed",
+    "File",
+    "FileLimits",
     "Midrun",
     "MidrunError",
     "Misconfigured",
@@ -74,6 +77,7 @@ _MODULE_BY_NAME = {
     "Agent": "agents.agent",
     "Call": "agents.tool_context",
     "Checkpoint": "agents.checkpoint",
+    "File": "agents.file",
     **dict.fromkeys(
         ("Cancelled", "Completed", "Failed", "Outcome", "Paused", "is_paused"), "agents.outcome"
     ),
@@ -82,7 +86,7 @@ _MODULE_BY_NAME = {
     "connect": "client",
     "host": "hosts",
     "Report": "text.report",
-    "Actor": "core.values",
+    **dict.fromkeys(("Actor", "FileLimits"), "core.values"),
     "Midrun": "runs.midrun",
     "Receipt": "runs.values",
     "Run": "runs.run",

@@ -5,6 +5,7 @@
     ├── RunOver                the run ended or failed outside of the awaited phases
     ├── NotJson                a value that JSON cannot represent
     ├── TooLarge               a value beyond its limit
+    ├── FileRefused            a file beyond its limit, or one that the model cannot read
     ├── CheckpointRefused      a checkpoint that must not be resumed
     ├── ModelFailed            a provider refused a request, or its stream broke off
     ├── StepNotDone            a step of a hosted function has no result
@@ -20,6 +21,7 @@
     ├── JournalTooNew          a stored line was written by a newer version
     └── StoreError             the store refused, and nothing was applied
         ├── RunNotFound        (also a LookupError)
+        ├── FileMissing        (also a LookupError)
         ├── RunExists
         ├── SeqConflict        another writer appended first: read and decide again
         ├── StaleEpoch         the lease was lost: drop the run
@@ -97,6 +99,7 @@ _REFUSAL_TEXTS: Final = {
     "cap_not_raised": "a new cap must be higher than the old one",
     "cap_reached": "it has reached a cap",
     "empty_text": "the text is empty",
+    "files_refused": "its files are beyond a limit",
     "frame_not_on_top": "another held topic is on top",
     "hidden_argument": "an argument is hidden from the approver",
     "no_residue": "it has no residue",
@@ -247,6 +250,16 @@ class TooLarge(MidrunError):
             f"Cannot store {self.path}: it has at least {self.size} bytes, the limit is "
             f"{self.limit}. Store the data elsewhere and pass a reference."
         )
+
+
+class FileRefused(MidrunError):
+    """A file cannot be taken; `problem` names it, the limit, and the way out."""
+
+    code = "file_refused"
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
 
 
 _CHECKPOINT_REASONS: Final = {
@@ -515,6 +528,20 @@ class RunNotFound(StoreError, LookupError):
 
     def __str__(self) -> str:
         return f"Cannot find run {self.run} in this store. Check the id and the address."
+
+
+class FileMissing(StoreError, LookupError):
+    """The run has no file of this hash, or an entry would name one that is not stored."""
+
+    code = "file_missing"
+    run: str
+    hash: str
+
+    def __str__(self) -> str:
+        return (
+            f"Cannot find file {self.hash[:12]} of run {self.run}. Take the hash from an entry "
+            "of this run; a deleted run has no files."
+        )
 
 
 class RunExists(StoreError):

@@ -34,10 +34,18 @@ class FaultyStore(SqliteStore):
         head: Head | None,
         starts: bool = False,
         at: Micros | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         try:
             appended = await super().append(
-                run, entries, after=after, lease=lease, head=head, starts=starts, at=at
+                run,
+                entries,
+                after=after,
+                lease=lease,
+                head=head,
+                starts=starts,
+                at=at,
+                files=files,
             )
         except StoreError as error:
             if isinstance(error, StoreBusy | StoreFull):

@@ -1,9 +1,19 @@
 """Actors, tools and helpers of the golden scenarios."""
 
+from hashlib import sha256
+
 from midrun.core import driver_inputs as v
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted, UndoDone, UndoFailed
 from midrun.core.ids import AskId, CallId, Epoch
-from midrun.core.values import Actor, CleanupAction, Effect, RequestedCall, Spend, Traits
+from midrun.core.values import (
+    Actor,
+    CleanupAction,
+    Effect,
+    FileRef,
+    RequestedCall,
+    Spend,
+    Traits,
+)
 from midrun.testing.scenario import Scenario, given
 
 ANN = Actor(name="ann")
@@ -26,6 +36,13 @@ POST = RequestedCall(
     tool="post", args={"text": "Hi"}, traits=Traits(approve="queue", audience="operator")
 )
 CHILD = RequestedCall(tool="researcher", args={"task": "Read"}, kind="child")
+
+
+def make_file(name: str, size: int = 4) -> FileRef:
+    """Return a reference to a file that the journal names."""
+    digest = sha256(f"{name} {size}".encode()).hexdigest()
+    media_type = "image/png" if name.endswith(".png") else "text/plain"
+    return FileRef(name=name, media_type=media_type, size=size, hash=digest)
 
 
 def start_run(**more: object) -> Scenario:

@@ -18,7 +18,17 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.stops import Custom, MaxCost, MaxSteps, MaxToolCalls, TextMention
-from midrun.core.values import Actor, Effect, PlanItem, Reply, RequestedCall, Spend, Traits
+from midrun.core.values import (
+    Actor,
+    Effect,
+    FileLimits,
+    FileRef,
+    PlanItem,
+    Reply,
+    RequestedCall,
+    Spend,
+    Traits,
+)
 from midrun.testing.scenario import Scenario
 from tools.golden import conversation_scenarios
 from tools.golden.fixtures import (
@@ -33,6 +43,7 @@ from tools.golden.fixtures import (
     PAY,
     POST,
     finish_call,
+    make_file,
     run_undos,
     start_run,
     take_lease,
@@ -65,6 +76,27 @@ def pause_and_resume_with_an_instruction() -> Scenario:
     run = run.after(stopped).advances().when(c.Pause(by=BOB, request_id="p2"))
     run = run.later(60).when(c.Resume(by=ANN, instruction="Only this year's", request_id="p3"))
     return take_lease(run).advances().replies(text="Only this year's, then.").advances()
+
+
+def files_and_artifacts() -> Scenario:
+    """Files come with the task, a message and a result; a call shows two versions."""
+
+    def show(run: Scenario, name: str, file: FileRef) -> Scenario:
+        shown = v.ShowArtifact(epoch=Epoch(1), call=CallId("c2"), name=name, file=file)
+        return run.after(shown)
+
+    limits = FileLimits(file_bytes=9_000, run_files=7, run_bytes=20_000)
+    run = start_run(files=(make_file("Receipt ä.png"),), file_limits=limits)
+    run = run.replies(LOOK, DRAFT).starts("c2", "c3")
+    for number, name in enumerate(("memo.md", "memo.md", "rows.csv")):
+        run = show(run, name, make_file(name, number + 1))
+    run = run.when(c.Say(by=ANN, text="Like this one", files=(make_file("Sketch.png", 5),)))
+    run = run.when(c.Redirect(by=ANN, text="All of it", files=(make_file("Scan.pdf", 9),)))
+    done = CallDone(call=CallId("c2"), result="found", files=(make_file("Chart.png", 6),))
+    run = run.after(v.CloseCall(epoch=Epoch(1), outcome=done))
+    over = CallDone(call=CallId("c3"), result="ok", files=(make_file("Eighth.png", 7),))
+    run = run.after(v.CloseCall(epoch=Epoch(1), outcome=over)).advances()
+    return run.replies(text="As you sketched it.").advances()
 
 
 def redirect_now() -> Scenario:
@@ -340,6 +372,7 @@ SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
         plain_completion,
         pause_and_resume_with_an_instruction,
         redirect_now,
+        files_and_artifacts,
         calls_with_titles,
         cancel_undoes_what_is_in_flight,
         cancel_of_all_leaves_a_residue,

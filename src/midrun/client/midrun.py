@@ -9,6 +9,7 @@ import msgspec
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.file import File, check_files
 from midrun.client.decode import decode_value
 from midrun.client.run import RemoteRun
 from midrun.client.transport import HttpTransport
@@ -20,6 +21,7 @@ from midrun.errors import Misconfigured
 from midrun.ports.environment import Environment
 from midrun.ports.store import Page
 from midrun.runs import validation
+from midrun.runs.control_bodies import make_file_bodies
 from midrun.runs.validation import REASON_MAX_CHARS, ActorLike, parse_phase
 from midrun.runs.values import OpenAsk, RunView, Verdict
 from midrun.runs.wire import AskPage, RunListItem, RunPage
@@ -82,6 +84,7 @@ class RemoteMidrun:
         stop: Stop | None = None,
         request_id: str | None = None,
         actor: ActorLike = None,
+        files: Sequence[File] | None = None,
     ) -> RemoteRun:
         """Start a run of one of the server's agents, and return its handle.
 
@@ -98,6 +101,7 @@ class RemoteMidrun:
             "thread_id": validation.check_name("thread", thread or ""),
             "labels": validation.check_labels(labels),
             "stop": msgspec.to_builtins(stop),
+            "files": make_file_bodies(check_files(files)),
         }
         return await self._post_for_run("/v1/runs", body, request_id)
 

@@ -3,7 +3,7 @@
 A control method checks its arguments, makes the body, and sends it as the control's spec says.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, Unpack, get_args
 
@@ -12,10 +12,12 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.file import File, check_files
 from midrun.agents.outcome import Cancelled, Completed, Outcome, make_outcome
 from midrun.client.decode import decode_value
 from midrun.client.transport import HttpTransport, follow_feed
 from midrun.codec.strict_json import normalize_json
+from midrun.core.files import FILE_HASH_PATTERN
 from midrun.core.ids import MICROS_PER_SECOND, RunId, micros_to_datetime
 from midrun.core.stops import CAP_TYPES
 from midrun.core.values import (
@@ -26,7 +28,7 @@ from midrun.core.values import (
     UndoSet,
     Urgency,
 )
-from midrun.errors import CheckpointRefused, ControlRefused, RunOver
+from midrun.errors import CheckpointRefused, ControlRefused, FileMissing, RunOver
 from midrun.events import RunEvent
 from midrun.runs import control_specs as specs
 from midrun.runs import validation
@@ -43,6 +45,7 @@ from midrun.runs.control_bodies import (
     ResumeBody,
     UseToolBody,
     WriteBody,
+    make_file_bodies,
 )
 from midrun.runs.control_specs import ControlSpec
 from midrun.runs.event_stream import stream_events
@@ -54,8 +57,8 @@ from midrun.runs.validation import (
     check_choice,
     parse_awaited_phases,
 )
-from midrun.runs.values import FeedItem, Receipt, RunView
-from midrun.runs.wire import CommandReceipt
+from midrun.runs.values import ArtifactView, FeedItem, Receipt, RunView
+from midrun.runs.wire import ArtifactPage, CommandReceipt
 from midrun.text.report import Report
 
 LONG_POLL_S: Final = 25
@@ -105,28 +108,30 @@ class RemoteRun:
         instruction: str | None = None,
         *,
         caps: dict[str, float] | None = None,
+        files: Sequence[File] | None = None,
         **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Continue a paused or failed run, with an instruction for the agent if given."""
         text = validation.check_text("instruction", instruction or "")
         raised = await self._convert_caps("resume", caps or {})
-        return await self._send(
-            specs.RESUME, options, ResumeBody(instruction=text, caps=raised)
-        )
+        sent = make_file_bodies(validation.check_files_of(text, files))
+        body = ResumeBody(instruction=text, caps=raised, files=sent)
+        return await self._send(specs.RESUME, options, body)
 
     async def redirect(
         self,
         text: str,
         *,
         when: RedirectTiming = "next_step",
+        files: Sequence[File] | None = None,
         **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Give the agent a new instruction; keep the work that is finished."""
         check_choice("when", when, get_args(RedirectTiming))
         text = validation.check_text("redirect", text)
-        return await self._send(
-            specs.REDIRECT, options, RedirectBody(instruction=text, when=when)
-        )
+        sent = make_file_bodies(check_files(files))
+        body = RedirectBody(instruction=text, when=when, files=sent)
+        return await self._send(specs.REDIRECT, options, body)
 
     async def say(
         self,
@@ -134,6 +139,7 @@ class RemoteRun:
         *,
         urgency: Urgency = "next",
         at: TimeLike | None = None,
+        files: Sequence[File] | None = None,
         **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Send a message to the run; the agent answers it and returns to its task."""
@@ -141,7 +147,8 @@ class RemoteRun:
         text, due = validation.check_text("say", text), None
         if at is not None:
             due = micros_to_datetime(validation.convert_time("at", at, self._transport.now()))
-        body = MessageBody(text=text, urgency=urgency, at=due)
+        sent = make_file_bodies(check_files(files))
+        body = MessageBody(text=text, urgency=urgency, at=due, files=sent)
         return await self._send(specs.SAY, options, body)
 
     async def answer(
@@ -309,6 +316,24 @@ class RemoteRun:
     async def report(self) -> Report:
         """Return the outcome of every call that had an effect: kept, undone, unknown."""
         return decode_value(Report, (await self._transport.get(f"{self._path}/report")).json())
+
+    async def artifacts(self) -> tuple[ArtifactView, ...]:
+        """Return all versions of the artifacts that tools have shown, oldest first."""
+        reply = await self._transport.get(f"{self._path}/artifacts")
+        return decode_value(ArtifactPage, reply.json()).items
+
+    async def file(self, file_hash: str) -> File:
+        """Return a file of the run: of a text, a tool result or an artifact.
+
+        Raises:
+            FileMissing: No entry of the run names a file of this hash.
+        """
+        if not FILE_HASH_PATTERN.fullmatch(file_hash):
+            raise FileMissing(self.id, file_hash)
+        reply = await self._transport.get(f"{self._path}/files/{file_hash}")
+        # The server adds the charset to text that it lets browsers show.
+        media_type = reply.media_type.removesuffix("; charset=utf-8")
+        return File(reply.file_name, media_type, reply.body)
 
     async def checkpoint(self, *, expires: timedelta | None = None) -> Checkpoint:
         """Return the run and its child runs as portable JSON; all must be at rest.

@@ -16,6 +16,7 @@ from math import inf
 from re import fullmatch
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from typing import Final
+from urllib.parse import unquote
 
 import anyio
 import httpx2
@@ -96,6 +97,8 @@ class HttpReply(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     was_replayed: bool
     reply_was_lost: bool
+    media_type: str = ""
+    file_name: str = ""  # of a response that is a file
 
     def json(self) -> dict[str, object]:
         """Decode the body."""
@@ -291,8 +294,13 @@ class HttpTransport:
                 self._is_outage_logged = False
                 if reply.is_success:
                     replayed = reply.headers.get("idempotency-replayed") == "true"
+                    disposition = reply.headers.get("content-disposition", "")
                     return HttpReply(
-                        body=reply.content, was_replayed=replayed, reply_was_lost=lost
+                        body=reply.content,
+                        was_replayed=replayed,
+                        reply_was_lost=lost,
+                        media_type=reply.headers.get("content-type", ""),
+                        file_name=unquote(disposition.partition("filename*=UTF-8''")[2]),
                     )
                 problem = make_error(self.url, reply.status_code, reply.content)
                 if not _is_temporary(reply.status_code, problem):

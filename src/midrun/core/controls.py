@@ -9,7 +9,15 @@ from typing import dataclass_transform
 from msgspec import Struct, field
 
 from midrun.core.ids import AskId, FrameId, Micros, Seq
-from midrun.core.values import Actor, Json, RedirectTiming, RequestedCall, UndoSet, Urgency
+from midrun.core.values import (
+    Actor,
+    FileRef,
+    Json,
+    RedirectTiming,
+    RequestedCall,
+    UndoSet,
+    Urgency,
+)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -41,6 +49,7 @@ class Resume(ControlBase, kw_only=True):
 
     instruction: str = ""
     caps: dict[str, int] = {}
+    files: tuple[FileRef, ...] = ()  # files of the instruction
 
 
 class Redirect(ControlBase, kw_only=True):
@@ -48,6 +57,7 @@ class Redirect(ControlBase, kw_only=True):
 
     text: str
     when: RedirectTiming = "next_step"
+    files: tuple[FileRef, ...] = ()
 
 
 class Say(ControlBase, kw_only=True):
@@ -56,6 +66,7 @@ class Say(ControlBase, kw_only=True):
     text: str
     urgency: Urgency = "next"
     due: Micros | None = None
+    files: tuple[FileRef, ...] = ()
 
 
 class Answer(ControlBase, kw_only=True):

@@ -25,6 +25,7 @@ from midrun.core.entries import (
 from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId
 from midrun.core.values import (
     AskKind,
+    FileRef,
     Json,
     PlanItem,
     RequestedCall,
@@ -103,6 +104,14 @@ class SaveProgress(LeasedInput, kw_only=True):
     progress: Json
 
 
+class ShowArtifact(LeasedInput, kw_only=True):
+    """Record a file that a call in flight shows to the people who watch the run."""
+
+    call: CallId
+    name: str
+    file: FileRef
+
+
 class ProposeCall(LeasedInput, kw_only=True):
     """Propose a call that a hosted agent wants made."""
 
@@ -165,6 +174,7 @@ DriverInput = (
     | CloseChildAsk
     | TakeBack
     | SaveProgress
+    | ShowArtifact
     | ProposeCall
     | SetPlan
     | RecordStopVerdict

@@ -24,6 +24,8 @@ from midrun.core.values import (
     CallPurpose,
     CleanupAction,
     Decision,
+    FileLimits,
+    FileRef,
     Json,
     Message,
     ModelSettings,
@@ -148,6 +150,7 @@ class CallDone(EntryBase, kw_only=True):
     spent: Spend | None = None
     encoding_error: str = ""  # the call took effect, but its result is not JSON
     steered_by: tuple[str, ...] = ()  # people who steered the child run to its result
+    files: tuple[FileRef, ...] = ()  # files that a tool returned beside its result
 
 
 class CallFailed(EntryBase, kw_only=True):
@@ -206,6 +209,18 @@ class ProgressSaved(EntryBase, kw_only=True):
     progress: Json
 
 
+class ArtifactShown(EntryBase, kw_only=True):
+    """A call showed a file to the people who watch the run, as a version of an artifact.
+
+    The versions of a name are numbered from 1, in the order of the journal.
+    """
+
+    call: CallId
+    name: str
+    version: int
+    file: FileRef
+
+
 class LateResult(EntryBase, kw_only=True):
     """A worker that had lost the lease reported a result: all that it may still append."""
 
@@ -213,6 +228,7 @@ class LateResult(EntryBase, kw_only=True):
     attempt: int
     epoch: Epoch
     result: Json = None
+    files: tuple[FileRef, ...] = ()
 
 
 class UndoStarted(EntryBase, kw_only=True):
@@ -286,6 +302,8 @@ class RunStarted(RequestEntry, kw_only=True):
     handoffs: tuple[SpeakerSettings, ...] = ()  # the agents that a handoff can reach
     speaker: str = ""  # of a fork: the agent that spoke there; empty: `agent`
     trace: str = ""  # the W3C traceparent that its spans belong to
+    files: tuple[FileRef, ...] = ()  # files of the task
+    file_limits: FileLimits | None = None  # None: the limits of `FileLimits()`
 
 
 class RunImported(RequestEntry, kw_only=True):
@@ -366,6 +384,7 @@ class RunResumed(RequestEntry, kw_only=True):
     instruction: str = ""
     minus: str = ""  # the next step before the instruction ...
     plus: str = ""  # ... and after it, one line each
+    files: tuple[FileRef, ...] = ()  # files of the instruction
 
 
 class CapRaised(RequestEntry, kw_only=True):
@@ -399,6 +418,7 @@ class RedirectRequested(RequestEntry, kw_only=True):
 
     text: str
     when: RedirectTiming = "next_step"
+    files: tuple[FileRef, ...] = ()
 
 
 class RedirectApplied(EntryBase, kw_only=True):
@@ -469,6 +489,7 @@ class MessageReceived(RequestEntry, kw_only=True):
     due: Micros | None = None
     ack: str = ""
     queued: bool = False  # the stack of frames was full when it arrived
+    files: tuple[FileRef, ...] = ()
 
 
 class MessageDue(RequestEntry, kw_only=True):
@@ -609,6 +630,7 @@ Entry = (
     | CallSettled
     | CallSealed
     | ProgressSaved
+    | ArtifactShown
     | LateResult
     | UndoStarted
     | UndoDone
@@ -653,6 +675,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
 __all__ = [
     "ENTRY_TYPES",
     "AnswerGiven",
+    "ArtifactShown",
     "AskAnswered",
     "AskClosed",
     "AskOpened",

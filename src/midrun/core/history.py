@@ -53,6 +53,7 @@ def make_fork_entry(state: State, *, by: Actor, instruction: str = "") -> RunSta
         request_id="",
         digest="",
         parent=None,
+        files=() if instruction else spec.files,
         forked=Origin(run=state.run, seq=state.seq),
     )
 
@@ -97,7 +98,7 @@ def iter_history(state: State, *, inherited: int = 0) -> Iterator[Message]:
             )
             yield replace(message, calls=(), opaque=None, made=made)
             continue
-        if message.text or message.thinking:
+        if message.text or message.thinking or message.files:
             yield replace(message, calls=(), opaque=None)
         for call in message.calls:
             yield _make_result_message(state, call)
@@ -196,4 +197,10 @@ def _make_result_message(state: State, call_id: CallId) -> Message:
     assert call is not None
     args = msgspec.json.encode(call.use.args).decode()
     said = f"{call.use.tool}({args}) — {_describe_outcome(call)}"
-    return Message(role="runtime", text=said, by=f"tool:{call.use.tool}", kind="result")
+    return Message(
+        role="runtime",
+        text=said,
+        by=f"tool:{call.use.tool}",
+        kind="result",
+        files=call.files,
+    )

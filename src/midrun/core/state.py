@@ -41,6 +41,7 @@ from midrun.core.values import (
     CleanupAction,
     Decision,
     Effect,
+    FileRef,
     Json,
     Message,
     PauseReason,
@@ -146,6 +147,7 @@ class Call(Value, kw_only=True):
         False  # the step goes on without it; its outcome arrives as a message
     )
     result: Json = None
+    files: tuple[FileRef, ...] = ()  # returned beside the result
     error: str = ""
     retry_at: Micros | None = None
     progress: Json = None
@@ -269,6 +271,18 @@ class PendingText(Value, kw_only=True):
     timing: RedirectTiming = "next_step"
     urgency: Urgency = "next"
     due_at: Micros | None = None
+    files: tuple[FileRef, ...] = ()
+
+
+class Artifact(Value, kw_only=True):
+    """One version of an artifact that a call has shown."""
+
+    call: CallId
+    name: str
+    version: int
+    file: FileRef
+    seq: Seq
+    at: Micros
 
 
 class PauseState(Value, kw_only=True):
@@ -379,6 +393,11 @@ class State(Value, kw_only=True):
     )
     output: str = ""
     value: Json = None
+    # The files that the entries of this run name, without those of its history. `file_limits`
+    # of the first entry bounds them, and so the length of `artifacts`.
+    file_count: int = 0
+    file_bytes: int = 0
+    artifacts: tuple[Artifact, ...] = ()
 
     @property
     def run_started(self) -> RunStarted:
@@ -437,6 +456,15 @@ class State(Value, kw_only=True):
             if message.role != "runtime":
                 steered_by = add_name(steered_by, message.by)
         return replace(self, messages=grown, agent_message_count=spoken, steered_by=steered_by)
+
+    def with_files(self, files: tuple[FileRef, ...]) -> "State":
+        """Return the state with `files` counted."""
+        if not files:
+            return self
+        size = sum(file.size for file in files)
+        return replace(
+            self, file_count=self.file_count + len(files), file_bytes=self.file_bytes + size
+        )
 
     @property
     def blocking_asks(self) -> tuple[Ask, ...]:

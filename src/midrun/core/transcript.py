@@ -18,7 +18,7 @@ import msgspec
 
 from midrun.core.journaled_text import outcome_phrase, shorten_to_line
 from midrun.core.state import Call, CallStage, State
-from midrun.core.values import CallResult, Json, Message, Value
+from midrun.core.values import CallResult, FileRef, Json, Message, Value
 
 CONDENSE_KEEP_MESSAGES: Final = 8
 """The number of newest messages that stay in the prompt when the history is condensed."""
@@ -81,6 +81,7 @@ class Turn(Value, kw_only=True):
     uses: tuple[CallResult, ...] = ()
     interrupted: bool = False  # the model call was stopped in the middle of this text
     opaque: Json = None  # the message in the provider's own format
+    files: tuple[FileRef, ...] = ()  # files of a user's text; `uses` have their own
 
 
 class Transcript(Sequence[Turn]):
@@ -153,7 +154,8 @@ def make_turn(state: State, message: Message) -> Turn:
     """Return `message` as a turn, with the outcomes of its calls."""
     calls = [call for id_ in message.calls if (call := state.find_call(id_)) is not None]
     if message.kind == "outcome" and calls:
-        return Turn(role=message.role, text=_format_late_outcome(calls[0]), kind=message.kind)
+        text, files = _format_late_outcome(calls[0]), calls[0].files
+        return Turn(role=message.role, text=text, kind=message.kind, files=files)
     return Turn(
         role=message.role,
         text=message.text,
@@ -163,6 +165,7 @@ def make_turn(state: State, message: Message) -> Turn:
         uses=message.made or tuple(_make_first_result(call) for call in calls),
         interrupted=message.interrupted,
         opaque=message.opaque,
+        files=message.files,
     )
 
 
@@ -185,12 +188,22 @@ def make_final_result(call: Call) -> CallResult:
     use = call.use
     if call.stage is CallStage.DONE:
         result = call.result
-        if call.error:  # the call happened, but its result could not be encoded as JSON
-            result = f"done; its result is not JSON: {call.error}"
-        return CallResult(call=call.id, tool=use.tool, args=use.args, result=result)
+        if call.error:  # the call happened, but its result could not be stored, or not fully
+            result = _explain_lost_result(call)
+        return CallResult(
+            call=call.id, tool=use.tool, args=use.args, result=result, files=call.files
+        )
     return CallResult(
         call=call.id, tool=use.tool, args=use.args, problem=_explain_missing_result(call)
     )
+
+
+def _explain_lost_result(call: Call) -> Json:
+    if call.result is not None:  # only its files could not be stored
+        return [call.result, call.error]
+    if call.error.startswith("Cannot take the file"):
+        return f"done; {call.error}"
+    return f"done; its result is not JSON: {call.error}"
 
 
 def _explain_missing_result(call: Call) -> str:

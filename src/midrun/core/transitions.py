@@ -272,6 +272,9 @@ INPUT_TABLE: Final[Mapping[type[Input], TableRow]] = {
         _fill_row(dict.fromkeys((CANCELLED, COMPLETED), _allow(CANCELLING))),
     ),
     v.SaveProgress: _fill_row(_accept_and_stay(_LEASED_PHASES)),
+    v.ShowArtifact: _allow_no_change(
+        "already_shown", _fill_row(_accept_and_stay(_LEASED_PHASES))
+    ),
     v.ProposeCall: _fill_row({RUNNING: _allow(RUNNING)}),
     v.SetPlan: _fill_row(_accept_and_stay((RUNNING, PAUSING))),
     v.RecordStopVerdict: _fill_row({RUNNING: _allow(RUNNING)}),
@@ -293,9 +296,17 @@ ADVANCE_TABLE: Final[Mapping[Phase, tuple[Phase, ...]]] = {
 """Phase → the phases that the entries of `scheduler.advance` may lead to."""
 
 GUARD_REFUSALS: Final[Mapping[type[Input], tuple[str, ...]]] = {
-    c.Resume: ("not_paused", "cap_reached", "taken_over", "no_such_cap", "cap_not_raised"),
-    c.Redirect: ("empty_text", "cap_reached", "taken_over"),
-    c.Say: ("empty_text",),
+    c.Resume: (
+        "not_paused",
+        "cap_reached",
+        "taken_over",
+        "no_such_cap",
+        "cap_not_raised",
+        "empty_text",
+        "files_refused",
+    ),
+    c.Redirect: ("empty_text", "cap_reached", "taken_over", "files_refused"),
+    c.Say: ("empty_text", "files_refused"),
     c.Answer: (
         "no_such_ask",
         "ask_closed",
@@ -338,6 +349,7 @@ GUARD_REFUSALS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     v.CloseChildAsk: ("no_such_ask", "ask_closed", "already_answered"),
     v.TakeBack: ("not_its_parent",),
     v.SaveProgress: ("not_in_flight",),
+    v.ShowArtifact: ("not_in_flight", "files_refused"),
     v.SettleCall: ("not_unknown",),
     v.CloseCleanup: ("not_in_flight",),
     v.FinishHostedAgent: ("in_flight", "unseen_control", "already_ended"),
@@ -425,6 +437,7 @@ ENTRY_TABLE: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.CallSettled: _keep_phase(*_OPEN_PHASES),
     e.CallSealed: _keep_phase(*_PHASES_BEFORE_END),
     e.ProgressSaved: _keep_phase(*_LEASED_PHASES),
+    e.ArtifactShown: _keep_phase(*_LEASED_PHASES),
     e.LateResult: _keep_phase(*Phase),
     e.UndoStarted: _keep_phase(RUNNING, CANCELLING),
     e.UndoDone: _keep_phase(*_LEASED_PHASES),

@@ -221,6 +221,29 @@ class Reply(Value, kw_only=True):
     ungated: tuple[str, ...] = ()  # tools that the provider executed inside the model call
 
 
+class FileRef(Value, kw_only=True):
+    """A file beside the journal: the store has its bytes under `hash`, their SHA-256 in hex."""
+
+    name: str
+    media_type: str
+    size: int
+    hash: str
+
+
+class FileLimits(Value, kw_only=True):
+    """The bounds on the files of one run, artifacts included.
+
+    Attributes:
+        file_bytes: The most bytes that one file may have.
+        run_files: The most files that a run may have. A file that comes twice counts twice.
+        run_bytes: The most bytes that all files of a run may have together.
+    """
+
+    file_bytes: int = 10 * 1024 * 1024
+    run_files: int = 200
+    run_bytes: int = 100 * 1024 * 1024
+
+
 class PlanItem(Value, kw_only=True):
     """One item of the agent's own plan."""
 
@@ -245,6 +268,7 @@ class CallResult(Value, kw_only=True):
     args: Json = None
     result: Json = None
     problem: str = ""
+    files: tuple[FileRef, ...] = ()  # files that the call returned
 
 
 class Message(Value, kw_only=True):
@@ -260,6 +284,7 @@ class Message(Value, kw_only=True):
     interrupted: bool = False
     opaque: Json = None
     agent: str = ""  # the agent that wrote it, if that is not the agent of the run
+    files: tuple[FileRef, ...] = ()
 
 
 class Origin(Value, kw_only=True):

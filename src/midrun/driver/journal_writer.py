@@ -6,7 +6,7 @@
   a journal: decide, append, and on a conflict read on and decide again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -101,22 +101,30 @@ UnleasedInput: TypeAlias = Control | Wake | ReportLateResult | CloseChildAsk | T
 
 
 async def append_input(
-    store: Store, state: State, new_input: UnleasedInput, clock: Clock
+    store: Store,
+    state: State,
+    new_input: UnleasedInput,
+    clock: Clock,
+    files: Mapping[str, bytes] | None = None,
 ) -> InputResult:
     """Decide `new_input` and append its entries without a lease; retry on conflict.
 
     `state` may be outdated: it is where reading starts. The entries are durable when this
     returns. If several writers race, one append wins, and the others decide again on the
-    journal that it left.
+    journal that it left. `files` has the bodies of the files that the input names.
 
     Raises:
         StoreError: nothing was applied.
     """
-    return (await append_inputs(store, state, [new_input], clock))[-1]
+    return (await append_inputs(store, state, [new_input], clock, files))[-1]
 
 
 async def append_inputs(
-    store: Store, state: State, new_inputs: Sequence[UnleasedInput], clock: Clock
+    store: Store,
+    state: State,
+    new_inputs: Sequence[UnleasedInput],
+    clock: Clock,
+    files: Mapping[str, bytes] | None = None,
 ) -> list[InputResult]:
     """Decide `new_inputs` in order and append all their entries at once, or none.
 
@@ -141,6 +149,7 @@ async def append_inputs(
                 after=state.seq,
                 lease=None,
                 head=build_head(batch.state),
+                files=files,
             )
         except SeqConflict:
             # Another writer was first. Decide all of it again: the answer may be another one.

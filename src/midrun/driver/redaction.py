@@ -32,6 +32,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
+from midrun.agents.file import File, is_text_type
 from midrun.agents.output import format_output
 from midrun.agents.tool import Tool
 from midrun.codec.redaction import (
@@ -553,6 +554,24 @@ def _redact_field(
     if name in TEXT_FIELDS and isinstance(value, str):
         return (yield from secrets.redactor.redact_value(value, text_scope))
     return value
+
+
+async def redact_file(secret_registry: SecretRegistry, run: RunId, file: File) -> File:
+    """Redact a text file like the text of a person; return any other file as it is.
+
+    Nothing is searched in a file that is not UTF-8 text, nor in the name of a file.
+    """
+    if not secret_registry.is_enabled or not is_text_type(file.media_type):
+        return file
+    try:
+        text = file.data.decode()
+    except UnicodeDecodeError:
+        return file
+    redactor = secret_registry.get_run(run).redactor
+    shown = await run_in_slices(redactor.redact_value(text, PERSON_TEXT_SCOPE))
+    if shown is text or not isinstance(shown, str):
+        return file
+    return File(file.name, file.media_type, shown.encode())
 
 
 async def redact_control(

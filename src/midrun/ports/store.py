@@ -142,7 +142,7 @@ class OwnerUsage(Struct, frozen=True, kw_only=True):
     runs: int = 0  # runs started since the given time ...
     cost: int = 0  # ... and their cost, in millionths of a dollar
     tokens: int = 0
-    stored_bytes: int = 0  # journals of all runs; 0 if `sizes` was False
+    stored_bytes: int = 0  # journals and files of all runs; 0 if `sizes` was False
 
 
 class RunGroup(Struct, frozen=True, kw_only=True):
@@ -174,30 +174,49 @@ class Store(Protocol):
     an empty holder, text that is not Unicode).
     """
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
+    async def create(
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        head: Head,
+        files: Mapping[str, bytes] | None = None,
+    ) -> AppendResult:
         """Create the journal of `run`; the first entry is a `RunStarted`.
 
         The agent, thread, labels, parent and owner of `head` never change afterwards.
+
+        `files` has bodies by hash, the SHA-256 in hex. Those that the entries name
+        (`core.files`) are stored with the entries, as a whole or not at all, and once however
+        many runs have them. A body that the store has already may be left out.
 
         Raises:
             RunExists: a run of this id exists.
             TooLarge: a name in `head` is longer than `NAME_MAX_CHARS`.
             KindRefused: only a driver may write one of the entries.
+            FileMissing: an entry names a file that is neither given nor stored.
             NotJson, TooLarge: see `codec`.
         """
         ...
 
     async def adopt(
-        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
+        self,
+        run: RunId,
+        lines: Sequence[bytes],
+        imported: RunImported,
+        *,
+        head: Head,
+        files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         """Create the journal of `run` from the lines of another store, byte for byte.
 
         Every line must be canonical, times must not decrease, and each entry must fit the phase
         before it. The store cannot check who wrote the lines. In the same transaction it
-        appends `imported`, which names the person who imported them.
+        appends `imported`, which names the person who imported them. `files` as with `create`.
 
         Raises:
             RunExists: a run of this id exists.
+            FileMissing: as with `create`.
             JournalCorrupt, JournalTooNew: the lines are not a readable journal.
             NotJson: a field of `head` cannot be stored.
         """
@@ -213,6 +232,7 @@ class Store(Protocol):
         head: Head | None,
         starts: bool = False,
         at: Micros | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         """Append all of `entries` or none of them, and replace the head.
 
@@ -228,12 +248,15 @@ class Store(Protocol):
         If one of the entries starts a call or an undo, halts are checked in the same
         transaction; `starts=True` demands the check for other entries, too.
 
+        `files` as with `create`.
+
         Raises:
             RunNotFound: no such run.
             StaleEpoch: the lease is no longer in force. Checked before everything else.
             SeqConflict: the journal does not end at `after`; read on and decide again.
             HaltInForce: something would start, and a halt covers the run.
             KindRefused: this writer may not append such an entry, or not without `after`.
+            FileMissing: as with `create`.
             NotJson, TooLarge: see `codec`.
         """
         ...
@@ -290,6 +313,15 @@ class Store(Protocol):
         """Return the stored lines that follow `after` with their hashes, not verified."""
         ...
 
+    async def read_file(self, run: RunId, file_hash: str) -> bytes:
+        """Return the body of a file that an entry of `run` names.
+
+        Raises:
+            RunNotFound: no such run.
+            FileMissing: no entry of the run names a file of this hash.
+        """
+        ...
+
     async def get_row(self, run: RunId) -> RunRow:
         """Return the row of one run.
 
@@ -339,7 +371,7 @@ class Store(Protocol):
     async def get_usage(self, owner: str, *, since: Micros, sizes: bool = True) -> OwnerUsage:
         """Return the resources that the runs of `owner` use.
 
-        `sizes=False` skips the sizes of the journals, which take time to add up.
+        `sizes=False` skips the sizes of journals and files, which take time to add up.
         """
         ...
 

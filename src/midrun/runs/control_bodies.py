@@ -6,19 +6,23 @@ docstrings of the classes are in the OpenAPI document; an unknown field is refus
 `control_specs` says which control has which body.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from msgspec import Meta
 from msgspec.structs import asdict, replace
 
+from midrun.agents.file import FILE_NAME_MAX_CHARS, File
 from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.values import Json, RedirectTiming, UndoSet, Urgency, Value
 from midrun.runs.validation import REASON_MAX_CHARS
 
 ID_MAX_CHARS: Final = NAME_MAX_CHARS
 """The maximum length of an id, in characters: ids are part of every line of a list."""
+
+BODY_MAX_FILES: Final = 20
+"""The number of files in one request."""
 
 Text = Annotated[str, Meta(max_length=100_000)]
 Line = Annotated[str, Meta(max_length=REASON_MAX_CHARS)]
@@ -49,6 +53,36 @@ class Caps(Body, kw_only=True):
     def list_set_caps(self) -> dict[str, float]:
         """Return the caps that are set, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+class FileBody(Body, kw_only=True):
+    """A file in a request; `data` is base64."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=FILE_NAME_MAX_CHARS)]
+    media_type: Annotated[str, Meta(min_length=3, max_length=200)]
+    data: bytes
+
+    @classmethod
+    def from_file(cls, file: File) -> Self:
+        """Return the body of `file`."""
+        return cls(name=file.name, media_type=file.media_type, data=file.data)
+
+
+FileBodies = Annotated[tuple[FileBody, ...], Meta(max_length=BODY_MAX_FILES)]
+
+
+def make_files(bodies: Sequence[FileBody]) -> tuple[File, ...]:
+    """Return the files of a request.
+
+    Raises:
+        Misconfigured: A name or a media type is malformed.
+    """
+    return tuple(File(body.name, body.media_type, body.data) for body in bodies)
+
+
+def make_file_bodies(files: Sequence[File]) -> tuple[FileBody, ...]:
+    """Return the bodies of `files` for a request."""
+    return tuple(FileBody.from_file(file) for file in files)
 
 
 class ControlBody(Body, kw_only=True):
@@ -88,6 +122,7 @@ class ResumeBody(ControlBody, kw_only=True):
 
     instruction: Text = ""
     caps: Caps = Caps()
+    files: FileBodies = ()
     reason: Line = ""
 
 
@@ -96,6 +131,7 @@ class RedirectBody(ControlBody, kw_only=True):
 
     instruction: Text
     when: RedirectTiming = "next_step"
+    files: FileBodies = ()
     reason: Line = ""
 
 
@@ -105,6 +141,7 @@ class MessageBody(ControlBody, kw_only=True):
     text: Text
     urgency: Urgency = "next"
     at: Annotated[datetime, Meta(tz=True)] | None = None
+    files: FileBodies = ()
     reason: Line = ""
 
 

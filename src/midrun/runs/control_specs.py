@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
 
+from midrun.agents.file import File
 from midrun.codec.strict_json import parse_json, parse_json_or_text
 from midrun.core import controls as c
 from midrun.core.stops import CAP_TYPES
@@ -29,6 +30,7 @@ from midrun.runs.control_bodies import (
     Decision,
     DecisionBody,
     Empty,
+    FileBody,
     HandBackBody,
     MessageBody,
     PauseBody,
@@ -36,6 +38,7 @@ from midrun.runs.control_bodies import (
     ResumeBody,
     UseToolBody,
     WriteBody,
+    make_files,
 )
 from midrun.runs.validation import ControlOptions
 from midrun.runs.values import Receipt
@@ -67,6 +70,7 @@ class ControlRoute(Struct, frozen=True):
     if_match: IfMatch = "optional"
     part: RunPart = ""
     is_queued: bool = False
+    takes_files: bool = False  # its body may be as long as `Limits.upload`
 
     def format_path(self, run: str, part: str) -> str:
         """Return the path of one run, and of one part of it."""
@@ -200,6 +204,20 @@ _OPTIONAL_INSTRUCTION: Final = CommandArgument(
     "text", "an instruction for the agent", metavar="TEXT", nargs="?"
 )
 
+FILE_ARGUMENT: Final = CommandArgument(
+    "--file", "a file for the agent; may be repeated", metavar="PATH", kind="list"
+)
+
+
+def _read_file_bodies(paths: Sequence[str] | None) -> tuple[FileBody, ...]:
+    """Return the files at these paths.
+
+    Raises:
+        FileRefused: A file cannot be read.
+    """
+    return tuple(FileBody.from_file(File.from_path(path)) for path in paths or ())
+
+
 # ── pause, resume, redirect, message, cancel ─────────────────────────────────
 
 PAUSE: Final = _make_spec(
@@ -231,10 +249,15 @@ RESUME: Final = _make_spec(
     c.Resume,
     ResumeBody,
     lambda target, body, options: target.run.resume(
-        body.instruction or None, caps=body.caps.list_set_caps(), **options
+        body.instruction or None,
+        caps=body.caps.list_set_caps(),
+        files=make_files(body.files),
+        **options,
     ),
     route=ControlRoute(
-        "/v1/runs/{run}/resume", "Resume the run; while it is pausing, withdraw the pause."
+        "/v1/runs/{run}/resume",
+        "Resume the run; while it is pausing, withdraw the pause.",
+        takes_files=True,
     ),
     command=ControlCommand(
         "control",
@@ -249,9 +272,14 @@ RESUME: Final = _make_spec(
             CommandArgument(
                 "--cap", "raise a cap: steps=20, cost=5", metavar="NAME=AMOUNT", kind="list"
             ),
+            FILE_ARGUMENT,
         ),
     ),
-    read_body=lambda args: ResumeBody(instruction=args.text or "", caps=_parse_caps(args.cap)),
+    read_body=lambda args: ResumeBody(
+        instruction=args.text or "",
+        caps=_parse_caps(args.cap),
+        files=_read_file_bodies(args.file),
+    ),
     key=PAUSE.key,
 )
 
@@ -259,12 +287,13 @@ REDIRECT: Final = _make_spec(
     c.Redirect,
     RedirectBody,
     lambda target, body, options: target.run.redirect(
-        body.instruction, when=body.when, **options
+        body.instruction, when=body.when, files=make_files(body.files), **options
     ),
     route=ControlRoute(
         "/v1/runs/{run}/redirect",
         "Redirect the run; a paused run resumes with the instruction.",
         is_queued=True,
+        takes_files=True,
     ),
     command=ControlCommand(
         "control",
@@ -276,10 +305,13 @@ REDIRECT: Final = _make_spec(
         arguments=(
             CommandArgument("text", "the new instruction", metavar="TEXT"),
             CommandArgument("--now", "at once, not at the next turn", kind="flag"),
+            FILE_ARGUMENT,
         ),
     ),
     read_body=lambda args: RedirectBody(
-        instruction=args.text, when="now" if args.now else "next_step"
+        instruction=args.text,
+        when="now" if args.now else "next_step",
+        files=_read_file_bodies(args.file),
     ),
     key="r",
     key_help="redirect: Enter at the next turn, Alt+Enter now, Esc discards",
@@ -289,10 +321,17 @@ SAY: Final = _make_spec(
     c.Say,
     MessageBody,
     lambda target, body, options: target.run.say(
-        body.text, urgency=body.urgency, at=body.at, **options
+        body.text,
+        urgency=body.urgency,
+        at=body.at,
+        files=make_files(body.files),
+        **options,
     ),
     route=ControlRoute(
-        "/v1/runs/{run}/messages", "Send a message to the run while it works.", is_queued=True
+        "/v1/runs/{run}/messages",
+        "Send a message to the run while it works.",
+        is_queued=True,
+        takes_files=True,
     ),
     command=ControlCommand(
         "control",
@@ -306,9 +345,12 @@ SAY: Final = _make_spec(
             CommandArgument(
                 "--urgency", "when the agent answers", choices=get_args(Urgency), default="next"
             ),
+            FILE_ARGUMENT,
         ),
     ),
-    read_body=lambda args: MessageBody(text=args.text, urgency=args.urgency),
+    read_body=lambda args: MessageBody(
+        text=args.text, urgency=args.urgency, files=_read_file_bodies(args.file)
+    ),
     key="s",
     key_help="side question: the run answers, then returns to its task",
 )

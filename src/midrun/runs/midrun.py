@@ -22,13 +22,14 @@ from msgspec.structs import replace
 
 from midrun.agents.agent import Agent, check_model_settings
 from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.file import File, check_file_limits, check_files
 from midrun.codec.redaction import FindSecrets
 from midrun.core.entries import RunStarted
 from midrun.core.evolve import apply_entries
 from midrun.core.history import find_unnamed_authors, limit_history
 from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.stops import MaxCost, Stop, flatten_stop
-from midrun.core.values import Json, ModelSettings
+from midrun.core.values import FileLimits, Json, Message, ModelSettings
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier
 from midrun.driver.redaction import LiveRedactor, SecretRegistry
@@ -137,6 +138,7 @@ class Midrun:
         fleet: Limits which runs, and how many at a time, this process drives.
         thread_runs: A new run of a thread sees the messages of this many earlier runs of it. A
             note in its history says if older ones were left out.
+        file_limits: The bounds on the files of each run that is started here.
         outside: The clock, the random source and the source of ids. For tests.
 
     Raises:
@@ -156,6 +158,7 @@ class Midrun:
         redact: bool | FindSecrets = True,
         fleet: "Fleet | None" = None,
         thread_runs: int = THREAD_MAX_RUNS,
+        file_limits: FileLimits | None = None,
         outside: Environment | None = None,
     ) -> None:
         self.agents = _collect_agents(agents)
@@ -167,6 +170,7 @@ class Midrun:
         self._redact = redact
         self._fleet = fleet
         self._thread_runs = validation.check_positive_int("thread_runs", thread_runs)
+        self._file_limits = check_file_limits(file_limits)
         self._environment = outside or Environment()
         self._clock = self._environment.clock
         self._models: dict[str, tuple[Model, ...]] = {}
@@ -341,6 +345,7 @@ class Midrun:
         actor: ActorLike = None,
         trace: str | None = None,
         own_thread: bool = False,
+        files: Sequence[File] | None = None,
     ) -> Run:
         """Start a run of one of the agents, and return its handle.
 
@@ -349,11 +354,12 @@ class Midrun:
         Anthropic or Pydantic AI, which the agent reads before the task. A second call with the
         same `request_id` returns the first run. `thread` adds the messages of its earlier runs;
         with `own_thread`, only of runs that the same actor started. `trace` is a W3C
-        traceparent, the parent of all spans of the run.
+        traceparent, the parent of all spans of the run. `files` belong to the task.
 
         Raises:
             Misconfigured: Unknown agent, empty task, `MaxCost` for a model without a price, or
                 a secret in `model_settings`.
+            FileRefused: A file is beyond a limit; see `file_limits`.
             ControlRefused: `request_id_reused`: the first call had other arguments.
         """
         known = self._require_agent(agent)
@@ -361,14 +367,7 @@ class Midrun:
         self._check_price(known, stop)
         person, thread = parse_actor(actor), validation.check_name("thread", thread or "")
         owner = person.name if own_thread else ""
-        if thread and history is not None:
-            problem = "Cannot use it with a thread: that has a history already. Drop one."
-            raise Misconfigured("history", problem)
-        messages, people = await load_thread_history(
-            self.store, thread, owner=owner, max_runs=self._thread_runs
-        )
-        if history is not None:
-            messages = limit_history(import_history(history))
+        messages, people = await self._load_history(thread, history, owner)
         started = RunStarted(
             task=validation.check_task(task),
             **known.spec(stop),
@@ -381,10 +380,24 @@ class Midrun:
             role=person.role,
             request_id=validation.check_text("request_id", request_id or ""),
             trace=validation.check_traceparent(trace or ""),
+            file_limits=self._file_limits,
         )
         run = self._service.choose_run_id(started.request_id)
-        began = await self._service.create_run(run, started)
+        began = await self._service.create_run(run, started, check_files(files))
         return Run(run, self._service, repeated=not began)
+
+    async def _load_history(
+        self, thread: str, history: Sequence[object] | None, owner: str
+    ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+        """Return the messages before the task, and the people who steered their runs."""
+        if history is None:
+            return await load_thread_history(
+                self.store, thread, owner=owner, max_runs=self._thread_runs
+            )
+        if thread:
+            problem = "Cannot use it with a thread: that has a history already. Drop one."
+            raise Misconfigured("history", problem)
+        return limit_history(import_history(history)), ()
 
     async def get(self, run_id: str) -> Run:
         """Return the handle of an existing run.

@@ -12,6 +12,7 @@ from typing import Protocol, Self, Unpack
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.file import File
 from midrun.agents.outcome import Outcome
 from midrun.core.ids import RunId
 from midrun.core.stops import Stop
@@ -19,7 +20,7 @@ from midrun.core.values import Json, RedirectTiming, UndoSet, Urgency
 from midrun.events import RunEvent
 from midrun.ports.store import Page
 from midrun.runs.validation import ActorLike, ControlOptions, TimeLike
-from midrun.runs.values import FeedItem, OpenAsk, Receipt, RunView, Verdict
+from midrun.runs.values import ArtifactView, FeedItem, OpenAsk, Receipt, RunView, Verdict
 from midrun.text.report import Report
 
 # ruff: noqa: D102 - documented once, on `midrun.runs.run.Run` and `midrun.runs.midrun.Midrun`
@@ -43,10 +44,16 @@ class AnyRun(Protocol):
         instruction: str | None = ...,
         *,
         caps: dict[str, float] | None = ...,
+        files: Sequence[File] | None = ...,
         **options: Unpack[ControlOptions],
     ) -> Receipt: ...
     async def redirect(
-        self, text: str, *, when: RedirectTiming = ..., **options: Unpack[ControlOptions]
+        self,
+        text: str,
+        *,
+        when: RedirectTiming = ...,
+        files: Sequence[File] | None = ...,
+        **options: Unpack[ControlOptions],
     ) -> Receipt: ...
     async def say(
         self,
@@ -54,6 +61,7 @@ class AnyRun(Protocol):
         *,
         urgency: Urgency = ...,
         at: TimeLike | None = ...,
+        files: Sequence[File] | None = ...,
         **options: Unpack[ControlOptions],
     ) -> Receipt: ...
     async def answer(
@@ -110,6 +118,8 @@ class AnyRun(Protocol):
     async def until(self, *phases: str) -> RunView: ...
     async def result(self) -> Outcome: ...
     async def report(self) -> Report: ...
+    async def artifacts(self) -> tuple[ArtifactView, ...]: ...
+    async def file(self, file_hash: str) -> File: ...
     async def checkpoint(self, *, expires: timedelta | None = ...) -> Checkpoint: ...
     async def export(self) -> tuple[bytes, ...]: ...
     def feed(self, after: int = ...) -> AsyncGenerator[FeedItem, None]: ...
@@ -137,6 +147,7 @@ class AnyMidrun(Protocol):
         stop: Stop | None = ...,
         request_id: str | None = ...,
         actor: ActorLike = ...,
+        files: Sequence[File] | None = ...,
     ) -> AnyRun: ...
     async def get(self, run_id: str) -> AnyRun: ...
     async def runs(

@@ -4,11 +4,12 @@ A control method checks its arguments, builds the control and submits it to the 
 The other methods read the journal. The handle itself holds nothing but the id of the run.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import TypedDict, Unpack, get_args
 
 from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.file import File, check_files
 from midrun.agents.outcome import Outcome, make_outcome
 from midrun.codec.strict_json import normalize_json
 from midrun.core import controls as c
@@ -43,8 +44,8 @@ from midrun.runs.validation import (
     parse_actor,
     parse_awaited_phases,
 )
-from midrun.runs.values import FeedItem, Receipt, RunView
-from midrun.runs.views import load_view
+from midrun.runs.values import ArtifactView, FeedItem, Receipt, RunView
+from midrun.runs.views import list_artifacts, load_view
 from midrun.text.report import Report, build_report
 from midrun.text.status import format_status_html
 
@@ -149,6 +150,7 @@ class Run:
         instruction: str | None = None,
         *,
         caps: dict[str, float] | None = None,
+        files: Sequence[File] | None = None,
         **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Continue a paused or failed run, with an instruction for the agent if given.
@@ -161,21 +163,22 @@ class Run:
             instruction: Text that the agent reads before its next step.
             caps: New caps by name, as in `raise_cap`. A run that paused at a cap cannot
                 continue before that cap is raised.
+            files: Files that belong to the instruction.
         """
         instruction = validation.check_text("instruction", instruction or "")
-        return await self._submit(
-            c.Resume(
-                instruction=instruction,
-                caps=convert_caps(caps or {}),
-                **make_control_fields(options),
-            )
+        control = c.Resume(
+            instruction=instruction,
+            caps=convert_caps(caps or {}),
+            **make_control_fields(options),
         )
+        return await self._submit(control, validation.check_files_of(instruction, files))
 
     async def redirect(
         self,
         text: str,
         *,
         when: RedirectTiming = "next_step",
+        files: Sequence[File] | None = None,
         **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Give the agent a new instruction; keep the work that is finished.
@@ -187,11 +190,13 @@ class Run:
         Args:
             text: The new instruction.
             when: "next_step" lets tool calls in flight finish; "now" aborts them.
+            files: Files that belong to the instruction.
         """
         check_choice("when", when, get_args(RedirectTiming))
         text = validation.check_text("redirect", text)
         return await self._submit(
-            c.Redirect(text=text, when=when, **make_control_fields(options))
+            c.Redirect(text=text, when=when, **make_control_fields(options)),
+            check_files(files),
         )
 
     async def say(
@@ -200,6 +205,7 @@ class Run:
         *,
         urgency: Urgency = "next",
         at: TimeLike | None = None,
+        files: Sequence[File] | None = None,
         **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Send a message to the run; the agent answers it and returns to its task.
@@ -212,12 +218,14 @@ class Run:
                 boundary, "later" waits until the agent has finished its task.
             at: Deliver it not before this time: an aware `datetime`, or a `timedelta` from
                 now. A run at rest wakes up for it.
+            files: Files that belong to the message.
         """
         check_choice("urgency", urgency, get_args(Urgency))
         due = None if at is None else validation.convert_time("at", at, self._service.now())
         text = validation.check_text("say", text)
         return await self._submit(
-            c.Say(text=text, urgency=urgency, due=due, **make_control_fields(options))
+            c.Say(text=text, urgency=urgency, due=due, **make_control_fields(options)),
+            check_files(files),
         )
 
     async def answer(
@@ -469,6 +477,21 @@ class Run:
         """
         return build_report(await self._load_state())
 
+    async def artifacts(self) -> tuple[ArtifactView, ...]:
+        """Return all versions of the artifacts that tools have shown, oldest first.
+
+        newest = {shown.name: shown for shown in await run.artifacts()}
+        """
+        return list_artifacts(await self._load_state())
+
+    async def file(self, file_hash: str) -> File:
+        """Return a file of the run: of a text, a tool result or an artifact.
+
+        Raises:
+            FileMissing: No entry of the run names a file of this hash.
+        """
+        return await self._service.read_file(await self._load_state(), file_hash)
+
     async def checkpoint(self, *, expires: timedelta | None = None) -> Checkpoint:
         """Return the run and its child runs as portable JSON.
 
@@ -525,8 +548,8 @@ class Run:
 
     # ── internals ─────────────────────────────────────────────────────────────────────────
 
-    async def _submit(self, control: c.Control) -> Receipt:
-        return await self._service.submit(self.id, control)
+    async def _submit(self, control: c.Control, files: Sequence[File] = ()) -> Receipt:
+        return await self._service.submit(self.id, control, files)
 
     async def _load_state(self) -> State:
         return await self._service.load_state(self.id)

@@ -17,11 +17,18 @@ from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.file import File, list_refs, map_bodies
 from midrun.codec.hash_chain import get_chain
 from midrun.core import controls as c
 from midrun.core.controls import Approve, Control, Lift, UseTool
 from midrun.core.entries import Record, RunStarted
 from midrun.core.evolve import apply_entries, fold
+from midrun.core.files import (
+    find_file_problem,
+    find_file_ref,
+    find_run_file_problem,
+    get_file_limits,
+)
 from midrun.core.history import is_at_boundary, iter_history, limit_history, make_fork_entry
 from midrun.core.ids import AskId, Micros, RunId
 from midrun.core.placeholders import check_hidden
@@ -44,11 +51,14 @@ from midrun.driver.redaction import (
     SecretRegistry,
     add_title,
     redact_control,
+    redact_file,
     redact_struct,
 )
 from midrun.errors import (
     LOST_ASK_REASONS,
     ControlRefused,
+    FileMissing,
+    FileRefused,
     JournalCorrupt,
     JournalTooNew,
     Misconfigured,
@@ -111,7 +121,9 @@ def make_receipt(control: c.Control, ruled: InputResult) -> Receipt:
 
 
 def _describe_refusal(control: c.Control, ruled: InputResult) -> str:
-    """Return the decision that closed the ask first, or the arguments that are hidden."""
+    """Return the details of a refusal: a closed ask, hidden arguments, or a file."""
+    if isinstance(ruled.verdict, Refused) and ruled.verdict.reason == "files_refused":
+        return find_run_file_problem(ruled.after, getattr(control, "files", ()))
     verdict, ask = ruled.verdict, ruled.after.find_ask(getattr(control, "ask", ""))
     if isinstance(control, c.Approve) and getattr(verdict, "reason", "") == "hidden_argument":
         call = None if ask is None else ruled.after.find_call(ask.call)
@@ -154,8 +166,10 @@ class RunService:
         # One lock per run, for as long as a control of the run holds or awaits it.
         self._control_locks: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
 
-    async def submit(self, run: RunId, control: Control) -> Receipt:
+    async def submit(self, run: RunId, control: Control, files: Sequence[File] = ()) -> Receipt:
         """Append `control` to the journal of `run`, and wake its worker if it is local.
+
+        `files` are stored with it.
 
         Raises:
             ControlRefused: The run cannot take it in its phase.
@@ -172,7 +186,11 @@ class RunService:
                 await self._check_edited_args(state, control)
             control = await redact_control(self._secrets, state, control)
             control = self._add_title(state, control)
-            ruled = await append_input(self.store, state, control, self.now)
+            bodies = None
+            if files and isinstance(control, c.Resume | c.Redirect | c.Say):
+                files = [await redact_file(self._secrets, run, file) for file in files]
+                control, bodies = replace(control, files=list_refs(files)), map_bodies(files)
+            ruled = await append_input(self.store, state, control, self.now, bodies)
             if ruled.entries:
                 self.on_appended(run, ruled.after)
         return make_receipt(control, ruled)
@@ -276,12 +294,16 @@ class RunService:
         # The worker's state may be older than the newest entry; fold the rest.
         return await refresh_state(self.store, state)
 
-    async def create_run(self, run: RunId, started: RunStarted) -> bool:
+    async def create_run(
+        self, run: RunId, started: RunStarted, files: Sequence[File] = ()
+    ) -> bool:
         """Create the journal of `run`; return False if an equal request created it before.
 
-        If several processes race with the same request id, exactly one returns True.
+        If several processes race with the same request id, exactly one returns True. `files`
+        belong to the task, and are stored with it.
 
         Raises:
+            FileRefused: A file is beyond a limit.
             ControlRefused: `request_id_reused`: the run exists, with other arguments.
             Misconfigured: The model settings of the run have a secret.
         """
@@ -295,9 +317,16 @@ class RunService:
                 "Agent(model_settings=…), which is not."
             )
             raise Misconfigured("model_settings", problem)
+        if files:
+            files = [await redact_file(self._secrets, run, file) for file in files]
+            started = replace(started, files=list_refs(files))
+            if problem := find_file_problem(started.files, get_file_limits(started)):
+                raise FileRefused(problem)
         head = build_head(apply_entries(empty, [started], self.now()))
         try:
-            appended = await self.store.create(run, [started], head=head)
+            appended = await self.store.create(
+                run, [started], head=head, files=map_bodies(files)
+            )
         except RunExists:
             state = await load_run_state(self.store, run)
             if _request_identity(state.run_started) != _request_identity(started):
@@ -385,6 +414,18 @@ class RunService:
         if self.change_notifier.is_closed:
             raise StoreClosed("midrun")
 
+    async def read_file(self, state: State, file_hash: str) -> File:
+        """Return a file that an entry of the run names.
+
+        Raises:
+            FileMissing: No entry names it.
+        """
+        ref = find_file_ref(state, file_hash)
+        if ref is None:
+            raise FileMissing(state.run, file_hash)
+        data = await self.store.read_file(state.run, file_hash)
+        return File(ref.name, ref.media_type, data)
+
     async def make_checkpoint(
         self, state: State, *, expires: Micros | None = None
     ) -> Checkpoint:
@@ -447,6 +488,7 @@ def _request_identity(started: RunStarted) -> tuple[object, ...]:
         started.labels,
         started.by,
         origin,
+        started.files,
     )
 
 

@@ -18,7 +18,7 @@ from midrun.core.ids import CallId, Micros, make_child_id
 from midrun.core.journaled_text import find_current_item
 from midrun.core.state import Call, CallStage, State
 from midrun.core.transcript import HELD_PREFIX, HELD_SUFFIX
-from midrun.core.values import CallKind, Json, Message, Phase, PlanItem, Value
+from midrun.core.values import CallKind, FileRef, Json, Message, Phase, PlanItem, Value
 from midrun.runs.values import PlanRow, StepStyle
 from midrun.text.titles import format_title
 
@@ -46,6 +46,7 @@ class CallLine(Value, kw_only=True):
     by_person: bool = False  # requested by a person who had taken over
     child: str = ""  # the id of the child run, if the call started one
     title: str = ""  # one line that tells people about the call
+    files: tuple[FileRef, ...] = ()  # files that the call returned
 
 
 class TurnView(Value, kw_only=True):
@@ -68,6 +69,7 @@ class TurnView(Value, kw_only=True):
     item: int = 0
     style: StepStyle
     calls: tuple[CallLine, ...] = ()
+    files: tuple[FileRef, ...] = ()
 
 
 def make_plan_rows(state: State) -> tuple[PlanRow, ...]:
@@ -179,6 +181,7 @@ def _make_turns(state: State, numbers: Sequence[int]) -> Iterator[TurnView]:
                 item=items.get(item, 0),
                 style=_choose_turn_style(message, calls),
                 calls=calls,
+                files=message.files,
             )
 
 
@@ -260,6 +263,7 @@ def _make_call_line(state: State, call: Call) -> CallLine:
         by_person=call.requested_by_operator,
         child=make_child_id(state.run, call.id) if call.call_kind == "child" else "",
         title=format_title(call.use),
+        files=call.files,
     )
 
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias, TypedDict, cast, get_args
 
 from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.file import File, check_files
 from midrun.core.ids import (
     MICROS_PER_SECOND,
     Micros,
@@ -128,6 +129,18 @@ def check_positive_int(argument: str, value: object) -> int:
     if check_int(argument, value) < 1:
         raise Misconfigured(argument, f"must be an int >= 1, got {value!r}")
     return check_int(argument, value)
+
+
+def check_files_of(text: str, files: object) -> tuple[File, ...]:
+    """Return the files of an instruction that may be empty.
+
+    Raises:
+        Misconfigured: They are not files, or there is no text that explains them.
+    """
+    found = check_files(files)
+    if found and not text.strip():
+        raise Misconfigured("files", "must come with an instruction; say what they are for")
+    return found
 
 
 def check_task(value: object) -> str:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from midrun.agents.outcome import AskView
 from midrun.core.entries import Entry
 from midrun.core.ids import CallId, Epoch, FrameId, Micros, RunId, Seq
-from midrun.core.values import Json, Phase, PlanItem, Value
+from midrun.core.values import FileRef, Json, Phase, PlanItem, Value
 from midrun.driver.delta import Delta
 from midrun.text.buttons import Button
 from midrun.text.status import StatusLine
@@ -191,6 +191,17 @@ class OpenAsk(AskView, kw_only=True):
     may_decide: bool = True  # by the caller of a server; a local handle does not know it
 
 
+class ArtifactView(Value, kw_only=True):
+    """One version of an artifact that a tool has shown; `Run.file` reads `file.hash`."""
+
+    call: CallId
+    name: str
+    version: int  # of this name, from 1
+    file: FileRef
+    seq: Seq
+    at: Micros
+
+
 class PendingView(Value, kw_only=True):
     """A redirect or a message that waits for a step boundary; `withdraw(seq)` removes it."""
 
@@ -200,6 +211,7 @@ class PendingView(Value, kw_only=True):
     by: str
     when: str = "next_step"  # of a redirect
     urgency: str = "next"  # of a message
+    files: tuple[FileRef, ...] = ()
 
 
 StepStyle = Literal[
@@ -267,6 +279,7 @@ class RunView(Value, kw_only=True):
     pending: tuple[PendingView, ...] = ()
     in_flight: tuple[CallView, ...] = ()
     effects: tuple[EffectView, ...] = ()
+    artifacts: tuple[ArtifactView, ...] = ()  # all versions, oldest first
     controls: dict[str, Button] = {}  # noqa: RUF012 - msgspec copies an empty default
     allowed: tuple[str, ...] = ()  # all controls that the run would accept now
     output: str = ""

@@ -27,6 +27,7 @@ from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.ports.store import Page, RunQuery, RunRow, Store
 from midrun.runs.turns import count_turns, format_json, make_plan_rows
 from midrun.runs.values import (
+    ArtifactView,
     CallView,
     CapView,
     EffectView,
@@ -135,6 +136,7 @@ def make_view(
         pending=_list_pending(state),
         in_flight=_list_in_flight(state, silent),
         effects=_list_effects(state, max_effects),
+        artifacts=list_artifacts(state),
         controls=build_buttons(state),
         allowed=list_possible_controls(state),
         output=state.output,
@@ -195,9 +197,30 @@ def _list_caps(state: State) -> tuple[CapView, ...]:
 def _list_pending(state: State) -> tuple[PendingView, ...]:
     return tuple(
         PendingView(
-            seq=p.seq, kind=p.kind, text=p.text, by=p.by, when=p.timing, urgency=p.urgency
+            seq=p.seq,
+            kind=p.kind,
+            text=p.text,
+            by=p.by,
+            when=p.timing,
+            urgency=p.urgency,
+            files=p.files,
         )
         for p in state.pending
+    )
+
+
+def list_artifacts(state: State) -> tuple[ArtifactView, ...]:
+    """Return all versions of the artifacts of a run, oldest first."""
+    return tuple(
+        ArtifactView(
+            call=shown.call,
+            name=shown.name,
+            version=shown.version,
+            file=shown.file,
+            seq=shown.seq,
+            at=shown.at,
+        )
+        for shown in state.artifacts
     )
 
 

@@ -10,7 +10,7 @@ from midrun.core.ids import AskId, Epoch, Micros, RunId, Seq
 from midrun.core.values import Json, Phase, Value
 from midrun.ports.store import HaltRecord
 from midrun.runs.turns import TurnView
-from midrun.runs.values import OpenAsk, Receipt, RunView
+from midrun.runs.values import ArtifactView, OpenAsk, Receipt, RunView
 from midrun.text.buttons import Button
 from midrun.text.phrases import EntryText
 from midrun.text.status import StatusLine
@@ -106,6 +106,12 @@ class TurnPage(Value, kw_only=True):
 
     items: tuple[TurnView, ...]
     total: int
+
+
+class ArtifactPage(Value, kw_only=True):
+    """All versions of the artifacts of a run, oldest first."""
+
+    items: tuple[ArtifactView, ...]
 
 
 class AskPage(Value, kw_only=True):

@@ -253,7 +253,8 @@ class App:
                 audit.action, audit.is_due = endpoint.audit_action, True
                 audit.target = path.get("run", "")
             limits = self._server.limits
-            room = limits.checkpoint if endpoint.has_large_body else limits.body
+            room = limits.upload if endpoint.takes_files else limits.body
+            room = limits.checkpoint if endpoint.has_large_body else room
             check_query(scope)
             check_body(scope, headers, room)
             context = RequestContext(

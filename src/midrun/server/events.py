@@ -72,6 +72,7 @@ EVENT_TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.CallSettled: "call.settled",
     e.CallSealed: "call.sealed",
     e.ProgressSaved: "call.saved",
+    e.ArtifactShown: "artifact.shown",
     e.LateResult: "call.late",
     e.UndoStarted: "undo.started",
     e.UndoDone: "undo.done",

@@ -57,6 +57,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     body: int = 1024 * 1024  # bytes of a request body
     checkpoint: int = 64 * 1024 * 1024  # bytes of a body that carries a checkpoint
+    upload: int = 32 * 1024 * 1024  # bytes of a body that may carry files, as base64
     depth: int = 64  # levels of nested JSON
     rate: float = 50.0  # changes per second in the long run, ...
     burst: int = 200  # ... and at once

@@ -312,8 +312,10 @@ def add_security_headers(send: Send, address: ServerAddress, origin: str) -> Sen
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
+            policy = headers.get("content-security-policy", CSP)  # files have a stricter one
             for name, value in _SECURITY_HEADERS.items():
                 headers[name] = value
+            headers["content-security-policy"] = policy
             headers.setdefault("cache-control", "no-store")  # static files set their own
             if address.allow_origins:
                 # A cache must not give the response for one origin to another.

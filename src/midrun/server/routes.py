@@ -23,8 +23,25 @@ from midrun.runs.control_specs import (
     IfMatch,
 )
 from midrun.runs.values import RunView, Verdict
-from midrun.runs.wire import AskPage, ControlReply, EventPage, RunOverlay, RunPage, TurnPage
-from midrun.server import admin, ai_sdk, checkpoints, controls, feed_routes, runs, schemas
+from midrun.runs.wire import (
+    ArtifactPage,
+    AskPage,
+    ControlReply,
+    EventPage,
+    RunOverlay,
+    RunPage,
+    TurnPage,
+)
+from midrun.server import (
+    admin,
+    ai_sdk,
+    checkpoints,
+    controls,
+    feed_routes,
+    files,
+    runs,
+    schemas,
+)
 from midrun.server.a2a import routes as a2a
 from midrun.server.agui import routes as agui
 from midrun.server.commands import Command
@@ -57,6 +74,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     if_match: IfMatch = "ignored"
     uses_idempotency_key: bool = True  # uses Idempotency-Key
     has_large_body: bool = False  # the body may be as long as a checkpoint
+    takes_files: bool = False  # the body may be as long as an upload
     reads_whole_journal: bool = False  # reads a whole journal
     audit_action: str = ""  # the action in the audit log; "" if it is not audited
 
@@ -97,6 +115,7 @@ def _control_endpoint(spec: ControlSpec) -> Endpoint:
         response_type=ControlReply,
         status=202,
         if_match=route.if_match,
+        takes_files=route.takes_files,
     )
 
 
@@ -120,6 +139,7 @@ ENDPOINTS: Final = (
         body_type=schemas.StartBody,
         response_type=RunView,
         status=201,
+        takes_files=True,
     ),
     _get_endpoint("/v1/runs", runs.list_runs, RunPage),
     _get_endpoint(_RUN_PATH, runs.show_run, RunView),
@@ -139,6 +159,8 @@ ENDPOINTS: Final = (
     ),
     _get_endpoint(f"{_RUN_PATH}/frames", runs.list_frames, runs.Frames),
     _get_endpoint(f"{_RUN_PATH}/effects", runs.list_effects, runs.Effects),
+    _get_endpoint(f"{_RUN_PATH}/artifacts", files.list_run_artifacts, ArtifactPage),
+    _get_endpoint(f"{_RUN_PATH}/files/{{hash}}", files.serve_file, None, "*/*"),
     _get_endpoint(f"{_RUN_PATH}/report", runs.show_report, Report, "text/markdown"),
     # ── feeds; NDJSON takes its heavy-read slot in the handler, a stream takes none ──
     _get_endpoint(

@@ -17,6 +17,7 @@ from midrun.core.stops import CAP_TYPES, AnyOf, Custom, MaxCost, MaxTime, Stop, 
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
 from midrun.errors import Misconfigured, RunNotFound, StoreClosed
 from midrun.ports.store import Page, RunQuery, RunRow
+from midrun.runs.control_bodies import make_files
 from midrun.runs.run import Run
 from midrun.runs.turns import count_turns
 from midrun.runs.turns import list_turns as list_turn_views
@@ -100,6 +101,7 @@ async def start_run(context: RequestContext) -> Response:
         actor=context.actor,
         trace=_trace_parent(context),
         own_thread=bool(context.owner_filter),
+        files=make_files(body.files),
     )
     return await created_response(context, run)
 

@@ -19,7 +19,7 @@ from msgspec import inspect as info
 from midrun.core.ids import Micros, micros_to_datetime
 from midrun.core.stops import Stop
 from midrun.core.values import Json, RequestedCall
-from midrun.runs.control_bodies import ID_MAX_CHARS, Body, Caps, Line, Name, Text
+from midrun.runs.control_bodies import ID_MAX_CHARS, Body, Caps, FileBodies, Line, Name, Text
 from midrun.runs.validation import LABELS_MAX, NON_SPACE_PATTERN
 
 # Integral floats in bodies.
@@ -184,6 +184,7 @@ class StartBody(Body, kw_only=True):
     labels: Annotated[tuple[Name, ...], Meta(max_length=LABELS_MAX)] = ()
     caps: Caps = Caps()
     stop: Stop | None = None
+    files: FileBodies = ()
 
 
 class ForkBody(Body, kw_only=True):

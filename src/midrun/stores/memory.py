@@ -23,7 +23,7 @@ from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Phase
-from midrun.errors import CursorRefused, RunNotFound, StoreClosed
+from midrun.errors import CursorRefused, FileMissing, RunNotFound, StoreClosed
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.store import (
@@ -52,6 +52,7 @@ class _MemoryRun(Struct, kw_only=True):
     row: RunRow
     lines: list[tuple[bytes, bytes]]
     snapshot: Snapshot | None = None
+    file_hashes: set[str]
 
     @property
     def stored_row(self) -> StoredRow:
@@ -89,6 +90,7 @@ class MemoryStore(JournalStore):
         self._numbers = itertools.count(1)
         self._halts: dict[str, HaltRecord] = {}
         self._beats: dict[str, _HolderBeat] = {}
+        self._files: dict[str, bytes] = {}
         self._watchers = Watchers()
         self._cursors = MemoryFollowerCursors(
             lambda: [k.row for k in self._runs.values()], clock
@@ -109,6 +111,9 @@ class MemoryStore(JournalStore):
             validation.check_limits(
                 current, operation.holder, operation.limits, partial(self._count_held, run)
             )
+        for key in operation.files.hashes:
+            if key not in operation.files.bodies and key not in self._files:
+                raise FileMissing(run, key)
         new = change.row
         row = RunRow(
             run=run,
@@ -121,10 +126,14 @@ class MemoryStore(JournalStore):
             changed_at=new.at,
         )
         if stored_run is None:
-            stored_run = _MemoryRun(number=next(self._numbers), row=row, lines=[])
+            stored_run = _MemoryRun(
+                number=next(self._numbers), row=row, lines=[], file_hashes=set()
+            )
             self._runs[run] = stored_run
         stored_run.row = row
         stored_run.lines.extend(change.lines)
+        stored_run.file_hashes.update(operation.files.hashes)
+        self._files |= operation.files.bodies
         self._watchers.notify([(run, new.seq)])
         return change.appended
 
@@ -144,6 +153,12 @@ class MemoryStore(JournalStore):
         validation.check_read_range(after, limit)
         pairs = self._get_run(run).lines
         return pairs[after:] if limit is None else pairs[after : after + limit]
+
+    async def read_file(self, run: RunId, file_hash: str) -> bytes:
+        await self._yield_and_check_open()
+        if file_hash not in self._get_run(run).file_hashes:
+            raise FileMissing(run, file_hash)
+        return self._files[file_hash]
 
     async def get_row(self, run: RunId) -> RunRow:
         await self._yield_and_check_open()
@@ -221,8 +236,7 @@ class MemoryStore(JournalStore):
             runs=len(recent_heads),
             cost=sum(head.cost for head in recent_heads),
             tokens=sum(head.tokens for head in recent_heads),
-            stored_bytes=sum(len(line) for stored_run in owned for line, _ in stored_run.lines)
-            * sizes,
+            stored_bytes=sum(map(self._count_bytes, owned)) * sizes,
         )
 
     async def count_runs_by_phase(self) -> Mapping[Phase, int]:
@@ -316,6 +330,10 @@ class MemoryStore(JournalStore):
             return self._runs[run]
         except KeyError:
             raise RunNotFound(run) from None
+
+    def _count_bytes(self, stored_run: _MemoryRun) -> int:
+        lines = sum(len(line) for line, _ in stored_run.lines)
+        return lines + sum(len(self._files[key]) for key in stored_run.file_hashes)
 
     def _count_held(self, excluded: RunId, scope: str) -> int:
         rows = (

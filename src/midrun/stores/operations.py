@@ -6,8 +6,8 @@ is an operation. Its `apply` compares it with the row of the run and returns the
 lines and the new row, or raises the refusal. It is a pure function, so a store can call it
 again: with a newer row, or in a second transaction. Then the store writes the change.
 
-Halts and limits concern several runs. The store checks them itself, between `apply` and the
-first change.
+Halts, limits and files concern several runs. The store checks them itself, between `apply` and
+the first change.
 """
 
 from abc import ABC, abstractmethod
@@ -30,9 +30,12 @@ from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, Lease
 from midrun.stores import validation
 from midrun.stores.validation import (
+    NO_FILES,
     AdoptedJournal,
+    NamedFiles,
     RunRowVersion,
     StoredHead,
+    collect_files,
     encode_first_head,
     encode_head,
     verify_adopted_lines,
@@ -71,8 +74,8 @@ class JournalWrite(Struct, frozen=True, kw_only=True, gc=False):
     """A prepared write: the encoded entries, and the conditions under which they are added.
 
     Without a `stored_head` the row keeps its head. `starts` means that an entry starts a call,
-    so no halt may be in force. A write that `is_large` was encoded in a thread and should be
-    written there.
+    so no halt may be in force. `files` are checked and written by the store. A write that
+    `is_large` was encoded in a thread and should be written there.
     """
 
     run: RunId
@@ -81,6 +84,7 @@ class JournalWrite(Struct, frozen=True, kw_only=True, gc=False):
     stored_head: StoredHead | None
     starts: bool = False
     is_large: bool = False
+    files: NamedFiles = NO_FILES
 
     @abstractmethod
     def apply(
@@ -243,7 +247,14 @@ class JournalStore(ABC):
     def _write(self, operation: JournalWrite) -> Awaitable[AppendResult]:
         """Apply `operation` in a transaction; return once it is committed."""
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> AppendResult:
+    async def create(
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        head: Head,
+        files: Mapping[str, bytes] | None = None,
+    ) -> AppendResult:
         encode = partial(validation.encode_first_entries, run, entries)
         bodies, is_large = await _encode_bodies(encode, entries)
         operation = CreateRunWrite(
@@ -251,16 +262,23 @@ class JournalStore(ABC):
             chain=self.chain,
             bodies=bodies,
             stored_head=encode_first_head(head),
-            is_large=is_large,
+            is_large=is_large or bool(files),
+            files=await _collect_files(entries, files),
         )
         return await self._write_measured(operation)
 
     async def adopt(
-        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
+        self,
+        run: RunId,
+        lines: Sequence[bytes],
+        imported: RunImported,
+        *,
+        head: Head,
+        files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         stored_head = encode_first_head(head)
         adopted = await anyio.to_thread.run_sync(
-            verify_adopted_lines, run, lines, imported, self.chain
+            verify_adopted_lines, run, lines, imported, self.chain, files
         )
         operation = CreateRunWrite(
             run=run,
@@ -269,6 +287,7 @@ class JournalStore(ABC):
             stored_head=stored_head,
             adopted=adopted,
             is_large=True,
+            files=adopted.files,
         )
         return await self._write_measured(operation)
 
@@ -282,6 +301,7 @@ class JournalStore(ABC):
         head: Head | None,
         starts: bool = False,
         at: Micros | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         if after is None:
             validation.check_append_without_after(
@@ -295,7 +315,8 @@ class JournalStore(ABC):
             bodies=bodies,
             stored_head=None if head is None else encode_head(head),
             starts=starts or validation.has_starts(entries),
-            is_large=is_large,
+            is_large=is_large or bool(files),
+            files=await _collect_files(entries, files),
             after=after,
             lease=lease,
             at=at,
@@ -331,6 +352,15 @@ class JournalStore(ABC):
         )
         appended = await self._write_measured(operation)
         return Lease(run=run, holder=holder, epoch=epoch), appended
+
+
+async def _collect_files(
+    entries: Sequence[Entry], files: Mapping[str, bytes] | None
+) -> NamedFiles:
+    """Collect the files that `entries` name; hash given bodies in a thread."""
+    if not files:
+        return collect_files(entries, None)
+    return await anyio.to_thread.run_sync(collect_files, entries, files)
 
 
 async def _encode_bodies(

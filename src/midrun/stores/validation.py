@@ -16,6 +16,7 @@ hundreds of them again and again.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from hashlib import sha256
 from math import isfinite
 from typing import Final
 
@@ -28,12 +29,14 @@ from midrun.codec.strict_json import DEFAULT_LIMITS, INTEGER_MAX, JsonLimits
 from midrun.core import transitions
 from midrun.core.entries import Entry, LeaseTaken, Record, RunImported, RunStarted
 from midrun.core.evolve import fold
+from midrun.core.files import FILE_HASH_PATTERN, iter_file_refs
 from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import NAME_MAX_CHARS, Head
 from midrun.core.state import State
 from midrun.core.values import Phase
 from midrun.errors import (
     CursorRefused,
+    FileMissing,
     HaltInForce,
     JournalCorrupt,
     JournalTooNew,
@@ -333,6 +336,39 @@ def check_append_without_after(
             raise KindRefused(run, type(entry).__name__, writer)
 
 
+class NamedFiles(Struct, frozen=True, gc=False):
+    """The files that the entries of a write name, by hash, and the bodies that came along."""
+
+    hashes: tuple[str, ...] = ()
+    bodies: Mapping[str, bytes] = {}
+
+
+NO_FILES: Final = NamedFiles()
+
+
+def collect_files(entries: Iterable[Entry], files: Mapping[str, bytes] | None) -> NamedFiles:
+    """Return the files that `entries` name; refuse a body that does not have its hash.
+
+    Bodies that no entry names are left out.
+    """
+    hashes = tuple(dict.fromkeys(ref.hash for e in entries for ref in iter_file_refs(e)))
+    if not hashes:
+        return NO_FILES
+    bodies = {key: files[key] for key in hashes if key in files} if files else {}
+    for key in hashes:
+        if not FILE_HASH_PATTERN.fullmatch(key):
+            raise ValueError(f"the hash of a file must be a SHA-256 in hex, got {key[:80]!r}")
+        if key in bodies and sha256(bodies[key]).hexdigest() != key:
+            raise ValueError(f"the body of file {key[:12]} has another hash")
+    return NamedFiles(hashes, bodies)
+
+
+def check_file_hash(run: RunId, file_hash: str) -> None:
+    """Refuse to look up a hash that no file can have."""
+    if not FILE_HASH_PATTERN.fullmatch(file_hash):
+        raise FileMissing(run, file_hash)
+
+
 def has_starts(entries: Iterable[Entry]) -> bool:
     """Tell whether one of `entries` starts a call: then the halts are checked."""
     return not START_ENTRY_TYPES.isdisjoint(map(type, entries))
@@ -529,6 +565,7 @@ class AdoptedJournal(Struct, frozen=True, kw_only=True):
     last_version: RunRowVersion
     started_at: Micros
     import_body: bytes  # the body of the entry
+    files: NamedFiles = NO_FILES
 
     def stamp_with_import(self, chain: HashChain, now: Micros) -> StampedLines:
         """Return all lines, followed by the entry that records their import."""
@@ -539,7 +576,11 @@ class AdoptedJournal(Struct, frozen=True, kw_only=True):
 
 
 def verify_adopted_lines(
-    run: RunId, lines: Sequence[bytes], imported: RunImported, chain: HashChain
+    run: RunId,
+    lines: Sequence[bytes],
+    imported: RunImported,
+    chain: HashChain,
+    files: Mapping[str, bytes] | None = None,
 ) -> AdoptedJournal:
     """Verify `lines` and hash them as a journal of `run` in this store.
 
@@ -587,6 +628,7 @@ def verify_adopted_lines(
         last_version=end,
         started_at=records[0].at,
         import_body=encode_entry(imported),
+        files=collect_files((record.entry for record in records), files),
     )
 
 

@@ -32,6 +32,7 @@ from midrun.text.phrases import (
     format_child_run,
     format_count,
     format_error,
+    format_files,
     format_reason,
     format_time_until,
     is_automatic,
@@ -113,7 +114,7 @@ def _describe_call_done(entry: e.CallDone, before: State, after: State) -> Claus
         what = f"is done, but its result could not be stored: {problem}"
         return Clause(named, what, tone="bad")
     if not is_described_elsewhere(call.use):
-        return Clause(named, _format_result(entry.result))
+        return Clause(named, _format_result(entry.result) + format_files(entry.files))
     if call.use.tool == "plan":
         return Clause(AGENT_SUBJECT, "finished updating its plan", tone="detail")
     return Clause(named, _format_result(entry.result), tone="detail")
@@ -209,6 +210,12 @@ def _describe_progress_saved(entry: e.ProgressSaved, _: State, after: State) -> 
     return Clause(format_call(after, entry.call), "saved its progress", far)
 
 
+def _describe_artifact_shown(entry: e.ArtifactShown, _: State, after: State) -> Clause:
+    version = f", version {entry.version}" if entry.version > 1 else ""
+    what = f"showed {quote(entry.name)}{version}"
+    return Clause(format_call(after, entry.call), what)
+
+
 def _describe_late_result(entry: e.LateResult, before: State, after: State) -> Clause:
     named = format_call(after, entry.call)
     news = "this settles the call"
@@ -300,6 +307,7 @@ CALL_DESCRIBE_FUNCTIONS: DescribeFunctions = {
     e.CallSettled: ("quiet", _describe_call_settled),
     e.CallSealed: ("quiet", _describe_call_sealed),
     e.ProgressSaved: ("detail", _describe_progress_saved),
+    e.ArtifactShown: ("good", _describe_artifact_shown),
     e.LateResult: ("detail", _describe_late_result),
     e.UndoStarted: ("undo", _describe_undo_started),
     e.UndoDone: ("undo", _describe_undo_done),
@@ -320,10 +328,11 @@ _ITEM_SUFFIXES: Final = {
 
 
 def _describe_message_received(entry: e.MessageReceived, _: State, after: State) -> Clause:
-    said = f"said {quote(entry.text)}"
+    text = quote(entry.text) + format_files(entry.files)
+    said = f"said {text}"
     if entry.due is not None:
         wait = format_time_until(after, entry.due)
-        said = f"scheduled a message for the agent in {wait}: {quote(entry.text)}"
+        said = f"scheduled a message for the agent in {wait}: {text}"
     ack = f"; the run replied {quote(strip_emphasis(entry.ack))}" if entry.ack else ""
     return describe_request(entry, said, ack)
 

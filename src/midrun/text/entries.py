@@ -37,6 +37,7 @@ from midrun.text.phrases import (
     format_count,
     format_duration,
     format_error,
+    format_files,
     format_reason,
     format_run,
     format_time_until,
@@ -195,7 +196,7 @@ def _describe_run_started(entry: e.RunStarted, _: State, after: State) -> Clause
     history = len(entry.history)
     said = f", after {format_count(history, 'earlier message')}" if history else ""
     stop = f"; it runs {_format_bounds(entry.stop)}" if entry.stop is not None else ""
-    task = quote(entry.task)
+    task = quote(entry.task) + format_files(entry.files)
     who = format_actor(entry.by)
     if entry.parent is not None and entry.forked is None:
         who = f"the parent {format_run(entry.parent.run)}"
@@ -333,7 +334,7 @@ def _describe_run_resumed(entry: e.RunResumed, before: State, _: State) -> Claus
     if is_automatic(entry.by):
         return Clause(RUN_SUBJECT, "continues: the time limit of the pause is over")
     if entry.instruction:
-        change = f"with the instruction {quote(entry.instruction)}"
+        change = f"with the instruction {quote(entry.instruction)}{format_files(entry.files)}"
     elif before.pending_redirects:
         change = "with the new instruction"
     else:
@@ -372,7 +373,8 @@ def _describe_verdict_given(entry: e.StopEvaluated, _: State, __: State) -> Clau
 
 def _describe_redirect_requested(entry: e.RedirectRequested, _: State, __: State) -> Clause:
     when = "now" if entry.when == "now" else "before its next turn"
-    return describe_request(entry, f"asked to redirect the run {when}: {quote(entry.text)}")
+    said = quote(entry.text) + format_files(entry.files)
+    return describe_request(entry, f"asked to redirect the run {when}: {said}")
 
 
 def _describe_redirect_applied(entry: e.RedirectApplied, _: State, __: State) -> Clause:

@@ -1,7 +1,7 @@
 """Format actors, calls, values, durations and lists as parts of a sentence."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -10,7 +10,7 @@ from midrun.core.entries import RequestEntry
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import MICROS_PER_SECOND, Micros, make_child_id
 from midrun.core.state import Call, State
-from midrun.core.values import Actor, Json, RequestedCall, Value
+from midrun.core.values import Actor, FileRef, Json, RequestedCall, Value
 
 RUN_SUBJECT: Final = "the run"
 AGENT_SUBJECT: Final = "the agent"
@@ -132,6 +132,13 @@ def quote(text: str, max_chars: int = QUOTE_MAX_CHARS) -> str:
     """Return `text` in quotation marks, or "nothing" if it is empty."""
     said = flatten(text, max_chars)
     return f"“{said}”" if said else "nothing"
+
+
+def format_files(files: Sequence[FileRef]) -> str:
+    """Return the files of a text for the end of its sentence; "" if there are none."""
+    if len(files) == 1:
+        return f", with the file {quote(files[0].name)}"
+    return f", with {len(files)} files" if files else ""
 
 
 def strip_emphasis(text: str) -> str:

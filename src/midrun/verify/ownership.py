@@ -43,6 +43,7 @@ class LostWorkerCheck(JournalCheck):
 LEASE_HOLDER_KINDS: Final = frozenset(
     {
         e.AnswerGiven,
+        e.ArtifactShown,
         e.AskOpened,
         e.CallAborted,
         e.CallDone,

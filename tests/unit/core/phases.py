@@ -8,11 +8,22 @@ from midrun.core import driver_inputs as v
 from midrun.core.entries import CallDone, LateResult, LeaseTaken, RunStarted, UndoDone
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId, Seq
 from midrun.core.transitions import Input
-from midrun.core.values import Actor, Origin, Phase, PlanItem, Reply, RequestedCall, Traits
+from midrun.core.values import (
+    Actor,
+    FileRef,
+    Origin,
+    Phase,
+    PlanItem,
+    Reply,
+    RequestedCall,
+    Traits,
+)
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 
 ANN: Final = Actor(name="ann")
 MAIL: Final = RequestedCall(tool="mail", args={"to": "bo"}, traits=Traits(undo=True))
+PICTURE: Final = FileRef(name="a.png", media_type="image/png", size=4, hash="0" * 64)
+TOO_LARGE: Final = FileRef(name="b.bin", media_type="image/png", size=10**9, hash="1" * 64)
 ASK: Final = RequestedCall(tool="ask_human", args={})
 
 idle_run: Final = given(*LEASED_RUN)
@@ -88,6 +99,12 @@ INPUTS: Final[tuple[Input, ...]] = (
     c.Answer(ask=AskId("a9")),
     c.Approve(ask=AskId("a1")),
     c.Decline(ask=AskId("nonsense")),
+    c.Say(text="look", files=(PICTURE,)),
+    c.Say(text="look", files=(TOO_LARGE,)),
+    c.Redirect(text="look", files=(TOO_LARGE,)),
+    c.Resume(instruction="look", files=(PICTURE,)),
+    c.Resume(instruction="look", files=(TOO_LARGE,)),
+    c.Resume(files=(PICTURE,)),
     c.Cancel(),
     c.Cancel(undo="all"),
     c.Halt(),
@@ -115,6 +132,8 @@ INPUTS: Final[tuple[Input, ...]] = (
     v.TakeBack(parent=RunId("run_parent")),
     v.TakeBack(parent=RunId("run_other")),
     v.SaveProgress(epoch=Epoch(1), call=CallId("c2"), progress=1),
+    v.ShowArtifact(epoch=Epoch(1), call=CallId("c2"), name="plan.md", file=PICTURE),
+    v.ShowArtifact(epoch=Epoch(1), call=CallId("c2"), name="big.bin", file=TOO_LARGE),
     v.ProposeCall(epoch=Epoch(1), use=MAIL),
     v.SetPlan(epoch=Epoch(1), items=(PlanItem(text="one"),)),
     v.RecordStopVerdict(epoch=Epoch(1), name="m:f", met=False),

@@ -65,6 +65,7 @@ from midrun.core.values import (
     Actor,
     CleanupAction,
     Effect,
+    FileRef,
     Phase,
     PlanItem,
     Reply,
@@ -114,6 +115,10 @@ TOKENS = (0, 0, 40, 70)
 COSTS = (0, 0, 9)
 NUMBERS = tuple(range(12))
 BOOLEANS = (False, True)
+FILES = tuple(
+    FileRef(name="plan.md", media_type="text/markdown", size=size, hash=f"{size:064}")
+    for size in (1, 2, 99_999_999)
+)
 ACTIONS: tuple[CleanupAction, ...] = ("undo", "release")
 CAPS = {"tokens": 300}
 COMMON_REFUSALS = {"fenced", "lease_lost", "request_id_reused"}
@@ -265,6 +270,10 @@ def make_undo_end(choose: Choose, state: State) -> v.CloseCleanup:
 def make_call_report(choose: Choose, state: State, call: Call, now: Micros) -> v.DriverInput:
     """Return a question or the saved progress of a call in flight."""
     if choose(BOOLEANS):
+        if choose(BOOLEANS):
+            return v.ShowArtifact(
+                epoch=state.epoch, call=call.id, name="plan.md", file=choose(FILES)
+            )
         return v.SaveProgress(epoch=state.epoch, call=call.id, progress=3)
     return v.AskPerson(
         epoch=state.epoch,
@@ -287,6 +296,7 @@ def make_unplanned_input(choose: Choose, state: State) -> v.DriverInput:
         v.AskPerson(epoch=epoch, call=call, question="Which one?"),
         v.CloseChildAsk(ask=AskId(f"a{choose(NUMBERS)}")),
         v.SaveProgress(epoch=epoch, call=call, progress=3),
+        v.ShowArtifact(epoch=epoch, call=call, name="plan.md", file=choose(FILES)),
         v.ProposeCall(epoch=epoch, use=choose(USES)),
         v.SetPlan(epoch=epoch, items=items),
         v.RecordStopVerdict(epoch=epoch, name="checks:enough", met=choose(BOOLEANS)),

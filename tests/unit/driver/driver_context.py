@@ -104,10 +104,18 @@ class InterceptedStore(MemoryStore):
         head: Head | None,
         starts: bool = False,
         at: Micros | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         await _run_first(self._before, entries)
         result = await super().append(
-            run, entries, after=after, lease=lease, head=head, starts=starts, at=at
+            run,
+            entries,
+            after=after,
+            lease=lease,
+            head=head,
+            starts=starts,
+            at=at,
+            files=files,
         )
         await _run_first(self._after, entries)
         return result

@@ -179,6 +179,7 @@ def _write_openapi(url: str, runs: list[str], path: Path) -> Path:
         "ask": [f"{run}-a1" for run in runs],
         "command": ["cmd_1", "cmd_5", "cmd_none"],
         "frame": ["f1"],
+        "hash": ["0" * 64, "x"],
     }
     for operations in openapi["paths"].values():
         for operation in operations.values():

@@ -271,7 +271,7 @@ async def test_the_size_of_a_body_is_limited_with_and_without_a_declared_length(
     serve: StartServer, stage: ControllableTools
 ) -> None:
     """Bytes are counted as they arrive, before they are parsed."""
-    server = await serve(stage.agent("Done."), limits=Limits(body=1000))
+    server = await serve(stage.agent("Done."), limits=Limits(upload=1000))
     client = await server.client("olga")
     body = b'{"agent":"actor","input":"' + b"x" * 2000 + b'"}'
 

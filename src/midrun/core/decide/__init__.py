@@ -199,6 +199,8 @@ def _apply_driver_input(state: State, driver_input: DriverInput, now: Micros) ->
             return calls.take_lease(state, driver_input, now)
         case v.SaveProgress():
             return calls.save_progress(state, driver_input, now)
+        case v.ShowArtifact():
+            return calls.show_artifact(state, driver_input, now)
         case v.AskPerson():
             return asks.ask_person(state, driver_input, now)
         case v.SetPlan():

@@ -14,9 +14,11 @@ from midrun.core.driver_inputs import (
     SaveProgress,
     SetPlan,
     SettleCall,
+    ShowArtifact,
     TakeLease,
 )
 from midrun.core.entries import (
+    ArtifactShown,
     AskClosed,
     CallDone,
     CallFailed,
@@ -33,6 +35,7 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.evolve.calls import can_settle_late
+from midrun.core.files import find_run_file_problem
 from midrun.core.ids import Epoch, Micros, Seq, make_call_id, parse_call_number
 from midrun.core.retries import CHECK_DENIALS_MAX
 from midrun.core.state import CallStage, State
@@ -82,7 +85,20 @@ def close_call(state: State, driver_input: CloseCall, _: Micros) -> Verdict:
         return accept(outcome, summary)
     if isinstance(outcome, CallDone) and outcome.reply is not None:
         return accept(_drop_needless_problem(state, outcome, outcome.reply))
+    if isinstance(outcome, CallDone) and outcome.files:
+        return accept(_drop_excess_files(state, outcome))
     return accept(outcome)
+
+
+def _drop_excess_files(state: State, outcome: CallDone) -> CallDone:
+    """Return the outcome; without its files, but with the reason, if they exceed a bound.
+
+    The call took effect, so it must not fail. The agent reads the reason with its result.
+    """
+    problem = find_run_file_problem(state, outcome.files)
+    if not problem:
+        return outcome
+    return replace(outcome, files=(), encoding_error=problem)
 
 
 def _drop_needless_problem(state: State, outcome: CallDone, reply: Reply) -> CallDone:
@@ -109,7 +125,11 @@ def report_late_result(state: State, driver_input: ReportLateResult, _: Micros) 
         return NoChange(name="already_known", seq=call.closed_seq)
     entries: tuple[Entry, ...] = (
         LateResult(
-            call=result.call, attempt=result.attempt, epoch=result.epoch, result=result.result
+            call=result.call,
+            attempt=result.attempt,
+            epoch=result.epoch,
+            result=result.result,
+            files=() if find_run_file_problem(state, result.files) else result.files,
         ),
     )
     if can_settle_late(state, call, result.attempt):
@@ -128,6 +148,24 @@ def save_progress(state: State, driver_input: SaveProgress, _: Micros) -> Verdic
     if call is None or call.stage is not CallStage.STARTED:
         return Refused(reason="not_in_flight")
     return accept(ProgressSaved(call=call.id, progress=driver_input.progress))
+
+
+def show_artifact(state: State, driver_input: ShowArtifact, _: Micros) -> Verdict:
+    """Record the next version of an artifact; the same content again changes nothing."""
+    call = state.find_call(driver_input.call)
+    if call is None or call.stage is not CallStage.STARTED:
+        return Refused(reason="not_in_flight")
+    versions = [shown for shown in state.artifacts if shown.name == driver_input.name]
+    file = driver_input.file
+    # An attempt that is repeated after a crash shows its files again.
+    if versions and versions[-1].file == file:
+        return NoChange(name="already_shown", seq=versions[-1].seq)
+    if find_run_file_problem(state, (file,)):
+        return Refused(reason="files_refused")
+    version = versions[-1].version + 1 if versions else 1
+    return accept(
+        ArtifactShown(call=call.id, name=driver_input.name, version=version, file=file)
+    )
 
 
 def propose_call(state: State, driver_input: ProposeCall, _: Micros) -> Verdict:

@@ -48,6 +48,7 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.evolve import apply_entries
+from midrun.core.files import find_run_file_problem
 from midrun.core.ids import Micros, make_call_id
 from midrun.core.state import PauseState, PendingText, State
 from midrun.core.step_boundary import close_asks, make_cancel_entries
@@ -91,6 +92,10 @@ def pause(state: State, control: Pause, _: Micros) -> Verdict:
 
 def resume(state: State, control: Resume, _: Micros) -> Verdict:
     """Resume the run: withdraw a requested pause, or end one in force."""
+    if control.files and not control.instruction:
+        return Refused(reason="empty_text")  # files belong to a text that explains them
+    if find_run_file_problem(state, control.files):
+        return Refused(reason="files_refused")
     raising: tuple[Entry, ...] = ()
     if control.caps:
         if (problem := find_cap_refusal(state, control.caps)) is not None:
@@ -103,7 +108,9 @@ def resume(state: State, control: Resume, _: Micros) -> Verdict:
         entries: tuple[Entry, ...] = (*raising, PauseWithdrawn(**make_request_fields(control)))
         if control.instruction:
             entries += (
-                RedirectRequested(text=control.instruction, **make_actor_fields(control)),
+                RedirectRequested(
+                    text=control.instruction, files=control.files, **make_actor_fields(control)
+                ),
             )
         return accept(*entries)
     return accept(
@@ -116,7 +123,11 @@ def make_run_resumed(state: State, instruction: str, control: Resume) -> RunResu
     minus = journaled_text.format_upcoming(state, state.plan) if instruction else ""
     plus = journaled_text.shorten_to_line(instruction)
     return RunResumed(
-        instruction=instruction, minus=minus, plus=plus, **make_request_fields(control)
+        instruction=instruction,
+        minus=minus,
+        plus=plus,
+        files=control.files,
+        **make_request_fields(control),
     )
 
 
@@ -136,8 +147,13 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
         return Refused(reason="empty_text")
     if state.taken_over_by:
         return Refused(reason="taken_over", by=state.taken_over_by)
+    if find_run_file_problem(state, control.files):
+        return Refused(reason="files_refused")
     request = RedirectRequested(
-        text=control.text, when=control.when, **make_request_fields(control)
+        text=control.text,
+        when=control.when,
+        files=control.files,
+        **make_request_fields(control),
     )
     entries: tuple[Entry, ...] = (request, *close_asks(state, "superseded", control.by.name))
     # A redirect of a paused or failed run also resumes it, unless a cap holds it: the redirect

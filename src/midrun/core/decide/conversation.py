@@ -30,6 +30,7 @@ from midrun.core.entries import (
     TakenOver,
     ToolUseRequested,
 )
+from midrun.core.files import find_run_file_problem
 from midrun.core.ids import FrameId, Micros, make_call_id
 from midrun.core.state import State
 from midrun.core.step_boundary import resume_topic
@@ -41,6 +42,8 @@ def say(state: State, control: Say, now: Micros) -> Verdict:
     """Receive a message and acknowledge it; the agent gets it at a boundary."""
     if not control.text.strip():
         return Refused(reason="empty_text")
+    if find_run_file_problem(state, control.files):
+        return Refused(reason="files_refused")
     # A "later" message never pushes a frame, so a full stack does not delay it. A time in the
     # past means now.
     full = len(state.frames) >= state.run_started.frame_depth and control.urgency != "later"
@@ -53,6 +56,7 @@ def say(state: State, control: Say, now: Micros) -> Verdict:
             state, control.text, control.urgency, scheduled=due is not None, queued=full
         ),
         queued=full,
+        files=control.files,
         **make_request_fields(control),
     )
     return accept(*add_wakeup(state, (received,), "message"))

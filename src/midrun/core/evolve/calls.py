@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from midrun.core import transcript
 from midrun.core.entries import (
+    ArtifactShown,
     CallAborted,
     CallDone,
     CallFailed,
@@ -38,7 +39,7 @@ from midrun.core.retries import (
     may_retry_output,
     may_retry_tool,
 )
-from midrun.core.state import Call, CallStage, EvolveFunctions, State, add_name
+from midrun.core.state import Artifact, Call, CallStage, EvolveFunctions, State, add_name
 from midrun.core.stops import RECENT_CALLS_MAX, Meter
 from midrun.core.values import (
     NO_SPEND,
@@ -206,9 +207,10 @@ def call_done(state: State, entry: CallDone) -> State:
         stage=CallStage.DONE,
         may_have_happened=False,
         result=entry.result,
+        files=entry.files,
         error=entry.encoding_error,
     )
-    state = _end_attempt(state, call, entry.spent)
+    state = _end_attempt(state.with_files(entry.files), call, entry.spent)
     if call.use.handoff:
         state = replace(state, pending_handoff=call.id)
     if call.use.tool in state.tool_retries:
@@ -442,8 +444,22 @@ def progress_saved(state: State, entry: ProgressSaved) -> State:
     return state.with_call(replace(call, progress=entry.progress, worker_deaths=deaths))
 
 
+def artifact_shown(state: State, entry: ArtifactShown) -> State:
+    """Add the artifact, and count its file."""
+    shown = Artifact(
+        call=get_call(state, entry.call).id,
+        name=entry.name,
+        version=entry.version,
+        file=entry.file,
+        seq=state.seq,
+        at=state.at,
+    )
+    return replace(state.with_files((entry.file,)), artifacts=(*state.artifacts, shown))
+
+
 def late_result(state: State, entry: LateResult) -> State:
     """Settle the call with a late result if its attempt is still the last one."""
+    state = state.with_files(entry.files)
     call = replace(get_call(state, entry.call), late_attempt=entry.attempt)
     if can_settle_late(state, call, entry.attempt):
         call = replace(
@@ -453,6 +469,7 @@ def late_result(state: State, entry: LateResult) -> State:
             must_retry=False,
             closed_seq=state.seq,
             result=entry.result,
+            files=entry.files,
         )
         if call.use.handoff:
             state = replace(state, pending_handoff=call.id)
@@ -553,5 +570,6 @@ EVOLVE_FUNCTIONS: EvolveFunctions = {
     CallSettled: call_settled,
     CallSealed: call_sealed,
     ProgressSaved: progress_saved,
+    ArtifactShown: artifact_shown,
     LateResult: late_result,
 }

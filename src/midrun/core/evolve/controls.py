@@ -84,7 +84,14 @@ def run_resumed(state: State, entry: RunResumed) -> State:
         return state
     # From here on an instruction and a redirect are the same. `prompt_outdated_seq` marks the
     # model calls that started before this entry as outdated.
-    waiting = PendingText(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
+    waiting = PendingText(
+        seq=state.seq,
+        kind="redirect",
+        text=entry.instruction,
+        by=entry.by,
+        files=entry.files,
+    )
+    state = state.with_files(entry.files)
     return _void_approvals(
         replace(state, pending=(*state.pending, waiting), prompt_outdated_seq=state.seq)
     )
@@ -129,8 +136,14 @@ def stop_evaluated(state: State, entry: StopEvaluated) -> State:
 def redirect_requested(state: State, entry: RedirectRequested) -> State:
     """Queue the instruction; model calls that have not seen it will be aborted."""
     waiting = PendingText(
-        seq=state.seq, kind="redirect", text=entry.text, by=entry.by, timing=entry.when
+        seq=state.seq,
+        kind="redirect",
+        text=entry.text,
+        by=entry.by,
+        timing=entry.when,
+        files=entry.files,
     )
+    state = state.with_files(entry.files)
     return _void_approvals(
         replace(state, pending=(*state.pending, waiting), prompt_outdated_seq=state.seq)
     )
@@ -159,7 +172,13 @@ def redirect_applied(state: State, entry: RedirectApplied) -> State:
         tool_retries={},
     )
     return state.with_messages(
-        Message(role="user", text=waiting.text, by=waiting.by, kind="instruction")
+        Message(
+            role="user",
+            text=waiting.text,
+            by=waiting.by,
+            kind="instruction",
+            files=waiting.files,
+        )
     )
 
 

@@ -49,7 +49,9 @@ def message_received(state: State, entry: MessageReceived) -> State:
         by=entry.by,
         urgency=entry.urgency,
         due_at=entry.due,
+        files=entry.files,
     )
+    state = state.with_files(entry.files)
     cut = (
         state.seq if entry.urgency == "now" and entry.due is None else state.prompt_outdated_seq
     )
@@ -226,7 +228,9 @@ def handed_back(state: State, _: HandedBack) -> State:
 
 
 def _make_message(waiting: PendingText) -> Message:
-    return Message(role="user", text=waiting.text, by=waiting.by, kind="message")
+    return Message(
+        role="user", text=waiting.text, by=waiting.by, kind="message", files=waiting.files
+    )
 
 
 EVOLVE_FUNCTIONS: EvolveFunctions = {

@@ -19,7 +19,7 @@ from midrun.core.values import Message, Phase
 
 def run_started(state: State, entry: RunStarted) -> State:
     """Set up the run: task, plan, stop condition, and the history of its thread."""
-    task = Message(role="user", text=entry.task, by=entry.by, kind="task")
+    task = Message(role="user", text=entry.task, by=entry.by, kind="task", files=entry.files)
     state = replace(
         state, started_entry=entry, stop=entry.stop, plan=entry.plan, goal=entry.task
     )
@@ -28,7 +28,7 @@ def run_started(state: State, entry: RunStarted) -> State:
         speaker=find_speaker(entry, entry.speaker),
         agent_fingerprint=entry.agent_fingerprint,
         steered_by=(entry.by, *entry.steered_by),
-    )
+    ).with_files(entry.files)
     # A fork without a new instruction continues its task, which is in the history already.
     known = entry.forked is not None and any(m.text == entry.task for m in entry.history)
     return state.with_messages(*entry.history, *(() if known else (task,)))

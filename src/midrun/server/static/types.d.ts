@@ -10,6 +10,16 @@ export interface AgentLine {
   undeclared_tools: number;
 }
 
+/** One version of an artifact that a tool has shown; `Run.file` reads `file.hash`. */
+export interface ArtifactView {
+  call: string;
+  name: string;
+  version: number;
+  file: FileRef;
+  seq: number;
+  at: string;
+}
+
 /** An open ask: a question, an approval or an unsure call that a person must settle. */
 export interface AskView {
   id: string;
@@ -57,6 +67,7 @@ export interface CallLine {
   by_person: boolean;
   child: string;
   title: string;
+  files: FileRef[];
 }
 
 /** A call in flight, or the undo or release of a call. */
@@ -127,6 +138,14 @@ export interface FeedEvent {
   data: any;
 }
 
+/** A file beside the journal: the store has its bytes under `hash`, their SHA-256 in hex. */
+export interface FileRef {
+  name: string;
+  media_type: string;
+  size: number;
+  hash: string;
+}
+
 /** A topic that is held while the agent answers something else. */
 export interface FrameView {
   id: string;
@@ -152,6 +171,7 @@ export interface PendingView {
   by: string;
   when: string;
   urgency: string;
+  files: FileRef[];
 }
 
 /** The phase of a run. */
@@ -304,6 +324,7 @@ export interface RunView {
   pending: PendingView[];
   in_flight: CallView[];
   effects: EffectView[];
+  artifacts: ArtifactView[];
   controls: Record<string, Button>;
   allowed: string[];
   output: string;
@@ -348,6 +369,7 @@ export interface TurnView {
   item: number;
   style: "done" | "dropped" | "failed" | "held" | "left_open" | "needs_you" | "not_started" | "queued" | "running" | "stopped" | "undone";
   calls: CallLine[];
+  files: FileRef[];
 }
 
 /** The tokens and the money that the run has used. */

@@ -46,6 +46,7 @@ class WriteRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: str | None = None
     labels: tuple[str, ...] | None = None
     started_at: Micros | None = None
+    files: tuple[str, ...] | None = None  # hashes
 
 
 class WriteAnswer(Struct, frozen=True, kw_only=True):
@@ -63,6 +64,7 @@ class WriteAnswer(Struct, frozen=True, kw_only=True):
     by: str = ""
     reason: str = ""
     full: str = ""  # scope of the limit that is reached
+    lost_file: str = ""  # hash of a file that the store does not have
 
     def get_row_state(self, run: RunId) -> StoredRow | None:
         """Return the current row of the run; None if there is no such run."""
@@ -121,6 +123,7 @@ def build_request(
         owner=head.owner if is_new else None,
         labels=head.labels if is_new else None,
         started_at=change.started_at,
+        files=operation.files.hashes or None,
     )
 
 

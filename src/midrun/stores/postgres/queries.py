@@ -70,6 +70,9 @@ ANNOUNCE: Final = """
 RUN_ROW_STATES: Final = """
     SELECT run, seq, hash, at, epoch, holder, head FROM midrun_runs WHERE run = ANY(%(runs)s)
 """
+ADD_FILE: Final = """
+    INSERT INTO midrun_files (hash, body) VALUES (%(hash)s, %(body)s) ON CONFLICT DO NOTHING
+"""
 ADD_CHUNKS: Final = """
     INSERT INTO midrun_chunks (hash, body)
     SELECT * FROM unnest(%(hashes)s::bytea[], %(bodies)s::bytea[])
@@ -123,6 +126,12 @@ JOURNAL: Final = """
      WHERE e.seq >= %(after)s AND e.seq <= least(its.seq, %(end)s)
      ORDER BY e.seq)
 """
+FILE: Final = """
+    SELECT f.body FROM midrun_runs AS r
+    LEFT JOIN (midrun_run_files AS o JOIN midrun_files AS f USING (hash))
+        ON o.no = r.no AND o.hash = %(hash)s
+    WHERE r.run = %(run)s
+"""
 CHUNKS: Final = "SELECT hash, body FROM midrun_chunks WHERE hash = ANY(%(hashes)s)"
 SNAPSHOT: Final = """
     SELECT s.seq, s.hash, s.body
@@ -164,7 +173,10 @@ USAGE: Final = """
                ::bigint,
            coalesce(sum(CASE WHEN %(sizes)s THEN (
                SELECT sum(length(line)) FROM midrun_entries AS e WHERE e.no = r.no
-           ) END), 0)::bigint
+           ) + coalesce((
+               SELECT sum(length(f.body)) FROM midrun_run_files AS o
+               JOIN midrun_files AS f USING (hash) WHERE o.no = r.no
+           ), 0) END), 0)::bigint
     FROM midrun_runs AS r, LATERAL (SELECT convert_from(head, 'UTF8')::json) AS h (its)
     WHERE owner = %(owner)s AND owner <> ''
 """

@@ -12,7 +12,7 @@ from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import CursorRefused, JournalCorrupt, RunNotFound
+from midrun.errors import CursorRefused, FileMissing, JournalCorrupt, RunNotFound
 from midrun.ports.follower_cursors import FollowerCursor
 from midrun.ports.store import (
     HaltRecord,
@@ -227,6 +227,19 @@ async def read_snapshot(pool: ConnectionPool, run: RunId) -> Snapshot | None:
         raise RunNotFound(run)
     seq, link, body = rows[0]
     return None if seq is None else Snapshot(seq=seq, hash=link, body=body)
+
+
+async def read_file(pool: ConnectionPool, run: RunId, file_hash: str) -> bytes:
+    """Return the body of a file of `run`."""
+    validation.check_run_id(run)
+    validation.check_file_hash(run, file_hash)
+    rows = await pool.execute(queries.FILE, {"run": run, "hash": bytes.fromhex(file_hash)})
+    if not rows:
+        raise RunNotFound(run)
+    body: bytes | None = rows[0][0]
+    if body is None:
+        raise FileMissing(run, file_hash)
+    return body
 
 
 async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:

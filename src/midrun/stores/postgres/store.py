@@ -20,7 +20,7 @@ from midrun.codec.hash_chain import HashChain
 from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import RunNotFound, StoreClosed
+from midrun.errors import FileMissing, RunNotFound, StoreClosed
 from midrun.ports.environment import Clock, read_boot_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.relay import Relay
@@ -78,6 +78,9 @@ process could rely on its lease is decided before the lease expires.
 
 READ_TIMEOUT_S: Final = 10.0
 """The longest time the server may work on one read."""
+
+FILE_WRITE_ATTEMPTS: Final = 3
+"""How often a file is written whose body another process removes at the same time."""
 
 READ_POOL_SIZE: Final = 4
 """The number of connections for reads in each event loop, besides the one for writes."""
@@ -183,7 +186,28 @@ class PostgresStore(JournalStore):
             check_no_nul("holder", operation.holder)
         elif isinstance(operation, CreateRunWrite):
             await self._store_chunks(operation.first_body)
-        return await self._resources.writer.write(operation)
+        bodies = operation.files.bodies
+        for attempts_left in reversed(range(FILE_WRITE_ATTEMPTS)):
+            await self._store_files(bodies)
+            try:
+                return await self._resources.writer.write(operation)
+            except FileMissing as missing:
+                # The last other run with this file was deleted in between, and the body went
+                # with it: write it again.
+                if missing.hash not in bodies or not attempts_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _store_files(self, bodies: Mapping[str, bytes]) -> None:
+        """Store the bodies of files, each in a transaction of its own.
+
+        They are too long for the transaction of the entries, which has locks to hold. Entries
+        are appended only if the bodies are there. A process that dies in between leaves bodies
+        that no run names.
+        """
+        for key, body in bodies.items():
+            values = {"hash": bytes.fromhex(key), "body": body}
+            await self._resources.read_pool.execute(queries.ADD_FILE, values)
 
     async def _store_chunks(self, first: bytes) -> None:
         """Store the chunks of the first entry of a new run."""
@@ -272,6 +296,9 @@ class PostgresStore(JournalStore):
         # Each read refreshes the row cache: the append that follows it needs no other read.
         self.rows.put(await journal_range.read(self._resources.read_pool, limit))
         return journal_range
+
+    async def read_file(self, run: RunId, file_hash: str) -> bytes:
+        return await reader.read_file(self._resources.read_pool, run, file_hash)
 
     async def get_row(self, run: RunId) -> RunRow:
         return await reader.read_row(self._resources.read_pool, run)

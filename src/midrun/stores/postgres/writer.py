@@ -30,7 +30,7 @@ from msgspec import UNSET, Struct
 
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.lru import LruDict
-from midrun.errors import HaltInForce, NoRoom, StoreError
+from midrun.errors import FileMissing, HaltInForce, NoRoom, StoreError
 from midrun.ports.store import AppendResult
 from midrun.stores.group_commit import Failure, GroupCommit, PendingWrite
 from midrun.stores.operations import (
@@ -257,6 +257,8 @@ class PostgresWriter:
         # The row itself allows the write. Then a halt or a limit has refused it.
         if answer.scope:
             return HaltInForce(run, answer.scope, answer.reason, answer.by)
+        if answer.lost_file:
+            return FileMissing(run, answer.lost_file)
         if answer.full and isinstance(operation, TakeLeaseWrite):
             return NoRoom(run, answer.full, operation.limits[answer.full])
         return None

@@ -39,7 +39,7 @@ class WriteJournal(Struct, frozen=True, gc=False):
         """Check the conditions, then write the entries and the row.
 
         Raises:
-            HaltInForce, NoRoom: see `Store`. For the others see `JournalWrite.apply`.
+            HaltInForce, NoRoom, FileMissing: see `Store`. Others: see `JournalWrite.apply`.
         """
         operation = self.operation
         taken = operation if isinstance(operation, TakeLeaseWrite) else None
@@ -60,7 +60,9 @@ class WriteJournal(Struct, frozen=True, gc=False):
                 taken.limits,
                 lambda scope: rows.count_held(scope, taken.run, now),
             )
+        rows.check_files(operation.run, operation.files)
         rows.write_change(current, change)
+        rows.write_files(operation.run, operation.files)
         return change.appended
 
 

@@ -38,6 +38,9 @@ ADD_LAST_ENTRY: Final = """
     INSERT INTO entries (no, seq, line, hash, at, step, cost, tokens)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
+HAS_FILE: Final = "SELECT 1 FROM files WHERE hash = ?"
+ADD_FILE: Final = "INSERT OR IGNORE INTO files (hash, body) VALUES (?, ?)"
+ADD_RUN_FILE: Final = "INSERT OR IGNORE INTO run_files (no, hash) VALUES (?, ?)"
 ADD_CHUNK: Final = "INSERT OR IGNORE INTO chunks (hash, body) VALUES (?, ?)"
 
 UPDATE_ROW: Final = """
@@ -101,6 +104,11 @@ LINES_BYTES: Final = """
     FROM entries WHERE no = ? AND seq > ? AND seq <= ?
 """
 CHUNK: Final = "SELECT body FROM chunks WHERE hash = ?"
+FILE: Final = """
+    SELECT f.body FROM runs AS r
+    JOIN run_files AS o ON o.no = r.no JOIN files AS f ON f.hash = o.hash
+    WHERE r.run = ? AND o.hash = ?
+"""
 ENTRY_HASH: Final = "SELECT hash FROM entries WHERE no = ? AND seq = ?"
 SNAPSHOT_BYTES: Final = """
     SELECT length(s.body) FROM runs AS r JOIN snapshots AS s USING (no) WHERE r.run = ?
@@ -191,7 +199,10 @@ _USAGE_COLUMNS: Final = """
                started_at >= ?2, coalesce(e.tokens, CAST(head AS TEXT) ->> 'tokens'), 0
            )), 0),
            coalesce(sum(iif(
-               ?3, (SELECT sum(length(line)) FROM entries WHERE no = r.no), 0
+               ?3, (SELECT sum(length(line)) FROM entries WHERE no = r.no) + (
+                   SELECT coalesce(sum(length(f.body)), 0)
+                   FROM run_files AS o JOIN files AS f USING (hash) WHERE o.no = r.no
+               ), 0
            )), 0)
     FROM runs AS r INDEXED BY runs_by_owner
 """

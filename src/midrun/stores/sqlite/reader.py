@@ -22,7 +22,13 @@ from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import CursorRefused, JournalCorrupt, RunNotFound, StoreClosed
+from midrun.errors import (
+    CursorRefused,
+    FileMissing,
+    JournalCorrupt,
+    RunNotFound,
+    StoreClosed,
+)
 from midrun.ports.store import OwnerUsage, Page, RunGroup, RunQuery, RunRow, Snapshot
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
@@ -209,6 +215,18 @@ def read_snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:
         return None
     seq, link, body = found
     return Snapshot(seq=seq, hash=link, body=body)
+
+
+def read_file(db: apsw.Connection, run: RunId, file_hash: str) -> bytes:
+    """Return the body of a file of `run`."""
+    validation.check_run_id(run)
+    if db.execute(queries.RUN_EXISTS, (run,)).get is None:
+        raise RunNotFound(run)
+    validation.check_file_hash(run, file_hash)
+    body: bytes | None = db.execute(queries.FILE, (run, bytes.fromhex(file_hash))).get
+    if body is None:
+        raise FileMissing(run, file_hash)
+    return body
 
 
 def read_page(db: apsw.Connection, query: RunQuery) -> Page[RunRow]:

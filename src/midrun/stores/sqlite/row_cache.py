@@ -18,14 +18,14 @@ from msgspec.structs import replace
 
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import DRIVABLE_PHASES
-from midrun.errors import RunNotFound
+from midrun.errors import FileMissing, RunNotFound
 from midrun.ports.store import HaltRecord
 from midrun.stores import validation
 from midrun.stores.chunks import split_line
 from midrun.stores.operations import RowChange, StoredRow
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connection import check_schema_version
-from midrun.stores.validation import StoredHead, decode_head
+from midrun.stores.validation import NamedFiles, StoredHead, decode_head
 from midrun.stores.watchers import HALTS_CHANGED
 
 LineAndHash: TypeAlias = tuple[bytes, bytes]
@@ -167,6 +167,26 @@ class RowCache:
         for digest, body in chunks.items():
             self._execute(queries.ADD_CHUNK, (digest, body))
         return replace(row, number=number), ((line, link), *rest)
+
+    def check_files(self, run: RunId, files: NamedFiles) -> None:
+        """Refuse entries that name a file which is neither given nor stored.
+
+        Raises:
+            FileMissing: the first such file.
+        """
+        for key in files.hashes:
+            if key not in files.bodies and (
+                self.db.execute(queries.HAS_FILE, (bytes.fromhex(key),)).get is None
+            ):
+                raise FileMissing(run, key)
+
+    def write_files(self, run: RunId, files: NamedFiles) -> None:
+        """Write the given bodies, and note that `run` has all of the files."""
+        for key in files.hashes:
+            digest = bytes.fromhex(key)
+            if key in files.bodies:
+                self._execute(queries.ADD_FILE, (digest, files.bodies[key]))
+            self._execute(queries.ADD_RUN_FILE, (self._cached[run].number, digest))
 
     def is_holder_alive(self, holder: str, now: Micros) -> bool:
         """Tell whether the last beat of `holder` is recent enough."""

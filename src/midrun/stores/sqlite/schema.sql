@@ -72,6 +72,21 @@ CREATE TABLE chunks (
     body BLOB NOT NULL
 ) STRICT;
 
+-- Files of runs, each stored once, and the runs whose entries name them. A body that no run names
+-- is of no use. It is removed with the last run that named it.
+CREATE TABLE files (
+    hash BLOB PRIMARY KEY,           -- SHA-256 of the body
+    body BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE run_files (
+    no   INTEGER NOT NULL REFERENCES runs,
+    hash BLOB    NOT NULL REFERENCES files,
+    PRIMARY KEY (no, hash)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX run_files_by_hash ON run_files (hash);
+
 -- The id of the key of the hash chains: at most one row, empty if there is no key, never changed.
 CREATE TABLE chain_key (
     key_id TEXT NOT NULL

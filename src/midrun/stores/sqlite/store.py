@@ -117,6 +117,11 @@ class SqliteStore(JournalStore):
         )
         return await self._thread_reader.read_in_thread(tail.read_pairs)
 
+    async def read_file(self, run: RunId, file_hash: str) -> bytes:
+        return await self._thread_reader.read_in_thread(
+            lambda db: reader.read_file(db, run, file_hash)
+        )
+
     async def get_row(self, run: RunId) -> RunRow:
         await checkpoint()
         return self._inline_reader.read_inline(lambda db: reader.read_row(db, run))

@@ -1,6 +1,7 @@
 """Fixtures of the store suite: a manual clock, and helpers that make entries and heads."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from hashlib import sha256
 from typing import Literal, NewType, get_args, get_origin, get_type_hints
 
 import pytest
@@ -21,12 +22,14 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
-from midrun.core.values import Decision, Phase, RequestedCall
+from midrun.core.values import Decision, FileRef, Phase, RequestedCall
 from midrun.ports.store import AppendResult, Lease, Store
 
 RUN = RunId("run_1")
 OTHER_RUN = RunId("run_2")
 MISSING_RUN = RunId("run_nobody")
+
+EMPTY_FILE_HASH = sha256(b"").hexdigest()
 
 ReopenStore = Callable[[Store], Awaitable[Store]]
 
@@ -161,6 +164,7 @@ def _example_value(hint: object) -> object:
         Decision: Decision(choice="answer", value="yes"),
         Phase: Phase.PAUSED,
     }
+    made[FileRef] = FileRef(name="x", media_type="text/plain", size=0, hash=EMPTY_FILE_HASH)
     if isinstance(hint, type) and issubclass(hint, Struct) and hint not in made:
         return hint()
     return made[hint] if hint in made else (get_origin(hint) or tuple)()

@@ -1,6 +1,7 @@
 """The whole store suite as one class."""
 
 from midrun.testing.store_suite.concurrency import ConcurrencyTests
+from midrun.testing.store_suite.files import FileTests
 from midrun.testing.store_suite.journals import JournalTests
 from midrun.testing.store_suite.leases import HaltTests, LeaseTests
 from midrun.testing.store_suite.limits import LimitTests
@@ -11,6 +12,7 @@ from midrun.testing.store_suite.threads import ThreadTests
 
 class StoreSuite(
     JournalTests,
+    FileTests,
     RefusalTests,
     LeaseTests,
     LimitTests,

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -95,10 +95,18 @@ class CountingStore(PostgresStore):
         head: Head | None,
         starts: bool = False,
         at: Micros | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         try:
             return await super().append(
-                run, entries, after=after, lease=lease, head=head, starts=starts, at=at
+                run,
+                entries,
+                after=after,
+                lease=lease,
+                head=head,
+                starts=starts,
+                at=at,
+                files=files,
             )
         except StoreFull:
             self.full_errors += 1

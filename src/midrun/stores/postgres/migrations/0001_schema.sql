@@ -67,6 +67,21 @@ CREATE TABLE midrun_chunks (
     body bytea NOT NULL
 );
 
+-- Files of runs, each stored once, and the runs whose entries name them. A body is written before
+-- the entry that names it, and that entry is written only if the body is there (`midrun_write`).
+CREATE TABLE midrun_files (
+    hash bytea PRIMARY KEY,       -- SHA-256 of the body
+    body bytea NOT NULL
+);
+ALTER TABLE midrun_files ALTER COLUMN body SET STORAGE EXTERNAL;  -- images are compressed already
+
+CREATE TABLE midrun_run_files (
+    no   bigint NOT NULL REFERENCES midrun_runs,
+    hash bytea  NOT NULL REFERENCES midrun_files,
+    PRIMARY KEY (no, hash)
+);
+CREATE INDEX midrun_run_files_by_hash ON midrun_run_files (hash);
+
 -- The id of the key of the hash chains: one row, empty if there is no key, never changed.
 CREATE TABLE midrun_chain_key (
     one    boolean PRIMARY KEY DEFAULT TRUE CHECK (one),
@@ -198,6 +213,7 @@ DECLARE
     run_row    midrun_runs;
     halt       midrun_halts;
     full_scope text;
+    lost_file  text;
     last_since bigint;
     applies    boolean;
     alive      boolean;
@@ -224,14 +240,26 @@ BEGIN
             run text, "after" bigint, seq bigint, hash text, at bigint, lines json,
             starts boolean, taker text, limits json, epoch bigint, holder text, head text,
             phase text, attention text, wake_at bigint, agent text, thread text, parent text,
-            owner text, labels json, started_at bigint
+            owner text, labels json, started_at bigint, files json
         )
     LOOP
         applies := FALSE;
         alive := FALSE;
         halt := NULL;
         full_scope := NULL;
-        IF request."after" = 0 THEN
+        lost_file := NULL;
+        IF request.files IS NOT NULL THEN
+            -- The locks keep a body until the end of this transaction.
+            PERFORM FROM midrun_files WHERE hash IN (
+                SELECT decode(f, 'hex') FROM json_array_elements_text(request.files) AS f
+            ) ORDER BY hash FOR KEY SHARE;
+            lost_file := (
+                SELECT f FROM json_array_elements_text(request.files) AS f
+                WHERE NOT EXISTS (SELECT FROM midrun_files WHERE hash = decode(f, 'hex'))
+                LIMIT 1
+            );
+        END IF;
+        IF request."after" = 0 AND lost_file IS NULL THEN
             INSERT INTO midrun_runs (run, seq, hash, at, started_at, epoch, holder, head, phase,
                                      attention, wake_at, agent, thread, parent, owner)
             VALUES (request.run, request.seq, decode(request.hash, 'hex'), request.at,
@@ -251,7 +279,8 @@ BEGIN
             IF run_row.holder NOT IN ('', request.taker) THEN
                 alive := midrun_is_alive(run_row.holder, now);
             END IF;
-            applies := coalesce(run_row.seq = request."after", FALSE) AND NOT alive;
+            applies := coalesce(run_row.seq = request."after", FALSE) AND NOT alive
+                       AND lost_file IS NULL;
             IF applies AND request.starts AND EXISTS (SELECT FROM midrun_halts) THEN
                 SELECT * INTO halt FROM midrun_halts
                 WHERE scope IN ('all', 'agent:' || run_row.agent, 'run:' || run_row.run)
@@ -286,6 +315,12 @@ BEGIN
             SELECT run_row.no, request."after" + place, convert_to(pair ->> 0, 'UTF8'),
                    decode(pair ->> 1, 'hex')
             FROM json_array_elements(request.lines) WITH ORDINALITY AS l (pair, place);
+            IF request.files IS NOT NULL THEN
+                INSERT INTO midrun_run_files (no, hash)
+                SELECT DISTINCT run_row.no, decode(f, 'hex')
+                FROM json_array_elements_text(request.files) AS f
+                ON CONFLICT (no, hash) DO NOTHING;
+            END IF;
             changes := changes || concat_ws(
                 ' ', request.run, request.seq, CASE WHEN request.holder <> '' THEN 'held' END
             );
@@ -301,7 +336,7 @@ BEGIN
                 'at', run_row.at, 'epoch', run_row.epoch, 'holder', run_row.holder,
                 'head', convert_from(run_row.head, 'UTF8'), 'alive', alive,
                 'scope', halt.scope, 'by', halt.set_by, 'reason', halt.reason,
-                'full', full_scope
+                'full', full_scope, 'lost_file', lost_file
             ));
         END IF;
     END LOOP;
