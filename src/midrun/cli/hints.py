@@ -128,6 +128,7 @@ _ADVICE_BY_REASON: Final = {
     "not_an_outcome": "answer whether the call happened: yes, no or unknown",
     "already_attempted": "the call was attempted with its arguments: leave --args out",
     "empty_text": "the text must not be empty",
+    "files_refused": "send smaller or fewer files",
     "hidden_argument": "decline the call, or approve it with other --args",
 }
 """Reason of a refusal → advice."""

@@ -21,6 +21,7 @@ from midrun.errors import (
 from midrun.ports.store import RunQuery, Snapshot, Store
 from midrun.ports.write_permissions import PERSON_ENTRY_TYPES, UNLEASED_ENTRY_TYPES
 from midrun.testing.store_suite.fixtures import (
+    EMPTY_FILE_HASH,
     MISSING_RUN,
     OTHER_RUN,
     RUN,
@@ -206,7 +207,8 @@ class JournalTests(StoreSuiteFixtures):
                 with pytest.raises(KindRefused):
                     await store.append(run, [entry], after=seq, lease=lease, head=None)
                 continue
-            await store.append(run, [entry], after=seq, lease=lease, head=None)
+            files = {EMPTY_FILE_HASH: b""}
+            await store.append(run, [entry], after=seq, lease=lease, head=None, files=files)
             assert (await store.read(run))[-1].entry == entry
 
     async def test_a_new_run_may_not_bring_a_drivers_entries(self, store: Store) -> None:
