@@ -57,7 +57,7 @@ from midrun.agents.tool_context import Call
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import CallResult, Turn
-from midrun.core.values import Json, Reply, RequestedCall, Spend
+from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import Misconfigured, ModelFailed
 from midrun.hosts.hosted_agent import (
     OPEN_SCHEMA,
@@ -68,6 +68,7 @@ from midrun.hosts.hosted_agent import (
     make_foreign_failure,
     stream_in_task,
 )
+from midrun.models.prices import make_gemini_spend
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
     INTERRUPTED_NOTE,
@@ -753,9 +754,9 @@ class _ModelStep:
             prompt_tokens=(usage.prompt_token_count if usage else None) or 0,
             uses=tuple(_make_use(call) for call in reply.get_function_calls()),
         )
-        total = (usage.total_token_count if usage else None) or 0
+        model = reply.model_version or self._model.removeprefix(f"{FRAMEWORK}:")
         settled = self._settle_output(made, last)
-        return Finished(reply=settled, spent=Spend(tokens=total) if total else None)
+        return Finished(reply=settled, spent=make_gemini_spend(model, usage) if usage else None)
 
     def _settle_output(self, reply: Reply, last: Event | None) -> Reply:
         """Return the reply: with calls, with a refused output, or as the answer."""

@@ -45,7 +45,7 @@ from midrun.agents.tool import Tool
 from midrun.agents.tool_context import Call
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import CallResult, Turn
-from midrun.core.values import Json, Reply, RequestedCall, Spend
+from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import ModelFailed, NotJson, TooLarge
 from midrun.hosts.hosted_agent import (
     IDLE_TIMEOUT_S,
@@ -57,6 +57,7 @@ from midrun.hosts.hosted_agent import (
     TurnCache,
     make_foreign_failure,
 )
+from midrun.hosts.langchain_calls import make_message_spend
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
     INTERRUPTED_NOTE,
@@ -559,7 +560,7 @@ def _make_finished(  # type: ignore[explicit-any]
             prompt_tokens=usage["input_tokens"] if usage else 0,
             value=data,
         ),
-        spent=Spend(tokens=usage["total_tokens"]) if usage else None,
+        spent=make_message_spend(reply),
     )
 
 

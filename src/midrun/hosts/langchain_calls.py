@@ -29,10 +29,30 @@ from langchain_core.runnables import config as config_module
 from langchain_core.tools import BaseTool
 from msgspec import Struct
 
+from midrun.core.values import Spend
+from midrun.models.prices import make_spend
+
 T = TypeVar("T")
 
 Method: TypeAlias = Callable[..., Any]  # type: ignore[explicit-any]  # of LangChain
 Options: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]  # of LangChain
+
+
+def make_message_spend(reply: AIMessage) -> Spend | None:
+    """Return the tokens and the price of a reply; None if its provider reported no tokens."""
+    usage = reply.usage_metadata
+    if not usage:
+        return None
+    known = reply.response_metadata
+    read = usage.get("input_token_details", {})
+    return make_spend(
+        str(known.get("model_name") or known.get("model") or known.get("model_id") or ""),
+        input_tokens=usage["input_tokens"],
+        output_tokens=usage["output_tokens"],
+        cached_tokens=read.get("cache_read", 0),
+        cache_write_tokens=read.get("cache_creation", 0),
+        thinking_tokens=usage.get("output_token_details", {}).get("reasoning", 0),
+    )
 
 
 class ModelCall(Struct, frozen=True, kw_only=True):

@@ -59,7 +59,7 @@ from midrun.agents.builtin_tools import pause_here
 from midrun.agents.program import ProgramCalls, ProgramOutput, describe_use
 from midrun.agents.tool import Tool, tool
 from midrun.core.transcript import Turn
-from midrun.core.values import Json, Reply, RequestedCall, Spend
+from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
 from midrun.hosts import langchain
 from midrun.hosts.function import INTERRUPTED_TEXT
@@ -86,6 +86,7 @@ from midrun.hosts.langchain_calls import (
     ToolCall,
     gather_results,
     install_wrappers,
+    make_message_spend,
 )
 from midrun.ports.model import Finished, Piece
 
@@ -622,7 +623,7 @@ def _make_finished(name: str, reply: AIMessage) -> Finished:
             opaque=encode_value(reply, "reply"),
             prompt_tokens=usage["input_tokens"] if usage else 0,
         ),
-        spent=Spend(tokens=usage["total_tokens"]) if usage else None,
+        spent=make_message_spend(reply),
     )
 
 

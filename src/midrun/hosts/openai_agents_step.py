@@ -86,6 +86,7 @@ from midrun.hosts.openai_agents_team import (
     is_output_retry,
     make_output,
 )
+from midrun.models.prices import make_spend
 from midrun.models.prompt_texts import CONTINUE_NOTE, mark_runtime_text
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 
@@ -154,9 +155,7 @@ class StepModel(Unpriced):
     def __init__(self, team: Team, hosting: Hosting) -> None:
         self._team = team
         self._hosting = hosting
-        model = team.root.model
-        named = model if isinstance(model, str) else getattr(model, "model", None)
-        self.name = f"{FRAMEWORK}:{named or 'default'}"
+        self.name = f"{FRAMEWORK}:{_find_model_name(team.root) or 'default'}"
 
     @cached_property
     def _provider(self) -> ModelProvider:
@@ -193,10 +192,25 @@ class StepModel(Unpriced):
             if task.cancelled():  # not by us: then this line is not reached
                 raise RuntimeError("code of the agent cancelled its own model call")
             reply, response = task.result()
-            usage = response.usage
-            yield Finished(
-                reply=reply, spent=Spend(tokens=usage.total_tokens) if usage else None
-            )
+            yield Finished(reply=reply, spent=_make_spend(step.model_name, response))
+
+
+def _find_model_name(agent: ForeignAgent) -> str:
+    model = agent.model
+    return model if isinstance(model, str) else str(getattr(model, "model", "") or "")
+
+
+def _make_spend(model: str, response: Response) -> Spend | None:
+    usage = response.usage
+    if not usage:
+        return None
+    return make_spend(
+        model,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.input_tokens_details.cached_tokens or 0,
+        thinking_tokens=usage.output_tokens_details.reasoning_tokens or 0,
+    )
 
 
 async def _take_piece(stream: ReplyStream, model: str) -> Piece | None:
@@ -244,6 +258,11 @@ class _Step:
         self._agent = team.find_speaker(prompt.transcript)
         self._functions: dict[str, FunctionTool] = {}
         self._handoffs: dict[str, ForeignHandoff] = {}
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model of the agent that speaks; "" if it is not known."""
+        return _find_model_name(self._agent)
 
     async def run(self, provider: RelayProvider, stream: ReplyStream) -> tuple[Reply, Response]:
         """Make the model call; return the reply as the loop takes it, and the response.

@@ -63,7 +63,7 @@ from midrun.agents.tool_context import Call
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json, parse_json
 from midrun.core.transcript import CallResult, Turn
-from midrun.core.values import Json, Reply, RequestedCall, Spend
+from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
 from midrun.hosts.hosted_agent import (
     OUTPUT_NAME,
@@ -74,6 +74,7 @@ from midrun.hosts.hosted_agent import (
     make_foreign_failure,
     stream_in_task,
 )
+from midrun.models.prices import make_bedrock_spend
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
     INTERRUPTED_NOTE,
@@ -656,7 +657,6 @@ class _ModelStep(_Step):
         message = _find_reply(self.agent, result)
         reply = Reply(text=_join_text(message), opaque=self._dump_reply(message))
         usage = message.get("metadata", {}).get("usage")
-        spent = self.agent.event_loop_metrics.accumulated_usage["totalTokens"]
         if usage:
             reply = replace(reply, prompt_tokens=usage["inputTokens"])
         if result.stop_reason == "checkpoint":
@@ -667,7 +667,9 @@ class _ModelStep(_Step):
             # A hook wants the agent to go on. A text alone would be the answer.
             use = RequestedCall(tool=OUTPUT_NAME, refused=self.resume_text)
             reply = replace(reply, uses=(use,))
-        return Finished(reply=reply, spent=Spend(tokens=spent) if spent else None)
+        spent = self.agent.event_loop_metrics.accumulated_usage
+        model = self._model.removeprefix(f"{FRAMEWORK}:")
+        return Finished(reply=reply, spent=make_bedrock_spend(model, spent))
 
     def _dump_reply(self, message: Message) -> dict[str, Json]:
         content = normalize_json(encode_bytes_values(message["content"]), "reply")

@@ -151,7 +151,9 @@ async def _read_response(
         if not kind.startswith("text/event-stream"):
             body = msgspec.json.decode(await _read_all(request.model, response))
             request.protocol.read_body(cast("Fields", body), reader)
-            yield Finished(reply=reader.make_reply(body=body), spent=reader.spent)
+            yield Finished(
+                reply=reader.make_reply(body=body), spent=reader.make_spend(request.model)
+            )
             return
         async for event in _iterate_events(request.model, response):
             for piece in request.protocol.read_event(event, reader):
@@ -166,7 +168,7 @@ async def _read_response(
     if not reader.is_complete:
         detail = "the reply ended before it was complete"
         raise ModelFailed(request.model, "broken_stream", detail, transient=True)
-    yield Finished(reply=reader.make_reply(), spent=reader.spent)
+    yield Finished(reply=reader.make_reply(), spent=reader.make_spend(request.model))
 
 
 async def _iterate_events(model: str, response: Response) -> AsyncGenerator[WireEvent]:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from midrun.core.transcript import Turn
 from midrun.core.values import Json, Reply, Spend
 from midrun.hosts.upstream import ProviderName
+from midrun.models.prices import make_spend
 from midrun.models.prompt_texts import INTERRUPTED_NOTE, mark_runtime_text
 from midrun.ports.model import Piece
 
@@ -70,6 +71,9 @@ class ReplyReader:
         self.is_complete = False
         self.input_tokens = 0
         self.output_tokens = 0
+        self.cached_tokens = 0
+        self.cache_write_tokens = 0
+        self.thinking_tokens = 0
         self.calls: dict[object, tuple[str, int]] = {}  # by the id of its part: name, number
         self._joined: tuple[object, list[str]] | None = None
 
@@ -124,11 +128,16 @@ class ReplyReader:
             prompt_tokens=self.input_tokens,
         )
 
-    @property
-    def spent(self) -> Spend | None:
-        """The usage that the provider reported; None if it reported none."""
-        tokens = self.input_tokens + self.output_tokens
-        return Spend(tokens=tokens) if tokens else None
+    def make_spend(self, model: str) -> Spend | None:
+        """Return the usage that the provider reported; None if it reported none."""
+        return make_spend(
+            model,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            cached_tokens=self.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens,
+            thinking_tokens=self.thinking_tokens,
+        )
 
 
 class WireProtocol:
@@ -260,11 +269,13 @@ class AnthropicMessages(WireProtocol):
 
     def _read_usage(self, usage: Fields | None, reader: ReplyReader) -> None:
         # Later events repeat the counts so far; tokens that were cached are counted apart.
-        names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
         counts = usage or {}
-        reader.input_tokens = max(
-            reader.input_tokens, sum(_read_count(counts, name) for name in names)
-        )
+        written = _read_count(counts, "cache_creation_input_tokens")
+        cached = _read_count(counts, "cache_read_input_tokens")
+        sent = _read_count(counts, "input_tokens") + written + cached
+        reader.cache_write_tokens = max(reader.cache_write_tokens, written)
+        reader.cached_tokens = max(reader.cached_tokens, cached)
+        reader.input_tokens = max(reader.input_tokens, sent)
         reader.output_tokens = max(reader.output_tokens, _read_count(counts, "output_tokens"))
 
     def make_error(self, kind: str, message: str) -> Json:
@@ -342,6 +353,7 @@ class OpenAIChat(WireProtocol):
         if usage:
             reader.input_tokens = _read_count(usage, "prompt_tokens")
             reader.output_tokens = _read_count(usage, "completion_tokens")
+            _read_details(usage, "prompt_tokens_details", "completion_tokens_details", reader)
 
 
 class OpenAIResponses(WireProtocol):
@@ -414,6 +426,7 @@ class OpenAIResponses(WireProtocol):
         if usage:
             reader.input_tokens = _read_count(usage, "input_tokens")
             reader.output_tokens = _read_count(usage, "output_tokens")
+            _read_details(usage, "input_tokens_details", "output_tokens_details", reader)
 
 
 PROTOCOLS: Final[Sequence[WireProtocol]] = (
@@ -475,6 +488,12 @@ def _find_text(message: Json) -> str:
             if text := _find_text(message.get(key)):
                 return text
     return ""
+
+
+def _read_details(usage: Fields, input_key: str, output_key: str, reader: ReplyReader) -> None:
+    """Read the parts of the counts that both protocols of OpenAI report."""
+    reader.cached_tokens = _read_count(usage.get(input_key) or {}, "cached_tokens")
+    reader.thinking_tokens = _read_count(usage.get(output_key) or {}, "reasoning_tokens")
 
 
 def _read_count(usage: Fields, name: str) -> int:

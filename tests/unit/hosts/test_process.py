@@ -276,7 +276,9 @@ async def test_a_request_that_is_sent_again_gets_the_reply_of_the_first(
         assert '"text":"Hello"' in answer.text  # joined for the journal
         assert len(provider.exchanges) == 1
         assert provider.exchanges[0].headers["x-api-key"] == UPSTREAM_KEY
-        assert (await run.view()).usage.tokens == 18
+        usage = (await run.view()).usage
+        assert usage.tokens == 18
+        assert usage.cost_usd > 0
 
 
 async def test_the_key_of_the_run_is_redacted_from_its_journal(

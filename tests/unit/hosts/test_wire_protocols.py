@@ -5,6 +5,7 @@ import json
 import pytest
 
 from midrun.core.transcript import Turn
+from midrun.core.values import Spend
 from midrun.hosts.wire_protocols import (
     DONE_DATA,
     PROTOCOLS,
@@ -47,8 +48,10 @@ def test_a_streamed_reply_is_kept_with_its_deltas_joined(
     reply = reader.make_reply()
     assert (reader.is_complete, reader.problem) == (True, "")
     assert (reply.text, reply.thinking) == ("Hello you", "Hmm")
-    assert reader.spent is not None
-    assert reader.spent.tokens == 18
+    spend = reader.make_spend("claude-sonnet-4-5")
+    assert spend is not None
+    assert spend.tokens == 18
+    assert spend.cost > 0
     args = [piece for piece in pieces if piece.kind == "args"]
     assert "".join(piece.text for piece in args) == '{"n": 1}'
     assert {piece.tool for piece in args} == {"charge"}
@@ -69,14 +72,22 @@ BODIES: list[tuple[WireProtocol, Fields]] = [
         OpenAIChat(),
         {
             "choices": [{"message": {"content": "Hi"}}],
-            "usage": {"prompt_tokens": 6, "completion_tokens": 2},
+            "usage": {
+                "prompt_tokens": 6,
+                "prompt_tokens_details": {"cached_tokens": 5},
+                "completion_tokens": 2,
+            },
         },
     ),
     (
         OpenAIResponses(),
         {
             "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}],
-            "usage": {"input_tokens": 6, "output_tokens": 2},
+            "usage": {
+                "input_tokens": 6,
+                "input_tokens_details": {"cached_tokens": 5},
+                "output_tokens": 2,
+            },
         },
     ),
 ]
@@ -92,8 +103,10 @@ def test_a_reply_that_is_not_streamed_is_counted_and_kept(
     assert reply.text == "Hi"
     assert isinstance(reply.opaque, dict)
     assert reply.opaque["body"] == body
-    assert reader.spent is not None
-    assert reader.spent.tokens == 8
+    spend = reader.make_spend("m")
+    assert spend == Spend(
+        tokens=8, input_tokens=6, output_tokens=2, cached_tokens=5, unpriced_tokens=8
+    )
 
 
 def test_ids_of_a_session_and_cache_marks_do_not_identify_a_request() -> None:

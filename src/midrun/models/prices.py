@@ -1,0 +1,113 @@
+"""The spend of a reply: the tokens that its provider counted, and their price.
+
+Models of Midrun have their prices from pydantic-ai. This module is for hosted agents, whose
+frameworks report tokens and the name of a model, each in its own form. The prices are those of
+the package genai-prices. If it is not installed, or does not know the model, the tokens are
+counted as unpriced, and people see *cost unknown* instead of a cost that is too low.
+"""
+
+from decimal import ROUND_CEILING
+from typing import Final, Protocol, Required, TypedDict
+
+from midrun.core.values import Spend
+
+MICROS_PER_DOLLAR: Final = 1_000_000
+
+
+class BedrockUsage(TypedDict, total=False):
+    """The usage of a reply, as the Converse API of Bedrock has it, and Strands."""
+
+    inputTokens: Required[int]
+    outputTokens: Required[int]
+    totalTokens: Required[int]
+    cacheReadInputTokens: int
+    cacheWriteInputTokens: int
+
+
+class GeminiUsage(Protocol):
+    """The usage of a reply, as `GenerateContentResponse.usage_metadata` has it."""
+
+    prompt_token_count: int | None
+    total_token_count: int | None
+    cached_content_token_count: int | None
+    thoughts_token_count: int | None
+
+
+def make_spend(
+    model: str,
+    *,
+    input_tokens: int,
+    output_tokens: int,
+    cached_tokens: int = 0,
+    cache_write_tokens: int = 0,
+    thinking_tokens: int = 0,
+) -> Spend | None:
+    """Return the spend of one reply; None if the provider reported no tokens.
+
+    `input_tokens` includes tokens that were read from the provider's cache or written to it,
+    and `output_tokens` includes thinking. Count them so if the provider counts them apart.
+    """
+    tokens = input_tokens + output_tokens
+    if not tokens:
+        return None
+    cost = _compute_cost(
+        model,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cache_read_tokens=min(cached_tokens, input_tokens),
+        cache_write_tokens=cache_write_tokens,
+    )
+    return Spend(
+        tokens=tokens,
+        cost=cost or 0,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=cached_tokens,
+        thinking_tokens=thinking_tokens,
+        unpriced_tokens=tokens if cost is None else 0,
+    )
+
+
+def make_gemini_spend(model: str, usage: GeminiUsage) -> Spend | None:
+    """Return the spend of a reply whose usage is in the format of Gemini."""
+    input_tokens = usage.prompt_token_count or 0
+    return make_spend(
+        model,
+        input_tokens=input_tokens,
+        # The count of the candidates does not include thinking, but the total does.
+        output_tokens=max((usage.total_token_count or 0) - input_tokens, 0),
+        cached_tokens=usage.cached_content_token_count or 0,
+        thinking_tokens=usage.thoughts_token_count or 0,
+    )
+
+
+def make_bedrock_spend(model: str, usage: BedrockUsage) -> Spend | None:
+    """Return the spend of a reply whose usage is in the format of Bedrock."""
+    output_tokens = usage["outputTokens"]
+    return make_spend(
+        model,
+        # The count of the input does not include cached tokens, but the total does.
+        input_tokens=max(usage["inputTokens"], usage["totalTokens"] - output_tokens),
+        output_tokens=output_tokens,
+        cached_tokens=usage.get("cacheReadInputTokens", 0),
+        cache_write_tokens=usage.get("cacheWriteInputTokens", 0),
+    )
+
+
+def _compute_cost(model: str, **counts: int) -> int | None:
+    """Return the cost in millionths of a dollar, rounded up; None if it is not known."""
+    try:
+        from genai_prices import Usage, calc_price  # noqa: PLC0415 - an optional package
+    except ImportError:
+        return None
+    usage = Usage(**counts)
+    # The list has models by their own names (`gpt-5`, not `openai/gpt-5` as routers say), and
+    # ids of Bedrock (`us.amazon.nova-pro-v1:0`) under their provider only.
+    short = model.rpartition("/")[2]
+    for name, provider in ((model, None), (short, None), (short, "aws")):
+        try:
+            price = calc_price(usage, name, provider_id=provider).total_price
+        except Exception:  # noqa: BLE001, S112 - a problem with the price must not lose the reply
+            continue
+        return int((price * MICROS_PER_DOLLAR).to_integral_value(ROUND_CEILING))
+    return None
