@@ -266,6 +266,19 @@ COMMAND_GROUPS: Final = {
             opens_target=True,
             has_settings=True,
         ),
+        "mcp": CommandSpec(
+            "run_commands.mcp",
+            "serve runs as tools of an MCP server, over standard input and output",
+            (
+                "midrun mcp app.py                            drive its runs here",
+                "midrun mcp --url http://127.0.0.1:8700       runs of a server",
+            ),
+            (
+                *_TARGET_OPTIONS,
+                Arg("app", "drive the runs of this app here; not with --url", "APP", nargs="?"),
+            ),
+            opens_target=True,
+        ),
         "demo": CommandSpec(
             "demo.demo",
             "try midrun in a minute: no API key, no network",

@@ -1,4 +1,4 @@
-"""Commands that drive runs: `run`, `attach`, `serve` and `worker`.
+"""Commands that drive runs: `run`, `attach`, `serve`, `worker` and `mcp`.
 
 `run` and `attach` show one run and drive it while they show it. `serve` and `worker` drive all
 runs of an app until a signal. At the first SIGINT or SIGTERM they stand down: calls in flight
@@ -343,6 +343,25 @@ async def worker(args: Namespace, out: CommandOutput) -> int:
             _exit_at_next_signal()
             out.write({"leaving": True}, "stopping: calls in flight get their grace period")
     out.write({"left": True}, "stopped: the runs go on when another worker takes them")
+    _exit_if_code_still_runs()
+    return 0
+
+
+async def mcp(args: Namespace, _: CommandOutput) -> int:
+    """Serve the runs of a store or a server as tools of an MCP server, over stdio."""
+    try:
+        from midrun.mcp_server.run_tools import RunAccess  # noqa: PLC0415 - needs the extra `mcp`
+        from midrun.mcp_server.server import serve_stdio  # noqa: PLC0415 - needs the extra `mcp`
+    except ImportError as error:
+        raise Misconfigured("mcp", f"install midrun[mcp] ({error})") from error
+    agents = load_given_app(args, "a server has its own agents")
+
+    @asynccontextmanager
+    async def open_access() -> AsyncIterator[RunAccess]:
+        async with open_target(args, agents) as midrun:
+            yield RunAccess(midrun, args.actor)
+
+    await serve_stdio(open_access())
     _exit_if_code_still_runs()
     return 0
 

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, Self
 
+import httpx2
 import msgspec
 
 from midrun.agents.agent import Agent
@@ -33,6 +34,18 @@ PREFIX_SEARCH_MAX_RUNS: Final = 500
 """`named` looks for a prefix among this many of the newest runs."""
 
 
+class AgentName(msgspec.Struct):
+    """An agent of the server; other fields are not used here."""
+
+    name: str
+
+
+class AgentNames(msgspec.Struct):
+    """The reply to `GET /v1/agents`."""
+
+    items: tuple[AgentName, ...]
+
+
 class RemoteMidrun:
     """The runs of a server, with the methods of `Midrun`. Get one from `midrun.connect`.
 
@@ -47,8 +60,11 @@ class RemoteMidrun:
         *,
         patience: float,
         environment: Environment | None = None,
+        http: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._transport = HttpTransport(url, token, patience, environment or Environment())
+        self._transport = HttpTransport(
+            url, token, patience, environment or Environment(), http
+        )
         self._exit_stack: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
@@ -171,6 +187,11 @@ class RemoteMidrun:
             cursor = page.next_cursor
             if not cursor:
                 return asks
+
+    async def list_agents(self) -> tuple[str, ...]:
+        """Return the names of the agents that runs can be started with."""
+        reply = msgspec.convert((await self._transport.get("/v1/agents")).json(), AgentNames)
+        return tuple(each.name for each in reply.items)
 
     async def resume(
         self,

@@ -143,11 +143,17 @@ class Backoff:
 class HttpTransport:
     """HTTP requests to one server with one token.
 
-    `actor` is the owner of the token; the server tells it when the transport is opened.
+    `actor` is the owner of the token; the server tells it when the transport is opened. `http`
+    sends the requests; None for a connection over the network.
     """
 
     def __init__(
-        self, url: str, token: str | None, patience: float, environment: Environment
+        self,
+        url: str,
+        token: str | None,
+        patience: float,
+        environment: Environment,
+        http: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         if not fullmatch(r"https?://[^/].*", self.url):
@@ -157,6 +163,7 @@ class HttpTransport:
         self.now = environment.clock
         self._environment = environment
         self._patience = patience
+        self._http = http
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._client_or_none: httpx2.AsyncClient | None = None
         self._is_outage_logged = False
@@ -180,6 +187,7 @@ class HttpTransport:
                 headers=self._headers,
                 timeout=timeout,
                 limits=limits,
+                transport=self._http,
                 verify=NO_TLS_CONTEXT if self.url.startswith("http:") else True,
             )
         except (httpx2.InvalidURL, ValueError) as error:

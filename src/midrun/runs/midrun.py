@@ -449,6 +449,10 @@ class Midrun:
         """Return all open asks: questions, approvals and unsure calls of all runs."""
         return await list_all_asks(self.store)
 
+    async def list_agents(self) -> tuple[str, ...]:
+        """Return the names of the agents that runs can be started with."""
+        return tuple(self.agents)
+
     def silent_calls(self, run_id: str) -> frozenset[CallId]:
         """Return the calls that were told to stop and did not respond.
 

@@ -1,8 +1,8 @@
 """The ASGI app: checks a request, finds its endpoint, and sends the response.
 
 `App._respond` is the path of one request: probe, host, origin, page or card (both public),
-credential, rate, endpoint, query, body size, role, handler. The order matters: nothing that
-costs more than reading headers happens before the caller is known.
+credential, rate; then, in `_respond_to_caller`, endpoint, query, body size, role, handler. The
+order matters: nothing that costs more than reading headers happens before the caller is known.
 """
 
 import logging
@@ -142,6 +142,7 @@ class App:
     def __init__(self, server: ServerState, address: ServerAddress) -> None:
         self._server = server
         self._address = address
+        server.serve_caller = self._serve_caller
 
     def drain(self) -> None:
         """Answer `/readyz` with 503, and go on serving all other requests.
@@ -226,11 +227,8 @@ class App:
     # ── one request ───────────────────────────────────────────────────────────────────────
 
     async def _respond(self, request: Request) -> Response:
-        context: RequestContext | None = None
         scope, headers = request.scope, request.headers
-        target = f"{request.method} {path_below_mount(scope)}"
-        # Filled in step by step, so that a refusal at any step logs the facts known so far.
-        audit = AuditRecord(address=client_address(scope), target=target)
+        audit = _start_audit(request)
         try:
             if (probe := await self._answer_probe(request)) is not None:
                 return probe
@@ -247,6 +245,17 @@ class App:
             audit.actor = caller.actor.name
             if request.method not in SAFE_METHODS:
                 self._server.allowance.count_change(caller.actor.name)
+        except Exception as error:  # noqa: BLE001 - every error becomes a problem response
+            return await self._refuse(error, None, audit)
+        return await self._respond_to_caller(request, caller, audit)
+
+    async def _respond_to_caller(
+        self, request: Request, caller: Caller, audit: AuditRecord
+    ) -> Response:
+        """Call the endpoint of a request whose caller is known."""
+        context: RequestContext | None = None
+        scope, headers = request.scope, request.headers
+        try:
             # After authentication: a caller without a credential learns no paths.
             endpoint, path = _find_endpoint(scope)
             if endpoint.audit_action:
@@ -276,6 +285,16 @@ class App:
         if audit.is_due:
             audit.write("done")
         return response
+
+    async def _serve_caller(
+        self, caller: Caller, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve a request that another endpoint makes for its caller, in this process."""
+        request = Request(scope, receive)
+        audit = _start_audit(request)
+        audit.actor = caller.actor.name
+        response = await self._respond_to_caller(request, caller, audit)
+        await response(scope, receive, send)
 
     async def _answer_probe(self, request: Request) -> Response | None:
         """Answer a probe of `/healthz` or `/readyz`, whatever host name it was sent to.
@@ -444,6 +463,15 @@ class App:
         except (HttpProblem, StoreClosed):
             return False
         return True
+
+
+def _start_audit(request: Request) -> AuditRecord:
+    """Return the audit record of a request.
+
+    It is filled in step by step, so that a refusal at any step logs the facts known so far.
+    """
+    target = f"{request.method} {path_below_mount(request.scope)}"
+    return AuditRecord(address=client_address(request.scope), target=target)
 
 
 async def _call_endpoint(endpoint: Endpoint, context: RequestContext) -> Response:

@@ -22,7 +22,7 @@ import uvicorn
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
@@ -180,6 +180,8 @@ class ServerState:
         self.unsigned_checkpoints = False  # whether `POST /v1/resume` takes them
         self.metrics: MetricsSource | None = None
         self.is_draining = False  # whether `/readyz` answers 503
+        # Serves a request for a caller that is authenticated already; `App` sets it.
+        self.serve_caller: Callable[[Caller, Scope, Receive, Send], Awaitable[None]]
         self.is_close_promised = (
             False  # whether the web server calls `App.close` before it stops
         )

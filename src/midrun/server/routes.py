@@ -46,6 +46,7 @@ from midrun.server.a2a import routes as a2a
 from midrun.server.agui import routes as agui
 from midrun.server.commands import Command
 from midrun.server.feed_routes import SSE_MEDIA
+from midrun.server.mcp_routes import handle_mcp
 from midrun.server.request_context import RequestContext
 from midrun.text.report import Report
 
@@ -285,5 +286,6 @@ ENDPOINTS: Final = (
     _protocol_endpoint("/ai/{agent}/{chat}/stop", ai_sdk.stop_chat),
     _protocol_endpoint("/a2a/{agent}", a2a.handle_rpc),
     _get_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, None),
+    replace(_protocol_endpoint("/mcp", handle_mcp), role="viewer"),  # tools check the role
     _protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest),
 )
