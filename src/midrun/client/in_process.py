@@ -63,7 +63,7 @@ class InProcessTransport(httpx2.AsyncBaseTransport):
         try:
             start = await exchange.wait_for_start()
         except BaseException:
-            exchange.scope.cancel()
+            await exchange.aclose()
             raise
         return httpx2.Response(start["status"], headers=start["headers"], stream=exchange)
 

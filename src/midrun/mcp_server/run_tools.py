@@ -183,16 +183,21 @@ class RunTool(Struct, frozen=True, kw_only=True):
 # ── views ────────────────────────────────────────────────────────────────────────────────────
 
 
+def describe_status(view: RunView) -> str:
+    """Return the status of a run in one line."""
+    status = view.status
+    return " · ".join(part for part in (status.word, status.by, status.note) if part)
+
+
 def describe_run(view: RunView) -> dict[str, Json]:
     """Return the state of a run for a model: its phase, its asks, and the tools to go on."""
     known = {spec.name: tool.name for spec, tool in _CONTROL_TOOLS}
-    status = view.status
     fields: dict[str, Json] = {
         "run": view.run_id,
         "agent": view.agent,
         "task": view.task,
         "phase": view.phase.value,
-        "status": " · ".join(part for part in (status.word, status.by, status.note) if part),
+        "status": describe_status(view),
         "position": view.position,
         "plan": [f"{row.text} ({row.style})" for row in view.plan_rows],
         "in_flight": [call.title or call.tool or "the model" for call in view.in_flight],

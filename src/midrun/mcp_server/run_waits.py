@@ -42,6 +42,7 @@ from midrun.mcp_server.run_tools import (
     StartArguments,
     WaitArguments,
     describe_run,
+    describe_status,
 )
 from midrun.runs.protocols import AnyRun
 from midrun.runs.values import RunView
@@ -128,12 +129,18 @@ async def _make_refusal(run: AnyRun, view: RunView, ask_id: str) -> ControlRefus
 
 
 async def wait_for_run(
-    access: RunAccess, context: RequestContext, run: AnyRun, given: WaitingArguments
+    access: RunAccess,
+    context: RequestContext,
+    run: AnyRun,
+    params: CallToolRequestParams,
+    given: WaitingArguments,
 ) -> CallToolResult | InputRequiredResult:
     """Wait until the run rests, and return its status or the forms for its open asks."""
     wait_s = given.wait_s
     if wait_s is None:
         wait_s = WAIT_DEFAULT_S if isinstance(given, WaitArguments) else 0.0
+    if _has_dismissed_all(params):
+        return make_result(describe_run(await run.view()))  # not asked again at once
     while True:
         view = await _wait_until_rest(context, run, wait_s)
         if not wait_s or view.phase is not Phase.WAITING:
@@ -147,11 +154,24 @@ async def wait_for_run(
             return make_result(describe_run(await run.view()))
 
 
+def _has_dismissed_all(params: CallToolRequestParams) -> bool:
+    """Tell whether the person closed every form of the call without a decision."""
+    responses = (params.input_responses or {}).values()
+    return bool(responses) and all(
+        isinstance(each, ElicitResult) and each.action == "cancel" for each in responses
+    )
+
+
 async def _wait_until_rest(context: RequestContext, run: AnyRun, wait_s: float) -> RunView:
-    """Wait until the run rests or the time is up; report each entry as progress."""
-    view, reported = await run.view(), 0
+    """Wait until the run rests or the time is up; report each entry as progress.
+
+    The first report names the run, so that a client can pause it while the call waits.
+    """
+    view, reported = await run.view(), 1
     if not wait_s or view.phase in RESTING_PHASES:
         return view
+    first = f"{run.id}: {describe_status(view)}"
+    await context.session.report_progress(reported, message=first)
     with anyio.move_on_after(wait_s):
         async with aclosing(run.events(view.seq)) as events:
             async for event in events:

@@ -90,7 +90,7 @@ async def _call_tool(
         if given.wait_s is None and can_receive_task(context):
             # The SDK sends a dict as it is; its types do not know results of extensions.
             return cast("CallToolResult", await make_task_handle(run))
-        return await wait_for_run(access, context, run, given)
+        return await wait_for_run(access, context, run, params, given)
 
 
 def _make_problem(text: str) -> CallToolResult:

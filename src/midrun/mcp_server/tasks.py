@@ -31,7 +31,13 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from midrun.core.ids import Micros, micros_to_datetime
 from midrun.core.values import TERMINAL_PHASES, Phase
 from midrun.errors import ControlRefused, MidrunError
-from midrun.mcp_server.run_tools import WAIT_TOOL, RunAccess, RunArguments, describe_run
+from midrun.mcp_server.run_tools import (
+    WAIT_TOOL,
+    RunAccess,
+    RunArguments,
+    describe_run,
+    describe_status,
+)
 from midrun.mcp_server.run_waits import (
     OpenAccess,
     RequestContext,
@@ -71,12 +77,10 @@ async def make_task_handle(run: AnyRun) -> WireFields:
 
 
 def _make_task_fields(view: RunView, forms: InputRequests) -> WireFields:
-    status = view.status
-    words = " · ".join(part for part in (status.word, status.by, status.note) if part)
     fields: WireFields = {
         "taskId": view.run_id,
         "status": "working",
-        "statusMessage": words,
+        "statusMessage": describe_status(view),
         "createdAt": _format_time(view.started_at),
         "lastUpdatedAt": _format_time(view.changed_at),
         "ttlMs": None,
