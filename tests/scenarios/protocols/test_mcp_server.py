@@ -349,10 +349,7 @@ class UpdateParams(TaskParams):  # type: ignore[explicit-any]  # in the base
     input_responses: dict[str, ElicitResult]
 
 
-# type: ignore[explicit-any]  # in the base
-
-
-class TaskRequest(Request[UpdateParams | TaskParams, str]):
+class TaskRequest(Request[UpdateParams | TaskParams, str]):  # type: ignore[explicit-any]  # in the base
     """A request of the tasks extension."""
 
     name_param: ClassVar[str | None] = "taskId"
