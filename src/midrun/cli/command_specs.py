@@ -274,7 +274,7 @@ COMMAND_GROUPS: Final = {
                 "midrun mcp --url http://127.0.0.1:8700       runs of a server",
             ),
             (
-                *_TARGET_OPTIONS,
+                *TARGET_OPTIONS,
                 Arg("app", "drive the runs of this app here; not with --url", "APP", nargs="?"),
             ),
             opens_target=True,
